@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import statistics
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,21 +68,40 @@ def terminal(document: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def markdown(document: Mapping[str, Any]) -> str:
-    """The table and what has to be known to read it."""
-    headings = (*HEADINGS[:-1], "met")
+def markdown(document: Mapping[str, Any], file: str) -> str:
+    """A row for each number: medians, with the spread of the ratio that a bar is about. The file has the rest."""
+    headings = ("", "ours", "floor", "ours / peer", "bar", "met")
     table = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
-    for row in rows(document):
-        table.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
-    notes = [
-        f"- {data['question']}, {name}: {text}"
-        for data in document["benchmarks"].values()
-        for name, text in data["notes"].items()
-    ]
+    for data in document["benchmarks"].values():
+        report = Report.from_json(data)
+        cells = [_measure_cells(measure) for measure in report.measures] + [
+            _curve_cells(each) for each in report.curves
+        ]
+        table += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
     images = [f"![{title}](images/{name})" for name, title in plots_of(document).items()]
-    said = textwrap.fill(about(document), 120, break_long_words=False, break_on_hyphens=False)
-    parts = [said, "\n".join(table), "Beside these:", "\n".join(notes), *images]
-    return "\n\n".join(part for part in parts if part)
+    about_it = textwrap.fill(about(document), 120, break_long_words=False, break_on_hyphens=False)
+    source = f"All samples, their spread and further notes: [{Path(file).name}](../{file})."
+    return "\n\n".join([about_it, "\n".join(table), source, *images])
+
+
+def _measure_cells(measure: Measure) -> Row:
+    def median(samples: Sequence[float]) -> str:
+        return number(statistics.median(samples), measure.unit)
+
+    ratios = [f"{name} {Ratio.of(measure.ours, samples).middle:.2g}" for name, samples in measure.peers.items()]
+    if ratios:
+        name, samples = next(iter(measure.peers.items()))
+        ratios[0] = f"{name} {Ratio.of(measure.ours, samples)}"
+    floor = ", ".join(f"{name} {median(samples)}" for name, samples in measure.floor.items())
+    bar = measure.bar.text(measure.unit) if measure.bar else ""
+    return measure.name, median(measure.ours), floor, ", ".join(ratios), bar, measure.met_text()
+
+
+def _curve_cells(curve: Curve) -> Row:
+    first, last = (number(statistics.median(curve.ours[x]), curve.unit) for x in (curve.xs[0], curve.xs[-1]))
+    name = f"{curve.name}, {curve.x_label} {number(curve.xs[0], '')} to {number(curve.xs[-1], '')}"
+    peer = f"{next(iter(curve.peers))} {curve.ratio:.2g}" if curve.ratio is not None else ""
+    return name, f"{first} to {last}", "", peer, curve.bar_text(), curve.met_text()
 
 
 def plots_of(document: Mapping[str, Any]) -> dict[str, str]:
@@ -129,7 +149,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     options = parser.parse_args(arguments if arguments is None else list(arguments))
     path = options.results.resolve()
     name = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
-    text = markdown(json.loads(path.read_text()))
+    text = markdown(json.loads(path.read_text()), name)
     try:
         page = put_into(options.page.read_text(), name, text)
     except ValueError as problem:

@@ -20,11 +20,10 @@ from _measure import Bar, Bench, Measure, Report, check, main, note
 
 from paceline import tune
 from paceline.tune.schedulers.asha import ASHAScheduler
-from paceline.tune.schedulers.fifo import FIFOScheduler
 from paceline.tune.schedulers.hyperband import HyperBandScheduler
 from paceline.tune.schedulers.median import MedianStoppingRule
 from paceline.tune.schedulers.pbt import PopulationBasedTraining
-from paceline.tune.schedulers.scheduler import Pause, Resume, Stop, TrialScheduler
+from paceline.tune.schedulers.scheduler import FIFOScheduler, Pause, Resume, Stop, TrialScheduler
 from paceline.tune.trial import Trial, TrialCheckpoint
 
 ITERATION: dict[str, Any] = {"time_attr": "training_iteration", "metric": "loss", "mode": "min"}

@@ -35,15 +35,15 @@ TARGETS: dict[str, tuple[list[str], list[str]]] = {
     "data": (
         [
             "data/exec/schedule.py",
-            "data/optimizer.py",
-            "data/shuffle_order.py",
-            "data/batch_cutter.py",
-            "data/row_ranges.py",
+            "data/planning/optimizer.py",
+            "data/order/shuffle.py",
+            "data/order/batch_cutter.py",
+            "data/order/row_ranges.py",
         ],
         ["data", "properties"],
     ),
     "tune": (
-        ["tune/schedulers", "tune/stoppers", "tune/drive/search_state.py"],
+        ["tune/schedulers", "tune/stoppers", "tune/driver/search_state.py"],
         ["tune"],
     ),
 }

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from paceline.data.block import Block, Schema
-from paceline.data.exec.inline_executor import InlineExecutor
-from paceline.data.exec.pipeline import Pipeline, PipelineTask
-from paceline.data.sharding import RowDelivery
-from paceline.data.shuffle_mixing import Mixing
-from paceline.data.shuffle_order import permutation
-from paceline.data.transform import Transform, TransformScope
+from paceline.data.exec.pipeline import InlineExecutor, Pipeline, PipelineTask
+from paceline.data.order.sharding import RowDelivery
+from paceline.data.order.shuffle import permutation
+from paceline.data.order.shuffle_mixing import Mixing
+from paceline.data.planning.plan import Transform, TransformScope
 
 
 @dataclass(frozen=True)

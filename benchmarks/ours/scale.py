@@ -18,9 +18,9 @@ from paceline._engine.base import WorkerGroupSpec, WorkerSpec
 from paceline._engine.messages import WorkerInit
 from paceline._storage.run_location import RunLocation
 from paceline.testing import FakeClock
-from paceline.train.failures import ResultCollector
-from paceline.train.run_driver import RunEnvironment, open_run
-from paceline.train.terminal import Terminal
+from paceline.train.display.terminal import Terminal
+from paceline.train.driver.failures import ResultCollector
+from paceline.train.driver.run_driver import RunEnvironment, open_run
 
 
 class Restart:
@@ -78,10 +78,10 @@ def simulated(path, size, plan):
             found.run,
             journal=found.journal,
             engine=crowd,
-            depot=depot,
+            store=depot,
             group=lambda command, run: group_of(layout, command, run),
             clock=clock,
-            watch=HangDetector(None, "warn", str(path)),
+            hang_detector=HangDetector(None, "warn", str(path)),
             observers=[ResultCollector(found.history, found.run), Terminal(layout, 1, 3600.0), Restart(crowd)],
             fence=found.fence,
         )

@@ -1,8 +1,9 @@
 """What Sphinx is told: the pages there are, how they are read, and what is made beside them.
 
 The pages are those of `contents.toml`, wherever they lie (`page_list`); MyST reads them (`page_parser`). The reference
-comes from the sources (`api_source`, `api_pages`), the command line's page from the commands themselves, and a file of
-the repository that a page links to gets a page of its own (`file_pages`).
+comes from the sources (`api_source`, `api_pages`), the command line's page from the commands themselves, the tables of
+Ray's names from comparing both (`ray_names_page`), and a file of the repository that a page links to gets a page of its
+own (`file_pages`).
 """
 
 from typing import Any
@@ -13,6 +14,7 @@ import command_page
 import file_pages
 import page_list
 import page_parser
+import ray_names_page
 from sphinx.application import Sphinx
 
 
@@ -33,5 +35,6 @@ def _gather(app: Sphinx) -> None:
     made = api_pages.pages(api)
     if "paceline" in app.config.site_modules:
         made["reference/commands"] = command_page.FILE, command_page.text()
+        made["guides/ray-names"] = None, ray_names_page.text()
     app.project = app.env.project = page_list.SitePages(docs, made, api_pages.linked_names(api))
     app.env.site_files = set()

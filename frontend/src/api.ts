@@ -33,7 +33,7 @@ export interface Summary {
   readonly search: string | null;
 }
 
-export interface GpuNow {
+export interface ShownGpu {
   readonly index: number;
   readonly used_bytes: number;
   readonly total_bytes: number;
@@ -49,7 +49,7 @@ export interface Worker {
   readonly num_reports: number;
   readonly cpu: number | null;
   readonly rss_bytes: number | null;
-  readonly gpus: readonly GpuNow[];
+  readonly gpus: readonly ShownGpu[];
   readonly failure: string | null;
 }
 
@@ -140,7 +140,7 @@ export interface LogFile {
   readonly name: string;
 }
 
-export interface Happened {
+export interface TimelineEntry {
   readonly at: number;
   readonly kind: "driver" | "attempt" | "checkpoint" | "failure" | "hang" | "preemption" | "stop" | "resize" | "end" | "other";
   readonly text: string;
@@ -165,7 +165,7 @@ export interface Detail {
   readonly code: Tree;
   readonly logs: readonly LogFile[];
   readonly files: readonly ShownFile[];
-  readonly timeline: readonly Happened[];
+  readonly timeline: readonly TimelineEntry[];
   readonly version: number;
 }
 
@@ -179,7 +179,7 @@ export interface Points {
   readonly whole: boolean;
 }
 
-export interface UseSeries {
+export interface UsageSeries {
   readonly rank: number;
   readonly attempt: number;
   readonly at: readonly number[];
@@ -198,17 +198,17 @@ export interface LogPage {
   readonly num_bytes: number;
 }
 
-export interface Changed { readonly key: string; readonly a: unknown; readonly b: unknown }
+export interface ValueChange { readonly key: string; readonly a: unknown; readonly b: unknown }
 export interface CodeChange { readonly file: string; readonly diff: string }
 
 export interface Diff {
   readonly a: Summary;
   readonly b: Summary;
-  readonly config: readonly Changed[];
-  readonly scaling: readonly Changed[];
-  readonly environment: readonly Changed[];
+  readonly config: readonly ValueChange[];
+  readonly scaling: readonly ValueChange[];
+  readonly environment: readonly ValueChange[];
   readonly code: readonly CodeChange[];
-  readonly metrics: readonly Changed[];
+  readonly metrics: readonly ValueChange[];
 }
 
 export interface SearchDetail {

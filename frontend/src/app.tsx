@@ -52,12 +52,12 @@ export function App({ source }: AppProps) {
         <span class="top-root mono dim" title={about?.root ?? ""}>{about?.root ?? ""}</span>
         <span class="grow" />
         {source.fixed ? <span class="chip">report</span> : <Connection yes={connected} />}
-        <button type="button" class="quiet" onClick={turn} title="Light, dark, or as the system has it (t)"
+        <button type="button" class="quiet" onClick={turn} title="Light, dark or system theme (t)"
           aria-label={`Colours: ${theme}`}>{theme === "system" ? "◐" : theme === "light" ? "☀" : "☾"}</button>
         <button type="button" class="quiet" onClick={() => setHelp(true)} title="Keys (?)" aria-label="Keys">?</button>
       </header>
       <main id="main" tabIndex={-1}>
-        {error === null ? null : <Note kind="bad" title="The runs cannot be read">{error}</Note>}
+        {error === null ? null : <Note kind="bad" title="Cannot read the runs">{error}</Note>}
         <Guarded key={here.page} what="This page">
           {runs === null ? (error === null ? <Loading what="runs" /> : null)
             : here.page === "run" ? <RunPage key={here.id} source={source} route={here} runs={runs} about={about} set={set} />
@@ -135,7 +135,7 @@ function Help({ close }: { close: () => void }) {
             <div key={keys}><dt>{keys.split(/\s+/).map((key) => <kbd key={key}>{key}</kbd>)}</dt><dd>{what}</dd></div>
           ))}
         </dl>
-        <p class="dim">On a plot: drag to zoom, shift-drag or two fingers to pan, double click for all of it; the wheel zooms a plot that was clicked, or with Ctrl.</p>
+        <p class="dim">On a plot: drag to zoom, shift-drag or two fingers to pan, double click to reset; the wheel zooms a plot that was clicked, or with Ctrl.</p>
       </div>
     </div>
   );

@@ -1,11 +1,11 @@
-// A grid of plots of metrics, one line for each run: of one run on its page, of several when they are compared. Only
+// A grid of plots of metrics, one line for each run: of one run on its page, of several when they are compareMetrics. Only
 // what is on the screen is loaded, and a part that is zoomed into is loaded again, finer.
 
 import { Fragment } from "preact";
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Points } from "./api";
 import { savePageCsv, savePagePng } from "./export";
-import { Note, textOf, useSeen } from "./parts";
+import { Note, textOf, useVisible } from "./parts";
 import { Plot } from "./plot/Plot";
 import type { Range } from "./plot/range";
 import type { Line, PlotProps } from "./plot/types";
@@ -84,9 +84,9 @@ export function Charts({ source, title, runs, names, marks, query, set }: Charts
         {range === null ? null : <button type="button" onClick={() => setRange(null)}>Show all</button>}
         <span class="grow" />
         <button type="button" onClick={() => savePagePng(title)} disabled={shown === 0}>Save PNG</button>
-        <button type="button" onClick={() => savePageCsv(title)} disabled={shown === 0} title="The points that are shown">Save CSV</button>
+        <button type="button" onClick={() => savePageCsv(title)} disabled={shown === 0} title="The displayed points">Save CSV</button>
       </div>
-      {error === null ? null : <Note kind="bad" title="Points cannot be read">{error}</Note>}
+      {error === null ? null : <Note kind="bad" title="Cannot read the points">{error}</Note>}
       {shown === 0 ? <p class="empty">{names.length === 0 ? "No metrics were reported yet." : `None of ${plural(names.length, "metric")} matches.`}</p> : null}
       {groups.map(({ prefix, names: own }) => (
         <details key={prefix} class="group" open>
@@ -121,7 +121,7 @@ interface CellProps {
 
 function Cell(props: CellProps) {
   const { name, runs, coarse, fine, see } = props;
-  const [ref, isSeen] = useSeen<HTMLDivElement>();
+  const [ref, isSeen] = useVisible<HTMLDivElement>();
   useEffect(() => see(name, isSeen), [name, isSeen]);
   useEffect(() => () => see(name, false), [name]);
   const points = runs.map((run) => coarse.get(keyOf(run.id, name)));

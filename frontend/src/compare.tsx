@@ -56,7 +56,7 @@ export function Compare({ source, runs, query, set }: CompareProps) {
         </div>
       </header>
       {unknown.length === 0 ? null : <Note kind="warn" title="Not found">{unknown.join(", ")}</Note>}
-      {details.error === null ? null : <Note kind="bad" title="A run cannot be read">{details.error}</Note>}
+      {details.error === null ? null : <Note kind="bad" title="Cannot read a run">{details.error}</Note>}
       {chosen.length === 0 ? <Empty title="Nothing to compare"><p>Pick runs in <a href={toRuns()}>the list</a>.</p></Empty> : (
         <Charts source={source} title={`compared-${chosen.map((run) => run.name).join("-")}`} runs={shown} names={names} query={query} set={set} />
       )}

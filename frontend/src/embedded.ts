@@ -1,13 +1,13 @@
-// Values that lie in the page itself: of a report, which is one file. What they are is told in `_dashboard/__init__.py`.
+// Values that lie in the page itself: of a report, which is one file. They are described in `_dashboard/__init__.py`.
 
-import type { About, Detail, LogLine, LogPage, Points, SearchDetail, Summary, UseSeries } from "./api";
-import type { LogAsked, MetricsAsked, Source } from "./source";
+import type { About, Detail, LogLine, LogPage, Points, SearchDetail, Summary, UsageSeries } from "./api";
+import type { LogQuery, MetricsQuery, Source } from "./source";
 
 export interface Report {
   readonly about: About;
   readonly detail: Detail;
   readonly points: { readonly step: readonly Points[]; readonly time: readonly Points[] };
-  readonly use: readonly UseSeries[];
+  readonly use: readonly UsageSeries[];
   // The end of each log.
   readonly logs: readonly { readonly attempt: number; readonly rank: number; readonly page: LogPage }[];
   readonly search?: SearchDetail | null;
@@ -44,7 +44,7 @@ export function reported(report: Report): Source {
 
 const NOTHING: Omit<Points, "name"> = { x: [], y: [], low: [], high: [], num_points: 0, whole: true };
 
-function chosen(report: Report, name: string, asked: MetricsAsked): Points {
+function chosen(report: Report, name: string, asked: MetricsQuery): Points {
   const all = (report.points[asked.x] ?? []).find((points) => points.name === name);
   if (all === undefined) return { name, ...NOTHING };
   if (asked.range === null) return all;
@@ -58,7 +58,7 @@ function chosen(report: Report, name: string, asked: MetricsAsked): Points {
   return { ...all, x: cut(all.x), y: cut(all.y), low: cut(all.low), high: cut(all.high) };
 }
 
-function page(report: Report, asked: LogAsked): LogPage {
+function page(report: Report, asked: LogQuery): LogPage {
   const held = report.logs.find((log) => log.attempt === asked.attempt && log.rank === asked.rank)?.page;
   if (held === undefined) return { lines: [], before: null, after: 0, num_bytes: 0 };
   const limit = asked.limit ?? 500;

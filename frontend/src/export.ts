@@ -4,7 +4,7 @@ import type { Chart } from "./plot/chart";
 import { resolved } from "./plot/colors";
 import { FONT } from "./plot/options";
 import type { PlotProps } from "./plot/types";
-import { onPage } from "./plot/listed";
+import { plotsOnPage } from "./plot/plots-on-page";
 
 export interface Pictured { readonly title: string; readonly chart: Chart; readonly props: PlotProps }
 export type Cell = string | number | null;
@@ -43,13 +43,13 @@ export function saveCsv(title: string, rows: readonly (readonly Cell[])[]): void
 
 // All plots of the page in one table.
 export function savePageCsv(title: string): void {
-  const plots = onPage();
+  const plots = plotsOnPage();
   const label = plots[0]?.props().xLabel ?? "x";
   saveCsv(title, [["plot", "line", label, "value", "low", "high"], ...plots.flatMap((plot) => rowsOf(plot.props()))]);
 }
 
 export function savePagePng(title: string): void {
-  savePng(title, onPage().map(({ chart, title: name, props }) => ({ chart, title: name(), props: props() })));
+  savePng(title, plotsOnPage().map(({ chart, title: name, props }) => ({ chart, title: name(), props: props() })));
 }
 
 const WIDTH = 640;

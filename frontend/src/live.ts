@@ -1,7 +1,7 @@
 // Values from the server that this page came from. Its cookie says who asks; addresses carry no token.
 
-import type { About, Detail, Diff, LogPage, Points, SearchDetail, Summary, UseSeries } from "./api";
-import type { LogAsked, MetricsAsked, Source, Told } from "./source";
+import type { About, Detail, Diff, LogPage, Points, SearchDetail, Summary, UsageSeries } from "./api";
+import type { LogQuery, MetricsQuery, Source, Told } from "./source";
 
 export class Refused extends Error {
   constructor(readonly status: number, message: string) {
@@ -120,13 +120,13 @@ export function live(): Source {
     about: () => got<About>("about"),
     runs: async () => (await got<{ runs: readonly Summary[] }>("runs")).runs,
     run: (id) => got<Detail>("run", { run: id }),
-    metrics: async (id: string, asked: MetricsAsked) => {
+    metrics: async (id: string, asked: MetricsQuery) => {
       const [from, to] = asked.range ?? [null, null];
       const params = { run: id, name: asked.names, x: asked.x, from, to, points: Math.round(asked.points) };
       return (await got<{ series: readonly Points[] }>("metrics", params)).series;
     },
-    use: async (id) => (await got<{ ranks: readonly UseSeries[] }>("use", { run: id })).ranks,
-    logs: (id: string, asked: LogAsked) => got<LogPage>("logs", { run: id, ...asked }),
+    use: async (id) => (await got<{ ranks: readonly UsageSeries[] }>("use", { run: id })).ranks,
+    logs: (id: string, asked: LogQuery) => got<LogPage>("logs", { run: id, ...asked }),
     diff: (a, b) => got<Diff>("diff", { a, b }),
     search: (id, metric, mode) => got<SearchDetail>("search", { run: id, metric, mode }),
     follow(told: Told, id?: string) {

@@ -72,7 +72,7 @@ export function useLoaded<T>(load: () => Promise<T>, inputs: readonly unknown[])
   return loaded;
 }
 
-// Seconds since the epoch, anew every so often, for what is told as an age.
+// Seconds since the epoch, updated regularly, for ages.
 export function useNow(everySeconds = 5): number {
   const [now, setNow] = useState(Date.now() / 1000);
   useEffect(() => {
@@ -83,7 +83,7 @@ export function useNow(everySeconds = 5): number {
 }
 
 // Whether the element is, or soon will be, on the screen.
-export function useSeen<E extends Element>(): [{ current: E | null }, boolean] {
+export function useVisible<E extends Element>(): [{ current: E | null }, boolean] {
   const ref = useRef<E>(null);
   const [seen, setSeen] = useState(false);
   useEffect(() => {

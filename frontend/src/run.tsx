@@ -36,7 +36,7 @@ function OneRun({ source, route, listed, about, set }: Omit<RunPageProps, "runs"
   const summary = detail?.summary ?? listed;
   if (summary === undefined || detail === null) {
     if (error === null) return <Loading what="the run" />;
-    return <Note kind="bad" title="This run cannot be shown"><p>{error}</p><a href={toRuns()}>All runs</a></Note>;
+    return <Note kind="bad" title="Cannot show this run"><p>{error}</p><a href={toRuns()}>All runs</a></Note>;
   }
   const tabs = runTabs.filter((tab) => tab.shown?.(detail) ?? true);
   const tab = tabs.find((each) => each.id === route.tab) ?? tabs[0];
@@ -71,12 +71,12 @@ function useDetail(source: Source, id: string): { detail: Detail | null; last: n
   const [error, setError] = useState<string | null>(null);
   useEffect(() => {
     let wanted = true;
-    const take = (told: Detail) => {
-      setDetail(told);
+    const take = (detail: Detail) => {
+      setDetail(detail);
       setError(null);
-      setLast((before) => before || told.summary.num_reports);
+      setLast((before) => before || detail.summary.num_reports);
     };
-    source.run(id).then((told) => wanted && take(told), (failed: unknown) => wanted && setError(textOf(failed)));
+    source.run(id).then((detail) => wanted && take(detail), (failed: unknown) => wanted && setError(textOf(failed)));
     const end = source.follow({ run: take, points: setLast }, id);
     return () => (wanted = false, end());
   }, [source, id]);
@@ -111,7 +111,7 @@ function Head({ source, summary, detail, control }: {
       </div>
       <Facts summary={summary} detail={detail} fixed={source.fixed} />
       {source.cut.length === 0 ? null : <p class="dim small">This report holds a part only: {source.cut.join("; ")}.</p>}
-      {summary.hang === null ? null : <Note kind="warn" title="Ranks stand still"><pre class="said">{summary.hang}</pre></Note>}
+      {summary.hang === null ? null : <Note kind="warn" title="Hanging ranks"><pre class="said">{summary.hang}</pre></Note>}
       {summary.failure === null ? null : (
         <Note kind="bad" title={summary.state === "failed" ? "It failed" : "A failure, from which it went on"}>
           <pre class="said">{summary.failure}</pre>

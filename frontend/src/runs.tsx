@@ -1,4 +1,4 @@
-// The list of all runs: found, sorted, unfolded, and picked to be compared.
+// The list of all runs: found, sorted, unfolded, and picked to be compareMetrics.
 
 import { Fragment } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
@@ -131,7 +131,7 @@ function Line({ row, metric, now, isPicked, pick, unfold }: LineProps) {
   const took = duration(Math.max(0, (run.ended_at ?? (ENDED.has(run.state) ? run.updated_at : now)) - run.began_at));
   const acts = useRef({ pick, unfold });
   acts.current = { pick, unfold };
-  // The same row is not compared again, however many there are.
+  // The same row is not compareMetrics again, however many there are.
   return useMemo(() => (
     <tr data-item tabIndex={0} class={`depth-${row.depth} ${isPicked ? "is-picked" : ""}`} aria-label={`${run.name}, ${run.state}`}
       onClick={(event) => {
@@ -201,7 +201,7 @@ def train(config):
 trainer = paceline.train.DataParallelTrainer(
     train, run_config=paceline.train.RunConfig(storage_path=${JSON.stringify(root || "runs")}))
 trainer.fit()`}</pre>
-      <Fragment><p>Runs that lie elsewhere: <span class="mono">paceline dashboard PATH</span></p></Fragment>
+      <Fragment><p>Runs elsewhere: <span class="mono">paceline dashboard PATH</span></p></Fragment>
     </Empty>
   );
 }

@@ -1,15 +1,15 @@
 // Where the page gets its values: from the server, or, in a report that is one file, from what lies in it.
 
-import type { About, Detail, Diff, LogPage, Points, SearchDetail, Summary, UseSeries } from "./api";
+import type { About, Detail, Diff, LogPage, Points, SearchDetail, Summary, UsageSeries } from "./api";
 
-export interface MetricsAsked {
+export interface MetricsQuery {
   readonly names: readonly string[];
   readonly x: "step" | "time";
   readonly range: readonly [number, number] | null;
   readonly points: number;
 }
 
-export interface LogAsked {
+export interface LogQuery {
   readonly attempt: number;
   readonly rank: number;
   readonly before?: number;
@@ -35,9 +35,9 @@ export interface Source {
   about(): Promise<About>;
   runs(): Promise<readonly Summary[]>;
   run(id: string): Promise<Detail>;
-  metrics(id: string, asked: MetricsAsked): Promise<readonly Points[]>;
-  use(id: string): Promise<readonly UseSeries[]>;
-  logs(id: string, asked: LogAsked): Promise<LogPage>;
+  metrics(id: string, asked: MetricsQuery): Promise<readonly Points[]>;
+  use(id: string): Promise<readonly UsageSeries[]>;
+  logs(id: string, asked: LogQuery): Promise<LogPage>;
   diff(a: string, b: string): Promise<Diff>;
   search(id: string, metric?: string, mode?: string): Promise<SearchDetail>;
   // Tell of changes until the function that this returns is called. `id`: also of all that happens to this run.

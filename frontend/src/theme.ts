@@ -4,7 +4,7 @@ export type Theme = "system" | "light" | "dark";
 
 const KEY = "paceline-theme";
 const NEXT: Readonly<Record<Theme, Theme>> = { system: "light", light: "dark", dark: "system" };
-const told = new Set<() => void>();
+const listeners = new Set<() => void>();
 
 export function remembered(): Theme {
   try {
@@ -32,17 +32,17 @@ export function put(theme: Theme): void {
 export function shown(theme: Theme): void {
   if (theme === "system") delete document.documentElement.dataset["theme"];
   else document.documentElement.dataset["theme"] = theme;
-  for (const each of [...told]) each();
+  for (const each of [...listeners]) each();
 }
 
-// Called when colours are others than before, which what is drawn on a canvas has to be told.
+// Calls the listener when the colours change, so that a canvas can be redrawn.
 export function onTheme(changed: () => void): () => void {
-  told.add(changed);
-  return () => void told.delete(changed);
+  listeners.add(changed);
+  return () => void listeners.delete(changed);
 }
 
 export function watchSystem(): void {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    for (const each of [...told]) each();
+    for (const each of [...listeners]) each();
   });
 }

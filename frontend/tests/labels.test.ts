@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { labels, said, steps } from "../src/plot/labels";
+import { labels, formatLabel, steps } from "../src/plot/labels";
 import type { Kind } from "../src/plot/labels";
 
 test("steps rise, and there is one for every plot", () => {
@@ -40,5 +40,5 @@ test("a clock tells the day where it is another one", () => {
   expect(labels([noon, noon + 10], "clock", 10)).toStrictEqual(["12:00:00", "12:00:10"]);
   expect(labels([noon + 0.25, noon + 0.3], "clock", 0.01)).toStrictEqual(["12:00:00.25", "12:00:00.30"]);
   expect(labels([noon, noon + 86400], "clock", 86400)).toStrictEqual(["05-01", "05-02"]);
-  expect(said(noon, "clock")).toBe("12:00:00");
+  expect(formatLabel(noon, "clock")).toBe("12:00:00");
 });

@@ -1,5 +1,5 @@
 import { assert, expect, test } from "vitest";
-import { band, counted, hasMeasure, ordered, parsedRanks, ranked, useLines } from "../src/views/ranks";
+import { band, counted, hasMeasure, ordered, parseRanks, ranked, useLines } from "../src/views/ranks";
 import { attempts, use, worker } from "./sample";
 
 const failed = attempts()[0];
@@ -9,7 +9,7 @@ test("what failed first stands first, then the other failures, then who was ende
   expect(ordered(ranked(failed), "worst", false).map((each) => each.rank)).toStrictEqual([2, 0, 1, 3]);
 });
 
-test("a worker that the kernel killed is told apart from one that raised", () => {
+test("a killed worker is distinguished from one that raised", () => {
   const workers = ranked(failed);
   expect(workers.map((each) => each.wasKilled)).toStrictEqual([false, false, true, false]);
   expect(workers[2]?.cause?.startsWith("out of memory: killed by the kernel")).toBe(true);
@@ -21,7 +21,7 @@ test("the cause of a worker is that of its failure, where the worker has none", 
   expect(ranked(failed)[3]?.cause).toBe(null);
 });
 
-test("a worker that hangs has what is said of it as its cause", () => {
+test("a worker that hangs has what is formatLabel of it as its cause", () => {
   const hangs = attempts()[1];
   assert(hangs !== undefined);
   const workers = ranked({ ...hangs, workers: [worker(2, { state: "hangs" }), worker(3, { state: "hangs" }), worker(0)] });
@@ -49,10 +49,10 @@ test("states are counted, worst first", () => {
 });
 
 test("ranks are read as people type them", () => {
-  expect(parsedRanks("0-3, 7")).toStrictEqual([0, 1, 2, 3, 7]);
-  expect(parsedRanks("5,5, 1")).toStrictEqual([1, 5]);
-  expect(parsedRanks(" ")).toStrictEqual([]);
-  for (const wrong of ["x", "3-1", "1-", "-1", "0-99999999", "1.5"]) expect(parsedRanks(wrong), wrong).toBe(null);
+  expect(parseRanks("0-3, 7")).toStrictEqual([0, 1, 2, 3, 7]);
+  expect(parseRanks("5,5, 1")).toStrictEqual([1, 5]);
+  expect(parseRanks(" ")).toStrictEqual([]);
+  for (const wrong of ["x", "3-1", "1-", "-1", "0-99999999", "1.5"]) expect(parseRanks(wrong), wrong).toBe(null);
 });
 
 test("each picked rank has a line, the others a band with their mean", () => {

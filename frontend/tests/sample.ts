@@ -1,6 +1,6 @@
 // A run as the server might tell of it: two attempts, a worker that was killed, a hang, a search. For tests.
 
-import type { Attempt, Detail, Diff, LogPage, SearchDetail, Summary, UseSeries, Worker } from "../src/api";
+import type { Attempt, Detail, Diff, LogPage, SearchDetail, Summary, UsageSeries, Worker } from "../src/api";
 import type { Source } from "../src/source";
 
 export const BEGAN = 1_700_000_000;
@@ -89,7 +89,7 @@ export function detail(changed: Partial<Detail> = {}): Detail {
   };
 }
 
-export function use(ranks: number, attempt = 2, samples = 200): readonly UseSeries[] {
+export function use(ranks: number, attempt = 2, samples = 200): readonly UsageSeries[] {
   return Array.from({ length: ranks }, (_, rank) => {
     const at = Array.from({ length: samples }, (_each, index) => BEGAN + 1340 + index * 10);
     return {

@@ -28,19 +28,19 @@ test("workers that wait for data are told, with the stage that limits and what t
   expect(meaning(spent, stages, limited_by)).toStrictEqual(["data: workers waited 41 % of the time; stage map(decode) limits: give it more processes."]);
 });
 
-test("the costliest part is told first", () => {
-  const said = meaning({ ...NOTHING, wall_s: 100, compute_s: 30, checkpoint_s: 50, data_s: 20 }, [], null);
-  expect(said.length).toBe(2);
-  expect(said[0]?.startsWith("checkpoint: 50 %")).toBe(true);
-  expect(said[1]?.startsWith("data: workers waited 20 %")).toBe(true);
+test("the costliest part comes first", () => {
+  const formatLabel = meaning({ ...NOTHING, wall_s: 100, compute_s: 30, checkpoint_s: 50, data_s: 20 }, [], null);
+  expect(formatLabel.length).toBe(2);
+  expect(formatLabel[0]?.startsWith("checkpoint: 50 %")).toBe(true);
+  expect(formatLabel[1]?.startsWith("data: workers waited 20 %")).toBe(true);
 });
 
-test("a run that computes is told so", () => {
-  const said = meaning({ ...NOTHING, wall_s: 100, compute_s: 96, data_s: 4 }, [], null);
-  expect(said).toStrictEqual(["compute: 96 % of the time went into your own code; nothing else holds it up."]);
+test("a compute-bound run is described as such", () => {
+  const formatLabel = meaning({ ...NOTHING, wall_s: 100, compute_s: 96, data_s: 4 }, [], null);
+  expect(formatLabel).toStrictEqual(["compute: 96 % of the time went into your own code; nothing else holds it up."]);
 });
 
-test("nothing is said of a run that has not begun", () => {
+test("nothing is formatLabel of a run that has not begun", () => {
   expect(meaning(NOTHING, [], null)).toStrictEqual(["There is nothing to tell yet."]);
   expect(parts(NOTHING).every((part) => part.share === 0)).toBe(true);
 });

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { compared, diffLines } from "../src/views/differing";
+import { compareMetrics, diffLines } from "../src/views/differences";
 import { filtered, leaves, nodes, written } from "../src/views/trees";
 import { detail, diff } from "./sample";
 
@@ -42,8 +42,8 @@ test("a line of code that looks like the head of a file is a line of code", () =
 });
 
 test("metrics that differ come first, with their change", () => {
-  const all = compared(diff().metrics);
+  const all = compareMetrics(diff().metrics);
   expect(all.map((each) => each.key)).toStrictEqual(["loss", "accuracy", "epoch"]);
   expect(Math.abs((all[0]?.change ?? 0) + 0.03) < 1e-9 && Math.abs((all[0]?.share ?? 0) + 0.03 / 0.41) < 1e-9).toBe(true);
-  expect(compared([{ key: "x", a: null, b: 1 }, { key: "y", a: 0, b: 2 }]).map((each) => [each.change, each.share])).toStrictEqual([[null, null], [2, null]]);
+  expect(compareMetrics([{ key: "x", a: null, b: 1 }, { key: "y", a: 0, b: 2 }]).map((each) => [each.change, each.share])).toStrictEqual([[null, null], [2, null]]);
 });

@@ -15,7 +15,7 @@ test("other numbers have four digits", () => {
   expect(number(1.5e12)).toBe("1.5e12");
 });
 
-test("what is no number is told as it is", () => {
+test("a value that is not a number stays as it is", () => {
   expect(number(null)).toBe("–");
   expect(number(NaN)).toBe("nan");
   expect(number(-Infinity)).toBe("-inf");

@@ -29,11 +29,11 @@ __all__ = ["__version__", "init", "is_initialized", "shutdown", *_SUBMODULES]
 
 
 def init(engine: str | None = None, address: str | None = None, **options: Any) -> None:
-    """Say where the runs of this script live: `engine="local"`, this machine, or `engine="ray"`, a Ray cluster.
+    """Choose where the runs of this script live: `engine="local"`, this machine, or `engine="ray"`, a Ray cluster.
 
-    `address` is that of the cluster, as `ray.init` takes it. It is connected to at once, so that a wrong one is told
-    here. Not needed for this machine, nor where `RAY_ADDRESS` is set or Ray is initialised already. On this machine
-    other arguments of `ray.init`, such as `num_cpus`, are taken and mean nothing: there is no cluster to be started.
+    `address` is the cluster's, as in `ray.init`. This connects at once, so that a wrong address fails here. Not needed
+    on this machine, nor if `RAY_ADDRESS` is set or Ray is already initialised. On this machine, other arguments of
+    `ray.init`, such as `num_cpus`, are ignored.
     """
     from paceline._core.engine_choice import check_options, remember_init
 
@@ -48,14 +48,14 @@ def init(engine: str | None = None, address: str | None = None, **options: Any) 
 
 
 def is_initialized() -> bool:
-    """Whether `init()` was called, and `shutdown()` not since."""
+    """Whether `init()` was called, without a later `shutdown()`."""
     from paceline._core.engine_choice import has_init_choice
 
     return has_init_choice()
 
 
 def shutdown() -> None:
-    """Take `init()` back, and end the processes that wait for further runs. Runs that are under way are not touched."""
+    """Undo `init()` and stop the processes kept for further runs. Current runs are not affected."""
     from paceline._core.engine_choice import forget_init
     from paceline._engine.local.launchers import close_prewarmed_processes
 

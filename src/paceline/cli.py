@@ -15,21 +15,21 @@ import paceline
 
 COMMANDS = {
     "ls": ("paceline._commands.ls", "list the runs under a path: state, progress, best metric"),
-    "show": ("paceline._commands.show", "all about one run: workers, attempts, causes of failures, time"),
-    "logs": ("paceline._commands.logs", "what the workers of a run printed; -f follows"),
-    "metrics": ("paceline._commands.metrics", "the metrics of a run, to read or as CSV or Parquet"),
+    "show": ("paceline._commands.show", "show one run: workers, attempts, causes of failures, time"),
+    "logs": ("paceline._commands.logs", "print the output of a run's workers; -f follows it"),
+    "metrics": ("paceline._commands.metrics", "print the metrics of a run, or export them as CSV or Parquet"),
     "checkpoints": ("paceline._commands.checkpoints", "list, verify, export or prune the checkpoints of a run"),
-    "diff": ("paceline._commands.diff", "what differs between two runs: configuration, code, metrics"),
+    "diff": ("paceline._commands.diff", "compare two runs: configuration, code, metrics"),
     "stop": ("paceline._commands.stop", "ask a run to stop at its next report, or now"),
-    "stacks": ("paceline._commands.stacks", "where every rank of a run stands now"),
+    "stacks": ("paceline._commands.stacks", "print the current stack of every rank"),
     "profile": ("paceline._commands.profile", "profile the workers of a run for some seconds"),
-    "resume": ("paceline._commands.resume", "run the script of a run again, to continue it"),
-    "run": ("paceline._commands.run", "run a script in many processes, as torchrun does"),
+    "resume": ("paceline._commands.resume", "run the script of a run again to continue it"),
+    "run": ("paceline._commands.run", "run a script in many processes, like torchrun"),
     "attach": ("paceline._commands.attach", "follow a run that is driven on a cluster"),
     "verify-resume": ("paceline._commands.verify_resume", "prove that a script resumes exactly"),
     "dashboard": ("paceline._commands.dashboard", "show all runs under a path in the browser"),
-    "report": ("paceline._commands.report", "one self-contained HTML page about a run"),
-    "doctor": ("paceline._commands.doctor", "look for what would keep runs from working here"),
+    "report": ("paceline._commands.report", "write a self-contained HTML page about a run"),
+    "doctor": ("paceline._commands.doctor", "check this machine for problems"),
 }
 
 LOOKS = {"ls", "show", "logs", "metrics", "checkpoints", "diff"}
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="paceline",
         description="Commands:\n" + "\n".join(f"  {name:<16} {about}" for name, (_, about) in COMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="`paceline COMMAND --help` tells more about one of them, with an example.",
+        epilog="`paceline COMMAND --help` explains one of them, with an example.",
     )
     parser.add_argument("--version", action="version", version=f"paceline {paceline.__version__}")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from _control.driving import Watching, drive
+from _control.controller_runs import RecordingObserver, drive
 from paceline._control import journal
 from paceline._control.events import CommitFailed, HangCleared, HangSuspected, Reported, StopRequested, Timestamp
 from paceline._control.hang_detector import HangDetector
@@ -34,25 +34,25 @@ def test_a_checkpoint_that_cannot_be_committed_is_refused_to_all_workers(tmp_pat
     def worker(begin):
         yield reported(begin, 1, "checkpoint_000001")
         yield CheckpointStaged(begin.attempt, 1, StagedFiles(begin.rank, ()))
-        told = None
-        while told is None:
-            told = yield None
-        heard[begin.rank] = told
+        message = None
+        while message is None:
+            message = yield None
+        heard[begin.rank] = message
         yield WorkerReturned(begin.attempt, begin.rank, 1)
 
     (tmp_path / "checkpoint_000001").write_text("a file stands in the way")
     run, _, _ = drive(tmp_path, worker)
     assert run.phase == Finished("complete")
-    assert {type(told).__name__ for told in heard.values()} == {"CheckpointRefused"}
+    assert {type(message).__name__ for message in heard.values()} == {"CheckpointRefused"}
     assert run.checkpoints == ()
 
 
 def test_an_observer_that_raises_is_dropped_and_the_others_go_on(tmp_path, caplog):
-    class Broken(Watching):
+    class Broken(RecordingObserver):
         def tick(self, run, now):
             raise ValueError("broken")
 
-    class BrokenAtOnce(Watching):
+    class BrokenAtOnce(RecordingObserver):
         """With more to be told in the same moment."""
 
         def on_event(self, event, run):
@@ -64,13 +64,13 @@ def test_an_observer_that_raises_is_dropped_and_the_others_go_on(tmp_path, caplo
             yield reported(begin, seq)
         yield WorkerReturned(begin.attempt, begin.rank, 19)
 
-    watching = Watching()
-    run, events, _ = drive(tmp_path, worker, observers=[Broken(), BrokenAtOnce(), watching])
+    observer = RecordingObserver()
+    run, events, _ = drive(tmp_path, worker, observers=[Broken(), BrokenAtOnce(), observer])
     assert run.phase == Finished("complete")
     # When it was is written for readers; observers have a clock of their own.
-    assert watching.seen == [event for event in events if not isinstance(event, Timestamp)]
-    assert caplog.text.count("Broken raised and is dropped") == 1
-    assert caplog.text.count("BrokenAtOnce raised and is dropped") == 1
+    assert observer.events == [event for event in events if not isinstance(event, Timestamp)]
+    assert caplog.text.count("Broken raised an exception and is dropped") == 1
+    assert caplog.text.count("BrokenAtOnce raised an exception and is dropped") == 1
 
 
 def test_the_journal_is_on_the_disk_a_second_after_it_was_written(tmp_path, monkeypatch):
@@ -157,9 +157,9 @@ class Fence:
 def one_checkpoint(begin):
     yield reported(begin, 1, "checkpoint_000001")
     yield CheckpointStaged(begin.attempt, 1, StagedFiles(begin.rank, (), in_place=True))
-    told = None
-    while told is None:
-        told = yield None
+    message = None
+    while message is None:
+        message = yield None
     yield WorkerReturned(begin.attempt, begin.rank, 1)
 
 
@@ -214,11 +214,11 @@ def test_a_lease_that_cannot_be_renewed_costs_the_checkpoint_and_not_the_run(tmp
     assert [e.error for e in events if isinstance(e, CommitFailed)] == ["StorageError: the lease could not be renewed"]
 
 
-def answers(begin, told):
-    if isinstance(told, SampleStacks):
+def answers(begin, message):
+    if isinstance(message, SampleStacks):
         frames = (StackFrame("train", "train_fn", "train.py:41", is_user_code=True),)
         return StacksSampled(
-            begin.attempt, begin.rank, told.number, frames, "time.sleep", process_status=ProcessStatus("S")
+            begin.attempt, begin.rank, message.number, frames, "time.sleep", process_status=ProcessStatus("S")
         )
     return None
 
@@ -228,13 +228,13 @@ def test_silent_ranks_are_asked_and_told_and_their_stacks_are_written(tmp_path):
 
     def worker(begin):
         yield reported(begin, 1)
-        told = None
+        message = None
         for _ in range(1200):
-            told = yield answers(begin, told)
+            message = yield answers(begin, message)
         yield reported(begin, 2)
         yield WorkerReturned(begin.attempt, begin.rank, 2)
 
-    run, events, _ = drive(tmp_path, worker, watch=HangDetector(None, "warn", "/storage"))
+    run, events, _ = drive(tmp_path, worker, hang_detector=HangDetector(None, "warn", "/storage"))
     assert run.phase == Finished("complete")
     (suspected,) = (event for event in events if isinstance(event, HangSuspected))
     assert suspected.failure.message.startswith("ranks 0 and 1 have stood at train.py:41 in train_fn (time.sleep)")
@@ -254,8 +254,8 @@ def test_a_hang_is_retried_within_the_budget_or_ends_the_run(tmp_path, action, n
         while True:
             yield None
 
-    watch = HangDetector(5.0, action, "/storage")
-    run, _, engine = drive(tmp_path, worker, max_failures=2, watch=watch, conditions={1: ProcessStatus("T")})
+    detector = HangDetector(5.0, action, "/storage")
+    run, _, engine = drive(tmp_path, worker, max_failures=2, hang_detector=detector, conditions={1: ProcessStatus("T")})
     assert run.phase.ending == "failed"
     assert run.phase.failures[0].kind == "hang"
     assert "rank 1 is stopped by a signal" in run.phase.failures[0].message

@@ -64,25 +64,25 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def book(path: Path) -> Iterator[Journal]:
+def journal_file(path: Path) -> Iterator[Journal]:
     opened = Journal(path)
     yield opened
     opened.close()
 
 
 def written(path: Path, story: list[Event]) -> bytes:
-    book = Journal(path)
+    journal_file = Journal(path)
     for event in story:
-        book.append(event)
-    book.close()
+        journal_file.append(event)
+    journal_file.close()
     return path.read_bytes()
 
 
 def reopened(path: Path) -> tuple[Journal, list[Event]]:
     """As the next driver of the run does."""
     reading = journal.JournalReader(path)
-    found = list(reading)
-    return journal.reopen_journal(reading), found
+    reader_events = list(reading)
+    return journal.reopen_journal(reading), reader_events
 
 
 def test_every_kind_of_event_is_read_back_as_it_was(path: Path) -> None:
@@ -94,23 +94,23 @@ def test_every_kind_of_event_is_read_back_as_it_was(path: Path) -> None:
     assert path.stat().st_mode & 0o077 == 0, "it is for its owner alone"
 
 
-def test_nothing_is_written_before_the_flush_and_all_of_it_after(path: Path, book: Journal) -> None:
+def test_nothing_is_written_before_the_flush_and_all_of_it_after(path: Path, journal_file: Journal) -> None:
     for event in STORY:
-        book.append(event)
+        journal_file.append(event)
     assert path.read_bytes() == b""
-    book.flush()
+    journal_file.flush()
     assert journal.read_events(path) == STORY
-    book.flush()
+    journal_file.flush()
     assert journal.read_events(path) == STORY
 
 
 def test_lines_are_kept_in_order_over_many_flushes_and_drivers(path: Path) -> None:
     for number, event in enumerate(STORY):
-        book, found = reopened(path)
-        assert found == STORY[:number]
-        book.append(event)
-        book.close()
-        book.close()
+        journal_file, reader_events = reopened(path)
+        assert reader_events == STORY[:number]
+        journal_file.append(event)
+        journal_file.close()
+        journal_file.close()
     assert journal.read_events(path) == STORY
 
 
@@ -130,17 +130,17 @@ def test_every_byte_altered_it_yields_the_events_before_that_line(path: Path) ->
 
 def test_a_torn_tail_is_cut_and_set_aside_so_that_new_lines_follow_whole_ones(path: Path) -> None:
     data = written(path, STORY[:5])
-    whole = written(path, STORY[5:6])[len(data) :]
+    content = written(path, STORY[5:6])[len(data) :]
     aside = b""
-    for length in range(1, len(whole)):
-        path.write_bytes(data + whole[:length])
-        book, found = reopened(path)
-        assert found == STORY[:5]
+    for length in range(1, len(content)):
+        path.write_bytes(data + content[:length])
+        journal_file, reader_events = reopened(path)
+        assert reader_events == STORY[:5]
         assert path.read_bytes() == data
-        aside += whole[:length]
+        aside += content[:length]
         assert path.with_name("journal.jsonl.torn").read_bytes() == aside, "what was set aside before is kept"
-        book.append(STORY[6])
-        book.close()
+        journal_file.append(STORY[6])
+        journal_file.close()
         assert journal.read_events(path) == [*STORY[:5], STORY[6]]
 
 
@@ -166,7 +166,7 @@ def test_a_line_of_a_newer_version_is_refused_and_left_as_it_is(path: Path, line
         file.write(seal_line(line) + b"torn")
     data = path.read_bytes()
     for opened in (journal.read_events, reopened):
-        with pytest.raises(JournalVersionError, match="line 3 of the journal is not understood by this") as refusal:
+        with pytest.raises(JournalVersionError, match="line 3 of the journal cannot be read by this") as refusal:
             opened(path)
         assert "hint: " in str(refusal.value)
     assert path.read_bytes() == data
@@ -186,7 +186,7 @@ def test_no_pickle_is_ever_written(path: Path) -> None:
 
 
 def test_a_write_cut_by_a_full_disk_is_continued_where_it_stopped(
-    path: Path, book: Journal, monkeypatch: pytest.MonkeyPatch
+    path: Path, journal_file: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.write
 
@@ -196,20 +196,20 @@ def test_a_write_cut_by_a_full_disk_is_continued_where_it_stopped(
         return write(fd, bytes(data)[:40])
 
     for event in STORY[:3]:
-        book.append(event)
+        journal_file.append(event)
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", fill)
         patched.setattr(files, "FULL_DISK_PATIENCE_S", 0.0)
         with pytest.raises(OSError, match="No space left"):
-            book.flush()
+            journal_file.flush()
     assert journal.read_events(path) == []
-    book.append(STORY[3])
-    book.flush()
+    journal_file.append(STORY[3])
+    journal_file.flush()
     assert journal.read_events(path) == STORY[:4]
 
 
 def test_a_disk_that_is_full_for_a_moment_and_short_writes_lose_nothing(
-    path: Path, book: Journal, monkeypatch: pytest.MonkeyPatch
+    path: Path, journal_file: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, refusals = os.write, [errno.ENOSPC, errno.EDQUOT, errno.ENOSPC]
 
@@ -219,9 +219,9 @@ def test_a_disk_that_is_full_for_a_moment_and_short_writes_lose_nothing(
         return write(fd, bytes(data)[:7])
 
     for event in STORY:
-        book.append(event)
+        journal_file.append(event)
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", write_seven_bytes)
-        book.flush()
+        journal_file.flush()
     assert not refusals
     assert journal.read_events(path) == STORY

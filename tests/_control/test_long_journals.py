@@ -57,16 +57,16 @@ ENDED: dict[str, list[Event]] = {
 
 @pytest.mark.parametrize("name", ENDED)
 def test_the_last_report_is_found_without_holding_the_others(name: str, tmp_path: Path) -> None:
-    depot = written(tmp_path, ENDED[name])
-    run, events, last = load_outline(depot)
-    whole_run, whole = load_history(depot)
+    store = written(tmp_path, ENDED[name])
+    run, events, last = load_outline(store)
+    whole_run, content = load_history(store)
     assert run == whole_run
-    assert events == [event for event in whole if not isinstance(event, Reported)]
-    counted = [one for one in drop_superseded_reports(iter_reports(whole)) if one.seq <= run.num_reports]
+    assert events == [event for event in content if not isinstance(event, Reported)]
+    counted = [one for one in drop_superseded_reports(iter_reports(content)) if one.seq <= run.num_reports]
     assert (last.metrics if last else None) == (counted[-1].metrics if counted else None)
-    found = recover_run(depot, 0.0)
-    found.journal.close()
-    assert (found.last_report.metrics if found.last_report else None) == (last.metrics if last else None)
+    recovered = recover_run(store, 0.0)
+    recovered.journal.close()
+    assert (recovered.last_report.metrics if recovered.last_report else None) == (last.metrics if last else None)
 
 
 def test_rows_are_those_of_the_reports_that_count() -> None:

@@ -16,15 +16,15 @@ from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import RunLayout
 from paceline._storage.run_store import DiskRunStore
 from paceline.train import Checkpoint, CheckpointConfig, DataParallelTrainer, RunConfig
-from paceline.train.run_driver import RunEnvironment, SignalInterrupts
+from paceline.train.driver.run_driver import RunEnvironment, SignalInterrupts
 
 
 class Pinning(SignalInterrupts):
     """Asks from another thread for the pins that are wanted once a checkpoint is committed, and keeps the answers."""
 
-    def __init__(self, wanted: dict[int, tuple[int, ...]]) -> None:
-        self.wanted = wanted
-        self.told: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    def __init__(self, pins: dict[int, tuple[int, ...]]) -> None:
+        self.pins = pins
+        self.answers: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
 
     def of(self, controller: Controller) -> "Pinning":
         super().__init__(controller)
@@ -32,11 +32,11 @@ class Pinning(SignalInterrupts):
         return self
 
     def on_event(self, event: Event, run: Run) -> None:
-        if isinstance(event, Committed) and event.record.seq in self.wanted:
+        if isinstance(event, Committed) and event.record.seq in self.pins:
             with ThreadPoolExecutor(1) as other:
-                other.submit(self.request_pins, self.wanted[event.record.seq])
+                other.submit(self.request_pins, self.pins[event.record.seq])
         elif isinstance(event, PinsSet):
-            self.told.append((event.seqs, run.pinned))
+            self.answers.append((event.seqs, run.pinned))
 
     def tick(self, run: Run, now: float) -> None: ...
 
@@ -59,11 +59,11 @@ def test_other_threads_pin_and_what_is_pinned_outlasts_the_driver_and_recovery(t
     with pytest.raises(train.TrainingFailedError):
         trainer.fit()
     # Retention took the first before it was asked for, and the second as soon as it was not asked for any more.
-    assert pinning.told == [((2,), (2,)), ((1, 2), (2,)), ((7,), (7,))]
+    assert pinning.answers == [((2,), (2,)), ((1, 2), (2,)), ((7,), (7,))]
     written = [event for event in journal.read_events(tmp_path / "donor/journal.jsonl") if isinstance(event, PinsSet)]
-    assert [event.seqs for event in written] == [seqs for seqs, _ in pinning.told]
+    assert [event.seqs for event in written] == [seqs for seqs, _ in pinning.answers]
     assert on_disk(tmp_path) == {"checkpoint_000007", "checkpoint_000008"}
-    found = recover_run(DiskRunStore(LocalFiles(), RunLayout(tmp_path / "donor")), 0.0)
-    found.journal.close()
-    assert found.run.pinned == (7,)
+    recovered = recover_run(DiskRunStore(LocalFiles(), RunLayout(tmp_path / "donor")), 0.0)
+    recovered.journal.close()
+    assert recovered.run.pinned == (7,)
     assert on_disk(tmp_path) == {"checkpoint_000007", "checkpoint_000008"}

@@ -27,7 +27,7 @@ from paceline._engine.messages import (
     WorkerReturned,
 )
 from paceline.train.callbacks import TrainRunContext, UserCallback
-from paceline.train.failures import CallbackObserver, ResultCollector
+from paceline.train.driver.failures import CallbackObserver, ResultCollector
 
 FEW, MANY = 100, 3_000
 ALLOWED = 4.0
@@ -142,23 +142,23 @@ def test_what_all_workers_say_costs_the_same_for_each(what: str) -> None:
 def test_a_watch_over_ranks_that_report_does_not_look_at_all_of_them_all_the_time() -> None:
     def count_ticks(size: int) -> int:
         run = open_run(size)
-        watch = HangDetector(None, "warn", "")
-        watch.start_attempt(size, 1000.0)
+        detector = HangDetector(None, "warn", "")
+        detector.start_attempt(size, 1000.0)
         for seq in (1, 2):
             for rank in range(size):
-                watch.on_event(reported(rank, seq), 1000.0 + seq)
-        assert watch.tick(run, 1002.0, 0.0) is None, "that time it does look"
+                detector.on_event(reported(rank, seq), 1000.0 + seq)
+        assert detector.tick(run, 1002.0, 0.0) is None, "that time it does look"
 
         def tick() -> None:
             for tenth in range(21, 250):
-                assert watch.tick(run, 1000.0 + tenth / 10, 0.0) is None
+                assert detector.tick(run, 1000.0 + tenth / 10, 0.0) is None
 
         return count_instructions(tick)
 
     assert count_ticks(MANY) < ALLOWED * count_ticks(FEW)
 
 
-class Watching(UserCallback):
+class CountingCallback(UserCallback):
     def __init__(self) -> None:
         self.num_heard = 0
 
@@ -169,13 +169,13 @@ class Watching(UserCallback):
 def test_a_callback_is_told_of_reports_at_the_same_cost_for_each() -> None:
     def cost(size: int) -> float:
         run = open_run(size)
-        watching = Watching()
+        callback = CountingCallback()
         about = TrainRunContext("run", None, None, None, None)
-        observer = CallbackObserver(watching, about, None)  # type: ignore[arg-type]
+        observer = CallbackObserver(callback, about, None)  # type: ignore[arg-type]
         events = [reported(rank, seq) for seq in (1, 2) for rank in range(size)]
-        found = cost_of_each(lambda event: observer.on_event(event, run), events)
-        assert watching.num_heard == len(events)
-        return found
+        result = cost_of_each(lambda event: observer.on_event(event, run), events)
+        assert callback.num_heard == len(events)
+        return result
 
     assert cost(MANY) < ALLOWED * cost(FEW)
 
@@ -187,8 +187,8 @@ def test_reports_are_gathered_at_the_same_cost_for_each(marks: tuple[ReductionMa
         collector = ResultCollector((), run)
         # The last ones first, so that rank 0 completes each report.
         events = [reported(rank, seq, reduce=marks) for seq in (1, 2) for rank in reversed(range(size))]
-        found = cost_of_each(lambda event: collector.on_event(event, run), events)
+        result = cost_of_each(lambda event: collector.on_event(event, run), events)
         assert collector.metrics == {"loss": 0.5}
-        return found
+        return result
 
     assert cost(MANY) < ALLOWED * cost(FEW)

@@ -58,8 +58,8 @@ Line = tuple[Event, type[Phase], list[Command]]
 def played(run: Run, *table: Line) -> Run:
     """Play a table and hold every line of it to its word."""
     for number, (event, phase, commands) in enumerate(table):
-        run, asked = step(run, event)
-        assert asked == commands, f"line {number}: {event}"
+        run, requested = step(run, event)
+        assert requested == commands, f"line {number}: {event}"
         assert isinstance(run.phase, phase), f"line {number}: {event}"
     return run
 
@@ -267,13 +267,13 @@ def test_each_class_of_failure_has_a_budget_of_its_own() -> None:
 
 
 def test_a_lost_place_costs_no_failure_and_where_there_is_room_again_workers_join_at_the_next_commit() -> None:
-    whole, small = record(1, num_parts=2), record(2, attempt=2)
+    large, small = record(1, num_parts=2), record(2, attempt=2)
     run = played(
         commit_first(heard(Run(), DriverStarted(2, 0, sizes=(1, 2)))),
         (failed(1, kind="killed"), Stopping, [StopWorkers(1, kill=True)]),
         (CapacityChanged(1, 1), Stopping, []),
-        (WorkersStopped(1), Restoring, [VerifyCheckpoint(2, whole)]),
-        (CheckpointVerified(2, 1), Running, [StartWorkers(2, 1, whole)]),
+        (WorkersStopped(1), Restoring, [VerifyCheckpoint(2, large)]),
+        (CheckpointVerified(2, 1), Running, [StartWorkers(2, 1, large)]),
         (reported(0, 2, files=True, attempt=2), Running, []),
         (CapacityChanged(2, 2), Running, []),
         (ResizeDue(2), Running, []),

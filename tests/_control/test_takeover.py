@@ -85,11 +85,12 @@ class Driver:
             alive=lambda holder: True,
         )
         self.fence = HaltingFence(self.lease, self.files) if files else self.lease
-        found = recover_run(DiskRunStore(self.files, layout), 0.0, self.fence, apart=not self.lease.holder.alone)
+        alone = self.lease.holder.alone
+        recovered = recover_run(DiskRunStore(self.files, layout), 0.0, self.fence, in_new_file=not alone)
         self.lease.mark_alone()
-        self.found = found.run
-        self.run = found.run
-        self.book = found.journal
+        self.recovered = recovered.run
+        self.run = recovered.run
+        self.journal_file = recovered.journal
         self.take(DriverStarted(1, 0, lease=self.lease.number))
         if self.run.latest:
             self.take(CheckpointVerified(self.run.attempt, self.run.latest.seq))
@@ -97,8 +98,8 @@ class Driver:
 
     def take(self, event):
         self.run, _ = step(self.run, event)
-        self.book.append(event)
-        self.book.flush()
+        self.journal_file.append(event)
+        self.journal_file.flush()
 
     def staged(self):
         """A checkpoint that waits only for its commit."""
@@ -122,7 +123,7 @@ class Driver:
         self.announced.append(record)
 
     def close(self):
-        self.book.abandon()
+        self.journal_file.abandon()
         self.lease.close()
 
 
@@ -141,12 +142,12 @@ def seqs_for_reader(layout):
 
 def judge(layout, clock, first, second, where):
     """The run is the second driver's, whatever the first has done since."""
-    found = second.found.checkpoints
+    recovered = second.recovered.checkpoints
     for record in first.announced:
         assert any(
             (other.seq, other.attempt) == (record.seq, record.attempt)
             or (other.name == record.name and other.seq > record.seq)
-            for other in found
+            for other in recovered
         ), f"{where}: an announced checkpoint was not found"
     assert seqs_for_reader(layout) == seqs_of(second.run), f"{where}: a reader sees something else"
     started = [event for event in journal.read_events(layout.journal) if isinstance(event, DriverStarted)]
@@ -155,9 +156,9 @@ def judge(layout, clock, first, second, where):
         first.lease.check()
     second.close()
     third = Driver(layout, clock, None)
-    assert seqs_of(third.found) == seqs_of(second.run), f"{where}: the next driver finds something else"
+    assert seqs_of(third.recovered) == seqs_of(second.run), f"{where}: the next driver finds something else"
     # Whatever is a checkpoint on storage is one of the run: what came too late is gone.
-    assert {m.record.name for m in commit.iter_manifests(layout)} == {record.name for record in third.found.checkpoints}
+    assert {m.record.name for m in commit.iter_manifests(layout)} == {r.name for r in third.recovered.checkpoints}
     third.close()
 
 

@@ -48,9 +48,9 @@ def test_a_password_in_an_address_and_a_secret_in_a_repr_are_masked():
 
 
 def test_options_of_a_command_are_masked_by_their_names():
-    told = mask_arguments(["train.py", "--api-key", "sk-1", "--password=x", "--lr", "0.1", "--token", "--verbose"])
+    result = mask_arguments(["train.py", "--api-key", "sk-1", "--password=x", "--lr", "0.1", "--token", "--verbose"])
     masked = ["train.py", "--api-key", MASK, f"--password={MASK}", "--lr", "0.1", "--token", "--verbose"]
-    assert told == masked
+    assert result == masked
 
 
 class Kind(enum.Enum):

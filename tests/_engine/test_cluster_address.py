@@ -1,4 +1,4 @@
-"""Several names of one cluster are that cluster."""
+"""Several addresses may name the same cluster."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How cores and GPUs are shared out."""
+"""How cores and GPUs are assigned to workers."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def assign(num_workers, gpus, cpus=1.0, machine=MACHINE):
     return assign_devices(machine, num_workers, cpus_per_worker=cpus, gpus_per_worker=gpus)
 
 
-def test_each_worker_is_given_its_own_gpus_and_sees_all_of_the_run():
+def test_each_worker_has_its_own_gpus_and_sees_all_of_the_run():
     both = assign(2, 1)
     assert [share.devices for share in both] == [(0,), (1,)]
     assert {share.env["CUDA_VISIBLE_DEVICES"] for share in both} == {"0,1"}
@@ -26,14 +26,14 @@ def test_each_worker_is_given_its_own_gpus_and_sees_all_of_the_run():
     assert assign(1, 0)[0].env["CUDA_VISIBLE_DEVICES"] == ""
 
 
-def test_a_fraction_lets_whole_workers_share_a_gpu_and_none_sits_on_two():
+def test_workers_with_a_fraction_share_a_gpu_and_none_uses_two():
     assert [share.devices for share in assign(5, 0.5)] == [(0,), (0,), (1,), (1,), (2,)]
     assert [share.devices for share in assign(4, 0.3)] == [(0,), (0,), (0,), (1,)]
     assert num_gpus_needed(4, 0.3) == 2
     assert num_gpus_needed(10, 0.1) == 1
 
 
-def test_threads_follow_from_cores_and_workers_or_from_what_was_asked():
+def test_threads_follow_from_cores_and_workers_or_from_the_request():
     assert assign(2, 0)[0].num_threads == 4
     assert assign(16, 0)[0].num_threads == 1
     assert assign(2, 0, cpus=3)[0].num_threads == 3
@@ -64,13 +64,13 @@ def test_the_visible_gpus_are_read_as_cuda_reads_them(monkeypatch, visible, seen
         (assign(4, 1), 0.5, "3"),
     ],
 )
-def test_what_runs_beside_the_workers_sees_gpus_after_theirs_or_shares_one(workers, num_gpus, visible):
+def test_a_process_beside_the_workers_uses_free_gpus_or_shares_one(workers, num_gpus, visible):
     share = assign_devices_beside(MACHINE, workers, num_cpus=0, num_gpus=num_gpus)
     assert share.env["CUDA_VISIBLE_DEVICES"] == visible
     assert share.devices == tuple(range(len(visible.split(",")) if visible else 0))
 
 
-def test_what_runs_beside_the_workers_gets_the_threads_of_one_more_or_those_it_asked_for():
+def test_a_process_beside_the_workers_gets_a_fair_share_of_threads_or_its_request():
     assert assign_devices_beside(MACHINE, assign(3, 0), num_cpus=0, num_gpus=0).num_threads == 2
     assert assign_devices_beside(MACHINE, assign(3, 0), num_cpus=5, num_gpus=0).num_threads == 5
 
@@ -78,14 +78,14 @@ def test_what_runs_beside_the_workers_gets_the_threads_of_one_more_or_those_it_a
 @pytest.mark.parametrize(("num_workers", "machine", "num_gpus"), [(4, MACHINE, 1), (1, Machine(8, ()), 0.5)])
 def test_more_gpus_beside_the_workers_than_are_left_is_an_error(num_workers, machine, num_gpus):
     workers = assign(num_workers, 1 if machine.gpus else 0, machine=machine)
-    with pytest.raises(ValueError, match="validation_config asks for"):
+    with pytest.raises(ValueError, match="validation_config requests"):
         assign_devices_beside(machine, workers, num_cpus=0, num_gpus=num_gpus)
 
 
 PART = Machine(num_cores=2, gpus=("2", "GPU-8932f937"), gpu_assignments=((1,), (0,), (0,)))
 
 
-def test_on_a_part_of_a_machine_each_worker_has_its_seat_and_sees_the_whole_part():
+def test_on_a_part_of_a_machine_each_worker_has_its_assignment_and_sees_the_part():
     both = assign(2, 0.5, machine=PART)
     assert [share.devices for share in both] == [(1,), (0,)]
     assert {share.env["CUDA_VISIBLE_DEVICES"] for share in both} == {"2,GPU-8932f937"}
@@ -105,7 +105,7 @@ def test_more_than_the_part_has_is_an_error_though_the_machine_has_it():
         assign_devices_beside(part, assign(1, 1, machine=part), num_cpus=0, num_gpus=1)
 
 
-def test_room_for_workers_is_what_the_part_has():
+def test_capacity_is_what_the_part_has():
     assert devices.compute_local_capacity(PART, WorkerResources(0.0, 0.5), 1, 8) == 3
     assert devices.compute_local_capacity(PART, WorkerResources(1.0, 0.0), 1, 8) == 2
     assert devices.compute_local_capacity(PART, WorkerResources(1.0, 0.0), 4, 8) == 4
@@ -115,6 +115,6 @@ def test_room_for_workers_is_what_the_part_has():
 @pytest.mark.parametrize(
     ("num_workers", "num_gpus", "visible"), [(2, 0.5, "2"), (2, 1, "2"), (1, 1, "2"), (3, 0.5, "GPU-8932f937")]
 )
-def test_what_runs_beside_the_workers_of_a_part_has_the_seat_after_theirs(num_workers, num_gpus, visible):
+def test_a_process_beside_the_workers_of_a_part_has_the_next_assignment(num_workers, num_gpus, visible):
     share = assign_devices_beside(PART, assign(num_workers, 0.5, machine=PART), num_cpus=0, num_gpus=num_gpus)
     assert share.env["CUDA_VISIBLE_DEVICES"] == visible

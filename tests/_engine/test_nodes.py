@@ -1,4 +1,4 @@
-"""What is made of a cluster's nodes: whom a drained one concerns, how an end is put, which places are used again."""
+"""Nodes of a cluster: who is affected by draining, how losses are described, which bundles are reused."""
 
 import pytest
 
@@ -20,14 +20,14 @@ LOST = ClusterSurvey(
 )
 
 
-def test_a_drained_node_is_told_once_to_those_it_concerns():
-    found = {"b1": 130.0, "c1": 0.0, "d1": 500.0}
-    first = find_drain_notices(found, set(), ["a1", "b1", "b1"], driver="c1", now=100.0, default_s=30.0)
+def test_a_draining_node_is_reported_once_to_affected_ranks():
+    draining = {"b1": 130.0, "c1": 0.0, "d1": 500.0}
+    first = find_drain_notices(draining, set(), ["a1", "b1", "b1"], driver="c1", now=100.0, default_s=30.0)
     assert [(n.node_id, n.grace_s, n.ranks, n.includes_driver) for n in first] == [
         ("b1", 30.0, (1, 2), False),
         ("c1", 30.0, (), True),
     ]
-    assert find_drain_notices(found, {"b1", "c1"}, ["a1", "b1", "b1"], driver="c1", now=101.0, default_s=30.0) == []
+    assert find_drain_notices(draining, {"b1", "c1"}, ["a1", "b1", "b1"], driver="c1", now=101.0, default_s=30.0) == []
     (late,) = find_drain_notices({"b1": 90.0}, set(), ["b1"], driver="b1", now=100.0, default_s=30.0)
     assert (late.grace_s, late.includes_driver) == (0.0, True), "a deadline that has passed leaves no time"
 
@@ -58,19 +58,19 @@ OUT_OF_MEMORY = "1 worker was killed.\nOOM kill reason: Memory usage 353B exceed
             UP,
             False,
             "engine",
-            "ended: OSError: full",
+            ": OSError: full",
         ),
         (ActorLoss("EOFError", "its stream ended"), UP, False, "engine", "EOFError: its stream ended"),
     ],
 )
-def test_how_an_actor_was_lost_is_told_apart(loss, survey, drained, kind, message):
+def test_classifies_how_an_actor_was_lost(loss, survey, drained, kind, message):
     failure = make_loss_failure(loss, 3, HERE, survey, drained=drained, at=1.5)
     assert (failure.rank, failure.kind, failure.at, failure.host) == (3, kind, 1.5, "host-b")
     assert message in failure.message
     assert "\n" not in failure.message
 
 
-def test_errors_of_ray_and_of_others_are_read_alike():
+def test_parses_errors_of_ray_and_others_alike():
     class Died(Exception):
         preempted = True
 
@@ -104,5 +104,5 @@ FOUR = {0: "a1", 1: "a1", 2: "b1", 3: "b1"}
         (4, {}, FOUR, UP, "anew"),
     ],
 )
-def test_places_are_used_again_as_far_as_they_can_be(size, placed, kept, survey, expected):
+def test_reuses_bundles_where_possible(size, placed, kept, survey, expected):
     assert choose_bundles(size, placed, kept, survey) == expected

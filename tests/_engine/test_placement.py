@@ -1,4 +1,4 @@
-"""Who sits where on a cluster: ranks by node then by device, and what each worker sees."""
+"""Placement on a cluster: ranks by node, then by device, and the devices each worker sees."""
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ from paceline._engine.ray.worker_actor import ActorPlacement
 CPU = PlacementSpec({"CPU": 1})
 
 
-def where(node, *gpus, num_cores=8):
+def placement(node, *gpus, num_cores=8):
     return ActorPlacement(node, f"10.0.0.{node}", f"host-{node}", pid=1, num_cores=num_cores, gpus=gpus)
 
 
@@ -21,7 +21,7 @@ def spec(rank, size):
     return WorkerSpec(begin, "/nowhere", {"CUDA_VISIBLE_DEVICES": "of the driver"})
 
 
-def seat_all(places, wanted=CPU, home=""):
+def place_all(places, wanted=CPU, home=""):
     """Places in the order of ranks, and what each worker is told."""
     places = [places[index] for index in order_ranks(places, home)]
     return places, [place_worker(spec(rank, len(places)), rank, places, wanted) for rank in range(len(places))]
@@ -40,14 +40,14 @@ def placements(draw):
                 gpus = [devices[worker // 2]]
             else:
                 gpus = devices[worker * per_worker : (worker + 1) * per_worker]
-            places.append(where(str(node), *gpus))
+            places.append(placement(str(node), *gpus))
     return draw(st.permutations(places))
 
 
 @settings(max_examples=200, deadline=None)
 @given(placements(), st.sampled_from(["", "0", "1"]))
 def test_ranks_go_by_node_and_local_ranks_count_within_one(places, home):
-    places, workers = seat_all(places, home=home)
+    places, workers = place_all(places, home=home)
     begins = [worker.begin for worker in workers]
     nodes = list(dict.fromkeys(place.node_id for place in places))
     assert [begin.node_rank for begin in begins] == sorted(begin.node_rank for begin in begins)
@@ -65,7 +65,7 @@ def test_ranks_go_by_node_and_local_ranks_count_within_one(places, home):
 @settings(max_examples=200, deadline=None)
 @given(placements())
 def test_workers_of_a_node_see_its_gpus_alike_and_each_knows_which_are_its_own(places):
-    places, workers = seat_all(places)
+    places, workers = place_all(places)
     for place, worker in zip(places, workers, strict=True):
         visible = [gpu for gpu in worker.env["CUDA_VISIBLE_DEVICES"].split(",") if gpu]
         of_the_run = {gpu for other in places if other.node_id == place.node_id for gpu in other.gpus}
@@ -78,35 +78,35 @@ def test_workers_of_a_node_see_its_gpus_alike_and_each_knows_which_are_its_own(p
 
 @settings(max_examples=100, deadline=None)
 @given(placements(), st.randoms())
-def test_who_has_which_rank_follows_from_the_places_alone(places, random):
+def test_ranks_follow_from_placements_alone(places, random):
     """Actors that answer in another order, on the same nodes and devices, come to the same ranks."""
     if places[0].gpus and len({(place.node_id, place.gpus) for place in places}) == len(places):
-        first, _ = seat_all(places)
+        first, _ = place_all(places)
         on_nodes = {node: [p for p in first if p.node_id == node] for node in dict.fromkeys(p.node_id for p in first)}
         shuffled = [place for here in on_nodes.values() for place in random.sample(here, len(here))]
-        assert seat_all(shuffled)[0] == first
+        assert place_all(shuffled)[0] == first
 
 
 def test_the_node_of_the_driver_has_the_first_ranks_and_the_others_go_by_their_first_bundle():
-    places = [where("b"), where("a"), where("b"), where("c")]
+    places = [placement("b"), placement("a"), placement("b"), placement("c")]
     assert order_ranks(places) == [0, 2, 1, 3]
     assert order_ranks(places, "c") == [3, 0, 2, 1]
     assert order_ranks(places, "elsewhere") == [0, 2, 1, 3]
 
 
 def test_devices_are_in_the_order_of_their_numbers_and_named_ones_in_that_of_their_names():
-    assert order_ranks([where("a", "10"), where("a", "9"), where("a", "0")]) == [2, 1, 0]
-    places, workers = seat_all([where("a", "GPU-b"), where("a", "GPU-a")])
+    assert order_ranks([placement("a", "10"), placement("a", "9"), placement("a", "0")]) == [2, 1, 0]
+    places, workers = place_all([placement("a", "GPU-b"), placement("a", "GPU-a")])
     assert [place.gpus for place in places] == [("GPU-a",), ("GPU-b",)]
     assert [worker.begin.devices for worker in workers] == [(0,), (1,)]
-    _, workers = seat_all([where("a", "3", "0"), where("a", "1", "2")])
+    _, workers = place_all([placement("a", "3", "0"), placement("a", "1", "2")])
     assert [worker.begin.devices for worker in workers] == [(0, 3), (1, 2)]
 
 
 def test_a_worker_without_a_gpu_sees_none_and_a_fraction_shares_one():
-    _, (worker,) = seat_all([where("a")])
+    _, (worker,) = place_all([placement("a")])
     assert (worker.env["CUDA_VISIBLE_DEVICES"], worker.begin.devices) == ("", ())
-    _, workers = seat_all([where("a", "5"), where("a", "5")], PlacementSpec({"GPU": 0.5}))
+    _, workers = place_all([placement("a", "5"), placement("a", "5")], PlacementSpec({"GPU": 0.5}))
     assert [worker.begin.devices for worker in workers] == [(0,), (0,)]
     assert {worker.env["CUDA_VISIBLE_DEVICES"] for worker in workers} == {"5"}
 
@@ -122,13 +122,13 @@ def test_a_worker_without_a_gpu_sees_none_and_a_fraction_shares_one():
         (PlacementSpec({}, env={"OMP_NUM_THREADS": "many"}), 4, "many"),
     ],
 )
-def test_threads_are_those_the_user_has_set_or_asked_for_or_a_fair_part_of_the_node(wanted, threads, told):
-    _, workers = seat_all([where("a"), where("a")], wanted)
+def test_threads_are_set_requested_or_a_fair_share_of_the_node(wanted, threads, told):
+    _, workers = place_all([placement("a"), placement("a")], wanted)
     assert {worker.begin.num_threads for worker in workers} == {threads}
     assert {worker.env["OMP_NUM_THREADS"] for worker in workers} == {told}
 
 
-def test_a_bundle_asks_for_something_and_the_actor_in_it_for_all_but_memory():
+def test_a_bundle_requests_something_and_its_actor_all_but_memory():
     assert PlacementSpec({"CPU": 0, "GPU": 0}).bundle == {"memory": 1.0}
     assert PlacementSpec({"CPU": 0}).actor_options == {"num_cpus": 0, "num_gpus": 0, "resources": {}}
     wanted = PlacementSpec({"CPU": 2, "GPU": 0.5, "memory": 1e9, "special": 1, "other": 0})

@@ -1,4 +1,4 @@
-"""The process that workers fork from: shared, replaced, and in time followed by one that has imported more."""
+"""The zygote: shared by runs, replaced when lost, and followed by a successor with more imports."""
 
 import socket
 import sys
@@ -33,7 +33,7 @@ def ripen(zygote, modules):
     zygote._successor.recv(1, socket.MSG_PEEK)  # waits until it is ready
 
 
-def test_one_zygote_serves_all_runs_and_an_heir_with_more_imported_takes_over_when_it_is_ready(tmp_path):
+def test_one_zygote_serves_all_runs_until_its_successor_is_ready(tmp_path):
     assert fit_and_list_imports(tmp_path, "a") == [False, True]
     zygote = shared_zygote()
     pid = zygote.pid
@@ -45,7 +45,7 @@ def test_one_zygote_serves_all_runs_and_an_heir_with_more_imported_takes_over_wh
     assert shared_zygote() is zygote
 
 
-def test_modules_that_are_named_after_an_heir_was_forked_are_imported_in_it_too(tmp_path):
+def test_a_successor_imports_modules_that_are_requested_later(tmp_path):
     fit_and_list_imports(tmp_path, "a")
     ripen(shared_zygote(), ("antigravity_is_not_there",))
 
@@ -55,7 +55,7 @@ def test_modules_that_are_named_after_an_heir_was_forked_are_imported_in_it_too(
     assert fit_and_list_imports(tmp_path, "b", Backend()) == [True, True]
 
 
-def test_an_heir_that_died_leaves_the_zygote_serving(tmp_path):
+def test_the_zygote_serves_on_when_its_successor_dies(tmp_path):
     fit_and_list_imports(tmp_path, "a")
     zygote = shared_zygote()
     ripen(zygote, ("this",))
@@ -90,7 +90,7 @@ def test_a_fit_inside_a_worker_works_and_a_worker_starts_no_zygote_before_that(t
     assert train.Result.from_path(tmp_path / "inner").return_value == 42
 
 
-def test_the_zygote_and_its_heir_have_one_thread_each(tmp_path):
+def test_the_zygote_and_its_successor_have_one_thread_each(tmp_path):
     """A fork copies one thread only: a lock that another one held would stay locked in the worker for ever."""
     from paceline.train.torch import TorchConfig
 
@@ -114,7 +114,7 @@ print(DataParallelTrainer(function, run_config=RunConfig(storage_path="runs")).f
 """
 
 
-def test_what_a_worker_left_in_a_session_of_its_own_goes_when_the_driver_ends(run_script):
+def test_processes_a_worker_left_in_a_new_session_end_with_the_driver(run_script):
     """Its worker has returned by then, and its group is gone: nobody but the zygote knows of it."""
     ended = run_script(LEAVES)
     assert ended.returncode == 0, ended.stderr

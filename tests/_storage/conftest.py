@@ -1,4 +1,4 @@
-"""A run's directory, and a disk that is not waited for."""
+"""A run's directory, and a disk without fsync."""
 
 import pytest
 

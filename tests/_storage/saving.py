@@ -1,4 +1,4 @@
-"""A save as it is made in a run, without the processes: both ranks stage, the driver commits."""
+"""A save as in a run, without processes: both ranks stage, the driver commits."""
 
 import shutil
 

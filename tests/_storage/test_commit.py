@@ -1,4 +1,4 @@
-"""The commit protocol, with a crash at every single thing that is done to files."""
+"""The commit protocol, with a crash at every file operation."""
 
 import itertools
 import os
@@ -99,11 +99,11 @@ def test_a_crash_at_any_call_shows_the_old_or_the_new_and_recovery_completes_it(
         except Crash:
             crashed = True
         commit.recover_commits(LocalFiles(), layout)
-        found = list_committed(layout)
+        problems = list_committed(layout)
         if not crashed:
-            assert found == {old.name: 1} | {new.name: 2}
+            assert problems == {old.name: 1} | {new.name: 2}
             break
-        assert found in ({old.name: 1}, {old.name: 1} | {new.name: 2}), f"after a crash at call {number}"
+        assert problems in ({old.name: 1}, {old.name: 1} | {new.name: 2}), f"after a crash at call {number}"
         if parts is not None:
             commit.commit_checkpoint(LocalFiles(), layout, new, parts, world_size=3, created_at=0)
             assert list_committed(layout) == {old.name: 1} | {new.name: 2}
@@ -163,12 +163,12 @@ def test_a_manifest_cannot_name_files_outside_of_its_checkpoint(commit_text, pat
     assert b'"shard-0"' in body
     body = body.replace(b'"shard-0"', msgspec.json.encode(path))
     manifest.write_bytes(body + seal + b'%08x"\n}' % zlib.crc32(body))
-    with pytest.raises(StorageError, match="outside of the checkpoint"):
+    with pytest.raises(StorageError, match="is not a file of the checkpoint"):
         commit.read_manifest(manifest.parent)
-    assert "outside of the checkpoint" in commit.find_problem(manifest.parent)
+    assert "is not a file of the checkpoint" in commit.find_problem(manifest.parent)
 
 
-def test_files_in_place_beside_staged_ones_and_what_is_no_file_are_refused(layout, stage, tmp_path):
+def test_refuses_mixed_staging_modes_and_special_files(layout, stage, tmp_path):
     parts = [*stage(1), StagedFiles(1, (), in_place=True)]
     with pytest.raises(StorageError, match="use one mode on all ranks"):
         commit.commit_checkpoint(LocalFiles(), layout, record(1), parts, world_size=2, created_at=0)

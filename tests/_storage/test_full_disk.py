@@ -75,7 +75,7 @@ def test_a_save_that_fails_at_any_call_leaves_the_one_before_and_lets_the_next_o
 
 
 @pytest.mark.parametrize("kind", ["state", "copied"])
-def test_a_disk_that_runs_full_at_any_byte_leaves_the_one_before_and_says_what_it_wanted(layout, kind, monkeypatch):
+def test_a_disk_full_at_any_byte_keeps_the_last_checkpoint_and_names_the_need(layout, kind, monkeypatch):
     write = os.write
     for room in itertools.count(0, 29):
         shutil.rmtree(layout.root)
@@ -101,8 +101,8 @@ def test_a_disk_that_runs_full_at_any_byte_leaves_the_one_before_and_says_what_i
         assert problem.errno == errno.ENOSPC
         assert str(layout.root) in problem.filename
         assert "No space left on device: " in problem.strerror
-        assert " bytes were to be written, " in problem.strerror
-        assert problem.strerror.endswith(" are free")
+        assert " bytes needed, " in problem.strerror
+        assert problem.strerror.endswith(" free")
     assert list_committed(layout) == {"first": 1, "second": 2}
     assert room > 500, "the disk never ran full"
 
@@ -110,7 +110,7 @@ def test_a_disk_that_runs_full_at_any_byte_leaves_the_one_before_and_says_what_i
 def test_a_file_of_the_users_in_the_place_of_a_checkpoint_is_left_alone(layout):
     (layout.root / "second").write_text("mine")
     problem = save(LocalFiles(), layout, "state", 2, "second")
-    assert "stands in the way" in str(problem)
+    assert "not overwritten" in str(problem)
     assert (layout.root / "second").read_text() == "mine"
 
 
@@ -132,10 +132,10 @@ def test_a_link_in_a_directory_of_ours_is_copied_as_what_it_leads_to(layout, tmp
     assert not scratch.exists()
 
 
-def test_links_in_a_circle_are_refused(layout, tmp_path):
+def test_refuses_cyclic_links(layout, tmp_path):
     (tmp_path / "mine" / "below").mkdir(parents=True)
     (tmp_path / "mine" / "below" / "up").symlink_to(tmp_path / "mine")
-    with pytest.raises(OSError, match="links to a directory that it lies in"):
+    with pytest.raises(OSError, match="links to a directory that contains it"):
         Uploader(LocalFiles(), DiskRunStore(LocalFiles(), layout), 1, 0).upload(
             1, "checkpoint_000001", Directory(tmp_path / "mine")
         )

@@ -1,4 +1,4 @@
-"""Who may write a run: in a directory and in a store, with clocks that move when they are told to."""
+"""Leases in a directory and in a store, with fake clocks."""
 
 import os
 import signal
@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from paceline._core import system
-from paceline._core.clock import SystemClock
 from paceline._core.errors import RunHeldError, StorageError
+from paceline._core.system import SystemClock
 from paceline._storage.lease import LeaseHolder, acquire_lease, is_holder_alive
 from paceline._storage.lease_stores import DiskLeaseStore, RemoteLeaseStore
 from paceline.testing import FakeClock
@@ -60,7 +60,7 @@ class MemoryStore:
 
 
 @pytest.fixture(params=["disk", "disk without links", "store", "store that loses answers"])
-def slot(request, tmp_path, monkeypatch):
+def lease_store(request, tmp_path, monkeypatch):
     """A function that opens the slot as another driver would."""
     if request.param == "disk without links":
 
@@ -85,9 +85,9 @@ def clock():
     return FakeClock()
 
 
-def take(slot, clock, *, alive=None, wait=None, said=None, ttl_s=TTL_S, controller=""):
+def take(lease_store, clock, *, alive=None, wait=None, said=None, ttl_s=TTL_S, controller=""):
     return acquire_lease(
-        slot,
+        lease_store,
         ttl_s=ttl_s,
         clock=clock,
         say=(said if said is not None else []).append,
@@ -97,21 +97,23 @@ def take(slot, clock, *, alive=None, wait=None, said=None, ttl_s=TTL_S, controll
     )
 
 
-def test_numbers_count_the_drivers_and_one_known_to_be_dead_is_followed_at_once(slot, clock):
+def test_numbers_count_the_drivers_and_one_known_to_be_dead_is_followed_at_once(lease_store, clock):
     for number in (1, 2, 3):
-        lease = take(slot(), clock)
+        lease = take(lease_store(), clock)
         assert lease.number == number
         lease.check()
         lease.close()
-    take(slot(), clock)
-    assert take(slot(), clock, alive=False).number == 5
+    take(lease_store(), clock)
+    assert take(lease_store(), clock, alive=False).number == 5
     assert clock.now() == 0.0
 
 
 @pytest.mark.parametrize("alive", [None, True])
-def test_an_earlier_life_of_a_controller_is_followed_at_once_and_fenced_as_one_that_may_come_back(slot, clock, alive):
-    earlier = take(slot(), clock, controller="actor 1")
-    lease = take(slot(), clock, alive=alive, controller="actor 1")
+def test_an_earlier_life_of_a_controller_is_followed_at_once_and_fenced_as_one_that_may_come_back(
+    lease_store, clock, alive
+):
+    earlier = take(lease_store(), clock, controller="actor 1")
+    lease = take(lease_store(), clock, alive=alive, controller="actor 1")
     assert lease.number == 2
     assert clock.now() == 0.0
     assert not lease.holder.alone, "it is left with a copy of its own of the journal"
@@ -119,30 +121,30 @@ def test_an_earlier_life_of_a_controller_is_followed_at_once_and_fenced_as_one_t
         earlier.check()
 
 
-def test_a_controller_is_followed_by_no_other_and_the_error_says_how_to_follow_its_run(slot, clock):
-    take(slot(), clock, controller="actor 1")
+def test_a_controller_is_followed_by_no_other_and_the_error_says_how_to_follow_its_run(lease_store, clock):
+    take(lease_store(), clock, controller="actor 1")
     for controller in ("", "actor 2"):
         with pytest.raises(RunHeldError, match=r"by a detached controller, process \d+ .*\n\nhint: `paceline attach"):
-            take(slot(), clock, alive=True, controller=controller)
+            take(lease_store(), clock, alive=True, controller=controller)
 
 
-def test_a_driver_that_is_alive_is_not_followed_and_the_error_says_all_about_it(slot, clock):
-    held = take(slot(), clock)
+def test_a_driver_that_is_alive_is_not_followed_and_the_error_says_all_about_it(lease_store, clock):
+    held = take(lease_store(), clock)
     clock.advance(7)
-    with pytest.raises(RunHeldError) as refused:
-        take(slot(), clock, alive=True)
-    message = str(refused.value)
+    with pytest.raises(RunHeldError) as raised:
+        take(lease_store(), clock, alive=True)
+    message = str(raised.value)
     assert message.startswith(f"run 'run' is being written by process {os.getpid()} on {socket.gethostname()}, since ")
     assert f"kill {os.getpid()}" in message
-    assert "lapses in 23 s" in message
+    assert "expires in 23 s" in message
     assert clock.now() == 7, "at once"
     held.check()
 
 
-def test_a_paused_driver_is_followed_when_its_lease_has_lapsed_and_is_told_by_whom(slot, clock):
-    paused = take(slot(), clock)
+def test_a_paused_driver_is_followed_when_its_lease_has_lapsed_and_is_told_by_whom(lease_store, clock):
+    paused = take(lease_store(), clock)
     clock.advance(TTL_S + 1)
-    lease = take(slot(), clock, alive=True)
+    lease = take(lease_store(), clock, alive=True)
     assert lease.number == 2
     lease.check()
     for act in (paused.check, paused.raise_if_lost):
@@ -153,11 +155,11 @@ def test_a_paused_driver_is_followed_when_its_lease_has_lapsed_and_is_told_by_wh
     lease.check()
 
 
-def test_a_driver_on_another_machine_is_watched_and_followed_when_it_stays_silent(slot, clock):
-    take(slot(), clock)
+def test_a_driver_on_another_machine_is_watched_and_followed_when_it_stays_silent(lease_store, clock):
+    take(lease_store(), clock)
     clock.advance(5)
     said = []
-    assert take(slot(), clock, said=said).number == 2
+    assert take(lease_store(), clock, said=said).number == 2
     assert TTL_S < clock.now() - 5 < TTL_S + 2, "seen for as long as it may be silent, by our own clock"
     assert len(said) == 1
     assert "run 'run' is held by process" in said[0]
@@ -165,66 +167,66 @@ def test_a_driver_on_another_machine_is_watched_and_followed_when_it_stays_silen
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["renews", "ends"])
-def test_a_driver_on_another_machine_is_refused_or_followed_as_soon_as_it_renews_or_ends(slot, clock, ends):
-    held = take(slot(), clock)
+def test_a_driver_on_another_machine_is_refused_or_followed_as_soon_as_it_renews_or_ends(lease_store, clock, ends):
+    held = take(lease_store(), clock)
 
     def wait(seconds):
         clock.advance(seconds)
         held.close() if ends else held.check()
 
     if ends:
-        assert take(slot(), clock, wait=wait).number == 2
+        assert take(lease_store(), clock, wait=wait).number == 2
     else:
         with pytest.raises(RunHeldError, match="is being written by"):
-            take(slot(), clock, wait=wait)
+            take(lease_store(), clock, wait=wait)
     assert clock.now() < 2
 
 
-def test_a_driver_on_another_machine_that_was_lost_long_ago_is_followed_at_once(slot, clock):
-    take(slot(), clock)
+def test_a_driver_on_another_machine_that_was_lost_long_ago_is_followed_at_once(lease_store, clock):
+    take(lease_store(), clock)
     clock.advance(400)
-    assert take(slot(), clock, wait=pytest.fail).number == 2
+    assert take(lease_store(), clock, wait=pytest.fail).number == 2
 
 
-def test_a_lapsed_lease_that_nobody_took_is_renewed_again(slot, clock):
-    lease = take(slot(), clock)
+def test_a_lapsed_lease_that_nobody_took_is_renewed_again(lease_store, clock):
+    lease = take(lease_store(), clock)
     clock.advance(1000)
     lease.check()
     with pytest.raises(RunHeldError):
-        take(slot(), clock, alive=True)
+        take(lease_store(), clock, alive=True)
 
 
-def test_only_a_driver_whose_predecessors_all_ended_has_the_journal_to_itself(slot, clock):
-    assert take(slot(), clock).holder.alone
+def test_only_a_driver_whose_predecessors_all_ended_has_the_journal_to_itself(lease_store, clock):
+    assert take(lease_store(), clock).holder.alone
     clock.advance(TTL_S + 1)
-    second = take(slot(), clock, alive=True)
+    second = take(lease_store(), clock, alive=True)
     assert not second.holder.alone, "the first may come back"
-    third = take(slot(), clock, alive=False)
+    third = take(lease_store(), clock, alive=False)
     assert not third.holder.alone, "the second died before it settled that"
     third.mark_alone()
     third.check()
-    assert take(slot(), clock, alive=False).holder.alone
+    assert take(lease_store(), clock, alive=False).holder.alone
 
 
-def test_of_drivers_that_come_at_the_same_instant_one_wins(slot, clock):
+def test_of_drivers_that_come_at_the_same_instant_one_wins(lease_store, clock):
     for round_ in range(20):
         ready = threading.Barrier(4)
-        won, refused = [], []
+        won, raised = [], []
 
-        def come(ready=ready, won=won, refused=refused):
-            opened = slot()
+        def come(ready=ready, won=won, raised=raised):
+            opened = lease_store()
             ready.wait()
             try:
                 won.append(take(opened, clock, alive=True))
             except RunHeldError:
-                refused.append(True)
+                raised.append(True)
 
         threads = [threading.Thread(target=come) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert (len(won), len(refused)) == (1, 3), f"round {round_}"
+        assert (len(won), len(raised)) == (1, 3), f"round {round_}"
         won[0].check()
         won[0].close()
 
@@ -267,9 +269,11 @@ def test_while_storage_cannot_be_written_an_act_is_refused_once_the_lease_may_ha
     store.broken = True
     lease.check()
     clock.advance(TTL_S + 1)
-    with pytest.raises(StorageError, match=r"could not be renewed for 31 s \(503 Slow Down\)") as refused:
+    with pytest.raises(
+        StorageError, match=r"cannot renew the lease of run 'run', last renewed 31 s ago, .*: 503 Slow Down"
+    ) as raised:
         lease.check()
-    assert not isinstance(refused.value, RunHeldError), "nobody has taken it: the run is not over"
+    assert not isinstance(raised.value, RunHeldError), "nobody has taken it: the run is not over"
     store.broken = False
     lease.check()
     take(RemoteLeaseStore(store, "run"), clock, alive=False)
@@ -281,18 +285,18 @@ def test_while_storage_cannot_be_written_an_act_is_refused_once_the_lease_may_ha
 def test_a_store_whose_lease_cannot_be_read_is_an_error_with_its_name(clock):
     store = MemoryStore()
     store.create("lease.json", b"{")
-    with pytest.raises(StorageError, match=r"lease.json of run 'run' cannot be read"):
+    with pytest.raises(StorageError, match=r"cannot read lease.json of run 'run'"):
         take(RemoteLeaseStore(store, "run"), clock)
 
 
 def test_the_keeper_renews_and_notices_that_the_run_was_taken(tmp_path):
     path = tmp_path / "run" / ".lease"
     path.parent.mkdir()
-    slot = DiskLeaseStore(path)
-    lease = acquire_lease(slot, ttl_s=0.03, clock=SystemClock(), say=pytest.fail)
+    lease_store = DiskLeaseStore(path)
+    lease = acquire_lease(lease_store, ttl_s=0.03, clock=SystemClock(), say=pytest.fail)
     renewed = threading.Event()
-    renew = slot.renew
-    slot.renew = lambda holder, tag: (renew(holder, tag), renewed.set())[0]
+    renew = lease_store.renew
+    lease_store.renew = lambda holder, tag: (renew(holder, tag), renewed.set())[0]
     lease.start_renewing()
     assert renewed.wait(60)
     os.replace(path / "000001.json", path / "000009.json")

@@ -139,10 +139,10 @@ class Promises:
             self.num_states += 1
             layout = RunLayout(build(tree, self.target))
             commit.recover_commits(LocalFiles(), layout)
-            found = list_committed(layout)  # Fails where half of one is visible.
+            state_found = list_committed(layout)  # Fails where half of one is visible.
             for name, seq in self.must.items():
-                assert found.get(name, 0) >= seq, f"{name} of report {seq} is lost: {found}"
-            for name, seq in found.items():
+                assert state_found.get(name, 0) >= seq, f"{name} of report {seq} is lost: {state_found}"
+            for name, seq in state_found.items():
                 assert seq in (self.must.get(name), self.may.get(name)), f"{name} of report {seq} is there"
 
 

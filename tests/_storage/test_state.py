@@ -1,4 +1,4 @@
-"""The format of a saved state: what survives it, what is refused, and what a reader does not fall for."""
+"""The format of a saved state: what survives, what is refused, and how damaged files are read."""
 
 import enum
 import json
@@ -245,8 +245,8 @@ REFUSED = {
     "a masked array": (np.ma.masked_array([1], [True]), " is a MaskedArray,", "asarray"),
     "a sparse tensor": (torch.eye(2).to_sparse(), " is a tensor of layout sparse_coo", "to_dense"),
     "a meta tensor": (torch.ones(2, device="meta"), " is a tensor on the meta device", "values"),
-    "a DTensor": (torch.ones(2).as_subclass(DTensor), " is a DTensor, a kind of tensor", "full_tensor()"),
-    "a tensor subclass": (torch.ones(2).as_subclass(Tagged), " is a Tagged, a kind of tensor", "plain tensor"),
+    "a DTensor": (torch.ones(2).as_subclass(DTensor), " is a DTensor, a tensor subclass", "full_tensor()"),
+    "a tensor subclass": (torch.ones(2).as_subclass(Tagged), " is a Tagged, a tensor subclass", "plain tensor"),
     "an uninitialized parameter": (torch.nn.UninitializedParameter(), " is a UninitializedParameter", "plain"),
     "a key": ({a_function: 1}, " has the key <function", "use numbers"),
     "a tensor as key": ({(1, torch.ones(1)): 1}, " has the key tensor([1.]), a Tensor", "use numbers"),
@@ -255,9 +255,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("value", "message", "hint"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_has_no_place_in_a_state_is_refused_with_its_path(
-    tmp_path: Path, value: Any, message: str, hint: str
-) -> None:
+def test_refuses_unsupported_values_with_their_path(tmp_path: Path, value: Any, message: str, hint: str) -> None:
     with pytest.raises(TypeError) as caught:
         write_state({"model": [1, {"hook": value}]}, tmp_path)
     first, _, last = str(caught.value).partition("\n\nhint: ")
@@ -269,7 +267,7 @@ def test_what_has_no_place_in_a_state_is_refused_with_its_path(
 
 
 @pytest.mark.filterwarnings("ignore:.*quantiz.*")
-def test_more_that_is_refused_with_its_path(tmp_path: Path) -> None:
+def test_refuses_more_values_with_their_path(tmp_path: Path) -> None:
     quantized = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
     with pytest.raises(TypeError, match=r"^state\['q'\] is a quantized tensor\n"):
         write_state({"q": quantized}, tmp_path)
@@ -393,11 +391,11 @@ def test_the_entries_tell_size_and_hash_of_both_files_which_are_synced_though_wr
 
 def test_a_snapshot_does_not_see_what_happens_after_it(tmp_path: Path) -> None:
     tensor, array, items = torch.ones(4), np.ones(4), {"a": [1]}
-    taken = take_snapshot({"t": tensor, "a": array, "i": items}, SnapshotMemory())
+    snapshot = take_snapshot({"t": tensor, "a": array, "i": items}, SnapshotMemory())
     tensor.zero_()
     array[:] = 0
     items["a"].append(2)
-    taken.write(tmp_path)
+    snapshot.write(tmp_path)
     restored = read_state(tmp_path)
     assert restored["t"].sum() == restored["a"].sum() == 4
     assert restored["i"] == {"a": [1]}
@@ -449,11 +447,11 @@ def test_a_directory_holds_a_state_when_both_files_are_there(tmp_path: Path) -> 
 def test_a_later_format_a_file_cut_short_and_buffers_that_overlap_are_refused(tmp_path: Path) -> None:
     write_state([1], tmp_path)
     _alter(tmp_path, lambda document: document.update(version=7))
-    with pytest.raises(ValueError, match=r"json has the format 7, and this version of Paceline reads the format 1"):
+    with pytest.raises(ValueError, match=r"json has format 7; this Paceline reads format 1"):
         read_state(tmp_path)
     write_state(torch.ones(100), tmp_path)
     os.truncate(tmp_path / "state.bin", 384)
-    with pytest.raises(ValueError, match=r"state\.bin has 384 bytes where state\.json speaks of 448"):
+    with pytest.raises(ValueError, match=r"state\.bin has 384 bytes, but state\.json lists 448"):
         read_state(tmp_path)
     write_state([b"x" * 64, b"y" * 64], tmp_path)
     _alter(tmp_path, lambda document: document["buffers"].append(document["buffers"][0]))
@@ -466,27 +464,27 @@ def test_a_later_format_a_file_cut_short_and_buffers_that_overlap_are_refused(tm
     [b"", b"\xff\xfe", b"{", b"[]", b"3", b'{"version": 1}', b'{"version": true}', b"[" * 100_000, b"1" * 9000],
     ids=lambda text: repr(text)[:20],
 )
-def test_what_is_not_a_document_is_refused_by_name(tmp_path: Path, text: bytes) -> None:
+def test_refuses_an_invalid_document_by_name(tmp_path: Path, text: bytes) -> None:
     write_state([1], tmp_path)
     (tmp_path / "state.json").write_bytes(text)
-    with pytest.raises(ValueError, match=r"state\.json (is not JSON|does not describe a state)"):
+    with pytest.raises(ValueError, match=r"state\.json (is not valid JSON|is not a valid state)"):
         read_state(tmp_path)
 
 
 BUFFERS: dict[str, tuple[dict[str, Any], str]] = {
-    "beyond the end": ({"offset": 64}, "does not lie in"),
-    "far beyond": ({"offset": 1 << 62}, "does not lie in"),
-    "beyond 64 bits": ({"offset": 1 << 70}, "does not lie in"),
-    "unaligned": ({"offset": 1, "nbytes": 4, "shape": [1]}, "does not lie in"),
+    "beyond the end": ({"offset": 64}, "exceeds the"),
+    "far beyond": ({"offset": 1 << 62}, "exceeds the"),
+    "beyond 64 bits": ({"offset": 1 << 70}, "exceeds the"),
+    "unaligned": ({"offset": 1, "nbytes": 4, "shape": [1]}, "exceeds the"),
     "before the start": ({"offset": -64}, "Expected `int` >= 0"),
     "no number": ({"offset": "0"}, "Expected `int`, got `str`"),
-    "more bytes than the file": ({"nbytes": 65}, "does not lie in"),
-    "fewer bytes than the shape": ({"nbytes": 4}, "are not the shape"),
-    "a larger shape": ({"shape": [17]}, "are not the shape"),
+    "more bytes than the file": ({"nbytes": 65}, "exceeds the"),
+    "fewer bytes than the shape": ({"nbytes": 4}, "do not fit the shape"),
+    "a larger shape": ({"shape": [17]}, "do not fit the shape"),
     "a negative length": ({"shape": [-16]}, "Expected `int` >= 0"),
-    "a shape that overflows to zero": ({"shape": [1 << 32, 1 << 32], "nbytes": 0}, "no memory can hold"),
-    "a shape that overflows": ({"shape": [1 << 62, 16, 0], "nbytes": 0}, "no memory can hold"),
-    "a larger dtype": ({"dtype": "float64"}, "are not the shape"),
+    "a shape that overflows to zero": ({"shape": [1 << 32, 1 << 32], "nbytes": 0}, "too large for any memory"),
+    "a shape that overflows": ({"shape": [1 << 62, 16, 0], "nbytes": 0}, "too large for any memory"),
+    "a larger dtype": ({"dtype": "float64"}, "do not fit the shape"),
     "no dtype": ({"dtype": "nn"}, "has no dtype 'nn'"),
     "a dtype of another kind": ({"dtype": ["<f4"]}, "has no dtype"),
     "a quantized dtype": ({"dtype": "qint32"}, "quantized"),
@@ -498,7 +496,7 @@ BUFFERS: dict[str, tuple[dict[str, Any], str]] = {
     "an array of a bad field": ({"kind": "array", "dtype": [["a"]]}, "not enough values"),
     "an array of nested fields": ({"kind": "array", "dtype": json.loads("[" * 200 + "]" * 200)}, "values"),
     "an array of a subarray": ({"kind": "array", "dtype": [["a", "<f4", [1 << 40]]]}, "does not fit"),
-    "an array of a larger shape": ({"kind": "array", "dtype": "<f4", "shape": [17]}, "are not the shape"),
+    "an array of a larger shape": ({"kind": "array", "dtype": "<f4", "shape": [17]}, "do not fit the shape"),
     "an array of too many dimensions": ({"kind": "array", "dtype": "<f4", "shape": [16, *[1] * 99]}, "dimension"),
 }  # fmt: skip
 
@@ -507,7 +505,7 @@ BUFFERS: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_hostile_buffer_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     write_state({"t": torch.ones(16)}, tmp_path)
     _alter(tmp_path, lambda document: document["buffers"][0].update(change))
-    with pytest.raises(ValueError, match=rf"state\.json(:| does not describe a state:) (.|\n)*({message})"):
+    with pytest.raises(ValueError, match=rf"state\.json(:| is not a valid state:) (.|\n)*({message})"):
         read_state(tmp_path)
 
 
@@ -601,13 +599,13 @@ class TestOnTheGpu:
         torch.cuda.synchronize()
         torch.cuda._sleep(1_000_000_000)
         weight.fill_(2)
-        taken = take_snapshot([weight, turned], arena)
+        snapshot = take_snapshot([weight, turned], arena)
         weight.fill_(3)
         if (
             pinned_memory.PIECE_BYTES == PIECE
         ):  # of more copies than some hundreds the driver lets us wait for the first ones
-            assert not any(event.query() for event in taken._gpu_snapshot.events), "snapshot waited for the GPU"
-        taken.write(tmp_path)
+            assert not any(event.query() for event in snapshot._gpu_snapshot.events), "snapshot waited for the GPU"
+        snapshot.write(tmp_path)
         for restored in read_state(tmp_path):
             assert bool((restored == 2).all())
 
@@ -619,11 +617,11 @@ class TestOnTheGpu:
         torch.cuda.synchronize()
         take_snapshot([weight], arena).write(tmp_path)
         torch.cuda._sleep(1_000_000_000)
-        taken = take_snapshot([weight], arena)
+        snapshot = take_snapshot([weight], arena)
         del weight
         with torch.cuda.stream(other):
             reused = torch.full((8 << 20,), 9.0, device="cuda")
-        taken.write(tmp_path)
+        snapshot.write(tmp_path)
         assert bool((read_state(tmp_path)[0] == 2).all())
         assert bool((reused == 9).all())
 

@@ -23,17 +23,17 @@ def ends(gone):
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    link = DriverLink(theirs, gone=gone.set)
+    link = DriverLink(theirs, on_gone=gone.set)
     yield ours, link
     ours.close()
     link.close()
 
 
 def read_ranks(ours, count):
-    frames, heard = FrameReader(), []
-    while len(heard) < count:
-        heard += frames.feed(ours.recv(1024))
-    return [decode_from_worker(payload).rank for payload in heard]
+    frames, messages = FrameReader(), []
+    while len(messages) < count:
+        messages += frames.feed(ours.recv(1024))
+    return [decode_from_worker(payload).rank for payload in messages]
 
 
 @pytest.mark.parametrize("reads", ["afterwards", "meanwhile"])
@@ -63,6 +63,6 @@ def test_messages_that_came_with_the_first_are_not_lost(ends):
     ours, link = ends
     ours.sendall(encode_frame(encode_message(Hold())) + encode_frame(encode_message(StopAt(3))))
     assert link.receive() == Hold()
-    heard = queue.SimpleQueue()
-    link.listen(heard.put)
-    assert heard.get(timeout=60) == StopAt(3)
+    messages = queue.SimpleQueue()
+    link.listen(messages.put)
+    assert messages.get(timeout=60) == StopAt(3)

@@ -98,12 +98,12 @@ def calls():
 )
 def test_the_name_of_what_is_called_is_read_from_the_bytecode(line, names):
     code = calls.__code__
-    found = [
+    names_found = [
         find_called_name(code, i.offset)
         for i in dis.get_instructions(code)
         if i.opname.startswith("CALL") and i.positions.lineno == code.co_firstlineno + line
     ]
-    assert found == names
+    assert names_found == names
     assert find_called_name(code, 0) == "", "what is not a call has no name"
 
 

@@ -21,7 +21,7 @@ def test_the_pages_state_what_their_files_state(benchmarks):
     table, short_table = benchmarks("table"), benchmarks("short_table")
     page = (ROOT / "docs" / "benchmarks.md").read_text()
     [file] = [match["file"] for match in table.MARKED.finditer(page)]
-    text = table.NOT_YET if file == "none" else table.markdown(json.loads((ROOT / file).read_text()))
+    text = table.NOT_YET if file == "none" else table.markdown(json.loads((ROOT / file).read_text()), file)
     assert table.put_into(page, file, text) == page, f"run python benchmarks/table.py {file}"
     page = (ROOT / "README.md").read_text()
     [file] = [match["file"] for match in short_table.MARKED.finditer(page)]

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def described(page: Any, title: str) -> str:
-    """A plot, as it is told to those who do not see it."""
+    """The text description of a plot."""
     text: str = page.locator(f'[data-plot="{title}"] .plot-area p').inner_text()
     return text
 

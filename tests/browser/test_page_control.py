@@ -1,4 +1,4 @@
-"""A run that goes on, as the page shows it and as it is told from the page what to do."""
+"""A running run on the page, and requests to it from the page."""
 
 import re
 
@@ -35,7 +35,7 @@ def test_without_being_allowed_to_the_page_only_looks_on_while_a_log_grows(serve
 def test_stacks_a_profile_and_a_stop_are_asked_for_from_the_page(serve, look, run, tmp_path):
     page = opened(look, serve(tmp_path / "runs", "--allow-control"), "working")
     page.locator("#tab-files").click()
-    page.get_by_text("There are no profiles").wait_for()
+    page.get_by_text("No profiles. Profile, above, makes one").wait_for()
     control = page.get_by_role("group", name="Control of this run")
     control.get_by_role("button", name="Stacks").click()
     stacks = page.locator("pre.stacks")
@@ -63,7 +63,7 @@ def test_stacks_a_profile_and_a_stop_are_asked_for_from_the_page(serve, look, ru
     control.get_by_role("button", name="Stop").click()
     # Nothing is stopped without being asked for twice.
     page.get_by_role("button", name="Stop now…").click()
-    page.get_by_text("What they did since the last checkpoint is lost").wait_for()
+    page.get_by_text("Their work since the last checkpoint is lost").wait_for()
     assert run.poll() is None
     page.get_by_role("button", name="Stop at the next report").click()
     page.locator(".head .badge", has_text="stopped").wait_for()

@@ -104,7 +104,7 @@ def test_a_page_says_when_the_server_is_gone(serve, look, tmp_path):
 @pytest.mark.slow
 def test_an_unknown_run_and_a_view_that_does_not_exist_are_said_to_be_so(shown, look):
     page = look(shown.at("#/run/no-such-run/metrics"))
-    page.get_by_text("This run cannot be shown").wait_for()
+    page.get_by_text("Cannot show this run").wait_for()
     look.complaints.clear()  # The browser itself reports the 404.
     page.goto(shown.at("#/run/short/no-such-tab"))
     page.locator("[data-plot=loss]").wait_for()

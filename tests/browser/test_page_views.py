@@ -27,7 +27,7 @@ def test_a_worker_that_was_killed_shows_as_such_with_its_cause(shown, look):
     row.get_by_text("first cause").wait_for()
     # Whoever failed stands first.
     assert page.locator("table.ranks tbody tr").first.get_attribute("data-rank") == "1"
-    page.get_by_role("heading", name="What they use").wait_for()
+    page.get_by_role("heading", name="Resource usage").wait_for()
     page.get_by_label("Attempt").select_option("2")
     page.locator('tr[data-rank="1"]').get_by_text("returned").wait_for()
     assert page.get_by_text("killed by SIGKILL").count() == 0

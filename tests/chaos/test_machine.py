@@ -11,10 +11,10 @@ import pytest
 
 from paceline import train
 from paceline._control.events import HangSuspected
-from paceline._core.clock import SystemClock
+from paceline._core.system import SystemClock
 from paceline.testing import At, Faults
 from paceline.train import DataParallelTrainer, RunHeldError, WorkerGroupError
-from paceline.train.run_driver import RunEnvironment
+from paceline.train.driver.run_driver import RunEnvironment
 from processes import small_memory
 
 OOM = "a worker killed by the kernel, out of memory"

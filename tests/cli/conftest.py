@@ -44,13 +44,13 @@ def odd_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @dataclass(frozen=True)
-class Ended:
+class CommandResult:
     code: int
     out: str
     err: str
 
 
-Command = Callable[..., Ended]
+Command = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -61,13 +61,13 @@ def paceline(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd:
     monkeypatch.setenv("PACELINE_STORAGE_PATH", str(runs.root))
     monkeypatch.chdir(tmp_path)
 
-    def paceline(*arguments: str) -> Ended:
+    def paceline(*arguments: str) -> CommandResult:
         capfd.readouterr()
         try:
             code = main(arguments)
-        except SystemExit as ended:
-            code = ended.code
-        return Ended(code, *capfd.readouterr())
+        except SystemExit as result:
+            code = result.code
+        return CommandResult(code, *capfd.readouterr())
 
     return paceline
 

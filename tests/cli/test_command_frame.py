@@ -26,35 +26,35 @@ def test_commands_that_look_at_runs_import_nothing_heavy(runs):
         f"print('loaded:', *(name for name in {HEAVY!r} if name in sys.modules))"
     )
     env = {**os.environ, "PACELINE_STORAGE_PATH": str(runs.root)}
-    ended = subprocess.run([sys.executable, "-c", source], env=env, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines()[-1] == "loaded:"
+    result = subprocess.run([sys.executable, "-c", source], env=env, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "loaded:"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_an_example_exit_codes_and_json(command, paceline):
-    ended = paceline(command, "--help")
-    assert ended.code == 0
-    text = ended.out.lower()
+    result = paceline(command, "--help")
+    assert result.code == 0
+    text = result.out.lower()
     assert f"paceline {command} " in re.split(r"examples?:", text, maxsplit=1)[1]
     assert "exit code" in text
     assert "--json" in text
-    assert all(len(line) <= 80 for line in ended.out.splitlines()), ended.out
+    assert all(len(line) <= 80 for line in result.out.splitlines()), result.out
 
 
 def test_a_missing_run_is_exit_code_2_and_a_similar_name_is_suggested(paceline, runs):
     for command in ("logs", "metrics", "checkpoints", "resume"):
-        ended = paceline(command, "resne")
-        assert (ended.code, ended.out) == (2, "")
-        assert "there is no run 'resne'" in ended.err
-        assert "did you mean resnet or resnet-2?" in ended.err
-    ended = paceline("show", str(runs.root / "vitt"))
-    assert f"did you mean {runs.root / 'vit'}?" in ended.err
+        result = paceline(command, "resne")
+        assert (result.code, result.out) == (2, "")
+        assert "there is no run 'resne'" in result.err
+        assert "did you mean resnet or resnet-2?" in result.err
+    result = paceline("show", str(runs.root / "vitt"))
+    assert f"did you mean {runs.root / 'vit'}?" in result.err
     for run in ("nothing/like/it", "/", ".", "../..", "", "\x1b[2J"):
-        ended = paceline("show", run)
-        assert ended.code == 2, run
-        assert "no run" in ended.err
-        assert "\x1b" not in ended.err
+        result = paceline("show", run)
+        assert result.code == 2, run
+        assert "no run" in result.err
+        assert "\x1b" not in result.err
 
 
 def test_a_run_is_found_by_name_by_path_and_from_the_current_directory(paceline, runs, monkeypatch):
@@ -69,9 +69,9 @@ def test_a_run_is_found_by_name_by_path_and_from_the_current_directory(paceline,
 
 def test_commands_for_runs_refuse_a_search(paceline):
     for command in ("logs", "metrics", "checkpoints"):
-        ended = paceline(command, "sweep")
-        assert ended.code == 2
-        assert "is a search, and its trials are runs" in ended.err
+        result = paceline(command, "sweep")
+        assert result.code == 2
+        assert "is a search, not a run" in result.err
 
 
 @pytest.mark.parametrize(
@@ -128,9 +128,9 @@ def test_characters_that_a_terminal_lacks_are_spelled_out(start_command):
 
 def test_a_setting_that_cannot_be_read_is_named(paceline, monkeypatch):
     monkeypatch.setenv("PACELINE_STORAGE_PATIENCE_S", "soon")
-    ended = paceline("show", "s3://bucket/runs/resnet")
-    assert ended.code == 2
-    assert "PACELINE_STORAGE_PATIENCE_S='soon'" in ended.err
+    result = paceline("show", "s3://bucket/runs/resnet")
+    assert result.code == 2
+    assert "PACELINE_STORAGE_PATIENCE_S must be a positive number" in result.err
 
 
 ACTED_UPON = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

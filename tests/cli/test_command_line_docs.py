@@ -61,8 +61,8 @@ def test_a_command_prints_what_the_page_says(line, told, runs, paceline, monkeyp
     if "--yes" in arguments:
         shutil.copytree(runs.root, tmp_path / "runs")
         monkeypatch.setenv("PACELINE_STORAGE_PATH", str(tmp_path / "runs"))
-    ended = paceline(*arguments)
-    printed = ended.out + ended.err
+    result = paceline(*arguments)
+    printed = result.out + result.err
     for place, name in ((runs.root, "/home/me/runs"), (runs.root.parent, "/home/me"), (tmp_path, "/home/me")):
         printed = printed.replace(str(place), name)
     printed = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "host", printed)

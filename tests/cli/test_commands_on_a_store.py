@@ -38,7 +38,7 @@ def test_a_run_in_a_store_is_listed_shown_verified_exported_and_pruned(stored, p
     rows = list(csv.DictReader(io.StringIO(paceline("metrics", run, "--csv", "-").out)))
     assert [row["step"] for row in rows] == ["1", "2", "3", "4", "5"]
     assert paceline("logs", run, "--rank", "0", "-n", "1").out == "step 5 loss 0.200\n"
-    assert paceline("checkpoints", run, "--verify").out.endswith("all 5 are whole\n")
+    assert paceline("checkpoints", run, "--verify").out.endswith("all 5 are intact\n")
     assert paceline("checkpoints", run, "--export", "best", "best").code == 0
     assert Checkpoint.from_directory(tmp_path / "best").to_dict()["step"] == 5
 
@@ -53,13 +53,13 @@ def test_a_run_in_a_store_is_listed_shown_verified_exported_and_pruned(stored, p
     store = open_store_at(run)
     key = "attempt_1/checkpoint_000004/state.json"
     store.write(key, store.read(key)[:-1] + b"!")
-    ended = paceline("checkpoints", run, "--verify")
-    assert ended.code == 1
-    assert "checkpoint_000004/state.json does not hash to what was written" in ended.out
+    result = paceline("checkpoints", run, "--verify")
+    assert result.code == 1
+    assert "checkpoint_000004/state.json has a wrong hash" in result.out
     assert paceline("checkpoints", run, "--export", "checkpoint_000004", "broken").code == 1
     assert not (tmp_path / "broken").exists()
 
     monkeypatch.setenv("PACELINE_STORAGE_PATH", stored)
     assert paceline("show", "complete").out.startswith("complete  complete\n")
-    ended = paceline("show", f"{stored}/missing")
-    assert (ended.code, f"there is no run in {stored}/missing" in ended.err) == (2, True)
+    result = paceline("show", f"{stored}/missing")
+    assert (result.code, f"there is no run in {stored}/missing" in result.err) == (2, True)

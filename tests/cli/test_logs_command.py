@@ -107,9 +107,9 @@ def test_a_live_run_is_shown_and_followed_across_attempts_until_it_ends(live, pa
     assert (run["id"], run["ended_at"]) == ("live", None)
     out = paceline("show", "live").out
     assert out.startswith("live  running\n")
-    assert "last heard of" in out
+    assert "last update" in out
     assert "goes on after" in out
-    assert "a driver has it" in paceline("resume", "live").err
+    assert "a driver holds it" in paceline("resume", "live").err
 
     interrupted = start_command("logs", "live", "-f", "--grep", "line 19", PACELINE_STORAGE_PATH=str(root))
     assert read_until(interrupted, "line 19")

@@ -5,9 +5,9 @@ import msgspec
 from paceline._view.model import Detail, SearchDetail, Summary
 
 
-def summaries(ended):
-    assert ended.code == 0, ended.err
-    return msgspec.json.decode(ended.out, type=list[Summary])
+def summaries(result):
+    assert result.code == 0, result.err
+    return msgspec.json.decode(result.out, type=list[Summary])
 
 
 def test_a_search_is_one_line_until_its_trials_are_asked_for(paceline):
@@ -32,8 +32,8 @@ def test_runs_are_selected_sorted_and_aligned(paceline, runs):
 def test_no_runs_is_no_error_and_a_missing_directory_is(paceline, tmp_path, monkeypatch):
     assert paceline("ls", str(tmp_path)).out == f"no runs in {tmp_path}\n"
     assert paceline("ls", "--state", "running").out.startswith("no runs that are running in")
-    ended = paceline("ls", str(tmp_path / "missing"))
-    assert (ended.code, ended.err) == (2, f"paceline: {tmp_path / 'missing'} is not a directory\n")
+    result = paceline("ls", str(tmp_path / "missing"))
+    assert (result.code, result.err) == (2, f"paceline: {tmp_path / 'missing'} is not a directory\n")
     monkeypatch.setenv("PACELINE_STORAGE_PATH", str(tmp_path / "later"))
     assert paceline("ls").out == f"no runs in {tmp_path / 'later'}\n", "a storage path may be created later"
 
@@ -51,6 +51,6 @@ def test_nothing_that_a_terminal_acts_on_is_printed_of_an_odd_run_or_a_broken_jo
     assert "\x1b" not in paceline("show", str(odd_run)).out
     run = copy_run(odd_run)
     (run / "journal.jsonl").write_bytes(b"\x00garbage\n\x1b[2J")
-    ended = paceline("show", str(run))
-    assert ended.code == 2
-    assert "\x1b" not in ended.err
+    result = paceline("show", str(run))
+    assert result.code == 2
+    assert "\x1b" not in result.err

@@ -14,10 +14,10 @@ def rows(text):
 
 def test_metrics_are_selected_by_name_and_by_pattern(paceline):
     assert list(rows(paceline("metrics", "resnet", "eval/*", "--csv", "-").out)[0])[3:] == ["eval/acc"]
-    ended = paceline("metrics", "resnet", "los")
-    assert ended.code == 2
-    assert "has no metric 'los'" in ended.err
-    assert "loss" in ended.err
+    result = paceline("metrics", "resnet", "los")
+    assert result.code == 2
+    assert "has no metric 'los'" in result.err
+    assert "loss" in result.err
 
 
 def test_odd_values_are_kept_in_json_csv_and_parquet(paceline, odd_run, tmp_path):

@@ -24,8 +24,8 @@ def test_the_dashboard_prints_its_address_serves_and_ends_with_ctrl_c(start_comm
 
 @pytest.mark.parametrize("run", ["resnet", "sweep"])
 def test_a_report_is_one_page(run, paceline, tmp_path):
-    ended = paceline("report", run)
-    assert ended.code == 0, ended.err
+    result = paceline("report", run)
+    assert result.code == 0, result.err
     assert (tmp_path / f"{run}.html").read_bytes().lower().startswith(b"<!doctype html>")
     made = json.loads(paceline("report", run, "-o", "other.html", "--json").out)
     assert made["file"] == str(tmp_path / "other.html")

@@ -9,8 +9,8 @@ import pytest
 from real_runs import SCRIPT, Runs, kill_at_step_4
 
 from paceline._control import events
-from paceline._core.clock import SystemClock
 from paceline._core.codec import seal_line, valid_lines
+from paceline._core.system import SystemClock
 from paceline._storage.lease import acquire_lease
 from paceline._storage.run_location import RunLocation
 from paceline.train import Result
@@ -36,14 +36,14 @@ def test_a_run_with_a_driver_is_refused_and_so_is_a_copy(paceline, copy_run, run
     run = copy_run("vit")
     lease = acquire_lease(RunLocation.from_path(str(run)).open_lease_store(), ttl_s=600, clock=SystemClock(), say=print)
     try:
-        ended = paceline("resume", str(run), "--dry-run")
+        result = paceline("resume", str(run), "--dry-run")
     finally:
         lease.close()
-    assert ended.code == 2
-    assert "a driver has it" in ended.err
-    ended = paceline("resume", str(run), "--dry-run")
-    assert ended.code == 2
-    assert f"the script would go on with {runs.root / 'vit'}" in ended.err
+    assert result.code == 2
+    assert "a driver holds it" in result.err
+    result = paceline("resume", str(run), "--dry-run")
+    assert result.code == 2
+    assert f"the script would continue {runs.root / 'vit'}" in result.err
     assert paceline("resume", str(run), "--dry-run", "--force").code == 0
 
 
@@ -51,14 +51,14 @@ def test_a_script_that_has_changed_is_named_and_can_be_forced(paceline, runs):
     before = runs.script.read_text()
     runs.script.write_text(before + "\n# Better now.\n")
     try:
-        ended = paceline("resume", "vit", "--dry-run")
-        assert ended.code == 2
-        assert f"{runs.script} is not what it was when run vit was begun" in ended.err
-        assert "--force" in ended.err
+        result = paceline("resume", "vit", "--dry-run")
+        assert result.code == 2
+        assert f"{runs.script} has changed since run vit started" in result.err
+        assert "--force" in result.err
         assert json.loads(paceline("resume", "vit", "--dry-run", "--json").out)["refused"] is True
         assert paceline("resume", "vit", "--dry-run", "--force").code == 0
         runs.script.rename(runs.script.with_suffix(".gone"))
-        assert "is not there any more" in paceline("resume", "vit", "--dry-run", "--force").err
+        assert "no longer exists" in paceline("resume", "vit", "--dry-run", "--force").err
         shutil.move(runs.script.with_suffix(".gone"), runs.script)
     finally:
         runs.script.write_text(before)
@@ -85,23 +85,23 @@ def copy_with_environment(copy_run, script=None, **environment):
 @pytest.mark.parametrize(
     ("argv", "script", "says"),
     [
-        (["/usr/lib/ipykernel_launcher.py", "-f", "x.json"], "", "was begun in a notebook"),
-        (["-c"], "", "was begun without a script"),
-        ([], "", "does not tell what was run"),
+        (["/usr/lib/ipykernel_launcher.py", "-f", "x.json"], "", "was started in a notebook"),
+        (["-c"], "", "was started without a script"),
+        ([], "", "does not record its command"),
         (["train.py", "--token", "***"], "train.py", "an argument that looks like a secret"),
         (["train.py", "--api-key=***"], "train.py", "an argument that looks like a secret"),
     ],
 )
 def test_a_run_that_no_script_can_continue_is_refused(argv, script, says, paceline, copy_run):
-    ended = paceline("resume", copy_with_environment(copy_run, script, argv=argv), "--dry-run", "--force")
-    assert ended.code == 2
-    assert says in ended.err
+    result = paceline("resume", copy_with_environment(copy_run, script, argv=argv), "--dry-run", "--force")
+    assert result.code == 2
+    assert says in result.err
 
 
 def test_a_directory_that_is_gone_is_named(paceline, copy_run):
     run = copy_with_environment(copy_run, working_directory="/nowhere/at/all")
-    ended = paceline("resume", run, "--dry-run", "--force")
-    assert "was begun in /nowhere/at/all, which is not here" in ended.err
+    result = paceline("resume", run, "--dry-run", "--force")
+    assert "was started in /nowhere/at/all, which does not exist here" in result.err
 
 
 def test_a_run_of_the_command_run_gets_the_name_that_was_made_up(paceline, copy_run):
@@ -119,8 +119,8 @@ def test_a_trial_is_resumed_with_its_search(paceline, copy_run, runs):
     assert "is a trial of the search sweep" in paceline("resume", str(search / "trial_00000")).err
     journal = search / "journal.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))
-    ended = paceline("resume", str(search), "--dry-run", "--force", "--json")
-    assert ended.code == 0, ended.err
-    plan = json.loads(ended.out)["plan"]
+    result = paceline("resume", str(search), "--dry-run", "--force", "--json")
+    assert result.code == 0, result.err
+    plan = json.loads(result.out)["plan"]
     assert plan["command"] == [sys.executable, str(runs.script.with_name("search.py")), str(runs.root)]
     assert plan["working_directory"] == str(runs.script.parent)

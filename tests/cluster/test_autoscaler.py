@@ -1,4 +1,4 @@
-"""A cluster that brings nodes when they are asked for: a real autoscaler of Ray, whose nodes are processes here."""
+"""A cluster with a real autoscaler of Ray, whose nodes are processes on this machine."""
 
 import json
 import os
@@ -112,7 +112,7 @@ def test_what_an_autoscaler_may_bring_is_asked_for_and_the_wait_is_shown(tmp_pat
     assert ran.returncode == 0, said
     assert "grows: True [1.0]" in said
     assert (
-        "waiting for room: 2 workers with 1 CPU each (placement_strategy='STRICT_PACK') are asked for; "
-        "the cluster has 1 node with 1 CPU; the autoscaler is asked for more\n"
+        "waiting for capacity: requested 2 workers with 1 CPU each (placement_strategy='STRICT_PACK'); "
+        "the cluster has 1 node with 1 CPU; the autoscaler is adding nodes\n"
     ) in said
     assert "trained beside: 2" in said

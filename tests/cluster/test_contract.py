@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline._core.clock import SystemClock
+from paceline._core.system import SystemClock
 from paceline._engine.ray.engine import RayEngine
 from paceline._engine.ray.placement import PlacementSpec
 

@@ -1,4 +1,4 @@
-"""Runs that are driven by an actor on the cluster: followed, left, found again, stopped, continued."""
+"""Detached runs, driven by an actor on the cluster: followed, left, found again, stopped, continued."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from paceline._control.events import RunDescribed
 from paceline._control.requests import ProfileRequest, StacksRequest, send_request
 from paceline._engine.ray.cluster_monitor import ClusterMonitor
 from paceline._engine.ray.connection import gcs_address
-from paceline._engine.ray.detached_actor import NAMESPACE
+from paceline._engine.ray.detached import NAMESPACE
 from paceline._storage.controller_registry import ControllerNote
 from paceline._storage.lease_stores import DiskLeaseStore
 from paceline.train import (
@@ -30,8 +30,8 @@ from paceline.train import (
     RunConfig,
     TrainingFailedError,
     UserCallback,
-    detached,
 )
+from paceline.train.driver import detached
 
 pytestmark = pytest.mark.slow
 
@@ -95,10 +95,10 @@ def test_a_run_goes_on_without_its_script_and_is_followed_by_others(cluster, fit
     # Everybody is refused without the run's token, which lies with the run for its owner alone.
     token = tmp_path / "runs" / "run" / ".controller" / "token"
     assert token.stat().st_mode & 0o777 == 0o600
-    home = RunConfig(name="run", storage_path=tmp_path / "runs").home
+    home = RunConfig(name="run", storage_path=tmp_path / "runs").location
     presence = ClusterMonitor(gcs_address(), 20.0)
     try:
-        with pytest.raises(PermissionError, match="the token is not that of this run's controller"):
+        with pytest.raises(PermissionError, match="wrong token for this run's controller"):
             detached.find_controller(home, "0" * 32, presence)
         link = detached.find_controller(home, token.read_text(), presence)
         wrong, actor = "0" * 32, link.actor
@@ -144,7 +144,7 @@ def test_a_run_goes_on_without_its_script_and_is_followed_by_others(cluster, fit
         assert text in attached
 
     followed = capfd.readouterr()
-    assert "run run is under way, driven on the cluster: following it" in followed.err
+    assert "run run is already running on the cluster: following it" in followed.err
     assert "run run begins: " in followed.err
     assert "callback: 5 here" in followed.out
     assert result.return_value == "returned"
@@ -247,8 +247,8 @@ def test_a_controller_that_is_killed_comes_back_and_continues(count, tmp_path, c
     result = count(40, waits=True)
     killing.join()
     printed = capfd.readouterr().err
-    assert "the controller was lost, and is being started again elsewhere" in printed
-    assert "the controller was lost and is back, on " in printed
+    assert "lost the controller; waiting for it to restart elsewhere" in printed
+    assert "the controller restarted on " in printed
     assert re.search(r"run run continues, from checkpoint_\d+", printed)
     assert result.return_value == "returned"
     assert Result.from_path(tmp_path / "run").metrics_dataframe["i"].tolist() == list(range(40))
@@ -274,12 +274,12 @@ def test_of_a_run_that_is_not_there_or_not_detached_attach_says_so(fit, tmp_path
     assert "to continue from checkpoint_000001 (report 1)" in printed
 
     # One whose controller was lost for good.
-    desk = RunConfig(name="run", storage_path=tmp_path).home.open_controller_registry()
+    desk = RunConfig(name="run", storage_path=tmp_path).location.open_controller_registry()
     desk.get_or_create_token()
     desk.write_note(ControllerNote(gcs_address()))
     assert attach.main([str(tmp_path / "run")]) == 2
     printed = capfd.readouterr().err
-    assert f"has no controller any more on the cluster at {gcs_address()}" in printed
+    assert f"no longer has a controller on the cluster at {gcs_address()}" in printed
     assert "to continue from checkpoint_000001 (report 1)" in printed
 
 

@@ -1,4 +1,4 @@
-"""Features that could be otherwise on a cluster: torchrun scripts, standing workers, measurements, shared objects."""
+"""Features that could differ on a cluster: torchrun scripts, persistent workers, usage, shared objects."""
 
 import json
 import os
@@ -14,10 +14,10 @@ from paceline._control import journal, usage_collector
 from paceline._control.events import RunDescribed, UsageMeasured
 from paceline._core.engine_choice import choose_engine
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig, Trainer
-from paceline.train.script import Script, ScriptConfig
+from paceline.train.driver.script import Script, ScriptConfig
 from paceline.tune import session as tune
-from paceline.tune.trainables.plan_factory import make_trainable_plan
 from paceline.tune.trainables.trainable import Trainable
+from paceline.tune.trainables.trainable_plans import make_trainable_plan
 from paceline.tune.trainables.wrapping import with_parameters
 
 pytestmark = pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A driver that is lost, and a cluster that is: nothing is left of the run, and the same script continues it."""
+"""A lost driver and a lost cluster: nothing of the run is left, and the same script continues it."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Workers, actors and nodes that are lost, nodes that come, nodes that are drained: what is told, what goes on."""
+"""Lost workers, actors and nodes, new nodes and draining nodes: what is reported, and what continues."""
 
 import contextlib
 import dataclasses
@@ -43,7 +43,7 @@ class Recorder:
     def until(self, enough):
         deadline = time.monotonic() + PATIENCE_S
         while not enough():
-            assert time.monotonic() < deadline, f"waited in vain, heard {self.said}"
+            assert time.monotonic() < deadline, f"timed out, received {self.said}"
             self.said += self.engine.wait(1.0)
 
     def count(self, kind):
@@ -182,7 +182,7 @@ def test_actors_that_are_lost_as_they_come_up_are_a_failure(make_engine, group):
     assert messages
     assert set(messages) <= {"engine", "killed"}
     if "engine" in messages:
-        assert messages["engine"].startswith("the workers could not be started: ActorDiedError: ")
+        assert messages["engine"].startswith("cannot start the workers: ActorDiedError: ")
     engine.stop()
     engine.start(group(2))
     engine.stop()
@@ -225,7 +225,7 @@ def test_a_group_that_there_is_no_room_for_any_more_fails_where_fewer_will_do(ma
     engine.begin(group(1, 40))
     engine.until(lambda: engine.count(WorkersStopped))
     (failure,) = engine.failures.values()
-    message = "the workers were not started: there is room for 4 of 40 workers"
+    message = "workers not started: only 4 of 40 workers fit"
     assert (failure.kind, failure.message) == ("engine", message)
     engine.start(group(2, 2))
     engine.stop()
@@ -264,7 +264,7 @@ def test_workers_leave_a_node_that_is_drained_with_not_a_step_lost(cluster, fit,
     cluster.remove(node)
     assert [json.loads((tmp_path / f"told_{rank}").read_text()) for rank in (0, 1)] == [[7, {node: [1]}]] * 2
     assert result.checkpoint.to_dict() == {"step": 7}
-    assert "the machine of rank 1 is about to be taken away" in capsys.readouterr().err
+    assert "the machine of rank 1 is about to be preempted" in capsys.readouterr().err
     rows = result.metrics_dataframe
     assert rows["step"].tolist() == list(range(1, 13))
     assert rows["beside"].tolist() == [1] * 7 + [2] * 5, "then both on the other node"

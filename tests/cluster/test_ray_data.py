@@ -25,10 +25,9 @@ from paceline._core.errors import DataError
 from paceline.data import Dataset, interop
 from paceline.data.block import Block
 from paceline.data.context import DataContext
-from paceline.data.exec.inline_executor import InlineExecutor
-from paceline.data.exec.lowering import lower_epoch
-from paceline.data.exec.pipeline import Executor
-from paceline.data.exec.ray import RayExecutor, exchanged_rows, pack_for_ray, stream_blocks, unpack_from_ray
+from paceline.data.exec.pipeline import Executor, InlineExecutor, lower_epoch
+from paceline.data.exec.ray import RayExecutor, pack_for_ray, stream_blocks, unpack_from_ray
+from paceline.data.exec.ray import executor as ray_executor
 from paceline.data.exec.ray.shipping import ShippedValue
 from paceline.data.exec.stats import StatsRecorder
 
@@ -177,7 +176,7 @@ def test_plans_that_chance_made_give_the_rows_of_one_machine(
 ) -> None:
     context.target_max_block_size = 1000
     if seed == 3:  # It sorts and shuffles: parts of large chunks are cut where they lie.
-        monkeypatch.setattr(exchanged_rows, "_MIN_TASK_BYTES", 1)
+        monkeypatch.setattr(ray_executor, "_MIN_TASK_BYTES", 1)
     dataset = some_plan(seed)
     rows = same(dataset, seed)
     if len(rows) > 2:
@@ -279,7 +278,7 @@ def test_a_unit_whose_process_dies_is_done_again_and_not_for_ever(tmp_path: Path
     rows, error = until_it_fails(RayExecutor(), numbers(60, 4).map_batches(dies))
     assert rows == [{"id": number} for number in range(15)], "what came before was done again, once"
     assert isinstance(error, DataError)
-    assert str(error).startswith("range (rows 15 to 29): the process that worked on it died 2 times")
+    assert str(error).startswith("range (rows 15 to 29): its data process died 2 times")
 
 
 @pytest.mark.slow
@@ -347,7 +346,7 @@ def test_rows_come_where_others_have_all_cores_and_a_line_says_so() -> None:
         remove_placement_group(group)
     assert [row["id"] for _, _, row in rows] == list(range(1, 61))
     (line,) = said
-    assert line.startswith("data: 0 of the cluster's 4 CPUs are free and 3 are needed, so rows are read by up to 4")
+    assert line.startswith("data: 3 CPUs are needed, and 0 of the cluster's 4 are free: up to 4 processes")
     wait_until(lambda: ray.available_resources().get("CPU", 0) == 4)
 
 

@@ -1,4 +1,4 @@
-"""The service that gives workers on a cluster their rows: asked by workers that are all in this process."""
+"""The service that sends rows to workers on a cluster, with all workers in this process."""
 
 import contextlib
 import itertools
@@ -12,13 +12,13 @@ from waiting import wait_until
 import paceline.data
 from paceline._core.errors import DataError
 from paceline.data.context import DataContext, ExecutionOptions, ExecutionResources
-from paceline.data.exec.inline_executor import InlineExecutor
-from paceline.data.exec.ray import feeds as feeds_module
-from paceline.data.exec.ray.feeds import RayFeeds, get_service_client
-from paceline.data.exec.ray.service_launch import serve_datasets
-from paceline.data.feeds import LocalFeeds
+from paceline.data.exec.pipeline import InlineExecutor
+from paceline.data.exec.ray.serving import feeds as feeds_module
+from paceline.data.exec.ray.serving.feeds import RayFeeds, get_service_client
+from paceline.data.exec.ray.serving.service_launch import serve_datasets
 from paceline.data.iterator import DataIterator
-from paceline.data.sharding import WorkerShard, merge_cursors
+from paceline.data.order.feeds import LocalFeeds
+from paceline.data.order.sharding import WorkerShard, merge_cursors
 
 MODES = ("equal", "exact", "all")
 
@@ -186,7 +186,7 @@ def test_bytes_in_flight_are_bounded_and_each_worker_fetches_its_own_rows_alone(
         assert seen(address)[0] > 0
         other = iter(DataIterator(RayFeeds(address, "rows", attempt=2), WorkerShard(0, 1, "equal")).iter_batches())
         next(other)
-        with pytest.raises(DataError, match="begun anew"):
+        with pytest.raises(DataError, match="the service has restarted"):
             list(batches)
         other.close()
         assert settled(address)[0] == 0
@@ -206,7 +206,7 @@ def test_a_service_that_is_lost_begins_anew_and_serves_its_own_run_alone():
         again = RayFeeds(address, "rows", attempt=2)
         assert told(shards(again, 1, "exact"), batch_size=30)[0][0][0] == list(range(30))
 
-        with pytest.raises(KeyError, match="no dataset 'valid'; there are: 'rows'"):
+        with pytest.raises(KeyError, match="unknown dataset 'valid'; the datasets are 'rows'"):
             RayFeeds(address, "valid").num_rows()
         with pytest.raises(DataError, match="belong to another run"):
             RayFeeds(address[:-1] + "?", "rows").num_rows()

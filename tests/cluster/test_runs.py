@@ -1,4 +1,4 @@
-"""What holds of a run on one machine and could be otherwise on a cluster, in few runs with much in each."""
+"""Properties of a run that could differ on a cluster, in few runs with much in each."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from paceline import train
 from paceline._control import journal
 from paceline._control.events import Reported, WorkerFailed
 from paceline._control.retry_policy import first_failure
-from paceline._engine.ray import storage_probe
+from paceline._engine.ray.code import storage_probe
 from paceline.testing import Faults
 from paceline.train import Checkpoint, CheckpointConsistencyMode, Result, ValidationConfig, WorkerGroupError
 
@@ -130,7 +130,7 @@ ENDS = (
     (lambda _: throw(MemoryError("40 GB")), "memory", "MemoryError: 40 GB"),
     (lambda _: os._exit(3), "exited", "exited with code 3 before its function returned"),
     (end_with_a_child, "killed", "killed by SIGKILL"),
-    (lambda _: kill_ancestor(0), "engine", "ended with the process that workers fork from, which was killed"),
+    (lambda _: kill_ancestor(0), "engine", "ended because the zygote it was forked from was killed"),
     (lambda _: kill_ancestor(2), "killed", "the actor around it, process "),
     (lambda _: throw(ValueError("loss is nan")), "user", "ValueError: loss is nan"),
 )

@@ -130,7 +130,7 @@ def test_a_store_that_nodes_cannot_reach_is_found_with_the_node(path: str, tmp_p
     with pytest.raises(TrainingFailedError) as raised:
         fit(lambda: (tmp_path / "ran").touch(), storage_path=path, worker_runtime_env=environment)
     text = str(raised.value)
-    assert f"the run is kept in {path}/run, which cannot be reached from all nodes: node " in text
+    assert f"not all nodes can reach {path}/run, where the run is stored: node " in text
     assert any(node["NodeID"] in text for node in ray.nodes())
     assert "worker_runtime_env={'env_vars': {...}}" in text
     assert isinstance(raised.value.__cause__, StorageError)

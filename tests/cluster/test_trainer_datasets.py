@@ -1,4 +1,4 @@
-"""Datasets of a trainer on a cluster: the rows of each worker are those it has on one machine, in the same order."""
+"""Datasets of a trainer on a cluster: each worker has the same rows in the same order as on one machine."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Searches on the cluster: trials placed whole or not at all, refused where they can never be, continued when lost."""
+"""Searches on the cluster: trials placed as a whole, refused where they can never fit, continued when lost."""
 
 import json
 import os
@@ -15,13 +15,13 @@ from waiting import wait_until
 from paceline import train, tune
 from paceline._storage.run_location import RunLocation
 from paceline.train import Checkpoint, DataParallelTrainer, RunConfig, ScalingConfig
-from paceline.train.run_driver import RunEnvironment, execute_run
-from paceline.train.terminal import Terminal
+from paceline.train.display.terminal import Terminal
+from paceline.train.driver.run_driver import RunEnvironment, execute_run
 from paceline.tune import TuneConfig, Tuner
-from paceline.tune.drive import cluster_capacity, search_storage
-from paceline.tune.drive.search_capacity import open_search_capacity
-from paceline.tune.report_history import replay_search
-from paceline.tune.trainables.trainable_plan import TrialBundle, TrialNeeds
+from paceline.tune.driver import cluster_capacity, search_storage
+from paceline.tune.driver.placement import TrialBundle, TrialNeeds
+from paceline.tune.driver.search_capacity import open_search_capacity
+from paceline.tune.results.report_history import replay_search
 
 
 def search(path, trainable, space, **config):
@@ -143,14 +143,17 @@ def test_a_trial_that_waits_for_its_places_says_so_and_keeps_others_out_only_for
 
     def play():
         asked = trainer._build_run_spec(part.make_target(scaling, config))
-        results.append(execute_run(asked, Terminal(config.home.layout, 0, 30.0), RunEnvironment()))
+        results.append(execute_run(asked, Terminal(config.location.layout, 0, 30.0), RunEnvironment()))
 
     running = threading.Thread(target=play)
     running.start()
     try:
         small = TrialNeeds((TrialBundle(1),), True)
         refresh_until(
-            room, lambda: any("trial_00000: waiting for room: 2 workers with 2 CPU each" in line for line in said)
+            room,
+            lambda: any(
+                "trial_00000: waiting for capacity: requested 2 workers with 2 CPU each" in line for line in said
+            ),
         )
         ray.util.remove_placement_group(others[0])
         refresh_until(room, lambda: any(not node.in_use.num_cpus for node in room._ledger._nodes.values()))
@@ -213,7 +216,7 @@ def test_a_lost_cluster_ends_the_search_and_leaves_its_trials_to_be_continued(cl
         finally:
             script.kill()
             script.wait()
-        assert "is gone: its head has not answered" in (tmp_path / "out").read_text()
+        assert "is lost: its head has not answered" in (tmp_path / "out").read_text()
     search = replay_search(search_storage.load_past_events(RunLocation(str(tmp_path / "searches"), "search")))
     assert not search.trials_with_status("ERROR")
     first, second, *_ = search.trials.values()

@@ -1,4 +1,4 @@
-"""One way to wait for something that a cluster, or a process on it, does in its own time."""
+"""Waiting for something that a cluster, or a process on it, does in its own time."""
 
 import time
 from collections.abc import Callable

@@ -170,7 +170,9 @@ def account(result, watch):
         "reports": watch.reports,
         "exceptions": watch.exceptions,
         "journal": journal(root),
-        "manifests": {path.parent.name: told(path.read_text(), root) for path in root.glob("*/.manifest.json")},
+        "manifests": {
+            path.parent.name: describe_event(path.read_text(), root) for path in root.glob("*/.manifest.json")
+        },
         "files": hashes_of(root),
     }
 
@@ -186,7 +188,7 @@ NOTES = ("run_described", "timestamp", "usage_measured", "diagnostic_file_writte
 TOLD_BY_THE_SYSTEM = ("at", "pid", "host", "created_at", "crc32")
 
 
-def told(text, root):
+def describe_event(text, root):
     """JSON without what is another in every run."""
     where = str(root.parent)
     return json.loads(
@@ -199,7 +201,7 @@ def journal(root):
     """The events by kind and rank: among ranks, and beside validations, there is no order."""
     found = {}
     for line in (root / "journal.jsonl").read_text().splitlines():
-        event = told(line.partition(" ")[2], root)  # after its checksum
+        event = describe_event(line.partition(" ")[2], root)  # after its checksum
         if event["type"] in NOTES:
             continue
         whose = event.get("rank", event.get("staged", {}).get("rank"))

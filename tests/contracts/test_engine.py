@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from paceline import train
-from paceline._core.clock import SystemClock
+from paceline._core.system import SystemClock
 from paceline._engine.base import WorkerGroupSpec, WorkerSpec
 from paceline._engine.local.engine import LocalEngine
 from paceline._engine.messages import (
@@ -92,10 +92,10 @@ class TestPortableWorkers(TestForkedWorkers):
 
 
 @pytest.mark.usefixtures("portable")
-def test_each_portable_worker_is_heard_in_its_own_order(tmp_path):
+def test_messages_of_each_portable_worker_arrive_in_order(tmp_path):
     forked = TestForkedWorkers()
     forked.path = tmp_path
-    forked.test_each_worker_is_heard_in_its_own_order()
+    forked.test_messages_of_each_worker_arrive_in_order()
 
 
 def fake_worker(behaviour):
@@ -113,17 +113,17 @@ def fake_worker(behaviour):
             case "die":
                 raise RuntimeError("SIGKILL")
             case "join":
-                told = yield Joined(attempt, rank, 1, "x.py:1")
-                while not isinstance(told, Release):
-                    told = yield None
+                messages = yield Joined(attempt, rank, 1, "x.py:1")
+                while not isinstance(messages, Release):
+                    messages = yield None
         if behaviour in ("report three times", "join"):
             yield WorkerReturned(attempt, rank, num_reports=3)
         while True:
-            told = yield None
-            if isinstance(told, Hold):
+            messages = yield None
+            if isinstance(messages, Hold):
                 yield WorkerHeld(attempt, rank, 0)
-            elif isinstance(told, SampleStacks):
-                yield StacksSampled(attempt, rank, told.number, (StackFrame("x", "wait", "x.py:1"),))
+            elif isinstance(messages, SampleStacks):
+                yield StacksSampled(attempt, rank, messages.number, (StackFrame("x", "wait", "x.py:1"),))
 
     return worker
 

@@ -1,4 +1,4 @@
-"""One training script, the same on every engine: what it comes to on this machine; `tests/cluster` has the rest."""
+"""One training script gives the same result on every engine; `tests/cluster` has the rest."""
 
 from collections import Counter
 

@@ -85,7 +85,7 @@ class PendingRequest:
         return self._answers[0]
 
     def _ask(self, home: RunLocation, want: UserRequest) -> None:
-        self._answers.append(send_request(home, want, 2 * WITHIN_S, heard=lambda answer: self._accepted.set()))
+        self._answers.append(send_request(home, want, 2 * WITHIN_S, on_accepted=lambda answer: self._accepted.set()))
 
 
 @contextlib.contextmanager

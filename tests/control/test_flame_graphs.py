@@ -116,7 +116,7 @@ def test_the_page_zooms_searches_and_runs_nothing_of_a_name(tmp_path: Path) -> N
             assert page.title() == "a run, rank 0"
             assert page.locator("#graph button", has_text="<img src=x").count() == 1
             page.get_by_text("train", exact=True).click()
-            assert page.locator("#told").inner_text().startswith("train - 50.0 %")
+            assert page.locator("#details").inner_text().startswith("train - 50.0 %")
             assert page.get_by_text("load", exact=True).count() == 0
             page.keyboard.press("Escape")
             assert page.get_by_text("load", exact=True).count() == 1

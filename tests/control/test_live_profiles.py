@@ -86,7 +86,7 @@ def test_a_second_profile_is_refused_and_a_stop_ends_the_first(tmp_path: Path) -
         assert run.ask(StopRequest(now=True)).ok
         answer = first.answer()
     assert answer.state in ("done", "refused")
-    assert answer.files or "before that was done" in answer.text or "no profile" in answer.text
+    assert answer.files or "before the request was done" in answer.text or "no profile" in answer.text
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def test_a_worker_that_dies_while_it_is_profiled(tmp_path: Path) -> None:
         os.kill(run.pids()[1], 9)
         answer = request.answer()
         assert answer.state == "refused"
-        assert "rank 1 has brought no profile" in answer.text
+        assert "rank 1 sent no profile" in answer.text
 
 
 def test_a_run_that_ends_while_it_is_profiled_has_its_files_all_the_same(tmp_path: Path) -> None:
@@ -206,8 +206,8 @@ def with_its_own_profiler(config: dict[str, Any]) -> None:
         if (at / "profile").exists():
             with profile() as own:
                 torch.ones(16, 16) @ torch.ones(16, 16)
-            seen = [event.key for event in own.key_averages()]
-            assert "aten::matmul" in seen, seen
+            functions = [event.key for event in own.key_averages()]
+            assert "aten::matmul" in functions, functions
             del own
             (at / "profiled").touch()
     train.report({"n": -1})

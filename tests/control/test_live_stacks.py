@@ -48,27 +48,27 @@ def test_every_rank_shows_where_its_threads_stand_and_a_stopped_one_is_named(tmp
             assert main.calls in ("time.sleep", "Path", "exists", "")
             assert [line.own for line in main.lines if line.function == "standing"] == [True]
             assert any("loads-" in thread.name and thread.lines[-1].function == "wait" for thread in others)
-        (made,) = answer.files
-        assert made.path == "logs/attempt_1/stacks.txt"
-        written = (run.path / made.path).read_text()
+        (file,) = answer.files
+        assert file.path == "logs/attempt_1/stacks.txt"
+        written = (run.path / file.path).read_text()
         assert "in standing" in written
         assert "\x1b" not in written + answer.text
-        assert [note.path for note in run.of(DiagnosticFileWritten)] == [made.path]
+        assert [note.path for note in run.of(DiagnosticFileWritten)] == [file.path]
         assert run.ask(StacksRequest((1,))).stacks[0].rank == 1
         refused = run.ask(StacksRequest((2,)))
-        assert (refused.state, refused.text) == ("refused", "there is no rank 2: the run has 2, counted from 0")
+        assert (refused.state, refused.text) == ("refused", "unknown rank 2; the ranks are 0 to 1")
 
         os.kill(run.pids()[1], signal.SIGSTOP)
         try:
-            shown = run_command("stacks", str(run.path))
+            completed = run_command("stacks", str(run.path))
         finally:
             os.kill(run.pids()[1], signal.SIGCONT)
-        assert shown.returncode == 1, shown.stderr
-        assert "rank 1 does not answer: its process is stopped, by a signal such as SIGSTOP" in shown.stdout
-        assert "in standing" in shown.stdout
+        assert completed.returncode == 1, completed.stderr
+        assert "rank 1 does not answer: its process is stopped, by a signal such as SIGSTOP" in completed.stdout
+        assert "in standing" in completed.stdout
         assert all(stacks.answers for stacks in run.ask(StacksRequest()).stacks), "it answers again when it goes on"
-        shown = run_command("stacks", str(run.path), "--rank", "0", "--json")
-        assert [each["rank"] for each in json.loads(shown.stdout)["stacks"]] == [0]
+        completed = run_command("stacks", str(run.path), "--rank", "0", "--json")
+        assert [each["rank"] for each in json.loads(completed.stdout)["stacks"]] == [0]
         (tmp_path / "go").touch()
 
 
@@ -86,4 +86,4 @@ def test_a_rank_that_keeps_the_interpreter_is_said_to_compute(tmp_path: Path, mo
         run.until((tmp_path / "stands_0").exists)
         while (stacks := run.ask(StacksRequest()).stacks[0]).answers:
             pass  # It has not come to its C code yet.
-        assert "computes and answers nobody" in stacks.condition
+        assert "computes without answering" in stacks.condition

@@ -33,7 +33,7 @@ def test_a_stopped_run_resumes_with_nothing_lost(tmp_path: Path) -> None:
     accepted: list[Answer] = []
     with live(counting, tmp_path / "run", config=config, workers=2) as run:
         run.until_reported(5, ranks=2)
-        answer = send_request(run.home, StopRequest(), 60.0, heard=accepted.append)
+        answer = send_request(run.home, StopRequest(), 60.0, on_accepted=accepted.append)
         assert find_holder(run.home) is None, "the run can be continued at once"
         assert isinstance(run.ended(), Result)
         assert run.outcome.checkpoint.to_dict() == {"n": answer.num_reports}
@@ -52,7 +52,7 @@ def test_a_stopped_run_resumes_with_nothing_lost(tmp_path: Path) -> None:
     for line in (["stacks"], ["profile", "--seconds", "1"]):
         refused = run_command(*line, str(run.path))
         assert refused.returncode == 2
-        assert "nobody drives run" in refused.stderr
+        assert "run has no driver" in refused.stderr
     assert run_command("stop", str(tmp_path / "none")).returncode == 2
 
     (tmp_path / "hurry").touch()
@@ -67,7 +67,7 @@ def stop_within_a_second(run: Live, *options: str) -> "subprocess.CompletedProce
     """Run the command, again while the driver had no turn within that second."""
     while True:
         ended = run_command("stop", str(run.path), "--timeout", "1", *options)
-        if "has not answered within" not in ended.stdout + ended.stderr:
+        if "did not answer within" not in ended.stdout + ended.stderr:
             return ended
 
 
@@ -76,7 +76,7 @@ def test_a_run_that_comes_to_no_report_is_stopped_now(tmp_path: Path) -> None:
         run.until(lambda: (tmp_path / "stands_1").exists() and (tmp_path / "stands_0").exists())
         ended = stop_within_a_second(run)
         assert ended.returncode == 1
-        assert "has not come to a report within 1 s" in ended.stderr
+        assert "has not reported within 1 s" in ended.stderr
         assert "--now" in ended.stderr
         assert find_holder(run.home) is not None
         ended = stop_within_a_second(run, "--then-now", "--json")
@@ -116,7 +116,7 @@ def test_requests_that_are_broken_or_for_another_driver_are_refused_and_stop_nob
         (directory / "a directory.json").mkdir()
         (directory / "folder.json").mkdir()
         (directory / ".json").touch()
-        reasons = {"earlier": "is meant for driver number", "stale": "s old"}
+        reasons = {"earlier": "is for driver", "stale": "the request expired"}
         for name in [*broken, "elsewhere", "pipe", "folder"]:
             run.until(lambda name=name: near.read_answer(name))
             answer = msgspec.json.decode(near.read_answer(name), type=Answer)

@@ -11,8 +11,8 @@ from live_runs import Live
 from paceline import tune
 from paceline._control.requests import ProfileRequest, StacksRequest, StopRequest, find_holder, send_request
 from paceline._storage.run_location import RunLocation
-from paceline.tune.drive.events import TrialEnded
-from paceline.tune.drive.search_storage import load_past_events
+from paceline.tune.driver.events import TrialEnded
+from paceline.tune.driver.search_storage import load_past_events
 
 
 def trial(config: dict[str, Any]) -> None:
@@ -59,7 +59,7 @@ def test_a_search_is_stopped_and_continued_and_then_its_trials_one_by_one(tmp_pa
             assert "trial_00000" in refused.text
         answer = live.ask(StopRequest())
         assert (answer.state, answer.ending) == ("done", "interrupted"), answer
-        assert answer.text == "search search has stopped, 0 of 2 trials over; its script continues it"
+        assert answer.text == "search search has stopped, 0 of 2 trials over; run its script again to continue"
         assert find_holder(live.home) is None
     reached = {result.config["x"]: result.metrics["n"] for result in live.outcome}
 

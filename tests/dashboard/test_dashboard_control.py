@@ -5,7 +5,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from served import Run, dashboard, events, training
+from dashboard_server import Run, dashboard, events, training
 
 from paceline._dashboard.control import ProfileBody, StacksBody, StopBody, parse_control_body
 from paceline._dashboard.query_fields import RequestRefusedError
@@ -50,7 +50,7 @@ def test_nobody_is_there_to_ask_of_a_run_that_has_ended(client: httpx.Client, ro
     Run(root / "a").report({"loss": 1.0}).end()
     for what in ("stop", "stacks", "profile"):
         answer = client.post(f"/api/{what}?run=a", json={})
-        assert (answer.status_code, "nobody drives a" in answer.json()["error"]) == (409, True)
+        assert (answer.status_code, "a has no driver" in answer.json()["error"]) == (409, True)
     assert client.post("/api/stop?run=nothing", json={}).status_code == 404
     large = client.post("/api/stop?run=a", content=b"x" * 5000, headers={"Content-Type": "application/json"})
     assert large.status_code == 413

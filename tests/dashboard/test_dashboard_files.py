@@ -22,8 +22,8 @@ def make_run(top: Path) -> RunLocation:
 
 
 def test_only_a_file_of_the_run_is_read_and_no_link_is_followed(tmp_path: Path) -> None:
-    home, run = make_run(tmp_path), tmp_path / "run"
-    assert b"".join(iter_file_chunks(open_run_file(home, "profiles/a.txt"))) == b"own"
+    location, run = make_run(tmp_path), tmp_path / "run"
+    assert b"".join(iter_file_chunks(open_run_file(location, "profiles/a.txt"))) == b"own"
     os.symlink(tmp_path / "secret.txt", run / "out.txt")
     os.symlink(tmp_path, run / "above")
     os.symlink("profiles/a.txt", run / "own.txt")
@@ -31,7 +31,7 @@ def test_only_a_file_of_the_run_is_read_and_no_link_is_followed(tmp_path: Path) 
     links = ("out.txt", "above/secret.txt", "own.txt", "above/run/profiles/a.txt")
     for path in (*links, "pipe", "profiles", "profiles/a.txt/b", "nothing", "profiles/nothing"):
         with pytest.raises(RequestRefusedError):
-            open_run_file(home, path)
+            open_run_file(location, path)
 
 
 @settings(deadline=None)
@@ -39,10 +39,10 @@ def test_only_a_file_of_the_run_is_read_and_no_link_is_followed(tmp_path: Path) 
 def test_no_path_leads_out(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
     top = tmp_path_factory.getbasetemp() / "ways-out"
     top.mkdir(exist_ok=True)
-    home, path = make_run(top), "/".join(parts)
+    location, path = make_run(top), "/".join(parts)
     assume(path != "profiles/a.txt")
     with pytest.raises(RequestRefusedError):
-        open_run_file(home, path)
+        open_run_file(location, path)
 
 
 def detail(*files: tuple[str, str], stacks: str | None = None) -> Detail:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dashboard_server import PATIENCE_S, Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from served import PATIENCE_S, Run
 
 from paceline._dashboard import live_updates as live_module
 from paceline._dashboard.answers import get_detail
@@ -45,7 +45,7 @@ class Page:
         self.reads.set()
         self.sent = b""
         self.news = asyncio.Event()
-        self.answered = asyncio.create_task(live.follow_page(run, self.receive, self.send))
+        self.task = asyncio.create_task(live.follow_page(run, self.receive, self.send))
 
     async def receive(self) -> dict[str, Any]:
         await self.gone.wait()
@@ -56,7 +56,7 @@ class Page:
         self.sent += message.get("body", b"")
         self.news.set()
 
-    async def has(self, text: bytes, times: int = 1) -> None:
+    async def wait_for(self, text: bytes, times: int = 1) -> None:
         async with asyncio.timeout(PATIENCE_S):
             while self.sent.count(text) < times:
                 self.news.clear()
@@ -81,21 +81,21 @@ class Scene:
         self.pages.append(Page(self.live, run))
         return self.pages[-1]
 
-    def play(self, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def run_scenario(self, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run this while the `Live` is at work, and let all pages go in the end."""
 
-        async def play() -> None:
+        async def run_scenario() -> None:
             task = asyncio.create_task(self.live.run())
             try:
-                await story()
+                await scenario()
                 self.live.close()
-                await asyncio.gather(*(page.answered for page in self.pages))
+                await asyncio.gather(*(page.task for page in self.pages))
             finally:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
                 self.reading.close()
 
-        asyncio.run(play())
+        asyncio.run(run_scenario())
 
 
 @pytest.fixture
@@ -108,27 +108,27 @@ def test_many_pages_cost_no_more_reading_than_one(scene: Scene, monkeypatch: pyt
     monkeypatch.setattr(live_module, "get_detail", lambda *args: details.append(1) or get_detail(*args))
     run = scene.start_run("a")
 
-    @scene.play
-    async def story() -> None:
+    @scene.run_scenario
+    async def scenario() -> None:
         pages = [scene.open_page("a") for _ in range(30)]
         for page in pages:
-            await page.has(b'"last":1}')
+            await page.wait_for(b'"last":1}')
         while "a" not in scene.live._watched:
             await asyncio.sleep(0.01)
         details.clear()
         run.report({"loss": 0.5})
         for page in pages:
-            await page.has(b'"last":2}')
+            await page.wait_for(b'"last":2}')
         assert len(details) == 1
 
 
 def test_nothing_is_read_while_nobody_looks(scene: Scene) -> None:
-    @scene.play
-    async def story() -> None:
+    @scene.run_scenario
+    async def scenario() -> None:
         page = scene.open_page()
-        await page.has(b"event: runs")
+        await page.wait_for(b"event: runs")
         page.gone.set()
-        await page.answered
+        await page.task
         scene.listing.calls["under way"] += 1
         while scene.listing.calls:
             scene.listing.calls.clear()
@@ -138,16 +138,16 @@ def test_nothing_is_read_while_nobody_looks(scene: Scene) -> None:
 def test_a_slow_page_is_sent_what_holds_and_not_all_that_happened(scene: Scene) -> None:
     run = scene.start_run("a")
 
-    @scene.play
-    async def story() -> None:
+    @scene.run_scenario
+    async def scenario() -> None:
         slow, quick = scene.open_page("a"), scene.open_page("a")
-        await slow.has(b'"last":1}')
+        await slow.wait_for(b'"last":1}')
         slow.reads.clear()
         for last in range(2, 6):
             run.report({"loss": 1.0})
-            await quick.has(b'"last":%d}' % last)
+            await quick.wait_for(b'"last":%d}' % last)
         slow.reads.set()
-        await slow.has(b'"last":5}')
+        await slow.wait_for(b'"last":5}')
         # At most the one that was being sent when it stopped reading lies in between.
         assert slow.sent.count(b"event: points") <= 3 < quick.sent.count(b"event: points")
 
@@ -156,47 +156,47 @@ def test_a_page_that_does_not_read_is_let_go(scene: Scene, monkeypatch: pytest.M
     monkeypatch.setattr(live_module, "SEND_TIMEOUT_S", 0.2)
     run = scene.start_run("a")
 
-    @scene.play
-    async def story() -> None:
+    @scene.run_scenario
+    async def scenario() -> None:
         page = scene.open_page("a")
-        await page.has(b'"last":1}')
+        await page.wait_for(b'"last":1}')
         page.reads.clear()
         run.report({"loss": 1.0})
-        await page.answered
+        await page.task
 
 
 def test_a_page_without_news_is_sent_a_sign_of_life(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "KEEPALIVE_S", 0.1)
 
-    @scene.play
-    async def story() -> None:
-        await scene.open_page().has(b"\n\n: still here\n\n", times=2)
+    @scene.run_scenario
+    async def scenario() -> None:
+        await scene.open_page().wait_for(b"\n\n: still here\n\n", times=2)
 
 
 def test_what_was_read_for_another_question_reaches_the_page_all_the_same(scene: Scene) -> None:
     run = scene.start_run("a")
 
-    @scene.play
-    async def story() -> None:
+    @scene.run_scenario
+    async def scenario() -> None:
         page = scene.open_page("a")
-        await page.has(b'"last":1}')
+        await page.wait_for(b'"last":1}')
         run.report({"loss": 0.7})
-        await page.has(b'"last":2}')
+        await page.wait_for(b'"last":2}')
         # A question for an unknown run makes the listing look again, also where what there is is not old.
         scene.reading._stale_at = time.monotonic() + 2.0
         run.report({"loss": 0.5})
         with pytest.raises(RequestRefusedError):
             await scene.reading.query(lambda listing: get_detail(listing, "nothing"))
-        await page.has(b'"last":3}')
+        await page.wait_for(b'"last":3}')
 
 
 def test_the_number_of_open_pages_is_limited(scene: Scene) -> None:
-    @scene.play
-    async def story() -> None:
+    @scene.run_scenario
+    async def scenario() -> None:
         for page in [scene.open_page() for _ in range(MAX_FOLLOWERS)]:
-            await page.has(b"event: runs")
+            await page.wait_for(b"event: runs")
         with pytest.raises(RequestRefusedError, match="64 pages"):
-            await Page(scene.live, None).answered
+            await Page(scene.live, None).task
 
 
 def test_a_failure_to_read_is_logged_once_and_tried_again(
@@ -205,17 +205,17 @@ def test_a_failure_to_read_is_logged_once_and_tried_again(
     monkeypatch.setattr(live_module, "MAX_PAUSE_S", 0.05)
     run = scene.start_run("a")
 
-    @scene.play
-    async def story() -> None:
+    @scene.run_scenario
+    async def scenario() -> None:
         page = scene.open_page("a")
-        await page.has(b'"last":1}')
+        await page.wait_for(b'"last":1}')
         scene.listing.fails = True
         scene.listing.calls.clear()
         while scene.listing.calls["refresh"] < 3:
             await asyncio.sleep(0.01)
         scene.listing.fails = False
         run.report({"loss": 1.0})
-        await page.has(b'"last":2}')
+        await page.wait_for(b'"last":2}')
 
     assert [record.levelno for record in caplog.records if record.name == "paceline"] == [logging.ERROR]
 
@@ -232,12 +232,12 @@ def test_a_page_asks_less_often_for_plots_that_cost_much(scene: Scene, monkeypat
     monkeypatch.setattr(live_module, "compute_pause_s", lambda cost_s, share: 600.0 if cost_s else MIN_PAUSE_S)
     run = scene.start_run("a")
 
-    @scene.play
-    async def story() -> None:
+    @scene.run_scenario
+    async def scenario() -> None:
         scene.live.record_points_cost("a", 1000.0)
         page = scene.open_page("a")
-        await page.has(b'"last":1}')
+        await page.wait_for(b'"last":1}')
         run.report({"loss": 0.5})
         # The run itself is sent; of its points, nothing before the pause is over.
-        await page.has(b'"num_reports":2', times=2)
+        await page.wait_for(b'"num_reports":2', times=2)
         assert page.sent.count(b"event: points") == 1

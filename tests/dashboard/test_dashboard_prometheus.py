@@ -21,15 +21,15 @@ def summary(id: str = "a", metrics: dict[str, Value] | None = None) -> Summary:
     return Summary(id=id, name=id, metrics=metrics or {}, **fixed)
 
 
-def samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
-    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+def parse_samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
+    samples: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            found.setdefault(sample.name, []).append((sample.labels, sample.value))
-    return found
+            samples.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return samples
 
 
-def test_a_run_is_told() -> None:
+def test_a_run_is_exported() -> None:
     kept = {"name": "c", "seq": 1, "attempt": 1, "path": "c", "num_bytes": 1, "status": "COMMITTED", "kept": True}
     worker = Worker(rank=3, state="running", cpu=1.5, rss_bytes=100, gpus=(ShownGpu(0, 5, 10, 0.5),))
     detail = Detail(
@@ -39,38 +39,40 @@ def test_a_run_is_told() -> None:
         attempts=(Attempt(number=2, began_at=1.0, size=1, workers=(worker,)),),
     )
     metrics = {"loss": 0.5, "best": True, "word": "x", "bad": "nan"}
-    found = samples(format_families([summary(metrics=metrics)], {"a": detail}, 100.0))
-    one = {"run": "a"}
-    assert found["paceline_run_info"] == [({**one, "name": "a", "kind": "run", "state": "running", "search": ""}, 1.0)]
-    states = {labels["state"]: value for labels, value in found["paceline_run_state"]}
+    samples = parse_samples(format_families([summary(metrics=metrics)], {"a": detail}, 100.0))
+    labels = {"run": "a"}
+    assert samples["paceline_run_info"] == [
+        ({**labels, "name": "a", "kind": "run", "state": "running", "search": ""}, 1.0)
+    ]
+    states = {each["state"]: value for each, value in samples["paceline_run_state"]}
     assert (states.pop("running"), set(states.values())) == (1.0, {0.0})
-    assert found["paceline_run_reports_total"] == [(one, 7.0)]
-    assert found["paceline_run_steps_per_second"] == [(one, 2.5)]
-    assert found["paceline_run_attempt"] == [(one, 2.0)]
-    assert found["paceline_run_failures_total"] == [(one, 1.0)]
-    assert found["paceline_run_checkpoints"] == [(one, 3.0)]
-    assert found["paceline_run_last_checkpoint_age_seconds"] == [(one, 10.0)]
-    assert found["paceline_worker_cpu_cores"] == [({**one, "rank": "3"}, 1.5)]
-    assert found["paceline_worker_memory_bytes"] == [({**one, "rank": "3"}, 100.0)]
-    assert found["paceline_worker_gpu_memory_bytes"] == [({**one, "rank": "3", "gpu": "0"}, 5.0)]
-    assert found["paceline_worker_gpu_busy_ratio"] == [({**one, "rank": "3", "gpu": "0"}, 0.5)]
-    assert ({**one, "where": "data"}, 4.0) in found["paceline_run_time_seconds"]
-    metrics = {labels["name"]: value for labels, value in found["paceline_metric"]}
+    assert samples["paceline_run_reports_total"] == [(labels, 7.0)]
+    assert samples["paceline_run_steps_per_second"] == [(labels, 2.5)]
+    assert samples["paceline_run_attempt"] == [(labels, 2.0)]
+    assert samples["paceline_run_failures_total"] == [(labels, 1.0)]
+    assert samples["paceline_run_checkpoints"] == [(labels, 3.0)]
+    assert samples["paceline_run_last_checkpoint_age_seconds"] == [(labels, 10.0)]
+    assert samples["paceline_worker_cpu_cores"] == [({**labels, "rank": "3"}, 1.5)]
+    assert samples["paceline_worker_memory_bytes"] == [({**labels, "rank": "3"}, 100.0)]
+    assert samples["paceline_worker_gpu_memory_bytes"] == [({**labels, "rank": "3", "gpu": "0"}, 5.0)]
+    assert samples["paceline_worker_gpu_busy_ratio"] == [({**labels, "rank": "3", "gpu": "0"}, 0.5)]
+    assert ({**labels, "where": "data"}, 4.0) in samples["paceline_run_time_seconds"]
+    metrics = {each["name"]: value for each, value in samples["paceline_metric"]}
     assert (metrics["loss"], metrics["best"], "word" in metrics) == (0.5, 1.0, False)
     assert math.isnan(metrics["bad"])
-    assert "paceline_run_progress_ratio" not in found
+    assert "paceline_run_progress_ratio" not in samples
 
 
 @settings(deadline=None)
 @given(st.dictionaries(NAMES, st.dictionaries(NAMES, VALUES, max_size=4), max_size=4))
-def test_any_name_and_value_comes_through(runs: dict[str, dict[str, Value]]) -> None:
-    found = samples(format_families([summary(run, metrics) for run, metrics in runs.items()], {}, 0.0))
-    told = {(labels["run"], labels["name"]): float(value) for labels, value in found.get("paceline_metric", [])}
+def test_any_name_and_value_is_exported(runs: dict[str, dict[str, Value]]) -> None:
+    samples = parse_samples(format_families([summary(run, metrics) for run, metrics in runs.items()], {}, 0.0))
+    text = {(labels["run"], labels["name"]): float(value) for labels, value in samples.get("paceline_metric", [])}
     expected = {
         (run, name): float(number)
         for run, metrics in runs.items()
         for name, value in metrics.items()
         if (number := to_number(value)) is not None
     }
-    assert told.keys() == expected.keys()
-    assert all(told[key] == value or (math.isnan(value) and math.isnan(told[key])) for key, value in expected.items())
+    assert text.keys() == expected.keys()
+    assert all(text[key] == value or (math.isnan(value) and math.isnan(text[key])) for key, value in expected.items())

@@ -15,8 +15,8 @@ import httpx
 import msgspec
 import psutil
 import pytest
+from dashboard_server import TOKEN, Dashboard, Run, dashboard, events, training
 from prometheus_client.parser import text_string_to_metric_families
-from served import TOKEN, Dashboard, Run, dashboard, events, training
 
 from paceline._dashboard import serve
 from paceline._dashboard.files import iter_file_chunks, open_run_file
@@ -36,7 +36,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
     """A dashboard of two runs that have ended: `plain`, which lists files of others, and one with hostile names."""
     top = tmp_path_factory.mktemp("dashboard")
     root = top / "runs"
@@ -62,20 +62,20 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
         assert found.errors.read_text() == "", "the terminal of the dashboard stays quiet"
 
 
-def test_without_the_token_there_is_nothing(served: Dashboard) -> None:
+def test_without_the_token_there_is_nothing(server: Dashboard) -> None:
     paths = ["/", "/app.js", "/api/runs", "/api/events", "/metrics", "/nothing", "/api/file?run=plain&path=x"]
     for token in (None, "wrong", TOKEN[:-1]):
-        client = served.client(token)
+        client = server.client(token)
         for path in paths:
             answer = client.get(path)
             assert (answer.status_code, "plain" in answer.text) == (401, False), path
         assert client.post("/api/stop?run=plain", json={}, headers={"X-Paceline": "1"}).status_code == 401
-    assert "text/html" in served.client(None).get("/").headers["content-type"]
+    assert "text/html" in server.client(None).get("/").headers["content-type"]
 
 
-def test_the_printed_address_opens_the_page(served: Dashboard) -> None:
-    client = served.client(None)
-    answer = client.get(served.url)
+def test_the_printed_address_opens_the_page(server: Dashboard) -> None:
+    client = server.client(None)
+    answer = client.get(server.url)
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
     page = client.get("/")
     assert page.status_code == 200
@@ -87,8 +87,8 @@ def test_the_printed_address_opens_the_page(served: Dashboard) -> None:
         assert client.get(path).status_code in (307, 404), path
 
 
-def test_nothing_can_be_asked_of_a_run_without_the_flag_or_by_another_page(served: Dashboard) -> None:
-    client = served.client()
+def test_nothing_can_be_asked_of_a_run_without_the_flag_or_by_another_page(server: Dashboard) -> None:
+    client = server.client()
     for what in ("stop", "stacks", "profile"):
         answer = client.post(f"/api/{what}?run=plain", json={}, headers={"X-Paceline": "1"})
         assert (answer.status_code, "--allow-control" in answer.json()["error"]) == (403, True)
@@ -97,8 +97,8 @@ def test_nothing_can_be_asked_of_a_run_without_the_flag_or_by_another_page(serve
     assert "access-control-allow-origin" not in client.get("/api/runs").headers
 
 
-def test_runs_metrics_and_use_are_answered_also_for_prometheus(served: Dashboard) -> None:
-    client = served.client()
+def test_runs_metrics_and_use_are_answered_also_for_prometheus(server: Dashboard) -> None:
+    client = server.client()
     found = {run["id"]: run for run in client.get("/api/runs").json()["runs"]}
     assert (found["plain"]["state"], found["plain"]["num_reports"]) == ("complete", 100)
     detail = client.get("/api/run", params={"run": "plain"}).json()
@@ -118,19 +118,19 @@ def test_runs_metrics_and_use_are_answered_also_for_prometheus(served: Dashboard
         assert answer.content == as_it_is.content
 
 
-def test_all_rows_come_as_csv_and_no_cell_is_a_formula(served: Dashboard) -> None:
-    text = served.client().get("/api/metrics.csv", params={"run": "plain"}).text
+def test_all_rows_come_as_csv_and_no_cell_is_a_formula(server: Dashboard) -> None:
+    text = server.client().get("/api/metrics.csv", params={"run": "plain"}).text
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [int(row["step"]) for row in rows] == list(range(1, 101))
     assert [float(row["loss"]) for row in rows] == [1 / (step + 1) for step in range(100)]
     params = {"run": HOSTILE_RUN, "name": [FORMULA, "text", "nan", HOSTILE]}
-    header, row = csv.reader(io.StringIO(served.client().get("/api/metrics.csv", params=params).text))
+    header, row = csv.reader(io.StringIO(server.client().get("/api/metrics.csv", params=params).text))
     assert header[3:] == [f"'{FORMULA}", "text", "nan", HOSTILE]
     assert row[3:] == ["2.0", f"'{FORMULA}", "nan", "1.0"]
 
 
-def test_logs_are_paged_and_searched(served: Dashboard) -> None:
-    client, params = served.client(), {"run": "plain", "attempt": 1, "rank": 0, "limit": 10}
+def test_logs_are_paged_and_searched(server: Dashboard) -> None:
+    client, params = server.client(), {"run": "plain", "attempt": 1, "rank": 0, "limit": 10}
     last = client.get("/api/logs", params=params).json()
     assert [line["text"] for line in last["lines"]] == [f"line {n}" for n in range(990, 1000)]
     before = client.get("/api/logs", params={**params, "before": last["before"]}).json()
@@ -140,20 +140,20 @@ def test_logs_are_paged_and_searched(served: Dashboard) -> None:
     assert client.get("/api/logs", params={**params, "rank": 7}).status_code == 404
 
 
-def test_a_flame_graph_is_shown_in_a_sandbox_and_other_files_are_saved(served: Dashboard) -> None:
-    flame = served.client().get("/api/file", params={"run": "plain", "path": "profiles/flame.html"})
+def test_a_flame_graph_is_shown_in_a_sandbox_and_other_files_are_saved(server: Dashboard) -> None:
+    flame = server.client().get("/api/file", params={"run": "plain", "path": "profiles/flame.html"})
     assert flame.text == "<script>1</script>"
     policy = flame.headers["content-security-policy"]
     assert policy.startswith("sandbox allow-scripts;")
     assert "allow-same-origin" not in policy
     assert "default-src 'none'" in policy
-    trace = served.client().get("/api/file", params={"run": "plain", "path": "profiles/trace.json"})
+    trace = server.client().get("/api/file", params={"run": "plain", "path": "profiles/trace.json"})
     assert trace.headers["content-disposition"] == 'attachment; filename="trace.json"'
     assert trace.headers["content-type"] == "application/octet-stream"
 
 
-def test_no_other_file_or_folder_is_handed_out(served: Dashboard) -> None:
-    client, secret = served.client(), str(served.errors.parent / "secret.txt")
+def test_no_other_file_or_folder_is_handed_out(server: Dashboard) -> None:
+    client, secret = server.client(), str(server.errors.parent / "secret.txt")
     paths = ["../../secret.txt", "..%2f..%2fsecret.txt", secret, "link.txt", "linked/secret.txt", "not-listed.txt"]
     for path in (*paths, "..", "", "profiles", "./profiles/flame.html", "journal.jsonl", "\0", "gone.txt"):
         answer = client.get("/api/file", params={"run": "plain", "path": path})
@@ -176,8 +176,8 @@ def test_no_other_file_or_folder_is_handed_out(served: Dashboard) -> None:
     ],
     ids=["no run", "no number", "both directions", "too long", "no such question"],
 )
-def test_a_wrong_question_is_refused_with_an_error(served: Dashboard, path: str, status: int) -> None:
-    client = served.client()
+def test_a_wrong_question_is_refused_with_an_error(server: Dashboard, path: str, status: int) -> None:
+    client = server.client()
     answer = client.get(path)
     assert (answer.status_code, bool(answer.json()["error"])) == (status, True)
     assert client.post("/api/runs", json={}, headers={"X-Paceline": "1"}).status_code == 405
@@ -190,8 +190,8 @@ def read_data(page: str) -> dict[str, Any]:
     return found
 
 
-def test_a_report_is_one_file_that_needs_no_other(served: Dashboard) -> None:
-    page = served.client().get("/api/report", params={"run": "plain"}).text
+def test_a_report_is_one_file_that_needs_no_other(server: Dashboard) -> None:
+    page = server.client().get("/api/report", params={"run": "plain"}).text
     outside_data = re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.DOTALL)
     markup = re.sub(r"<(script|style)\b[^>]*>.*?</\1>", "", outside_data, flags=re.DOTALL)
     assert not re.findall(r"""(?:src|href|action|url)\s*=(?!"data:)""", markup)
@@ -208,8 +208,8 @@ def test_a_report_is_one_file_that_needs_no_other(served: Dashboard) -> None:
     assert values["cut"] == ["of each log, the last 300 lines"]
 
 
-def test_a_script_in_a_name_stays_text_in_a_report(served: Dashboard) -> None:
-    page = served.client().get("/api/report", params={"run": HOSTILE_RUN}).text
+def test_a_script_in_a_name_stays_text_in_a_report(server: Dashboard) -> None:
+    page = server.client().get("/api/report", params={"run": HOSTILE_RUN}).text
     assert page.count("<script") == page.count("</script>") == 2
     assert "<title>&lt;" in page
     values = read_data(page)
@@ -220,9 +220,9 @@ def test_a_script_in_a_name_stays_text_in_a_report(served: Dashboard) -> None:
 def test_a_page_sees_a_live_run_appear_grow_and_end(tmp_path: Path) -> None:
     root, end = tmp_path / "runs", tmp_path / "end"
     root.mkdir()
-    with dashboard(root, tmp_path) as served:
-        client = served.client()
-        with events(client) as all_runs, events(served.client(), "live") as one:
+    with dashboard(root, tmp_path) as server:
+        client = server.client()
+        with events(client) as all_runs, events(server.client(), "live") as one:
             assert all_runs.next("runs") == {"runs": [], "gone": []}
             states = set()
 
@@ -244,7 +244,7 @@ def test_a_page_sees_a_live_run_appear_grow_and_end(tmp_path: Path) -> None:
             assert all_runs.next("runs", lambda data: data["runs"][0]["state"] == "complete")
             ended = one.next("run", lambda detail: detail["summary"]["state"] == "complete")
             # A page that comes back is sent everything.
-            with events(served.client(), "live") as again:
+            with events(server.client(), "live") as again:
                 assert again.next("runs")["runs"][0]["state"] == "complete"
                 assert again.next("run") == ended
                 assert again.next("points")["last"] == ended["summary"]["num_reports"]
@@ -252,18 +252,18 @@ def test_a_page_sees_a_live_run_appear_grow_and_end(tmp_path: Path) -> None:
 
 def test_pages_come_and_go_a_run_is_removed_and_ctrl_c_ends_the_server(tmp_path: Path) -> None:
     run = Run(tmp_path / "runs" / "a").report({"loss": 1.0}).end()
-    with dashboard(tmp_path / "runs", tmp_path) as served:
+    with dashboard(tmp_path / "runs", tmp_path) as server:
         # More pages than may be open at once, one after the other.
         for _ in range(80):
-            with events(served.client()) as heard:
-                heard.next("runs")
-        with events(served.client(), "a") as one, events(served.client()) as other:
+            with events(server.client()) as stream:
+                stream.next("runs")
+        with events(server.client(), "a") as one, events(server.client()) as other:
             one.next("run")
             assert [run["id"] for run in other.next("runs")["runs"]] == ["a"]
             (run.root / "journal.jsonl").unlink()
             assert other.next("runs", lambda data: bool(data["gone"])) == {"runs": [], "gone": ["a"]}
-            assert served.interrupt() == 0
-        assert served.errors.read_text() == ""
+            assert server.interrupt() == 0
+        assert server.errors.read_text() == ""
 
 
 STUCK = """
@@ -275,23 +275,23 @@ Listing.refresh = lambda self: time.sleep(600)
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_server_while_storage_does_not_answer(tmp_path: Path) -> None:
-    with dashboard(tmp_path, tmp_path, fault=STUCK) as served:
-        assert served.client().get("/api/about").status_code == 200
+    with dashboard(tmp_path, tmp_path, fault=STUCK) as server:
+        assert server.client().get("/api/about").status_code == 200
         with pytest.raises(httpx.ReadTimeout):
-            served.client().get("/api/runs", timeout=0.2)
-        assert served.interrupt() == 0
+            server.client().get("/api/runs", timeout=0.2)
+        assert server.interrupt() == 0
 
 
 def test_a_killed_server_leaves_nothing(tmp_path: Path) -> None:
     Run(tmp_path / "runs" / "a").report({"loss": 1.0}).end()
     before = sorted((tmp_path / "runs").rglob("*"))
-    with dashboard(tmp_path / "runs", tmp_path) as served:
-        with events(served.client(), "a") as heard:
-            heard.next("run")
-            family = [psutil.Process(served.process.pid), *psutil.Process(served.process.pid).children(recursive=True)]
-            os.kill(served.process.pid, signal.SIGKILL)
+    with dashboard(tmp_path / "runs", tmp_path) as server:
+        with events(server.client(), "a") as stream:
+            stream.next("run")
+            family = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children(recursive=True)]
+            os.kill(server.process.pid, signal.SIGKILL)
             assert still_running(family) == []
-        with socket.create_server(("127.0.0.1", served.port)):
+        with socket.create_server(("127.0.0.1", server.port)):
             pass
     assert sorted((tmp_path / "runs").rglob("*")) == before
 
@@ -301,8 +301,8 @@ def test_a_run_in_a_store_is_shown_like_any_other(s3_environment: Server, tmp_pa
     root = f"s3://{BUCKET}/dashboard"
     home, run = RunLocation.from_path(f"{root}/live"), Run(tmp_path / "live").report({"loss": 1.0}).end()
     JournalUploader(home.open_store(), run.journal).upload_new()
-    with dashboard(root, tmp_path) as served:
-        client = served.client()
+    with dashboard(root, tmp_path) as server:
+        client = server.client()
         (found,) = client.get("/api/runs").json()["runs"]
         assert (found["id"], found["state"]) == ("live", "complete")
         assert client.get("/api/file", params={"run": "live", "path": "journal.jsonl"}).status_code == 404
@@ -316,8 +316,8 @@ def test_a_run_in_a_store_is_shown_like_any_other(s3_environment: Server, tmp_pa
 
 def test_a_search_is_shown_with_its_trials(tmp_path: Path) -> None:
     release = max(path.parent for path in GOLDEN.glob("*/search"))
-    with dashboard(release, tmp_path) as served:
-        client = served.client()
+    with dashboard(release, tmp_path) as server:
+        client = server.client()
         runs = {run["id"]: run for run in client.get("/api/runs").json()["runs"]}
         trials = {id for id, run in runs.items() if run["kind"] == "trial" and run["search"] == "search"}
         assert (runs["search"]["kind"], len(trials)) == ("search", 3)
@@ -329,9 +329,9 @@ def test_a_search_is_shown_with_its_trials(tmp_path: Path) -> None:
         assert client.get("/api/run", params={"run": "search"}).json()["summary"] == runs["search"]
         assert client.get("/api/metrics", params={"run": "search"}).status_code == 404
         assert client.get("/api/search", params={"run": min(trials)}).status_code == 404
-        with events(client, "search") as heard:
-            assert heard.next("run")["summary"]["kind"] == "search"
-            assert heard.next("points") == {"last": 3}
+        with events(client, "search") as stream:
+            assert stream.next("run")["summary"]["kind"] == "search"
+            assert stream.next("points") == {"last": 3}
         assert read_data(client.get("/api/report", params={"run": "search"}).text)["search"] == search
 
 
@@ -344,16 +344,16 @@ Listing.refresh = refresh
 
 
 def test_a_server_for_other_machines_warns_and_its_bugs_are_not_sent_to_the_page(tmp_path: Path) -> None:
-    with dashboard(tmp_path, tmp_path, host="0.0.0.0", fault=BROKEN) as served:
-        assert served.url.startswith("http://127.0.0.1:")
-        assert "warning: 0.0.0.0 can be reached from other machines" in served.errors.read_text()
-        assert served.client().get("/api/about", headers={"Host": "evil.example"}).status_code == 421
-        assert served.client().get("/api/about", headers={"Host": "10.1.2.3:1"}).status_code == 200
-        answer = served.client().get("/api/runs")
+    with dashboard(tmp_path, tmp_path, host="0.0.0.0", fault=BROKEN) as server:
+        assert server.url.startswith("http://127.0.0.1:")
+        assert "warning: 0.0.0.0 can be reached from other machines" in server.errors.read_text()
+        assert server.client().get("/api/about", headers={"Host": "evil.example"}).status_code == 421
+        assert server.client().get("/api/about", headers={"Host": "10.1.2.3:1"}).status_code == 200
+        answer = server.client().get("/api/runs")
         assert answer.status_code == 500
-        assert answer.json() == {"error": "this could not be answered; the terminal of the dashboard has the reason"}
+        assert answer.json() == {"error": "internal error; see the terminal of the dashboard"}
         assert answer.headers["x-content-type-options"] == "nosniff"
-        assert "RuntimeError: a secret of ours" in served.errors.read_text()
+        assert "RuntimeError: a secret of ours" in server.errors.read_text()
 
 
 MISSING = """
@@ -388,5 +388,5 @@ def test_a_port_that_is_in_use_is_named_and_the_default_one_gives_way(monkeypatc
 
 @pytest.mark.parametrize("token", ["short", "a b" * 10, "\u00fcber" * 6])
 def test_a_token_that_no_address_can_have_is_refused(token: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="a token has at least 16 characters"):
+    with pytest.raises(ValueError, match="token must have at least 16 characters"):
         serve.serve(str(tmp_path), token=token, open_browser=False)

@@ -7,7 +7,7 @@ from typing import Any
 from paceline.data.block import Block, Schema
 from paceline.data.dataset import Dataset
 from paceline.data.expressions import Expr, evaluate_column
-from paceline.data.plan import Read
+from paceline.data.planning.plan import Read
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -5,9 +5,8 @@ from typing import Any
 import cloudpickle
 
 from paceline.data.block import Block
-from paceline.data.exec.inline_executor import InlineExecutor
-from paceline.data.exec.pipeline import Pipeline, lower_plan
-from paceline.data.optimizer import optimize_plan
+from paceline.data.exec.pipeline import InlineExecutor, Pipeline, lower_plan
+from paceline.data.planning.optimizer import optimize_plan
 
 
 def pipeline(dataset: Any, epoch: int = 0, optimize: bool = False) -> Pipeline:

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.data.barriers import PreparedSource
 from paceline.data.block import Block
 from paceline.data.dataset import Dataset
-from paceline.data.plan import Read
+from paceline.data.planning.barriers import PreparedSource
+from paceline.data.planning.plan import Read
 
 
 @dataclass(frozen=True)

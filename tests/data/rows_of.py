@@ -9,14 +9,13 @@ import pandas as pd
 from hypothesis import strategies as st
 from listed import ListedUnit
 
-from paceline.data.barriers import PreparedSource
 from paceline.data.block import Block
 from paceline.data.context import DataContext
 from paceline.data.exec.exchange import resolve_barrier
-from paceline.data.exec.inline_executor import InlineExecutor
-from paceline.data.exec.pipeline import Executor, Pipeline, lower_plan
-from paceline.data.plan import PlanNode, Read
-from paceline.data.sharding import RowDelivery
+from paceline.data.exec.pipeline import Executor, InlineExecutor, Pipeline, lower_plan
+from paceline.data.order.sharding import RowDelivery
+from paceline.data.planning.barriers import PreparedSource
+from paceline.data.planning.plan import PlanNode, Read
 
 
 def reading(blocks: Sequence[Block | Sequence[Block]], *, counted: bool = True) -> PlanNode:

@@ -14,14 +14,12 @@ from rows_of import Table, reading, rows, tables
 
 from paceline.data import aggregate as agg
 from paceline.data.aggregate import AggregateFn, Count, Max, Mean, Min, Quantile, Std, Sum, Unique
-from paceline.data.barriers import GroupBy, GroupRows
 from paceline.data.block import Block
 from paceline.data.exec.exchange import resolve_barrier
-from paceline.data.exec.inline_executor import InlineExecutor
-from paceline.data.exec.pipeline import lower_plan
+from paceline.data.exec.pipeline import InlineExecutor, lower_plan
 from paceline.data.grouped_data import GroupedData, MapGroups
-from paceline.data.plan import Map, PlanNode
-from paceline.data.transform import PoolSpec, Transform, TransformScope
+from paceline.data.planning.barriers import GroupBy, GroupRows
+from paceline.data.planning.plan import Map, PlanNode, PoolSpec, Transform, TransformScope
 
 KEYS = st.lists(st.sampled_from(["i", "f", "s"]), min_size=1, max_size=2, unique=True)
 
@@ -158,15 +156,15 @@ def test_a_block_is_accumulated_as_a_table_and_the_key_reaches_the_state() -> No
     [
         (
             lambda: whole(reading([Block({"x": ["a"]})]), Sum("x")),
-            r"sum\(x\): the column 'x' has no numbers, but string",
+            r"sum\(x\): the column 'x' must have numbers, got string",
         ),
-        (lambda: agg.check_aggregates([Sum("x"), Sum("x")]), r"two columns of the result are called 'sum\(x\)'"),
-        (lambda: agg.check_aggregates([Sum("x", alias_name="x")], ["x"]), "are called 'x'"),
-        (lambda: agg.check_aggregates(["sum"]), "it must be an AggregateFn"),
-        (lambda: agg.check_aggregates([]), "one aggregate or more"),
+        (lambda: agg.check_aggregates([Sum("x"), Sum("x")]), r"different names, got two of 'sum\(x\)'"),
+        (lambda: agg.check_aggregates([Sum("x", alias_name="x")], ["x"]), "got two of 'x'"),
+        (lambda: agg.check_aggregates(["sum"]), "an aggregate must be an AggregateFn"),
+        (lambda: agg.check_aggregates([]), "at least one aggregate"),
         (
             lambda: AggregateFn(init=lambda key: 0, merge=max, name="x"),
-            "exactly one of accumulate_row and accumulate_block",
+            "takes either accumulate_row or accumulate_block",
         ),
     ],
 )
@@ -234,5 +232,5 @@ def test_aggregates_are_named_as_in_ray_and_without_keys_all_rows_are_one_group(
     together = GroupedData(reading([Block({"x": np.arange(3)}), Block({"x": np.arange(4)})]), None)
     assert rows(together.sum("x")._plan) == [{"sum(x)": 9}]
     for key in (["k", "k"], [1]):
-        with pytest.raises(ValueError, match=r"groupby\(.*\): it must be the name of a column"):
+        with pytest.raises(ValueError, match="key must be the name of a column"):
             GroupedData(reading([]), key)

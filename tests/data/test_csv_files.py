@@ -97,19 +97,19 @@ PACKED = gzip.compress(b"n,s\n" + b"".join(b"%d,%d\n" % (row, hash(row / 7)) for
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"s,n\nx,1\ny,none\n", r"column 'n', .*invalid value 'none'"),
-        (b"n,s\n1,x,y\n", r"Expected 2 columns, got 3"),
-        (b"n,s\n1,\xff\xfe\n", r"column 's', .*UTF8"),
-        (b"n\n1\n", r"has no column 's'"),
-        (b"n,s,more\n1,x,y\n", r"has a column 'more'"),
-        (PACKED[: len(PACKED) // 2], "cannot be read as CSV"),
+        (b"s,n\nx,1\ny,none\n", r"b\.csv .*column 'n', .*invalid value 'none'"),
+        (b"n,s\n1,x,y\n", r"b\.csv .*Expected 2 columns, got 3"),
+        (b"n,s\n1,\xff\xfe\n", r"b\.csv .*column 's', .*UTF8"),
+        (b"n\n1\n", r"b\.csv lacks the column 's' of the first file"),
+        (b"n,s,more\n1,x,y\n", r"b\.csv has a column 'more' that the first file lacks"),
+        (PACKED[: len(PACKED) // 2], r"cannot read \S*b\.csv\.gz as CSV: "),
     ],
     ids=["value", "columns", "encoding", "missing", "more", "truncated"],
 )
 def test_a_later_file_that_does_not_fit_is_named_with_the_column(tmp_path: Path, content: bytes, said: str) -> None:
     (tmp_path / "a.csv").write_text("n,s\n1,x\n")
     (tmp_path / ("b.csv.gz" if content[:1] == b"\x1f" else "b.csv")).write_bytes(content)
-    with pytest.raises(ValueError, match=rf"b\.csv.* .*{said}"):
+    with pytest.raises(ValueError, match=said):
         rows_of(read_csv(tmp_path))
 
 
@@ -128,9 +128,9 @@ def test_a_value_that_does_not_fit_is_named_with_its_row_and_its_column_where_on
 
 def test_a_wrong_argument_or_header_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("n,n\n1,2\n")
-    with pytest.raises(ValueError, match=r"a\.csv has two columns called 'n'"):
+    with pytest.raises(ValueError, match=r"a\.csv has two columns named 'n'"):
         read_csv(tmp_path)
-    with pytest.raises(ValueError, match=r"parse_options=';' must be a pyarrow\.csv\.ParseOptions"):
+    with pytest.raises(ValueError, match=r"parse_options must be a pyarrow\.csv\.ParseOptions.*, got ';'"):
         read_csv(tmp_path, parse_options=";")
     with pytest.raises(TypeError, match=r"read_csv\(\) has no argument 'delimiter'; it has .*parse_options"):
         read_csv(tmp_path, delimiter=";")

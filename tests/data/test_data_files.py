@@ -19,7 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow import fs
 
-from paceline.data.files import InputFile, explain_read_errors, list_files
+from paceline.data.sources.files import InputFile, explain_read_errors, list_files
 
 
 @pytest.fixture
@@ -84,7 +84,9 @@ def test_extensions_leave_out_other_files_of_directories_but_not_one_that_is_nam
     assert names(tree / "a", file_extensions=["csv"]) == ["x.csv"]
     assert names(tree, file_extensions=[".CSV.gz"]) == ["a/y.csv.gz"]
     assert names(tree / "a/x.csv", file_extensions=["parquet"]) == ["x.csv"]
-    with pytest.raises(FileNotFoundError, match=r"no file that ends in .parquet, but 2 that do not, such as x.csv"):
+    with pytest.raises(
+        FileNotFoundError, match=r"no file ending in .parquet in the directory .*, only 2 others such as x.csv"
+    ):
         list_files(tree / "a", file_extensions=["parquet"])
 
 
@@ -111,10 +113,10 @@ def test_a_partition_is_a_number_where_all_its_values_are(tmp_path: Path, values
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("a/nowhere.csv", "nowhere.csv': there is no file or directory"),
-        ("*.parquet", "*.parquet finds no file"),
-        ("nowhere/*.csv", "nowhere/*.csv finds no file"),
-        ("empty", "empty has no file"),
+        ("a/nowhere.csv", "nowhere.csv': no file or directory"),
+        ("*.parquet", "no file matches the pattern"),
+        ("nowhere/*.csv", "no file matches the pattern"),
+        ("empty", "no file in the directory"),
     ],
 )
 def test_a_path_that_leads_nowhere_is_named(tree: Path, path: str, said: str) -> None:
@@ -125,7 +127,7 @@ def test_a_path_that_leads_nowhere_is_named(tree: Path, path: str, said: str) ->
 
 def test_missing_paths_are_left_out_where_that_is_asked_for_but_not_all_of_them(tree: Path) -> None:
     assert names([tree / "nowhere", tree / "a", f"{tree}/nor/*.csv"], ignore_missing_paths=True) == A
-    with pytest.raises(FileNotFoundError, match="none of them leads to a file"):
+    with pytest.raises(FileNotFoundError, match="no files found in "):
         list_files([tree / "nowhere", tree / "nor/here"], ignore_missing_paths=True)
     (tree / "a/dangling.csv").symlink_to(tree / "gone.csv")
     with pytest.raises(OSError, match=r"dangling\.csv"):
@@ -136,13 +138,13 @@ def test_missing_paths_are_left_out_where_that_is_asked_for_but_not_all_of_them(
     ("arguments", "said"),
     [
         ({"paths": []}, "at least one path"),
-        ({"paths": 3}, "paths=3 must be a path"),
-        ({"paths": "x", "filesystem": 3}, "filesystem=3 is neither"),
-        ({"paths": "x", "file_extensions": "csv"}, "file_extensions='csv' must be a list"),
-        ({"paths": "x", "partitioning": "dir"}, "partitioning='dir' must be 'hive' or None"),
-        ({"paths": "x", "ignore_missing_paths": 1}, "ignore_missing_paths=1 must be True or False"),
+        ({"paths": 3}, "paths must be a path"),
+        ({"paths": "x", "filesystem": 3}, "filesystem must be a filesystem of pyarrow or fsspec, got 3"),
+        ({"paths": "x", "file_extensions": "csv"}, "file_extensions must be a list"),
+        ({"paths": "x", "partitioning": "dir"}, "partitioning must be 'hive' or None, got 'dir'"),
+        ({"paths": "x", "ignore_missing_paths": 1}, "ignore_missing_paths must be True or False, got 1"),
         ({"paths": "nonsense://x/y"}, "nonsense"),
-        ({"paths": "s3://bucket/x?colour=blue"}, "paths='s3://bucket/x' has the option 'colour'"),
+        ({"paths": "s3://bucket/x?colour=blue"}, "unknown option 'colour' of paths 's3://bucket/x'"),
     ],
 )
 def test_a_wrong_argument_is_named(arguments: dict[str, Any], said: str) -> None:
@@ -189,7 +191,7 @@ def test_a_directory_that_fsspec_cannot_list_is_named_not_passed_over(tree: Path
                 raise PermissionError(13, "not for you", path)
             return super().ls(path, detail, **kwargs)
 
-    with pytest.raises(PermissionError, match=r"/a cannot be looked at"):
+    with pytest.raises(PermissionError, match=r"cannot access \S*/a: "):
         list_files(str(tree), filesystem=Closed())
 
 
@@ -213,14 +215,14 @@ def test_http_goes_through_fsspec(tree: Path) -> None:
 def test_what_goes_wrong_while_reading_is_said_with_the_file(tree: Path) -> None:
     (file,) = list_files(tree / "a/x.csv")
     os.remove(tree / "a/x.csv")
-    with pytest.raises(FileNotFoundError, match=r"a/x\.csv is gone"):
+    with pytest.raises(FileNotFoundError, match=r"a/x\.csv no longer exists"):
         file.read()
     with (
-        pytest.raises(ValueError, match=r"a/x\.csv cannot be read as a poem: it does not rhyme"),
+        pytest.raises(ValueError, match=r"cannot read \S*a/x\.csv as a poem: it does not rhyme"),
         explain_read_errors(file, "a poem"),
     ):
         raise ValueError("it does not rhyme")
-    with pytest.raises(PermissionError, match=r"a/x\.csv cannot be read"), explain_read_errors(file, "a poem"):
+    with pytest.raises(PermissionError, match=r"cannot read \S*a/x\.csv"), explain_read_errors(file, "a poem"):
         raise PermissionError(13, "no")
 
 
@@ -234,5 +236,5 @@ def test_packed_files_are_unpacked_and_a_truncated_one_is_named(tmp_path: Path, 
     assert isinstance(file, InputFile)
     assert file.read() == content
     path.write_bytes(path.read_bytes()[:2500])
-    with pytest.raises(OSError, match=rf"x\.txt\.{suffix} cannot be read"):
+    with pytest.raises(OSError, match=rf"cannot read \S*x\.txt\.{suffix}"):
         list_files(path)[0].read()

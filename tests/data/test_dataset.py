@@ -110,7 +110,7 @@ def test_rows_are_taken_shown_iterated_and_handed_to_pandas(capsys: pytest.Captu
 
 
 def test_more_rows_than_a_limit_allows_are_an_error() -> None:
-    with pytest.raises(ValueError, match=r"take_all\(limit=29\): the dataset has more rows than that"):
+    with pytest.raises(ValueError, match=r"take_all\(limit=29\): the dataset has more rows"):
         many().take_all(limit=29)
     with pytest.raises(ValueError, match=r"to_pandas\(limit=29\)"):
         many().to_pandas(limit=29)
@@ -172,7 +172,7 @@ def test_materialized_rows_are_computed_once() -> None:
     assert rows_of(kept, "x") == rows_of(kept, "x") == [number * 2 for number in range(30)]
     assert calls == [*range(30)]
     assert kept.num_blocks() >= 1
-    with pytest.raises(NotImplementedError, match=r"hint: materialize\(\).num_blocks\(\)"):
+    with pytest.raises(NotImplementedError, match=r"hint: use materialize\(\).num_blocks\(\)"):
         many().num_blocks()
 
 
@@ -205,9 +205,9 @@ def test_a_plan_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
         .select_columns(["a"])
         .limit(5)
     )
-    said = dataset.explain()
-    assert capsys.readouterr().out == said + "\n"
-    assert said.splitlines() == [
+    text = dataset.explain()
+    assert capsys.readouterr().out == text + "\n"
+    assert text.splitlines() == [
         "plan",
         "  limit(5)",
         "    select_columns(['a'])",
@@ -216,7 +216,7 @@ def test_a_plan_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
         "          filter((col('a') > 0))",
         "            listed",
         "",
-        "as it is run",
+        "optimized",
         "  select_columns(['a'])",
         "    limit(5)",
         "      map_batches(Model)",
@@ -225,12 +225,12 @@ def test_a_plan_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
         "            listed",
         "",
         "before random_shuffle(seed=1): 2 units",
-        "  read -> filter((col('a') > 0)), in the processes that read",
-        "before limit(5): as many units as random_shuffle(seed=1) gives",
-        "  read, in the processes that read",
-        "  map_batches(Model), in 1 to 2 processes of its own",
-        "after limit(5): as many units as it gives",
-        "  read -> select_columns(['a']), in the processes that read",
+        "  read -> filter((col('a') > 0)), in the reading processes",
+        "before limit(5): the units of random_shuffle(seed=1)",
+        "  read, in the reading processes",
+        "  map_batches(Model), in 1 to 2 dedicated processes",
+        "after limit(5): the units of limit(5)",
+        "  read -> select_columns(['a']), in the reading processes",
     ]
     assert READ == []
 

@@ -164,13 +164,13 @@ def test_a_value_alone_is_the_same_for_all_rows_and_an_expression_names_its_colu
 
 @pytest.mark.parametrize("text", ["a >", "f(a) > 1", "a ** 2", "a.b == 1", "a in b", ""])
 def test_what_is_no_expression_over_columns_is_refused_with_what_may_be_used(text: str) -> None:
-    with pytest.raises(ValueError, match="hint: names of columns, values, comparisons"):
+    with pytest.raises(ValueError, match="hint: use column names, values, comparisons"):
         parse_expression(text)
 
 
 @pytest.mark.parametrize("expr", [col("word") + 1, ~col("number"), col("number") & True])
 def test_what_cannot_be_computed_is_named(expr: Expr) -> None:
-    with pytest.raises(TypeError, match=r"cannot be computed: ") as raised:
+    with pytest.raises(TypeError, match="cannot compute ") as raised:
         evaluate_column(expr, Block({"word": ["a"], "number": [1]}))
     assert repr(expr) in str(raised.value)
     with pytest.raises(TypeError, match="join conditions with & and"):

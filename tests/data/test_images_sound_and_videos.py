@@ -104,18 +104,18 @@ def test_a_broken_image_is_named(pictures: Path, content: str) -> None:
     half = buffer.getvalue()[: len(buffer.getvalue()) // 2]
     broken = {"other": b"no image", "truncated": whole[:-40], "header only": whole[:20], "half a JPEG": half}
     (pictures / "3.png").write_bytes(broken[content])
-    with pytest.raises((ValueError, OSError), match=r"3\.png cannot be read"):
+    with pytest.raises((ValueError, OSError), match=r"cannot read \S*3\.png"):
         block(read_images(pictures))
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"size": (0, 5)}, r"size=\(0, 5\) must be"),
-        ({"mode": "rgb"}, "mode='rgb' is not one of Pillow's"),
-        ({"shuffle": "rows"}, "shuffle='rows' must be None, 'files'"),
-        ({"override_num_blocks": 0}, "override_num_blocks=0 must be"),
-        ({"partitioning": "dir"}, "partitioning='dir' must be"),
+        ({"size": (0, 5)}, r"size must be .* got \(0, 5\)"),
+        ({"mode": "rgb"}, "mode must be .* got 'rgb'"),
+        ({"shuffle": "rows"}, "shuffle must be 'files', a FileShuffleConfig or None, got 'rows'"),
+        ({"override_num_blocks": 0}, "override_num_blocks must be a positive integer or None, got 0"),
+        ({"partitioning": "dir"}, "partitioning must be 'hive' or None, got 'dir'"),
     ],
 )
 def test_bad_arguments_are_refused_at_once(pictures: Path, arguments: dict[str, Any], message: str) -> None:
@@ -160,7 +160,7 @@ def test_sound_of_several_lengths_and_formats_is_ragged(tmp_path: Path) -> None:
 def test_broken_sound_is_named(tmp_path: Path, content: bytes) -> None:
     soundfile.write(tmp_path / "a.wav", tone(440), RATE)
     (tmp_path / "b.wav").write_bytes(content)
-    with pytest.raises(ValueError, match=r"b\.wav cannot be read as sound"):
+    with pytest.raises(ValueError, match=r"cannot read \S*b\.wav as audio"):
         block(read_audio(tmp_path))
 
 
@@ -199,8 +199,8 @@ def test_broken_video_is_named(tmp_path: Path, content: str) -> None:
     whole, sound = (tmp_path / "a.mp4").read_bytes(), (tmp_path / "b.wav").read_bytes()
     broken = {"other": b"no video", "truncated": whole[: len(whole) // 2], "sound": sound}[content]
     (tmp_path / "b.mp4").write_bytes(broken)
-    said = "there is no video in it" if content == "sound" else "(after 0 frames: Invalid data|there is no video)"
-    with pytest.raises(ValueError, match=rf"b\.mp4 cannot be read as video: {said}"):
+    said = "it has no video stream" if content == "sound" else "(after 0 frames: Invalid data|it has no video stream)"
+    with pytest.raises(ValueError, match=rf"cannot read \S*b\.mp4 as video: {said}"):
         block(read_videos([tmp_path / "a.mp4", tmp_path / "b.mp4"]))
 
 

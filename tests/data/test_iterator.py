@@ -12,7 +12,7 @@ import pytest
 
 from numbered_rows import Rows
 from paceline.data.iterator import DataIterator
-from paceline.data.sharding import Cursor, WorkerShard
+from paceline.data.order.sharding import Cursor, WorkerShard
 
 
 def ids(batches):
@@ -129,24 +129,26 @@ def test_without_a_batch_size_it_is_256_or_the_share_of_the_global_one():
     everything = DataIterator(Rows([100]), WorkerShard(1, 4, "all"), global_batch_size=40)
     assert ids(everything.iter_batches())[0] == list(range(10))
     for batch_size in (40, None):
-        with pytest.raises(ValueError, match=r"batch_size=.* does not fit global_batch_size=40.*4 workers has 10"):
+        with pytest.raises(
+            ValueError, match=r"batch_size must be 10, the share of each of 4 workers in global_batch_size=40, got "
+        ):
             shard.iter_batches(batch_size=batch_size)
-    with pytest.raises(ValueError, match="global_batch_size=10 cannot be divided among 4 workers"):
+    with pytest.raises(ValueError, match="global_batch_size must be a multiple of the number of workers, 4, got 10"):
         DataIterator(Rows([1]), WorkerShard(0, 4, "equal"), global_batch_size=10)
-    with pytest.raises(ValueError, match="global_batch_size=0 is not a whole number of 1 or more"):
+    with pytest.raises(ValueError, match="global_batch_size must be a positive integer or None, got 0"):
         DataIterator(Rows([1]), global_batch_size=0)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch_size": 0}, "batch_size=0 is not a whole number of 1 or more, or None"),
-        ({"batch_size": True}, "batch_size=True is not a whole number"),
-        ({"prefetch_batches": -1}, "prefetch_batches=-1 is not a whole number of 0 or more"),
-        ({"batch_format": "arrow"}, "batch_format='arrow' is not one of 'default', 'numpy', 'pandas', 'pyarrow'"),
-        ({"drop_last": 1}, "drop_last=1 is not True or False"),
-        ({"local_shuffle_buffer_size": 0}, "local_shuffle_buffer_size=0 is not a whole number of 1 or more, or None"),
-        ({"_collate_fn": 3}, "_collate_fn=3 is not a function, or None"),
+        ({"batch_size": 0}, "batch_size must be a positive integer or None, got 0"),
+        ({"batch_size": True}, "batch_size must be a positive integer or None, got True"),
+        ({"prefetch_batches": -1}, "prefetch_batches must be a non-negative integer, got -1"),
+        ({"batch_format": "arrow"}, "batch_format must be 'default', 'numpy', 'pandas' or 'pyarrow', got 'arrow'"),
+        ({"drop_last": 1}, "drop_last must be True or False, got 1"),
+        ({"local_shuffle_buffer_size": 0}, "local_shuffle_buffer_size must be a positive integer or None, got 0"),
+        ({"_collate_fn": 3}, "_collate_fn must be a function or None, got 3"),
     ],
 )
 def test_a_wrong_argument_is_named_at_the_call(arguments, message):
@@ -160,15 +162,15 @@ def test_a_wrong_argument_is_named_at_the_call(arguments, message):
 def test_a_state_of_other_data_and_what_is_no_state_are_refused():
     state = DataIterator(Rows([4])).get_state()
     other = DataIterator(Rows([5]), name="train")
-    with pytest.raises(ValueError, match=r"other data than dataset 'train'[\s\S]*hint"):
+    with pytest.raises(ValueError, match=r"dataset 'train' has changed since[\s\S]*hint"):
         other.set_state(state)
-    with pytest.raises(ValueError, match="other data"):
+    with pytest.raises(ValueError, match="has changed since"):
         DataIterator(Rows([5]), cursor=Cursor(fingerprint="0"))
     del state["fingerprint"]
     other.set_state(state)
     ahead = {"row": 0, "leads": [[3, "x"]], "chunk": 2, "world": 2}
     for wrong, message in (({"row": -1}, "row"), ({"rows": 1}, "rows"), ([], "object"), ({"ahead": ahead}, "leads")):
-        with pytest.raises(ValueError, match=rf"no state that get_state\(\) gave[\s\S]*{message}"):
+        with pytest.raises(ValueError, match=rf"not from get_state\(\)[\s\S]*{message}"):
             other.set_state(wrong)
 
 

@@ -42,10 +42,13 @@ def test_arrays_have_the_types_the_device_and_the_sharding_that_are_given():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"dtypes": "floaty"}, "dtypes='floaty' is neither a type such as jax.numpy.float32 nor a dict"),
-        ({"dtypes": {"z": np.float32}}, "dtypes names the column 'z', but the columns are: 'x'"),
-        ({"device": "cpu"}, "device='cpu' is not one of jax.devices(), or None"),
-        ({"sharding": "x"}, "sharding='x' is not a jax.sharding.Sharding, or None"),
+        (
+            {"dtypes": "floaty"},
+            "dtypes must be a type such as jax.numpy.float32, or a dict from columns to types, got 'floaty'",
+        ),
+        ({"dtypes": {"z": np.float32}}, "dtypes has an unknown column 'z'; the columns are: 'x'"),
+        ({"device": "cpu"}, "device must be one of jax.devices() or None, got 'cpu'"),
+        ({"sharding": "x"}, "sharding must be a jax.sharding.Sharding or None, got 'x'"),
     ],
 )
 def test_a_wrong_argument_is_named_at_the_call(arguments, message):
@@ -56,7 +59,7 @@ def test_a_wrong_argument_is_named_at_the_call(arguments, message):
 
 def test_columns_and_places_that_cannot_be_are_refused():
     device = jax.devices()[0]
-    with pytest.raises(ValueError, match="device and sharding are both given"):
+    with pytest.raises(ValueError, match="device and sharding cannot be combined"):
         batches_of(lambda ids: {"x": ids}, device=device, sharding=jax.sharding.SingleDeviceSharding(device))
-    with pytest.raises(TypeError, match=r"column 'name' is of type object, of which JAX has no arrays[\s\S]*hint"):
+    with pytest.raises(TypeError, match=r"cannot convert the column 'name' of type object to a JAX array[\s\S]*hint"):
         batches_of(lambda ids: {"name": [f"{i}" for i in ids]})

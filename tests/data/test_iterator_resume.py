@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from numbered_rows import Rows
 from paceline.data.iterator import DataIterator
-from paceline.data.sharding import Cursor, WorkerShard, merge_cursors
+from paceline.data.order.sharding import Cursor, WorkerShard, merge_cursors
 
 WORKERS = range(1, 5)
 

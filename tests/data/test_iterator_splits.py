@@ -6,7 +6,7 @@ import pytest
 
 from numbered_rows import Rows
 from paceline.data.iterator import DataIterator
-from paceline.data.sharding import WorkerShard
+from paceline.data.order.sharding import WorkerShard
 
 SIZES = [*range(15), 20, 27, 33, 40]
 WORKERS = range(1, 5)

@@ -50,7 +50,7 @@ def test_lists_are_ragged_where_the_spec_says_so(lengths):
 
 
 def test_columns_that_cannot_be_tensors_or_are_not_there_are_named():
-    with pytest.raises(TypeError, match="column 'd' holds datetime64"):
+    with pytest.raises(TypeError, match="column 'd' of type datetime64"):
         list(iterator(lambda ids: {"d": ids.astype("datetime64[s]")}).iter_tf_batches())
-    with pytest.raises(ValueError, match="label_columns names the column 'z', but the columns are: 'x', 'y', 's'"):
+    with pytest.raises(ValueError, match="label_columns has an unknown column 'z'; the columns are: 'x', 'y', 's'"):
         iterator().to_tf("x", "z")

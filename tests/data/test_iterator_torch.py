@@ -77,10 +77,13 @@ def test_one_dtype_is_for_all_columns_and_a_dict_for_some():
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (lambda ids: {"name": [f"{i}" for i in ids]}, r"column 'name' holds values of type str[\s\S]*hint: drop it"),
-        (lambda ids: {"d": ids.astype("datetime64[s]")}, r"column 'd' holds datetime64\[s\], and torch has no dates"),
-        (lambda ids: {"l": [list(range(i)) for i in ids]}, r"column 'l' holds arrays of different shapes"),
-        (lambda ids: {"v": ids.astype(np.longdouble)}, r"column 'v' is of type \w+, of which torch has no tensors"),
+        (lambda ids: {"name": [f"{i}" for i in ids]}, r"column 'name' has values of type str[\s\S]*hint: drop it"),
+        (
+            lambda ids: {"d": ids.astype("datetime64[s]")},
+            r"column 'd' has datetime64\[s\] values, and torch has no dates",
+        ),
+        (lambda ids: {"l": [list(range(i)) for i in ids]}, r"column 'l' has arrays of different shapes"),
+        (lambda ids: {"v": ids.astype(np.longdouble)}, r"cannot convert the column 'v' of type \w+ to a tensor"),
     ],
 )
 def test_a_column_that_is_no_tensor_is_named(columns, message):
@@ -118,12 +121,12 @@ def test_tensors_go_to_the_device_that_is_given_or_that_of_the_worker(prefetch_b
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"device": "gpu0"}, "device='gpu0' is no device of torch"),
-        ({"dtypes": "float32"}, "dtypes='float32' is neither a torch.dtype nor a dict"),
-        ({"dtypes": {"z": torch.float32}}, "dtypes names the column 'z', but the columns are: 'x'"),
-        ({"dtypes": torch.float32, "collate_fn": len}, "dtypes and collate_fn are both given"),
-        ({"collate_fn": 3}, "collate_fn=3 is not a function, or None"),
-        ({"pin_memory": 1}, "pin_memory=1 is not True or False"),
+        ({"device": "gpu0"}, "a torch.device or None, got 'gpu0'"),
+        ({"dtypes": "float32"}, "dtypes must be a torch.dtype or a dict from columns to torch.dtypes, got 'float32'"),
+        ({"dtypes": {"z": torch.float32}}, "dtypes has an unknown column 'z'; the columns are: 'x'"),
+        ({"dtypes": torch.float32, "collate_fn": len}, "dtypes and collate_fn cannot be combined"),
+        ({"collate_fn": 3}, "collate_fn must be a function or None, got 3"),
+        ({"pin_memory": 1}, "pin_memory must be True or False, got 1"),
     ],
 )
 def test_a_wrong_argument_is_named_at_the_call(arguments, message):
@@ -134,7 +137,7 @@ def test_a_wrong_argument_is_named_at_the_call(arguments, message):
 
 def test_an_unknown_column_is_found_with_the_first_batch_where_no_schema_is_known(monkeypatch):
     monkeypatch.setattr(Rows, "schema", lambda self: None)
-    with pytest.raises(ValueError, match="dtypes names the column 'z', but the columns are: 'x'"):
+    with pytest.raises(ValueError, match="dtypes has an unknown column 'z'; the columns are: 'x'"):
         batches_of(lambda ids: {"x": ids}, dtypes={"z": torch.float32})
 
 
@@ -163,9 +166,9 @@ def test_parts_that_are_put_together_are_the_tensor_that_all_rows_are(kinds, siz
 
 def test_parts_of_several_shapes_are_refused_by_the_name_of_their_column():
     parts = [{"x": np.zeros((2, 3))}, {"x": np.zeros((2, 4))}]
-    with pytest.raises(TypeError, match=r"column 'x' holds arrays of different shapes, such as \(3,\) and \(4,\)"):
+    with pytest.raises(TypeError, match=r"column 'x' has arrays of different shapes, such as \(3,\) and \(4,\)"):
         concat_parts(parts, None, pin_memory=False)
-    with pytest.raises(TypeError, match="column 'x' holds values of type str"):
+    with pytest.raises(TypeError, match="column 'x' has values of type str"):
         concat_parts([parts[0], {"x": np.array(["a"], object)}], None, pin_memory=False)
 
 

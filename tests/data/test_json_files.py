@@ -66,7 +66,7 @@ def test_files_have_one_schema_or_are_named(tmp_path: Path) -> None:
         {"a": 1.5, "b": None, "c": True},
     ]
     (tmp_path / "c.jsonl").write_text('{"a": "x"}\n')
-    with pytest.raises(ValueError, match=r"'a' is \w+ in .*a\.jsonl and string in .*c\.jsonl"):
+    with pytest.raises(ValueError, match=r"column 'a' has incompatible types: \w+ in .*a\.jsonl, string in .*c\.jsonl"):
         read_json(tmp_path)
 
 

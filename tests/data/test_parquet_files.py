@@ -1,6 +1,7 @@
 """read_parquet: columns, types, units and errors, on files as they come."""
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from units_read import blocks_of, column, rows_of, source_of
 
 from paceline.data import FileShuffleConfig, col, read_parquet
 from paceline.data.block import Block, TensorType
-from paceline.data.plan import Read, ReorderUnits
+from paceline.data.planning.plan import Read, ReorderUnits
 from paceline.data.sources import footers, parquet, row_groups
 
 
@@ -123,7 +124,7 @@ def test_a_file_that_has_changed_is_not_read_as_if_it_had_not(tmp_path: Path) ->
     pq.write_table(pa.table({"n": range(100)}), path, row_group_size=10)
     unit = source_of(read_parquet(path)).units()[0]
     pq.write_table(pa.table({"n": range(50)}), path, row_group_size=10)
-    with pytest.raises(ValueError, match=r"x\.parquet has changed .* had 100 rows, now there are only 5"):
+    with pytest.raises(ValueError, match=r"x\.parquet has changed .* had 100 rows, now there are only 5 row groups"):
         list(unit.read())
     pq.write_table(pa.table({"n": range(200)}), path, row_group_size=20)
     with pytest.raises(ValueError, match=r"x\.parquet has changed .* had 100 rows, now they have 200"):
@@ -160,17 +161,19 @@ class TestSchemas:
         ]
         assert all(block.schema == source_of(dataset).schema() for block in blocks_of(dataset))
         pq.write_table(pa.table({"a": ["x"], "c": [False]}), tmp_path / "4.parquet")
-        with pytest.raises(ValueError, match=r"'a' is \w+ in .*1\.parquet and string in .*4\.parquet"):
+        with pytest.raises(
+            ValueError, match=r"'a' has incompatible types: \w+ in .*1\.parquet, string in .*4\.parquet"
+        ):
             read_parquet(tmp_path)
         assert column(read_parquet(tmp_path, columns=["c"]), "c") == [None, True, None, False]
 
     def test_columns_that_cannot_be_read_are_named_with_their_file(self, tmp_path: Path) -> None:
         pq.write_table(pa.table({"t": pa.array([1], pa.timestamp("ns"))}), tmp_path / "1.parquet")
         pq.write_table(pa.table({"t": pa.array([2**62], pa.timestamp("us"))}), tmp_path / "2.parquet")
-        with pytest.raises(ValueError, match=r"2\.parquet cannot be read as Parquet: "):
+        with pytest.raises(ValueError, match=r"cannot read \S*2\.parquet as Parquet: "):
             rows_of(read_parquet(tmp_path))
         pq.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "1.parquet")
-        with pytest.raises(ValueError, match=r"1\.parquet has two columns called 'a'"):
+        with pytest.raises(ValueError, match=r"1\.parquet has two columns named 'a'"):
             read_parquet(tmp_path)
 
     def test_partitions_and_paths_are_columns(self, tmp_path: Path) -> None:
@@ -222,7 +225,7 @@ class TestTensors:
         if before == "pass":
             assert ended.stdout == "[{'t': [1.0]}]\n", ended.stderr
         else:
-            assert "x.parquet cannot be read as Parquet" in ended.stderr
+            assert re.search(r"cannot read \S*x\.parquet as Parquet", ended.stderr)
 
 
 class Planted:

@@ -12,7 +12,7 @@ from pyarrow.fs import GcsFileSystem, S3FileSystem
 from units_read import column, rows_of, source_of
 
 from paceline.data import read_binary_files, read_csv, read_json, read_parquet, read_text
-from paceline.data.files import list_files
+from paceline.data.sources.files import list_files
 from servers import BUCKET, Server, s3_variables
 
 Opened = Callable[[str], tuple[str, Any, str]]

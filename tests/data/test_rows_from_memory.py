@@ -132,15 +132,15 @@ def test_tensors_of_a_range_are_filled_with_the_number() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: data.from_items([1, {"a": 1}]), "either all items must be dicts, or none"),
-        (lambda: data.from_items([{"a": 1}, 2]), "either all items must be dicts, or none"),
+        (lambda: data.from_items([1, {"a": 1}]), "items must be all dicts or none"),
+        (lambda: data.from_items([{"a": 1}, 2]), "items must be all dicts or none"),
         (lambda: data.from_items("text"), "must be a list of rows"),
         (lambda: data.from_items({"a": 1}), "must be a list of rows"),
-        (lambda: data.from_pandas({"a": [1]}), "dfs must be a DataFrame or a list of them, not dict"),
-        (lambda: data.from_numpy([1, 2]), "ndarrays must be a ndarray or a list of them, not int"),
-        (lambda: data.range(-1), "n=-1"),
-        (lambda: data.range(1.5), "n=1.5"),
-        (lambda: data.range_tensor(3, shape=(-1,)), "shape="),
+        (lambda: data.from_pandas({"a": [1]}), "dfs must be a DataFrame or a list of them, got a dict"),
+        (lambda: data.from_numpy([1, 2]), "ndarrays must be a ndarray or a list of them, got a int"),
+        (lambda: data.range(-1), "n must be a non-negative integer, got -1"),
+        (lambda: data.range(1.5), "n must be a non-negative integer, got 1.5"),
+        (lambda: data.range_tensor(3, shape=(-1,)), "shape must be a tuple of sizes"),
     ],
 )
 def test_what_has_no_rows_is_refused_by_name(make: Callable[[], Any], message: str) -> None:

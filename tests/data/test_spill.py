@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 from rows_of import reading, rows
 
-from paceline.data.barriers import Materialize, RandomShuffle
 from paceline.data.block import Block
 from paceline.data.context import DataContext
 from paceline.data.exec import packed_blocks, spill
 from paceline.data.exec.exchange import resolve_barrier
-from paceline.data.exec.inline_executor import InlineExecutor
-from paceline.data.plan import Map
-from paceline.data.transform import Transform, TransformScope
+from paceline.data.exec.pipeline import InlineExecutor
+from paceline.data.planning.barriers import Materialize, RandomShuffle
+from paceline.data.planning.plan import Map, Transform, TransformScope
 
 
 def numbers(count: int = 1000, units: int = 10) -> list[Block]:
@@ -222,7 +221,7 @@ def test_pieces_that_cannot_be_written_or_read_are_named(tmp_path: Path) -> None
         piece = writer.write(Block({"x": np.arange(1000)}))
         os.close(writer._file)
         writer._file = os.open(stores.path(0), os.O_RDONLY)
-        with pytest.raises(OSError, match=r"could not be written to .*0\.rows.*\n\nhint: .*spill_path"):
+        with pytest.raises(OSError, match=r"cannot write the rows .* to .*0\.rows.*\n\nhint: .*spill_path"):
             writer.write(Block({"x": np.arange(10)}))
     os.truncate(piece.path, 500)
     with pytest.raises(EOFError, match="end after 500 of"):

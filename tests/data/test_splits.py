@@ -93,7 +93,7 @@ def test_train_and_test_rows_are_all_rows_for_every_size(shuffle: bool) -> None:
         for test_size in (0.1, 0.25, 0.29, 0.5, 0.9, 1, 7):
             dataset = numbered_dataset(size)
             if isinstance(test_size, int) and test_size >= size:
-                with pytest.raises(ValueError, match=f"test_size={test_size} leaves nothing to train with"):
+                with pytest.raises(ValueError, match="test_size must be less than the number of rows"):
                     dataset.train_test_split(test_size, shuffle=shuffle)
                 continue
             train, test = map(ids, dataset.train_test_split(test_size, shuffle=shuffle, seed=3))
@@ -146,7 +146,7 @@ def test_missing_labels_are_a_class_of_their_own() -> None:
     dataset = listed([{"id": np.arange(8), "label": [None, 1.5, None, 1.5, None, 1.5, None, 1.5]}])
     _, test = dataset.train_test_split(4, stratify="label")
     assert ids(test) == [4, 5, 6, 7]
-    with pytest.raises(TypeError, match="stratify='x' must be a column of classes"):
+    with pytest.raises(TypeError, match="stratify must be a column of classes, got 'x'"):
         listed([{"x": [[1], [2]]}]).train_test_split(0.5, stratify="x")
 
 

@@ -70,8 +70,8 @@ def test_shards_have_all_rows_once_and_a_query_without_them_is_one(connect: Conn
     ("sql", "message"),
     [
         ("SELECT absent FROM movies", r"the query failed: .*no such column: absent(.|\n)*query: SELECT absent"),
-        ("SELECT id, id FROM movies", r"several columns the name id(.|\n)*hint: name them"),
-        ("UPDATE movies SET id = id WHERE id < 0", "the query gives no rows: UPDATE"),
+        ("SELECT id, id FROM movies", r"several columns named id(.|\n)*hint: name them"),
+        ("UPDATE movies SET id = id WHERE id < 0", "the query returns no rows: UPDATE"),
     ],
 )
 def test_a_query_that_cannot_be_is_shown(connect: Connect, sql: str, message: str) -> None:
@@ -101,10 +101,10 @@ def test_connections_are_closed_also_after_an_error(connect: Connect) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"sql": " "}, "sql=' ' must be a query"),
-        ({"connection_factory": "train.db"}, r"connection_factory=.* must be a function(.|\n)*hint: .*lambda"),
+        ({"sql": " "}, "sql must be a query, got ' '"),
+        ({"connection_factory": "train.db"}, r"connection_factory must be a function(.|\n)*hint: .*lambda"),
         ({"override_num_blocks": 4}, "override_num_blocks=4 needs shard_keys"),
-        ({"shard_keys": "id", "override_num_blocks": 4}, "shard_keys='id' must be a list"),
+        ({"shard_keys": "id", "override_num_blocks": 4}, "shard_keys must be a list"),
     ],
 )
 def test_bad_arguments_are_refused_at_once(connect: Connect, arguments: dict[str, Any], message: str) -> None:

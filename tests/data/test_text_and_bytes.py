@@ -71,5 +71,5 @@ def test_packed_files_are_unpacked_and_one_that_is_gone_is_named(tmp_path: Path)
     dataset = read_binary_files(tmp_path)
     assert column(dataset, "bytes") == [b"content"]
     (tmp_path / "a.gz").unlink()
-    with pytest.raises(FileNotFoundError, match=r"/a\.gz is gone"):
+    with pytest.raises(FileNotFoundError, match=r"/a\.gz no longer exists"):
         rows_of(dataset)

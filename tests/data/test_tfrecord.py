@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from read_back import block, pipeline
 
 from paceline.data.block import Block
-from paceline.data.crc32c import compute_in_numpy, crc32c, mask_checksum
 from paceline.data.read_media import read_tfrecords
 from paceline.data.sources import tfrecords
+from paceline.data.sources.crc32c import compute_in_numpy, crc32c, mask_checksum
 from paceline.data.sources.tf_examples import ExampleDecoder
-from paceline.data.tfexample import MalformedExampleError, decode_example, encode_examples
-from paceline.data.tfrecord import CorruptRecordError, InflatingReader, frame_record, read_records
+from paceline.data.sources.tfexample_codec import MalformedExampleError, decode_example, encode_examples
+from paceline.data.sources.tfrecord_codec import CorruptRecordError, InflatingReader, frame_record, read_records
 
 KNOWN = {b"": 0, b"123456789": 0xE3069283, bytes(32): 0x8A9136AA, b"\xff" * 32: 0x62A8AB43}
 """From RFC 3720 and the catalogue of checksums."""
@@ -179,9 +179,9 @@ def test_any_bytes_are_an_example_or_a_clear_error(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (np.zeros((1, 2, 2)), r"'x' has tensors of the shape \(2, 2\)"),
-        (np.array(["2020-01-01"], "datetime64[D]"), "'x' has values of the type datetime64"),
-        (pa.array([{"a": 1}]), "'x' has values of the type dict"),
+        (np.zeros((1, 2, 2)), r"'x' must be one-dimensional .* shape \(2, 2\)"),
+        (np.array(["2020-01-01"], "datetime64[D]"), "'x' must have integers, .* got datetime64"),
+        (pa.array([{"a": 1}]), "'x' must have integers, .* got dict"),
         (np.array([2**64 - 1], np.uint64), "'x' has 18446744073709551615"),
     ],
 )
@@ -258,7 +258,7 @@ def test_packed_files_are_read_and_truncated_ones_are_named(
     (tmp_path / name).write_bytes(data)
     assert block(read_tfrecords(tmp_path, compression=compression)).columns["x"].tolist() == [*range(5000)]
     (tmp_path / name).write_bytes(data[:-200])
-    with pytest.raises(ValueError, match=rf"{name} cannot be read as TFRecords .*(cut off|Truncated)"):
+    with pytest.raises(ValueError, match=rf"cannot read \S*{name} as TFRecords .*(cut off|Truncated)"):
         block(read_tfrecords(tmp_path, compression=compression))
 
 
@@ -283,7 +283,7 @@ def test_values_are_cast_to_the_types_of_the_schema_or_refused(tmp_path: Path) -
     assert found.columns["n"].type == pa.int8()
     assert found.columns["absent"].to_pylist() == [None, None]
     (tmp_path / "a.tfrecord").write_bytes(content({"n": np.array([1, 1000])}))
-    with pytest.raises(ValueError, match=r"a\.tfrecord .*feature 'n' cannot be int8, as tf_schema has it"):
+    with pytest.raises(ValueError, match=r"a\.tfrecord .*cannot convert feature 'n' to int8, its type in tf_schema"):
         block(read_tfrecords(tmp_path, tf_schema={"n": pa.int8()}))
 
 
@@ -294,5 +294,5 @@ def test_only_the_requested_columns_are_read(tmp_path: Path) -> None:
     assert [list(one.columns) for one in unit.read()] == [["y"]]
     (unit,) = source.project_columns(["path"]).units()
     assert [one.num_rows for one in unit.read()] == [2]
-    with pytest.raises(KeyError, match=r"no column 'z'; there are: 'x', 'y'"):
+    with pytest.raises(KeyError, match=r"unknown column 'z'; the columns are: 'x', 'y'"):
         block(read_tfrecords(tmp_path).select_columns(["z"]), optimize=True)

@@ -128,5 +128,5 @@ def test_only_the_columns_asked_for_are_decoded(tmp_path: Path) -> None:
     tar(tmp_path / "a.tar", {"a.png": b"no image", "a.cls": b"1", "b.png": b"no image", "b.cls": b"2"})
     found = block(read_webdataset(tmp_path, include_paths=True).select_columns(["cls", "path"]), optimize=True)
     assert found.columns["cls"].tolist() == [1, 2]
-    with pytest.raises(KeyError, match=r"no column 'jpg'; there are: .*'png', 'cls'"):
+    with pytest.raises(KeyError, match=r"unknown column 'jpg'; the columns are: .*'png', 'cls'"):
         block(read_webdataset(tmp_path, decoder=None).select_columns(["jpg"]), optimize=True)

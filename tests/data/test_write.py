@@ -420,13 +420,13 @@ def test_names_are_new_and_in_order_in_each_directory(old: list[str], new: list[
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"mode": "replace"}, r"mode='replace' is not known: it must be one of 'append', 'overwrite', 'error'"),
-        ({"min_rows_per_file": 0}, r"min_rows_per_file=0 must be a whole number from 1 on"),
-        ({"min_rows_per_file": 5, "max_rows_per_file": 4}, "is more than max_rows_per_file=4"),
-        ({"partition_cols": "x"}, r"must be a list of columns: \['x'\]"),
-        ({"partition_cols": ["x", "x"]}, "twice"),
-        ({"concurrency": -1}, "concurrency=-1"),
-        ({"row_group_size": 0}, "row_group_size=0"),
+        ({"mode": "replace"}, r"mode must be 'append', 'overwrite', 'error' or 'ignore', got 'replace'"),
+        ({"min_rows_per_file": 0}, r"min_rows_per_file must be a positive integer or None, got 0"),
+        ({"min_rows_per_file": 5, "max_rows_per_file": 4}, "must be at most max_rows_per_file=4, got 5"),
+        ({"partition_cols": "x"}, r"must be a list of columns such as \['x'\], got 'x'"),
+        ({"partition_cols": ["x", "x"]}, "a list of different columns"),
+        ({"concurrency": -1}, "concurrency must be a positive integer, got -1"),
+        ({"row_group_size": 0}, "row_group_size must be a positive integer or None, got 0"),
         ({"colour": "red"}, "colour"),
     ],
 )
@@ -438,10 +438,10 @@ def test_a_wrong_argument_is_named_at_once(tmp_path: Path, arguments: dict[str, 
 
 def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("notes")
-    with pytest.raises(NotADirectoryError, match="is a file: rows are written to a directory"):
+    with pytest.raises(NotADirectoryError, match="path must be a directory, got the file"):
         write_parquet(dataset_of([_rows(1)]), tmp_path / "out", mode="overwrite")
     assert (tmp_path / "out").read_text() == "notes"
-    with pytest.raises(ValueError, match="empty"):
+    with pytest.raises(ValueError, match="path must be the name of a directory"):
         write_csv(dataset_of([_rows(1)]), "")
     with pytest.raises(TypeError, match="must be a path"):
         write_csv(dataset_of([_rows(1)]), 7)  # type: ignore[arg-type]

@@ -132,7 +132,7 @@ def test_a_file_that_is_not_whole_any_more_is_written_again(tmp_path: Path) -> N
 def test_another_write_does_not_continue_with_its_files(tmp_path: Path, again: Callable[[Path], None]) -> None:
     with pytest.raises(Interrupted):
         write_parquet(_dataset([], 3), tmp_path / "out", resume=True)
-    with pytest.raises(ValueError, match=r"an unfinished write to .*out was of other rows, other steps"):
+    with pytest.raises(ValueError, match=r"the unfinished write to .*out has different rows, steps"):
         again(tmp_path / "out")
     write_parquet(_dataset([]), tmp_path / "out", resume=True)
     assert _read(tmp_path / "out") == WHOLE
@@ -151,10 +151,16 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (lambda path: write_parquet(_dataset([]).sort("x"), path, resume=True), "sort.* brings rows of all units"),
-        (lambda path: write_parquet(_dataset([]), path, resume=True, min_rows_per_file=3), "one process writes all"),
-        (lambda path: write_csv(_dataset([]), "memory://x", resume=True), "is a store"),
-        (lambda path: write_csv(_dataset([]), path.parent, resume=True), "there are other files at"),
+        (
+            lambda path: write_parquet(_dataset([]).sort("x"), path, resume=True),
+            "sort.* combines the rows of all units",
+        ),
+        (
+            lambda path: write_parquet(_dataset([]), path, resume=True, min_rows_per_file=3),
+            "cannot be combined with min_rows_per_file",
+        ),
+        (lambda path: write_csv(_dataset([]), "memory://x", resume=True), "cannot write to the store"),
+        (lambda path: write_csv(_dataset([]), path.parent, resume=True), "needs an empty directory"),
     ],
 )
 def test_a_write_that_cannot_be_resumed_is_refused(tmp_path: Path, write: Callable[[Path], None], message: str) -> None:

@@ -5,8 +5,7 @@ from typing import Any
 
 from paceline.data.block import Block
 from paceline.data.dataset import Dataset
-from paceline.data.plan import Read
-from paceline.data.source import Source
+from paceline.data.planning.plan import Read, Source
 
 
 def source_of(dataset: Dataset) -> Source:

@@ -59,8 +59,8 @@ def test_train_ddp_stopped_by_ctrl_c_continues_when_it_is_run_again(run):
     code, second = run("train_ddp.py", *options, "0.999")
     assert "paceline: run ddp continues, from checkpoint_" in second
     assert "paceline: run ddp is complete after 8 reports" in second
-    told = [line for line in (first + second).splitlines() if line.startswith("[rank 0] epoch ")]
-    assert [line.split()[3] for line in told] == [f"{epoch}:" for epoch in range(8)], "each epoch once"
+    message = [line for line in (first + second).splitlines() if line.startswith("[rank 0] epoch ")]
+    assert [line.split()[3] for line in message] == [f"{epoch}:" for epoch in range(8)], "each epoch once"
     assert second.count("ddp/checkpoint_000008\n") >= 1
     assert "; 100% is to be reached\nthat is below what this example states" in second
     assert code == 1
@@ -78,8 +78,8 @@ def test_train_ddp_with_data_stopped_by_ctrl_c_goes_on_with_the_next_picture(run
     assert "paceline: run data continues, from checkpoint_" in second
     # 24 batches an epoch for each worker: a report after each ten, and one in the end.
     assert "paceline: run data is complete after 12 reports" in second
-    told = [line for line in (first + second).splitlines() if line.startswith("[rank 0] epoch ")]
-    assert [line.split()[3] for line in told] == ["0:", "1:", "2:", "3:"], "each epoch once"
+    message = [line for line in (first + second).splitlines() if line.startswith("[rank 0] epoch ")]
+    assert [line.split()[3] for line in message] == ["0:", "1:", "2:", "3:"], "each epoch once"
     assert "'seen': 1001.0" in second, "every row of the validation set once, though they cannot be halved"
 
 
@@ -96,8 +96,8 @@ def test_the_language_model_is_stopped_goes_on_sharded_and_beats_bigrams_by_far(
     assert code == 0, second
     assert "paceline: run model continues, from checkpoint_00000" in second
     assert "paceline: run model is complete after 4 reports" in second
-    told = re.findall(r"^\[rank 0\] step (\d+): ", first + second, re.MULTILINE)
-    assert told == ["25", "50", "75", "100"], "no step twice"
+    message = re.findall(r"^\[rank 0\] step (\d+): ", first + second, re.MULTILINE)
+    assert message == ["25", "50", "75", "100"], "no step twice"
     written = second.partition("model/checkpoint_000004:\n\n")[2].partition("\n\nbits per byte ")[0]
     assert len(written) == 80, "20 characters that it is given, and 60 of its own"
     (bits,) = [line for line in second.splitlines() if line.startswith("bits per byte  ")]

@@ -11,8 +11,8 @@ from paceline.train import Result
 
 def quality(printed: str, name: str = "accuracy") -> float:
     """The number in the line of that name, a share of 1."""
-    (told,) = [line.split()[1] for line in printed.splitlines() if line.startswith(f"{name} ")]
-    return float(told.removesuffix("%")) / (100 if told.endswith("%") else 1)
+    (message,) = [line.split()[1] for line in printed.splitlines() if line.startswith(f"{name} ")]
+    return float(message.removesuffix("%")) / (100 if message.endswith("%") else 1)
 
 
 def finished(directory: Path, num_reports: int, printed: str) -> Result:
@@ -53,7 +53,7 @@ def test_tabular_fails_below_the_quality_it_states_and_names_what_to_install(run
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("script", "options", "kill", "num_reports", "least", "told"),
+    ("script", "options", "kill", "num_reports", "least", "message"),
     [
         ("jax_mlp.py", "--samples 2000 --batch-size 32 --epochs 4 --lr 0.01", "0@step:4", 4, 0.95, ", of epoch 4\n"),
         # TensorFlow takes seconds to import in each process; on two workers it is run by tests/train.
@@ -77,12 +77,12 @@ def test_tabular_fails_below_the_quality_it_states_and_names_what_to_install(run
     ],
     ids=lambda value: value if str(value).endswith(".py") else "",
 )
-def test_a_framework_reaches_its_accuracy(run, tmp_path, script, options, kill, num_reports, least, told):
+def test_a_framework_reaches_its_accuracy(run, tmp_path, script, options, kill, num_reports, least, message):
     code, printed = run(script, *options.split(), "--name", "run", kill=kill)
     assert code == 0, printed
     assert ("paceline: attempt 2, from checkpoint checkpoint_00000" in printed) == (kill is not None)
     assert quality(printed) >= least
-    assert told in printed
+    assert message in printed
     finished(tmp_path / "run", num_reports, printed)
 
 
@@ -94,8 +94,8 @@ def test_a_search_that_is_killed_goes_on_and_its_best_network_reaches_the_accura
     assert code == -signal.SIGKILL, first
     code, second = run("tune_asha.py", *options)
     assert code == 0, second
-    assert "paceline: trial 00000 began" not in second, "what is over stays over"
-    assert "paceline: search search continues: " in second
+    assert "paceline: trial 00000 started" not in second, "what is over stays over"
+    assert "paceline: search search resumed: " in second
     # Whether the last trial had begun when the driver was lost is a matter of luck; that none was forgotten is not.
     assert len(tune.ResultGrid.from_path(str(tmp_path / "search"))) == 4
     assert quality(second) >= 0.8

@@ -33,7 +33,7 @@ from paceline._core import system
 from paceline._core.codec import seal_line, unseal_line
 from paceline._storage.commit import Manifest
 from paceline._storage.lease import LeaseHolder
-from paceline.tune.drive import events as search_events
+from paceline.tune.driver import events as search_events
 
 HERE = Path(__file__).parent
 WRITTEN = ("rows", "complete", "search", "state")

@@ -21,8 +21,8 @@ from paceline._storage.lease import LeaseHolder
 from paceline.data.preprocessor import Preprocessor
 from paceline.train import Checkpoint, Result, TrainingFailedError
 from paceline.tune import ResultGrid, Tuner
-from paceline.tune.drive import events as search_events
-from paceline.tune.drive.search_storage import SEARCH_CODEC
+from paceline.tune.driver import events as search_events
+from paceline.tune.driver.search_storage import SEARCH_CODEC
 
 
 def run_command(paceline, *arguments):
@@ -162,7 +162,7 @@ def test_the_commands_and_so_the_dashboard_show_them(golden, paceline):
         assert detail["timeline"]
     assert "ValueError: the first attempt fails" in run_command(paceline, "show", golden / "complete")
     assert "loss" in run_command(paceline, "show", golden / "search")
-    assert run_command(paceline, "checkpoints", golden / "complete", "--verify").endswith("all 2 are whole\n")
+    assert run_command(paceline, "checkpoints", golden / "complete", "--verify").endswith("all 2 are intact\n")
     rows = run_command(paceline, "metrics", golden / "complete", "--csv", "-").splitlines()
     assert len(rows) == 5
     assert "eval/acc" in rows[0]
@@ -181,4 +181,4 @@ def test_a_run_lives_and_is_resumed_in_a_place_with_an_odd_name(tmp_path, paceli
     assert Result.from_path(place / name).checkpoint.to_dict()["step"] == 4
     assert name in run_command(paceline, "show", place / name)
     assert name in run_command(paceline, "ls", place)
-    assert run_command(paceline, "checkpoints", place / name, "--verify").endswith("all 2 are whole\n")
+    assert run_command(paceline, "checkpoints", place / name, "--verify").endswith("all 2 are intact\n")

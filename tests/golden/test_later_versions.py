@@ -61,11 +61,11 @@ def test_a_journal_of_a_later_version_is_refused_with_both_versions(golden, pace
     before = path.read_bytes()
     for refusal in refusals(golden, paceline, run):
         assert str(golden / run) in refusal
-        assert f"version {NEWER}, known up to 1" in refusal
+        assert f"version {NEWER}, supported up to 1" in refusal
         assert "hint: " in refusal
     assert path.read_bytes() == before
     listed = {one["id"]: one for one in json.loads(paceline("ls", golden, "--json")[1])}
-    assert f"version {NEWER}, known up to 1" in listed[run]["failure"]
+    assert f"version {NEWER}, supported up to 1" in listed[run]["failure"]
     assert listed["complete"]["state"] == "complete", "others are listed nevertheless"
     if run != "search":
         assert f"version {NEWER}" in json.loads(paceline("show", golden / run, "--json")[1])["summary"]["failure"]
@@ -82,9 +82,9 @@ def test_a_manifest_of_a_later_version_is_refused_and_its_checkpoint_stays(golde
     before = sorted((golden / "interrupted" / "checkpoint_000002").rglob("*"))
     for refusal in refusals(golden, paceline, "interrupted"):
         assert str(path) in refusal
-        assert f"has the version {NEWER}" in refusal
-        assert f"knows manifests up to {MANIFEST_VERSION}" in refusal
-    with pytest.raises(PacelineError, match=f"has the version {NEWER}"):
+        assert f"has manifest version {NEWER}" in refusal
+        assert f"reads versions up to {MANIFEST_VERSION}" in refusal
+    with pytest.raises(PacelineError, match=f"has manifest version {NEWER}"):
         Checkpoint(path.parent).verify()
     assert sorted(path.parent.rglob("*")) == before
     assert not (golden / "interrupted" / ".broken").exists()
@@ -93,7 +93,7 @@ def test_a_manifest_of_a_later_version_is_refused_and_its_checkpoint_stays(golde
 def test_a_state_of_a_later_version_is_refused_with_both_versions(golden):
     path = golden / "state" / "state.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "version": NEWER}))
-    with pytest.raises(ValueError, match=f"state.json has the format {NEWER}, and this .* reads the format 1"):
+    with pytest.raises(ValueError, match=f"state.json has format {NEWER}; this Paceline reads format 1"):
         Checkpoint.from_directory(golden / "state").to_dict()
 
 
@@ -101,5 +101,5 @@ def test_a_report_of_another_form_is_refused_with_its_file(golden):
     """Files of reports have no version of their own: they are read only after the journal, whose first line has one."""
     path = golden / "interrupted" / "reports" / "attempt_1" / "rank_1.jsonl"
     path.write_bytes(path.read_bytes() + seal_line(b'{"type":"ReportedOtherwise","attempt":1}'))
-    with pytest.raises(StorageError, match=r"rank_1\.jsonl: a line is not understood by this version"):
+    with pytest.raises(StorageError, match=r"rank_1\.jsonl: a line cannot be read by this version"):
         Result.from_path(golden / "interrupted")

@@ -197,7 +197,7 @@ def test_a_damaged_document_is_read_or_refused(where: int, patch: bytes, cut: in
 def test_half_a_character_in_a_document_is_refused_with_the_file(text: str) -> None:
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "state.json").write_text(text)
-        with pytest.raises(ValueError, match=r"state\.json does not describe a state"):
+        with pytest.raises(ValueError, match=r"state\.json is not a valid state"):
             read_state(Path(directory))
 
 

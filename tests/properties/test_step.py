@@ -156,7 +156,9 @@ class Life:
             return None
         ranks = {rank for notice, _ in self.notices for rank in notice.ranks}
         ends = min(heard_at + notice.grace_s for notice, heard_at in self.notices)
-        return Preemption(tuple(sorted(ranks)), ends, whole=any(notice.includes_driver for notice, _ in self.notices))
+        return Preemption(
+            tuple(sorted(ranks)), ends, includes_driver=any(notice.includes_driver for notice, _ in self.notices)
+        )
 
     def waiting(self) -> list[int]:
         """The announced checkpoints that are not asked for yet."""

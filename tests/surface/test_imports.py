@@ -41,9 +41,9 @@ OPTIONAL = {
     "accelerate": ("train/huggingface/",),
     "deepspeed": ("train/lightning/",),
     "optuna": ("tune/search/optuna/", "tune/importance.py"),
-    "matplotlib": ("tune/plot_drawing.py",),
-    "IPython": ("train/notebook.py",),
-    "rich": ("tune/trial_table.py", "tune/terminal.py"),
+    "matplotlib": ("tune/display/plot_drawing.py",),
+    "IPython": ("train/display/notebook.py",),
+    "rich": ("tune/display/trial_table.py", "tune/display/terminal.py"),
     "starlette": ("_dashboard/app.py", "_dashboard/serve.py"),
     "uvicorn": ("_dashboard/serve.py",),
 }
@@ -53,7 +53,7 @@ NEVER = {
     "_engine": ("_control", "_worker", "train"),
     "_control": ("_worker", "train"),
     "_worker": ("_control",),
-    "data/plan.py": ("data.exec", "_engine"),
+    "data/planning/plan.py": ("data.exec", "_engine"),
     "data": ("_control", "_worker", "train"),
     "train": ("tune", "_dashboard", "_commands"),
     "tune": ("_dashboard", "_commands"),
@@ -73,18 +73,18 @@ NEVER = {
         ("_engine", "_worker", "data", "train", "tune"),
     ),
     **dict.fromkeys(
-        ("tune/parameter_columns.py", "tune/importance.py", "tune/plots.py", "tune/plot_drawing.py"),
-        ("_control", "_engine", "_storage", "_worker", "data", "train", "tune.drive"),
+        ("tune/results/parameter_columns.py", "tune/importance.py", "tune/plots.py", "tune/display/plot_drawing.py"),
+        ("_control", "_engine", "_storage", "_worker", "data", "train", "tune.driver"),
     ),
     **dict.fromkeys(
         ("_view/formatting.py", "_view/sparklines.py", "_view/pace.py"),
         ("_control", "_core", "_engine", "_storage", "_worker", "data", "train", "tune"),
     ),
-    "tune/scopes.py": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune"),
-    "tune/drive/resource_ledger.py": ("_control", "_engine", "_storage", "_worker", "data", "train"),
-    "tune/drive/placement.py": ("_control", "_engine", "_storage", "_worker", "data", "train"),
-    "tune/space": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune.drive", "tune.search"),
-    "tune/search": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune.drive"),
+    "tune/results/scopes.py": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune"),
+    "tune/driver/resource_ledger.py": ("_control", "_engine", "_storage", "_worker", "data", "train"),
+    "tune/driver/placement.py": ("_control", "_engine", "_storage", "_worker", "data", "train"),
+    "tune/space": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune.driver", "tune.search"),
+    "tune/search": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune.driver"),
 }
 """What a part never imports."""
 
@@ -111,13 +111,13 @@ OTHERS_VARIABLES = {
         "_storage/address.py",
         "all variables",
     ): "the clouds' own: where a store is, and for whom",
-    ("train/torch/tcp_store.py", "GLOO_SOCKET_IFNAME"): "gloo's own: what the user has set stays",
+    ("train/torch/process_group.py", "GLOO_SOCKET_IFNAME"): "gloo's own: what the user has set stays",
     ("train/tensorflow/quiet_import.py", "TF_CPP_MIN_LOG_LEVEL"): "TensorFlow's own: what the user has set stays",
     ("train/tensorflow/config.py", "no_grpc_proxy"): "gRPC's own: what the user has set stays",
     ("train/tensorflow/config.py", "no_proxy"): "of all clients of the web: what the user has set stays",
     ("train/tensorflow/config.py", "TF_FORCE_GPU_ALLOW_GROWTH"): "TensorFlow's own: what the user has set stays",
-    ("train/lightning/environment.py", "MASTER_ADDR"): "torch's own: where its process group met, told to Lightning",
-    ("train/lightning/environment.py", "MASTER_PORT"): "torch's own: where its process group met, told to Lightning",
+    ("train/lightning/strategy.py", "MASTER_ADDR"): "torch's own: the address of its process group, for Lightning",
+    ("train/lightning/strategy.py", "MASTER_PORT"): "torch's own: the address of its process group, for Lightning",
 }
 """What else may be read, for a reason: variables that belong to others."""
 
@@ -145,7 +145,7 @@ def _parsed(source: str, path: str) -> ast.Module:
 
 
 def violations(sources: Sources) -> list[str]:
-    """What breaks a rule, one line each. Paths are relative to the package: `_core/clock.py`."""
+    """What breaks a rule, one line each. Paths are relative to the package: `_core/system.py`."""
     trees = {path: _parsed(source, path) for path, source in sources.items()}
     modules = _modules(sources)
     imports = [found for path, tree in trees.items() for found in _imports(path, tree, modules, sources[path])]
@@ -326,7 +326,7 @@ BREACHES = {
     "_worker imports _control": {"_worker/main.py": "if TYPE_CHECKING:\n    from paceline._control import run"},
     "_control names an engine": {"_control/controller.py": "from paceline._engine.local import LocalEngine"},
     "an excepted framework at the top": {"_storage/state.py": "import torch"},
-    "a rule of one file": {"data/plan.py": "from paceline.data.exec import local"},
+    "a rule of one file": {"data/planning/plan.py": "from paceline.data.exec import local"},
     "a cycle of three": {
         "train/a.py": "from paceline.train.b import x",
         "train/b.py": "try:\n    from paceline.train import c\nexcept ImportError:\n    pass",
@@ -343,7 +343,7 @@ BREACHES = {
     "a variable read where copies are made": {"_engine/local/engine.py": "import os\nx = os.environ['A']"},
 }
 
-PLACED = dict.fromkeys(("_engine/messages.py", "_engine/base.py", "_core/clock.py", "_worker/main.py"), "")
+PLACED = dict.fromkeys(("_engine/messages.py", "_engine/base.py", "_core/system.py", "_worker/main.py"), "")
 
 
 @pytest.mark.parametrize("sources", BREACHES.values(), ids=BREACHES.keys())

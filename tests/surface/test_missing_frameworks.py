@@ -60,8 +60,8 @@ def test_without_a_framework_the_rest_works_and_the_extra_is_named(run_script, t
     ended = run_script(SCRIPT, module, missing, *NEEDS[missing], env=env, timeout=110)
     assert ended.returncode == 0, ended.stderr
     hint = f'hint: pip install "paceline[{missing.replace("orbax.checkpoint", "jax")}]"'
-    told = [f"{who} needs {missing}, which is not installed\n\n{hint}\n" for who in NEEDS[missing].values()]
-    assert ended.stdout == "".join(told) + "{'i': 1} {'step': 1}\n"
+    message = [f"{who} needs {missing}, which is not installed\n\n{hint}\n" for who in NEEDS[missing].values()]
+    assert ended.stdout == "".join(message) + "{'i': 1} {'step': 1}\n"
 
 
 LAZY = """

@@ -10,7 +10,7 @@ SRC = Path(__file__).parents[2] / "src" / "paceline"
 
 ALLOWED = {
     ("_storage/state.py", "pickle.loads"): "the caller said allow_pickle=True",
-    ("train/failures.py", "pickle.loads"): "what a worker of this very run sent over its private socket",
+    ("train/driver/failures.py", "pickle.loads"): "what a worker of this very run sent over its private socket",
     ("train/session.py", "cloudpickle.loads"): "the filesystem of the user's own checkpoint, from the driver's memory",
     ("_worker/context.py", "cloudpickle.loads"): "the user's own storage_filesystem, from the driver's memory",
     ("_worker/main.py", "cloudpickle.loads"): "the job, from the driver's memory; an exception of its own, as a trial",
@@ -19,13 +19,16 @@ ALLOWED = {
         "train/older/persistent_workers.py",
         "pickle.loads",
     ): "what workers of this very run returned, over their private sockets",
-    ("train/validation.py", "pickle.loads"): "the function that validates, from the driver's memory",
-    ("train/detached.py", "pickle.loads"): "what a script sent to its controller, and what that came to, through Ray",
-    ("_engine/ray/detached_actor.py", "pickle.loads"): "the work of an actor, from its class, as Ray itself has it",
+    ("train/driver/validation.py", "pickle.loads"): "the function that validates, from the driver's memory",
+    (
+        "train/driver/detached.py",
+        "pickle.loads",
+    ): "what a script sent to its controller, and what that came to, through Ray",
+    ("_engine/ray/detached.py", "pickle.loads"): "the work of an actor, from its class, as Ray itself has it",
     ("train/collective.py", "cloudpickle.loads"): "what rank 0 of this very run sent, by way of the driver",
     ("train/worker_group.py", "cloudpickle.loads"): "what workers of this very run sent, by way of the driver",
     (
-        "tune/trainables/pickled_trainable.py",
+        "tune/trainables/shared_objects.py",
         "cloudpickle.loads",
     ): "the trainable, from the driver's memory, as the job is",
     (
@@ -33,7 +36,7 @@ ALLOWED = {
         "pickle.loads",
     ): "objects of with_parameters, from memory that the driver holds",
     (
-        "data/group_aggregation.py",
+        "data/planning/group_aggregation.py",
         "pickle.loads",
     ): "the state of a user's aggregate, from a process of this very dataset",
     ("data/exec/packed_blocks.py", "pickle.loads"): "objects in rows that a process of this very dataset has set aside",
@@ -51,9 +54,9 @@ ALLOWED = {
     ("data/exec/process.py", "cloudpickle.loads"): "units and transforms, from the driver's memory",
     ("data/exec/ray/shipping.py", "cloudpickle.loads"): "plans and units, from the driver's memory through Ray's own",
     ("data/exec/ray/shipping.py", "pickle.Unpickler"): "the same, with what they point to as objects of Ray",
-    ("data/exec/ray/feeds.py", "cloudpickle.loads"): "what the service of this very run answered, through Ray",
+    ("data/exec/ray/serving/feeds.py", "cloudpickle.loads"): "what the service of this very run answered, through Ray",
     (
-        "_engine/ray/storage_probe.py",
+        "_engine/ray/code/storage_probe.py",
         "cloudpickle.loads",
     ): "the user's own storage_filesystem, from the driver's memory",
     (

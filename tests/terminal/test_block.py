@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from told_run import Told
+from sample_run import RunEvents
 
 from paceline._view.model import TimeBreakdown, Worker
-from paceline.train.notebook import render_html
-from paceline.train.run_snapshot import MAX_TRACE, MetricSnapshot, ProgressTracker, RunSnapshot
-from paceline.train.snapshot_rendering import (
+from paceline.train.display.notebook import render_html
+from paceline.train.display.run_snapshot import MAX_TRACE, MetricSnapshot, ProgressTracker, RunSnapshot
+from paceline.train.display.snapshot_rendering import (
     compute_time_shares,
     display_width,
     format_progress_line,
@@ -22,30 +22,30 @@ from paceline.train.snapshot_rendering import (
 GOLDEN = Path(__file__).parent / "golden"
 
 
-def watched(config=None, **told):
-    watching = ProgressTracker("resnet", config, began=1000.0)
+def tracker_and_events(config=None, **events):
+    tracker = ProgressTracker("resnet", config, began=1000.0)
 
-    def tell(event, run, at):
-        watching.collect_reports(event, run)
-        watching.update_state(event, run, at)
+    def on_event(event, run, at):
+        tracker.collect_reports(event, run)
+        tracker.update_state(event, run, at)
 
-    return watching, Told(tell, **told)
+    return tracker, RunEvents(on_event, **events)
 
 
 def two_minutes(size=2, gpus=1):
     """A run that has come half way, and stands now."""
-    watching, told = watched({"num_epochs": 24}, size=size)
-    told.at += 5
-    told.ready()
+    tracker, events = tracker_and_events({"num_epochs": 24}, size=size)
+    events.at += 5
+    events.ready()
     for epoch in range(12):
-        told.at += 10
-        told.reported(epoch + 1, epoch=epoch, loss=1 / (epoch + 1), eval={"accuracy": epoch / 12})
-        watching.take_snapshot(told.run, told.at)
-    told.committed(12, 1_400_000_000)
-    told.measured(110.0, setup_s=4.0, data_s=20.0, report_s=1.0, checkpoint_s=5.0, gpus=gpus)
-    told.at += 10
-    told.measured(120.0, setup_s=4.0, data_s=25.0, report_s=1.0, checkpoint_s=5.0, gpus=gpus)
-    return watching, told
+        events.at += 10
+        events.reported(epoch + 1, epoch=epoch, loss=1 / (epoch + 1), eval={"accuracy": epoch / 12})
+        tracker.take_snapshot(events.run, events.at)
+    events.committed(12, 1_400_000_000)
+    events.measured(110.0, setup_s=4.0, data_s=20.0, report_s=1.0, checkpoint_s=5.0, gpus=gpus)
+    events.at += 10
+    events.measured(120.0, setup_s=4.0, data_s=25.0, report_s=1.0, checkpoint_s=5.0, gpus=gpus)
+    return tracker, events
 
 
 def texts(lines):
@@ -54,11 +54,11 @@ def texts(lines):
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_a_run_half_way_through(width):
-    watching, told = two_minutes()
-    lines = texts(render_block(watching.take_snapshot(told.run, told.at), width, 24))
+    tracker, events = two_minutes()
+    lines = texts(render_block(tracker.take_snapshot(events.run, events.at), width, 24))
     assert max(map(display_width, lines)) <= width
     assert "".join(f"{line}\n" for line in lines) == (GOLDEN / f"block_{width}.txt").read_text()
-    assert format_progress_line(watching.take_snapshot(told.run, told.at)) == (
+    assert format_progress_line(tracker.take_snapshot(events.run, events.at)) == (
         "report 12 after 2:15, 10 s an epoch, 50 %, 1:50 left: epoch=11, loss=0.08333, "
         "eval/accuracy=0.9167; checkpoint_000012 10 s ago; "
         "data 18 %, compute 63 %, report 1 %, checkpoint 4 %, starting 14 %"
@@ -66,11 +66,11 @@ def test_a_run_half_way_through(width):
 
 
 def test_before_anything_is_reported_it_says_what_it_waits_for():
-    watching, told = watched()
-    told.at += 30
-    assert format_progress_line(watching.take_snapshot(told.run, told.at)) == "no report yet after 30 s, starting"
-    told.ready(0)
-    assert texts(render_block(watching.take_snapshot(told.run, told.at), 80, 24)) == [
+    tracker, events = tracker_and_events()
+    events.at += 30
+    assert format_progress_line(tracker.take_snapshot(events.run, events.at)) == "no report yet after 30 s, starting"
+    events.ready(0)
+    assert texts(render_block(tracker.take_snapshot(events.run, events.at), 80, 24)) == [
         "run resnet  starting  30 s",
         "  rank  state",
         "     0  running",
@@ -79,74 +79,76 @@ def test_before_anything_is_reported_it_says_what_it_waits_for():
 
 
 def test_of_many_workers_those_in_trouble_are_shown_and_the_others_summed_up():
-    watching, told = two_minutes(size=64)
-    told.hangs(40, "rank 40 has stood at train.py:41 for 45 s")
-    lines = texts(render_block(watching.take_snapshot(told.run, told.at), 100, 24))
+    tracker, events = two_minutes(size=64)
+    events.hangs(40, "rank 40 has stood at train.py:41 for 45 s")
+    lines = texts(render_block(tracker.take_snapshot(events.run, events.at), 100, 24))
     assert len(lines) < 24
     assert "  hang  rank 40 has stood at train.py:41 for 45 s" in lines
     assert any(line.startswith("    40  hangs    cuda:0   41 GB  30 GB of 80 GB") for line in lines)
     assert lines[-1] == "  and 56 more workers: 56 running, 8.0 GB to 64 GB each"
-    told.moves(40)
-    told.measured(125.0, gpus=1, stages=[told.limited("map(decode)")])
-    lines = texts(render_block(watching.take_snapshot(told.run, told.at), 120, 24))
+    events.moves(40)
+    events.measured(125.0, gpus=1, stages=[events.limited("map(decode)")])
+    lines = texts(render_block(tracker.take_snapshot(events.run, events.at), 120, 24))
     assert not any("hang" in line for line in lines)
     assert "waits for train: map(decode)" in "\n".join(lines)
 
 
 def test_an_attempt_that_fails_is_shown_until_the_next_and_the_time_between_them_counts():
-    watching, told = watched(max_failures=1)
-    told.at += 2
-    told.ready()
-    told.at += 8
-    told.measured(9.0, setup_s=1.0)
-    told.reported(1, loss=1.0)
-    told.failed(1)
-    seen = watching.take_snapshot(told.run, told.at)
-    assert [(worker.rank, worker.state, worker.failure) for worker in seen.workers] == [
+    tracker, events = tracker_and_events(max_failures=1)
+    events.at += 2
+    events.ready()
+    events.at += 8
+    events.measured(9.0, setup_s=1.0)
+    events.reported(1, loss=1.0)
+    events.failed(1)
+    snapshot = tracker.take_snapshot(events.run, events.at)
+    assert [(worker.rank, worker.state, worker.failure) for worker in snapshot.workers] == [
         (0, "running", None),
         (1, "failed", "ValueError: shapes do not fit"),
     ]
-    told.at += 10
-    told.stopped()
-    told.ready()
-    told.at += 20
-    told.measured(20.0)
-    seen = watching.take_snapshot(told.run, told.at)
-    assert seen.attempt == 2
-    assert texts(render_block(seen, 80, 24))[0] == "run resnet  attempt 2  running  40 s"
-    assert seen.spent == TimeBreakdown(wall_s=40.0, starting_s=2.0, compute_s=28.0, between_s=10.0)
+    events.at += 10
+    events.stopped()
+    events.ready()
+    events.at += 20
+    events.measured(20.0)
+    snapshot = tracker.take_snapshot(events.run, events.at)
+    assert snapshot.attempt == 2
+    assert texts(render_block(snapshot, 80, 24))[0] == "run resnet  attempt 2  running  40 s"
+    assert snapshot.spent == TimeBreakdown(wall_s=40.0, starting_s=2.0, compute_s=28.0, between_s=10.0)
 
 
 def test_what_a_run_says_is_never_markup_and_never_a_code():
     name = "<script>\x1b[2J</script>"
-    watching, told = watched()
-    told.ready()
-    told.reported(1, **{name: "\x1b]0;title\x07", "b": 1.0})
-    told.hangs(0, f"rank 0 stands in {name}")
-    seen = replace(watching.take_snapshot(told.run, told.at), name=name, limited_by=name)
-    lines = render_block(seen, 60, 24)
-    assert "\x1b" not in "".join(texts(lines)) + format_progress_line(seen)
+    tracker, events = tracker_and_events()
+    events.ready()
+    events.reported(1, **{name: "\x1b]0;title\x07", "b": 1.0})
+    events.hangs(0, f"rank 0 stands in {name}")
+    snapshot = replace(tracker.take_snapshot(events.run, events.at), name=name, limited_by=name)
+    lines = render_block(snapshot, 60, 24)
+    assert "\x1b" not in "".join(texts(lines)) + format_progress_line(snapshot)
     html = render_html(lines)
     assert "<script>" not in html
     assert "&lt;script&gt;\\x1b[2J&lt;/script&gt;" in html
 
 
 def test_reports_that_come_too_fast_to_be_read_leave_the_last_values():
-    watching, told = watched({"max_steps": 20_000})
-    told.ready()
+    tracker, events = tracker_and_events({"max_steps": 20_000})
+    events.ready()
     for seq in range(1, 10_001):
-        told.at += 0.001
-        told.reported(seq, step=seq, loss=float(seq))
+        events.at += 0.001
+        events.reported(seq, step=seq, loss=float(seq))
         if seq % 1000 == 0:
-            watching.take_snapshot(told.run, told.at)
-    seen = watching.take_snapshot(told.run, told.at)
-    assert seen.metrics[1] == MetricSnapshot("loss", 10_000.0, tuple(float(seq) for seq in range(1000, 10_001, 1000)))
-    assert seen.pacing.steps_per_s == pytest.approx(1000, rel=0.02)
-    assert len(watching._traces["loss"]) <= MAX_TRACE
+            tracker.take_snapshot(events.run, events.at)
+    snapshot = tracker.take_snapshot(events.run, events.at)
+    assert snapshot.metrics[1] == MetricSnapshot(
+        "loss", 10_000.0, tuple(float(seq) for seq in range(1000, 10_001, 1000))
+    )
+    assert snapshot.pacing.steps_per_s == pytest.approx(1000, rel=0.02)
+    assert len(tracker._traces["loss"]) <= MAX_TRACE
     for seq in range(10_001, 10_500):  # A metric that changes its name each time does not fill the memory either.
-        told.reported(seq, **{f"loss_{seq}": 1.0})
-        watching.take_snapshot(told.run, told.at)
-    assert len(watching._traces) <= MAX_TRACE
+        events.reported(seq, **{f"loss_{seq}": 1.0})
+        tracker.take_snapshot(events.run, events.at)
+    assert len(tracker._traces) <= MAX_TRACE
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=6, max_size=6))
@@ -174,7 +176,7 @@ def test_whatever_is_shown_it_fits(metrics, num_workers, state, width, height, t
         Worker(rank=rank, state=state, device=text, host=f"{text}{rank}", rss_bytes=10**rank, cpu=0.5, failure=text)
         for rank in range(num_workers)
     )
-    seen = RunSnapshot(
+    snapshot = RunSnapshot(
         name=text,
         state="running",
         attempt=2,
@@ -186,8 +188,8 @@ def test_whatever_is_shown_it_fits(metrics, num_workers, state, width, height, t
         spent=TimeBreakdown(wall_s=1.0, compute_s=1.0),
         hang=text * 9,
     )
-    lines = render_block(seen, width, height)
+    lines = render_block(snapshot, width, height)
     assert all(display_width(to_plain_text(line)) <= max(width, 20) for line in lines)
     if width >= 40:
         assert len(lines) <= max(height, 20)
-    assert "\x1b" not in "".join(map(to_plain_text, lines)) + format_progress_line(seen)
+    assert "\x1b" not in "".join(map(to_plain_text, lines)) + format_progress_line(snapshot)

@@ -45,7 +45,7 @@ def fit(name="resnet", function=trained, num_workers=2, **config):
 """
 
 
-def shown(text, width=80):
+def screen_lines(text, width=80):
     return [line for line in played(text, width) if line]
 
 
@@ -76,17 +76,17 @@ def test_the_whole_screen_while_a_run_is_under_way_and_after_it(tmp_path):
     seen = []
 
     def act(text, keys):
-        lines = shown(text, 200)
+        lines = screen_lines(text, 200)
         if not seen and is_measured(lines):
             seen.append(lines)
             (tmp_path / "go").touch()
 
-    ended, text = run_on_terminal(SCRIPT + "fit()\nprint('the script ends')", cwd=tmp_path, act=act, width=200)
-    assert ended == 0, text
+    result, text = run_on_terminal(SCRIPT + "fit()\nprint('the script ends')", cwd=tmp_path, act=act, width=200)
+    assert result == 0, text
     assert HIDE not in text
     assert OTHER_SCREEN not in text
     assert normalised(seen[0]) == (GOLDEN / "live_screen.txt").read_text()
-    assert normalised(shown(text, 200)) == (GOLDEN / "screen_after.txt").read_text()
+    assert normalised(screen_lines(text, 200)) == (GOLDEN / "screen_after.txt").read_text()
     shares = [int(share) for share in re.findall(r"(\d+) %", next(line for line in seen[0] if "  time" in line))]
     assert sum(shares) == 100
 
@@ -103,10 +103,10 @@ def test_narrow_resized_in_colour_and_with_standard_output_in_a_file(tmp_path):
             (tmp_path / "go").touch()
 
     with (tmp_path / "out.txt").open("w") as out:
-        ended, text = run_on_terminal(
+        result, text = run_on_terminal(
             SCRIPT + "fit()", cwd=tmp_path, width=40, env={"NO_COLOR": ""}, act=act, stdout=out
         )
-    assert ended == 0, text
+    assert result == 0, text
     said = (tmp_path / "out.txt").read_text().splitlines()
     assert said == [*(f"[rank 0] epoch {i}, \x1b[31mred\x1b[0m [brackets]" for i in range(5)), "[rank 0] last words"]
     assert "[rank 0]" not in text
@@ -139,9 +139,9 @@ def forever(config):
             os.write(keys, b"\x03")
 
     script += f"fit(function=forever, stays={times == 2})"
-    ended, text = run_on_terminal(SCRIPT + script, cwd=tmp_path, act=act)
-    assert ended in codes, text
-    lines = shown(text)
+    result, text = run_on_terminal(SCRIPT + script, cwd=tmp_path, act=act)
+    assert result in codes, text
+    lines = screen_lines(text)
     assert any(line.startswith(last) for line in lines), text
     assert "paceline: stopping at the next report; press Ctrl-C again to stop now" in lines
     assert not any(line.startswith(("run resnet", "  rank", "     0")) for line in lines), "the block is gone"
@@ -150,8 +150,8 @@ def forever(config):
 def test_a_dumb_terminal_gets_lines(tmp_path):
     (tmp_path / "go").touch()
     env = {"TERM": "dumb", "PACELINE_PROGRESS_S": "0.2"}
-    ended, text = run_on_terminal(SCRIPT + "fit()", cwd=tmp_path, env=env, width=200)
-    assert ended == 0
+    result, text = run_on_terminal(SCRIPT + "fit()", cwd=tmp_path, env=env, width=200)
+    assert result == 0
     assert "\x1b" not in text.replace("\x1b[31m", "").replace("\x1b[0m", "")
     assert re.search(r"^paceline: report \d after \d", text, re.MULTILINE)
 
@@ -173,8 +173,8 @@ fit(function=debugged, num_workers=0, answer=1)
             typed.append(1)
             os.write(keys, b"config['answer'] = 42\n" if len(typed) == 1 else b"c\n")
 
-    ended, text = run_on_terminal(SCRIPT + script, cwd=tmp_path, act=act, env={"PACELINE_PROGRESS_S": "0.1"})
-    assert ended == 0, text
+    result, text = run_on_terminal(SCRIPT + script, cwd=tmp_path, act=act, env={"PACELINE_PROGRESS_S": "0.1"})
+    assert result == 0, text
     assert "answer 42" in text
     assert "\x1b" not in text
     assert "paceline: report" not in text
@@ -196,9 +196,9 @@ for thread in threads:
 for thread in threads:
     thread.join()
 """
-    ended, text = run_on_terminal(SCRIPT + script, cwd=tmp_path, width=100)
-    assert ended == 0, text
-    lines = shown(text, 100)
+    result, text = run_on_terminal(SCRIPT + script, cwd=tmp_path, width=100)
+    assert result == 0, text
+    lines = screen_lines(text, 100)
     for who, name in (("first", "one"), ("two", "two"), ("three", "three")):
         assert [line for line in lines if line.startswith(f"[rank 0] {who}")] == [
             f"[rank 0] {who} {epoch}" for epoch in range(9)
@@ -223,6 +223,6 @@ Path("done").write_text(f"{result.metrics['epoch']}")
         (tmp_path / "go").touch()
         return "leave"
 
-    ended, _ = run_on_terminal(SCRIPT + script, cwd=tmp_path, act=act)
-    assert ended == 0
+    result, _ = run_on_terminal(SCRIPT + script, cwd=tmp_path, act=act)
+    assert result == 0
     assert (tmp_path / "done").read_text() == "4"

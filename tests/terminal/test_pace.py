@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from paceline._view.pace import MIN_SAMPLES, PaceEstimate, PaceEstimator
 
 
-def heard(rows, config=None):
+def estimator_for(rows, config=None):
     pace = PaceEstimator(config)
     for row in rows:
         pace.add_report(*row)
@@ -21,7 +21,7 @@ def every(seconds, number, name="epoch", first=0, seq=1, start=100.0, attempt=1)
 
 
 def test_an_epoch_of_each_report_counts_from_zero_and_is_done_when_it_is_reported():
-    now = heard(every(10, 4), {"num_epochs": 10}).estimate(130.0)
+    now = estimator_for(every(10, 4), {"num_epochs": 10}).estimate(130.0)
     assert now.progress == pytest.approx(0.4)
     assert now.left_s == pytest.approx(60)
     assert now.epochs_per_s == now.reports_per_s == pytest.approx(0.1)
@@ -30,7 +30,7 @@ def test_an_epoch_of_each_report_counts_from_zero_and_is_done_when_it_is_reporte
 
 def test_steps_within_epochs_count_the_epochs_that_are_over():
     rows = [(100.0 + i, i + 1, {"epoch": i // 10, "global_step": i * 5}, 1) for i in range(35)]
-    now = heard(rows, {"max_epochs": 6, "max_steps": 300}).estimate(134.0)
+    now = estimator_for(rows, {"max_epochs": 6, "max_steps": 300}).estimate(134.0)
     assert now.steps_per_s == pytest.approx(5)
     assert now.progress == pytest.approx(170 / 300)  # The steps, of which more are done than of the epochs.
     assert now.left_s == pytest.approx(130 / 5)
@@ -38,30 +38,30 @@ def test_steps_within_epochs_count_the_epochs_that_are_over():
 
 def test_a_step_that_begins_anew_in_each_epoch_or_is_past_its_end_tells_no_progress():
     rows = [(100.0 + i, i + 1, {"step": i % 10}, 1) for i in range(35)]
-    now = heard(rows, {"max_steps": 40}).estimate(134.0)
+    now = estimator_for(rows, {"max_steps": 40}).estimate(134.0)
     assert now == PaceEstimate(reports_per_s=pytest.approx(1.0))
-    now = heard(every(1, 30, "step"), {"num_steps": 20}).estimate(130.0)
+    now = estimator_for(every(1, 30, "step"), {"num_steps": 20}).estimate(130.0)
     assert (now.progress, now.left_s, now.steps_per_s) == (None, None, pytest.approx(1.0))
 
 
 def test_a_resumed_run_counts_from_where_it_resumed_and_one_report_after_that_is_no_rate():
     rows = [*every(10, 6), *every(2, 4, first=3, seq=4, start=1000.0, attempt=2)]
-    now = heard(rows, {"epochs": 10}).estimate(1006.0)
+    now = estimator_for(rows, {"epochs": 10}).estimate(1006.0)
     assert now.done == 7
     assert now.epochs_per_s == pytest.approx(0.5)
     assert now.left_s == pytest.approx(6)
-    now = heard(rows[:7], {"epochs": 10}).estimate(1006.0)
+    now = estimator_for(rows[:7], {"epochs": 10}).estimate(1006.0)
     assert (now.reports_per_s, now.left_s) == (None, None)
     assert now.progress == pytest.approx(0.4)
 
 
 def test_what_is_overdue_is_slower_than_it_was():
-    pace = heard(every(10, 4), {"num_epochs": 10})
+    pace = estimator_for(every(10, 4), {"num_epochs": 10})
     assert pace.estimate(140.0).epochs_per_s == pytest.approx(0.1)
     assert pace.estimate(140.0).left_s == pytest.approx(50)
     assert pace.estimate(310.0).epochs_per_s == pytest.approx(3 / 200)
     assert pace.estimate(310.0).left_s > 300
-    assert heard(every(10, 10), {"num_epochs": 10}).estimate(191.0).left_s == 0, "nothing is left"
+    assert estimator_for(every(10, 10), {"num_epochs": 10}).estimate(191.0).left_s == 0, "nothing is left"
     assert PaceEstimator({"epochs": 3}).estimate(5.0) == PaceEstimate(), "nobody has reported"
 
 
@@ -74,17 +74,17 @@ def test_what_is_overdue_is_slower_than_it_was():
     ],
 )
 def test_names_within_the_usual_dictionaries_count(metrics, config):
-    assert heard([(1.0, 3, metrics, 1)], config).estimate(1.0).progress == 0.5
+    assert estimator_for([(1.0, 3, metrics, 1)], config).estimate(1.0).progress == 0.5
 
 
 @pytest.mark.parametrize("value", [True, "5", None, math.nan, math.inf, -1, 10**400])
 def test_what_is_no_number_counts_nothing(value):
-    assert heard([(1.0, 3, {"step": value}, 1)], {"max_steps": 10}).estimate(1.0).progress is None
-    assert heard([(1.0, 3, {"step": 1}, 1)], {"max_steps": value}).estimate(1.0).progress is None
+    assert estimator_for([(1.0, 3, {"step": value}, 1)], {"max_steps": 10}).estimate(1.0).progress is None
+    assert estimator_for([(1.0, 3, {"step": 1}, 1)], {"max_steps": value}).estimate(1.0).progress is None
 
 
 def test_what_follows_fast_is_looked_at_now_and_then():
-    pace = heard([(i * 1e-4, i + 1, {"step": i}, 1) for i in range(50_000)], {"max_steps": 100_000})
+    pace = estimator_for([(i * 1e-4, i + 1, {"step": i}, 1) for i in range(50_000)], {"max_steps": 100_000})
     now = pace.estimate(5.0)
     assert now.steps_per_s == pytest.approx(10_000, rel=0.01)
     assert now.left_s == pytest.approx(5, rel=0.01)
@@ -93,8 +93,8 @@ def test_what_follows_fast_is_looked_at_now_and_then():
 
 def test_only_the_last_minute_tells_the_rate_unless_reports_are_rare():
     rows = [*every(1, 100, "step"), *every(0.5, 200, "step", first=100, seq=101, start=200.0)]
-    assert heard(rows).estimate(299.5).steps_per_s == pytest.approx(2.0)
-    pace = heard(every(600, 20))
+    assert estimator_for(rows).estimate(299.5).steps_per_s == pytest.approx(2.0)
+    pace = estimator_for(every(600, 20))
     assert pace.estimate(100 + 600 * 19).epochs_per_s == pytest.approx(1 / 600)
     assert len(pace._samples) == MIN_SAMPLES
 
@@ -114,7 +114,7 @@ configs = st.dictionaries(st.sampled_from(["num_epochs", "max_steps", "num_itera
 
 @given(rows, configs, st.floats(0, 2e6))
 def test_whatever_is_reported_what_is_told_makes_sense(rows, config, at):
-    now = heard(rows, config).estimate(at)
+    now = estimator_for(rows, config).estimate(at)
     for rate in (now.reports_per_s, now.steps_per_s, now.epochs_per_s):
         assert rate is None or (math.isfinite(rate) and rate >= 0)
     assert now.progress is None or 0 <= now.progress <= 1
@@ -129,7 +129,7 @@ def test_whatever_is_reported_what_is_told_makes_sense(rows, config, at):
 def test_an_even_run_is_told_exactly(number, seconds, base, resumed_at, into_next, attempt):
     of = resumed_at + number + 10
     rows = every(seconds, number, "step", first=resumed_at + base, seq=resumed_at + 1, attempt=attempt)
-    now = heard(rows, {"total_steps": of}).estimate(100 + (number - 1 + into_next) * seconds)
+    now = estimator_for(rows, {"total_steps": of}).estimate(100 + (number - 1 + into_next) * seconds)
     assert now.done == resumed_at + number
     assert now.steps_per_s == pytest.approx(1 / seconds)
     assert now.left_s == pytest.approx((10 - into_next) * seconds)

@@ -5,13 +5,13 @@ import time
 from pathlib import Path
 
 import pytest
-from told_run import Told
+from sample_run import RunEvents
 
 from paceline._storage.run_layout import RunLayout
-from paceline.train.terminal import Terminal
+from paceline.train.display.terminal import Terminal
 
 
-class PrintedRun(Told):
+class PrintedRun(RunEvents):
     """A run of one worker that a terminal without a screen hears of, with a line every 30 seconds."""
 
     def __init__(self, verbosity=1):

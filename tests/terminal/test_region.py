@@ -6,14 +6,14 @@ import signal
 
 import pytest
 
-from paceline.train.live_terminal import RedrawTimer
-from paceline.train.terminal_region import can_draw_on, is_same_terminal
+from paceline.train.display.live_terminal import RedrawTimer
+from paceline.train.display.terminal_region import can_draw_on, is_same_terminal
 from screen import HIDE, OTHER_SCREEN, played, resize, run_on_terminal
 
 BEGIN = """
 import logging, os, signal, sys, threading, time
 logging.basicConfig(format="logged %(message)s")
-from paceline.train.terminal_region import TerminalRegion, can_draw_on
+from paceline.train.display.terminal_region import TerminalRegion, can_draw_on
 region = TerminalRegion(sys.stderr, colour=False)
 
 def lines(*texts):
@@ -68,7 +68,7 @@ def test_all_that_is_printed_stays_however_it_ends(how, tmp_path):
 def test_lines_of_threads_stay_whole_while_regions_come_and_go(tmp_path):
     """A thread may still hold the stream that stood in for standard output while a region was there."""
     script = """
-from paceline.train.terminal_region import TERMINAL_LOCK
+from paceline.train.display.terminal_region import TERMINAL_LOCK
 
 def prints(number):
     stream = sys.stdout
@@ -101,7 +101,7 @@ def test_what_another_run_is_about_to_say_comes_above_a_region_that_is_drawn_mea
     script = """
 from pathlib import Path
 from paceline._storage.run_layout import RunLayout
-from paceline.train.live_terminal import LiveTerminal
+from paceline.train.display.live_terminal import LiveTerminal
 
 other = LiveTerminal(RunLayout(Path("runs/other")), 1, 60.0)
 output = other._worker_output()

@@ -32,7 +32,7 @@ from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import DiskRunStore
 from paceline.testing import DriverLost, FakeClock, FakeEngine
 from paceline.testing.faults.plant import build_faulty_environment
-from paceline.train.run_driver import RunEnvironment, open_run
+from paceline.train.driver.run_driver import RunEnvironment, open_run
 
 STEPS = 7
 LAST_CHECKPOINT = 6
@@ -54,7 +54,7 @@ class PatientClock(FakeClock):
 
 
 def worker(begin):
-    """Joins, reports with a checkpoint in every second report, waits for its commit, stops where it is told to."""
+    """Joins, reports with a checkpoint in every second report, waits for its commit, stops at the given report."""
     layout = RunLayout(Path(begin.run_path))
     attempt, rank = begin.attempt, begin.rank
     state = {"held": False, "stop": None, "committed": set(), "released": set(), "exit": False}
@@ -117,25 +117,25 @@ def drive(path, faults, *, size=2, limit=float("inf"), before=None, stop_after=N
         clock.limit = limit
         engine = FakeEngine(worker, clock)
         engines.append(engine)
-        seams = build_faulty_environment(
+        environment = build_faulty_environment(
             faults, RunEnvironment(make_engine=lambda _, e=engine: e, files=LocalFiles(), clock=clock), path
         )
         # No power is cut here: what was written is there for the next driver.
-        home = RunLocation.from_path(str(path))
+        location = RunLocation.from_path(str(path))
         with (
             patch("os.fsync"),
             contextlib.suppress(DriverLost),
-            open_run(home, seams, say=lambda text: None) as (found, depot),
+            open_run(location, environment, say=lambda text: None) as (found, run_store),
         ):
-            with contextlib.closing(seams.wrap_engine(seams.make_engine(None))) as faulty:
+            with contextlib.closing(environment.wrap_engine(environment.make_engine(None))) as faulty:
                 controller = Controller(
                     found.run,
                     journal=found.journal,
                     engine=faulty,
-                    depot=depot,
+                    store=run_store,
                     fence=found.fence,
                     group=lambda command, run: _group(path, command, run),
-                    clock=seams.clock,
+                    clock=environment.clock,
                     observers=[stopper],
                 )
                 if before is not None:

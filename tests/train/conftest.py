@@ -13,7 +13,15 @@ RUN_OPTIONS = inspect.signature(RunConfig).parameters.keys()
 
 
 def _fit(
-    path: Path, function: Any, num_workers: int = 2, *, config=None, name="run", max_failures=0, seams=None, **options
+    path: Path,
+    function: Any,
+    num_workers: int = 2,
+    *,
+    config=None,
+    name="run",
+    max_failures=0,
+    environment=None,
+    **options,
 ) -> Result:
     run_options = {"failure_config": FailureConfig(max_failures)}
     run_options |= {option: options.pop(option) for option in [*options] if option in RUN_OPTIONS}
@@ -24,8 +32,8 @@ def _fit(
         run_config=RunConfig(name=name, storage_path=path, **run_options),
         **options,
     )
-    if seams is not None:
-        trainer._run_environment = seams
+    if environment is not None:
+        trainer._run_environment = environment
     return trainer.fit()
 
 

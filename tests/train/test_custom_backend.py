@@ -18,12 +18,12 @@ def note(word):
     return os.getpid()
 
 
-def seen():
+def observed():
     return list(SEEN)
 
 
 def report_what_was_seen():
-    train.report({"seen": train.collective.gather(seen())})
+    train.report({"seen": train.collective.gather(observed())})
 
 
 class Noting(Backend):
@@ -37,7 +37,7 @@ class Noting(Backend):
         worker_group.execute(note, "training")
 
     def on_shutdown(self, worker_group, backend_config):
-        backend_config.path.write_text(" ".join(str(each) for each in worker_group.execute(seen)))
+        backend_config.path.write_text(" ".join(str(each) for each in worker_group.execute(observed)))
 
 
 class NotingConfig(BackendConfig):
@@ -84,7 +84,7 @@ def test_a_function_that_raises_on_a_worker_fails_that_worker(fit):
 
 def test_an_order_to_a_worker_that_is_not_there_is_refused(fit):
     config = backend_that_calls(lambda group: group.execute_single(2, os.getpid))
-    with pytest.raises(train.TrainingFailedError, match="worker_index=2 is none of the 2 workers: use 0 to 1"):
+    with pytest.raises(train.TrainingFailedError, match="worker_index must be an integer from 0 to 1, got 2"):
         fit(lambda: None, backend_config=config)
 
 

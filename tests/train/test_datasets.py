@@ -56,7 +56,7 @@ def noted(config):
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def seen(path: Path) -> list[dict]:
+def observed(path: Path) -> list[dict]:
     lines = [json.loads(line) for file in path.glob("*.jsonl") for line in file.read_text().splitlines()]
     return sorted(lines, key=lambda line: (line["step"], line["rank"]))
 
@@ -78,7 +78,7 @@ def fitted(tmp_path: Path, dataset, *, num_workers=2, dataset_config=None, max_f
             storage_path=str(tmp_path), name=name, failure_config=FailureConfig(max_failures=max_failures)
         ),
     )
-    return trainer.fit(), seen(notes)
+    return trainer.fit(), observed(notes)
 
 
 def test_workers_divide_the_rows_and_each_row_comes_once(files, tmp_path):
@@ -145,29 +145,31 @@ def test_what_a_trainer_takes_as_a_dataset():
     for wrong in (7, lambda: 7):
         with pytest.raises(TypeError, match=r"datasets\['train'\]"):
             DataParallelTrainer(noted, train_loop_config={}, datasets={"train": wrong})
-    with pytest.raises(ValueError, match="datasets="):
+    with pytest.raises(ValueError, match="datasets must be a dict"):
         DataParallelTrainer(noted, train_loop_config={}, datasets=[1])
 
 
 def test_a_dataset_that_the_trainer_does_not_have_is_named_with_those_it_has(fit):
-    with pytest.raises(TrainingFailedError, match="no dataset 'valid'; there are: 'train'") as failed:
+    with pytest.raises(
+        TrainingFailedError, match="unknown dataset 'valid'; the trainer's datasets are 'train'"
+    ) as failed:
         fit(lambda: train.get_dataset_shard("valid"), 1, datasets={"train": [1]})
     assert isinstance(failed.value.__cause__, KeyError)
     assert r"\n" not in str(failed.value), "a KeyError shows its text as a repr"
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "message"),
     [
-        ({"datasets_to_split": "some"}, "datasets_to_split='some' is not 'all' or a list of names"),
-        ({"datasets_to_split": ["test"]}, "datasets_to_split names 'test'; datasets= has: 'train'"),
-        ({"exact": "train"}, "exact='train' is not a list of names"),
-        ({"execution_options": 5}, "execution_options=5 is not a paceline.data.ExecutionOptions, or None"),
-        ({"execution_options": {"train": None}}, "all datasets of a trainer are read by the same processes"),
+        ({"datasets_to_split": "some"}, "datasets_to_split must be 'all' or a list of names, got 'some'"),
+        ({"datasets_to_split": ["test"]}, "unknown dataset 'test' in datasets_to_split; the datasets are 'train'"),
+        ({"exact": "train"}, "exact must be a list of names, got 'train'"),
+        ({"execution_options": 5}, "execution_options must be a paceline.data.ExecutionOptions or None, got 5"),
+        ({"execution_options": {"train": None}}, "the same processes read all datasets"),
     ],
 )
-def test_a_wrong_data_config_is_refused_by_name(config, told):
-    with pytest.raises(ValueError, match=told.replace("'", ".")):
+def test_a_wrong_data_config_is_refused_by_name(config, message):
+    with pytest.raises(ValueError, match=message.replace("'", ".")):
         DataParallelTrainer(noted, train_loop_config={}, datasets={"train": [1]}, dataset_config=config)
 
 
@@ -180,7 +182,7 @@ def test_a_row_that_a_function_fails_on_ends_the_run_with_file_row_and_line(file
     dataset = paceline.data.read_parquet(str(files)).map(fails)
     with pytest.raises(TrainingFailedError) as caught:
         fitted(tmp_path, dataset)
-    told = str(caught.value)
-    assert "no such thing as 27" in told
-    assert "part-2.parquet" in told
-    assert "test_datasets.py" in told
+    message = str(caught.value)
+    assert "no such thing as 27" in message
+    assert "part-2.parquet" in message
+    assert "test_datasets.py" in message

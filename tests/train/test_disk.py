@@ -95,8 +95,8 @@ def test_a_state_or_directory_too_large_for_the_disk_is_refused_and_the_run_may_
         assert f"{small_disk}/run/.staging/" in text
         assert "state.bin" in text
         assert "No space left on device: " in text
-        assert " bytes were to be written, " in text
-        assert " are free" in text
+        assert " bytes needed, " in text
+        assert " free" in text
     assert (mine / "state.bin").stat().st_size == 2 * SIZE
     assert last == saved(result) == 5
     assert result.metrics == {"i": 5}, "the metrics of every report are kept"
@@ -185,9 +185,9 @@ def test_a_journal_without_room_is_one_clear_error_and_the_next_driver_recovers(
     with pytest.raises(ControllerError) as caught:
         fit(function)
     text = str(caught.value)
-    assert text.startswith("StorageError: the run's journal could not be written: ")
+    assert text.startswith("StorageError: the run's journal cannot be written: ")
     assert f"{tmp_path}/run/journal.jsonl" in text
-    assert " bytes were to be written, " in text
+    assert " bytes needed, " in text
     assert isinstance(caught.value.__cause__, StorageError)
     monkeypatch.undo()
     committed = sorted(path.name for path in (tmp_path / "run").glob("checkpoint_*"))
@@ -237,21 +237,21 @@ def test_when_one_rank_cannot_store_its_files_all_are_told_and_stay_in_step(fit,
                 errors.append((i, str(error)))
         return errors
 
-    heard = {}
+    events = {}
 
     class Reports(UserCallback):
         def after_report(self, run_context, metrics, checkpoint):
-            heard[metrics[0]["i"]] = (metrics, checkpoint)
+            events[metrics[0]["i"]] = (metrics, checkpoint)
 
     result = fit(function, callbacks=[Reports()])
     ((i, text),) = result.return_value
     assert i == (1 if mode is CheckpointUploadMode.SYNC or first == "the failing rank" else 2)
-    assert "report 2: the checkpoint could not be staged by rank 1: [Errno 28] No space left on device" in text
+    assert "report 2: rank 1 cannot stage the checkpoint: [Errno 28] No space left on device" in text
     assert [metrics["i"] for _, metrics in result.best_checkpoints] == [0, 2, 3]
     assert result.checkpoint.to_dict() == {"i": 3}
-    assert sorted(heard) == [0, 1, 2, 3], "callbacks are called for the reports after it, too"
-    assert heard[1][1] is None
-    assert heard[3][1].to_dict() == {"i": 3}
+    assert sorted(events) == [0, 1, 2, 3], "callbacks are called for the reports after it, too"
+    assert events[1][1] is None
+    assert events[3][1].to_dict() == {"i": 3}
 
 
 def test_a_rank_that_brought_no_files_is_not_told_of_those_that_failed_and_no_rank_is_left_waiting(fit):
@@ -262,7 +262,7 @@ def test_a_rank_that_brought_no_files_is_not_told_of_those_that_failed_and_no_ra
             train.report({"i": 0})
         else:
             healthy, context.uploader._files = context.uploader._files, Failing()
-            with pytest.raises(StorageError, match=r"report 1: the checkpoint could not be staged: \[Errno 28\]"):
+            with pytest.raises(StorageError, match=r"report 1: cannot stage the checkpoint: \[Errno 28\]"):
                 train.report({"i": 0}, checkpoint=Checkpoint.from_dict({"i": 0}))
             context.uploader._files = healthy
         with pytest.raises((TypeError, StorageError)) as caught:
@@ -271,7 +271,7 @@ def test_a_rank_that_brought_no_files_is_not_told_of_those_that_failed_and_no_ra
         return str(caught.value)
 
     result = fit(function)
-    assert "could not be staged by rank 1: TypeError: state['x'] is a" in result.return_value
+    assert "rank 1 cannot stage the checkpoint: TypeError: state['x'] is a" in result.return_value
     assert [checkpoint.to_dict() for checkpoint, _ in result.best_checkpoints] == [{"i": 2}]
 
 
@@ -287,7 +287,7 @@ def test_the_rank_whose_disk_is_full_is_the_cause_and_not_the_one_that_waited_fo
             fit(function, name=f"run-{attempt}")
         line = str(caught.value).splitlines()[2]
         assert line.startswith("  rank 1, "), str(caught.value)
-        assert "report 1: the checkpoint could not be staged: [Errno 28]" in line
+        assert "report 1: cannot stage the checkpoint: [Errno 28]" in line
 
 
 # Damage
@@ -349,12 +349,12 @@ def test_a_damaged_file_in_the_newest_checkpoint_costs_that_checkpoint_only_and_
     damage(damaged.root / "checkpoint_000004" / victim)
     result = fit(count(5), 1)
     assert result.metrics == {"i": 4, "start": 3}, "went on from the one before"
-    said = capsys.readouterr().err + caplog.text
-    assert "checkpoint_000004" in said
+    output = capsys.readouterr().err + caplog.text
+    assert "checkpoint_000004" in output
     if damage is Path.unlink:
-        assert "was committed and is gone, or its manifest is" in said
+        assert "was committed, but it or its manifest is missing" in output
     else:
-        assert "cannot be trusted and is passed over" in said
+        assert "skipping a corrupt checkpoint" in output
         assert (damaged.quarantine / "checkpoint_000004").exists(), "kept for a person to look at"
     assert result.metrics_dataframe["i"].tolist() == [0, 1, 2, 3, 4]
     assert saved(result) == 4
@@ -384,10 +384,10 @@ def test_with_every_checkpoint_broken_the_run_begins_anew_or_from_what_it_was_gi
     given = Checkpoint.from_dict({"i": 6, "weights": np.zeros(1)}).to_directory(tmp_path / "given")
     result = fit(count(9), 1, resume_from_checkpoint=Checkpoint(given) if with_initial else None)
     assert result.metrics == {"i": 8, "start": 7 if with_initial else 0}
-    said = capsys.readouterr().err
-    assert said.count("cannot be trusted and is passed over") == 3
-    assert "no checkpoint of the run is left" in said
-    assert (str(given) in said) is with_initial
+    output = capsys.readouterr().err
+    assert output.count("skipping a corrupt checkpoint") == 3
+    assert "no checkpoint of the run is left" in output
+    assert (str(given) in output) is with_initial
     assert len(list(damaged.quarantine.iterdir())) == 3
 
 

@@ -181,7 +181,7 @@ def test_of_scripts_started_at_the_same_instant_one_holds_the_run(tmp_path):
     script = """
 import sys
 from pathlib import Path
-from paceline._core.clock import SystemClock
+from paceline._core.system import SystemClock
 from paceline._core.errors import RunHeldError
 from paceline._storage.lease import acquire_lease
 from paceline._storage.lease_stores import DiskLeaseStore

@@ -71,16 +71,16 @@ def test_a_killed_worker_restarts_the_group_from_the_very_last_report(fit):
 
 
 @pytest.mark.parametrize(
-    ("end", "told"),
+    ("end", "message"),
     [
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "killed by SIGKILL"),
         (lambda: sys.exit(3), "SystemExit: 3"),
     ],
 )
-def test_however_a_worker_ends_early_it_is_a_failure_and_says_how(fit, end, told):
+def test_however_a_worker_ends_early_it_is_a_failure_and_says_how(fit, end, message):
     with pytest.raises(WorkerGroupError) as caught:
         fit(count_up(3, at=1, then=end))
-    assert told in str(caught.value).splitlines()[2]
+    assert message in str(caught.value).splitlines()[2]
     assert str(caught.value).splitlines()[2].startswith("  rank 1")
 
 
@@ -162,8 +162,8 @@ def test_a_complete_run_is_not_run_again_and_another_configuration_than_before_i
     def fit_with(**config):
         result = fit(function, 1, config={"optimizer": {"momentum": 0.9}, "seed": 1, **config})
         err = capsys.readouterr().err
-        said = re.findall("the train_loop_config is another one than before: (.*)", err)
-        return result.metrics, said, "is already complete" in err
+        output = re.findall("train_loop_config changed since the last run: (.*)", err)
+        return result.metrics, output, "is already complete" in err
 
     with pytest.raises(WorkerGroupError):
         fit_with(lr=0.1, is_patient=False)

@@ -73,7 +73,7 @@ def test_the_result_has_rank_0s_return_value_plain_or_not_and_can_be_read_back_f
 
 
 def test_a_returned_value_that_cannot_be_sent_says_so(fit):
-    with pytest.raises(train.WorkerGroupError, match="the returned value cannot be sent"):
+    with pytest.raises(train.WorkerGroupError, match="cannot send the return value"):
         fit(lambda: threading.Lock())
 
 
@@ -117,20 +117,20 @@ def test_threads_are_shared_out_and_the_users_own_choice_wins(fit, monkeypatch):
 def test_more_workers_than_cores_is_allowed_and_said(fit, capsys):
     cores = len(os.sched_getaffinity(0))
     fit(lambda: None, cores + 1)
-    assert f"more than the {cores} cores here" in capsys.readouterr().err
+    assert f"more workers than the {cores} cores here" in capsys.readouterr().err
 
 
 def test_num_workers_0_runs_in_this_very_process(fit):
-    seen = []
+    observed = []
 
     def function():
-        seen.append((os.getpid(), threading.current_thread() is threading.main_thread()))
+        observed.append((os.getpid(), threading.current_thread() is threading.main_thread()))
         train.report({"i": 1}, checkpoint=Checkpoint.from_dict({"x": 1}))
         assert train.get_checkpoint().to_dict() == {"x": 1}
         return "done"
 
     result = fit(function, 0)
-    assert seen == [(os.getpid(), True)]
+    assert observed == [(os.getpid(), True)]
     assert result.metrics == {"i": 1}
     assert result.return_value == "done"
     assert result.checkpoint.to_dict() == {"x": 1}

@@ -17,7 +17,7 @@ import pytest
 from paceline import train
 from paceline._storage.files import LocalFiles
 from paceline.train import Checkpoint, FailureConfig, UserCallback, WorkerGroupError
-from paceline.train.run_driver import RunEnvironment
+from paceline.train.driver.run_driver import RunEnvironment
 
 FOR_EVER_S = 1000
 
@@ -57,11 +57,11 @@ def line_of(function, text):
 
 
 def test_a_rank_asleep_is_named_with_its_line_and_who_waits_for_it(hang, tmp_path):
-    heard = []
+    events = []
 
     class Callback(UserCallback):
         def after_exception(self, run_context, worker_exceptions):
-            heard.append(worker_exceptions)
+            events.append(worker_exceptions)
 
     def function():
         train.report({"i": 1})
@@ -69,15 +69,15 @@ def test_a_rank_asleep_is_named_with_its_line_and_who_waits_for_it(hang, tmp_pat
             time.sleep(FOR_EVER_S)
         train.collective.barrier()
 
-    told = hang(function, 3, callbacks=[Callback()])
+    message = hang(function, 3, callbacks=[Callback()])
     assert re.match(
         r"rank 1 has stood at .*:\d+ in function \(time\.sleep\) for \d+ s; "
         r"ranks 0 and 2 wait for it in paceline's barrier",
-        told,
+        message,
     )
-    assert "time.sleep" in str(heard[0][1])
-    assert line_of(function, "time.sleep") in told
-    assert line_of(function, "barrier()") in told
+    assert "time.sleep" in str(events[0][1])
+    assert line_of(function, "time.sleep") in message
+    assert line_of(function, "barrier()") in message
     stacks = tmp_path / "run" / "logs" / "attempt_1" / "stacks.txt"
     assert stat.S_IMODE(stacks.stat().st_mode) == 0o600
     text = stacks.read_text()
@@ -101,10 +101,12 @@ def test_code_that_keeps_the_gil_and_a_stopped_process_are_told_with_the_last_re
             stop()
         train.collective.barrier()
 
-    told = hang(function)
-    assert [word for word in words if word not in told] == []
-    assert re.search(r"its last report was made at \S*{}".format(line_of(function, "report(").partition(" ")[0]), told)
-    assert "rank 0 waits for it" in told
+    message = hang(function)
+    assert [word for word in words if word not in message] == []
+    assert re.search(
+        r"its last report was made at \S*{}".format(line_of(function, "report(").partition(" ")[0]), message
+    )
+    assert "rank 0 waits for it" in message
 
 
 def test_an_upload_that_storage_does_not_take_is_told_with_the_path(hang, tmp_path):
@@ -118,10 +120,10 @@ def test_an_upload_that_storage_does_not_take_is_told_with_the_path(hang, tmp_pa
 
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "weights").write_bytes(b"x")
-    told = hang(function)
-    assert re.match(rf"rank 1 has stood for \d+ s storing the checkpoint of report 2 at {tmp_path / 'run'} at", told)
-    assert line_of(function, "checkpoint=") in told
-    assert "rank 0 waits for it in report()" in told
+    message = hang(function)
+    assert re.match(rf"rank 1 has stood for \d+ s storing the checkpoint of report 2 at {tmp_path / 'run'} at", message)
+    assert line_of(function, "checkpoint=") in message
+    assert "rank 0 waits for it in report()" in message
 
 
 def suspected(path):
@@ -143,10 +145,10 @@ def test_a_hang_that_passes_is_told_once_and_so_is_its_end(fit, tmp_path, capsys
         train.report({"i": 2})
 
     fit(function, timeout_s=0.5)
-    said = capsys.readouterr().err
-    assert said.count("rank 1 has stood at") == 1
-    assert said.count(f"all stacks: {tmp_path / 'run' / 'logs' / 'attempt_1' / 'stacks.txt'}") == 1
-    assert len(re.findall(r"paceline: rank 1 moves again after \d+ s", said)) == 1
+    output = capsys.readouterr().err
+    assert output.count("rank 1 has stood at") == 1
+    assert output.count(f"all stacks: {tmp_path / 'run' / 'logs' / 'attempt_1' / 'stacks.txt'}") == 1
+    assert len(re.findall(r"paceline: rank 1 continues after \d+ s", output)) == 1
 
 
 def test_storage_that_does_not_finish_a_commit_is_told_and_never_restarted_for(fit, tmp_path, capsys):
@@ -160,12 +162,12 @@ def test_storage_that_does_not_finish_a_commit_is_told_and_never_restarted_for(f
         train.report({"i": 1})
         train.report({"i": 2}, checkpoint=Checkpoint.from_dict({"i": 2}))
 
-    result = fit(function, timeout_s=0.5, action="fail", seams=RunEnvironment(files=Slow()))
-    said = capsys.readouterr().err
+    result = fit(function, timeout_s=0.5, action="fail", environment=RunEnvironment(files=Slow()))
+    output = capsys.readouterr().err
     assert re.search(
-        rf"the checkpoint of report 2 has waited \d+ s for storage at {tmp_path / 'run'}; ranks 0 and 1", said
+        rf"the checkpoint of report 2 has waited \d+ s for storage at {tmp_path / 'run'}; ranks 0 and 1", output
     )
-    assert line_of(function, "checkpoint=") in said
+    assert line_of(function, "checkpoint=") in output
     assert result.checkpoint.to_dict() == {"i": 2}
 
 
@@ -181,7 +183,7 @@ def test_a_restart_ends_the_hang_and_is_charged_to_the_budget(fit, capsys):
 
     result = fit(function, action="restart", max_failures=1)
     assert result.metrics == {"i": 2, "restored": True}
-    assert "; the workers are ended" in capsys.readouterr().err
+    assert "; restarting the workers" in capsys.readouterr().err
     with pytest.raises(WorkerGroupError, match="on attempt 2 of 2"):
         fit(lambda: (train.report({}), time.sleep(FOR_EVER_S)), 1, action="restart", max_failures=1, name="two")
 

@@ -23,10 +23,9 @@ from paceline.train import (
     RunHeldError,
     ScalingConfig,
     StorageError,
-    preflight,
-    unpicklable,
 )
-from paceline.train.run_driver import RunEnvironment, open_run
+from paceline.train.driver import preflight, unpicklable
+from paceline.train.driver.run_driver import RunEnvironment, open_run
 
 
 class Model:
@@ -34,13 +33,13 @@ class Model:
         self.layers = [{"guard": threading.Lock()}]
 
 
-def trainer_in(place, function=lambda: None, *, name="run", seams=None, config=None, scaling=1, **run_config):
+def trainer_in(place, function=lambda: None, *, name="run", environment=None, config=None, scaling=1, **run_config):
     run = RunConfig(name=name, storage_path=place, **run_config)
     trainer = DataParallelTrainer(
         function, train_loop_config=config, scaling_config=ScalingConfig(scaling), run_config=run
     )
-    if seams is not None:
-        trainer._run_environment = seams
+    if environment is not None:
+        trainer._run_environment = environment
     return trainer
 
 
@@ -100,7 +99,7 @@ def a_link_to_nowhere(place, _):
 
 def a_run_that_is_held(place, stack):
     trainer = trainer_in(place)
-    stack.enter_context(open_run(trainer.run_config.home, RunEnvironment(), print))
+    stack.enter_context(open_run(trainer.run_config.location, RunEnvironment(), print))
     return trainer
 
 
@@ -172,19 +171,19 @@ PLANTED = [
     (
         a_storage_path_that_is_a_file,
         StorageError,
-        r"/file/deeper/run: .*/file: it is a file and not a directory\n\nhint: set RunConfig\(storage_path=",
+        r"/file/deeper/run: .*/file: not a directory\n\nhint: set RunConfig\(storage_path=",
     ),
     (
         a_file_in_the_place_of_the_run,
         StorageError,
-        r"/run: it is a file and not a directory\n\nhint: set RunConfig\(name=",
+        r"/run: not a directory\n\nhint: set RunConfig\(name=",
     ),
     (
         lambda place, _: trainer_in("/proc/paceline"),
         StorageError,
         r"in /proc/paceline/run: /proc/paceline: No such file or directory\n\nhint: set RunConfig\(storage_path=",
     ),
-    (a_link_to_nowhere, StorageError, r"/link: it is a link to .*/unmounted, which does not exist\n\nhint: set Run"),
+    (a_link_to_nowhere, StorageError, r"/link: broken link to .*/unmounted\n\nhint: set Run"),
     (
         lambda place, _: trainer_in(place, name="ö" * 150),
         StorageError,
@@ -193,30 +192,30 @@ PLANTED = [
     (
         lambda place, _: trainer_in(place, name="r\ud800un"),
         StorageError,
-        r"r\\ud800un: it is not valid text for a path\n\nhint: .*name=",
+        r"r\\ud800un: the path is not valid text\n\nhint: .*name=",
     ),
     (a_run_that_is_held, RunHeldError, rf"is being written by process {os.getpid()}"),
     (
-        lambda place, _: trainer_in(place / "new", seams=RunEnvironment(files=Full())),
+        lambda place, _: trainer_in(place / "new", environment=RunEnvironment(files=Full())),
         StorageError,
-        r"/new/run: No space left on device\n\nhint: set RunConfig\(storage_path=\.\.\.\) to a place with room",
+        r"/new/run: No space left on device\n\nhint: set RunConfig\(storage_path=\.\.\.\) to a filesystem",
     ),
     (
-        lambda place, _: trainer_in(place / "new", seams=RunEnvironment(files=Forgetful())),
+        lambda place, _: trainer_in(place / "new", environment=RunEnvironment(files=Forgetful())),
         StorageError,
         r"/new/run did not give back what was written to it.*\n\nhint: .*storage_path",
     ),
     (
         too_few_open_files,
         ValueError,
-        r"num_workers=200 needs about 4\d\d open files, and .* may have 256\n\nhint: .*ulimit -n",
+        r"num_workers=200 needs about 4\d\d open files, but .* is 256\n\nhint: .*ulimit -n",
     ),
     (a_checkpoint_that_is_not_there, StorageError, r"resume_from_checkpoint: .*/checkpoint_000003 is not a directory"),
-    (an_environment_variable_that_says_nothing, ValueError, r"PACELINE_VERBOSITY='loud' is not one of 0, 1, 2"),
+    (an_environment_variable_that_says_nothing, ValueError, r"PACELINE_VERBOSITY must be 0, 1 or 2, got 'loud'"),
     (
         no_room_for_another_checkpoint,
         StorageError,
-        r"/run has .*B free, and a checkpoint of this run takes 1152921\.5 TB \(checkpoint_000001\)\n\nhint: free at",
+        r"/run has .*B free, but a checkpoint of this run takes 1\.2 EB \(checkpoint_000001\)\n\nhint: free at",
     ),
 ]
 
@@ -240,7 +239,7 @@ def test_a_refusal_keeps_what_somebody_else_put_there(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").write_text("mine")
     with pytest.raises(StorageError, match="No space left"):
-        trainer_in(tmp_path, seams=RunEnvironment(files=Full())).fit()
+        trainer_in(tmp_path, environment=RunEnvironment(files=Full())).fit()
     assert tree(tmp_path) == {"run": None, "run/notes.txt": b"mine"}
 
 
@@ -250,10 +249,10 @@ def test_little_room_is_said_and_the_run_goes_on(tmp_path, capfd):
     size = free.f_bavail * free.f_frsize // 3
     pretend_size(tmp_path / "run", size)
     trainer_in(tmp_path, checkpoint_config=CheckpointConfig(num_to_keep=10)).fit()
-    said = capfd.readouterr().err
-    assert "will be needed, for 10 more checkpoints of" in said
-    assert "CheckpointConfig(num_to_keep=...) lower" in said
-    assert "run run is complete" in said
+    output = capfd.readouterr().err
+    assert "but 10 more checkpoints of" in output
+    assert "lower CheckpointConfig(num_to_keep=...)" in output
+    assert "run run is complete" in output
 
 
 def test_a_complete_run_needs_no_room(tmp_path):
@@ -282,7 +281,7 @@ def test_the_storage_is_tried_and_no_trace_of_that_is_left(tmp_path):
             tried.append(path.name)
             super().write(path, data)
 
-    trainer_in(tmp_path, seams=RunEnvironment(files=Watching())).fit()
+    trainer_in(tmp_path, environment=RunEnvironment(files=Watching())).fit()
     assert tried == [".preflight"]
     assert not (tmp_path / "run" / ".preflight").exists()
 

@@ -55,7 +55,7 @@ def line_of(text):
     return next(number for number, line in enumerate(SCRIPT.splitlines(), 1) if text in line)
 
 
-def said(tmp_path, rank):
+def output(tmp_path, rank):
     return json.loads((tmp_path / f"rank_{rank}.json").read_text())
 
 
@@ -67,7 +67,7 @@ def test_a_script_for_torchrun_runs_unchanged_and_a_killed_worker_costs_one_rest
     script = {"total": 3.0, "argv": arguments, "name": "__main__", "attempt": 1, "here": str(tmp_path)}
     sizes = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
     for rank in range(2):
-        assert said(tmp_path, rank) == {**script, **sizes, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        assert output(tmp_path, rank) == {**script, **sizes, "RANK": str(rank), "LOCAL_RANK": str(rank)}
     # Gloo would look the host's name up, and warn or hang where there is none.
     assert "GLOO_SOCKET_IFNAME" not in ended.stdout
     assert (tmp_path / "runs" / "a" / "logs" / "attempt_1" / "rank_1.log").is_file()
@@ -97,21 +97,21 @@ def test_a_module_runs_as_python_m_would(run, tmp_path):
     )
     ended = run("-n", "2", "-m", "project.training", "fast")
     assert ended.returncode == 0, ended.stderr
-    assert [said(tmp_path, rank) for rank in range(2)] == [[7, "__main__", "fast"]] * 2
+    assert [output(tmp_path, rank) for rank in range(2)] == [[7, "__main__", "fast"]] * 2
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["nowhere.py"], "nowhere.py is not a file"),
         (["-m", "no_such_module"], "there is no module no_such_module"),
-        (["-n", "0", "script.py"], "--num-workers 0: use 1 or more"),
+        (["-n", "0", "script.py"], "--num-workers must be positive, got 0"),
     ],
 )
-def test_what_cannot_be_run_is_refused_before_anything_starts(run, tmp_path, arguments, told):
+def test_what_cannot_be_run_is_refused_before_anything_starts(run, tmp_path, arguments, message):
     ended = run(*arguments)
     assert ended.returncode == 2
-    assert told in ended.stderr
+    assert message in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not (tmp_path / "runs").exists()
 

@@ -25,8 +25,8 @@ from paceline._control.events import (
 )
 from paceline._control.journal import JournalVersionError
 from paceline._control.recovery import recover_run
-from paceline._core.clock import SystemClock
 from paceline._core.codec import seal_line
+from paceline._core.system import SystemClock
 from paceline._engine.messages import CheckpointRecord, WorkerFailure
 from paceline._storage import commit
 from paceline._storage.files import LocalFiles
@@ -205,7 +205,7 @@ def test_a_name_that_leads_out_of_the_run_or_to_its_own_files_is_no_checkpoints(
     layout = RunLayout(root)
     assert not any(map(is_checkpoint_name, [name, "/", "/etc", "../../../../.."]))
     assert all(map(is_checkpoint_name, ["best", "a b", "back\\slash", "x" * 255, "épo\u2028que", "a..b"]))
-    with pytest.raises(StorageError, match="is not the name of a checkpoint"):
+    with pytest.raises(StorageError, match="is not a valid checkpoint name"):
         layout.checkpoint(name)
     record = CheckpointRecord(1, name, 1, msgspec.Raw(b"{}"))
     for act in (
@@ -213,7 +213,7 @@ def test_a_name_that_leads_out_of_the_run_or_to_its_own_files_is_no_checkpoints(
         lambda: commit.quarantine_checkpoint(LocalFiles(), layout, name),
         lambda: commit.commit_checkpoint(LocalFiles(), layout, record, [], world_size=1, created_at=0),
     ):
-        with pytest.raises(StorageError, match="is not the name of a checkpoint"):
+        with pytest.raises(StorageError, match="is not a valid checkpoint name"):
             act()
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -221,7 +221,7 @@ def test_a_name_that_leads_out_of_the_run_or_to_its_own_files_is_no_checkpoints(
 def test_a_user_cannot_choose_a_name_that_is_no_checkpoints(fit):
     def function():
         for name in ("journal.jsonl", "result.json", "a/b", "..", ".hidden", "a\0b", 7):
-            with pytest.raises(ValueError, match="is not a plain directory name"):
+            with pytest.raises(ValueError, match="must be a plain directory name"):
                 train.report({}, checkpoint=Checkpoint.from_dict({}), checkpoint_dir_name=name)
 
     fit(function, 1)
@@ -238,7 +238,7 @@ def test_a_journal_that_tells_of_checkpoints_elsewhere_is_refused_and_nothing_is
     append_events(run, DriverStarted(1, 0, Retention(1)), CheckpointVerified(2, 3), committed)
     for name, read in readers(run).items():
         if name in ("Result", "recovered", "fit"):
-            with pytest.raises(StorageError, match=r"'\.\./outside' is not the name of a checkpoint"):
+            with pytest.raises(StorageError, match=r"'\.\./outside' is not a valid checkpoint name"):
                 read()
     assert sorted(outside.iterdir()) == before
 
@@ -248,11 +248,11 @@ def test_a_link_in_the_place_of_a_checkpoint_is_not_followed_and_nothing_behind_
     run.checkpoint("checkpoint_000003").rename(outside)
     run.checkpoint("checkpoint_000003").symlink_to(outside)
     manifest = commit.read_manifest(outside)
-    with pytest.raises(StorageError, match="is a link to elsewhere"):
+    with pytest.raises(StorageError, match="is a symbolic link"):
         commit.delete_checkpoint(LocalFiles(), run, manifest.record)
     assert [found.record.name for found in commit.iter_manifests(run)] == ["checkpoint_000001", "checkpoint_000002"]
     before = sorted(outside.iterdir())
-    with pytest.raises(WorkerGroupError, match="checkpoint_000003 stands in the way: it is no checkpoint") as caught:
+    with pytest.raises(WorkerGroupError, match="checkpoint_000003 exists and is not a checkpoint") as caught:
         fit(function, 1, checkpoint_config=CheckpointConfig(num_to_keep=1))
     assert caught.value.result.checkpoint.to_dict()["i"] == 1, "what a link leads to is not taken for a checkpoint"
     assert sorted(outside.iterdir()) == before

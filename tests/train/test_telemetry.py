@@ -15,8 +15,7 @@ from paceline._control import journal, usage_collector
 from paceline._control.events import RunDescribed, UsageMeasured
 from paceline._engine.messages import RankUsage
 from paceline.train import Checkpoint, TrainingFailedError, ValidationConfig
-from paceline.train.git_state import read_git_state
-from paceline.train.run_metadata import _describe_code
+from paceline.train.driver.run_metadata import _describe_code, read_git_state
 
 
 def measured(path) -> list[UsageMeasured]:
@@ -150,7 +149,7 @@ def git(path, *arguments):
 
 
 def test_commit_branch_and_changes_are_those_that_git_tells(tmp_path, monkeypatch):
-    monkeypatch.setattr("paceline.train.git_state._CACHE_S", 0.0)
+    monkeypatch.setattr("paceline.train.driver.run_metadata._CACHE_S", 0.0)
     monkeypatch.delenv("GIT_DIR", raising=False)
     monkeypatch.delenv("GIT_WORK_TREE", raising=False)
     root = tmp_path / "code"

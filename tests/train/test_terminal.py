@@ -18,7 +18,7 @@ from paceline._control.run import Run
 from paceline._control.step import step
 from paceline._engine.messages import CheckpointRecord
 from paceline._storage.run_layout import RunLayout
-from paceline.train.terminal import LogTail, Terminal
+from paceline.train.display.terminal import LogTail, Terminal
 
 
 def reported(rank, seq, checkpoint=None, metrics=b'{"loss":0.123456}'):
@@ -43,7 +43,7 @@ def test_a_checkpoint_that_waits_for_another_rank_is_told_once_with_the_call_sit
         terminal.tick(run, now)
     assert out.getvalue() == (
         "paceline: rank 0 has waited 31 s in report 2 with a checkpoint, called at train.py:41: "
-        "rank 1 has made 1, rank 2 has made 0. Every rank has to call report() equally often\n"
+        "rank 1 has made 1, rank 2 has made 0. Every rank must call report() equally often\n"
     )
     terminal = Terminal(RunLayout(tmp_path), verbosity=1, notice_s=30, out=out)
     terminal.tick(after(*(reported(rank, 1, "checkpoint_000001") for rank in range(3))), 31.0)
@@ -53,7 +53,7 @@ def test_a_checkpoint_that_waits_for_another_rank_is_told_once_with_the_call_sit
 def test_a_commit_that_failed_is_told(tmp_path):
     out = io.StringIO()
     Terminal(RunLayout(tmp_path), 1, 30, out).on_event(CommitFailed(1, 4, "OSError: disk full"), after())
-    assert out.getvalue() == "paceline: the checkpoint of report 4 could not be committed: OSError: disk full\n"
+    assert out.getvalue() == "paceline: cannot commit the checkpoint of report 4: OSError: disk full\n"
 
 
 def test_lines_are_passed_on_whole_and_a_progress_bar_by_its_last_state(tmp_path):
@@ -83,8 +83,8 @@ def test_a_hang_and_its_end_are_told_at_every_verbosity(tmp_path):
         stacks = tmp_path / "logs" / "attempt_1" / "stacks.txt"
         assert out.getvalue().splitlines() == [
             f"paceline: rank 1 has stood at train.py:41 for 45 s; all stacks: {stacks}",
-            f"paceline: rank 1 has stood at train.py:41 for 45 s; all stacks: {stacks}; the workers are ended",
-            "paceline: rank 1 moves again after 61 s",
+            f"paceline: rank 1 has stood at train.py:41 for 45 s; all stacks: {stacks}; restarting the workers",
+            "paceline: rank 1 continues after 61 s",
         ]
 
 
@@ -104,6 +104,6 @@ def test_a_score_that_no_checkpoint_has_is_told_once(tmp_path):
     for seq in (2, 3):
         terminal.on_event(committed(seq, b'{"eval":{"accuracy":0.5}}'), run)
     assert out.getvalue() == (
-        "paceline: checkpoint_000002 ranks last: checkpoint_score_attribute='eval/acuracy' is no number among its "
-        "metrics, which are eval/accuracy\n"
+        "paceline: checkpoint_000002 ranks last: it has no number 'eval/acuracy' (checkpoint_score_attribute) among "
+        "its metrics eval/accuracy\n"
     )

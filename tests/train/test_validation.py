@@ -120,8 +120,8 @@ FAILURES = [
     (raises, "ValueError: not today, at tests/train/test_validation.py:"),
     (is_killed, "killed by SIGKILL"),
     (lambda checkpoint: sys.exit(0), "SystemExit: 0"),
-    (lambda checkpoint: [1], "TypeError: the validation returned [1], which is not a dict of metrics"),
-    (lambda checkpoint: {"x": {"y": object()}}, "TypeError: the validation's metrics['x']['y'] is an object"),
+    (lambda checkpoint: [1], "TypeError: the validation function must return a dict of metrics, got [1]"),
+    (lambda checkpoint: {"x": {"y": object()}}, "TypeError: the validation's metrics['x']['y'] must be a number"),
     (takes_nothing, "TypeError: takes_nothing() takes 0 positional arguments"),
     (reports_itself, "RuntimeError: `report` cannot be used outside of a Paceline training function"),
 ]
@@ -144,10 +144,10 @@ def test_one_that_fails_leaves_the_metrics_and_the_training_alone(fit, capfd, mo
     assert result.return_value == [*failed, [{"value": 100, "ok": 1}, "VALIDATED"]]
     assert metrics_of(result)[:-1] == [metrics for metrics, _ in failed]
     lines = capfd.readouterr().err.splitlines()
-    failures = [line for line in lines if "could not be validated" in line]
-    for number, (line, (_, said)) in enumerate(zip(failures, FAILURES, strict=True), start=1):
+    failures = [line for line in lines if "cannot validate" in line]
+    for number, (line, (_, output)) in enumerate(zip(failures, FAILURES, strict=True), start=1):
         name = f"checkpoint_{number:06d}"
-        assert line.startswith(f"paceline: {name} could not be validated: {said}")
+        assert line.startswith(f"paceline: cannot validate {name}: {output}")
         assert line.endswith(f". See {result.log_dir}/validation/{name}.log")
     assert "run run is complete after 8 reports" in lines[-1]
 
@@ -167,9 +167,9 @@ def test_one_that_takes_too_long_is_ended_and_the_next_has_its_turn(fit, capfd):
     result = fit(function, ValidationConfig(validate, ValidationTaskConfig(timeout_s=0.3)))
     ended = [[{"value": value}, "VALIDATION_TIMEOUT"] for value in (1, 2)]
     assert result.return_value == [*ended, [{"value": 3, "ok": 1}, "VALIDATED"]]
-    said = capfd.readouterr().err
-    assert "checkpoint_000001 could not be validated: it took longer than 0.3 s and was ended" in said
-    assert "checkpoint_000002 could not be validated: it took longer than 0.4 s and was ended" in said
+    output = capfd.readouterr().err
+    assert "cannot validate checkpoint_000001: stopped after its timeout of 0.3 s" in output
+    assert "cannot validate checkpoint_000002: stopped after its timeout of 0.4 s" in output
 
 
 @pytest.mark.parametrize(
@@ -230,9 +230,11 @@ def test_without_a_checkpoint_or_a_way_to_validate_it_is_refused_where_it_is_ask
             train.report({}, validation=True)
         with pytest.raises(ValueError, match="`validation_config` was not set on the trainer"):
             reports(1)
-        with pytest.raises(TypeError, match=r"validation.fn_kwargs\['model'\]\[0\] is an object: it has to be"):
+        with pytest.raises(
+            TypeError, match=r"validation.fn_kwargs\['model'\]\[0\] must be a number, a string, None, .*got an object"
+        ):
             reports(1, validation=ValidationTaskConfig({"model": [object()]}))
-        with pytest.raises(TypeError, match="validation='yes' is neither a bool nor"):
+        with pytest.raises(TypeError, match="validation must be True, False or a"):
             reports(1, validation="yes")
         train.report({})
         return statuses()
@@ -241,33 +243,39 @@ def test_without_a_checkpoint_or_a_way_to_validate_it_is_refused_where_it_is_ask
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "output"),
     [
-        (lambda: ValidationConfig("fn"), "fn='fn' is not a function"),
-        (lambda: ValidationConfig(doubled, 3), "Invalid `ValidationTaskConfig` type: task_config=3"),
-        (lambda: ValidationTaskConfig([1]), r"fn_kwargs=\[1\] is not a dict of keyword arguments"),
-        (lambda: ValidationTaskConfig(timeout_s=0), "timeout_s=0 is not a number of seconds above 0"),
-        (lambda: ValidationTaskConfig(timeout_s=float("nan")), "timeout_s=nan is not a number of seconds"),
+        (lambda: ValidationConfig("fn"), "fn must be a function, got 'fn'"),
+        (lambda: ValidationConfig(doubled, 3), "Invalid `ValidationTaskConfig` type: task_config must be"),
+        (lambda: ValidationTaskConfig([1]), r"fn_kwargs must be a dict of keyword arguments, got \[1\]"),
+        (lambda: ValidationTaskConfig(timeout_s=0), "timeout_s must be a positive number or None, got 0"),
+        (lambda: ValidationTaskConfig(timeout_s=float("nan")), "timeout_s must be a positive number or None, got nan"),
         (
             lambda: ValidationConfig(doubled, ray_remote_kwargs={"memory": 1}),
-            r"ray_remote_kwargs\['memory'\]=1 has no meaning here: num_cpus, num_gpus, max_retries, retry_exceptions",
+            r"unknown option ray_remote_kwargs\['memory'\]; the options are num_cpus, num_gpus",
         ),
-        (lambda: ValidationConfig(doubled, ray_remote_kwargs={"num_gpus": 1.5}), "neither below 1 nor a whole number"),
+        (
+            lambda: ValidationConfig(doubled, ray_remote_kwargs={"num_gpus": 1.5}),
+            "must be below 1 or an integer, got 1.5",
+        ),
         (lambda: ValidationConfig(doubled, ray_remote_kwargs={"max_retries": -2}), "or -1 for no limit"),
-        (lambda: ValidationConfig(doubled, ray_remote_kwargs={"retry_exceptions": 3}), "neither a bool nor a list"),
+        (
+            lambda: ValidationConfig(doubled, ray_remote_kwargs={"retry_exceptions": 3}),
+            "must be True, False or a list of exceptions, got 3",
+        ),
         (lambda: DataParallelTrainer(print, validation_config=doubled), "Invalid `ValidationConfig` type"),
     ],
 )
-def test_a_wrong_argument_is_refused_where_it_is_given(make, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_wrong_argument_is_refused_where_it_is_given(make, output):
+    with pytest.raises(ValueError, match=output):
         make()
 
 
 def test_what_cannot_be_sent_or_has_no_gpu_is_refused_before_any_process_starts(fit, tmp_path):
     lock = threading.Lock()
-    with pytest.raises(TypeError, match="validation_config: fn, with its fn_kwargs, cannot be sent"):
+    with pytest.raises(TypeError, match=r"cannot send validation_config\.fn and its fn_kwargs"):
         fit(lambda: None, lambda checkpoint: lock)
-    with pytest.raises(ValueError, match=r"validation_config asks for 64 GPU\(s\) beside the 0 of the workers"):
+    with pytest.raises(ValueError, match=r"validation_config requests 64 GPU\(s\) beside the 0 of the workers"):
         fit(lambda: None, ValidationConfig(doubled, ray_remote_kwargs={"num_gpus": 64}))
     assert not (tmp_path / "run").exists()
 
@@ -340,10 +348,10 @@ def test_ctrl_c_while_only_validations_are_waited_for_leaves_them_and_trains_not
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "script.py", "nowhere", num_workers]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
-        said = []
-        while "the training is over; 2 validations still to be made" not in "".join(said):
-            said.append(process.stderr.readline())
-            assert said[-1], "".join(said)
+        output = []
+        while "training is done; 2 validations left to do" not in "".join(output):
+            output.append(process.stderr.readline())
+            assert output[-1], "".join(output)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     if num_workers == "2":
@@ -356,7 +364,7 @@ def test_ctrl_c_while_only_validations_are_waited_for_leaves_them_and_trains_not
     (tmp_path / "again").touch()
     ended = run_script(SCRIPT, "nowhere", num_workers)
     assert ended.returncode == 0, ended.stderr
-    assert "run run is trained; 2 validations left to be made" in ended.stderr
+    assert "run run is trained; 2 validations left to do" in ended.stderr
     assert "value returned metrics {'i': 2} [{'i': 1, 'ten': 10}, {'i': 2, 'ten': 20}]" in ended.stdout
     assert (tmp_path / "started-0").read_text() == trained == "x"
 

@@ -126,7 +126,7 @@ def test_optunas_distributions_or_a_function_may_be_the_space():
     assert 1e-4 <= config["opt"]["lr"] <= 1
     assert config["n"] in (1, 3, 5, 7, 9)
     assert config["data"] == "here"
-    with pytest.raises(ValueError, match="use one kind"):
+    with pytest.raises(ValueError, match="space mixes Optuna's distributions"):
         searched({**space, "x": tune.uniform(0, 1)})
     search = searched(by_run)
     seen = [search.suggest(str(number)) for number in range(20)]
@@ -134,7 +134,7 @@ def test_optunas_distributions_or_a_function_may_be_the_space():
         frozenset({"kind", "a", "constant"}),
         frozenset({"kind", "b", "constant"}),
     }
-    with pytest.raises(ValueError, match="has returned 3: it has to be a dict of constant values"):
+    with pytest.raises(ValueError, match="must return a dict of constants or None, got 3"):
         first(lambda trial: 3)
 
 
@@ -179,19 +179,19 @@ def test_the_space_and_the_metric_of_the_tuner_are_taken_where_the_searcher_has_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"space": "lr"}, "is neither a dict of paceline's domains or Optuna's distributions"),
+        ({"space": "lr"}, "space must be a dict of paceline's domains or Optuna's distributions"),
         ({"space": {"a": {"b": tune.grid_search([1, 2])}}}, "space['a']['b'] is a grid_search"),
-        ({"space": {"x": tune.randn()}}, "space['x'] is randn(0.0, 1.0), which Optuna has no distribution"),
-        ({"mode": "least"}, "mode='least' has 'least': it has to be 'min' or 'max'"),
-        ({"metric": ["a", "b"]}, "there has to be one mode for each metric"),
-        ({"metric": ["a", "a"], "mode": ["min", "min"]}, "names a metric twice"),
-        ({"seed": "x"}, "seed='x' is not a whole number"),
-        ({"sampler": "bayes"}, "sampler='bayes' is neither a sampler of Optuna's nor one of 'tpe'"),
-        ({"sampler": "brute force"}, "sampler=BruteForceSampler ends the study by itself"),
-        ({"points_to_evaluate": {"x": 1}}, "is not a list of configurations"),
+        ({"space": {"x": tune.randn()}}, "space['x'] is randn(0.0, 1.0), which Optuna does not support"),
+        ({"mode": "least"}, "mode must be 'min' or 'max', got 'least'"),
+        ({"metric": ["a", "b"]}, "mode must be one mode for each metric"),
+        ({"metric": ["a", "a"], "mode": ["min", "min"]}, "metric must be different names"),
+        ({"seed": "x"}, "seed must be an integer or None, got 'x'"),
+        ({"sampler": "bayes"}, "sampler must be an Optuna sampler, 'tpe'"),
+        ({"sampler": "brute force"}, "BruteForceSampler ends the study by itself"),
+        ({"points_to_evaluate": {"x": 1}}, "points_to_evaluate must be a list of configurations"),
         ({"points_to_evaluate": [{"x": 1}], "evaluated_rewards": [1, 2]}, "one reward for each of the 1"),
-        ({"metric": None, "mode": None}, "metric=None and mode=None: it has to know what to search for"),
-        ({"space": None}, "has no space to search in"),
+        ({"metric": None, "mode": None}, "OptunaSearch needs a metric and a mode, got metric=None, mode=None"),
+        ({"space": None}, "has no search space"),
     ],
 )
 def test_arguments_are_refused_by_name(arguments, message):
@@ -206,7 +206,7 @@ def test_arguments_are_refused_by_name(arguments, message):
 def test_cmaes_names_what_it_needs(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     search = searched(BOX, sampler="cmaes", metric=["a", "b"], mode=["min", "max"])
-    with pytest.raises(ValueError, match="sampler='cmaes' searches for one objective, and there are 2 metrics"):
+    with pytest.raises(ValueError, match="sampler='cmaes' supports one objective, got 2 metrics"):
         search.suggest("0")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"sampler='cmaes' needs the package cmaes(.|\n)*hint: pip install cmaes"):
@@ -245,7 +245,7 @@ def test_a_sampler_of_the_users_is_used_with_its_own_seed(caplog):
     assert caplog.messages == []
     again = minimized(searched(BOX, sampler=optuna.samplers.TPESampler(seed=5), seed=6), 14)
     assert once == again
-    assert caplog.messages == ["seed=6 is not used: TPESampler was made with its own"]
+    assert caplog.messages == ["seed=6 is ignored: TPESampler has its own"]
 
 
 def test_points_come_first_also_objects_and_under_conditions_and_the_rest_is_suggested():
@@ -290,7 +290,7 @@ def test_rewards_are_learned_from_without_a_trial():
     assert search.study.best_value == 0.01
     assert search.study.trials[4].intermediate_values == {1: 3, 2: 1}
     assert search.study.trials[5].state == TrialState.FAIL
-    with pytest.raises(ValueError, match="is no configuration of the space"):
+    with pytest.raises(ValueError, match="an evaluated point must be a full configuration of the space"):
         searched(BOX, points_to_evaluate=[{"x": 1}], evaluated_rewards=[1]).suggest("0")
 
 
@@ -309,7 +309,7 @@ def test_trials_are_told_as_complete_pruned_or_failed(caplog):
     search.on_trial_complete("infinite", {"loss": float("inf")})
     search.on_trial_complete("silent", None)
     assert caplog.messages == [
-        "trial nan ended without a number for loss, so the search learns nothing from it; its last report has loss=nan"
+        "trial nan did not report a number for loss, so the search learns nothing from it; its last report has loss=nan"
     ]
     search.on_trial_complete("odd", {"accuracy": 1.0})
     assert "its last report has accuracy=1.0" in caplog.messages[-1]
@@ -331,7 +331,7 @@ def test_a_failed_trial_that_ran_again_is_learned_from_and_each_is_suggested_onc
     search = searched(BOX, metric="eval/loss", points_to_evaluate=[{"x": 1.0}, {"x": 2.0}, {"x": 3.0}])
     search.suggest("0")
     search.suggest("1")
-    with pytest.raises(ValueError, match="trial 0 was suggested already"):
+    with pytest.raises(ValueError, match="trial 0 was already suggested"):
         search.suggest("0")
     search.on_trial_complete("0", error=True)
     search.on_trial_complete("0", {"eval": {"loss": np.float32(4.0)}})

@@ -181,7 +181,7 @@ def test_a_configuration_of_another_space_is_said_to_be_one(caplog):
     search = searched("tpe", {"x": tune.uniform(0, 1)})
     search.rebuild("00000", {"x": 7.0})
     (message,) = caplog.messages
-    assert message.startswith("OptunaSearch does not recognise the configuration of trial 00000")
+    assert message.startswith("OptunaSearch cannot reproduce the configuration of trial 00000")
 
 
 def test_what_was_suggested_is_not_computed_again_also_without_a_seed(monkeypatch):

@@ -61,7 +61,7 @@ def test_where_all_was_seen_it_chooses_the_best_and_does_not_go_where_others_are
     rows = np.linspace(0, 1, 41)[:, None]
     values = -((rows[:, 0] - 0.7) ** 2)
     process = GaussianProcess.fit(rows, np.zeros(41), values)
-    about = {"given": np.zeros(0), "generator": np.random.default_rng(0)}
+    about = {"context": np.zeros(0), "generator": np.random.default_rng(0)}
     found = maximize_upper_bound(process, 0.0, pending=np.zeros((0, 1)), **about)
     assert found[0] == pytest.approx(0.7, abs=0.08)
     few = GaussianProcess.fit(np.array([[0.0], [0.5], [1.0]]), np.zeros(3), np.array([0.0, 0.1, 0.0]))
@@ -122,10 +122,10 @@ def test_each_clone_says_what_is_different_and_whole_numbers_stay_whole_where_th
 @pytest.mark.parametrize(
     ("bounds", "message"),
     [
-        (None, "there is nothing to choose"),
-        ({"lr": 0.1}, r"hyperparam_bounds\['lr'\]=0.1 is not a list"),
+        (None, "hyperparam_bounds must be a dict"),
+        ({"lr": 0.1}, r"hyperparam_bounds\['lr'\] must be a list"),
         ({"lr": [0, float("inf")]}, "two finite numbers"),
-        ({"lr": [1.0, 0.0]}, "below the highest"),
+        ({"lr": [1.0, 0.0]}, "the lowest value below the highest"),
     ],
 )
 def test_wrong_bounds_are_refused_where_they_are_given(bounds, message):

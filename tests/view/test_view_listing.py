@@ -5,7 +5,7 @@ import uuid
 
 import msgspec
 import pytest
-from test_view_reading import hold
+from test_view_run_reader import hold
 
 from paceline import tune
 from paceline._core.codec import seal_line
@@ -23,7 +23,7 @@ from servers import BUCKET
 from written_runs import WrittenRun, ended, report, started
 
 
-def whole(root, *reports):
+def write_complete_run(root, *reports):
     return WrittenRun(root, *started(), *reports, *ended(num_reports=len(reports)))
 
 
@@ -32,10 +32,10 @@ def ids(listing):
 
 
 def test_runs_are_found_in_folders_and_not_inside_of_a_run(tmp_path):
-    whole(tmp_path / "a")
-    run = whole(tmp_path / "team" / "x" / "b")
-    whole(run.root / "checkpoint_000001")
-    whole(tmp_path / ".hidden" / "c")
+    write_complete_run(tmp_path / "a")
+    run = write_complete_run(tmp_path / "team" / "x" / "b")
+    write_complete_run(run.root / "checkpoint_000001")
+    write_complete_run(tmp_path / ".hidden" / "c")
     (tmp_path / "empty").mkdir()
     listing = Listing(tmp_path)
     assert listing.refresh() == {"a", "team/x/b"}
@@ -49,7 +49,7 @@ def test_runs_are_found_in_folders_and_not_inside_of_a_run(tmp_path):
 
 
 def test_only_what_changed_is_read_again(tmp_path, monkeypatch):
-    done, going = whole(tmp_path / "done"), WrittenRun(tmp_path / "going", *started())
+    done, going = write_complete_run(tmp_path / "done"), WrittenRun(tmp_path / "going", *started())
     listing = Listing(tmp_path)
     listing.refresh()
     assert listing.summary("going").state == "lost"
@@ -58,30 +58,30 @@ def test_only_what_changed_is_read_again(tmp_path, monkeypatch):
     going.write(*started(attempt=2))
     assert listing.refresh() == {"going"}
     assert (listing.summary("going").state, listing.reader("going")) == ("running", reader)
-    looked = []
+    listing_calls = []
     refresh = run_reader.RunReader.refresh
-    monkeypatch.setattr(RunReader, "refresh", lambda self: looked.append(self.location.name) or refresh(self))
+    monkeypatch.setattr(RunReader, "refresh", lambda self: listing_calls.append(self.location.name) or refresh(self))
     assert listing.refresh() == set()
-    assert looked == ["going"], "one that goes on may have been lost since"
+    assert listing_calls == ["going"], "one that goes on may have been lost since"
     going.write(report(1, {"loss": 1.0}, attempt=2))
     assert listing.refresh() == {"going"}
     assert listing.summary("going").num_reports == 1
     going.write(*ended(num_reports=1, attempt=2))
     assert listing.refresh() == {"going"}
-    looked.clear()
+    listing_calls.clear()
     assert listing.refresh() == set()
-    assert looked == []
+    assert listing_calls == []
     shutil.rmtree(done.root)
-    whole(tmp_path / "new")
+    write_complete_run(tmp_path / "new")
     assert listing.refresh() == {"done", "new"}
     assert ids(listing) == ["going", "new"]
 
 
 def test_no_id_leads_out_of_the_root(tmp_path):
     root = tmp_path / "root"
-    whole(root / "a")
-    outside = whole(tmp_path / "outside")
-    whole(tmp_path / "folder" / "run")
+    write_complete_run(root / "a")
+    outside = write_complete_run(tmp_path / "outside")
+    write_complete_run(tmp_path / "folder" / "run")
     (root / "link").symlink_to(tmp_path / "folder")
     (root / "linked").mkdir()
     (root / "linked" / "journal.jsonl").symlink_to(outside.journal)
@@ -94,8 +94,8 @@ def test_no_id_leads_out_of_the_root(tmp_path):
 
 
 def test_a_run_that_cannot_be_read_is_listed_with_the_reason_and_hides_no_other(tmp_path):
-    whole(tmp_path / "good")
-    bad = whole(tmp_path / "bad")
+    write_complete_run(tmp_path / "good")
+    bad = write_complete_run(tmp_path / "bad")
     bad.journal.write_bytes(seal_line(b'{"type":"driver_started","size":1,"max_failures":0,"version":99}') * 2)
     later = WrittenRun(tmp_path / "later", *started(), report(1, {"loss": 1.0}))
     with later.journal.open("ab") as file:
@@ -107,8 +107,8 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason_and_hides_no_other(
     listing.refresh()
     found = {summary.id: summary for summary in listing.summaries()}
     assert found["good"].state == "complete"
-    assert "not understood by this version" in found["bad"].failure
-    assert "not understood by this version" in found["later"].failure
+    assert "cannot be read by this version" in found["bad"].failure
+    assert "cannot be read by this version" in found["later"].failure
     assert found["later"].num_reports == 1, "it is shown up to there"
     assert "has no journal of a run" in found["garbage"].failure
 
@@ -154,7 +154,7 @@ def test_a_search_is_shown_with_its_plots_and_configurations(searched):
     assert other.curves["lines"][0]["value"] == 2.0
     assert [trial.id for trial in other.trials] == ["trial_00000", "trial_00001", "trial_00002"]
     assert msgspec.json.decode(encode(detail), type=SearchDetail).configs == detail.configs
-    with pytest.raises(ValueError, match="neither 'min' nor 'max'"):
+    with pytest.raises(ValueError, match="mode must be 'min' or 'max', got 'best'"):
         build_search_detail(listing, "search", mode="best")
     with pytest.raises(KeyError, match="is a run"):
         build_search_detail(searched, "search/trial_00000")
@@ -186,11 +186,13 @@ def test_a_search_is_shown_while_it_goes_on_and_when_it_is_lost(searched, tmp_pa
 def test_runs_in_a_store_are_listed_and_read_slice_by_slice(s3_environment, tmp_path, monkeypatch):
     monkeypatch.setenv("PACELINE_SPOOL_PATH", str(tmp_path / "spool"))
     root = f"s3://{BUCKET}/{uuid.uuid4().hex[:8]}"
-    JournalUploader(RunLocation.from_path(f"{root}/a").open_store(), whole(tmp_path / "a").journal).upload_new()
-    spool, home = WrittenRun(tmp_path / "b", *started()), RunLocation.from_path(f"{root}/team/b")
-    segments = JournalUploader(home.open_store(), spool.journal)
+    JournalUploader(
+        RunLocation.from_path(f"{root}/a").open_store(), write_complete_run(tmp_path / "a").journal
+    ).upload_new()
+    spool, location = WrittenRun(tmp_path / "b", *started()), RunLocation.from_path(f"{root}/team/b")
+    segments = JournalUploader(location.open_store(), spool.journal)
     segments.upload_new()
-    RemoteLeaseStore(home.open_store(), "b").try_acquire(
+    RemoteLeaseStore(location.open_store(), "b").try_acquire(
         LeaseHolder(1, pid=1, host="elsewhere", renewed_at=4e9, token="t"), None
     )
     listing = Listing(root)
@@ -204,7 +206,7 @@ def test_runs_in_a_store_are_listed_and_read_slice_by_slice(s3_environment, tmp_
     segments.upload_new()
     assert listing.refresh() == {"team/b"}
     summary = listing.summary("team/b")
-    assert (summary.state, summary.path, summary.metrics) == ("complete", home.uri, {"loss": 0.5})
+    assert (summary.state, summary.path, summary.metrics) == ("complete", location.uri, {"loss": 0.5})
     assert [row["loss"] for row in listing.reader("team/b").rows()] == [1.0, 0.5]
     assert Listing(f"{root}/a").refresh() == {"."}
 

@@ -12,12 +12,12 @@ from paceline._view import logs
 
 
 @pytest.fixture
-def home(tmp_path):
+def location(tmp_path):
     return RunLocation.from_path(str(tmp_path / "run"))
 
 
-def write(home, data, attempt=1, rank=0):
-    path = home.layout.log(attempt, rank)
+def write(location, data, attempt=1, rank=0):
+    path = location.layout.log(attempt, rank)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     os.utime(path, (1, 1))
@@ -37,9 +37,9 @@ searches = st.sampled_from([None, "needle", "Ä", "bar 1", "bar 2"])
 def test_pages_of_any_size_in_either_direction_have_every_line_once(
     tmp_path_factory, lines, torn, limit, piece, search
 ):
-    home = RunLocation.from_path(str(tmp_path_factory.mktemp("logs") / "run"))
+    location = RunLocation.from_path(str(tmp_path_factory.mktemp("logs") / "run"))
     data = b"\n".join(lines) + (b"" if torn or not lines else b"\n")
-    write(home, data)
+    write(location, data)
     shown = [line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace") for line in data.split(b"\n")]
     if data.endswith(b"\n") or not data:
         shown.pop()
@@ -48,7 +48,7 @@ def test_pages_of_any_size_in_either_direction_have_every_line_once(
         patch.setattr(logs, "_PIECE", piece)
         forwards, after = [], 0
         while True:
-            page = logs.read_log_page(home, 1, 0, after=after, limit=limit, search=search)
+            page = logs.read_log_page(location, 1, 0, after=after, limit=limit, search=search)
             forwards += texts(page)
             assert page.after >= after
             if page.after == page.num_bytes:
@@ -56,29 +56,29 @@ def test_pages_of_any_size_in_either_direction_have_every_line_once(
             after = page.after
         backwards, before = [], None
         while True:
-            page = logs.read_log_page(home, 1, 0, before=before, limit=limit, search=search)
+            page = logs.read_log_page(location, 1, 0, before=before, limit=limit, search=search)
             backwards = texts(page) + backwards
             if page.before is None:
                 break
             before = page.before
     assert forwards == expected
     assert backwards == expected
-    for line in logs.read_log_page(home, 1, 0, limit=100).lines:
+    for line in logs.read_log_page(location, 1, 0, limit=100).lines:
         assert data[line.offset :].split(b"\n")[0].rstrip(b"\r").endswith(line.text.encode()) or "\ufffd" in line.text
 
 
-def test_a_line_that_is_being_written_is_left_for_the_next_time(home):
-    path = write(home, b"whole\nhal")
+def test_a_line_that_is_being_written_is_left_for_the_next_time(location):
+    path = write(location, b"whole\nhal")
     os.utime(path, (4e9, 4e9))  # However slow this machine is, it was written to just now.
-    page = logs.read_log_page(home, 1, 0, after=0)
+    page = logs.read_log_page(location, 1, 0, after=0)
     assert (texts(page), page.after) == (["whole"], 6)
     with path.open("ab") as file:
         file.write(b"f a line\n")
-    assert texts(logs.read_log_page(home, 1, 0, after=page.after)) == ["half a line"]
+    assert texts(logs.read_log_page(location, 1, 0, after=page.after)) == ["half a line"]
 
 
-def test_a_large_log_is_searched_without_holding_it_in_memory(home):
-    path = write(home, b"")
+def test_a_large_log_is_searched_without_holding_it_in_memory(location):
+    path = write(location, b"")
     filler = b"".join(b"%07d nothing of interest happens here, as usual\n" % i for i in range(20_000))
     with path.open("wb") as file:
         file.write(b"The NEEDLE is the first line\n")
@@ -86,35 +86,35 @@ def test_a_large_log_is_searched_without_holding_it_in_memory(home):
             file.write(filler)
         file.write(b"one long line without an end " * (1 << 18))
     tracemalloc.start()
-    page = logs.read_log_page(home, 1, 0, search="needle", limit=5)
+    page = logs.read_log_page(location, 1, 0, search="needle", limit=5)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert texts(page) == ["The NEEDLE is the first line"]
     assert peak < 40 << 20, f"{peak >> 20} MB for {path.stat().st_size >> 20}"
 
 
-def test_logs_are_listed_by_attempt_and_rank_and_those_of_validations_last(home, tmp_path):
+def test_logs_are_listed_by_attempt_and_rank_and_those_of_validations_last(location, tmp_path):
     for attempt, rank in ((2, 0), (1, 10), (1, 2)):
-        write(home, b"x\n", attempt, rank)
-    validation = home.layout.validation_log("checkpoint_000003")
+        write(location, b"x\n", attempt, rank)
+    validation = location.layout.validation_log("checkpoint_000003")
     validation.parent.mkdir()
     validation.write_text("validated\n")
     (tmp_path / "secret").write_text("secret\n")
-    home.layout.log(1, 7).symlink_to(tmp_path / "secret")
-    assert [log.name for log in logs.list_log_files(home)] == [
+    location.layout.log(1, 7).symlink_to(tmp_path / "secret")
+    assert [log.name for log in logs.list_log_files(location)] == [
         "attempt 1, rank 2",
         "attempt 1, rank 10",
         "attempt 2, rank 0",
         "validation of checkpoint_000003",
     ]
-    assert texts(logs.read_log_page(home, 0, 0)) == ["validated"]
+    assert texts(logs.read_log_page(location, 0, 0)) == ["validated"]
     with pytest.raises(KeyError):
-        logs.read_log_page(home, 1, 7)
+        logs.read_log_page(location, 1, 7)
 
 
-def test_a_path_that_leads_out_of_the_run_is_none_of_its_files(home, tmp_path):
-    home.layout.root.mkdir()
-    (home.layout.root / "link").symlink_to(tmp_path)
-    assert logs.resolve_inside(home, "logs/attempt_1/rank_0.log") is not None
+def test_a_path_that_leads_out_of_the_run_is_none_of_its_files(location, tmp_path):
+    location.layout.root.mkdir()
+    (location.layout.root / "link").symlink_to(tmp_path)
+    assert logs.resolve_inside(location, "logs/attempt_1/rank_0.log") is not None
     for path in ("/etc/passwd", "../run2/x", "logs/../../x", "", "a\0b", "link/x"):
-        assert logs.resolve_inside(home, path) is None, path
+        assert logs.resolve_inside(location, path) is None, path

@@ -5,7 +5,7 @@ import { saveCsv, savePng, tableOf } from "../export";
 import { Chart } from "./chart";
 import type { Shown } from "./chart";
 import { handled } from "./gestures";
-import { listed } from "./listed";
+import { registerPlot } from "./plots-on-page";
 import type { PlotProps } from "./types";
 
 export function Plot(props: PlotProps) {
@@ -25,11 +25,11 @@ export function Plot(props: PlotProps) {
     const made = new Chart(place.current, (shown) => tell(shown));
     chart.current = made;
     const unlisten = handled(area.current, made);
-    const unlist = listed({ title: () => latest.current.title, props: () => latest.current, chart: made, element: area.current });
+    const unlist = registerPlot({ title: () => latest.current.title, props: () => latest.current, chart: made, element: area.current });
     return () => (unlisten(), unlist(), made.end());
   }, []);
   useLayoutEffect(() => {
-    if (chart.current?.set(props) && text.current !== null) text.current.textContent = chart.current.told();
+    if (chart.current?.set(props) && text.current !== null) text.current.textContent = chart.current.describePlot();
   });
 
   // The pointer moves more often than anything is rendered: texts are put in place directly.
@@ -51,7 +51,7 @@ export function Plot(props: PlotProps) {
         <span class="plot-title cut" title={title}>{title}</span>
         <span class="plot-at mono" ref={x} aria-hidden="true" />
         <span class="plot-tools">
-          <button type="button" class="quiet" onClick={() => chart.current?.reset()} aria-label={`${title}: show all of it`} title="Show all of it (double click)">↺</button>
+          <button type="button" class="quiet" onClick={() => chart.current?.reset()} aria-label={`${title}: show all of it`} title="Reset zoom (double click)">↺</button>
           <button type="button" class="quiet" onClick={() => setLarge(!large)} aria-pressed={large ? "true" : "false"} aria-label={`${title}: larger`} title="Larger">⤢</button>
           <button type="button" class="quiet" onClick={() => chart.current && savePng(title, [{ title, chart: chart.current, props: latest.current }])} aria-label={`${title}: save as PNG`} title="Save as PNG">PNG</button>
           <button type="button" class="quiet" onClick={() => saveCsv(title, tableOf(latest.current))} aria-label={`${title}: save points as CSV`} title="Save the points as CSV">CSV</button>

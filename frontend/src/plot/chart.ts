@@ -1,15 +1,15 @@
-// One plot on the page: what it shows now, and when uPlot is told of it. However much changes between two frames, it is
+// One plot on the page: what it shows now, and when uPlot draws it. However much changes between two frames, it is
 // drawn once.
 
 import uPlot from "uplot";
 import { forget, resolved } from "./colors";
-import { said } from "./labels";
+import { formatLabel } from "./labels";
 import { options, shapeOf } from "./options";
 import { held, panned, zoomed } from "./range";
 import type { Range } from "./range";
 import { tabled } from "./table";
 import type { Table } from "./table";
-import { told, xExtent } from "./told";
+import { describePlot, xExtent } from "./description";
 import type { PlotProps } from "./types";
 import { onTheme } from "../theme";
 
@@ -26,7 +26,7 @@ export class Chart {
   private plot: uPlot | null = null;
   private shape = "";
   private view: Range | null = null;
-  private toldRange: Range | null | undefined;
+  private givenRange: Range | null | undefined;
   private whole: Range = [0, 1];
   private frame = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
@@ -53,8 +53,8 @@ export class Chart {
     this.props = props;
     if (DRAWN.every((key) => before[key] === props[key])) return false;
     if (TABLE.some((key) => before[key] !== props[key])) this.table = tabled(props.lines, props.smoothing ?? 0, props.logY ?? false);
-    if (props.range !== undefined && !same(props.range, this.toldRange)) this.view = props.range;
-    this.toldRange = props.range;
+    if (props.range !== undefined && !same(props.range, this.givenRange)) this.view = props.range;
+    this.givenRange = props.range;
     const extent = props.whole ?? xExtent(props.lines);
     if (extent !== null && (props.whole || this.view === null)) this.whole = extent;
     else if (extent !== null) this.whole = [Math.min(this.whole[0], extent[0]), Math.max(this.whole[1], extent[1])];
@@ -63,13 +63,13 @@ export class Chart {
     return true;
   }
 
-  told(): string {
-    return told(this.props, this.range());
+  describePlot(): string {
+    return describePlot(this.props, this.range());
   }
 
   // The plot at a size in pixels of its own, drawn now. Lines and letters are so many times larger.
   picture(width: number, height: number, times: number): HTMLCanvasElement {
-    // uPlot multiplies all it is told by what a pixel of the page is in pixels of the screen.
+    // uPlot multiplies all sizes by what a pixel of the page is in pixels of the screen.
     const ratio = uPlot.pxRatio;
     const made = new uPlot(options(this.drawn(), width / ratio, height / ratio, times / ratio), this.table.data, document.createElement("div"));
     made.batch(() => undefined);
@@ -115,7 +115,7 @@ export class Chart {
     this.ask();
     clearTimeout(this.timer);
     this.timer = setTimeout(() => {
-      this.toldRange = this.view;
+      this.givenRange = this.view;
       this.props.onRange?.(this.view);
     }, 120);
   }
@@ -157,7 +157,7 @@ export class Chart {
       cursor: {
         y: false,
         drag: { x: true, y: false, setScale: false, dist: 4 },
-        // What has no value there is told where it has one next.
+        // A line without a value there shows its next one.
         hover: { skip: [null, undefined] },
         points: {
           show: (_, index) => (isMain(index) ? document.createElement("div") : undefined as unknown as HTMLElement),
@@ -197,13 +197,13 @@ export class Chart {
       const found = part === "main" ? idxs[index + 1] ?? null : null;
       const value = found === null ? undefined : self.data[index + 1]?.[found];
       if (found === null || value === null || value === undefined) return;
-      values[line] = said(value, yKind);
+      values[line] = formatLabel(value, yKind);
       const x = self.data[0][found] as number;
       if (Math.abs(x - pointer) >= distance) return;
       distance = Math.abs(x - pointer);
       at = x;
     });
-    this.show({ x: said(at, xKind), values });
+    this.show({ x: formatLabel(at, xKind), values });
   }
 }
 

@@ -1,5 +1,5 @@
 // What hands and keys do on a plot beside what uPlot knows, which is dragging to pick a part and pointing: shift-drag or
-// two fingers to pan and zoom, wheel to zoom (sideways to pan), double click for all of it. One finger scrolls the page,
+// two fingers to pan and zoom, wheel to zoom (sideways to pan), double click to reset. One finger scrolls the page,
 // as it does elsewhere, and a tap points.
 
 import type { Chart } from "./chart";

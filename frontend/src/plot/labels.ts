@@ -36,7 +36,7 @@ export function labels(at: readonly (number | null)[], kind: Kind, step: number,
   });
 }
 
-export function said(value: number, kind: Kind): string {
+export function formatLabel(value: number, kind: Kind): string {
   if (kind === "bytes") return size(value);
   if (kind === "share") return share(value);
   if (kind === "seconds") return duration(value);

@@ -1,4 +1,4 @@
-// What uPlot is told of a plot: its lines, scales and axes, in the page's own colours. Whatever may change while the plot
+// The options of uPlot for a plot: its lines, scales and axes, in the page's own colours. Whatever may change while the plot
 // stays is asked for when it is drawn.
 
 import uPlot from "uplot";

@@ -26,7 +26,7 @@ export interface PlotProps {
   readonly smoothing?: number;
   // Marks across the plot: where an attempt began, or a checkpoint was made.
   readonly marks?: readonly { readonly x: number; readonly label: string }[];
-  // Asked when a person has panned or zoomed; null: the whole again.
+  // RequestState when a person has panned or zoomed; null: the whole again.
   readonly onRange?: (range: readonly [number, number] | null) => void;
   readonly range?: readonly [number, number] | null;
   // How far one may pan and zoom out, where the lines hold only a part of it.

@@ -21,7 +21,7 @@ export function Checkpoints({ detail, source }: ViewProps) {
     const sign = order.down ? -1 : 1;
     return (onlyKept ? all.filter((each) => each.kept) : [...all]).sort((a, b) => sign * (Number(a[order.key]) - Number(b[order.key])) || b.seq - a.seq);
   }, [all, order, onlyKept]);
-  if (all.length === 0) return <Nothing>This run has made no checkpoints{source.fixed ? "" : " yet"}.</Nothing>;
+  if (all.length === 0) return <Nothing>This run has no checkpoints{source.fixed ? "" : " yet"}.</Nothing>;
   const kept = all.filter((each) => each.kept);
   const names = metricNames(all, detail.summary.best?.metric ?? null);
   const pages = Math.ceil(rows.length / PAGE);

@@ -37,7 +37,7 @@ function Section({ title, tree, filter }: { title: string; tree: Tree; filter: s
   const many = leaves(some);
   return (
     <Part title={title} aside={all.length === 0 ? undefined : <div class="tools"><span class="dim">{plural(many, "value")}</span><Copy text={() => JSON.stringify(tree, null, 2)} label="copy JSON" what={`${title} as JSON`} /></div>}>
-      {all.length === 0 ? <Nothing>Nothing is known of it.</Nothing> : <Branch nodes={some} open={filter !== "" || many <= OPEN} />}
+      {all.length === 0 ? <Nothing>No information.</Nothing> : <Branch nodes={some} open={filter !== "" || many <= OPEN} />}
     </Part>
   );
 }

@@ -49,56 +49,56 @@ function Dialog({ title, close, children }: { title: string; close: () => void; 
   );
 }
 
-type Asked = { readonly state: "idle" } | { readonly state: "waits" } | { readonly state: "done"; readonly text: string } | { readonly state: "failed"; readonly text: string };
+type RequestState = { readonly state: "idle" } | { readonly state: "waits" } | { readonly state: "done"; readonly text: string } | { readonly state: "failed"; readonly text: string };
 
-function useAsked(): [Asked, (what: () => Promise<string>) => void] {
-  const [asked, setAsked] = useState<Asked>({ state: "idle" });
+function useRequest(): [RequestState, (what: () => Promise<string>) => void] {
+  const [request, setRequest] = useState<RequestState>({ state: "idle" });
   const alive = useRef(true);
   useEffect(() => () => { alive.current = false; }, []);
   const ask = (what: () => Promise<string>) => {
-    setAsked({ state: "waits" });
+    setRequest({ state: "waits" });
     what().then(
-      (text) => { if (alive.current) setAsked({ state: "done", text }); },
-      (error: unknown) => { if (alive.current) setAsked({ state: "failed", text: textOf(error) }); },
+      (text) => { if (alive.current) setRequest({ state: "done", text }); },
+      (error: unknown) => { if (alive.current) setRequest({ state: "failed", text: textOf(error) }); },
     );
   };
-  return [asked, ask];
+  return [request, ask];
 }
 
 interface AskProps { readonly source: Source; readonly summary: Summary; readonly close: () => void }
 
 function Stop({ source, summary, close }: AskProps) {
-  const [asked, ask] = useAsked();
+  const [request, ask] = useRequest();
   const [sure, setSure] = useState(false);
-  const isAsked = asked.state === "done" || summary.state === "stopping";
+  const isRequested = request.state === "done" || summary.state === "stopping";
   return (
     <Dialog title={`Stop “${summary.name}”?`} close={close}>
-      {asked.state === "failed" ? <Note kind="bad" title="It was not asked to stop">{asked.text}</Note> : null}
-      {asked.state === "waits" ? <p role="status">Asking…</p> : null}
-      {isAsked ? <p role="status">{asked.state === "done" && asked.text !== "" ? asked.text : "It was asked to stop. Workers end at their next report; this may take as long as a step does."}</p>
+      {request.state === "failed" ? <Note kind="bad" title="The stop request failed">{request.text}</Note> : null}
+      {request.state === "waits" ? <p role="status">Asking…</p> : null}
+      {isRequested ? <p role="status">{request.state === "done" && request.text !== "" ? request.text : "It was asked to stop. Workers end at their next report; this may take as long as a step does."}</p>
         : <p>{summary.kind === "search" ? "Trials" : "Workers"} end at their next report, and checkpoints that are being made become durable. It can be resumed.</p>}
-      {sure ? <p class="warned">Now: workers are ended wherever they are. What they did since the last checkpoint is lost.</p> : null}
+      {sure ? <p class="warned">Now: workers end at once. Their work since the last checkpoint is lost.</p> : null}
       <div class="asking-buttons">
-        <button type="button" onClick={close}>{isAsked ? "Close" : "Cancel"}</button>
-        {sure ? <button type="button" class="bad" disabled={asked.state === "waits"} onClick={() => ask(() => source.stop(summary.id, true))}>Yes, stop it now</button>
-          : <button type="button" class="bad" disabled={asked.state === "waits"} onClick={() => setSure(true)}>Stop now…</button>}
-        {isAsked ? null : <button type="button" class="main" disabled={asked.state === "waits"} onClick={() => ask(() => source.stop(summary.id, false))}>Stop at the next report</button>}
+        <button type="button" onClick={close}>{isRequested ? "Close" : "Cancel"}</button>
+        {sure ? <button type="button" class="bad" disabled={request.state === "waits"} onClick={() => ask(() => source.stop(summary.id, true))}>Yes, stop it now</button>
+          : <button type="button" class="bad" disabled={request.state === "waits"} onClick={() => setSure(true)}>Stop now…</button>}
+        {isRequested ? null : <button type="button" class="main" disabled={request.state === "waits"} onClick={() => ask(() => source.stop(summary.id, false))}>Stop at the next report</button>}
       </div>
     </Dialog>
   );
 }
 
 function Stacks({ source, summary, close }: AskProps) {
-  const [asked, ask] = useAsked();
+  const [request, ask] = useRequest();
   const [text, setText] = useState("");
   const again = () => ask(() => source.stacks(summary.id).then((told) => (setText(told), told)));
   useEffect(again, []);
   return (
     <Dialog title={`Stacks of “${summary.name}”`} close={close}>
-      {asked.state === "waits" ? <p role="status">Asking {plural(summary.num_workers, "rank")} what they do…</p> : null}
-      {asked.state === "failed" ? <Note kind="bad" title="There are no stacks">{asked.text}</Note> : null}
+      {request.state === "waits" ? <p role="status">Asking {plural(summary.num_workers, "rank")} what they do…</p> : null}
+      {request.state === "failed" ? <Note kind="bad" title="No stacks">{request.text}</Note> : null}
       {text === "" ? null : <div class="text-frame"><Copy text={text} what="the stacks" /><pre class="text stacks" tabindex={0}>{text}</pre></div>}
-      <div class="asking-buttons"><button type="button" onClick={close}>Close</button><button type="button" class="main" disabled={asked.state === "waits"} onClick={again}>Again</button></div>
+      <div class="asking-buttons"><button type="button" onClick={close}>Close</button><button type="button" class="main" disabled={request.state === "waits"} onClick={again}>Again</button></div>
     </Dialog>
   );
 }
@@ -117,7 +117,7 @@ async function made(source: Source, id: string, before: ReadonlySet<string>): Pr
 }
 
 function Profile({ source, summary, close }: AskProps) {
-  const [asked, ask] = useAsked();
+  const [request, ask] = useRequest();
   const [seconds, setSeconds] = useState("10");
   const [rank, setRank] = useState("0");
   const [passed, setPassed] = useState(0);
@@ -125,11 +125,11 @@ function Profile({ source, summary, close }: AskProps) {
   const long = Number(seconds);
   const isFine = Number.isFinite(long) && long > 0 && long <= LONGEST;
   useEffect(() => {
-    if (asked.state !== "waits") return;
+    if (request.state !== "waits") return;
     const began = performance.now();
     const timer = setInterval(() => setPassed((performance.now() - began) / 1000), 200);
     return () => clearInterval(timer);
-  }, [asked.state]);
+  }, [request.state]);
   const start = () => ask(async () => {
     setPassed(0);
     const before = new Set((await source.run(summary.id)).files.map((file) => file.path));
@@ -139,17 +139,17 @@ function Profile({ source, summary, close }: AskProps) {
   });
   return (
     <Dialog title={`Profile “${summary.name}”`} close={close}>
-      <form class="asking-form" onSubmit={(event) => { event.preventDefault(); if (isFine && asked.state !== "waits") start(); }}>
+      <form class="asking-form" onSubmit={(event) => { event.preventDefault(); if (isFine && request.state !== "waits") start(); }}>
         <label>Seconds <input type="number" min="1" max={LONGEST} step="any" value={seconds} aria-invalid={!isFine} onInput={(event) => setSeconds(event.currentTarget.value)} /></label>
         <label>Rank <select value={rank} onChange={(event) => setRank(event.currentTarget.value)}>
           <option value="">all ranks</option>{Array.from({ length: summary.num_workers }, (_, index) => <option value={String(index)}>{index}</option>)}
         </select></label>
       </form>
-      {asked.state === "waits" ? <div role="status"><Bar part={Math.min(0.99, passed / (long + 1))} label="progress of the profile" /> <span class="dim">{passed < long ? `${duration(Math.max(0, long - passed))} left` : "writing it down…"}</span></div> : null}
-      {asked.state === "failed" ? <Note kind="bad" title="There is no profile">{asked.text}</Note> : null}
-      {asked.state === "done" ? <ul class="made" aria-label="What was made">{files.map((file) => <li>{fileLink(source, summary.id, file)}</li>)}{files.length === 0 ? <li class="dim">{asked.text === "" ? "The files will be under Profiles." : asked.text}</li> : null}</ul> : null}
+      {request.state === "waits" ? <div role="status"><Bar part={Math.min(0.99, passed / (long + 1))} label="progress of the profile" /> <span class="dim">{passed < long ? `${duration(Math.max(0, long - passed))} left` : "writing it down…"}</span></div> : null}
+      {request.state === "failed" ? <Note kind="bad" title="No profile">{request.text}</Note> : null}
+      {request.state === "done" ? <ul class="made" aria-label="What was made">{files.map((file) => <li>{fileLink(source, summary.id, file)}</li>)}{files.length === 0 ? <li class="dim">{request.text === "" ? "The files will be under Profiles." : request.text}</li> : null}</ul> : null}
       <div class="asking-buttons"><button type="button" onClick={close}>Close</button>
-        <button type="button" class="main" disabled={!isFine || asked.state === "waits"} onClick={start}>{asked.state === "done" ? "Profile again" : "Start"}</button></div>
+        <button type="button" class="main" disabled={!isFine || request.state === "waits"} onClick={start}>{request.state === "done" ? "Profile again" : "Start"}</button></div>
     </Dialog>
   );
 }

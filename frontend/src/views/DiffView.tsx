@@ -1,12 +1,12 @@
 // What differs between two runs: configuration, code, metrics, where they ran.
 
 import { useMemo } from "preact/hooks";
-import type { Changed, CodeChange, Diff } from "../api";
+import type { ValueChange, CodeChange, Diff } from "../api";
 import { Loading, Note, useLoaded } from "../parts";
 import { toRun } from "../router";
 import type { DiffProps } from "../tabs";
 import { number, plural, share } from "../words";
-import { compared, diffLines } from "./differing";
+import { compareMetrics, diffLines } from "./differences";
 import { Copy, Fold, Nothing, Part, StateSign } from "./pieces";
 import { written, type Leaf } from "./trees";
 
@@ -14,7 +14,7 @@ const OPEN_LINES = 400;
 
 export function Difference({ source, a, b }: DiffProps) {
   const { value, error } = useLoaded(() => source.diff(a, b), [source, a, b]);
-  if (error !== null) return <Note kind="bad" title="What differs cannot be told">{error}</Note>;
+  if (error !== null) return <Note kind="bad" title="Cannot compare these runs">{error}</Note>;
   if (value === null) return <Loading what="what differs" />;
   return <DiffView diff={value} />;
 }
@@ -27,7 +27,7 @@ export function DiffView({ diff }: { diff: Diff }) {
         <span class="side-a">A</span><a href={toRun(diff.a.id)}>{diff.a.name}</a><StateSign state={diff.a.state} />
         <span class="side-b">B</span><a href={toRun(diff.b.id)}>{diff.b.name}</a><StateSign state={diff.b.state} />
       </div>
-      {changed === 0 ? <Nothing>Configuration, scaling, environment and code are the same.</Nothing> : null}
+      {changed === 0 ? <Nothing>Configuration, scaling, environment and code are identical.</Nothing> : null}
       <Keys title="Configuration" changed={diff.config} />
       <Keys title="Scaling" changed={diff.scaling} />
       {diff.code.length === 0 ? null : (
@@ -41,7 +41,7 @@ export function DiffView({ diff }: { diff: Diff }) {
   );
 }
 
-function Keys({ title, changed }: { title: string; changed: readonly Changed[] }) {
+function Keys({ title, changed }: { title: string; changed: readonly ValueChange[] }) {
   if (changed.length === 0) return null;
   return (
     <Part title={title} aside={<span class="dim">{plural(changed.length, "key differs", "keys differ")}</span>}>
@@ -62,8 +62,8 @@ function value(each: unknown): string {
   return typeof each === "object" ? JSON.stringify(each) : written(each as Leaf);
 }
 
-function Metrics({ changed }: { changed: readonly Changed[] }) {
-  const all = useMemo(() => compared(changed), [changed]);
+function Metrics({ changed }: { changed: readonly ValueChange[] }) {
+  const all = useMemo(() => compareMetrics(changed), [changed]);
   if (all.length === 0) return null;
   return (
     <Part title="Metrics" aside={<span class="dim">reported last</span>}>

@@ -4,7 +4,7 @@ import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } fr
 import type { Detail, LogLine } from "../api";
 import { ENDED, Note, textOf } from "../parts";
 import { numberOf, one } from "../router";
-import type { LogAsked, Source } from "../source";
+import type { LogQuery, Source } from "../source";
 import type { ViewProps } from "../tabs";
 import { grouped, number, plural, size } from "../words";
 import { asText, chunks, first, from, marked, newer, older, PAGE, readable, type Chunk, type Held } from "./loglines";
@@ -85,7 +85,7 @@ function LogText({ id, name, source, attempt, rank, search, at, wrap, live, show
   const alive = useRef(true);
   useEffect(() => () => { alive.current = false; }, []);
 
-  const ask = useCallback((more: Partial<LogAsked>) => source.logs(id, { attempt, rank, limit: PAGE, ...(search === "" ? {} : { search }), ...more }), [id, source, attempt, rank, search]);
+  const ask = useCallback((more: Partial<LogQuery>) => source.logs(id, { attempt, rank, limit: PAGE, ...(search === "" ? {} : { search }), ...more }), [id, source, attempt, rank, search]);
   // One question at a time: answers are put together in the order in which they were asked for.
   const load = useCallback(async (more: () => Promise<(before: Held | null) => Held | null>) => {
     if (busy.current) return;
@@ -168,12 +168,12 @@ function LogText({ id, name, source, attempt, rank, search, at, wrap, live, show
   };
 
   const shown = useMemo(() => (known.current = chunks(held?.lines ?? [], known.current)), [held]);
-  if (problem !== null && held === null) return <Note kind="bad" title="This log cannot be read">{problem}</Note>;
+  if (problem !== null && held === null) return <Note kind="bad" title="Cannot read this log">{problem}</Note>;
   if (held === null) return <div class="log-frame log-waits" role="status">Reading…</div>;
   const lines = held.lines;
   return (
     <div class="log">
-      {problem === null ? null : <Note kind="warn" title="No answer; trying again">{problem}</Note>}
+      {problem === null ? null : <Note kind="warn" title="No answer; retrying">{problem}</Note>}
       <div class="log-bar">
         <span class="dim" role="status">{told(held, search)}</span>
         <span class="grow" />

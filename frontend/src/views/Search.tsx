@@ -35,7 +35,7 @@ export function Search({ source, summary, query, set }: SearchProps) {
     return new Set(parallel.lines.filter((line) => passes(line, parallel.axes, brushes)).map((line) => line.trial_id));
   }, [parallel, brushes]);
   const keys = useMemo(() => differingKeys(all.map((row) => flat(row.config))), [all]);
-  if (search === null) return problem === null ? <Loading what="the search" /> : <Note kind="bad" title="This search cannot be shown">{problem}</Note>;
+  if (search === null) return problem === null ? <Loading what="the search" /> : <Note kind="bad" title="Cannot show this search">{problem}</Note>;
   const isBrushed = Object.keys(brushes).length > 0;
   const shown = inside === null || !isBrushed ? all : all.filter((row) => inside.has(row.trial));
   const told = all.find((row) => row.trial === (hovered ?? pinned));
@@ -43,7 +43,7 @@ export function Search({ source, summary, query, set }: SearchProps) {
   const names = [...new Set([...(search.metric === null ? [] : [search.metric]), ...all.flatMap((row) => Object.keys(row.summary.metrics))])];
   return (
     <div class="view search-view">
-      {problem === null ? null : <Note kind="warn" title="What is shown may be old">{problem}</Note>}
+      {problem === null ? null : <Note kind="warn" title="The data may be outdated">{problem}</Note>}
       <div class="tools">
         <label>Metric <select value={search.metric ?? ""} onChange={(event) => set({ metric: event.currentTarget.value })}>
           {names.map((name) => <option value={name}>{name}</option>)}
@@ -115,7 +115,7 @@ function Matters({ importance, metric }: { importance: Importance | null; metric
   if (importance === null) return null;
   const most = Math.max(1e-12, ...importance.parameters.map((each) => each.importance));
   return (
-    <Part title="What matters" aside={<span class="dim">for {metric ?? "the result"}</span>}>
+    <Part title="Parameter importance" aside={<span class="dim">for {metric ?? "the result"}</span>}>
       {importance.note === null ? null : <Nothing>{importance.note}</Nothing>}
       <table class="importance"><tbody>{importance.note !== null ? null : importance.parameters.slice(0, 20).map((each) => (
         <tr data-parameter={each.name}>

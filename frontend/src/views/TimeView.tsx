@@ -8,13 +8,13 @@ import { meaning, parts, stageShares } from "./timespent";
 
 export function TimeView({ detail }: ViewProps) {
   const all = parts(detail.spent);
-  if (detail.spent.wall_s <= 0) return <Nothing>Where the time goes is told once workers have been measured.</Nothing>;
-  const said = meaning(detail.spent, detail.stages, detail.limited_by);
-  const bar = `Where the time went: ${all.map((part) => `${part.name} ${share(part.share)}`).join(", ")}`;
+  if (detail.spent.wall_s <= 0) return <Nothing>The time breakdown appears after the first measurement of the workers.</Nothing>;
+  const formatLabel = meaning(detail.spent, detail.stages, detail.limited_by);
+  const bar = `Time breakdown: ${all.map((part) => `${part.name} ${share(part.share)}`).join(", ")}`;
   return (
     <div class="view time">
-      <Part title="Where the time went" aside={<span class="dim">wall time {duration(detail.spent.wall_s)}; of workers, the mean over the ranks</span>}>
-        <div class="time-said">{said.map((sentence, index) => <p class={index === 0 ? "first" : ""}>{sentence}</p>)}</div>
+      <Part title="Time breakdown" aside={<span class="dim">wall time {duration(detail.spent.wall_s)}; of workers, the mean over the ranks</span>}>
+        <div class="time-said">{formatLabel.map((sentence, index) => <p class={index === 0 ? "first" : ""}>{sentence}</p>)}</div>
         <div class="time-bar" role="img" aria-label={bar}>
           {all.filter((part) => part.share > 0).map((part) => (
             <div class={`time-part part-${part.name}`} title={`${part.name}: ${duration(part.seconds)}, ${share(part.share)}`} style={{ flexGrow: String(part.share) }} data-seconds={part.seconds}>
@@ -42,7 +42,7 @@ function Stages({ stages, limitedBy }: { stages: readonly Stage[]; limitedBy: st
   if (stages.length === 0) return null;
   const many = new Set(stages.map((stage) => stage.dataset)).size > 1;
   return (
-    <Part title="Stages of the datasets" aside={limitedBy === null ? undefined : <span class="dim">limited by: <strong>{limitedBy}</strong></span>}>
+    <Part title="Dataset stages" aside={limitedBy === null ? undefined : <span class="dim">limited by: <strong>{limitedBy}</strong></span>}>
       <div class="table-frame" tabindex={0} role="region" aria-label="Table of stages">
         <table class="table">
           <thead><tr>

@@ -33,7 +33,7 @@ const KINDS: readonly [MarkKind, string][] = [
 
 export function Timeline({ detail, source }: ViewProps) {
   const [all, setAll] = useState(false);
-  if (detail.attempts.length === 0 && detail.timeline.length === 0) return <Nothing>Nothing has happened yet: no attempt has begun.</Nothing>;
+  if (detail.attempts.length === 0 && detail.timeline.length === 0) return <Nothing>No attempt has started yet.</Nothing>;
   return (
     <div class="view timeline">
       <Chart detail={detail} fixed={source.fixed} />
@@ -51,12 +51,12 @@ function Chart({ detail, fixed }: { detail: Detail; fixed: boolean }) {
   const clock = useNow(goesOn ? 1 : 3600);
   const now = goesOn ? clock : detail.summary.ended_at ?? detail.summary.updated_at;
   const [place, whole] = useWidth(900);
-  const [told, setTold] = useState<string | null>(null);
+  const [hovered, setHovered] = useState<string | null>(null);
   const width = Math.max(120, whole - LABELS - 12);
   const chart = useMemo(() => drawn(detail, width, now), [detail, width, now]);
   const height = HEAD + chart.lanes.length * LANE + 6;
   const kinds = KINDS.filter(([kind]) => chart.lanes.some((lane) => lane.marks.some((mark) => mark.kind === kind)));
-  const said = (text: string) => ({ onPointerEnter: () => setTold(text), onPointerLeave: () => setTold(null), onFocus: () => setTold(text), onBlur: () => setTold(null) });
+  const hoverHandlers = (text: string) => ({ onPointerEnter: () => setHovered(text), onPointerLeave: () => setHovered(null), onFocus: () => setHovered(text), onBlur: () => setHovered(null) });
   return (
     <Part title="Timeline" aside={<span class="signs-told dim">{kinds.map(([kind, word]) => (
       <span class="sign-told"><svg width="14" height="14" viewBox="-7 -7 14 14" aria-hidden="true"><path class={`event-mark mark-${kind}`} d={SHAPES[kind]} /></svg>{word}</span>
@@ -77,7 +77,7 @@ function Chart({ detail, fixed }: { detail: Detail; fixed: boolean }) {
                 {bar === null ? null : (
                   <Fragment>
                     <text class="lane-name" x={LABELS - 8} y={4} text-anchor="end">{bar.attempt.number}</text>
-                    <a href={`#attempt-${bar.attempt.number}`} aria-label={text} onClick={(event) => { event.preventDefault(); document.getElementById(`attempt-${bar.attempt.number}`)?.scrollIntoView({ behavior: "smooth", block: "start" }); }} {...said(text)}>
+                    <a href={`#attempt-${bar.attempt.number}`} aria-label={text} onClick={(event) => { event.preventDefault(); document.getElementById(`attempt-${bar.attempt.number}`)?.scrollIntoView({ behavior: "smooth", block: "start" }); }} {...hoverHandlers(text)}>
                       <rect class={`attempt-bar ending-${bar.attempt.ending === "" ? "open" : bar.attempt.ending}`} x={LABELS + bar.left} y={-8} width={bar.width} height={16} rx={3} />
                     </a>
                   </Fragment>
@@ -85,7 +85,7 @@ function Chart({ detail, fixed }: { detail: Detail; fixed: boolean }) {
                 {lane.marks.map((mark) => {
                   const words = markWords(mark);
                   return (
-                    <g class="mark-place" tabindex={0} role="img" aria-label={words} transform={`translate(${LABELS + mark.x} 0)`} {...said(words)}>
+                    <g class="mark-place" tabindex={0} role="img" aria-label={words} transform={`translate(${LABELS + mark.x} 0)`} {...hoverHandlers(words)}>
                       <rect class="mark-area" x={-8} y={-11} width={16} height={22} />
                       <path class={`event-mark mark-${mark.kind}`} d={SHAPES[mark.kind]} />
                     </g>
@@ -95,7 +95,7 @@ function Chart({ detail, fixed }: { detail: Detail; fixed: boolean }) {
             );
           })}
         </svg></div>
-        <p class="timeline-told" aria-live="polite">{told ?? <span class="dim">{when(chart.from)} to {goesOn ? "now" : when(chart.to)}; point at a bar or a mark to read it</span>}</p>
+        <p class="timeline-told" aria-live="polite">{hovered ?? <span class="dim">{when(chart.from)} to {goesOn ? "now" : when(chart.to)}; point at a bar or a mark to read it</span>}</p>
       </div>
     </Part>
   );

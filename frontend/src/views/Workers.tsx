@@ -1,14 +1,14 @@
 // The ranks of an attempt in a table, worst first, and what they use over time.
 
 import { useEffect, useMemo, useState } from "preact/hooks";
-import type { Attempt, GpuNow, UseSeries } from "../api";
+import type { Attempt, ShownGpu, UsageSeries } from "../api";
 import { ENDED, Note, textOf } from "../parts";
 import { Plot } from "../plot/Plot";
 import type { ViewProps } from "../tabs";
 import { grouped, number, plural, share, size } from "../words";
 import { Head, Nothing, Pages, Part, StateSign, type Order } from "./pieces";
 import {
-  counted, hasMeasure, MOST_LINES, ordered, parsedRanks, ranked, useLines,
+  counted, hasMeasure, MOST_LINES, ordered, parseRanks, ranked, useLines,
   type Measure, type Ranked, type RankKey, type WorkerState,
 } from "./ranks";
 
@@ -24,7 +24,7 @@ export function Workers({ detail, source, query, set }: ViewProps) {
   const last = detail.attempts[detail.attempts.length - 1];
   const asked = Number(query["attempt"]?.[0] ?? NaN);
   const attempt = detail.attempts.find((each) => each.number === asked) ?? last;
-  if (attempt === undefined) return <Nothing>There are no workers yet: no attempt has begun.</Nothing>;
+  if (attempt === undefined) return <Nothing>No workers yet: no attempt has started.</Nothing>;
   return (
     <div class="view workers">
       {detail.attempts.length > 1 ? (
@@ -50,7 +50,7 @@ function Ranks({ attempt, picked, pick }: { attempt: Attempt; picked: string; pi
   const rows = useMemo(() => ordered(some, order.key, order.down), [some, order]);
   const pages = Math.ceil(rows.length / PAGE);
   const at = Math.min(page, Math.max(0, pages - 1));
-  const chosen = new Set(parsedRanks(picked) ?? []);
+  const chosen = new Set(parseRanks(picked) ?? []);
   const toggle = (rank: number) => {
     if (chosen.has(rank)) chosen.delete(rank);
     else chosen.add(rank);
@@ -116,7 +116,7 @@ function RankRow({ worker, hasGpus, chosen, toggle }: { worker: Ranked; hasGpus:
   );
 }
 
-function Gpu({ gpu, many }: { gpu: GpuNow; many: boolean }) {
+function Gpu({ gpu, many }: { gpu: ShownGpu; many: boolean }) {
   const part = gpu.total_bytes > 0 ? gpu.used_bytes / gpu.total_bytes : 0;
   return (
     <div class="gpu">
@@ -130,7 +130,7 @@ function Gpu({ gpu, many }: { gpu: GpuNow; many: boolean }) {
 function Use({ detail, source, attempt, picked, pick }: {
   detail: ViewProps["detail"]; source: ViewProps["source"]; attempt: Attempt; picked: string; pick: (text: string) => void;
 }) {
-  const [series, setSeries] = useState<readonly UseSeries[] | null>(null);
+  const [series, setSeries] = useState<readonly UsageSeries[] | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
   const [range, setRange] = useState<readonly [number, number] | null>(null);
   const id = detail.summary.id;
@@ -153,21 +153,21 @@ function Use({ detail, source, attempt, picked, pick }: {
     return () => { current = false; clearTimeout(timer); };
   }, [id, source, live]);
   const own = useMemo(() => (series ?? []).filter((each) => each.attempt === attempt.number).sort((a, b) => a.rank - b.rank), [series, attempt.number]);
-  const asked = parsedRanks(picked);
+  const asked = parseRanks(picked);
   const ranks = useMemo(() => {
     if (asked !== null && asked.length > 0) return asked.slice(0, MOST_LINES);
     return own.length <= MOST_LINES ? own.map((each) => each.rank) : [];
   }, [picked, own]);
   const plots = MEASURES.filter(({ measure }) => hasMeasure(own, measure));
   const lines = useMemo(() => new Map(plots.map(({ measure }) => [measure, useLines(own, measure, ranks)])), [own, ranks]);
-  if (problem !== null) return <Note kind="bad" title="What the workers use cannot be read">{problem}</Note>;
-  if (series === null) return <Nothing>Reading what the workers use…</Nothing>;
+  if (problem !== null) return <Note kind="bad" title="Cannot read resource usage">{problem}</Note>;
+  if (series === null) return <Nothing>Loading resource usage…</Nothing>;
   return (
-    <Part title="What they use" aside={
+    <Part title="Resource usage" aside={
       <label class="pick">Ranks <input type="text" inputmode="numeric" placeholder={own.length > MOST_LINES ? "all; or 0-3, 7" : "all"} value={picked} aria-invalid={asked === null ? "true" : "false"}
         onChange={(event) => pick(event.currentTarget.value)} /></label>
     }>
-      {plots.length === 0 ? <Nothing>Nothing was measured in attempt {attempt.number}.</Nothing> : (
+      {plots.length === 0 ? <Nothing>No measurements in attempt {attempt.number}.</Nothing> : (
         <div class="plots">{plots.map(({ measure, title, kind, shows }) => (
           <Plot key={measure} title={title} lines={lines.get(measure) ?? []} xKind="clock" yKind={kind} yShows={shows} height={190} range={range} onRange={setRange} />
         ))}</div>

@@ -1,6 +1,6 @@
 // The ranks of an attempt, worst first, and what they used as lines of a plot.
 
-import type { Attempt, UseSeries, Worker } from "../api";
+import type { Attempt, UsageSeries, Worker } from "../api";
 import { lineColor } from "../plot/colors";
 import type { Line } from "../plot/types";
 
@@ -34,7 +34,7 @@ export function ranked(attempt: Attempt): readonly Ranked[] {
 
 export function ordered(workers: readonly Ranked[], key: RankKey, down: boolean): readonly Ranked[] {
   const sign = down ? -1 : 1;
-  return [...workers].sort((a, b) => sign * compared(worth(a, key), worth(b, key)) || a.rank - b.rank);
+  return [...workers].sort((a, b) => sign * compareMetrics(worth(a, key), worth(b, key)) || a.rank - b.rank);
 }
 
 function worth(worker: Ranked, key: RankKey): number | string {
@@ -48,7 +48,7 @@ function worth(worker: Ranked, key: RankKey): number | string {
   }
 }
 
-function compared(a: number | string, b: number | string): number {
+function compareMetrics(a: number | string, b: number | string): number {
   return a < b ? -1 : a > b ? 1 : 0;
 }
 
@@ -58,7 +58,7 @@ export function counted(workers: readonly Worker[]): readonly (readonly [WorkerS
 }
 
 // `0-3, 7`: ranks as a person types them. Null where it is no such text.
-export function parsedRanks(text: string): readonly number[] | null {
+export function parseRanks(text: string): readonly number[] | null {
   const ranks = new Set<number>();
   for (const part of text.split(",").map((each) => each.trim()).filter((each) => each !== "")) {
     const match = /^(\d+)(?:\s*-\s*(\d+))?$/.exec(part);
@@ -77,7 +77,7 @@ export type Measure = "cpu" | "rss_bytes" | "gpu_used_bytes" | "gpu_busy";
 export const MOST_LINES = 8;
 const GRID = 240;
 
-export function hasMeasure(series: readonly UseSeries[], measure: Measure): boolean {
+export function hasMeasure(series: readonly UsageSeries[], measure: Measure): boolean {
   return series.some((each) => (measure === "gpu_used_bytes" || measure === "gpu_busy")
     ? each[measure].some((gpu) => gpu.some((value) => value !== null))
     : each[measure].length > 0);
@@ -85,7 +85,7 @@ export function hasMeasure(series: readonly UseSeries[], measure: Measure): bool
 
 // One line for each picked rank (and GPU); of those that are not picked, one line with their mean and a band around it.
 export function useLines(
-  series: readonly UseSeries[], measure: Measure, picked: readonly number[],
+  series: readonly UsageSeries[], measure: Measure, picked: readonly number[],
 ): readonly Line[] {
   const chosen = series.filter((each) => picked.includes(each.rank));
   const lines = chosen.flatMap((each): readonly Line[] => {
@@ -102,7 +102,7 @@ export function useLines(
 }
 
 // Mean, least and greatest over these ranks, in intervals of time.
-export function band(series: readonly UseSeries[], measure: Measure): Line | null {
+export function band(series: readonly UsageSeries[], measure: Measure): Line | null {
   const samples: [number, number][] = [];
   for (const each of series) {
     each.at.forEach((at, index) => {
@@ -140,7 +140,7 @@ export function band(series: readonly UseSeries[], measure: Measure): Line | nul
   };
 }
 
-function valueAt(series: UseSeries, measure: Measure, index: number): number | null {
+function valueAt(series: UsageSeries, measure: Measure, index: number): number | null {
   if (measure === "cpu" || measure === "rss_bytes") return series[measure][index] ?? null;
   const values = series[measure].map((gpu) => gpu[index] ?? null).filter((value) => value !== null);
   if (values.length === 0) return null;

@@ -1,6 +1,6 @@
 // Where attempts and what happened lie on the timeline: bars and marks in pixels, near marks of one kind put together.
 
-import type { Attempt, Detail, Happened } from "../api";
+import type { Attempt, Detail, TimelineEntry } from "../api";
 
 export type MarkKind = "checkpoint" | "failure" | "hang" | "preemption" | "stop" | "resize" | "end" | "other";
 
@@ -16,7 +16,7 @@ export interface Mark {
   readonly kind: MarkKind;
   readonly x: number;
   // In the order in which they happened.
-  readonly of: readonly Happened[];
+  readonly of: readonly TimelineEntry[];
 }
 
 export interface Lane { readonly bar: Bar | null; readonly marks: readonly Mark[] }
@@ -41,8 +41,8 @@ export function drawn(detail: Detail, width: number, now: number): Drawn {
   const last = marks[marks.length - 1];
   const to = Math.max(from + 0.01, ...ends, last?.at ?? from);
   const place = (at: number): number => ((Math.min(Math.max(at, from), to) - from) / (to - from)) * width;
-  const own = new Map<number, Happened[]>(attempts.map((attempt) => [attempt.number, []]));
-  const loose: Happened[] = [];
+  const own = new Map<number, TimelineEntry[]>(attempts.map((attempt) => [attempt.number, []]));
+  const loose: TimelineEntry[] = [];
   for (const mark of marks) (own.get(mark.attempt) ?? loose).push(mark);
   const lanes = attempts.map((attempt) => {
     const left = Math.min(place(attempt.began_at), width - LEAST_BAR);
@@ -60,9 +60,9 @@ export function drawn(detail: Detail, width: number, now: number): Drawn {
   };
 }
 
-export function together(happened: readonly Happened[], place: (at: number) => number): readonly Mark[] {
-  const made: { kind: MarkKind; x: number; of: Happened[] }[] = [];
-  const latest = new Map<MarkKind, { kind: MarkKind; x: number; of: Happened[] }>();
+export function together(happened: readonly TimelineEntry[], place: (at: number) => number): readonly Mark[] {
+  const made: { kind: MarkKind; x: number; of: TimelineEntry[] }[] = [];
+  const latest = new Map<MarkKind, { kind: MarkKind; x: number; of: TimelineEntry[] }>();
   for (const each of happened) {
     const kind = each.kind === "driver" || each.kind === "attempt" ? "other" : each.kind;
     const x = place(each.at);

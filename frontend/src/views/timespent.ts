@@ -54,8 +54,8 @@ export function meaning(spent: Spent, stages: readonly Stage[], limitedBy: strin
   const costly = told
     .filter((part) => part.name !== "compute" && part.name !== "untold" && part.share >= WORTH_SAYING)
     .sort((a, b) => b.share - a.share);
-  const said = costly.map((part) => sentence(part, stages, limitedBy));
-  if (said.length > 0) return said;
+  const formatLabel = costly.map((part) => sentence(part, stages, limitedBy));
+  if (formatLabel.length > 0) return formatLabel;
   const compute = told.find((part) => part.name === "compute");
   if (compute === undefined || compute.share < 0.5) return ["No part took long enough to be worth a change."];
   return [`compute: ${share(compute.share)} of the time went into your own code; nothing else holds it up.`];

@@ -161,12 +161,12 @@ export function rows(search: SearchDetail): readonly Row[] {
   for (const { trial, life } of named) lives.set(trial, Math.max(life, lives.get(trial) ?? 0));
   return named.map(({ summary, trial, life }) => {
     const line = lives.get(trial) === life ? lines.get(trial) : undefined;
-    const told = search.metric === null ? undefined : summary.metrics[search.metric];
+    const reported = search.metric === null ? undefined : summary.metrics[search.metric];
     return {
       id: summary.id,
       trial,
       summary,
-      value: line === undefined ? (typeof told === "number" ? told : null) : line.value,
+      value: line === undefined ? (typeof reported === "number" ? reported : null) : line.value,
       isBest: line !== undefined && parallel?.best === trial,
       config: search.configs[summary.id] ?? search.configs[trial] ?? {},
     };

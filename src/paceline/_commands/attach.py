@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paceline._commands import cli_args
+from paceline._commands import cli_args, cli_output
 from paceline._storage.run_location import RunLocation
 
 if TYPE_CHECKING:
@@ -19,74 +19,76 @@ LEFT = 130
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked = _parser().parse_args(arguments)
+    args = _parser().parse_args(arguments)
     from paceline._core.errors import PacelineError
 
     try:
-        with contextlib.redirect_stdout(sys.stderr) if asked.json else contextlib.nullcontext():
-            code = _attach_to_run(asked)
-        if asked.json and code != NOT_FOLLOWED:
-            cli_args.print_json_summary(RunLocation.from_path(asked.run))
+        with contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext():
+            code = _attach_to_run(args)
+        if args.json and code != NOT_FOLLOWED:
+            cli_output.print_json(cli_args.open_reader(RunLocation.from_path(args.run)).summary())
         return code
     except (PacelineError, OSError, ImportError, ValueError) as error:
         return _print_and_return(str(error), NOT_FOLLOWED)
     except KeyboardInterrupt:
-        return _print_and_return(f"left; the run goes on, and `paceline attach {asked.run}` follows it again", LEFT)
+        return _print_and_return(
+            f"detached; the run continues, and `paceline attach {args.run}` follows it again", LEFT
+        )
 
 
 def _parser() -> cli_args.CommandParser:
     parser = cli_args.CommandParser(
         "attach",
-        "Follows a run of RunConfig(detached=True): prints what its controller has said and says, until it ends. "
+        "Follows a run of RunConfig(detached=True): prints the controller's past and new output until it ends. "
         "Ctrl-C leaves it running.",
         "paceline attach /shared/runs/resnet --address 10.0.0.1:6379",
-        codes="as of the run's own script, so 0 it is complete or was stopped, 1 it failed, 75 it was preempted; "
+        codes="as of the run's own script: 0 complete or stopped, 1 failed, 75 preempted; "
         "2 it cannot be followed, 130 Ctrl-C",
     )
     parser.add_argument("run", metavar="RUN", help="the run's directory or address: storage_path/name")
-    parser.add_argument("--address", help="of the cluster (RAY_ADDRESS, else where the run was begun)")
-    parser.add_argument("--stop", action="store_true", help="ask for a stop at the next report")
+    parser.add_argument("--address", help="address of the cluster (RAY_ADDRESS, else where the run was started)")
+    parser.add_argument("--stop", action="store_true", help="request a stop at the next report")
     parser.add_argument(
-        "--json", action="store_true", help="when it has ended, print what came of it as JSON, and all else to stderr"
+        "--json", action="store_true", help="when it ends, print its outcome as JSON, and everything else to stderr"
     )
     return parser
 
 
-def _attach_to_run(asked: argparse.Namespace) -> int:
+def _attach_to_run(args: argparse.Namespace) -> int:
     from paceline._core import settings
 
-    home = RunLocation.from_path(asked.run)
-    desk = home.open_controller_registry()
+    location = RunLocation.from_path(args.run)
+    desk = location.open_controller_registry()
     token, note = desk.read_token(), desk.read_note()
     if token is None or note is None:
-        return _print_journal_status(asked.run, "was not detached, so there is nothing to attach to")
+        return _print_journal_status(args.run, "was not detached, so there is nothing to attach to")
     if note.ended is not None:
-        return _print_ending(asked.run, note.ended)
+        return _print_ending(args.run, note.ended)
     from paceline._engine.ray.cluster_monitor import ClusterLostError, ClusterMonitor
     from paceline._engine.ray.connection import connect_to_cluster, gcs_address
-    from paceline._engine.ray.detached_client import DetachedActorGoneError, DetachedFollower
-    from paceline.train.detached import echo_output, exit_code_for, find_controller, unpack_outcome
+    from paceline._engine.ray.detached import DetachedActorGoneError, DetachedFollower
+    from paceline.train.driver.detached import echo_output, exit_code_for, find_controller, unpack_outcome
 
     chosen = settings.load()
-    address = asked.address or chosen.ray_address or note.address
+    address = args.address or chosen.ray_address or note.address
     try:
         connect_to_cluster(address)
     except ConnectionError:
-        return _print_journal_status(asked.run, f"has no controller any more: no cluster answers at {address}")
+        return _print_journal_status(args.run, f"no longer has a controller: no cluster answers at {address}")
     with contextlib.closing(ClusterMonitor(gcs_address(), chosen.cluster_patience_s)) as presence:
-        link = find_controller(home, token, presence)
+        link = find_controller(location, token, presence)
         if link is None:
-            return _print_journal_status(asked.run, f"has no controller any more on the cluster at {address}")
+            return _print_journal_status(args.run, f"no longer has a controller on the cluster at {address}")
         following = DetachedFollower(link, echo_output, _print_message, presence)
-        if asked.stop:
+        if args.stop:
             following.ask_to_stop(now=False)
         try:
             outcome = following.wait_for_outcome()
         except (DetachedActorGoneError, ClusterLostError) as problem:
             note = desk.read_note()
             if note is not None and note.ended is not None:
-                return _print_ending(asked.run, note.ended)
-            return _print_journal_status(asked.run, f"cannot be followed: {problem}".partition("\n")[0])
+                return _print_ending(args.run, note.ended)
+            return _print_journal_status(args.run, f"cannot be followed: {problem}".partition("\n")[0])
     try:
         unpack_outcome(outcome)
     except BaseException as error:  # noqa: BLE001  what a script would have ended with
@@ -111,19 +113,23 @@ def _print_journal_status(run: str, why: str, code: int = NOT_FOLLOWED) -> int:
     from paceline._storage.run_store import DiskRunStore
     from paceline._view.formatting import format_count
 
-    depot = RunLocation.from_path(run).open_run_store_for_reading()
-    if isinstance(depot, DiskRunStore) and not depot.layout.root.is_dir():
-        return _print_and_return(f"there is no run in {depot.uri}", NOT_FOLLOWED)
-    found, _ = load_history(depot)
-    if found.attempt == 0 and not found.checkpoints:
-        return _print_and_return(f"there is no run in {depot.uri}: it has no journal, or an empty one", NOT_FOLLOWED)
-    if found.is_trained:
+    run_store = RunLocation.from_path(run).open_run_store_for_reading()
+    if isinstance(run_store, DiskRunStore) and not run_store.layout.root.is_dir():
+        return _print_and_return(f"there is no run in {run_store.uri}", NOT_FOLLOWED)
+    run_state, _ = load_history(run_store)
+    if run_state.attempt == 0 and not run_state.checkpoints:
         return _print_and_return(
-            f"run {depot.layout.root.name} is complete after {format_count(found.num_reports, 'report')}", 0
+            f"there is no run in {run_store.uri}: it has no journal, or an empty one", NOT_FOLLOWED
         )
-    since = f"{found.latest.name} (report {found.latest.seq})" if found.latest is not None else "the beginning"
+    if run_state.is_trained:
+        return _print_and_return(
+            f"run {run_store.layout.root.name} is complete after {format_count(run_state.num_reports, 'report')}", 0
+        )
+    since = (
+        f"{run_state.latest.name} (report {run_state.latest.seq})" if run_state.latest is not None else "the beginning"
+    )
     return _print_and_return(
-        f"run {depot.layout.root.name} has made {format_count(found.num_reports, 'report')} and {why}\n\n"
+        f"run {run_store.layout.root.name} has made {format_count(run_state.num_reports, 'report')} and {why}\n\n"
         "hint: run its script again with the same RunConfig(storage_path=..., name=...) "
         f"to continue from {since}",
         code,

@@ -1,23 +1,31 @@
-"""Locate, verify and export the files of a run's checkpoints, on disk or in a store."""
+"""Locate, verify, export and prune the checkpoints of a run, on disk or in a store.
+
+Pruning opens the run as a driver does: it takes the lease, so that no driver can hold it, and replays the journal. The
+removal is journaled before any file is deleted, and each checkpoint's manifest is deleted before its other files, so a
+crash in between leaves a consistent run. The newest and the best checkpoint always stay, and so do those that are
+pinned or awaiting validation.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
-from paceline._commands.cli_args import RunNotFoundError
+from paceline._commands.checkpoints import read_checkpoints
+from paceline._commands.cli_args import RunNotFoundError, find_parent_search
+from paceline._control.events import CheckpointsFound, DriverStarted, Event, PinsSet
 from paceline._control.recovery import load_history
 from paceline._control.run import Run
-from paceline._core.errors import StorageError
+from paceline._core.errors import RunHeldError, StorageError
 from paceline._engine.messages import CheckpointRecord
 from paceline._storage import commit
 from paceline._storage.address import open_store_at
-from paceline._storage.retention import rank_checkpoints
+from paceline._storage.retention import rank_checkpoints, select_kept
 from paceline._storage.run_layout import MANIFEST
 from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import RunStore, read_store_manifest
@@ -35,45 +43,43 @@ class BrokenCheckpointError(StorageError):
     """A checkpoint differs from what was committed, so it is not copied."""
 
 
-def read_run_state(home: RunLocation) -> tuple[RunStore, Run]:
-    depot = home.open_run_store_for_reading()
-    return depot, load_history(depot)[0]
+def read_run_state(location: RunLocation) -> tuple[RunStore, Run]:
+    run_store = location.open_run_store_for_reading()
+    return run_store, load_history(run_store)[0]
 
 
-def find_checkpoint(home: RunLocation, name: str) -> tuple[RunStore, CheckpointRecord]:
+def find_checkpoint(location: RunLocation, name: str) -> tuple[RunStore, CheckpointRecord]:
     """Find a checkpoint by name. `latest` and `best` resolve to the run's own unless a checkpoint has that name."""
-    depot, run = read_run_state(home)
+    run_store, run = read_run_state(location)
     named = {record.name: record for record in run.checkpoints}
     if name not in named and run.latest is not None:
         retention = run.retention
         if name == "latest":
-            return depot, run.latest
+            return run_store, run.latest
         if name == "best" and retention.score_attribute is not None:
-            return depot, rank_checkpoints(run.checkpoints, retention.score_attribute, retention.score_order)[-1]
+            return run_store, rank_checkpoints(run.checkpoints, retention.score_attribute, retention.score_order)[-1]
         if name == "best":
-            return depot, _find_best(home, named)
+            return run_store, _find_best(location, named)
     if name not in named:
-        there = ", ".join(named) or "none"
-        raise RunNotFoundError(f"run {home.name} has no checkpoint {name!r}\n\nhint: it has {there}")
-    return depot, named[name]
+        names = ", ".join(named) or "none"
+        raise RunNotFoundError(f"run {location.name} has no checkpoint {name!r}\n\nhint: it has {names}")
+    return run_store, named[name]
 
 
-def _find_best(home: RunLocation, named: dict[str, CheckpointRecord]) -> CheckpointRecord:
-    from paceline._commands.checkpoints import read_checkpoints
-
-    best = next((shown.name for shown in read_checkpoints(home) if shown.is_best and shown.name in named), None)
+def _find_best(location: RunLocation, named: dict[str, CheckpointRecord]) -> CheckpointRecord:
+    best = next((each.name for each in read_checkpoints(location) if each.is_best and each.name in named), None)
     if best is None:
         raise RunNotFoundError(
-            f"run {home.name} does not say which checkpoint is the best\n\n"
-            "hint: CheckpointConfig(checkpoint_score_attribute=...) says it; give the name of one, "
+            f"run {location.name} does not define a best checkpoint\n\n"
+            "hint: CheckpointConfig(checkpoint_score_attribute=...) defines it; give a checkpoint's name instead, "
             "as `paceline checkpoints RUN` lists them"
         )
     return named[best]
 
 
-def verify_checkpoint(depot: RunStore, record: CheckpointRecord) -> CheckpointVerification:
+def verify_checkpoint(run_store: RunStore, record: CheckpointRecord) -> CheckpointVerification:
     """Read and hash every file of a checkpoint. Files in a store are downloaded one at a time."""
-    path, filesystem = depot.locate_checkpoint(record)
+    path, filesystem = run_store.locate_checkpoint(record)
     if filesystem is None:
         manifest = _read_manifest_or_none(Path(path))
         num_files = len(manifest.files) if manifest is not None else 0
@@ -88,25 +94,25 @@ def verify_checkpoint(depot: RunStore, record: CheckpointRecord) -> CheckpointVe
     return CheckpointVerification(record.name, len(manifest.files), tuple(_find_store_problems(store, manifest)))
 
 
-def export_checkpoint(depot: RunStore, record: CheckpointRecord, directory: str) -> Path:
+def export_checkpoint(run_store: RunStore, record: CheckpointRecord, directory: str) -> Path:
     """Copy a checkpoint to a new directory. A failed copy leaves nothing behind."""
     from paceline.train.checkpoint import Checkpoint
 
     target = Path(directory).expanduser().absolute()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ValueError(f"{target} is there already\n\nhint: give a directory that is new, or empty")
+        raise ValueError(f"{target} already exists\n\nhint: give a new or empty directory")
     target.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         try:
-            Checkpoint(*depot.locate_checkpoint(record)).to_directory(part)
+            Checkpoint(*run_store.locate_checkpoint(record)).to_directory(part)
         except StorageError as problem:
-            raise BrokenCheckpointError(f"{record.name} is broken, and is not copied: {problem}") from problem
+            raise BrokenCheckpointError(f"{record.name} is broken, not copied: {problem}") from problem
         # Verify the copy, not the source: an intact copy implies an intact source.
         problems = list(commit.find_problems(part))
         if problems:
-            told = "\n".join(f"  {problem.replace(str(part), record.name)}" for problem in problems)
-            raise BrokenCheckpointError(f"{record.name} is broken, and is not copied:\n{told}")
+            lines = "\n".join(f"  {problem.replace(str(part), record.name)}" for problem in problems)
+            raise BrokenCheckpointError(f"{record.name} is broken, not copied:\n{lines}")
         os.chmod(part, 0o755)
         if target.exists():
             target.rmdir()
@@ -130,11 +136,87 @@ def _find_store_problems(store: Store, manifest: commit.Manifest) -> Iterator[st
         for entry in manifest.files:
             key = manifest.keys.get(entry.path, entry.path)
             try:
-                there = store.download(key, target)
+                entry_found = store.download(key, target)
             except FileNotFoundError:
                 yield f"{store.uri}/{key} is missing"
                 continue
-            if there.size != entry.size:
-                yield f"{store.uri}/{key} has {there.size} bytes where {entry.size} were written"
-            elif entry.hash and there.hash != entry.hash:
-                yield f"{store.uri}/{key} does not hash to what was written"
+            if entry_found.size != entry.size:
+                yield f"{store.uri}/{key} has {entry_found.size} bytes where {entry.size} were written"
+            elif entry.hash and entry_found.hash != entry.hash:
+                yield f"{store.uri}/{key} has a wrong hash"
+
+
+Records = tuple[CheckpointRecord, ...]
+
+
+def split_checkpoints(
+    run: Run, history: Iterable[Event], num_to_keep: int, best: Collection[str]
+) -> tuple[Records, Records]:
+    """Return the checkpoints to remove and those to keep. `best` names the checkpoints shown as best."""
+    retention = run.retention
+    pinned = {*run.pinned, *_latest_pins(history)}
+    kept = select_kept(run.checkpoints, num_to_keep, retention.score_attribute, retention.score_order, pinned)
+    seqs = {record.seq for record in kept} | {record.seq for record in run.checkpoints if record.name in best}
+    removed = tuple(record for record in run.checkpoints if record.seq not in seqs)
+    return removed, tuple(record for record in run.checkpoints if record.seq in seqs)
+
+
+def _latest_pins(history: Iterable[Event]) -> tuple[int, ...]:
+    """Return the pins in effect at the end of the journal.
+
+    A finished run does not track pins, because its driver no longer removes anything.
+    """
+    pins: tuple[int, ...] = ()
+    for event in history:
+        if isinstance(event, PinsSet):
+            pins = event.seqs
+        elif isinstance(event, DriverStarted):
+            pins = event.pinned
+    return pins
+
+
+def plan_pruning(location: RunLocation, num_to_keep: int) -> tuple[Records, Records]:
+    """Like `split_checkpoints` for a stored run, without changing anything."""
+    run, history = load_history(location.open_run_store_for_reading())
+    return split_checkpoints(run, history, num_to_keep, _best_names(location))
+
+
+def prune_checkpoints(location: RunLocation, num_to_keep: int, say: Callable[[str], None]) -> tuple[Records, Records]:
+    """Remove checkpoints and return the removed and the remaining ones.
+
+    Raises `RunHeldError` if a driver holds the run or its search.
+    """
+    from paceline.train.driver.run_driver import RunEnvironment, open_run
+
+    _refuse_in_unfinished_search(location)
+    best = _best_names(location)
+    with open_run(location, RunEnvironment(), say) as (opened, run_store):
+        removed, kept = split_checkpoints(opened.run, opened.history, num_to_keep, best)
+        if removed:
+            opened.journal.append(CheckpointsFound(missing=tuple(record.seq for record in removed)))
+            opened.journal.sync()
+            run_store.upload_journal()
+        for record in removed:
+            run_store.delete(record, opened.fence)
+    return removed, kept
+
+
+def _best_names(location: RunLocation) -> set[str]:
+    return {each.name for each in read_checkpoints(location) if each.is_best}
+
+
+def _refuse_in_unfinished_search(location: RunLocation) -> None:
+    """Refuse while the search is unfinished: paused and future trials may start from this run's checkpoints."""
+    search = find_parent_search(location)
+    if search is None:
+        return
+    from paceline._view.search_reader import SearchReader
+
+    reader = SearchReader(search)
+    reader.refresh()
+    state = reader.summary().state
+    if state != "complete":
+        raise RunHeldError(
+            f"run {location.name!r} is a trial of the search {search.name!r}, which is {state} and may still use it"
+            "\n\nhint: checkpoints of trials can be removed once their search is complete"
+        )

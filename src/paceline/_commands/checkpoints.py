@@ -17,23 +17,23 @@ FINE, BROKEN, REFUSED = 0, 1, 2
 
 def main(arguments: Sequence[str]) -> int:
     parser = _parser()
-    asked = parser.parse_args(arguments)
-    if asked.keep is not None and not asked.prune:
-        parser.error("--keep belongs to --prune")
-    if asked.prune and asked.keep is None:
-        parser.error("--prune needs --keep N")
-    home = cli_args.locate_run(asked.run)
-    if asked.export is not None:
-        return _export_one(home, asked.export[0], asked.export[1], asked.json)
-    if asked.prune:
-        return _prune_checkpoints(home, asked)
-    return _verify_all(home, asked.json) if asked.verify else _list_checkpoints(home, asked.json)
+    args = parser.parse_args(arguments)
+    if args.keep is not None and not args.prune:
+        parser.error("--keep requires --prune")
+    if args.prune and args.keep is None:
+        parser.error("--prune requires --keep N")
+    location = cli_args.locate_run(args.run)
+    if args.export is not None:
+        return _export_one(location, args.export[0], args.export[1], args.json)
+    if args.prune:
+        return _prune_checkpoints(location, args)
+    return _verify_all(location, args.json) if args.verify else _list_checkpoints(location, args.json)
 
 
 def _parser() -> cli_args.CommandParser:
     parser = cli_args.CommandParser(
         "checkpoints",
-        "Lists the checkpoints of a run. All of it works on a run in a store, too; only --prune changes anything.",
+        "Lists the checkpoints of a run, on disk or in a store. Only --prune changes anything.",
         "paceline checkpoints resnet --verify",
         "paceline checkpoints resnet --export best ./best-model",
         "paceline checkpoints resnet --prune --keep 3 --yes",
@@ -43,74 +43,76 @@ def _parser() -> cli_args.CommandParser:
     act = parser.add_mutually_exclusive_group()
     act.add_argument("--verify", action="store_true", help="read every file, and compare size and hash")
     act.add_argument(
-        "--export", nargs=2, metavar=("NAME", "DIR"), help="verify one and copy it to a new directory; latest, best"
+        "--export",
+        nargs=2,
+        metavar=("NAME", "DIR"),
+        help="verify one and copy it to a new directory; NAME may be latest or best",
     )
     act.add_argument("--prune", action="store_true", help="remove all but the newest, the best and pinned ones")
-    parser.add_argument("--keep", type=cli_args.parse_positive_int, metavar="N", help="with --prune: how many stay")
-    parser.add_argument("--yes", action="store_true", help="with --prune: do it; without, it is only said")
+    parser.add_argument("--keep", type=cli_args.parse_positive_int, metavar="N", help="with --prune: how many to keep")
+    parser.add_argument(
+        "--yes", action="store_true", help="with --prune: delete; without it, only print what would be deleted"
+    )
     parser.add_json_option()
     return parser
 
 
-def read_checkpoints(home: RunLocation) -> tuple[ShownCheckpoint, ...]:
-    from paceline._view.run_reader import RunReader
-
-    reader = RunReader(home)
-    reader.refresh()
-    return reader.detail().checkpoints
+def read_checkpoints(location: RunLocation) -> tuple[ShownCheckpoint, ...]:
+    return cli_args.open_reader(location).detail().checkpoints
 
 
-def _list_checkpoints(home: RunLocation, as_json: bool) -> int:
-    found = [shown for shown in read_checkpoints(home) if shown.kept]
+def _list_checkpoints(location: RunLocation, as_json: bool) -> int:
+    checkpoints = [checkpoint for checkpoint in read_checkpoints(location) if checkpoint.kept]
     if as_json:
-        return cli_output.print_json(found)
-    if not found:
-        print(f"{cli_output.escape_line(home.name)} has no checkpoints")
-        return FINE
-    print(format_checkpoints(found))
+        return cli_output.print_json(checkpoints)
+    if checkpoints:
+        print(format_checkpoints(checkpoints))
+    else:
+        print(f"{cli_output.escape_line(location.name)} has no checkpoints")
     return FINE
 
 
-def format_checkpoints(found: Sequence[ShownCheckpoint], indent: str = "", within: int | None = None) -> str:
+def format_checkpoints(checkpoints: Sequence[ShownCheckpoint], indent: str = "", within: int | None = None) -> str:
     from paceline._view import formatting
 
     rows = [("NAME", "REPORT", "SIZE", "SAVED", "", "METRICS")]
-    for shown in found:
-        marks = [mark for mark, holds in (("latest", shown.is_latest), ("best", shown.is_best)) if holds]
-        marks += [shown.status.lower()] if shown.status not in ("", "COMMITTED", "VALIDATED") else []
-        at = formatting.when(shown.at) if shown.at else ""
-        metrics = formatting.values(dict(list(shown.metrics.items())[:3]))
-        rows.append((shown.name, str(shown.seq), formatting.size(shown.num_bytes), at, ",".join(marks), metrics))
+    for checkpoint in checkpoints:
+        marks = [mark for mark, holds in (("latest", checkpoint.is_latest), ("best", checkpoint.is_best)) if holds]
+        marks += [checkpoint.status.lower()] if checkpoint.status not in ("", "COMMITTED", "VALIDATED") else []
+        at = formatting.when(checkpoint.at) if checkpoint.at else ""
+        metrics = formatting.values(dict(list(checkpoint.metrics.items())[:3]))
+        size = formatting.size(checkpoint.num_bytes)
+        rows.append((checkpoint.name, str(checkpoint.seq), size, at, ",".join(marks), metrics))
     return cli_output.format_table(rows, right=(1, 2), indent=indent, within=within or cli_output.terminal_width())
 
 
-def _verify_all(home: RunLocation, as_json: bool) -> int:
+def _verify_all(location: RunLocation, as_json: bool) -> int:
     from paceline._commands.checkpoint_files import read_run_state, verify_checkpoint
 
-    depot, run = read_run_state(home)
+    run_store, run = read_run_state(location)
     answers = []
     for record in run.checkpoints:
-        checked = verify_checkpoint(depot, record)
+        checked = verify_checkpoint(run_store, record)
         answers.append(checked)
         if not as_json:
-            told = "broken" if checked.problems else "whole"
-            print(cli_output.escape_line(f"{checked.name}: {told}, {checked.num_files} files"), flush=True)
+            status = "broken" if checked.problems else "intact"
+            print(cli_output.escape_line(f"{checked.name}: {status}, {checked.num_files} files"), flush=True)
             for problem in checked.problems:
                 print(f"  {cli_output.escape_line(problem)}")
     broken = sum(bool(checked.problems) for checked in answers)
     if as_json:
         cli_output.print_json({"ok": not broken, "checkpoints": answers})
     else:
-        print(f"{broken} of {len(answers)} broken" if broken else f"all {len(answers)} are whole")
+        print(f"{broken} of {len(answers)} broken" if broken else f"all {len(answers)} are intact")
     return BROKEN if broken else FINE
 
 
-def _export_one(home: RunLocation, name: str, directory: str, as_json: bool) -> int:
+def _export_one(location: RunLocation, name: str, directory: str, as_json: bool) -> int:
     from paceline._commands.checkpoint_files import BrokenCheckpointError, export_checkpoint, find_checkpoint
 
-    depot, record = find_checkpoint(home, name)
+    run_store, record = find_checkpoint(location, name)
     try:
-        target = export_checkpoint(depot, record, directory)
+        target = export_checkpoint(run_store, record, directory)
     except BrokenCheckpointError as problem:
         cli_output.print_error(str(problem))
         return BROKEN
@@ -120,23 +122,26 @@ def _export_one(home: RunLocation, name: str, directory: str, as_json: bool) -> 
     return FINE
 
 
-def _prune_checkpoints(home: RunLocation, asked: argparse.Namespace) -> int:
-    from paceline._commands.pruning import plan_pruning, prune_checkpoints
+def _prune_checkpoints(location: RunLocation, args: argparse.Namespace) -> int:
+    from paceline._commands.checkpoint_files import plan_pruning, prune_checkpoints
 
-    say = cli_output.print_error
-    removed, left = prune_checkpoints(home, asked.keep, say) if asked.yes else plan_pruning(home, asked.keep)
-    if asked.json:
-        names = {"removed": [r.name for r in removed], "kept": [r.name for r in left], "done": asked.yes}
+    if args.yes:
+        removed, kept = prune_checkpoints(location, args.keep, cli_output.print_error)
+    else:
+        removed, kept = plan_pruning(location, args.keep)
+    if args.json:
+        names = {"removed": [r.name for r in removed], "kept": [r.name for r in kept], "done": args.yes}
         return cli_output.print_json(names)
     from paceline._view import formatting
 
     freed = formatting.size(sum(record.num_bytes for record in removed))
     for record in removed:
-        print(cli_output.escape_line(f"{'removed' if asked.yes else 'would remove'} {record.name}"))
+        print(cli_output.escape_line(f"{'removed' if args.yes else 'would remove'} {record.name}"))
+    num_kept = formatting.format_count(len(kept), "checkpoint")
     if not removed:
-        print(f"nothing to remove: {formatting.format_count(len(left), 'checkpoint')} stay")
-    elif asked.yes:
-        print(f"{freed} freed; {formatting.format_count(len(left), 'checkpoint')} stay")
+        print(f"nothing to remove; {num_kept} kept")
+    elif args.yes:
+        print(f"{freed} freed; {num_kept} kept")
     else:
-        print(f"{freed} would be freed, and {formatting.format_count(len(left), 'checkpoint')} stay; --yes does it")
+        print(f"would free {freed} and keep {num_kept}; --yes does it")
     return FINE

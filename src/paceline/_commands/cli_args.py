@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from paceline._commands import cli_output
 from paceline._core import settings
 from paceline._storage.journal_segments import JOURNAL_PREFIX
 from paceline._storage.run_location import RunLocation, is_remote, join_storage_path
+
+if TYPE_CHECKING:
+    from paceline._view.run_reader import RunReader
 
 RUN = "its directory, its address (s3://...), or its name under the storage path"
 _JOURNAL = "journal.jsonl"
@@ -39,77 +43,90 @@ class CommandParser(argparse.ArgumentParser):
     def add_run_argument(self, name: str = "run", metavar: str = "RUN") -> None:
         self.add_argument(name, metavar=metavar, help=RUN)
 
+    def add_rank_option(self, default: str = "") -> None:
+        self.add_argument(
+            "--rank",
+            type=parse_non_negative_int,
+            action="append",
+            default=[],
+            metavar="N",
+            help=f"only this rank; may be repeated{default}",
+        )
+
     def add_json_option(self) -> None:
         self.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def parse_positive_int(text: str) -> int:
     """Parse an integer of at least 1, for `type=`."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
-    return number
+    return _parse_int(text, 1, "a positive integer")
 
 
 def parse_non_negative_int(text: str) -> int:
     """Parse an integer of at least 0, for `type=`."""
+    return _parse_int(text, 0, "a non-negative integer")
+
+
+def _parse_int(text: str, at_least: int, expected: str) -> int:
     try:
         number = int(text)
     except ValueError:
-        number = -1
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 0 or more")
+        number = at_least - 1
+    if number < at_least:
+        raise argparse.ArgumentTypeError(f"must be {expected}, got {text!r}")
     return number
 
 
 def locate_run(run: str, *, or_search: bool = False) -> RunLocation:
     """Locate a run given by path, address or name. Raises `RunNotFoundError` if there is none."""
-    home = _locate_run_or_search(run)
-    if not or_search and is_search(home):
+    location = _locate_run_or_search(run)
+    if not or_search and is_search(location):
         raise RunNotFoundError(
-            f"{run} is a search, and its trials are runs\n\n"
-            f"hint: `paceline show {run}` lists them; give one of them, such as {run}/trial_00000"
+            f"{run} is a search, not a run\n\n"
+            f"hint: `paceline show {run}` lists its trials; give one of them, such as {run}/trial_00000"
         )
-    return home
+    return location
 
 
-def is_search(home: RunLocation) -> bool:
+def is_search(location: RunLocation) -> bool:
     """Return whether the journal at this location belongs to a search, judging by its first event."""
-    if home.address is None:
-        with open(home.layout.journal, "rb") as file:
+    if location.address is None:
+        with open(location.layout.journal, "rb") as file:
             start = file.read(64)
     else:
-        store = home.open_store()
+        store = location.open_store()
         start = store.read(store.list_entries(JOURNAL_PREFIX)[0].key)
     return start[9:].startswith(_SEARCH)
 
 
-def find_parent_search(home: RunLocation) -> RunLocation | None:
+def find_parent_search(location: RunLocation) -> RunLocation | None:
     """Return the search this run is a trial of, or None."""
-    if home.address is not None and "/" not in home.storage_path.partition("?")[0].partition("://")[2].strip("/"):
+    if location.address is not None and "/" not in location.storage_path.partition("?")[0].partition("://")[2].strip(
+        "/"
+    ):
         return None  # At the top level of a bucket.
-    above = RunLocation.from_path(home.storage_path, home.filesystem)
-    there = _has_journal(above.uri) if above.address is None else bool(above.open_store().list_entries(JOURNAL_PREFIX))
-    return above if there and is_search(above) else None
+    parent = RunLocation.from_path(location.storage_path, location.filesystem)
+    if parent.address is None:
+        has_journal = _has_journal(parent.uri)
+    else:
+        has_journal = bool(parent.open_store().list_entries(JOURNAL_PREFIX))
+    return parent if has_journal and is_search(parent) else None
 
 
 def _locate_run_or_search(run: str) -> RunLocation:
     if is_remote(run):
-        home = RunLocation.from_path(run)
-        if not home.open_store().list_entries(JOURNAL_PREFIX):
-            raise RunNotFoundError(f"there is no run in {home.uri}")
-        return home
+        location = RunLocation.from_path(run)
+        if not location.open_store().list_entries(JOURNAL_PREFIX):
+            raise RunNotFoundError(f"there is no run in {location.uri}")
+        return location
     path = os.path.abspath(os.path.expanduser(run.removeprefix("file://")))
     if _has_journal(path):
         return RunLocation.from_path(path)
     root = settings.default_storage_path()
     if is_remote(root):
-        home = RunLocation.from_path(join_storage_path(root, run.strip("/")))
-        if not os.path.isabs(run) and home.open_store().list_entries(JOURNAL_PREFIX):
-            return home
+        location = RunLocation.from_path(join_storage_path(root, run.strip("/")))
+        if not os.path.isabs(run) and location.open_store().list_entries(JOURNAL_PREFIX):
+            return location
         raise RunNotFoundError(f"there is no run {run!r}, neither here nor in {root}")
     named = os.path.join(root, run)
     if not os.path.isabs(os.path.expanduser(run)) and ".." not in run.split("/") and _has_journal(named):
@@ -129,13 +146,13 @@ def resolve_root(path: str | None) -> str:
     return local
 
 
-def print_json_summary(home: RunLocation) -> None:
-    """Print the summary of a run as one JSON document."""
+def open_reader(location: RunLocation) -> RunReader:
+    """Return a reader that has read the run."""
     from paceline._view.run_reader import RunReader
 
-    reader = RunReader(home)
+    reader = RunReader(location)
     reader.refresh()
-    cli_output.print_json(reader.summary())
+    return reader
 
 
 def _has_journal(path: str) -> bool:
@@ -143,30 +160,30 @@ def _has_journal(path: str) -> bool:
 
 
 def _not_found_message(run: str, path: str, root: str) -> str:
-    given_as_path = "/" in run or run.startswith((".", "~"))
-    if os.path.isdir(path) and given_as_path:
-        said = f"there is no run in {path}: it has no journal"
-    elif given_as_path:
-        said = f"there is no run at {path}"
+    is_path = "/" in run or run.startswith((".", "~"))
+    if os.path.isdir(path) and is_path:
+        message = f"there is no run in {path}: it has no journal"
+    elif is_path:
+        message = f"there is no run at {path}"
     else:
-        said = f"there is no run {run!r}, neither here nor in {root}"
-    near = _similar_names(os.path.basename(path), given_as_path, (os.path.dirname(path), root, os.getcwd()))
-    if near:
-        return f"{said}\n\nhint: did you mean {' or '.join(near)}?"
-    return f"{said}\n\nhint: `paceline ls` lists the runs in {root}, `paceline ls PATH` those in another place"
+        message = f"there is no run {run!r}, neither here nor in {root}"
+    similar = _similar_names(os.path.basename(path), is_path, (os.path.dirname(path), root, os.getcwd()))
+    if similar:
+        return f"{message}\n\nhint: did you mean {' or '.join(similar)}?"
+    return f"{message}\n\nhint: `paceline ls` lists the runs in {root}, `paceline ls PATH` those in another directory"
 
 
 def _similar_names(name: str, as_path: bool, places: Sequence[str]) -> list[str]:
     """Names of similar runs, nearest places first, as paths or plain names depending on what the user gave."""
     import difflib
 
-    found: list[str] = []
+    similar: list[str] = []
     for place in dict.fromkeys(places):
         try:
             names = [entry.name for entry in os.scandir(place) if _has_journal(entry.path)]
         except OSError:
             continue
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-        near += [other for other in names if name and name in other and other not in near][:3]
-        found += [os.path.join(place, other) if as_path else other for other in near]
-    return list(dict.fromkeys(found))[:3]
+        matches = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+        matches += [other for other in names if name and name in other and other not in matches][:3]
+        similar += [os.path.join(place, other) if as_path else other for other in matches]
+    return list(dict.fromkeys(similar))[:3]

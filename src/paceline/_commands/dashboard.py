@@ -16,33 +16,32 @@ from paceline._commands import cli_args
 def main(arguments: Sequence[str]) -> int:
     parser = cli_args.CommandParser(
         "dashboard",
-        "Serves a page that shows all runs under a path, and opens it in the browser. It is served to this machine "
-        "alone (127.0.0.1) and to whoever has its token, and shows only, unless --allow-control "
-        "is given. Ctrl-C ends it.",
+        "Serves a page that shows all runs under a path, and opens it in the browser. Only this machine (127.0.0.1) "
+        "can reach it, and only with its token. It is read-only without --allow-control. Ctrl-C ends it.",
         "paceline dashboard",
         "paceline dashboard s3://bucket/runs --port 8265 --no-browser",
-        codes="0 it was ended with Ctrl-C, 2 it cannot be served",
+        codes="0 ended with Ctrl-C, 2 it cannot be served",
     )
     add = parser.add_argument
     add("path", nargs="?", metavar="PATH", help="a directory or an address (the storage path)")
     add("--host", default="127.0.0.1", help="where to listen (127.0.0.1)")
-    add("--port", type=_parse_port, metavar="N", help="0: any that is free (8265, or any if that is taken)")
-    add("--token", help="that lets one in (a random one)")
+    add("--port", type=_parse_port, metavar="N", help="0: any free port (8265, or any free port if that is taken)")
+    add("--token", help="that grants access (a random one)")
     add("--allow-control", action="store_true", help="let the page stop runs and profile them")
     add("--no-browser", action="store_true", help="open no browser; the address is printed in any case")
     add("--json", action="store_true", help="print the address as JSON")
-    asked = parser.parse_args(arguments)
-    root = cli_args.resolve_root(asked.path)
+    args = parser.parse_args(arguments)
+    root = cli_args.resolve_root(args.path)
     from paceline._dashboard.serve import serve
 
-    with contextlib.redirect_stdout(_AddressAsJson(sys.stdout)) if asked.json else contextlib.nullcontext():
+    with contextlib.redirect_stdout(_AddressAsJson(sys.stdout)) if args.json else contextlib.nullcontext():
         return serve(
             root,
-            host=asked.host,
-            port=asked.port,
-            token=asked.token,
-            control=asked.allow_control,
-            open_browser=not asked.no_browser,
+            host=args.host,
+            port=args.port,
+            token=args.token,
+            control=args.allow_control,
+            open_browser=not args.no_browser,
         )
 
 
@@ -64,5 +63,5 @@ class _AddressAsJson(io.StringIO):
 def _parse_port(text: str) -> int:
     number = cli_args.parse_non_negative_int(text)
     if number > 65535:
-        raise argparse.ArgumentTypeError(f"{text} is not a port: from 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text} is not a port from 0 to 65535")
     return number

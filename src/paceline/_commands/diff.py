@@ -16,20 +16,20 @@ SHORT, LONG = 30, 300
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked = _parser().parse_args(arguments)
+    args = _parser().parse_args(arguments)
     from paceline._view.diff import compare_runs
 
-    found = compare_runs(_read_detail(asked.a), _read_detail(asked.b))
-    if asked.json:
-        return cli_output.print_json(found)
-    print(format_diff(found))
+    diff = compare_runs(_read_detail(args.a), _read_detail(args.b))
+    if args.json:
+        return cli_output.print_json(diff)
+    print(format_diff(diff))
     return FINE
 
 
 def _parser() -> cli_args.CommandParser:
     parser = cli_args.CommandParser(
         "diff",
-        "Compares two runs. Of configuration, environment and code what differs is shown, of the last metrics all.",
+        "Compares two runs: the differences in configuration, environment and code, and all latest metrics.",
         "paceline diff resnet resnet-lower-lr",
     )
     parser.add_run_argument("a")
@@ -39,29 +39,25 @@ def _parser() -> cli_args.CommandParser:
 
 
 def _read_detail(run: str) -> Detail:
-    from paceline._view.run_reader import RunReader
-
-    reader = RunReader(cli_args.locate_run(run))
-    reader.refresh()
-    return reader.detail()
+    return cli_args.open_reader(cli_args.locate_run(run)).detail()
 
 
-def format_diff(found: Diff) -> str:
-    names = (found.a.name, found.b.name)
+def format_diff(diff: Diff) -> str:
+    names = (diff.a.name, diff.b.name)
     if names[0] == names[1]:
-        names = (found.a.path, found.b.path)
+        names = (diff.a.path, diff.b.path)
     parts = []
     for title, changes in (
-        ("configuration", found.config),
-        ("scaling", found.scaling),
-        ("environment", found.environment),
-        ("metrics", found.metrics),
+        ("configuration", diff.config),
+        ("scaling", diff.scaling),
+        ("environment", diff.environment),
+        ("metrics", diff.metrics),
     ):
         if changes:
             parts.append(f"{title}:\n{_format_changes(changes, names)}")
-    for change in found.code:
+    for change in diff.code:
         parts.append(f"code, {cli_output.escape_line(change.file)}:\n{cli_output.escape_text(change.diff).rstrip()}")
-    compared = {"configuration": found.config, "code": found.code, "environment": found.environment}
+    compared = {"configuration": diff.config, "code": diff.code, "environment": diff.environment}
     same = [title for title, changes in compared.items() if not changes]
     if same:
         parts.append(f"the same: {', '.join(same)}")
@@ -69,14 +65,14 @@ def format_diff(found: Diff) -> str:
 
 
 def _format_changes(changes: Sequence[ValueChange], names: tuple[str, str]) -> str:
-    told = [(change.key, _format_value(change.a), _format_value(change.b)) for change in changes]
-    short = [row for row in told if len(row[1]) <= SHORT and len(row[2]) <= SHORT]
+    rows = [(change.key, _format_value(change.a), _format_value(change.b)) for change in changes]
+    short = [row for row in rows if len(row[1]) <= SHORT and len(row[2]) <= SHORT]
     lines = (
         [cli_output.format_table([("", *names), *short], indent="  ", within=cli_output.terminal_width())]
         if short
         else []
     )
-    for key, a, b in told:
+    for key, a, b in rows:
         if len(a) > SHORT or len(b) > SHORT:
             lines += [
                 cli_output.escape_line(f"  {key}"),

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 from paceline._commands import cli_args, cli_output
 
 if TYPE_CHECKING:
-    from paceline._commands.diagnosis.check_result import DiagnosisLine
+    from paceline._commands.diagnosis import DiagnosisLine
 
 FINE, BAD = 0, 1
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked = _parser().parse_args(arguments)
+    args = _parser().parse_args(arguments)
     from paceline._commands.diagnosis import cluster, machine, packages, storage, workers
     from paceline._core import settings
 
-    path = asked.path if asked.path is not None else settings.default_storage_path()
-    looks: list[Callable[[], Iterator[DiagnosisLine]]] = [
+    path = args.path if args.path is not None else settings.default_storage_path()
+    checks: list[Callable[[], Iterator[DiagnosisLine]]] = [
         packages.check_packages,
         machine.check_machine,
         lambda: storage.check_storage(path),
@@ -32,42 +32,44 @@ def main(arguments: Sequence[str]) -> int:
     ]
     lines = []
     about = ""
-    for look in looks:
-        for line in _run_check(look):
+    for check in checks:
+        for line in _run_check(check):
             lines.append(line)
-            if not asked.json:
+            if not args.json:
                 _print_line(line, heading=line.about if line.about != about else "")
                 about = line.about
     bad = sum(line.status == "fail" for line in lines)
-    if asked.json:
+    if args.json:
         cli_output.print_json({"path": path, "ok": not bad, "lines": lines})
     else:
         warnings = sum(line.status == "warn" for line in lines)
-        print(f"\n{len(lines)} looked at: {bad} failed, {warnings} to be looked after")
+        print(f"\n{len(lines)} checks: {bad} failed, {warnings} warnings")
     return BAD if bad else FINE
 
 
 def _parser() -> cli_args.CommandParser:
     parser = cli_args.CommandParser(
         "doctor",
-        "Looks at versions, devices, cores, memory, limits, the place where runs are kept (written to and read "
-        "again), how workers start, and the cluster where one is configured.",
+        "Checks versions, devices, cores, memory, limits, the storage path (by writing and reading), how workers "
+        "start, and the cluster if one is configured.",
         "paceline doctor",
         "paceline doctor s3://bucket/runs --json",
         codes="0 nothing failed, 1 something did, 2 bad usage",
     )
-    parser.add_argument("path", nargs="?", metavar="PATH", help="where runs are to be kept (the storage path)")
+    parser.add_argument("path", nargs="?", metavar="PATH", help="where runs are stored (the storage path)")
     parser.add_json_option()
     return parser
 
 
-def _run_check(look: Callable[[], Iterator[DiagnosisLine]]) -> Iterator[DiagnosisLine]:
-    from paceline._commands.diagnosis.check_result import DiagnosisLine
+def _run_check(check: Callable[[], Iterator[DiagnosisLine]]) -> Iterator[DiagnosisLine]:
+    from paceline._commands.diagnosis import DiagnosisLine
 
     try:
-        yield from look()
-    except Exception as problem:  # noqa: BLE001  told as a line that failed
-        yield DiagnosisLine("looks", look.__module__.rpartition(".")[2], "fail", f"{type(problem).__name__}: {problem}")
+        yield from check()
+    except Exception as problem:  # noqa: BLE001
+        yield DiagnosisLine(
+            "checks", check.__module__.rpartition(".")[2], "fail", f"{type(problem).__name__}: {problem}"
+        )
 
 
 def _print_line(line: DiagnosisLine, heading: str) -> None:

@@ -25,15 +25,15 @@ _AT_ONCE = 50_000
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked = _parser().parse_args(arguments)
-    home = cli_args.locate_run(asked.run)
-    return _follow_logs(home, asked) if asked.follow else _print_logs(home, asked)
+    args = _parser().parse_args(arguments)
+    location = cli_args.locate_run(args.run)
+    return _follow_logs(location, args) if args.follow else _print_logs(location, args)
 
 
 def _parser() -> cli_args.CommandParser:
     parser = cli_args.CommandParser(
         "logs",
-        "Prints what the workers of a run printed: of its last attempt, rank by rank, unless something else is said.",
+        "Prints the workers' output of a run: by default of its last attempt, rank by rank.",
         "paceline logs resnet --rank 0 -n 50",
         "paceline logs resnet -f --grep loss",
         codes="0 fine, 1 nothing was printed, 2 bad usage or not found, 130 Ctrl-C",
@@ -46,94 +46,94 @@ def _parser() -> cli_args.CommandParser:
         metavar="N",
         help="of this attempt (the last); 0: validations",
     )
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with what is printed, until the run ends")
-    parser.add_argument("--grep", metavar="TEXT", help="only lines with this text in them")
+    parser.add_argument("-f", "--follow", action="store_true", help="follow the output until the run ends")
+    parser.add_argument("--grep", metavar="TEXT", help="only lines that contain this text")
     parser.add_argument(
-        "-n", "--lines", type=cli_args.parse_non_negative_int, metavar="LINES", help="the last so many of each rank"
+        "-n", "--lines", type=cli_args.parse_non_negative_int, metavar="LINES", help="the last N lines of each rank"
     )
     parser.add_json_option()
     return parser
 
 
-def _print_logs(home: RunLocation, asked: argparse.Namespace) -> int:
-    chosen = _select_files(home, asked)
+def _print_logs(location: RunLocation, args: argparse.Namespace) -> int:
+    chosen = _select_files(location, args)
     if not chosen:
-        raise cli_args.RunNotFoundError(_no_log_message(home, asked))
+        raise cli_args.RunNotFoundError(_no_log_message(location, args))
     many = len(chosen) > 1
-    found: list[dict[str, object]] = []
+    documents: list[dict[str, object]] = []
     num_lines = 0
     for file in chosen:
-        lines = _select_lines(home, file, asked)
-        if asked.json:
-            found.append({"attempt": file.attempt, "rank": file.rank, "path": file.path, "lines": list(lines)})
+        lines = _select_lines(location, file, args)
+        if args.json:
+            documents.append({"attempt": file.attempt, "rank": file.rank, "path": file.path, "lines": list(lines)})
             continue
         for text in lines:
             num_lines += 1
             print(_format_line(file, text, many))
-    if asked.json:
-        return cli_output.print_json({"logs": found})
+    if args.json:
+        return cli_output.print_json({"logs": documents})
     return FINE if num_lines else NOTHING
 
 
-def _select_lines(home: RunLocation, file: LogFile, asked: argparse.Namespace) -> Iterator[str]:
-    wanted = (
-        text for _, text in _read_lines_from(home, file, 0, all_of_it=True) if asked.grep is None or asked.grep in text
+def _select_lines(location: RunLocation, file: LogFile, args: argparse.Namespace) -> Iterator[str]:
+    lines = (
+        text for _, text in _read_lines_from(location, file, 0, is_ended=True) if args.grep is None or args.grep in text
     )
-    return iter(deque(wanted, maxlen=asked.lines)) if asked.lines is not None else wanted
+    return iter(deque(lines, maxlen=args.lines)) if args.lines is not None else lines
 
 
-def _read_lines_from(home: RunLocation, file: LogFile, offset: int, *, all_of_it: bool) -> Iterator[tuple[int, str]]:
+def _read_lines_from(location: RunLocation, file: LogFile, offset: int, *, is_ended: bool) -> Iterator[tuple[int, str]]:
     """Yield the lines of a log from an offset, each with the offset after it.
 
-    `all_of_it` includes a last line without a newline, which may still be incomplete.
+    If `is_ended`, includes a last line without a newline, which may still be incomplete.
     """
     from paceline._view import logs
 
     while True:
-        page = logs.read_log_page(home, file.attempt, file.rank, after=offset, limit=_AT_ONCE)
+        page = logs.read_log_page(location, file.attempt, file.rank, after=offset, limit=_AT_ONCE)
         ends = [line.offset for line in page.lines[1:]] + [page.after]
         if page.lines:
             yield from ((end, line.text) for end, line in zip(ends, page.lines, strict=True))
         if page.after <= offset or page.after >= page.num_bytes:
             break
         offset = page.after
-    if all_of_it and page.after < page.num_bytes:
-        last = logs.read_log_page(home, file.attempt, file.rank, limit=1)
+    if is_ended and page.after < page.num_bytes:
+        last = logs.read_log_page(location, file.attempt, file.rank, limit=1)
         if last.lines and last.lines[0].offset >= page.after:
             yield last.num_bytes, last.lines[0].text
 
 
-def _select_files(home: RunLocation, asked: argparse.Namespace, since: int | None = None) -> list[LogFile]:
+def _select_files(location: RunLocation, args: argparse.Namespace, since: int | None = None) -> list[LogFile]:
     """Select the requested logs: of one attempt, or of all attempts from `since` on."""
     from paceline._view import logs
 
-    files = [file for file in logs.list_log_files(home) if asked.rank in (None, file.rank)]
-    if asked.attempt is not None:
-        return [file for file in files if file.attempt == asked.attempt]
+    files = [file for file in logs.list_log_files(location) if args.rank in (None, file.rank)]
+    if args.attempt is not None:
+        return [file for file in files if file.attempt == args.attempt]
     first = since if since is not None else max((file.attempt for file in files), default=0)
     return [file for file in files if file.attempt >= first]
 
 
-def _follow_logs(home: RunLocation, asked: argparse.Namespace) -> int:
-    if asked.json:
-        raise ValueError("--json is one document, and -f has no end to wait for: give one of them")
+def _follow_logs(location: RunLocation, args: argparse.Namespace) -> int:
+    if args.json:
+        raise ValueError("--json and -f cannot be combined: JSON needs the end of the output")
     from paceline._view.model import ENDED
     from paceline._view.run_reader import RunReader
 
     gc.enable()  # Following may last for days.
-    reader = RunReader(home)
-    places: dict[tuple[int, int], int] = {}
+    reader = RunReader(location)
+    offsets: dict[tuple[int, int], int] = {}
     """(attempt, rank) -> offset read so far."""
     since: int | None = None
-    most: int | None = asked.lines if asked.lines is not None else FOLLOWED_LINES
+    most: int | None = args.lines if args.lines is not None else FOLLOWED_LINES
     while True:
         reader.refresh()
         over = reader.summary().state in ENDED
         # List files after reading the state, so that everything printed before the end is included.
-        files = _select_files(home, asked, since)
+        files = _select_files(location, args, since)
         for file in files:
             ended = over or 0 < file.attempt < max(other.attempt for other in files)
-            for text in _new_lines(home, file, places, asked.grep, most, ended):
+            for text in _new_lines(location, file, offsets, args.grep, most, ended):
                 print(_format_line(file, text, len(files) > 1), flush=True)
         if over:
             return FINE
@@ -143,32 +143,32 @@ def _follow_logs(home: RunLocation, asked: argparse.Namespace) -> int:
 
 
 def _new_lines(
-    home: RunLocation,
+    location: RunLocation,
     file: LogFile,
-    places: dict[tuple[int, int], int],
+    offsets: dict[tuple[int, int], int],
     grep: str | None,
     most: int | None,
     ended: bool,
 ) -> Iterable[str]:
     """Return the lines added to a log since the last call; at most the last `most`."""
-    found: deque[str] = deque(maxlen=most)
-    for end, text in _read_lines_from(home, file, places.get((file.attempt, file.rank), 0), all_of_it=ended):
-        places[file.attempt, file.rank] = end
+    lines: deque[str] = deque(maxlen=most)
+    for end, text in _read_lines_from(location, file, offsets.get((file.attempt, file.rank), 0), is_ended=ended):
+        offsets[file.attempt, file.rank] = end
         if grep is None or grep in text:
-            found.append(text)
-    return found
+            lines.append(text)
+    return lines
 
 
 def _format_line(file: LogFile, text: str, many: bool) -> str:
     # A progress bar overwrites its line with carriage returns; keep what was visible last.
-    shown = cli_output.escape_text(text.rstrip("\r\n").rpartition("\r")[2])
-    return f"rank {file.rank} | {shown}" if many else shown
+    line = cli_output.escape_text(text.rstrip("\r\n").rpartition("\r")[2])
+    return f"rank {file.rank} | {line}" if many else line
 
 
-def _no_log_message(home: RunLocation, asked: argparse.Namespace) -> str:
+def _no_log_message(location: RunLocation, args: argparse.Namespace) -> str:
     from paceline._view import logs
 
-    there = ", ".join(file.name for file in logs.list_log_files(home)) or "no logs"
-    asked_for = {"attempt": asked.attempt, "rank": asked.rank}
-    of = ", ".join(f"{name} {number}" for name, number in asked_for.items() if number is not None)
-    return f"run {home.name} has no log{f' of {of}' if of else ''}\n\nhint: it has {there}"
+    existing = ", ".join(file.name for file in logs.list_log_files(location)) or "no logs"
+    selection = {"attempt": args.attempt, "rank": args.rank}
+    of = ", ".join(f"{name} {number}" for name, number in selection.items() if number is not None)
+    return f"run {location.name} has no log{f' of {of}' if of else ''}\n\nhint: it has {existing}"

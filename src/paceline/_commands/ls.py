@@ -27,22 +27,22 @@ SORTS: dict[str, Callable[[Summary], Any]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked = _parser().parse_args(arguments)
+    args = _parser().parse_args(arguments)
     from paceline._view.listing import Listing
 
-    root = cli_args.resolve_root(asked.path)
+    root = cli_args.resolve_root(args.path)
     listing = Listing(root)
     listing.refresh()
-    runs = [run for run in listing.summaries() if asked.trials or run.kind != "trial"]
-    if asked.state:
-        runs = [run for run in runs if run.state in asked.state]
-    runs = _group_trials(sorted(runs, key=SORTS[asked.sort]))
-    shown = runs[: asked.limit]
-    if asked.json:
+    runs = [run for run in listing.summaries() if args.trials or run.kind != "trial"]
+    if args.state:
+        runs = [run for run in runs if run.state in args.state]
+    runs = _group_trials(sorted(runs, key=SORTS[args.sort]))
+    shown = runs[: args.limit]
+    if args.json:
         return cli_output.print_json(shown)
     if not shown:
-        which = f" that are {' or '.join(asked.state)}" if asked.state else ""
-        print(f"no runs{which} in {cli_output.escape_line(root)}")
+        state = f" that are {' or '.join(args.state)}" if args.state else ""
+        print(f"no runs{state} in {cli_output.escape_line(root)}")
         return FINE
     print(format_runs(shown, time.time()))
     if len(runs) > len(shown):
@@ -53,27 +53,29 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> cli_args.CommandParser:
     parser = cli_args.CommandParser(
         "ls",
-        "Lists the runs under a path, the newest first.",
+        "Lists the runs under a path, newest first.",
         "paceline ls --state running",
         "paceline ls s3://bucket/runs --sort best --limit 10",
     )
     parser.add_argument("path", nargs="?", metavar="PATH", help="a directory or an address (the storage path)")
     parser.add_argument("--trials", action="store_true", help="list the trials of searches, too")
-    parser.add_argument("--state", action="append", choices=STATES, metavar="STATE", help="only these; may be repeated")
-    parser.add_argument("--sort", choices=SORTS, default="age", help="by what (age: the newest first)")
-    parser.add_argument("--limit", type=cli_args.parse_positive_int, metavar="N", help="at most so many")
+    parser.add_argument(
+        "--state", action="append", choices=STATES, metavar="STATE", help="only runs in this state; may be repeated"
+    )
+    parser.add_argument("--sort", choices=SORTS, default="age", help="sort key (age: newest first)")
+    parser.add_argument("--limit", type=cli_args.parse_positive_int, metavar="N", help="at most N runs")
     parser.add_json_option()
     return parser
 
 
 def _group_trials(runs: Sequence[Summary]) -> list[Summary]:
     """Move trials below their search, if it is listed."""
-    there = {run.id for run in runs if run.kind == "search"}
+    searches = {run.id for run in runs if run.kind == "search"}
     trials: dict[str | None, list[Summary]] = {}
     for run in runs:
-        if run.search in there:
+        if run.search in searches:
             trials.setdefault(run.search, []).append(run)
-    return [each for run in runs if run.search not in there for each in (run, *trials.get(run.id, ()))]
+    return [each for run in runs if run.search not in searches for each in (run, *trials.get(run.id, ()))]
 
 
 def format_runs(runs: Sequence[Summary], now: float) -> str:
@@ -99,11 +101,11 @@ def format_progress(run: Summary) -> str:
     from paceline._view import formatting
 
     if run.kind == "search":
-        made = f"{formatting.format_count(run.num_reports, 'trial')} ended"
+        progress = f"{formatting.format_count(run.num_reports, 'trial')} ended"
     else:
-        made = formatting.format_count(run.num_reports, "report")
+        progress = formatting.format_count(run.num_reports, "report")
     if run.progress is None or run.state == "complete":
-        return made
+        return progress
     left = f", {formatting.duration(run.left_s)} left" if run.left_s is not None else ""
     return f"{run.progress:.0%}{left}"
 

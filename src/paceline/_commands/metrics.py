@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import math
 import sys
 from collections import deque
@@ -29,32 +30,30 @@ Row = dict[str, Any]
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked = _parser().parse_args(arguments)
+    args = _parser().parse_args(arguments)
     from paceline._core.errors import StorageError
-    from paceline._view.run_reader import RunReader
 
-    home = cli_args.locate_run(asked.run)
-    reader = RunReader(home)
-    reader.refresh()
+    location = cli_args.locate_run(args.run)
+    reader = cli_args.open_reader(location)
     if reader.problem is not None:  # Partial rows would look complete.
         raise StorageError(reader.problem)
-    exports = asked.csv is not None or asked.parquet is not None or asked.json
-    names = _select_names(reader, asked.names, home.name, exports)
-    rows = islice(reader.rows(names), 0, None, asked.every)
-    if asked.csv is not None:
-        return _write_csv(rows, names, asked.csv)
-    if asked.parquet is not None:
-        return _write_parquet(rows, names, asked.parquet)
-    if asked.json:
+    exports = args.csv is not None or args.parquet is not None or args.json
+    names = _select_names(reader, args.names, location.name, exports)
+    rows = islice(reader.rows(names), 0, None, args.every)
+    if args.csv is not None:
+        return _write_csv(rows, names, args.csv)
+    if args.parquet is not None:
+        return _write_parquet(rows, names, args.parquet)
+    if args.json:
         return cli_output.print_json({"names": names, "rows": [_to_json_row(row) for row in rows]})
-    return _print_table(reader, rows, names, home.name)
+    return _print_table(reader, rows, names, location.name)
 
 
 def _parser() -> cli_args.CommandParser:
     parser = cli_args.CommandParser(
         "metrics",
-        "Shows the metrics of a run. Each row is a report that counts: of reports that were made again after a "
-        "restart, the last. Nested metrics have names like eval/loss.",
+        "Shows the metrics of a run, one row per report. Of reports repeated after a restart, only the last counts. "
+        "Nested metrics have names like eval/loss.",
         "paceline metrics resnet loss eval/loss",
         "paceline metrics resnet --csv - | head",
         "paceline metrics resnet --parquet resnet.parquet --every 10",
@@ -62,28 +61,28 @@ def _parser() -> cli_args.CommandParser:
     parser.add_run_argument()
     parser.add_argument("names", nargs="*", metavar="NAME", help="of metrics (all); a pattern such as eval/*")
     act: argparse._MutuallyExclusiveGroup = parser.add_mutually_exclusive_group()
-    act.add_argument("--csv", metavar="FILE", help="write all rows as CSV; - is the standard output")
+    act.add_argument("--csv", metavar="FILE", help="write all rows as CSV; - is standard output")
     act.add_argument("--parquet", metavar="FILE", help="write all rows as Parquet")
     act.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--every", type=cli_args.parse_positive_int, default=1, metavar="N", help="one row of N")
     return parser
 
 
-def _select_names(reader: RunReader, asked: Sequence[str], run: str, exports: bool) -> list[str]:
+def _select_names(reader: RunReader, patterns: Sequence[str], run: str, exports: bool) -> list[str]:
     """Select the requested metrics, in the run's order. Raises if a pattern matches none."""
     from fnmatch import fnmatchcase
 
-    there = _all_names(reader) if exports else _names_to_show(reader)
-    if not asked:
-        return there
-    for pattern in asked:
-        if not any(fnmatchcase(name, pattern) for name in there):
+    names = _all_names(reader) if exports else _names_to_show(reader)
+    if not patterns:
+        return names
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
             import difflib
 
-            near = difflib.get_close_matches(pattern, there, n=3) or there[:10]
-            hint = f"\n\nhint: it has {', '.join(near)}" if near else ""
+            similar = difflib.get_close_matches(pattern, names, n=3) or names[:10]
+            hint = f"\n\nhint: it has {', '.join(similar)}" if similar else ""
             raise cli_args.RunNotFoundError(f"run {run} has no metric {pattern!r}{hint}")
-    return [name for name in there if any(fnmatchcase(name, pattern) for pattern in asked)]
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
 def _all_names(reader: RunReader) -> list[str]:
@@ -102,12 +101,12 @@ def _write_csv(rows: Iterable[Row], names: Sequence[str], target: str) -> int:
     import csv
 
     # A file gets the text as reported; a terminal gets it escaped.
-    shown = target == "-" and sys.stdout.isatty()
+    is_terminal = target == "-" and sys.stdout.isatty()
     with _open_target(target) as file:
         writer = csv.DictWriter(file, _column_names(names), restval="", extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         for row in rows:
-            writer.writerow({name: _to_csv_cell(value, shown) for name, value in row.items()})
+            writer.writerow({name: _to_csv_cell(value, is_terminal) for name, value in row.items()})
     return FINE
 
 
@@ -124,10 +123,9 @@ def _open_target(target: str) -> Iterator[IO[str]]:
 
 
 def _write_parquet(rows: Iterable[Row], names: Sequence[str], target: str) -> int:
-    from paceline._commands.parquet import write_parquet
 
     if target == "-":
-        raise ValueError("--parquet - : Parquet is written to a file, not to the standard output")
+        raise ValueError("--parquet needs a file, not standard output")
     write_parquet(rows, _column_names(names), Path(target).expanduser(), AT_ONCE)
     return FINE
 
@@ -138,19 +136,18 @@ def _column_names(names: Sequence[str]) -> list[str]:
 
 def _print_table(reader: RunReader, rows: Iterable[Row], names: Sequence[str], run: str) -> int:
     from paceline._view import formatting
-    from paceline._view.sparklines import sparkline
 
     last = deque(rows, maxlen=LAST_ROWS)
     if not last:
-        print(f"{cli_output.escape_line(run)} has made no reports")
+        print(f"{cli_output.escape_line(run)} has no reports")
         return FINE
-    curves = [["METRIC", "FIRST", "LAST", "LEAST", "GREATEST", "CURVE"]]
+    curves = [["METRIC", "FIRST", "LAST", "MIN", "MAX", "CURVE"]]
     for points in reader.points([name for name in names if name in reader.detail().metric_names], at_most=CURVE):
-        known = [value for value in points.y if value is not None]
+        values = [value for value in points.y if value is not None]
         lows, highs = ([value for value in side if value is not None] for side in (points.low, points.high))
-        if known:
-            shown = (known[0], last[-1].get(points.name, known[-1]), min(lows), max(highs))
-            curves.append([points.name, *map(formatting.value, shown), sparkline(points.y, CURVE)])
+        if values:
+            cells = (values[0], last[-1].get(points.name, values[-1]), min(lows), max(highs))
+            curves.append([points.name, *map(formatting.value, cells), formatting.sparkline(points.y, CURVE)])
     if len(curves) > 1:
         print(cli_output.format_table(curves, right=(1, 2, 3, 4), within=cli_output.terminal_width()))
         print()
@@ -181,9 +178,68 @@ def _to_json_value(value: Any) -> Any:
     return value
 
 
-def _to_csv_cell(value: Any, shown: bool) -> Any:
+def _to_csv_cell(value: Any, is_terminal: bool) -> Any:
     if isinstance(value, list | dict):
         import json
 
         return json.dumps(value)
-    return cli_output.escape_line(value) if shown and isinstance(value, str) else value
+    return cli_output.escape_line(value) if is_terminal and isinstance(value, str) else value
+
+
+def write_parquet(rows: Iterable[dict[str, Any]], columns: Sequence[str], path: Path, at_once: int) -> None:
+    """Write rows to a Parquet file, atomically.
+
+    A column is numeric if all its values are; otherwise it holds text.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    batches = list(_split_rows(rows, at_once))
+    kinds = {name: _column_kind({type(row.get(name)) for batch in batches for row in batch}) for name in columns}
+    schema = pyarrow.schema([(name, _ARROW_TYPES[kind]()) for name, kind in kinds.items()])
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with pyarrow.parquet.ParquetWriter(part, schema) as writer:
+            for batch in batches:
+                values = {name: [_convert_value(kinds[name], row.get(name)) for row in batch] for name in columns}
+                writer.write_table(pyarrow.table(values, schema))
+        part.rename(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _split_rows(rows: Iterable[dict[str, Any]], at_once: int) -> Iterator[list[dict[str, Any]]]:
+    ahead = iter(rows)
+    while part := list(islice(ahead, at_once)):
+        yield part
+
+
+def _column_kind(types: set[type]) -> str:
+    types = types - {type(None)}
+    if types == {bool}:
+        return "bool"
+    if types == {int}:
+        return "int"
+    return "float" if types <= {int, float} else "text"
+
+
+def _convert_value(kind: str, value: Any) -> Any:
+    if value is None or kind in ("bool", "int"):
+        return value
+    if kind == "float":
+        return float(value)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _arrow_type(name: str) -> Any:
+    import pyarrow
+
+    return getattr(pyarrow, name)()
+
+
+_ARROW_TYPES = {
+    "bool": lambda: _arrow_type("bool_"),
+    "int": lambda: _arrow_type("int64"),
+    "float": lambda: _arrow_type("float64"),
+    "text": lambda: _arrow_type("string"),
+}

@@ -22,23 +22,22 @@ _KINDS = {
 
 def main(arguments: Sequence[str]) -> int:
     parser = _parser()
-    asked = parser.parse_args(arguments)
-    from paceline._control.requests import MAX_PROFILE_S, ProfileRequest
-    from paceline._control.requests import send_request as answered
+    args = parser.parse_args(arguments)
+    from paceline._control.requests import MAX_PROFILE_S, ProfileRequest, send_request
 
-    if not 0.0 < asked.seconds <= MAX_PROFILE_S:
-        parser.error(f"--seconds {asked.seconds:g}: a profile may last up to {MAX_PROFILE_S:g} s")
-    home = cli_args.locate_run(asked.run)
+    if not 0.0 < args.seconds <= MAX_PROFILE_S:
+        parser.error(f"--seconds {args.seconds:g}: a profile may take up to {MAX_PROFILE_S:g} s")
+    location = cli_args.locate_run(args.run)
 
     def print_progress(answer: Answer) -> None:
-        if not asked.json:
+        if not args.json:
             print(cli_output.escape_text(answer.text), file=sys.stderr)
 
-    answer = answered(home, ProfileRequest(asked.seconds, tuple(asked.rank)), heard=print_progress)
-    if asked.json:
+    answer = send_request(location, ProfileRequest(args.seconds, tuple(args.rank)), on_accepted=print_progress)
+    if args.json:
         cli_output.print_json(answer)
     elif answer.ok:
-        _print_files(home, answer)
+        _print_files(location, answer)
     else:
         cli_output.print_error(answer.text)
     if answer.ok:
@@ -50,33 +49,26 @@ def _parser() -> cli_args.CommandParser:
     parser = cli_args.CommandParser(
         "profile",
         "Profiles the workers of a live run, with no change to their code: a flame graph of Python and, where they\n"
-        "use torch, a trace of its operations and of the kernels of their GPUs. The files lie in profiles/ of the run.",
+        "use torch, a trace of its operations and of the kernels of their GPUs. The files are in profiles/ of the run.",
         "paceline profile resnet --seconds 10 --rank 0",
-        codes="0 there is a profile, 1 none came, 2 the run could not be asked",
+        codes="0 there is a profile, 1 there is none, 2 the run could not be reached",
     )
     parser.add_run_argument()
-    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="how long to look (10)")
-    parser.add_argument(
-        "--rank",
-        type=cli_args.parse_non_negative_int,
-        action="append",
-        default=[],
-        metavar="N",
-        help="only this one; may be given again (all, but no more than the first 8)",
-    )
+    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="how long to profile (10)")
+    parser.add_rank_option(" (the first 8)")
     parser.add_json_option()
     return parser
 
 
-def _print_files(home: RunLocation, answer: Answer) -> None:
-    for made in answer.files:
-        print(cli_output.escape_line(f"{home.uri}/{made.path}"))
-    for kind in dict.fromkeys(made.kind for made in answer.files):
+def _print_files(location: RunLocation, answer: Answer) -> None:
+    for file in answer.files:
+        print(cli_output.escape_line(f"{location.uri}/{file.path}"))
+    for kind in dict.fromkeys(file.kind for file in answer.files):
         print(cli_output.escape_line(f"  .{_file_suffix(answer, kind)}: {_KINDS.get(kind, kind)}"))
     for problem in answer.problems:
         cli_output.print_error(problem)
 
 
 def _file_suffix(answer: Answer, kind: str) -> str:
-    path = next(made.path for made in answer.files if made.kind == kind)
+    path = next(file.path for file in answer.files if file.kind == kind)
     return path.rpartition("/")[2].partition(".")[2]

@@ -14,28 +14,28 @@ FINE = 0
 def main(arguments: Sequence[str]) -> int:
     parser = cli_args.CommandParser(
         "report",
-        "Writes one HTML page about a run or a search, with plots, logs' ends, failures and configuration. It needs no "
-        "server and no network, and holds what the run's journal tells: look at it before you give it away.",
+        "Writes one HTML page about a run or a search, with plots, ends of logs, failures and configuration. It needs "
+        "no server and no network. It contains the run's configuration and code: check it before you share it.",
         "paceline report resnet -o resnet.html",
     )
     parser.add_run_argument()
     parser.add_argument("-o", "--output", metavar="FILE", help="where to write it (RUN.html); - is standard output")
     parser.add_json_option()
-    asked = parser.parse_args(arguments)
-    home = cli_args.locate_run(asked.run, or_search=True)
+    args = parser.parse_args(arguments)
+    location = cli_args.locate_run(args.run, or_search=True)
     from paceline._dashboard.report import build_report
 
-    page = build_report(home.address or home.uri)
-    if asked.output == "-":
-        if asked.json:
-            parser.error("--json says where the page is; with -o - it would stand in the page")
+    page = build_report(location.address or location.uri)
+    if args.output == "-":
+        if args.json:
+            parser.error("--json and -o - cannot be combined: both write to standard output")
         sys.stdout.buffer.write(page)
         return FINE
-    target = Path(asked.output).expanduser() if asked.output else Path(f"{home.name}.html")
+    target = Path(args.output).expanduser() if args.output else Path(f"{location.name}.html")
     part = target.with_name(f".{target.name}.part")
     part.write_bytes(page)
     part.rename(target)
-    if asked.json:
+    if args.json:
         return cli_output.print_json({"file": str(target.absolute()), "num_bytes": len(page)})
     from paceline._view import formatting
 

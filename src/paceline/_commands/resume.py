@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -37,19 +37,19 @@ class ResumeCommand(msgspec.Struct, frozen=True):
 
 def main(arguments: Sequence[str]) -> int:
     parser = _parser()
-    asked = parser.parse_args(arguments)
-    if asked.json and not asked.dry_run:
-        parser.error("--json belongs to --dry-run: what the script prints is its own")
-    plan = plan_resume(cli_args.locate_run(asked.run, or_search=True))
-    refused = bool(plan.doubts) and not asked.force
-    if asked.json:
+    args = parser.parse_args(arguments)
+    if args.json and not args.dry_run:
+        parser.error("--json requires --dry-run")
+    plan = plan_resume(cli_args.locate_run(args.run, or_search=True))
+    refused = bool(plan.doubts) and not args.force
+    if args.json:
         cli_output.print_json({"plan": plan, "refused": refused})
         return REFUSED if refused else FINE
     _print_plan(plan)
     if refused:
-        cli_output.print_error(f"{plan.doubts[0]}\n\nhint: --force runs it all the same")
+        cli_output.print_error(f"{plan.doubts[0]}\n\nhint: --force runs it anyway")
         return REFUSED
-    if asked.dry_run:
+    if args.dry_run:
         return FINE
     sys.stdout.flush()
     os.chdir(plan.working_directory)
@@ -67,15 +67,15 @@ def _parser() -> cli_args.CommandParser:
     parser = cli_args.CommandParser(
         "resume",
         "Runs the script of a run again, with the same arguments, in the same directory: it continues from the newest "
-        "checkpoint. It is refused where the run is complete or has a driver, and where there is no script to run "
+        "checkpoint. Refuses if the run is complete or has a driver, or if there is no script to run "
         "again.",
         "paceline resume resnet --dry-run",
         "paceline resume resnet",
         codes="as of the script; 2 it cannot be resumed",
     )
     parser.add_run_argument()
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be run")
-    parser.add_argument("--force", action="store_true", help="also if the script has changed since")
+    parser.add_argument("--dry-run", action="store_true", help="only print the command")
+    parser.add_argument("--force", action="store_true", help="even if the script has changed since")
     parser.add_json_option()
     return parser
 
@@ -83,76 +83,72 @@ def _parser() -> cli_args.CommandParser:
 def _print_plan(plan: ResumeCommand) -> None:
     import shlex
 
-    given = [f"{name}={shlex.quote(value)}" for name, value in plan.variables.items()]
+    variables = [f"{name}={shlex.quote(value)}" for name, value in plan.variables.items()]
     print(f"continues {cli_output.escape_line(plan.run)} from {cli_output.escape_line(plan.since)}", file=sys.stderr)
     print(f"  in    {cli_output.escape_line(plan.working_directory)}", file=sys.stderr)
-    print(f"  runs  {cli_output.escape_line(' '.join([*given, shlex.join(plan.command)]))}", file=sys.stderr)
+    print(f"  runs  {cli_output.escape_line(' '.join([*variables, shlex.join(plan.command)]))}", file=sys.stderr)
 
 
-def plan_resume(home: RunLocation) -> ResumeCommand:
+def plan_resume(location: RunLocation) -> ResumeCommand:
     """Return the command that continues a run or a search. Raises `ValueError` if there is none."""
-    from paceline._view.liveness import Liveness
+    from paceline._view.run_reader import Liveness
 
-    detail, state, since = _read_search(home) if cli_args.is_search(home) else _read_run(home)
+    detail, state, since = _read_search(location) if cli_args.is_search(location) else _read_run(location)
     if state == "complete":
         raise ValueError(
-            f"{home.name} is complete: there is nothing to resume\n\nhint: give the script another name to train again"
+            f"{location.name} is complete, nothing to resume\n\nhint: give the script another name to train again"
         )
-    if Liveness(home).is_held():
+    if Liveness(location).is_held():
         raise ValueError(
-            f"{home.name} is {state}: a driver has it\n\n"
-            f"hint: `paceline logs {home.name} -f` follows it, `paceline stop {home.name}` ends it"
+            f"{location.name} is {state}: a driver holds it\n\n"
+            f"hint: `paceline logs {location.name} -f` follows it, `paceline stop {location.name}` ends it"
         )
-    argv, directory, script = _original_invocation(home.name, detail)
+    argv, directory, script = _original_invocation(location.name, detail)
     if not os.path.isdir(directory):
-        raise ValueError(f"{home.name} was begun in {directory}, which is not here")
+        raise ValueError(f"{location.name} was started in {directory}, which does not exist here")
     python = str(detail.environment.get("executable") or "")
     if not os.access(python, os.X_OK):
         python = sys.executable
     variables = detail.environment.get("variables") or {}
     place = detail.run_config.get("storage_path")
     return ResumeCommand(
-        home.name,
-        _build_command(home, python, argv, directory),
+        location.name,
+        _build_command(location, python, argv, directory),
         directory,
         # The script may rely on this variable for its storage path.
         {_PLACE: str(place)} if place and variables.get(_PLACE) == place else {},
         since,
-        tuple(_find_doubts(home, detail, directory, script)),
+        tuple(_find_doubts(location, detail, directory, script)),
     )
 
 
-def _read_run(home: RunLocation) -> tuple[Detail, str, str]:
+def _read_run(location: RunLocation) -> tuple[Detail, str, str]:
     """Return the run's details, its state, and what it continues from."""
-    from paceline._view.run_reader import RunReader
-
-    search = cli_args.find_parent_search(home)
+    search = cli_args.find_parent_search(location)
     if search is not None:
         raise ValueError(
-            f"{home.name} is a trial of the search {search.name}\n\n"
-            f"hint: `paceline resume {search.address or search.uri}` continues that, and it with it"
+            f"{location.name} is a trial of the search {search.name}\n\n"
+            f"hint: `paceline resume {search.address or search.uri}` continues the search with all its trials"
         )
-    reader = RunReader(home)
-    reader.refresh()
-    detail = reader.detail()
-    latest = next((shown.name for shown in reversed(detail.checkpoints) if shown.kept), "the beginning")
+    detail = cli_args.open_reader(location).detail()
+    latest = next((checkpoint.name for checkpoint in reversed(detail.checkpoints) if checkpoint.kept), "the beginning")
     return detail, detail.summary.state, latest
 
 
-def _read_search(home: RunLocation) -> tuple[Detail, str, str]:
+def _read_search(location: RunLocation) -> tuple[Detail, str, str]:
     """Like `_read_run` for a search; the command line comes from its trials."""
     from paceline._view.listing import Listing
     from paceline._view.search_reader import build_search_detail
 
-    listing = Listing(home.address or home.uri)
+    listing = Listing(location.address or location.uri)
     listing.refresh()
     search = build_search_detail(listing, ".")
     for trial in search.trials:
         detail = listing.reader(trial.id).detail(trial.id)
         if detail.environment:
-            ended = search.summary.num_reports
-            return detail, search.summary.state, f"{ended} of {len(search.trials)} trials that have ended"
-    raise ValueError(f"no trial of the search {home.name} tells what was run\n\nhint: run its script again")
+            num_ended = search.summary.num_reports
+            return detail, search.summary.state, f"{num_ended} of {len(search.trials)} ended trials"
+    raise ValueError(f"no trial of the search {location.name} recorded its command\n\nhint: run its script again")
 
 
 def _original_invocation(name: str, detail: Detail) -> tuple[list[str], str, str]:
@@ -161,31 +157,31 @@ def _original_invocation(name: str, detail: Detail) -> tuple[list[str], str, str
     argv = [str(argument) for argument in environment.get("argv") or ()]
     if not environment or not argv:
         raise ValueError(
-            f"the journal of run {name} does not tell what was run\n\n"
+            f"the journal of run {name} does not record its command\n\n"
             "hint: run its script again with the same RunConfig(storage_path=..., name=...)"
         )
     first = os.path.basename(argv[0])
     if first in ("ipykernel_launcher.py", "colab_kernel_launcher.py", "ipython"):
-        raise ValueError(f"run {name} was begun in a notebook\n\nhint: run its cells again, with the same name")
+        raise ValueError(f"run {name} was started in a notebook\n\nhint: run its cells again, with the same name")
     if not argv[0] or argv[0] in ("-c", "-") or not code.get("script"):
         raise ValueError(
-            f"run {name} was begun without a script: {' '.join(argv) or 'at a prompt'}\n\n"
+            f"run {name} was started without a script: {' '.join(argv) or 'at a prompt'}\n\n"
             "hint: run the same again, with the same RunConfig(storage_path=..., name=...)"
         )
     if any(argument == MASK or argument.endswith(f"={MASK}") for argument in argv):
         raise ValueError(
-            f"run {name} was begun with an argument that looks like a secret, which is not kept\n\n"
+            f"run {name} was started with an argument that looks like a secret, which is not recorded\n\n"
             f"hint: run it again yourself: {' '.join(argv)}"
         )
     return argv, str(environment.get("working_directory") or ""), str(code["script"])
 
 
-def _build_command(home: RunLocation, python: str, argv: list[str], directory: str) -> tuple[str, ...]:
+def _build_command(location: RunLocation, python: str, argv: list[str], directory: str) -> tuple[str, ...]:
     if is_paceline_command(argv[0]) and argv[1:2] == ["run"]:
-        return (python, "-m", "paceline", "run", *_add_name_and_path(home, argv[2:]))
+        return (python, "-m", "paceline", "run", *_add_name_and_path(location, argv[2:]))
     path = os.path.join(directory, argv[0])
     if not os.path.isfile(path):
-        raise ValueError(f"the script of run {home.name} is not there any more: {path}")
+        raise ValueError(f"the script of run {location.name} no longer exists: {path}")
     return (python, path, *argv[1:])
 
 
@@ -194,36 +190,36 @@ def is_paceline_command(program: str) -> bool:
     return os.path.basename(program) == "paceline" or program.endswith(os.path.join("paceline", "__main__.py"))
 
 
-def _add_name_and_path(home: RunLocation, arguments: list[str]) -> list[str]:
+def _add_name_and_path(location: RunLocation, arguments: list[str]) -> list[str]:
     """Add the name and storage path that `paceline run` may have chosen itself."""
     from paceline._commands.run import make_parser
 
-    given = make_parser().parse_args(arguments)
-    more = [] if given.name is not None else ["--name", home.name]
-    more += [] if given.storage_path is not None else ["--storage-path", home.storage_path]
+    parsed = make_parser().parse_args(arguments)
+    more = [] if parsed.name is not None else ["--name", location.name]
+    more += [] if parsed.storage_path is not None else ["--storage-path", location.storage_path]
     return [*more, *arguments]
 
 
-def _find_doubts(home: RunLocation, detail: Detail, directory: str, script: str) -> list[str]:
+def _find_doubts(location: RunLocation, detail: Detail, directory: str, script: str) -> list[str]:
     import re
 
-    found = []
+    doubts = []
     path = os.path.join(directory, script)
-    kept = (detail.code.get("sources") or {}).get(script)
-    if isinstance(kept, str) and _read_text(path) != kept:
-        found.append(f"{path} is not what it was when run {home.name} was begun")
+    source = (detail.code.get("sources") or {}).get(script)
+    if isinstance(source, str) and _read_text(path) != source:
+        doubts.append(f"{path} has changed since run {location.name} started")
     argv = detail.environment.get("argv") or [""]
-    if re.fullmatch(r"run-\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-[0-9a-f]{4}", home.name) and not is_paceline_command(
+    if re.fullmatch(r"run-\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-[0-9a-f]{4}", location.name) and not is_paceline_command(
         str(argv[0])
     ):
-        found.append(f"the name {home.name} was made up when the run began, so the script would begin another run")
-    told: dict[str, Any] = detail.run_config
-    if told.get("storage_path") and told.get("name"):
-        place, name = str(told["storage_path"]), str(told["name"])
-        was = place if cli_args.is_search(home) else os.path.join(place, name)
-        if home.address is None and os.path.realpath(was) != os.path.realpath(home.uri):
-            found.append(f"{home.uri} is a copy, or was moved: the script would go on with {was}")
-    return found
+        doubts.append(f"the name {location.name} was generated, so the script would start another run")
+    config = detail.run_config
+    if config.get("storage_path") and config.get("name"):
+        storage_path, name = str(config["storage_path"]), str(config["name"])
+        original = storage_path if cli_args.is_search(location) else os.path.join(storage_path, name)
+        if location.address is None and os.path.realpath(original) != os.path.realpath(location.uri):
+            doubts.append(f"{location.uri} is a copy, or was moved: the script would continue {original}")
+    return doubts
 
 
 def _read_text(path: str) -> str | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from paceline._commands import cli_output
 from paceline._commands.checkpoints import format_checkpoints
 from paceline._commands.ls import format_progress
+from paceline._core.arguments import flatten_dict
 from paceline._view import formatting
 
 if TYPE_CHECKING:
@@ -67,17 +68,17 @@ def field(name: str, text: str) -> list[str]:
 def _format_began(run: Summary, now: float) -> str:
     began = formatting.when(run.began_at, now)
     if run.ended_at is not None:
-        return f"{began}, and took {formatting.duration(run.ended_at - run.began_at)}"
+        return f"{began}, took {formatting.duration(run.ended_at - run.began_at)}"
     return (
-        f"{began}, {formatting.age(max(0.0, now - run.began_at))}; last heard of "
+        f"{began}, {formatting.age(max(0.0, now - run.began_at))}; last update "
         f"{formatting.age(max(0.0, now - run.updated_at))}"
     )
 
 
 def _progress_parts(run: Summary) -> Iterator[str]:
-    made = format_progress(run)
-    yield made
-    if run.kind != "search" and not made.endswith(("report", "reports")):
+    progress = format_progress(run)
+    yield progress
+    if run.kind != "search" and not progress.endswith(("report", "reports")):
         yield formatting.format_count(run.num_reports, "report")
     if run.attempt > 1:
         yield formatting.format_count(run.attempt, "attempt")
@@ -88,25 +89,25 @@ def _progress_parts(run: Summary) -> Iterator[str]:
 
 
 def _format_section(title: str, lines: Iterator[str]) -> list[str]:
-    found = list(lines)
-    return ["", title, *found] if found else []
+    section = list(lines)
+    return ["", title, *section] if section else []
 
 
-def format_workers(made: Sequence[Attempt]) -> Iterator[str]:
+def format_workers(attempts: Sequence[Attempt]) -> Iterator[str]:
     """Format the workers of the last attempt. If there are too many, those with problems are shown first."""
-    there = made[-1].workers if made else ()
-    if not there:
+    workers = attempts[-1].workers if attempts else ()
+    if not workers:
         return
-    shown = sorted(there, key=lambda worker: (worker.state not in ("hangs", "failed", "gone"), worker.rank))
+    shown = sorted(workers, key=lambda worker: (worker.state not in ("hangs", "failed", "gone"), worker.rank))
     shown = sorted(shown[:MANY_WORKERS], key=lambda worker: worker.rank)
     rows: list[tuple[str, ...]] = [("RANK", "STATE", "REPORTS", "CPU", "MEMORY", "GPU", "DEVICE", "WHERE")]
     rows += [_worker_cells(worker) for worker in shown]
     empty = [at for at in range(len(rows[0])) if not any(row[at] for row in rows[1:])]
-    kept = [[cell for at, cell in enumerate(row) if at not in empty] for row in rows]
-    right = [kept[0].index(name) for name in ("RANK", "REPORTS", "CPU", "MEMORY") if name in kept[0]]
-    yield cli_output.format_table(kept, right=right, states=(1,), indent="  ", within=WIDTH)
-    if len(there) > len(shown):
-        yield f"  and {len(there) - len(shown)} more"
+    table = [[cell for at, cell in enumerate(row) if at not in empty] for row in rows]
+    right = [table[0].index(name) for name in ("RANK", "REPORTS", "CPU", "MEMORY") if name in table[0]]
+    yield cli_output.format_table(table, right=right, states=(1,), indent="  ", within=WIDTH)
+    if len(workers) > len(shown):
+        yield f"  and {len(workers) - len(shown)} more"
 
 
 def _worker_cells(worker: Worker) -> tuple[str, ...]:
@@ -126,10 +127,10 @@ def _worker_cells(worker: Worker) -> tuple[str, ...]:
     )
 
 
-def format_attempts(made: Sequence[Attempt], now: float) -> Iterator[str]:
-    if len(made) > MANY_ATTEMPTS:
-        yield f"  {len(made) - MANY_ATTEMPTS} earlier ones"
-    for attempt in made[-MANY_ATTEMPTS:]:
+def format_attempts(attempts: Sequence[Attempt], now: float) -> Iterator[str]:
+    if len(attempts) > MANY_ATTEMPTS:
+        yield f"  {len(attempts) - MANY_ATTEMPTS} earlier ones"
+    for attempt in attempts[-MANY_ATTEMPTS:]:
         yield from _format_attempt(attempt, now)
 
 
@@ -161,23 +162,23 @@ def _format_attempt(attempt: Attempt, now: float) -> Iterator[str]:
 
 
 def _format_failure(failure: ShownFailure) -> Iterator[str]:
-    which = "cause" if failure.is_cause else "after it"
-    where = f" on {failure.host}" if failure.host else ""
+    label = "cause" if failure.is_cause else "after it"
+    host = f" on {failure.host}" if failure.host else ""
     message = formatting.first_line(failure.message)
-    yield cli_output.wrap_text(f"{which}: rank {failure.rank}{where}, {failure.kind}: {message}", WIDTH, " " * 5)
+    yield cli_output.wrap_text(f"{label}: rank {failure.rank}{host}, {failure.kind}: {message}", WIDTH, " " * 5)
     if failure.is_cause:
         for frame in failure.frames[-_FRAMES:]:
             yield cli_output.wrap_text(cli_output.escape_line(frame), WIDTH, " " * 7)
 
 
 def format_checkpoint_section(detail: Detail) -> Iterator[str]:
-    found = [shown for shown in detail.checkpoints if shown.kept]
-    if not found:
+    checkpoints = [checkpoint for checkpoint in detail.checkpoints if checkpoint.kept]
+    if not checkpoints:
         return
-    if len(found) > MANY_CHECKPOINTS:
-        yield f"  {len(found) - MANY_CHECKPOINTS} older ones"
-    best = [shown for shown in found[:-MANY_CHECKPOINTS] if shown.is_best]
-    yield format_checkpoints([*best, *found[-MANY_CHECKPOINTS:]], indent="  ", within=WIDTH)
+    if len(checkpoints) > MANY_CHECKPOINTS:
+        yield f"  {len(checkpoints) - MANY_CHECKPOINTS} older ones"
+    best = [checkpoint for checkpoint in checkpoints[:-MANY_CHECKPOINTS] if checkpoint.is_best]
+    yield format_checkpoints([*best, *checkpoints[-MANY_CHECKPOINTS:]], indent="  ", within=WIDTH)
 
 
 def format_time_spent(time: TimeBreakdown) -> Iterator[str]:
@@ -199,13 +200,13 @@ def format_time_spent(time: TimeBreakdown) -> Iterator[str]:
     yield cli_output.format_table(rows, right=(1, 2), indent="  ")
 
 
-def format_stages(found: Sequence[ShownStage], limited_by: str | None) -> Iterator[str]:
+def format_stages(stages: Sequence[ShownStage], limited_by: str | None) -> Iterator[str]:
     if limited_by:
         yield from (f"  {line}" for line in cli_output.wrap_text(f"limited by {limited_by}", WIDTH - 2).split("\n"))
-    if not found:
+    if not stages:
         return
     rows = [("", "STAGE", "ROWS", "SIZE", "BUSY", "FOR INPUT", "FOR ROOM")]
-    for stage in found:
+    for stage in stages:
         rows.append(
             (
                 "*" if stage.limits else "",
@@ -221,25 +222,17 @@ def format_stages(found: Sequence[ShownStage], limited_by: str | None) -> Iterat
 
 
 def format_config(values: Mapping[str, Any]) -> Iterator[str]:
-    rows = [(name, formatting.value(value, WIDTH)) for name, value in _flatten(values)]
+    rows = [(name, formatting.value(value, WIDTH)) for name, value in flatten_dict(values, ".").items()]
     if rows:
         yield cli_output.format_table(rows, indent="  ", within=WIDTH)
 
 
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
 def format_code(detail: Detail) -> Iterator[str]:
-    about = detail.code
-    rows = [(name, str(about[name])) for name in ("script", "function") if about.get(name)]
-    git = about.get("git")
+    code = detail.code
+    rows = [(name, str(code[name])) for name in ("script", "function") if code.get(name)]
+    git = code.get("git")
     if isinstance(git, Mapping) and git.get("commit"):
-        changed = ", with changes that are not committed" if git.get("dirty") else ""
+        changed = ", with uncommitted changes" if git.get("dirty") else ""
         branch = f" on {git['branch']}" if git.get("branch") else ""
         rows.append(("git", f"{str(git['commit'])[:12]}{branch}{changed}"))
     if rows:

@@ -16,16 +16,12 @@ FINE = 0
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked = _parser().parse_args(arguments)
-    from paceline._view.run_reader import RunReader
-
-    home = cli_args.locate_run(asked.run, or_search=True)
-    if cli_args.is_search(home):
-        return _show_search(home, asked.json)
-    reader = RunReader(home)
-    reader.refresh()
-    detail = reader.detail()
-    if asked.json:
+    args = _parser().parse_args(arguments)
+    location = cli_args.locate_run(args.run, or_search=True)
+    if cli_args.is_search(location):
+        return _show_search(location, args.json)
+    detail = cli_args.open_reader(location).detail()
+    if args.json:
         return cli_output.print_json(detail)
     from paceline._commands import run_sections
 
@@ -46,13 +42,13 @@ def _parser() -> cli_args.CommandParser:
     return parser
 
 
-def _show_search(home: RunLocation, as_json: bool) -> int:
+def _show_search(location: RunLocation, as_json: bool) -> int:
     from paceline._view.search_reader import build_search_detail
 
-    found = build_search_detail(home.address or home.uri, ".")
+    search = build_search_detail(location.address or location.uri, ".")
     if as_json:
-        return cli_output.print_json(found)
-    print("\n".join(_format_search(found.summary, found.trials, found.configs)))
+        return cli_output.print_json(search)
+    print("\n".join(_format_search(search.summary, search.trials, search.configs)))
     return FINE
 
 

@@ -14,13 +14,12 @@ FINE, NOT_ANSWERED, NOT_ASKED = 0, 1, 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked = _parser().parse_args(arguments)
-    home = cli_args.locate_run(asked.run)
-    from paceline._control.requests import StacksRequest
-    from paceline._control.requests import send_request as answered
+    args = _parser().parse_args(arguments)
+    location = cli_args.locate_run(args.run)
+    from paceline._control.requests import StacksRequest, send_request
 
-    answer = answered(home, StacksRequest(tuple(asked.rank)), asked.timeout)
-    if asked.json:
+    answer = send_request(location, StacksRequest(tuple(args.rank)), args.timeout)
+    if args.json:
         cli_output.print_json(answer)
     elif answer.ok:
         print("\n".join(_format_answer(answer)))
@@ -38,17 +37,10 @@ def _parser() -> cli_args.CommandParser:
         "lines marked. A rank that does not answer is shown with what the system knows of its process. They are also\n"
         "added to logs/attempt_N/stacks.txt of the run.",
         "paceline stacks resnet --rank 3",
-        codes="0 all ranks answered, 1 some did not, 2 the run could not be asked",
+        codes="0 all ranks answered, 1 some did not, 2 the run could not be reached",
     )
     parser.add_run_argument()
-    parser.add_argument(
-        "--rank",
-        type=cli_args.parse_non_negative_int,
-        action="append",
-        default=[],
-        metavar="N",
-        help="only this one; may be given again",
-    )
+    parser.add_rank_option()
     parser.add_argument("--timeout", type=float, metavar="S", help="seconds to wait for the answer (15)")
     parser.add_json_option()
     return parser

@@ -19,15 +19,15 @@ EXACT, DIFFERS, UNCHECKED = 0, 1, 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    asked = _parser().parse_args(arguments)
-    if not Path(asked.script).is_file():
-        return _print_unchecked(asked, f"{asked.script} is not a file")
+    args = _parser().parse_args(arguments)
+    if not Path(args.script).is_file():
+        return _print_unchecked(args, f"{args.script} is not a file")
     with contextlib.redirect_stdout(sys.stderr), _log_progress():
         # The script's own output is not part of the result.
-        proof = _prove_script(asked)
+        proof = _prove_script(args)
     if isinstance(proof, str):
-        return _print_unchecked(asked, proof)
-    print(json.dumps(proof.as_dict(), indent=1) if asked.json else proof)
+        return _print_unchecked(args, proof)
+    print(json.dumps(proof.as_dict(), indent=1) if args.json else proof)
     return {"exact": EXACT, "differs": DIFFERS, "unchecked": UNCHECKED}[proof.verdict]
 
 
@@ -37,28 +37,21 @@ def _parser() -> cli_args.CommandParser:
         "Restores a commit of the script's run into a shadow run, replays it, and compares metrics and checkpoints "
         "with those of the run, which is not written to. The script runs until it calls fit().",
         "paceline verify-resume --fresh --steps 10 train.py --lr 0.1",
-        codes="0 it resumes exactly, 1 it does not, 2 it cannot be checked",
+        codes="0 it resumes exactly, 1 it does not, 2 cannot be checked",
     )
     parser.add_argument(
-        "--steps", type=_parse_positive_int, metavar="N", help="reports to replay (until the next checkpoint)"
+        "--steps", type=cli_args.parse_positive_int, metavar="N", help="reports to replay (until the next checkpoint)"
     )
     parser.add_argument("--fresh", action="store_true", help="train a new run to compare with, and remove it again")
     parser.add_argument(
-        "--ignore", action="append", default=[], metavar="METRIC", help="one that may differ; may be a pattern"
+        "--ignore", action="append", default=[], metavar="METRIC", help="a metric that may differ; may be a pattern"
     )
     parser.add_argument("--tolerance", type=float, default=0.0, help="by how much numbers may differ (0)")
-    parser.add_argument("--scratch", metavar="DIRECTORY", help="where the shadow runs lie while they are needed")
+    parser.add_argument("--scratch", metavar="DIRECTORY", help="directory for the temporary shadow runs")
     parser.add_argument("--json", action="store_true", help="print the whole proof as JSON")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
     return parser
-
-
-def _parse_positive_int(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return number
 
 
 class _ProofDone(BaseException):
@@ -69,7 +62,7 @@ class _ProofDone(BaseException):
         self.proof = proof
 
 
-def _prove_script(asked: argparse.Namespace) -> Any:
+def _prove_script(args: argparse.Namespace) -> Any:
     """Return the proof for the first trainer the script fits, or the reason why there is none."""
     from paceline.train.result import Result
     from paceline.train.resume_proof.proof import verify_resume
@@ -82,38 +75,38 @@ def _prove_script(asked: argparse.Namespace) -> Any:
         with override_fit(fit):
             proof = verify_resume(
                 trainer,
-                num_steps=asked.steps,
-                fresh=asked.fresh,
-                ignore=asked.ignore,
-                tolerance=asked.tolerance,
-                scratch=asked.scratch,
+                num_steps=args.steps,
+                fresh=args.fresh,
+                ignore=args.ignore,
+                tolerance=args.tolerance,
+                scratch=args.scratch,
             )
         raise _ProofDone(proof)
 
     try:
-        with override_fit(prove_instead_of_fit), _script_environment(asked.script, asked.arguments):
-            runpy.run_path(asked.script, run_name="__main__")
+        with override_fit(prove_instead_of_fit), _script_environment(args.script, args.arguments):
+            runpy.run_path(args.script, run_name="__main__")
     except _ProofDone as ended:
         return ended.proof
     except SystemExit as ended:
-        return f"{asked.script} exited with {ended.code!r} before it called fit()"
-    except Exception as error:  # noqa: BLE001  the script's own, told as the interpreter would
+        return f"{args.script} exited with {ended.code!r} before it called fit()"
+    except Exception as error:  # noqa: BLE001
         traceback.print_exc()
-        return f"{asked.script} failed: {type(error).__name__}: {error}"
-    return f"{asked.script} ended without calling fit() of a trainer"
+        return f"{args.script} failed: {type(error).__name__}: {error}"
+    return f"{args.script} ended without calling fit() of a trainer"
 
 
 @contextlib.contextmanager
 def _log_progress() -> Iterator[None]:
     log = logging.getLogger("paceline.resume_proof")
-    told = logging.StreamHandler()
-    told.setFormatter(logging.Formatter("paceline: %(message)s"))
-    log.addHandler(told)
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("paceline: %(message)s"))
+    log.addHandler(handler)
     log.setLevel(logging.INFO)
     try:
         yield
     finally:
-        log.removeHandler(told)
+        log.removeHandler(handler)
         log.setLevel(logging.NOTSET)
 
 
@@ -129,6 +122,6 @@ def _script_environment(script: str, arguments: Sequence[str]) -> Iterator[None]
         sys.argv, sys.path = argv, path
 
 
-def _print_unchecked(asked: argparse.Namespace, reason: str) -> int:
-    print(json.dumps({"verdict": "unchecked", "reason": reason}) if asked.json else f"cannot be checked: {reason}")
+def _print_unchecked(args: argparse.Namespace, reason: str) -> int:
+    print(json.dumps({"verdict": "unchecked", "reason": reason}) if args.json else f"cannot be checked: {reason}")
     return UNCHECKED

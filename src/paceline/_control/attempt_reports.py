@@ -16,14 +16,14 @@ from paceline._engine.messages import ValidationTask
 
 def add_reduced_report(live: Running, event: Reported) -> tuple[Running, WorkerFailure | None]:
     """Add a report with metrics to reduce; return a failure if ranks reduce a metric differently."""
-    hows = tuple((mark.path, mark.how) for mark in event.reduce)
+    reductions = tuple((mark.path, mark.how) for mark in event.reduce)
     before = live.reducing.get(event.seq, None)
     problem = None
     if before is None:
-        before = PendingReduction(hows)
-    elif before.reductions != hows:
+        before = PendingReduction(reductions)
+    elif before.reductions != reductions:
         both = dict(before.reductions)
-        for path, how in hows:
+        for path, how in reductions:
             if both.setdefault(path, how) != how and problem is None:
                 problem = _reduction_mismatch(before, event, path)
         before = replace(before, reductions=tuple(both.items()))
@@ -32,13 +32,13 @@ def add_reduced_report(live: Running, event: Reported) -> tuple[Running, WorkerF
 
 
 def _reduction_mismatch(before: PendingReduction, event: Reported, path: Path) -> WorkerFailure:
-    other = next(made for made in before.by_rank.values() if any(mark.path == path for mark in made.reduce))
-    first, second = sorted((other, event), key=lambda made: made.rank)  # Independent of the order of arrival.
-    hows = [next(mark.how for mark in made.reduce if mark.path == path) for made in (first, second)]
+    other = next(report for report in before.by_rank.values() if any(mark.path == path for mark in report.reduce))
+    first, second = sorted((other, event), key=lambda report: report.rank)  # Independent of the order of arrival.
+    one, two = (next(mark.how for mark in report.reduce if mark.path == path) for report in (first, second))
     message = (
-        f"ReportMismatchError: in report {event.seq}, rank {first.rank} reduces {'/'.join(path)!r} by train.{hows[0]}, "
-        f"at {first.where}, and rank {second.rank} by train.{hows[1]}, at {second.where}"
-        "\n\nhint: one metric is reduced in one way on all ranks; give the other another name"
+        f"ReportMismatchError: in report {event.seq}, rank {first.rank} reduces {'/'.join(path)!r} by train.{one}, "
+        f"at {first.where}, and rank {second.rank} by train.{two}, at {second.where}"
+        "\n\nhint: reduce a metric in the same way on all ranks, or give the other one another name"
     )
     return WorkerFailure(first.rank, "mismatch", message, frames=(first.where,), retriable=False)
 
@@ -48,10 +48,10 @@ def complete_reductions(live: Running) -> Running:
     for seq in live.reducing:
         if seq > live.progress.minimum:
             break
-        made = live.reducing[seq].by_rank
+        reports = live.reducing[seq].by_rank
         pending = live.pending
-        if 0 in made and any(p.seq == seq for p in pending):
-            metrics = encode_reduced_metrics(made.values())
+        if 0 in reports and any(p.seq == seq for p in pending):
+            metrics = encode_reduced_metrics(reports.values())
             pending = tuple(replace(p, metrics=metrics) if p.seq == seq else p for p in pending)
         live = replace(live, reducing=live.reducing.without(seq), pending=pending)
     return live

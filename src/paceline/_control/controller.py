@@ -6,7 +6,6 @@ observer that raises is dropped.
 """
 
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -16,22 +15,8 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from paceline._control.barriers import Barriers
-from paceline._control.commands import (
-    AnnounceCommit,
-    AnnounceRefusal,
-    AnnounceRemoval,
-    AnnounceValidation,
-    Command,
-    CommitCheckpoint,
-    DeleteCheckpoint,
-    HoldWorkers,
-    StartValidation,
-    StartWorkers,
-    StopWorkers,
-    StopWorkersAt,
-    VerifyCheckpoint,
-)
+from paceline._control import commands
+from paceline._control.commands import Command
 from paceline._control.events import (
     CapacityChanged,
     CheckpointBroken,
@@ -62,31 +47,14 @@ from paceline._control.request_handler import ControllerHandle, RequestHandler
 from paceline._control.run import Finished, Run, Running
 from paceline._control.step import next_deadline, next_resize, step
 from paceline._control.storage_thread import StorageThread
-from paceline._control.task_queue import TaskQueue
 from paceline._control.usage_collector import UsageCollector
 from paceline._control.validation_runner import ValidationRunner
-from paceline._core.clock import Clock
+from paceline._control.worker_sync import Barriers, TaskQueue
 from paceline._core.errors import RunHeldError
+from paceline._core.system import Clock, open_private
+from paceline._engine import messages
 from paceline._engine.base import Engine, WorkerGroupSpec, WorkerResources
-from paceline._engine.messages import (
-    CheckpointCommitted,
-    CheckpointRecord,
-    CheckpointRefused,
-    CheckpointsRemoved,
-    CheckpointValidated,
-    Hold,
-    Joined,
-    MeasureUsage,
-    PreemptionNotice,
-    ProfileRecorded,
-    ReleaseReport,
-    SampleStacks,
-    StacksSampled,
-    StopAt,
-    TaskAnswered,
-    ToWorker,
-    UsageReported,
-)
+from paceline._engine.messages import CheckpointRecord
 from paceline._storage.lease import UNFENCED, Fence
 from paceline._storage.run_store import RunStore
 
@@ -117,38 +85,38 @@ class Controller:
         *,
         journal: Journal,
         engine: Engine,
-        depot: RunStore,
-        group: Callable[[StartWorkers, Run], WorkerGroupSpec],
+        store: RunStore,
+        group: Callable[[commands.StartWorkers, Run], WorkerGroupSpec],
         clock: Clock,
-        needs: WorkerResources | None = None,
-        watch: HangDetector | None = None,
+        resources: WorkerResources | None = None,
+        hang_detector: HangDetector | None = None,
         observers: Sequence[Observer] = (),
         fence: Fence = UNFENCED,
         validations: ValidationRunner | None = None,
-        orders: TaskQueue | None = None,
-        vitals: UsageCollector | None = None,
-        described: Future[RunDescribed | None] | None = None,
-        clerk: RequestHandler | None = None,
+        task_queue: TaskQueue | None = None,
+        usage_collector: UsageCollector | None = None,
+        description: Future[RunDescribed | None] | None = None,
+        request_handler: RequestHandler | None = None,
     ) -> None:
         self.run = run
         self._journal = journal
         self._engine = engine
-        self._depot = depot
+        self._store = store
         self._group = group
         self._clock = clock
-        self._needs = needs if needs is not None else WorkerResources()
+        self._resources = resources or WorkerResources()
         self._capacity_checked_at = clock.now()
-        self._hang_detector = watch
+        self._hang_detector = hang_detector
         """None: hang detection is off, as under a debugger."""
         self._observers = list(observers)
         self._fence = fence
         self._validations = validations
-        self._task_queue = orders
-        self._usage_collector = vitals
+        self._task_queue = task_queue
+        self._usage_collector = usage_collector
         """None: usage is not collected."""
-        self._description = described
+        self._description = description
         """Being computed in the background. None once it is in the journal, perhaps from an earlier driver."""
-        self._request_handler = clerk
+        self._request_handler = request_handler
         """None: user requests are not accepted."""
         self._last_timestamp = 0.0
         self._inbox: deque[Event] = deque()
@@ -181,8 +149,8 @@ class Controller:
                 self._release_reports()
                 self._apply_events(self._next_events())
                 self._fence.raise_if_lost()
-                if (told := self._check_for_hangs()) is not None:
-                    self._apply_events([told])
+                if (hang := self._check_for_hangs()) is not None:
+                    self._apply_events([hang])
                 self._collect_usage()
                 self._run_request_handler(RequestHandler.tick)
                 self._record_description()
@@ -247,29 +215,28 @@ class Controller:
     def _next_events(self) -> list[Event]:
         due = next_deadline(self.run)
         wait_s = TICK_S if due is None else max(0.0, min(TICK_S, due - self._clock.now()))
-        said = self._engine.wait(0.0 if self._inbox else wait_s)
         events: list[Event] = []
-        for message in said:
+        for message in self._engine.wait(0.0 if self._inbox else wait_s):
             if type(message) is Reported:  # Nearly all are.
                 events.append(message)
                 continue
-            if isinstance(message, Joined):
+            if isinstance(message, messages.Joined):
                 self._join_barrier(message)
-            elif isinstance(message, TaskAnswered):
+            elif isinstance(message, messages.TaskAnswered):
                 self._record_answer(message)
             elif (
-                isinstance(message, StacksSampled | ProfileRecorded)
+                isinstance(message, messages.StacksSampled | messages.ProfileRecorded)
                 and self._request_handler is not None
                 and self._request_handler.accept_answer(message)
             ):
                 pass
-            elif isinstance(message, StacksSampled):
+            elif isinstance(message, messages.StacksSampled):
                 if self._hang_detector is not None and message.attempt == self.run.attempt:
                     self._hang_detector.add_sample(message, self._clock.now())
-            elif isinstance(message, UsageReported):
+            elif isinstance(message, messages.UsageReported):
                 if self._usage_collector is not None:
                     self._usage_collector.add_usage(message, self.run, self._clock.now())
-            elif isinstance(message, ProfileRecorded):
+            elif isinstance(message, messages.ProfileRecorded):
                 pass  # Nobody waits for it any more.
             else:
                 events.append(message)
@@ -295,14 +262,14 @@ class Controller:
             events.append(ResizeDue(self.run.attempt))
         return events
 
-    def _poll_capacity(self, news: list[Event]) -> list[Event]:
+    def _poll_capacity(self, events: list[Event]) -> list[Event]:
         """Poll the engine's capacity regularly, and when workers are gone: it decides how many start next."""
         run, now = self.run, self._clock.now()
-        gone = any(isinstance(event, WorkersStopped) for event in news)
-        if len(run.sizes) < 2 or not (gone or now - self._capacity_checked_at >= CAPACITY_POLL_S):
+        have_stopped = any(isinstance(event, WorkersStopped) for event in events)
+        if len(run.sizes) < 2 or not (have_stopped or now - self._capacity_checked_at >= CAPACITY_POLL_S):
             return []
         self._capacity_checked_at = now
-        num_places = self._engine.capacity(self._needs, run.sizes[0], run.sizes[-1])
+        num_places = self._engine.capacity(self._resources, run.sizes[0], run.sizes[-1])
         return [CapacityChanged(run.attempt, num_places)] if num_places != run.num_places else []
 
     def _check_for_hangs(self) -> Event | None:
@@ -317,16 +284,16 @@ class Controller:
             case SampleRequest(number=number, unanswered=unanswered):
                 for rank in unanswered:
                     self._hang_detector.add_missing_sample(rank, self._engine.condition(rank), now)
-                self._broadcast(SampleStacks(number))
+                self._broadcast(messages.SampleStacks(number))
             case HangReport(event=event, stacks=stacks):
                 if stacks:
-                    path = self._depot.layout.stacks(self.run.attempt)
+                    path = self._store.layout.stacks(self.run.attempt)
                     self._storage_thread.submit(lambda: self._write_stacks(path, stacks))
                 return event
         return None
 
     def _apply_events(self, events: list[Event]) -> None:
-        commands: list[Command] = []
+        pending: list[Command] = []
         effective: list[tuple[Event, Run]] = []
         now = self._clock.now()
         for event in events:
@@ -348,9 +315,9 @@ class Controller:
                 if not is_report and self._task_queue is not None and isinstance(event, WorkerReady):
                     self._hang_detector.mark_idle(event.rank, now)
             effective.append((event, after))
-            commands += more
+            pending += more
         self._journal.flush()
-        for command in commands:
+        for command in pending:
             self._execute_command(command)
         for observer in list(self._observers):
             self._notify_observer(observer, partial(_notify_of_events, observer, effective))
@@ -369,18 +336,18 @@ class Controller:
         for observer in list(self._observers):
             self._notify_observer(observer, partial(observer.on_event, note, self.run))
 
-    def _run_request_handler(self, see_to: Callable[[RequestHandler, ControllerHandle], Sequence[Note]]) -> None:
+    def _run_request_handler(self, handle: Callable[[RequestHandler, ControllerHandle], Sequence[Note]]) -> None:
         """Handle user requests. An error there must not affect the run."""
         if self._request_handler is None:
             return
         engine = self._engine
         try:
-            notes = see_to(
+            notes = handle(
                 self._request_handler,
                 ControllerHandle(self.run, engine.send, engine.condition, self._storage_thread.submit),
             )
         except Exception:
-            log.exception("requests to this run are not answered any more; training goes on")
+            log.exception("request handling disabled after an error; training continues")
             self._request_handler = None
             return
         for note in notes:
@@ -396,27 +363,27 @@ class Controller:
             if measured is not None:
                 self._record_note(measured)
         if not last and self._usage_collector.should_poll(self.run, now) and not self._engine.waits:
-            self._broadcast(MeasureUsage())
+            self._broadcast(messages.MeasureUsage())
 
     def _record_description(self, wait_s: float = 0.0) -> None:
         if self._description is None or (not wait_s and not self._description.done()):
             return
-        making, self._description = self._description, None
+        future, self._description = self._description, None
         try:
-            described = making.result(wait_s)
+            described = future.result(wait_s)
         except TimeoutError:
             return
         except Exception:
-            log.exception("the run could not be described; it goes on")
+            log.exception("cannot describe the run; training continues")
             return
         if described is not None:
             self._record_note(described)
 
     def _execute_command(self, command: Command) -> None:
         match command:
-            case VerifyCheckpoint(attempt=attempt, record=record):
+            case commands.VerifyCheckpoint(attempt=attempt, record=record):
                 self._storage_thread.submit(lambda: self._verify_checkpoint(attempt, record))
-            case StartWorkers():
+            case commands.StartWorkers():
                 # Check after the event is in the journal: a driver that takes over has either read it and uses a later
                 # attempt number, or is detected here. So no two worker groups share an attempt and its files.
                 self._fence.check()
@@ -426,41 +393,41 @@ class Controller:
                 if self._usage_collector is not None:
                     self._usage_collector.start_attempt(self._clock.now())
                 self._engine.start(self._group(command, self.run))
-            case CommitCheckpoint():
+            case commands.CommitCheckpoint():
                 self._storage_thread.submit(lambda: self._commit_checkpoint(command))
-            case DeleteCheckpoint(record=record):
+            case commands.DeleteCheckpoint(record=record):
                 self._storage_thread.submit(lambda: self._delete_checkpoint(record))
-            case AnnounceCommit(record=record, removed=removed):
-                self._broadcast(CheckpointCommitted(record, removed))
+            case commands.AnnounceCommit(record=record, removed=removed):
+                self._broadcast(messages.CheckpointCommitted(record, removed))
                 self._storage_thread.submit(self._sync_and_ship_journal)
-            case AnnounceRefusal(seq=seq, error=error, rank=rank):
-                self._broadcast(CheckpointRefused(seq, error, rank))
-            case StartValidation():
+            case commands.AnnounceRefusal(seq=seq, error=error, rank=rank):
+                self._broadcast(messages.CheckpointRefused(seq, error, rank))
+            case commands.StartValidation():
                 assert self._validations is not None
                 self._validations.start(command)
-            case AnnounceValidation(record=record, removed=removed):
-                self._broadcast(CheckpointValidated(record, removed))
-            case AnnounceRemoval(removed=removed):
-                self._broadcast(CheckpointsRemoved(removed))
-            case HoldWorkers():
-                self._broadcast(Hold())
-            case StopWorkersAt():
+            case commands.AnnounceValidation(record=record, removed=removed):
+                self._broadcast(messages.CheckpointValidated(record, removed))
+            case commands.AnnounceRemoval(removed=removed):
+                self._broadcast(messages.CheckpointsRemoved(removed))
+            case commands.HoldWorkers():
+                self._broadcast(messages.Hold())
+            case commands.StopWorkersAt():
                 self._broadcast(self._make_stop_message(command))
-            case StopWorkers(kill=kill):
+            case commands.StopWorkers(kill=kill):
                 self._engine.stop(kill=kill)
 
-    def _make_stop_message(self, command: StopWorkersAt) -> StopAt:
-        told = command.preemption
-        if told is None:
-            return StopAt(command.seq, command.save)
-        deadline = self._clock.wall() + told.deadline - self._clock.now()
-        return StopAt(command.seq, command.save, PreemptionNotice(told.ranks, deadline))
+    def _make_stop_message(self, command: commands.StopWorkersAt) -> messages.StopAt:
+        preemption = command.preemption
+        if preemption is None:
+            return messages.StopAt(command.seq, command.save)
+        deadline = self._clock.wall() + preemption.deadline - self._clock.now()
+        return messages.StopAt(command.seq, command.save, messages.PreemptionNotice(preemption.ranks, deadline))
 
-    def _broadcast(self, message: ToWorker) -> None:
+    def _broadcast(self, message: messages.ToWorker) -> None:
         for rank in range(self.run.size):
             self._engine.send(rank, message)
 
-    def _join_barrier(self, event: Joined) -> None:
+    def _join_barrier(self, event: messages.Joined) -> None:
         if event.attempt == self.run.attempt:
             if self._hang_detector is not None:
                 self._hang_detector.on_barrier_joined(event, self._clock.now())
@@ -469,57 +436,57 @@ class Controller:
                 self._broadcast(release)
 
     def _dispatch_task(self) -> None:
-        order = self._task_queue.take_due(self.run) if self._task_queue is not None else None
-        if order is not None:
+        task = self._task_queue.take_due(self.run) if self._task_queue is not None else None
+        if task is not None:
             self._barriers.clear_returned()
             if self._hang_detector is not None:
                 self._hang_detector.mark_all_busy(self._clock.now())
-            self._broadcast(order)
+            self._broadcast(task)
 
     def _release_reports(self) -> None:
         while self._released_reports:
             attempt, seq = self._released_reports.popleft()
             if attempt == self.run.attempt:
-                self._broadcast(ReleaseReport(seq))
+                self._broadcast(messages.ReleaseReport(seq))
 
-    def _record_answer(self, said: TaskAnswered) -> None:
-        if self._task_queue is not None and self._task_queue.add_answer(said, self.run):
-            self._barriers.mark_returned(said.rank)
+    def _record_answer(self, answer: messages.TaskAnswered) -> None:
+        if self._task_queue is not None and self._task_queue.add_answer(answer, self.run):
+            self._barriers.mark_returned(answer.rank)
             if self._hang_detector is not None:
-                self._hang_detector.mark_idle(said.rank, self._clock.now())
+                self._hang_detector.mark_idle(answer.rank, self._clock.now())
 
-    def _notify_observer(self, observer: Observer, tell: Callable[[], None]) -> None:
+    def _notify_observer(self, observer: Observer, notify: Callable[[], None]) -> None:
         """Notify an observer; drop it if it raises."""
         try:
-            tell()
+            notify()
         except (Exception, SystemExit):  # A callback's `sys.exit()` must not end the driver.
             self._observers.remove(observer)
-            who = getattr(observer, "name", type(observer).__name__)
-            log.exception("%s raised and is dropped; training goes on", who)
+            name = getattr(observer, "name", type(observer).__name__)
+            log.exception("%s raised an exception and is dropped; training continues", name)
 
     # The methods below run on the storage thread.
 
     def _sync_run_start(self) -> None:
         self._journal.sync_written()
-        self._depot.sync()
+        self._store.sync()
 
     def _sync_and_ship_journal(self) -> None:
         self._journal.sync_written()
-        self._depot.upload_journal()
+        self._store.upload_journal()
 
     def _verify_checkpoint(self, attempt: int, record: CheckpointRecord) -> Event:
-        problem = self._depot.find_problem(record)
+        problem = self._store.find_problem(record)
         if problem is None:
             return CheckpointVerified(attempt, record.seq)
-        aside = self._depot.quarantine(record, self._fence)
-        if aside is not None:
-            problem = f"{problem}; set aside as {aside}"
+        quarantine_path = self._store.quarantine(record, self._fence)
+        if quarantine_path is not None:
+            problem = f"{problem}; moved to {quarantine_path}"
         return CheckpointBroken(attempt, record.seq, problem)
 
-    def _commit_checkpoint(self, command: CommitCheckpoint) -> Event:
+    def _commit_checkpoint(self, command: commands.CommitCheckpoint) -> Event:
         record = command.record
         try:
-            differing = self._depot.commit(
+            differing = self._store.commit(
                 record,
                 command.parts,
                 world_size=self.run.size,
@@ -531,11 +498,11 @@ class Controller:
         except RunHeldError:
             raise
         except OSError as error:
-            self._depot.discard_staged(record)
+            self._store.discard_staged(record)
             return CommitFailed(record.attempt, record.seq, f"{type(error).__name__}: {error}")
         if differing:
             log.warning(
-                "%s: ranks wrote different contents to %s; the lowest rank's is kept",
+                "%s: ranks wrote different contents to %s; keeping those of the lowest rank",
                 record.name,
                 ", ".join(differing),
             )
@@ -544,18 +511,18 @@ class Controller:
     def _write_stacks(self, path: Path, text: str) -> None:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with open(path, "a", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            with open(path, "a", opener=open_private) as file:
                 file.write(text)
         except OSError as error:
-            log.warning("the stacks of the workers could not be written to %s: %s", path, error)
+            log.warning("cannot write the stacks to %s: %s", path, error)
 
     def _delete_checkpoint(self, record: CheckpointRecord) -> None:
         try:
-            self._depot.delete(record, self._fence)
+            self._store.delete(record, self._fence)
         except RunHeldError:
             raise
         except OSError as error:
-            log.warning("%s could not be deleted: %s", record.name, error)
+            log.warning("cannot delete %s: %s", record.name, error)
 
 
 def _notify_of_events(observer: Observer, effective: list[tuple[Event, Run]]) -> None:

@@ -8,21 +8,19 @@ from typing import Literal
 
 import msgspec
 
-from paceline._engine.messages import (
-    CheckpointRecord,
-    CheckpointStaged,
-    CheckpointStatus,
-    PreemptionNoticeReceived,
-    RankUsage,
-    Reported,
-    StagingFailed,
-    WorkerFailed,
-    WorkerFailure,
-    WorkerHeld,
-    WorkerReady,
-    WorkerReturned,
-    WorkersStopped,
-)
+from paceline._engine.messages import CheckpointRecord as CheckpointRecord
+from paceline._engine.messages import CheckpointStaged as CheckpointStaged
+from paceline._engine.messages import CheckpointStatus
+from paceline._engine.messages import PreemptionNoticeReceived as PreemptionNoticeReceived
+from paceline._engine.messages import RankUsage as RankUsage
+from paceline._engine.messages import Reported as Reported
+from paceline._engine.messages import StagingFailed as StagingFailed
+from paceline._engine.messages import WorkerFailed as WorkerFailed
+from paceline._engine.messages import WorkerFailure as WorkerFailure
+from paceline._engine.messages import WorkerHeld as WorkerHeld
+from paceline._engine.messages import WorkerReady as WorkerReady
+from paceline._engine.messages import WorkerReturned as WorkerReturned
+from paceline._engine.messages import WorkersStopped as WorkersStopped
 
 JOURNAL_VERSION = 1
 
@@ -175,7 +173,7 @@ class RunDescribed(msgspec.Struct, frozen=True, tag="run_described"):
     """The configuration, environment and code of a run. One of the first lines of a driver, unless the journal has it.
 
     `about` is an object with `config` (the train_loop_config), `scaling`, `run`, `backend`, `datasets`, `environment`
-    (Python, packages, host, devices) and `code` (script, function, git, sources); see `train/run_metadata.py`.
+    (Python, packages, host, devices) and `code` (script, function, git, sources); see `train/driver/run_metadata.py`.
     """
 
     about: msgspec.Raw
@@ -258,45 +256,3 @@ Event = (
 
 encode_event = msgspec.json.Encoder().encode
 decode_event = msgspec.json.Decoder(Event).decode
-
-__all__ = [
-    "CapacityChanged",
-    "CheckpointBroken",
-    "CheckpointRecord",
-    "CheckpointStaged",
-    "CheckpointsFound",
-    "CheckpointVerified",
-    "CommitFailed",
-    "Committed",
-    "DeadlinePassed",
-    "RunDescribed",
-    "DriverStarted",
-    "Event",
-    "WorkerFailure",
-    "DiagnosticFileWritten",
-    "HangAction",
-    "HangCleared",
-    "HangSuspected",
-    "JOURNAL_VERSION",
-    "UsageMeasured",
-    "Note",
-    "PinsSet",
-    "PreemptionNoticeReceived",
-    "RankUsage",
-    "Reported",
-    "ResizeDue",
-    "Retention",
-    "RetentionSet",
-    "StageUse",
-    "StagingFailed",
-    "StopRequested",
-    "Timestamp",
-    "ValidationEnded",
-    "WorkerFailed",
-    "WorkerHeld",
-    "WorkerReady",
-    "WorkerReturned",
-    "WorkersStopped",
-    "decode_event",
-    "encode_event",
-]

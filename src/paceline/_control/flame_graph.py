@@ -89,7 +89,7 @@ header { display: flex; flex-wrap: wrap; gap: 8px 16px; align-items: center; pad
 h1 { font-size: 15px; margin: 0; font-weight: 600; }
 input, button { font: inherit; color: inherit; background: transparent; border: 1px solid var(--line);
   border-radius: 4px; padding: 4px 8px; }
-#told { color: var(--dim); min-height: 1.4em; flex: 1 1 260px; overflow-wrap: anywhere; }
+#details { color: var(--dim); min-height: 1.4em; flex: 1 1 260px; overflow-wrap: anywhere; }
 #graph { position: relative; margin: 8px 12px; }
 #graph button { position: absolute; height: 17px; overflow: hidden; white-space: nowrap; text-overflow: ellipsis;
   text-align: left; border: 0; border-radius: 2px; padding: 0 3px; font: 11px/17px ui-monospace, monospace;
@@ -103,7 +103,7 @@ _SCRIPT = """
 "use strict";
 const { nodes } = JSON.parse(document.getElementById("data").textContent);
 const graph = document.getElementById("graph");
-const told = document.getElementById("told");
+const details = document.getElementById("details");
 const matched = document.getElementById("matched");
 const search = document.getElementById("search");
 const ROW = 18;
@@ -114,7 +114,7 @@ function hue(name) {
   for (let at = 0; at < name.length; at++) sum = (sum * 31 + name.charCodeAt(at)) | 0;
   return "hsl(" + (20 + Math.abs(sum) % 40) + " 85% " + (62 + Math.abs(sum >> 6) % 14) + "%)";
 }
-function tell(node) { told.textContent = node[0] + " - " + share(node[3]) + " (" + node[3] + " samples)"; }
+function showDetails(node) { details.textContent = node[0] + " - " + share(node[3]) + " (" + node[3] + " samples)"; }
 function draw() {
   const [, top, left, width] = nodes[zoomed];
   const query = search.value.toLowerCase();
@@ -143,9 +143,9 @@ function draw() {
     box.title = name + "\\n" + share(count) + ", " + count + " samples";
     box.classList.toggle("above", above);
     box.classList.toggle("found", matches);
-    box.addEventListener("click", () => { zoomed = at; draw(); tell(node); });
-    box.addEventListener("mouseenter", () => tell(node));
-    box.addEventListener("focus", () => tell(node));
+    box.addEventListener("click", () => { zoomed = at; draw(); showDetails(node); });
+    box.addEventListener("mouseenter", () => showDetails(node));
+    box.addEventListener("focus", () => showDetails(node));
     boxes.append(box);
   });
   graph.replaceChildren(boxes);
@@ -153,14 +153,14 @@ function draw() {
   matched.textContent = query === "" ? "" : "found in " + share(found) + " of the samples";
 }
 search.addEventListener("input", draw);
-function reset() { zoomed = 0; search.value = ""; told.textContent = ""; draw(); }
+function reset() { zoomed = 0; search.value = ""; details.textContent = ""; draw(); }
 document.getElementById("reset").addEventListener("click", reset);
 addEventListener("resize", draw);
 addEventListener("keydown", (event) => {
   if (event.key === "Escape") reset();
   else if (event.key === "/" && document.activeElement !== search) { event.preventDefault(); search.focus(); }
 });
-if (nodes[0][3] === 0) told.textContent = "nothing was seen"; else draw();
+if (nodes[0][3] === 0) details.textContent = "no samples"; else draw();
 """
 
 _PAGE = """<!doctype html>
@@ -178,7 +178,7 @@ _PAGE = """<!doctype html>
 <input id="search" type="search" placeholder="search (/)" aria-label="search">
 <output id="matched"></output>
 <button id="reset" type="button">all (Esc)</button>
-<div id="told" role="status"></div>
+<div id="details" role="status"></div>
 </header>
 <main id="graph"></main>
 <script type="application/json" id="data">@DATA@</script>

@@ -5,22 +5,12 @@ all ranks are asked for their stacks every few seconds, and a rank that moves ha
 only reported for a rank that is at the same place in every sample and does not compute: a slow step is slow, not hung.
 """
 
+from collections import deque
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from paceline._control.events import (
-    CheckpointStaged,
-    CommitFailed,
-    Committed,
-    Event,
-    HangAction,
-    HangCleared,
-    HangSuspected,
-    Reported,
-    WorkerFailure,
-    WorkerReady,
-    WorkerReturned,
-)
+from paceline._control import events
+from paceline._control.events import Event, HangAction, Reported
 from paceline._control.hang_diagnosis import (
     WAITS_FOR_OTHERS,
     HangContext,
@@ -32,7 +22,6 @@ from paceline._control.hang_diagnosis import (
     is_debugged,
     is_waiting_for_validation,
 )
-from paceline._control.rank_tracker import RankObservation, RankTracker
 from paceline._control.run import Run, Running
 from paceline._core.system import ProcessStatus
 from paceline._engine.messages import Joined, StacksSampled
@@ -51,6 +40,69 @@ OTHERS_MOVING_EXTRA_S = 45.0
 """How much longer to watch a rank while others move: it may be waiting for them in its own way."""
 COMPUTING_FACTOR = 4.0
 """How many times the threshold a rank may compute at one place: a large operation, or a compiler."""
+NUM_SAMPLES = 3
+MUTE_S = 3.0
+"""How late an answer may be on a busy machine before it counts as missing."""
+BUSY_CORES = 0.1
+"""In cores; a waiting rank uses about 0.01."""
+BUSY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class RankObservation:
+    at: float
+    sample: StacksSampled | None
+    condition: ProcessStatus | None
+
+    @property
+    def location(self) -> object:
+        if self.sample is None:
+            return None
+        return self.sample.main, self.sample.called
+
+
+class RankTracker:
+    """One rank in this attempt."""
+
+    def __init__(self, now: float) -> None:
+        self.last_sign_at = now
+        self.reported_at: float | None = None
+        self.last_report: Reported | None = None
+        self.has_returned = False
+        self.pid = 0
+        self.last_answered = 0
+        self.standing_since = now
+        self.observations: deque[RankObservation] = deque(maxlen=NUM_SAMPLES)
+        """Samples at the place where the rank has been since `standing_since`."""
+
+    def add_observation(self, observation: RankObservation) -> None:
+        if self.observations:
+            before, sample = self.observations[-1], observation.sample
+            answers = before.sample is not None and sample is not None
+            if sample is not None and (
+                sample.has_moved or (answers and (sample.is_new_call or observation.location != before.location))
+            ):
+                self.last_sign_at = observation.at
+            if observation.location != before.location or self.last_sign_at == observation.at:
+                self.observations.clear()
+        elif observation.sample is not None and observation.sample.has_moved:
+            self.last_sign_at = observation.at
+        if not self.observations:
+            self.standing_since = observation.at
+        self.observations.append(observation)
+
+    def is_standing(self, now: float) -> bool:
+        if len(self.observations) < NUM_SAMPLES or self.last_sign_at > self.standing_since:
+            return False
+        return self.observations[-1].sample is not None or now - self.standing_since >= MUTE_S
+
+    def is_computing(self) -> bool:
+        first, last = self.observations[0], self.observations[-1]
+        if last.condition is None or first.condition is None or last.at <= first.at:
+            return False
+        cpu = (last.condition.cpu_s - first.condition.cpu_s) / (last.at - first.at)
+        num_bytes = last.condition.num_bytes - first.condition.num_bytes
+        return cpu >= BUSY_CORES or num_bytes >= BUSY_BYTES or last.condition.state == "R"
 
 
 @dataclass(frozen=True)
@@ -63,7 +115,7 @@ class SampleRequest:
 
 @dataclass(frozen=True)
 class HangReport:
-    event: HangSuspected | HangCleared
+    event: events.HangSuspected | events.HangCleared
     stacks: str = ""
 
 
@@ -110,15 +162,15 @@ class HangDetector:
                 self._learn_interval(event.rank, now - rank.reported_at)
             rank.last_sign_at = rank.reported_at = now
             rank.last_report = event
-        elif isinstance(event, CheckpointStaged):
+        elif isinstance(event, events.CheckpointStaged):
             self._ranks[event.staged.rank].last_sign_at = now
-        elif isinstance(event, WorkerReady):
+        elif isinstance(event, events.WorkerReady):
             self._ranks[event.rank].last_sign_at = now
             self._ranks[event.rank].pid = event.pid
-        elif isinstance(event, WorkerReturned):
+        elif isinstance(event, events.WorkerReturned):
             self._ranks[event.rank].last_sign_at = now
             self._ranks[event.rank].has_returned = True
-        elif isinstance(event, Committed | CommitFailed):
+        elif isinstance(event, events.Committed | events.CommitFailed):
             for rank in self._ranks:
                 rank.last_sign_at = now
 
@@ -169,9 +221,9 @@ class HangDetector:
             for rank in self._ranks:
                 rank.last_sign_at = now
             return None
-        found = self._confirmed_ranks(suspects, now)
-        if found:
-            return self._report_hang(run, run.phase, found, suspects, now, wall)
+        confirmed = self._confirmed_ranks(suspects, now)
+        if confirmed:
+            return self._report_hang(run, run.phase, confirmed, suspects, now, wall)
         if now - self._asked_at >= self._sample_interval_s():
             active = (at for at, rank in enumerate(self._ranks) if not rank.has_returned)
             return self._request_samples(
@@ -190,9 +242,6 @@ class HangDetector:
     def _is_before_first_report(self) -> bool:
         """Whether no rank of this attempt has reported yet."""
         return all(rank.reported_at is None for rank in self._ranks)
-
-    def _limit_s(self) -> float:
-        return self.threshold_s(first=self._is_before_first_report())
 
     def _learn_interval(self, rank: int, interval_s: float) -> None:
         if self._reported_hang is not None and rank in self._reported_hang.suspects:
@@ -247,7 +296,7 @@ class HangDetector:
         return SampleRequest(self._number, unanswered)
 
     def _is_any_debugged(self) -> bool:
-        return any(is_debugged(seen.sample, seen.condition) for rank in self._ranks for seen in rank.observations)
+        return any(is_debugged(each.sample, each.condition) for rank in self._ranks for each in rank.observations)
 
     def _is_any_waiting_for_validation(self) -> bool:
         """Whether a rank waits for validations, which have their own timeout."""
@@ -264,7 +313,7 @@ class HangDetector:
     def _is_confirmed(self, at: int, all_stand: bool, now: float) -> bool:
         """Decide for a rank that stands still while others move, or while it or others compute."""
         rank = self._ranks[at]
-        limit_s = self._limit_s()
+        limit_s = self.threshold_s(first=self._is_before_first_report())
         silent_s = now - rank.last_sign_at
         waits = self._infer_activity(at, now).doing in WAITS_FOR_OTHERS
         if not waits and not rank.is_computing():
@@ -278,28 +327,29 @@ class HangDetector:
 
     def _infer_activity(self, at: int, now: float) -> RankActivity:
         rank = self._ranks[at]
-        seen = rank.observations[-1] if rank.observations else None
+        observation = rank.observations[-1] if rank.observations else None
         last = rank.last_report.where if rank.last_report is not None else ""
-        sample, condition = (seen.sample, seen.condition) if seen is not None else (None, None)
+        sample, condition = (observation.sample, observation.condition) if observation is not None else (None, None)
         return infer_activity(at, sample, condition, last, now - rank.last_sign_at)
 
     def _report_hang(
-        self, run: Run, phase: Running, found: list[int], suspects: list[int], now: float, wall: float
+        self, run: Run, phase: Running, confirmed: list[int], suspects: list[int], now: float, wall: float
     ) -> HangReport:
         active = [at for at, rank in enumerate(self._ranks) if not rank.has_returned]
-        stances = []
+        activities = []
         for at in active:
+            rank = self._ranks[at]
             # A rank that moves or computes is not the one that blocks the others.
-            stands = at in found or (self._ranks[at].is_standing(now) and not self._ranks[at].is_computing())
-            computes = bool(self._ranks[at].observations) and self._ranks[at].is_computing()
-            stances.append(replace(self._infer_activity(at, now), is_standing=stands, is_computing=computes))
-        what = diagnose_hang(stances, self._hang_context(run, phase))
-        self._reported_hang = _ReportedHang(what.rank, self._ranks[what.rank].last_sign_at, now, frozenset(suspects))
+            stands = at in confirmed or (rank.is_standing(now) and not rank.is_computing())
+            computes = bool(rank.observations) and rank.is_computing()
+            activities.append(replace(self._infer_activity(at, now), is_standing=stands, is_computing=computes))
+        diagnosis = diagnose_hang(activities, self._hang_context(run, phase))
+        silent_since = self._ranks[diagnosis.rank].last_sign_at
+        self._reported_hang = _ReportedHang(diagnosis.rank, silent_since, now, frozenset(suspects))
         self._asked_at = None
-        return HangReport(
-            self._hang_event(run, what, wall),
-            f"{_format_date(wall)}: {what.sentence}\n\n{self._format_stacks(active)}\n",
-        )
+        date = f"{datetime.fromtimestamp(wall, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        stacks = f"{date}: {diagnosis.sentence}\n\n{self._format_stacks(active)}\n"
+        return HangReport(self._hang_event(run, diagnosis, wall), stacks)
 
     def _hang_context(self, run: Run, phase: Running) -> HangContext:
         behind = {}
@@ -309,34 +359,28 @@ class HangDetector:
         returned = tuple(at for at, rank in enumerate(self._ranks) if rank.has_returned)
         return HangContext(self._storage, phase.pending, behind, run.committing, returned)
 
-    def _hang_event(self, run: Run, what: HangDiagnosis, wall: float) -> HangSuspected:
-        action = self._action if what.is_curable else "warn"
-        failure = WorkerFailure(
-            what.rank,
+    def _hang_event(self, run: Run, diagnosis: HangDiagnosis, wall: float) -> events.HangSuspected:
+        action = self._action if diagnosis.is_curable else "warn"
+        failure = events.WorkerFailure(
+            diagnosis.rank,
             "hang",
-            what.sentence,
+            diagnosis.sentence,
             at=wall,
-            pid=self._ranks[what.rank].pid,
-            frames=what.frames,
+            pid=self._ranks[diagnosis.rank].pid,
+            frames=diagnosis.frames,
             retriable=self._action == "restart",
         )
-        return HangSuspected(run.attempt, failure, action)
+        return events.HangSuspected(run.attempt, failure, action)
 
     def _format_stacks(self, active: list[int]) -> str:
-        latest = {at: self._ranks[at].observations[-1] for at in active if self._ranks[at].observations}
-        return format_stacks(
-            {at: seen.sample for at, seen in latest.items()}, {at: seen.condition for at, seen in latest.items()}
-        )
+        last = [(at, self._ranks[at].observations[-1]) for at in active if self._ranks[at].observations]
+        return format_stacks({at: each.sample for at, each in last}, {at: each.condition for at, each in last})
 
     def _check_cleared(self, run: Run, now: float) -> HangReport | None:
         assert self._reported_hang is not None
-        told = self._reported_hang
-        reported = (self._ranks[at].reported_at or 0.0 for at in told.suspects)
-        if max(self._ranks[told.rank].last_sign_at, *reported) <= told.reported_at:
+        hang = self._reported_hang
+        reported = (self._ranks[at].reported_at or 0.0 for at in hang.suspects)
+        if max(self._ranks[hang.rank].last_sign_at, *reported) <= hang.reported_at:
             return None
         self._reported_hang = None
-        return HangReport(HangCleared(run.attempt, told.rank, now - told.silent_since))
-
-
-def _format_date(wall: float) -> str:
-    return f"{datetime.fromtimestamp(wall, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        return HangReport(events.HangCleared(run.attempt, hang.rank, now - hang.silent_since))

@@ -3,7 +3,7 @@
 Pure. `hang_detector.py` decides when to sample, and whether the ranks stand still at all.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,7 +17,7 @@ WAITS_FOR_OTHERS = ("collective", "gpu", "barrier", "report", "rows")
 """Activities in which a rank may be blocked by another: do not blame it while there is another candidate."""
 
 _CONTEXT = "paceline._worker.context"
-_OURS = ("paceline._worker.upload", "paceline._storage.")
+_STORAGE = ("paceline._worker.upload", "paceline._storage.")
 _COLLECTIVE = ("torch.distributed", "torch.nn.parallel.distributed")
 _BACKWARD = "torch.autograd.graph"
 _JAX = ("jax",)
@@ -73,14 +73,14 @@ def infer_activity(
     if sample is None:
         if condition is not None and condition.state in ("T", "t"):
             return RankActivity(rank, "stopped", last, "", silent_s)
-        waits_in = condition.kernel_function if condition is not None and condition.state in ("S", "D") else ""
-        return RankActivity(rank, "mute", last, waits_in, silent_s)
+        waiting_in = condition.kernel_function if condition is not None and condition.state in ("S", "D") else ""
+        return RankActivity(rank, "mute", last, waiting_in, silent_s)
     frames = sample.main
-    own = [at for at, frame in enumerate(frames) if frame.is_user_code]
-    below = frames[own[-1] + 1 :] if own else frames
-    shown = tuple(f"{frames[at].where} in {frames[at].function}" for at in own)
-    doing, call = _classify_activity(frames, below, own, sample.called)
-    return RankActivity(rank, doing, shown[-1] if shown else "", call, silent_s, shown)
+    user_indices = [at for at, frame in enumerate(frames) if frame.is_user_code]
+    below = frames[user_indices[-1] + 1 :] if user_indices else frames
+    lines = tuple(f"{frames[at].where} in {frames[at].function}" for at in user_indices)
+    doing, call = _classify_activity(frames, below, user_indices, sample.called)
+    return RankActivity(rank, doing, lines[-1] if lines else "", call, silent_s, lines)
 
 
 def is_debugged(sample: StacksSampled | None, condition: ProcessStatus | None) -> bool:
@@ -95,29 +95,28 @@ def is_waiting_for_validation(sample: StacksSampled | None) -> bool:
     return sample is not None and any((f.module, f.function) == (_CONTEXT, "checkpoints") for f in sample.main)
 
 
-def diagnose_hang(stances: Sequence[RankActivity], about: HangContext) -> HangDiagnosis:
-    """Find out who blocks the run. `stances` has every rank that has not returned."""
-    standing = [stance for stance in stances if stance.is_standing]
-    culprits = [stance for stance in standing if stance.doing not in WAITS_FOR_OTHERS]
+def diagnose_hang(activities: Sequence[RankActivity], context: HangContext) -> HangDiagnosis:
+    """Find out who blocks the run. `activities` has every rank that has not returned."""
+    standing = [activity for activity in activities if activity.is_standing]
+    culprits = [activity for activity in standing if activity.doing not in WAITS_FOR_OTHERS]
     if culprits:
-        waiting = [stance for stance in standing if stance not in culprits]
-        sentence = "; ".join(
-            [*_describe_culprits(culprits, about), *_describe_waiters(waiting, "it" if len(culprits) == 1 else "them")]
-        )
+        waiting = [activity for activity in standing if activity not in culprits]
+        pronoun = "it" if len(culprits) == 1 else "them"
+        sentence = "; ".join([*_describe_culprits(culprits, context), *_describe_waiters(waiting, pronoun)])
         return HangDiagnosis(culprits[0].rank, sentence, culprits[0].frames)
-    in_report = [stance for stance in standing if stance.doing == "report"]
-    if in_report and about.committing:
-        return _diagnose_slow_storage(in_report, about)
-    if in_report and about.behind:
-        return _diagnose_missing_reports(in_report, stances, about)
-    return _diagnose_mismatch(standing, stances, about)
+    in_report = [activity for activity in standing if activity.doing == "report"]
+    if in_report and context.committing:
+        return _diagnose_slow_storage(in_report, context)
+    if in_report and context.behind:
+        return _diagnose_missing_reports(in_report, activities, context)
+    return _diagnose_mismatch(standing, activities, context)
 
 
 def _classify_activity(
-    frames: Sequence[StackFrame], below: Sequence[StackFrame], own: Sequence[int], called: str
+    frames: Sequence[StackFrame], below: Sequence[StackFrame], user_indices: Sequence[int], called: str
 ) -> tuple[Activity, str]:
     ours = {frame.function for frame in below if frame.module == _CONTEXT}
-    if any(_is_within(frame.module, _OURS) for frame in below):
+    if any(_is_within(frame.module, _STORAGE) for frame in below):
         return "storage", ""
     if ours & {"report", "finish", "checkpoints"}:
         return "report", ""
@@ -134,7 +133,7 @@ def _classify_activity(
     # JAX communicates while it computes: a rank that waits for its own values may wait for another rank.
     if called.rpartition(".")[2] == "block_until_ready" or (below and _is_within(below[-1].module, _JAX)):
         return "collective", call
-    if own and any(_is_within(frame.module, (_LOADER,)) for frame in frames[own[0] :]):
+    if user_indices and any(_is_within(frame.module, (_LOADER,)) for frame in frames[user_indices[0] :]):
         return "loader", call
     if any(_is_within(frame.module, (_DATASET,)) for frame in below):
         return "rows", ""
@@ -155,43 +154,46 @@ def _is_within(module: str, packages: Iterable[str]) -> bool:
     return any(module == package or module.startswith(package.rstrip(".") + ".") for package in packages)
 
 
-def _describe_culprits(stances: Sequence[RankActivity], about: HangContext) -> list[str]:
+def _group_by(activities: Sequence[RankActivity], key: Callable[[RankActivity], object]) -> list[list[RankActivity]]:
+    groups: dict[object, list[RankActivity]] = {}
+    for activity in activities:
+        groups.setdefault(key(activity), []).append(activity)
+    return list(groups.values())
+
+
+def _describe_culprits(activities: Sequence[RankActivity], context: HangContext) -> list[str]:
     """One clause per activity, with all ranks that share it."""
-    groups: dict[tuple[str, str, str], list[RankActivity]] = {}
-    for one in stances:
-        groups.setdefault((one.doing, one.where, one.call), []).append(one)
-    clauses = [_describe_group(group, about) for group in list(groups.values())[:_MAX_CLAUSES]]
+    groups = _group_by(activities, lambda activity: (activity.doing, activity.where, activity.call))
+    clauses = [_describe_group(group, context) for group in groups[:_MAX_CLAUSES]]
     return clauses + ([f"{len(groups) - _MAX_CLAUSES} more stand elsewhere"] if len(groups) > _MAX_CLAUSES else [])
 
 
-def _describe_group(group: Sequence[RankActivity], about: HangContext) -> str:
-    one = group[0]
+def _describe_group(group: Sequence[RankActivity], context: HangContext) -> str:
+    activity = group[0]
     who, have = format_ranks(each.rank for each in group), _subject_with_have(group)
     span = f"for {min(each.silent_s for each in group):.0f} s"
-    last = f"; its last report was made at {one.where}" if one.where else ""
-    match one.doing:
+    last = f"; its last report was made at {activity.where}" if activity.where else ""
+    match activity.doing:
         case "stopped":
             return f"{who} {'is' if len(group) == 1 else 'are'} stopped by a signal (SIGSTOP), silent {span}{last}"
         case "mute":
-            kernel = f", waiting in the kernel ({one.call})" if one.call else ""
+            kernel = f", waiting in the kernel ({activity.call})" if activity.call else ""
             return f"{have} been silent {span}: code outside Python holds the GIL{kernel}{last}"
         case "storage":
-            seq = f" of report {about.pending[0].seq}" if about.pending else ""
-            return f"{have} stood {span} storing the checkpoint{seq} at {about.storage}{_format_location(one)}"
+            seq = f" of report {context.pending[0].seq}" if context.pending else ""
+            return f"{have} stood {span} storing the checkpoint{seq} at {context.storage}{_format_location(activity)}"
         case "loader":
-            return f"{have} stood in the data loader{_format_location(one)} {span}"
-    call = f" ({one.call})" if one.call else ""
-    return f"{have} {'computed' if one.is_computing else 'stood'}{_format_location(one)}{call} {span}"
+            return f"{have} stood in the data loader{_format_location(activity)} {span}"
+    call = f" ({activity.call})" if activity.call else ""
+    return f"{have} {'computed' if activity.is_computing else 'stood'}{_format_location(activity)}{call} {span}"
 
 
-def _describe_waiters(stances: Sequence[RankActivity], whom: str) -> list[str]:
-    groups: dict[tuple[str, str], list[RankActivity]] = {}
-    for one in stances:
-        groups.setdefault((one.doing, one.where), []).append(one)
+def _describe_waiters(activities: Sequence[RankActivity], whom: str) -> list[str]:
+    groups = _group_by(activities, lambda activity: (activity.doing, activity.where))
     return [
         f"{format_ranks(each.rank for each in group)} {'waits' if len(group) == 1 else 'wait'} for "
         f"{whom} {_describe_wait(group[0])}"
-        for group in list(groups.values())[:_MAX_CLAUSES]
+        for group in groups[:_MAX_CLAUSES]
     ]
 
 
@@ -199,8 +201,8 @@ def _subject_with_have(group: Sequence[RankActivity]) -> str:
     return f"{format_ranks(each.rank for each in group)} {'has' if len(group) == 1 else 'have'}"
 
 
-def _describe_wait(one: RankActivity) -> str:
-    call = f" ({one.call})" if one.call else ""
+def _describe_wait(activity: RankActivity) -> str:
+    call = f" ({activity.call})" if activity.call else ""
     places = {
         "collective": f"in a collective{call}",
         "gpu": f"for a GPU{call}",
@@ -208,91 +210,87 @@ def _describe_wait(one: RankActivity) -> str:
         "report": "in report()",
         "rows": "for rows of a dataset",
     }
-    return f"{places[one.doing]}{_format_location(one)}"
+    return f"{places[activity.doing]}{_format_location(activity)}"
 
 
-def _format_location(one: RankActivity) -> str:
-    return f" at {one.where}" if one.where else " outside the train function"
+def _format_location(activity: RankActivity) -> str:
+    return f" at {activity.where}" if activity.where else " outside the train function"
 
 
-def _diagnose_slow_storage(in_report: Sequence[RankActivity], about: HangContext) -> HangDiagnosis:
-    one = in_report[0]
+def _diagnose_slow_storage(in_report: Sequence[RankActivity], context: HangContext) -> HangDiagnosis:
+    activity = in_report[0]
     sentence = (
-        f"the checkpoint of report {about.committing[0]} has waited {one.silent_s:.0f} s for storage at "
-        f"{about.storage}; {'; '.join(_describe_waiters(in_report, 'it'))}"
+        f"the checkpoint of report {context.committing[0]} has waited {activity.silent_s:.0f} s for storage at "
+        f"{context.storage}; {'; '.join(_describe_waiters(in_report, 'it'))}"
     )
     # The driver's own call to storage does not return: new workers would wait for it just as the old ones do.
-    return HangDiagnosis(one.rank, sentence, one.frames, is_curable=False)
+    return HangDiagnosis(activity.rank, sentence, activity.frames, is_curable=False)
 
 
 def _diagnose_missing_reports(
-    in_report: Sequence[RankActivity], stances: Sequence[RankActivity], about: HangContext
+    in_report: Sequence[RankActivity], activities: Sequence[RankActivity], context: HangContext
 ) -> HangDiagnosis:
-    one, pending = in_report[0], about.pending[0]
-    by_rank = {stance.rank: stance for stance in stances}
+    activity, pending = in_report[0], context.pending[0]
+    by_rank = {each.rank: each for each in activities}
     clauses = []
-    for rank, made in list(about.behind.items())[:_MAX_CLAUSES]:
+    for rank, made in list(context.behind.items())[:_MAX_CLAUSES]:
         other = by_rank.get(rank)
         does = f" and stands {_describe_wait(other)}" if other is not None and other.doing in WAITS_FOR_OTHERS else ""
         clauses.append(f"rank {rank} has made {made}{does}")
     sentence = (
-        f"{_subject_with_have(in_report)} waited {one.silent_s:.0f} s in report {pending.seq} with a checkpoint at "
-        f"{one.where or pending.where}: {', '.join(clauses)}. Every rank has to call report() equally often"
+        f"{_subject_with_have(in_report)} waited {activity.silent_s:.0f} s in report {pending.seq} with a checkpoint "
+        f"at {activity.where or pending.where}: {', '.join(clauses)}. Every rank has to call report() equally often"
     )
-    return HangDiagnosis(one.rank, sentence, one.frames)
+    return HangDiagnosis(activity.rank, sentence, activity.frames)
 
 
 def _diagnose_mismatch(
-    standing: Sequence[RankActivity], stances: Sequence[RankActivity], about: HangContext
+    standing: Sequence[RankActivity], activities: Sequence[RankActivity], context: HangContext
 ) -> HangDiagnosis:
     """All ranks wait: either one has left, or they wait for different things."""
-    one = min(standing, key=lambda each: (sum(other.where == each.where for other in standing), each.rank))
+    activity = min(standing, key=lambda each: (sum(other.where == each.where for other in standing), each.rank))
     groups = _describe_waiting_groups(standing)
     span = f"{min(each.silent_s for each in standing):.0f} s"
-    if about.returned:
-        left = format_ranks(about.returned)
-        sentence = f"{' and '.join(groups)} for {span}, but {left} returned without it"
-    elif len(stances) > len(standing):
-        moving = format_ranks(each.rank for each in stances if not each.is_standing)
-        sentence = f"{' and '.join(groups)} for {span}, while {moving} went on without it"
+    if context.returned:
+        returned = format_ranks(context.returned)
+        sentence = f"{' and '.join(groups)} for {span}, but {returned} returned without it"
+    elif len(activities) > len(standing):
+        moving = format_ranks(each.rank for each in activities if not each.is_standing)
+        sentence = f"{' and '.join(groups)} for {span}, while {moving} continued without it"
     elif len(groups) > 1:
         sentence = f"ranks wait for each other at places that do not match: {', '.join(groups)}, for {span}"
     else:
         sentence = f"{groups[0]} for {span}, and nothing arrives"
-    return HangDiagnosis(one.rank, sentence, one.frames)
+    return HangDiagnosis(activity.rank, sentence, activity.frames)
 
 
 def _describe_waiting_groups(standing: Sequence[RankActivity]) -> list[str]:
-    groups: dict[str, list[RankActivity]] = {}
-    for each in standing:
-        groups.setdefault(_describe_wait(each), []).append(each)
-    shown = [f"{_subject_with_have(group)} stood {place}" for place, group in groups.items()]
-    return shown[:_MAX_CLAUSES] + ([f"{len(shown) - _MAX_CLAUSES} more places"] if len(shown) > _MAX_CLAUSES else [])
+    groups = _group_by(standing, _describe_wait)
+    lines = [f"{_subject_with_have(group)} stood {_describe_wait(group[0])}" for group in groups]
+    return lines[:_MAX_CLAUSES] + ([f"{len(lines) - _MAX_CLAUSES} more places"] if len(lines) > _MAX_CLAUSES else [])
 
 
 def format_ranks(numbers: Iterable[int]) -> str:
-    found = sorted(numbers)
-    if len(found) == 1:
-        return f"rank {found[0]}"
-    if len(found) > 8:
-        return f"{len(found)} ranks ({', '.join(map(str, found[:4]))}, ...)"
-    return f"ranks {', '.join(map(str, found[:-1]))} and {found[-1]}"
+    ranks = sorted(numbers)
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 8:
+        return f"{len(ranks)} ranks ({', '.join(map(str, ranks[:4]))}, ...)"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
 def format_stacks(samples: dict[int, StacksSampled | None], conditions: dict[int, ProcessStatus | None]) -> str:
     """All threads of all ranks, innermost frame last, with the user's frames marked."""
     lines = []
     for rank, sample in sorted(samples.items()):
-        known = conditions.get(rank)
-        state = f"state {known.state or '?'}, {known.cpu_s:.2f} s of CPU" if known is not None else "state unknown"
+        status = conditions.get(rank)
+        state = f"state {status.state or '?'}, {status.cpu_s:.2f} s of CPU" if status is not None else "state unknown"
         lines.append(f"rank {rank}: {state}")
         if sample is None:
-            waits_in = (
-                f", waiting in the kernel: {known.kernel_function}"
-                if known is not None and known.kernel_function
-                else ""
+            kernel_function = status.kernel_function if status is not None else ""
+            lines.append(
+                "  does not answer" + (f", waiting in the kernel: {kernel_function}" if kernel_function else "")
             )
-            lines.append(f"  does not answer{waits_in}")
             continue
         for name, frames in (("main thread", sample.main), *sample.others):
             lines.append(f"  {name}")

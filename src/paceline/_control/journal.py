@@ -17,6 +17,7 @@ from paceline._control import events
 from paceline._control.events import JOURNAL_VERSION, DriverStarted, Event
 from paceline._core.codec import seal_line, valid_lines
 from paceline._core.errors import StorageError
+from paceline._core.system import open_private
 from paceline._engine.messages import WorkerFailed, WorkerReturned
 from paceline._storage.files import add_disk_details, write_retrying_full_disk
 from paceline._storage.lease import UNFENCED, Fence
@@ -61,9 +62,7 @@ class Journal:
                 self.has_unsynced = self._dirty = True
                 del self._unwritten[: write_retrying_full_disk(self._fd, self._unwritten)]
         except OSError as error:
-            self._failing = True
-            told = add_disk_details(error, self.path, len(self._unwritten))
-            raise StorageError(f"the run's journal could not be written: {told}") from error
+            raise self._write_error(error, len(self._unwritten)) from error
         self._failing = False
 
     def sync(self) -> None:
@@ -76,19 +75,21 @@ class Journal:
         try:
             os.fsync(self._fd)
         except OSError as error:
-            self._failing = True
-            told = add_disk_details(error, self.path, 0)
-            raise StorageError(f"the run's journal could not be written: {told}") from error
+            raise self._write_error(error, 0) from error
+
+    def _write_error(self, error: OSError, num_bytes: int) -> StorageError:
+        self._failing = True
+        return StorageError(f"the run's journal cannot be written: {add_disk_details(error, self.path, num_bytes)}")
 
     def truncate(self, length: int) -> None:
         """Move what follows the valid prefix to a `.torn` file."""
         # By descriptor: the path may already hold the journal of a driver that took over.
         size = os.fstat(self._fd).st_size
         if size > length:
-            with open(self.path.with_name(f"{self.path.name}.torn"), "ab", opener=_open_private) as aside:
-                aside.write(os.pread(self._fd, size - length, length))
-                aside.flush()
-                os.fsync(aside.fileno())
+            with open(self.path.with_name(f"{self.path.name}.torn"), "ab", opener=open_private) as file:
+                file.write(os.pread(self._fd, size - length, length))
+                file.flush()
+                os.fsync(file.fileno())
             os.ftruncate(self._fd, length)
             os.fsync(self._fd)
 
@@ -115,10 +116,10 @@ class JournalReader:
     Yields one event at a time, because all of them may not fit into memory.
     """
 
-    def __init__(self, path: Path, language: JournalCodec | None = None) -> None:
-        """`language`: the codec; None for that of a run."""
+    def __init__(self, path: Path, codec: JournalCodec | None = None) -> None:
+        """`codec`: None for that of a run."""
         self.path = path
-        self.codec = language if language is not None else RUN_CODEC
+        self.codec = codec if codec is not None else RUN_CODEC
         self.length = 0
         """Size of the lines read so far, in bytes."""
 
@@ -130,8 +131,8 @@ class JournalReader:
             return
         with file:
             for line, payload in enumerate(valid_lines(file), start=1):
-                language = self.codec
-                event = decode_line(payload, self.path, line, language.decode if language is not RUN_CODEC else None)
+                codec = self.codec
+                event = decode_line(payload, self.path, line, codec.decode if codec is not RUN_CODEC else None)
                 self.length += len(payload) + 10
                 yield event
 
@@ -140,24 +141,24 @@ def read_events(path: Path) -> list[Event]:
     return list(JournalReader(path))
 
 
-def reopen_journal(reading: JournalReader, fence: Fence = UNFENCED, *, apart: bool = False) -> Journal:
+def reopen_journal(reader: JournalReader, fence: Fence = UNFENCED, *, in_new_file: bool = False) -> Journal:
     """Open a journal for appending after it was read to its end; move what follows the valid prefix aside.
 
-    `apart`: continue in a new file, because a driver that was not seen to end may still have the old one open. The
-    fence is checked after opening and before any change: a driver that takes over later gets its own file.
+    `in_new_file`: a driver that was not seen to end may still have the old one open. The fence is checked after opening
+    and before any change: a driver that takes over later gets its own file.
     """
-    path = reading.path
-    if apart and path.exists():
+    path = reader.path
+    if in_new_file and path.exists():
         fence.check()
-        _replace_by_copy(path, reading.length)
-    book = Journal(path, reading.codec.encode)
+        _replace_by_copy(path, reader.length)
+    journal = Journal(path, reader.codec.encode)
     try:
         fence.check()
-        book.truncate(reading.length)
+        journal.truncate(reader.length)
     except BaseException:
-        book.abandon()
+        journal.abandon()
         raise
-    return book
+    return journal
 
 
 def decode_line(
@@ -174,7 +175,7 @@ def decode_line(
             ) from None
         at = f"{path}: line {line} of the journal" if line is not None else f"{path}: a line"
         raise JournalVersionError(
-            f"{at} is not understood by this version of Paceline ({problem})\n\n"
+            f"{at} cannot be read by this version of Paceline ({problem})\n\n"
             "hint: open the run with the version that wrote it, or a newer one"
         ) from None
     return event
@@ -199,11 +200,11 @@ class _VersionLine(msgspec.Struct, frozen=True):
 _decode_version = msgspec.json.Decoder(_VersionLine).decode
 
 
-def check_version(payload: bytes, first: type[Any], known: int, what: str) -> None:
+def check_version(payload: bytes, first: type[Any], supported: int, noun: str) -> None:
     """Refuse the first line of a driver with a newer version, whatever else it contains."""
     line = _decode_version(payload)
-    if line.type == first.__struct_config__.tag and line.version > known:
-        raise msgspec.ValidationError(f"{what} version {line.version}, known up to {known}")
+    if line.type == first.__struct_config__.tag and line.version > supported:
+        raise msgspec.ValidationError(f"{noun} version {line.version}, supported up to {supported}")
 
 
 def _encode_run_event(event: Event) -> bytes:
@@ -215,7 +216,7 @@ RUN_CODEC = JournalCodec(_encode_run_event, _decode_run_event)
 
 def _replace_by_copy(path: Path, length: int) -> None:
     copy = path.with_name(f"{path.name}.part")
-    with path.open("rb") as old, open(copy, "wb", opener=_open_private) as new:
+    with path.open("rb") as old, open(copy, "wb", opener=open_private) as new:
         while data := old.read(min(length - new.tell(), _COPY_CHUNK_BYTES)):
             new.write(data)
         new.flush()
@@ -226,10 +227,6 @@ def _replace_by_copy(path: Path, length: int) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _without_pickle(event: Event) -> Event:

@@ -12,21 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paceline._control import journal
+from paceline._control import events, journal
 from paceline._control.commands import CommitCheckpoint, DeleteCheckpoint
-from paceline._control.events import (
-    CheckpointRecord,
-    CheckpointsFound,
-    CheckpointStaged,
-    Committed,
-    DiagnosticFileWritten,
-    DriverStarted,
-    Event,
-    Reported,
-    Timestamp,
-    UsageMeasured,
-    WorkerReady,
-)
+from paceline._control.events import CheckpointRecord, Committed, Event, Reported
 from paceline._control.journal import Journal
 from paceline._control.report_aggregator import ReportAggregator, RunReport
 from paceline._control.run import Run, Running, Stopping
@@ -79,8 +67,8 @@ class RunReplay:
             after, commands = step(self.run, event)
         except (InvalidTransition, AssertionError, LookupError) as problem:
             raise StorageError(
-                f"line {self.num_events} of the run's journal tells of what cannot have happened: {problem!s:.500}\n\n"
-                "hint: move journal.jsonl away, and the run is rebuilt from the checkpoints that are there"
+                f"line {self.num_events} of the run's journal contradicts the lines before it: {problem!s:.500}\n\n"
+                "hint: move journal.jsonl away; the run is then rebuilt from its checkpoints"
             ) from problem
         changed = after is not self.run
         self.run = after
@@ -97,9 +85,9 @@ class RunReplay:
             return changed  # Most events are reports, and there may be millions.
         if isinstance(event, Committed):
             self._known_records.add((event.record.seq, event.record.attempt))
-        elif isinstance(event, CheckpointsFound):
+        elif isinstance(event, events.CheckpointsFound):
             self._known_records |= {(record.seq, record.attempt) for record in event.records}
-        elif isinstance(event, DriverStarted):
+        elif isinstance(event, events.DriverStarted):
             self.lease = event.lease
         return changed
 
@@ -111,22 +99,22 @@ class RunReplay:
         return (record.seq, record.attempt) in self._known_records
 
 
-def recover_run(depot: RunStore, wall: float, fence: Fence = UNFENCED, *, apart: bool = False) -> RecoveredRun:
+def recover_run(store: RunStore, wall: float, fence: Fence = UNFENCED, *, in_new_file: bool = False) -> RecoveredRun:
     """Open a run for writing, whatever state the last driver left it in. The caller holds the lease.
 
-    `apart`: an earlier driver may come back, and must not be able to write to this driver's journal.
+    `in_new_file`: an earlier driver may come back, and must not be able to write to this driver's journal.
     """
-    depot.recover(fence)
+    store.recover(fence)
     replay, history = RunReplay(), _EventHistory()
-    reading = journal.JournalReader(depot.layout.journal)
+    reading = journal.JournalReader(store.layout.journal)
     for event in reading:
         replay.apply_event(event)
         history.add(event)
-    book = journal.reopen_journal(reading, fence, apart=apart)
+    journal_file = journal.reopen_journal(reading, fence, in_new_file=in_new_file)
     try:
-        return _complete_recovery(depot, wall, fence, book, replay, history)
+        return _complete_recovery(store, wall, fence, journal_file, replay, history)
     except BaseException:
-        book.abandon()
+        journal_file.abandon()
         raise
 
 
@@ -143,94 +131,94 @@ class _EventHistory:
                 self.last_rank_0_report = event
             return
         match event:
-            case Timestamp() | UsageMeasured() | DiagnosticFileWritten():
+            case events.Timestamp() | events.UsageMeasured() | events.DiagnosticFileWritten():
                 return
-            case WorkerReady(rank=rank) | CheckpointStaged(staged=StagedFiles(rank=rank)) if rank != 0:
+            case events.WorkerReady(rank=rank) | events.CheckpointStaged(staged=StagedFiles(rank=rank)) if rank != 0:
                 return  # One worker of ten thousand is enough to show what happened.
         self.events.append(event)
 
-    def last_report(self, run: Run, again: Callable[[], Iterable[Event]]) -> RunReport | None:
-        """The last report that still counts. `again` yields all events, to find what was not kept."""
+    def last_report(self, run: Run, read_events: Callable[[], Iterable[Event]]) -> RunReport | None:
+        """The last report that still counts. `read_events` yields all events, to find what was not kept."""
         first = self.last_rank_0_report
         if first is not None and first.seq > run.num_reports:  # The run went back to an earlier checkpoint.
             first = None
-            for event in again():
+            for event in read_events():
                 if isinstance(event, Reported) and event.rank == 0 and event.seq <= run.num_reports:
                     first = event
         if first is None or not first.reduce:
             return RunReport((first,)) if first is not None else None
-        made = {
+        reports = {
             event.rank: event
-            for event in again()
+            for event in read_events()
             if isinstance(event, Reported) and (event.attempt, event.seq) == (first.attempt, first.seq) and event.reduce
         }
-        return RunReport(tuple(made[rank] for rank in sorted(made)))
+        return RunReport(tuple(reports[rank] for rank in sorted(reports)))
 
 
 def _complete_recovery(
-    depot: RunStore, wall: float, fence: Fence, book: Journal, replay: RunReplay, history: _EventHistory
+    store: RunStore, wall: float, fence: Fence, journal_file: Journal, replay: RunReplay, history: _EventHistory
 ) -> RecoveredRun:
     """Add what is missing in the journal, and clean up unfinished work."""
 
-    def learn(event: Event) -> None:
+    def add_event(event: Event) -> None:
         if replay.apply_event(event):
-            book.append(event)
+            journal_file.append(event)
             history.add(event)
 
-    for event in _unread_reports(depot.layout, replay.run):
-        learn(event)
-    _finish_commits(depot, replay, wall, fence)
-    survey = survey_checkpoints(depot, replay)
+    for event in _unread_reports(store.layout, replay.run):
+        add_event(event)
+    _finish_commits(store, replay, wall, fence)
+    survey = survey_checkpoints(store, replay)
     for record in replay.run.checkpoints:
         if record.seq in survey.missing:
-            log.warning("%s was committed and is gone, or its manifest is", depot.locate_checkpoint(record)[0])
-    learn(survey)
-    _delete_forgotten(depot, replay, fence)
-    depot.clear_staging(fence)
-    book.flush()
-    reported = history.last_report(replay.run, lambda: journal.JournalReader(depot.layout.journal))
-    return RecoveredRun(replay.run, book, tuple(history.events), fence, reported)
+            log.warning("%s was committed, but it or its manifest is missing", store.locate_checkpoint(record)[0])
+    add_event(survey)
+    _delete_forgotten(store, replay, fence)
+    store.clear_staging(fence)
+    journal_file.flush()
+    reported = history.last_report(replay.run, lambda: journal.JournalReader(store.layout.journal))
+    return RecoveredRun(replay.run, journal_file, tuple(history.events), fence, reported)
 
 
 def iter_reports_so_far(layout: RunLayout) -> Iterator[RunReport]:
     """Yield every report of an opened run; repeated reports are yielded again."""
-    replay, gathering = RunReplay(), ReportAggregator()
+    replay, aggregator = RunReplay(), ReportAggregator()
     for event in journal.JournalReader(layout.journal):
         replay.apply_event(event)
-        yield from gathering.add_event(event, replay.run)
-    yield from gathering.flush()
+        yield from aggregator.add_event(event, replay.run)
+    yield from aggregator.flush()
 
 
-def replay_events(depot: RunStore, replay: RunReplay) -> Iterator[Event]:
+def replay_events(store: RunStore, replay: RunReplay) -> Iterator[Event]:
     """Yield every event of a run for readers and apply it to `replay`, without keeping any.
 
     Changes nothing, and can read a run that is being written.
     """
-    for line, payload in enumerate(valid_prefix(depot.read_journal()), start=1):
-        event: Event = journal.decode_line(payload, depot.uri, line)
+    for line, payload in enumerate(valid_prefix(store.read_journal()), start=1):
+        event: Event = journal.decode_line(payload, store.uri, line)
         replay.apply_event(event)
         yield event
-    for event in _unread_reports(depot.layout, replay.run):
+    for event in _unread_reports(store.layout, replay.run):
         if replay.apply_event(event):
             yield event
 
 
-def load_history(depot: RunStore) -> tuple[Run, list[Event]]:
+def load_history(store: RunStore) -> tuple[Run, list[Event]]:
     """Load the run, read-only, and all its events."""
     replay = RunReplay()
-    history = list(replay_events(depot, replay))
-    survey = survey_checkpoints(depot, replay)
+    history = list(replay_events(store, replay))
+    survey = survey_checkpoints(store, replay)
     return step(replay.run, survey)[0], [*history, survey]
 
 
-def load_outline(depot: RunStore) -> tuple[Run, list[Event], RunReport | None]:
+def load_outline(store: RunStore) -> tuple[Run, list[Event], RunReport | None]:
     """Load the run, read-only, its events without reports, and the last report that counts."""
     replay, history = RunReplay(), _EventHistory()
-    for event in replay_events(depot, replay):
+    for event in replay_events(store, replay):
         history.add(event)
-    survey = survey_checkpoints(depot, replay)
+    survey = survey_checkpoints(store, replay)
     run = step(replay.run, survey)[0]
-    return run, [*history.events, survey], history.last_report(run, lambda: replay_events(depot, RunReplay()))
+    return run, [*history.events, survey], history.last_report(run, lambda: replay_events(store, RunReplay()))
 
 
 def _unread_reports(layout: RunLayout, run: Run) -> Iterator[Event]:
@@ -246,41 +234,41 @@ def _unread_reports(layout: RunLayout, run: Run) -> Iterator[Event]:
         with file:
             for payload in valid_lines(file):
                 event = journal.decode_line(payload, path)
-                if isinstance(event, Reported | CheckpointStaged):
+                if isinstance(event, Reported | events.CheckpointStaged):
                     yield event
 
 
-def _finish_commits(depot: RunStore, replay: RunReplay, wall: float, fence: Fence) -> None:
+def _finish_commits(store: RunStore, replay: RunReplay, wall: float, fence: Fence) -> None:
     """Finish commits for which all ranks had reported and all files were durable."""
     for command in replay.unanswered_commits():
         try:
-            depot.commit(command.record, command.parts, world_size=replay.run.size, created_at=wall, fence=fence)
+            store.commit(command.record, command.parts, world_size=replay.run.size, created_at=wall, fence=fence)
         except RunHeldError:
             raise
         except OSError:
             continue  # Its files are gone or unreadable: it never became a checkpoint.
 
 
-def survey_checkpoints(depot: RunStore, replay: RunReplay) -> CheckpointsFound:
+def survey_checkpoints(store: RunStore, replay: RunReplay) -> events.CheckpointsFound:
     """Find where storage and journal disagree about the checkpoints."""
-    untold = [manifest for manifest in depot.list_manifests() if not replay.has_record(manifest.record)]
+    unknown = [manifest for manifest in store.list_manifests() if not replay.has_record(manifest.record)]
     # Written too late, by a driver that was paused between its last fence check and the commit.
-    void = {manifest.record.name for manifest in untold if 0 < manifest.lease < replay.lease}
-    return CheckpointsFound(
-        tuple(manifest.record for manifest in untold if manifest.record.name not in void),
+    void = {manifest.record.name for manifest in unknown if 0 < manifest.lease < replay.lease}
+    return events.CheckpointsFound(
+        tuple(manifest.record for manifest in unknown if manifest.record.name not in void),
         # A checkpoint that exists but cannot be read stays: it is set aside, with a message, when it is verified.
-        tuple(r.seq for r in replay.run.checkpoints if r.name in void or not depot.has_checkpoint(r)),
+        tuple(r.seq for r in replay.run.checkpoints if r.name in void or not store.has_checkpoint(r)),
     )
 
 
-def _delete_forgotten(depot: RunStore, replay: RunReplay, fence: Fence) -> None:
+def _delete_forgotten(store: RunStore, replay: RunReplay, fence: Fence) -> None:
     """Delete what retention had selected before the driver died, and commits that came too late."""
     kept = {(record.name, record.seq, record.attempt) for record in replay.run.checkpoints}
-    for manifest in depot.list_manifests():
+    for manifest in store.list_manifests():
         record = manifest.record
         if (record.name, record.seq, record.attempt) not in kept:
-            depot.delete(record, fence)
+            store.delete(record, fence)
     # A manifest is deleted first, so a half-deleted checkpoint is a directory without one. Other such directories
     # belong to the user.
-    for name in sorted(depot.find_without_manifest() & replay.deleted_records.keys()):
-        depot.delete(replay.deleted_records[name], fence)
+    for name in sorted(store.find_without_manifest() & replay.deleted_records.keys()):
+        store.delete(replay.deleted_records[name], fence)

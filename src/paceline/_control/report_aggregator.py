@@ -56,19 +56,19 @@ class ReportAggregator:
 
     def add_event(self, event: Event, run: Run) -> list[RunReport]:
         """Add an event, with the run after it; return the reports that are now ready."""
-        done: list[RunReport] = []
+        ready: list[RunReport] = []
         if run.attempt != self._attempt.number:
-            done = self._attempt.pop_all()
+            ready = self._attempt.pop_all()
             self._attempt = _AttemptReports(run.attempt)
         if isinstance(event, Reported):
             self._attempt.add_report(event)
-            done += self._attempt.pop_ready(run.size)
+            ready += self._attempt.pop_ready(run.size)
         elif isinstance(event, WorkerReturned):
             self._attempt.add_return(event)
-            done += self._attempt.pop_ready(run.size)
+            ready += self._attempt.pop_ready(run.size)
         if not isinstance(run.phase, Running | Stopping):
-            done += self._attempt.pop_all()
-        return done
+            ready += self._attempt.pop_all()
+        return ready
 
     def flush(self) -> list[RunReport]:
         """Return the remaining reports, reduced over the ranks that have made them."""
@@ -86,7 +86,7 @@ class _AttemptReports:
         """The number of the last report passed on."""
         self._last: int | None = None
         """The total number of reports of rank 0, once it has returned."""
-        self._others: dict[int, dict[int, Reported]] = {}
+        self._rank_reports: dict[int, dict[int, Reported]] = {}
         """Reports with metrics to reduce, by number and rank."""
         self._counts: dict[int, int] = {}
         """How many ranks have made each report, by number."""
@@ -105,7 +105,7 @@ class _AttemptReports:
         elif seq <= self._passed or (self._last is not None and seq > self._last):
             return  # It belongs to a report that was already passed on, or that rank 0 never makes.
         elif event.reduce:
-            self._others.setdefault(seq, {})[event.rank] = event
+            self._rank_reports.setdefault(seq, {})[event.rank] = event
         self._counts[seq] = self._counts.get(seq, 0) + 1
 
     def add_return(self, event: WorkerReturned) -> None:
@@ -114,43 +114,40 @@ class _AttemptReports:
             self._last = event.num_reports
 
     def pop_ready(self, size: int) -> list[RunReport]:
-        done = []
+        ready = []
         while self._first:
             first = self._first[0]
             if first.reduce and self._counts[first.seq] + bisect_left(self._returned, first.seq) < size:
                 break
-            done.append(self._pop_first())
-        return done
+            ready.append(self._pop_first())
+        return ready
 
     def pop_all(self) -> list[RunReport]:
-        done = []
-        while self._first:
-            done.append(self._pop_first())
-        return done
+        return self.pop_ready(0)
 
     def _pop_first(self) -> RunReport:
         first = self._first.popleft()
         self._passed = first.seq
         self._counts.pop(first.seq, None)
-        others = self._others.pop(first.seq, None)
-        if others is None or not first.reduce:
+        rank_reports = self._rank_reports.pop(first.seq, None)
+        if rank_reports is None or not first.reduce:
             return RunReport((first,))
-        return RunReport((first, *(others[rank] for rank in sorted(others))))
+        return RunReport((first, *(rank_reports[rank] for rank in sorted(rank_reports))))
 
 
 def iter_reports(events: Iterable[Event]) -> Iterator[RunReport]:
     """Yield all reports of a run from its journal; repeated reports are yielded again."""
-    now = _AttemptReports(0)
+    current = _AttemptReports(0)
     for event in events:
         if isinstance(event, Reported):
-            if event.attempt != now.number:
-                yield from now.pop_all()
-                now = _AttemptReports(event.attempt)
-            if event.rank == 0 and not event.reduce and not now.has_waiting:
+            if event.attempt != current.number:
+                yield from current.pop_all()
+                current = _AttemptReports(event.attempt)
+            if event.rank == 0 and not event.reduce and not current.has_waiting:
                 yield RunReport((event,))
             elif event.rank == 0 or event.reduce:
-                now.add_report(event)
-    yield from now.pop_all()
+                current.add_report(event)
+    yield from current.pop_all()
 
 
 def drop_superseded_reports(reports: Iterable[RunReport]) -> list[RunReport]:
@@ -158,15 +155,15 @@ def drop_superseded_reports(reports: Iterable[RunReport]) -> list[RunReport]:
 
     An attempt that resumes from a checkpoint repeats the reports after it, which replace those of the earlier attempt.
     """
-    counting: list[RunReport] = []
+    kept: list[RunReport] = []
     attempt = 0
     for report in reports:
         if report.attempt > attempt:
             attempt = report.attempt
-            while counting and counting[-1].seq >= report.seq:
-                counting.pop()
-        counting.append(report)
-    return counting
+            while kept and kept[-1].seq >= report.seq:
+                kept.pop()
+        kept.append(report)
+    return kept
 
 
 def own_metrics(event: Reported) -> dict[str, Any]:
@@ -175,7 +172,7 @@ def own_metrics(event: Reported) -> dict[str, Any]:
     return metrics
 
 
-def encode_reduced_metrics(made: Iterable[Reported]) -> msgspec.Raw:
+def encode_reduced_metrics(reports: Iterable[Reported]) -> msgspec.Raw:
     """Reduce the reports of several ranks, encoded as if one rank had reported the result."""
-    metrics = reduce_metrics((own_metrics(event), event.reduce) for event in made)
+    metrics = reduce_metrics((own_metrics(event), event.reduce) for event in reports)
     return msgspec.Raw(msgspec.json.encode(to_plain(metrics)))

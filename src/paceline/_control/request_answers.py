@@ -15,26 +15,26 @@ from paceline._engine.messages import ProfileRecorded, StackFrame, StacksSampled
 
 _STATE_TEXTS = {
     "T": "is stopped, by a signal such as SIGSTOP",
-    "t": "is held by a debugger",
+    "t": "is paused by a debugger",
     "Z": "has ended",
     "X": "has ended",
-    "R": "computes and answers nobody: it is in code that keeps the interpreter to itself",
-    "D": "waits in the system, for a disk or another device",
-    "S": "waits in the system and answers nobody: it is in code that keeps the interpreter to itself",
+    "R": "computes without answering: code outside Python holds the GIL",
+    "D": "waits in the kernel for a disk or another device",
+    "S": "waits in the kernel without answering: code outside Python holds the GIL",
 }
 
 
 def explain_no_workers(run: Run) -> str:
     match run.phase:
         case Restoring():
-            why = "its checkpoint is being checked, and they start then"
+            reason = "they start once its checkpoint is verified"
         case Waiting():
-            why = "it waits for room for them"
+            reason = "it waits for capacity"
         case Validating():
-            why = "it is trained, and validations are made"
+            reason = "training is complete, and validations run"
         case _:
-            why = "it is about to begin or to end"
-    return f"the run has no workers now: {why}"
+            reason = "it is starting or ending"
+    return f"the run has no workers: {reason}"
 
 
 def make_final_answer(run: Run, name: str, error: BaseException | None) -> Callable[[bool], Answer]:
@@ -42,10 +42,10 @@ def make_final_answer(run: Run, name: str, error: BaseException | None) -> Calla
 
     def answer(to_stop: bool) -> Answer:
         if error is not None:
-            told = f"the driver of run {name} ended with {type(error).__name__}: {to_printable(str(error))}"
-            return Answer(state="refused", text=told)
+            text = f"the driver of run {name} ended with {type(error).__name__}: {to_printable(str(error))}"
+            return Answer(state="refused", text=text)
         if not to_stop:
-            return Answer(state="refused", text=f"{format_run_end(run, name)}, before that was done")
+            return Answer(state="refused", text=f"{format_run_end(run, name)}, before the request was done")
         ending = run.phase.ending if isinstance(run.phase, Finished) else None
         return Answer(
             state="done",
@@ -66,31 +66,31 @@ def format_run_end(run: Run, name: str) -> str:
         return f"run {name} is complete after {reports}"
     if ending == "failed":
         assert isinstance(phase, Finished)
-        why = first_failure(phase.failures).message if phase.failures else phase.reason
-        return f"run {name} failed after {reports}: {why}"
+        reason = first_failure(phase.failures).message if phase.failures else phase.reason
+        return f"run {name} failed after {reports}: {reason}"
     since = f"from {run.latest.name} (report {run.latest.seq})" if run.latest is not None else "from the beginning"
     word = "was preempted" if ending == "preempted" else "has stopped"
-    return f"run {name} {word} after {reports}; its script continues it {since}"
+    return f"run {name} {word} after {reports}; run its script again to resume {since}"
 
 
 def build_stacks_answer(
-    ranks: Iterable[int], samples: Mapping[int, StacksSampled], conditions: Mapping[int, ProcessStatus | None]
+    ranks: Iterable[int], samples: Mapping[int, StacksSampled], process_statuses: Mapping[int, ProcessStatus | None]
 ) -> Answer:
-    told = []
+    stacks = []
     for rank in ranks:
         sample = samples.get(rank)
-        known = sample.process_status if sample is not None else conditions.get(rank)
+        status = sample.process_status if sample is not None else process_statuses.get(rank)
         if sample is None:
-            told.append(RankStacks(rank=rank, answers=False, condition=_describe_process(known)))
+            stacks.append(RankStacks(rank=rank, answers=False, condition=_describe_process(status)))
             continue
         others = (Thread(display_name(name), _to_stack_lines(frames)) for name, frames in sample.others)
         threads = (Thread("main thread", _to_stack_lines(sample.main), display_name(sample.called)), *others)
-        told.append(RankStacks(rank=rank, answers=True, condition=_format_cpu_use(known), threads=threads))
-    known_of_all = {stacks.rank: conditions.get(stacks.rank) for stacks in told}
+        stacks.append(RankStacks(rank=rank, answers=True, condition=_format_cpu_use(status), threads=threads))
+    statuses = {each.rank: process_statuses.get(each.rank) for each in stacks}
     for rank, sample in samples.items():
-        known_of_all[rank] = sample.process_status
-    text = format_stacks({stacks.rank: samples.get(stacks.rank) for stacks in told}, known_of_all)
-    return Answer(state="done", text=text, stacks=tuple(told))
+        statuses[rank] = sample.process_status
+    text = format_stacks({each.rank: samples.get(each.rank) for each in stacks}, statuses)
+    return Answer(state="done", text=text, stacks=tuple(stacks))
 
 
 def _to_stack_lines(frames: Sequence[StackFrame]) -> tuple[StackLine, ...]:
@@ -99,33 +99,34 @@ def _to_stack_lines(frames: Sequence[StackFrame]) -> tuple[StackLine, ...]:
     )
 
 
-def _format_cpu_use(known: ProcessStatus | None) -> str:
-    return f"state {known.state or '?'}, {known.cpu_s:.2f} s of CPU" if known is not None else ""
+def _format_cpu_use(status: ProcessStatus | None) -> str:
+    return f"state {status.state or '?'}, {status.cpu_s:.2f} s of CPU" if status is not None else ""
 
 
-def _describe_process(known: ProcessStatus | None) -> str:
-    if known is None:
-        return "its process has ended, or cannot be seen from here"
-    where = f" ({known.kernel_function})" if known.kernel_function else ""
-    return f"its process {_STATE_TEXTS.get(known.state, 'does not answer')}{where}; {_format_cpu_use(known)}"
+def _describe_process(status: ProcessStatus | None) -> str:
+    if status is None:
+        return "its process has ended or is not visible from here"
+    location = f" ({status.kernel_function})" if status.kernel_function else ""
+    return f"its process {_STATE_TEXTS.get(status.state, 'does not answer')}{location}; {_format_cpu_use(status)}"
 
 
 def build_profiles_answer(
     ranks: Sequence[int],
     profiles: Mapping[int, ProfileRecorded],
-    conditions: Mapping[int, ProcessStatus | None],
+    process_statuses: Mapping[int, ProcessStatus | None],
     files: Sequence[DiagnosticFile],
     note: str,
     uri: str,
 ) -> Answer:
     problems = [note] if note else []
     for rank in ranks:
-        said = profiles.get(rank)
-        if said is None:
-            problems.append(f"rank {rank} has brought no profile: {_describe_process(conditions.get(rank))}")
-        elif said.problem:
-            problems.append(f"rank {rank}: {to_printable(said.problem)}")
-    text = f"{len(files)} file{'s' if len(files) != 1 else ''} in {uri}/profiles" if files else "no profile was made"
+        profile = profiles.get(rank)
+        if profile is None:
+            problems.append(f"rank {rank} sent no profile: {_describe_process(process_statuses.get(rank))}")
+        elif profile.problem:
+            problems.append(f"rank {rank}: {to_printable(profile.problem)}")
+    plural = "s" if len(files) != 1 else ""
+    text = f"{len(files)} file{plural} in {uri}/profiles" if files else "no profile was recorded"
     state = "done" if files else "refused"
     if not files and problems:
         text += ": " + "; ".join(problems)

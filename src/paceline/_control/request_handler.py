@@ -11,7 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from paceline._control.diagnostic_files import write_profile_files, write_stacks_file
+from msgspec.structs import replace
+
+from paceline._control import requests
 from paceline._control.events import DiagnosticFileWritten
 from paceline._control.request_answers import (
     build_profiles_answer,
@@ -20,20 +22,11 @@ from paceline._control.request_answers import (
     make_final_answer,
 )
 from paceline._control.request_inbox import RequestInbox
-from paceline._control.requests import (
-    MAX_PROFILE_S,
-    MAX_PROFILED_RANKS,
-    Answer,
-    DiagnosticFile,
-    ProfileRequest,
-    StacksRequest,
-    StopRequest,
-    UserRequest,
-)
+from paceline._control.requests import Answer, DiagnosticFile
 from paceline._control.run import Run, Running, Stopping
-from paceline._core.clock import Clock
+from paceline._control.storage_thread import write_profile_files, write_stacks_file
 from paceline._core.errors import RunHeldError
-from paceline._core.system import ProcessStatus
+from paceline._core.system import Clock, ProcessStatus
 from paceline._engine import messages
 from paceline._engine.messages import ProfileRecorded, SampleStacks, StacksSampled, ToWorker
 from paceline._storage.run_store import RunStore
@@ -64,7 +57,7 @@ class _RankQuery:
     """A query to ranks, and their answers so far."""
 
     id: str
-    request: StacksRequest | ProfileRequest
+    request: requests.StacksRequest | requests.ProfileRequest
     number: int
     attempt: int
     ranks: tuple[int, ...]
@@ -80,10 +73,10 @@ class _RankQuery:
 
 
 class RequestHandler:
-    def __init__(self, reception: RequestInbox, depot: RunStore, clock: Clock, stop: Callable[[bool], None]) -> None:
+    def __init__(self, inbox: RequestInbox, store: RunStore, clock: Clock, stop: Callable[[bool], None]) -> None:
         """`stop` asks the run to end: at the next report, or now if True."""
-        self._request_inbox = reception
-        self._depot = depot
+        self._request_inbox = inbox
+        self._store = store
         self._clock = clock
         self._stop = stop
         self._number = FIRST_QUERY_NUMBER
@@ -93,35 +86,35 @@ class RequestHandler:
         """Answers from the storage thread."""
         self._being_written: set[str] = set()
 
-    def tick(self, hands: ControllerHandle) -> list[DiagnosticFileWritten]:
+    def tick(self, controller: ControllerHandle) -> list[DiagnosticFileWritten]:
         """Accept new requests and answer those that are ready; return the files written meanwhile."""
-        for id, want in self._request_inbox.take_due(hands.run_in_background):
-            self._start_request(id, want, hands)
+        for id, request in self._request_inbox.take_due(controller.run_in_background):
+            self._start_request(id, request, controller)
         now = self._clock.now()
-        for asking in list(self._pending_queries):
-            if self._is_complete(asking, hands, now):
-                self._pending_queries.remove(asking)
-                self._prepare_answer(asking, hands)
+        for query in list(self._pending_queries):
+            if self._is_complete(query, controller, now):
+                self._pending_queries.remove(query)
+                self._prepare_answer(query, controller)
         return self._send_answers()
 
-    def accept_answer(self, said: StacksSampled | ProfileRecorded) -> bool:
+    def accept_answer(self, answer: StacksSampled | ProfileRecorded) -> bool:
         """Record an answer from a rank. Return whether it was for a query of this handler."""
-        for asking in self._pending_queries:
-            if asking.number == said.number and asking.attempt == said.attempt:
-                if isinstance(said, StacksSampled):
-                    asking.samples[said.rank] = said
+        for query in self._pending_queries:
+            if query.number == answer.number and query.attempt == answer.attempt:
+                if isinstance(answer, StacksSampled):
+                    query.samples[answer.rank] = answer
                 else:
-                    asking.profiles[said.rank] = said
-        return said.number >= FIRST_QUERY_NUMBER
+                    query.profiles[answer.rank] = answer
+        return answer.number >= FIRST_QUERY_NUMBER
 
-    def finish_pending(self, hands: ControllerHandle) -> list[DiagnosticFileWritten]:
+    def finish_pending(self, controller: ControllerHandle) -> list[DiagnosticFileWritten]:
         """Finish all queries with what has arrived: the run has ended. The storage thread still runs."""
-        for asking in self._pending_queries:
-            self._prepare_answer(asking, hands)
+        for query in self._pending_queries:
+            self._prepare_answer(query, controller)
         self._pending_queries.clear()
         return []
 
-    def flush_answers(self, hands: ControllerHandle) -> list[DiagnosticFileWritten]:
+    def flush_answers(self, controller: ControllerHandle) -> list[DiagnosticFileWritten]:
         """Send the remaining answers after the storage thread has ended."""
         self._request_inbox.work_inline()
         return self._send_answers()
@@ -129,106 +122,110 @@ class RequestHandler:
     def close(self, run: Run, error: BaseException | None = None) -> None:
         """Answer everybody who still waits, as the driver exits; `error` is the exception it exits with."""
         self._request_inbox.work_inline()
-        end = make_final_answer(run, self._depot.layout.root.name, error)
-        for id in [*self._stopping, *self._being_written, *(asking.id for asking in self._pending_queries)]:
+        end = make_final_answer(run, self._store.layout.root.name, error)
+        for id in [*self._stopping, *self._being_written, *(query.id for query in self._pending_queries)]:
             self._request_inbox.answer(id, end(id in self._stopping))
         # If another driver holds the run, requests in the mailbox are for that one.
         if not isinstance(error, RunHeldError):
-            self._request_inbox.close(lambda want: end(isinstance(want, StopRequest)))
+            self._request_inbox.close(lambda request: end(isinstance(request, requests.StopRequest)))
 
-    def _start_request(self, id: str, want: UserRequest, hands: ControllerHandle) -> None:
-        match want:
-            case StopRequest(now=now):
+    def _start_request(self, id: str, request: requests.UserRequest, controller: ControllerHandle) -> None:
+        match request:
+            case requests.StopRequest(now=now):
                 self._stopping.append(id)
-                how = "it ends now" if now else "it ends at the next report"
-                self._request_inbox.answer(id, Answer(state="taken", text=f"the driver has been told: {how}"))
+                when = "now" if now else "at the next report"
+                self._request_inbox.answer(id, Answer(state="taken", text=f"the run is asked to stop {when}"))
                 self._stop(now)
-            case StacksRequest() | ProfileRequest():
-                if refusal := self._refusal_reason(want, hands.run):
+            case requests.StacksRequest() | requests.ProfileRequest():
+                if refusal := self._refusal_reason(request, controller.run):
                     self._request_inbox.answer(id, Answer(state="refused", text=refusal))
                 else:
-                    self._ask_ranks(id, want, hands)
+                    self._ask_ranks(id, request, controller)
 
-    def _refusal_reason(self, want: StacksRequest | ProfileRequest, run: Run) -> str:
+    def _refusal_reason(self, request: requests.StacksRequest | requests.ProfileRequest, run: Run) -> str:
         if not isinstance(run.phase, Running | Stopping):
             return explain_no_workers(run)
-        if unknown := [rank for rank in want.ranks if not 0 <= rank < run.size]:
-            return f"there is no rank {unknown[0]}: the run has {run.size}, counted from 0"
-        if isinstance(want, StacksRequest):
+        if unknown := [rank for rank in request.ranks if not 0 <= rank < run.size]:
+            return f"unknown rank {unknown[0]}; the ranks are 0 to {run.size - 1}"
+        if isinstance(request, requests.StacksRequest):
             return ""
-        if not 0.0 < want.seconds <= MAX_PROFILE_S:
-            return f"a profile of {want.seconds:g} s cannot be taken: it may last up to {MAX_PROFILE_S:g} s"
-        if any(isinstance(asking.request, ProfileRequest) for asking in self._pending_queries) or self._being_written:
-            return "the run is being profiled already\n\nhint: ask again when that is done"
+        if not 0.0 < request.seconds <= requests.MAX_PROFILE_S:
+            return f"seconds must be a positive number of at most {requests.MAX_PROFILE_S:g}, got {request.seconds:g}"
+        if (
+            any(isinstance(query.request, requests.ProfileRequest) for query in self._pending_queries)
+            or self._being_written
+        ):
+            return "the run is being profiled already\n\nhint: try again when that is done"
         return ""
 
-    def _ask_ranks(self, id: str, want: StacksRequest | ProfileRequest, hands: ControllerHandle) -> None:
-        run, now, note = hands.run, self._clock.now(), ""
-        ranks = tuple(sorted(set(want.ranks))) or tuple(range(run.size))
+    def _ask_ranks(
+        self, id: str, request: requests.StacksRequest | requests.ProfileRequest, controller: ControllerHandle
+    ) -> None:
+        run, now, note = controller.run, self._clock.now(), ""
+        ranks = tuple(sorted(set(request.ranks))) or tuple(range(run.size))
         message: ToWorker
         self._number += 1
-        if isinstance(want, ProfileRequest):
-            if not want.ranks and run.size > MAX_PROFILED_RANKS:
-                ranks = ranks[:MAX_PROFILED_RANKS]
-                note = f"of {run.size} ranks the first {MAX_PROFILED_RANKS} are profiled: name others with --rank"
-            message = messages.RecordProfile(self._number, want.seconds)
-            within_s = want.seconds + PROFILES_TIMEOUT_S
-            self._request_inbox.answer(id, Answer(state="taken", text=f"ranks are looked at for {want.seconds:g} s"))
+        if isinstance(request, requests.ProfileRequest):
+            if not request.ranks and run.size > requests.MAX_PROFILED_RANKS:
+                ranks = ranks[: requests.MAX_PROFILED_RANKS]
+                note = f"profiling only the first {len(ranks)} of {run.size} ranks: choose others with --rank"
+            message = messages.RecordProfile(self._number, request.seconds)
+            timeout_s = request.seconds + PROFILES_TIMEOUT_S
+            self._request_inbox.answer(id, Answer(state="taken", text=f"profiling for {request.seconds:g} s"))
         else:
             message = SampleStacks(self._number)
-            within_s = STACKS_TIMEOUT_S
+            timeout_s = STACKS_TIMEOUT_S
         for rank in ranks:
-            hands.send(rank, message)
-        self._pending_queries.append(_RankQuery(id, want, self._number, run.attempt, ranks, now, now + within_s, note))
+            controller.send(rank, message)
+        query = _RankQuery(id, request, self._number, run.attempt, ranks, now, now + timeout_s, note)
+        self._pending_queries.append(query)
 
-    def _is_complete(self, asking: _RankQuery, hands: ControllerHandle, now: float) -> bool:
-        waited_for = asking.missing_ranks
-        if not waited_for or now >= asking.deadline or hands.run.attempt != asking.attempt:
+    def _is_complete(self, query: _RankQuery, controller: ControllerHandle, now: float) -> bool:
+        missing = query.missing_ranks
+        if not missing or now >= query.deadline or controller.run.attempt != query.attempt:
             return True
-        if not isinstance(hands.run.phase, Running | Stopping):
+        if not isinstance(controller.run.phase, Running | Stopping):
             return True
-        if isinstance(asking.request, ProfileRequest) or now - asking.asked_at < STOPPED_RANK_TIMEOUT_S:
+        if isinstance(query.request, requests.ProfileRequest) or now - query.asked_at < STOPPED_RANK_TIMEOUT_S:
             return False
-        known = [hands.process_status(rank) for rank in waited_for]
-        return all(each is not None and each.state in ("T", "t", "Z", "X") for each in known)
+        statuses = [controller.process_status(rank) for rank in missing]
+        return all(each is not None and each.state in ("T", "t", "Z", "X") for each in statuses)
 
-    def _prepare_answer(self, asking: _RankQuery, hands: ControllerHandle) -> None:
-        conditions = {rank: hands.process_status(rank) for rank in asking.missing_ranks}
-        id, layout, at = asking.id, self._depot.layout, self._clock.wall()
+    def _prepare_answer(self, query: _RankQuery, controller: ControllerHandle) -> None:
+        conditions = {rank: controller.process_status(rank) for rank in query.missing_ranks}
+        id, layout, at = query.id, self._store.layout, self._clock.wall()
         self._being_written.add(id)
-        if isinstance(asking.request, StacksRequest):
-            answer = build_stacks_answer(asking.ranks, asking.samples, conditions)
-            path = layout.stacks(asking.attempt)
+        if isinstance(query.request, requests.StacksRequest):
+            answer = build_stacks_answer(query.ranks, query.samples, conditions)
+            path = layout.stacks(query.attempt)
             self._submit_write(
-                hands, id, lambda: self._with_file(answer, write_stacks_file(self._depot, path, answer.text, at))
+                controller, id, lambda: self._with_file(answer, write_stacks_file(self._store, path, answer.text, at))
             )
             return
-        seconds, stamp = asking.request.seconds, asking.number - FIRST_QUERY_NUMBER
-        profiles, ranks, note = asking.profiles, asking.ranks, asking.note
+        seconds, stamp = query.request.seconds, query.number - FIRST_QUERY_NUMBER
+        profiles, ranks, note = query.profiles, query.ranks, query.note
 
         def write() -> Answer:
             files: list[DiagnosticFile] = []
-            for _, said in sorted(profiles.items()):
-                files += write_profile_files(self._depot, said, at=at, number=stamp, seconds=seconds)
-            return build_profiles_answer(ranks, profiles, conditions, files, note, self._depot.uri)
+            for _, answer in sorted(profiles.items()):
+                files += write_profile_files(self._store, answer, at=at, number=stamp, seconds=seconds)
+            return build_profiles_answer(ranks, profiles, conditions, files, note, self._store.uri)
 
-        self._submit_write(hands, id, write)
+        self._submit_write(controller, id, write)
 
-    def _submit_write(self, hands: ControllerHandle, id: str, write: Callable[[], Answer]) -> None:
+    def _submit_write(self, controller: ControllerHandle, id: str, write: Callable[[], Answer]) -> None:
         def work() -> None:
             try:
                 self._ready_answers.append((id, write()))
-            except Exception as error:  # noqa: BLE001  of what a person asked for: the run goes on
-                told = f"the files could not be made: {type(error).__name__}: {error}"
-                self._ready_answers.append((id, Answer(state="refused", text=told)))
+            except Exception as error:  # noqa: BLE001
+                text = f"cannot write the files: {type(error).__name__}: {error}"
+                self._ready_answers.append((id, Answer(state="refused", text=text)))
 
-        hands.run_in_background(work)
+        controller.run_in_background(work)
 
     @staticmethod
-    def _with_file(answer: Answer, made: DiagnosticFile | str) -> Answer:
-        if isinstance(made, str):
-            return Answer(state=answer.state, text=answer.text, stacks=answer.stacks, problems=(made,))
-        return Answer(state=answer.state, text=answer.text, stacks=answer.stacks, files=(made,))
+    def _with_file(answer: Answer, file: DiagnosticFile | str) -> Answer:
+        return replace(answer, problems=(file,)) if isinstance(file, str) else replace(answer, files=(file,))
 
     def _send_answers(self) -> list[DiagnosticFileWritten]:
         notes = []

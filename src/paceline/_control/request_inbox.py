@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 
 from paceline._control.requests import Answer, RequestEnvelope, UserRequest, decode_request, encode
-from paceline._core.clock import Clock
+from paceline._core.system import Clock
 from paceline._storage.lease import MAX_CLOCK_SKEW_S
 from paceline._storage.mailbox import Mailbox
 
@@ -27,7 +27,7 @@ LOOK_FAR_EVERY_S = 10.0
 Submit = Callable[[Callable[[], None]], None]
 """Runs a function on the storage thread."""
 
-Letter = tuple[str, bytes | None]
+RawRequest = tuple[str, bytes | None]
 
 
 class RequestInbox:
@@ -39,10 +39,10 @@ class RequestInbox:
         self._looked_at = float("-inf")
         self._looked_far_at = clock.now()
         self._is_collecting_far = False
-        self._from_far: deque[Letter] = deque()
+        self._from_far: deque[RawRequest] = deque()
         self._far_ids: set[str] = set()
         """Requests that came through the store and are answered there."""
-        self._known: set[str] = set()
+        self._taken_ids: set[str] = set()
         """Requests already taken: one that could not be removed is not taken again."""
         self._failing = False
         self._submit: Submit | None = None
@@ -52,18 +52,18 @@ class RequestInbox:
         """Return the new requests, each with the id to answer it by. Call this often."""
         self._submit = submit
         now = self._clock.now()
-        letters: list[Letter] = []
+        messages: list[RawRequest] = []
         if now - self._looked_at >= LOOK_EVERY_S:
             self._looked_at = now
-            letters += self._collect(self._near)
+            messages += self._collect(self._near)
         if self._far is not None and now - self._looked_far_at >= LOOK_FAR_EVERY_S and not self._is_collecting_far:
             self._looked_far_at, self._is_collecting_far = now, True
             submit(self._collect_far)
         while self._from_far:
-            letter = self._from_far.popleft()
-            self._far_ids.add(letter[0])
-            letters.append(letter)
-        return [(id, want) for id, data in letters if (want := self._check_request(id, data)) is not None]
+            message = self._from_far.popleft()
+            self._far_ids.add(message[0])
+            messages.append(message)
+        return [(id, request) for id, data in messages if (request := self._check_request(id, data)) is not None]
 
     def answer(self, id: str, answer: Answer) -> None:
         """Answer a request. May be called again if the answer so far was `taken`."""
@@ -85,33 +85,33 @@ class RequestInbox:
             return
         self._looked_at = float("-inf")
         self._looked_far_at = self._clock.now()  # Senders that use the store see that the run has no driver.
-        for name, want in self.take_due(self._submit or (lambda work: work())):
-            self.answer(name, last(want))
+        for name, request in self.take_due(self._submit or (lambda work: work())):
+            self.answer(name, last(request))
         self._try_storage(self._near.close)
 
-    def _collect(self, box: Mailbox) -> list[Letter]:
+    def _collect(self, mailbox: Mailbox) -> list[RawRequest]:
         names: list[str] = []
 
         def list_waiting() -> None:
-            if id(box) not in self._open_mailboxes:
-                box.open()
-                self._open_mailboxes.add(id(box))
-            names.extend(box.list_waiting())
+            if id(mailbox) not in self._open_mailboxes:
+                mailbox.open()
+                self._open_mailboxes.add(id(mailbox))
+            names.extend(mailbox.list_waiting())
 
         self._try_storage(list_waiting)
-        found: list[Letter] = []
+        requests: list[RawRequest] = []
         for name in names:
-            if name not in self._known:
-                self._try_storage(partial(self._take_letter, box, name, found))
-        return found
+            if name not in self._taken_ids:
+                self._try_storage(partial(self._take_request, mailbox, name, requests))
+        return requests
 
-    def _take_letter(self, box: Mailbox, name: str, found: list[Letter]) -> None:
-        data = box.read(name)
+    def _take_request(self, mailbox: Mailbox, name: str, requests: list[RawRequest]) -> None:
+        data = mailbox.read(name)
         if data is not None and self._is_for_a_later_driver(data):
             return  # This driver was paused, and will soon learn that it has lost the run.
-        self._known.add(name)
-        found.append((name, data))
-        box.remove(name)
+        self._taken_ids.add(name)
+        requests.append((name, data))
+        mailbox.remove(name)
 
     def _collect_far(self) -> None:
         """Runs on the storage thread."""
@@ -129,11 +129,11 @@ class RequestInbox:
         problem = ""
         try:
             if data is None:
-                raise ValueError("it is no plain file, or too large")
+                raise ValueError("not a plain file, or too large")
             request = decode_request(data)
             problem = self._find_problem(request)
         except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-            problem = f"the request cannot be read: {error}"
+            problem = f"cannot read the request: {error}"
         if problem:
             self.answer(id, Answer(state="refused", text=problem))
             return None
@@ -141,12 +141,10 @@ class RequestInbox:
 
     def _find_problem(self, request: RequestEnvelope) -> str:
         if request.lease != self._lease:
-            return (
-                f"the request is meant for driver number {request.lease} of the run, and this is number {self._lease}"
-            )
+            return f"the request is for driver {request.lease} of the run, but driver {self._lease} is running"
         age_s = self._clock.wall() - request.at
         if age_s > request.valid_s + MAX_CLOCK_SKEW_S:
-            return f"the request is {age_s:.0f} s old, and was to be answered within {request.valid_s:.0f} s"
+            return f"the request expired: it is {age_s:.0f} s old and was valid for {request.valid_s:.0f} s"
         return ""
 
     def _try_storage(self, act: Callable[[], None]) -> None:
@@ -155,5 +153,5 @@ class RequestInbox:
             self._failing = False
         except OSError as error:
             if not self._failing:
-                log.warning("requests to this run cannot be read or answered, tried again: %s", error)
+                log.warning("cannot read or answer requests to this run; retrying: %s", error)
             self._failing = True

@@ -1,6 +1,6 @@
 """Requests from people to a running driver, and its answers: the values, and the function that sends a request.
 
-`send_request(home, StopRequest(), timeout_s)` puts a request into the driver's mailbox, waits for the answer and
+`send_request(location, StopRequest(), timeout_s)` puts a request into the driver's mailbox, waits for the answer and
 returns it. A request names its driver by the number of its lease, so a leftover request never stops another driver's
 run. Anybody who may write to the run's `.requests` directory may send requests.
 """
@@ -137,57 +137,57 @@ decode_answer = msgspec.json.Decoder(Answer).decode
 
 
 def send_request(
-    home: RunLocation,
-    want: UserRequest,
+    location: RunLocation,
+    request: UserRequest,
     timeout_s: float | None = None,
     *,
-    heard: Callable[[Answer], None] | None = None,
+    on_accepted: Callable[[Answer], None] | None = None,
 ) -> Answer:
     """Send a request to the driver of a run or a search, and return its answer.
 
     Does not raise because of the state of the run or its driver: see `Answer.state`, and `Answer.text` in words.
-    Storage errors are raised as usual. `timeout_s=None` waits as long as such a request usually takes. `heard` is
+    Storage errors are raised as usual. `timeout_s=None` waits as long as such a request usually takes. `on_accepted` is
     called once the driver has accepted a long request, with an answer in state `taken`.
     """
-    holder = find_holder(home)
+    holder = find_holder(location)
     if holder is None:
-        return Answer(state="undriven", text=_undriven_text(home))
-    box, poll_s = _choose_mailbox(home, holder)
-    wait_s = timeout_s if timeout_s is not None else _default_timeout_s(want) + (0.0 if poll_s == _POLL_S else 20.0)
+        return Answer(state="undriven", text=_undriven_text(location))
+    mailbox, poll_s = _choose_mailbox(location, holder)
+    wait_s = timeout_s if timeout_s is not None else _default_timeout_s(request) + (0.0 if poll_s == _POLL_S else 20.0)
     id = secrets.token_hex(8)
     try:
-        box.put(id, encode(RequestEnvelope(holder.number, time.time(), want, wait_s)))
+        mailbox.put(id, encode(RequestEnvelope(holder.number, time.time(), request, wait_s)))
     except FileNotFoundError:  # The driver has closed its mailbox meanwhile.
-        return Answer(state="undriven", text=_undriven_text(home))
+        return Answer(state="undriven", text=_undriven_text(location))
     try:
-        return _wait_for_answer(home, holder, box, id, want, wait_s, poll_s, heard)
+        return _wait_for_answer(location, holder, mailbox, id, request, wait_s, poll_s, on_accepted)
     finally:
-        box.withdraw(id)
+        mailbox.withdraw(id)
 
 
-def find_holder(home: RunLocation) -> LeaseHolder | None:
+def find_holder(location: RunLocation) -> LeaseHolder | None:
     """Who drives the run now, as far as visible from here; None if nobody does."""
-    seen = home.open_lease_store().read()
-    if seen is None or seen.holder.released:
+    lease = location.open_lease_store().read()
+    if lease is None or lease.holder.released:
         return None
-    holder = seen.holder
+    holder = lease.holder
     alive = is_holder_alive(holder)
     if alive is None and time.time() - holder.renewed_at > holder.ttl_s + MAX_CLOCK_SKEW_S:
         return None
     return None if alive is False else holder
 
 
-def _choose_mailbox(home: RunLocation, holder: LeaseHolder) -> tuple[Mailbox, float]:
+def _choose_mailbox(location: RunLocation, holder: LeaseHolder) -> tuple[Mailbox, float]:
     """The mailbox that this driver reads, and the interval for polling its answer."""
-    near, far = home.open_mailboxes()
+    near, far = location.open_mailboxes()
     # The local spool of a run in a store is on the driver's machine, and may belong to another user.
     if far is None or (is_holder_alive(holder) and near.is_open()):
         return near, _POLL_S
     return far, _POLL_STORE_S
 
 
-def _default_timeout_s(want: UserRequest) -> float:
-    match want:
+def _default_timeout_s(request: UserRequest) -> float:
+    match request:
         case StopRequest(now=now):
             return 30.0 if now else 60.0
         case StacksRequest():
@@ -197,67 +197,63 @@ def _default_timeout_s(want: UserRequest) -> float:
 
 
 def _wait_for_answer(
-    home: RunLocation,
+    location: RunLocation,
     holder: LeaseHolder,
-    box: Mailbox,
+    mailbox: Mailbox,
     id: str,
-    want: UserRequest,
+    request: UserRequest,
     wait_s: float,
     poll_s: float,
-    heard: Callable[[Answer], None] | None,
+    on_accepted: Callable[[Answer], None] | None,
 ) -> Answer:
-    taken: Answer | None = None
-    begun = looked_at = time.monotonic()
+    accepted: Answer | None = None
+    started_at = checked_at = time.monotonic()
     while True:
         # Check the holder before reading: a driver that is gone may have answered before it ended.
-        now, gone = time.monotonic(), False
-        if now - looked_at >= _HOLDER_POLL_S:
-            looked_at = now
-            there = find_holder(home)
-            gone = there is None or there.number != holder.number
-        data = box.read_answer(id)
+        now, is_gone = time.monotonic(), False
+        if now - checked_at >= _HOLDER_POLL_S:
+            checked_at = now
+            current = find_holder(location)
+            is_gone = current is None or current.number != holder.number
+        data = mailbox.read_answer(id)
         answer = decode_answer(data) if data is not None else None
         if answer is not None and answer.state != "taken":
-            if isinstance(want, StopRequest) and answer.ok:
-                _wait_for_release(home, holder)
+            if isinstance(request, StopRequest) and answer.ok:
+                _wait_for_release(location, holder)
             return answer
-        if answer is not None and taken is None:
-            taken = answer
-            if heard is not None:
-                heard(answer)
-        if gone:
-            return Answer(state="gone", text=_driver_gone_text(home, holder, want, taken))
-        if now - begun >= wait_s:
-            return taken or Answer(state="silent", text=_no_answer_text(home, holder, wait_s))
+        if answer is not None and accepted is None:
+            accepted = answer
+            if on_accepted is not None:
+                on_accepted(answer)
+        if is_gone:
+            when = "before it answered" if accepted is None else "before it finished the request"
+            text = f"the driver of {location.name}, process {holder.pid} on {holder.host}, ended {when}"
+            return Answer(state="gone", text=text)
+        if now - started_at >= wait_s:
+            return accepted or Answer(state="silent", text=_no_answer_text(location, holder, wait_s))
         time.sleep(poll_s)
 
 
-def _wait_for_release(home: RunLocation, holder: LeaseHolder) -> None:
+def _wait_for_release(location: RunLocation, holder: LeaseHolder) -> None:
     """Wait briefly for the driver to release the run, so that it can be resumed at once."""
     end = time.monotonic() + _RELEASE_TIMEOUT_S
     while time.monotonic() < end:
-        there = find_holder(home)
-        if there is None or there.number != holder.number:
+        current = find_holder(location)
+        if current is None or current.number != holder.number:
             return
         time.sleep(_POLL_S)
 
 
-def _undriven_text(home: RunLocation) -> str:
+def _undriven_text(location: RunLocation) -> str:
     return (
-        f"nobody drives {home.name}: it has ended, or has lost its driver\n\n"
-        f"hint: `paceline show {home.uri}` tells what has become of it; its script continues it"
+        f"{location.name} has no driver: it has ended, or its driver is lost\n\n"
+        f"hint: `paceline show {location.uri}` shows its state; run its script again to resume it"
     )
 
 
-def _driver_gone_text(home: RunLocation, holder: LeaseHolder, want: UserRequest, taken: Answer | None) -> str:
-    after = "before it had answered" if taken is None else "while it was at it"
-    return f"the driver of {home.name}, process {holder.pid} on {holder.host}, ended {after}"
-
-
-def _no_answer_text(home: RunLocation, holder: LeaseHolder, wait_s: float) -> str:
+def _no_answer_text(location: RunLocation, holder: LeaseHolder, wait_s: float) -> str:
     return (
-        f"the driver of {home.name}, process {holder.pid} on {holder.host}, has not answered within {wait_s:g} s\n\n"
-        "hint: it may be stuck in storage or be stopped itself; the request is withdrawn. "
-        f"Ended by hand (kill {holder.pid} on {holder.host}), the run goes on from its last checkpoint when its script "
-        "is started again"
+        f"the driver of {location.name}, process {holder.pid} on {holder.host}, did not answer within {wait_s:g} s\n\n"
+        "hint: it may be stuck in storage or stopped by a signal; the request is withdrawn. To resume the run from its "
+        f"last checkpoint, kill the driver (kill {holder.pid} on {holder.host}) and run the script again"
     )

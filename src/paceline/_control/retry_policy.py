@@ -41,20 +41,20 @@ def has_lost_capacity(run: Run) -> bool:
     return run.num_places is not None and run.num_places < run.size
 
 
-def decide_retry(run: Run, failures: Sequence[WorkerFailure], place: str) -> Retry | GiveUp:
+def decide_retry(run: Run, failures: Sequence[WorkerFailure], fingerprint: str) -> Retry | GiveUp:
     """Decide whether to start another attempt after these failures, and which budget pays for it.
 
-    `place` is the `failure_fingerprint` of the cause.
+    `fingerprint` is the `failure_fingerprint` of the cause.
     """
     cause = first_failure(failures)
     if not cause.retriable:
         return GiveUp("another attempt would end the same way")
     if cause.kind in _LOSSES and has_lost_capacity(run):
         return Retry(None)
-    if place and place == run.last_failure_fingerprint:
+    if fingerprint and fingerprint == run.last_failure_fingerprint:
         return GiveUp("the same exception at the same place twice: it is deterministic")
     if cause.kind == "engine" and run.num_engine_failures_without_report + 1 >= MAX_ENGINE_FAILURES_WITHOUT_REPORT:
-        return GiveUp(f"{MAX_ENGINE_FAILURES_WITHOUT_REPORT} failures of the engine without a report in between")
+        return GiveUp(f"the engine failed {MAX_ENGINE_FAILURES_WITHOUT_REPORT} times without a report in between")
     budget = _BUDGETS.get(cause.kind, "failures")
     used, limit, name = {
         "failures": (run.num_failures, run.max_failures, "max_failures"),

@@ -45,16 +45,16 @@ class RankProgress(msgspec.Struct, frozen=True):
         part_size = _WIDTH
         while size > part_size * _WIDTH:
             part_size *= _WIDTH
-        full, rest = divmod(size, part_size)
-        parts = (cls.start_at(part_size, seq),) * full + ((cls.start_at(rest, seq),) if rest else ())
+        num_full, rest = divmod(size, part_size)
+        parts = (cls.start_at(part_size, seq),) * num_full + ((cls.start_at(rest, seq),) if rest else ())
         return cls((seq,) * len(parts), seq, parts, part_size)
 
     def __getitem__(self, rank: int) -> int:
-        within = self
-        while within.parts:
-            at, rank = divmod(rank, within.part_size)
-            within = within.parts[at]
-        return within.minimums[rank]
+        node = self
+        while node.parts:
+            at, rank = divmod(rank, node.part_size)
+            node = node.parts[at]
+        return node.minimums[rank]
 
     def advance(self, rank: int, seq: int) -> RankProgress:
         at, rank = divmod(rank, self.part_size)
@@ -62,8 +62,8 @@ class RankProgress(msgspec.Struct, frozen=True):
         if parts:
             part = parts[at].advance(rank, seq)
             parts, number = (*parts[:at], part, *parts[at + 1 :]), part.minimum
-        leasts = (*self.minimums[:at], number, *self.minimums[at + 1 :])
-        return RankProgress(leasts, min(leasts), parts, self.part_size)
+        minimums = (*self.minimums[:at], number, *self.minimums[at + 1 :])
+        return RankProgress(minimums, min(minimums), parts, self.part_size)
 
 
 class AttemptFailures(msgspec.Struct, frozen=True):
@@ -132,7 +132,7 @@ class Preemption(msgspec.Struct, frozen=True):
     """The ranks that received a notice; all ranks if the whole run has to stop."""
     deadline: float
     """On the controller's clock."""
-    whole: bool = True
+    includes_driver: bool = True
     """The driver is preempted too, so the run cannot continue here."""
 
 
@@ -141,13 +141,13 @@ class PreemptionNotices(msgspec.Struct, frozen=True):
 
     ranks: Trie[bool] = Trie()
     deadline: float = math.inf
-    whole: bool = False
+    includes_driver: bool = False
 
-    def with_notice(self, ranks: tuple[int, ...], deadline: float, whole: bool) -> PreemptionNotices:
-        told = self.ranks
+    def with_notice(self, ranks: tuple[int, ...], deadline: float, includes_driver: bool) -> PreemptionNotices:
+        merged = self.ranks
         for rank in ranks:
-            told = told.put(rank, True)
-        return PreemptionNotices(told, min(self.deadline, deadline), self.whole or whole)
+            merged = merged.put(rank, True)
+        return PreemptionNotices(merged, min(self.deadline, deadline), self.includes_driver or includes_driver)
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -194,8 +194,10 @@ class Running(msgspec.Struct, frozen=True):
     @property
     def preemption(self) -> Preemption | None:
         """The notices as one value. Visits every affected rank."""
-        told = self.notices
-        return Preemption(tuple(told.ranks), told.deadline, told.whole) if told is not None else None
+        notices = self.notices
+        if notices is None:
+            return None
+        return Preemption(tuple(notices.ranks), notices.deadline, notices.includes_driver)
 
 
 class Stopping(msgspec.Struct, frozen=True):

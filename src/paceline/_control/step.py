@@ -185,15 +185,15 @@ def step(run: Run, event: Event, now: float = 0.0) -> StepResult:
             return _begin_attempt(_with_checkpoints(run, tuple(c for c in run.checkpoints if c.seq != record.seq)), now)
         case Restoring() | Waiting(), StopRequested():
             return _finish_run(replace(run, stop_requested=True), "interrupted")
-        case Restoring() | Waiting(), PreemptionNoticeReceived(includes_driver=whole):
+        case Restoring() | Waiting(), PreemptionNoticeReceived(includes_driver=includes_driver):
             # The engine's capacity already accounts for the loss of machines that could have hosted workers.
-            return _finish_run(replace(run, preempted=True), "preempted") if whole else (run, [])
+            return _finish_run(replace(run, preempted=True), "preempted") if includes_driver else (run, [])
 
         case Stopping(), StopRequested():
             # The processes are ending anyway, but there must be no further attempt.
             return (run if run.stop_requested else replace(run, stop_requested=True)), []
-        case Stopping(), PreemptionNoticeReceived(includes_driver=whole):
-            return (run if run.preempted or not whole else replace(run, preempted=True)), []
+        case Stopping(), PreemptionNoticeReceived(includes_driver=includes_driver):
+            return (run if run.preempted or not includes_driver else replace(run, preempted=True)), []
 
         case Validating(), StopRequested():
             # Validations stay pending for the next driver of the run.
@@ -284,8 +284,8 @@ def _on_checkpoints_found(run: Run, event: CheckpointsFound) -> Run:
     """Trust storage where it disagrees with a torn or lost journal."""
     known = {record.seq for record in run.checkpoints}
     new = [record for record in event.records if record.seq not in known]
-    gone = known & set(event.missing)
-    if not new and not gone:
+    missing = known & set(event.missing)
+    if not new and not missing:
         return run
     attempt = max((record.attempt for record in new), default=0)
     if attempt > run.attempt:
@@ -293,7 +293,7 @@ def _on_checkpoints_found(run: Run, event: CheckpointsFound) -> Run:
         run = replace(run, phase=Unopened(), attempt=attempt)
     # A directory has one record: a reused name refers to the newer checkpoint.
     names = {record.name for record in new}
-    still = [record for record in run.checkpoints if record.seq not in gone and record.name not in names]
+    still = [record for record in run.checkpoints if record.seq not in missing and record.name not in names]
     return replace(
         _with_checkpoints(run, tuple(sorted((*still, *new), key=lambda record: record.seq))),
         committing=(),  # Whatever is missing by now was refused, or its name has been reused.
@@ -409,8 +409,8 @@ def _on_checkpoint_staged(run: Run, event: CheckpointStaged) -> StepResult:
 def _on_staging_failed(run: Run, event: StagingFailed) -> StepResult:
     """Give up a checkpoint that can never be complete, for all ranks, including those that have not reached it yet."""
     live = _running_phase(run)
-    known = any(pending.seq == event.seq for pending in live.pending)
-    if not known:
+    is_pending = any(pending.seq == event.seq for pending in live.pending)
+    if not is_pending:
         return run, []  # Already given up because of another rank.
     live = replace(
         live,
@@ -458,11 +458,11 @@ def _on_checkpoint_committed(run: Run, event: Committed, now: float) -> StepResu
     replaced = tuple(c for c in run.checkpoints if c.name == record.name)
     checkpoints = tuple(c for c in run.checkpoints if c.name != record.name) + (record,)
     since = next((since for seq, since in run.saves if seq == record.seq), None)
-    run, gone = _apply_retention(_end_commit(run, record.seq), checkpoints)
+    run, deleted = _apply_retention(_end_commit(run, record.seq), checkpoints)
     run = replace(run, last_save_s=now - since if since is not None else run.last_save_s)
-    removed = tuple(c.seq for c in (*replaced, *gone))
+    removed = tuple(c.seq for c in (*replaced, *deleted))
     commands: list[Command] = [AnnounceCommit(record.attempt, record, removed)]
-    commands += [DeleteCheckpoint(c) for c in gone]
+    commands += [DeleteCheckpoint(c) for c in deleted]
     run, validations = _start_next_validation(run)
     run, more = _grow_after_commit(run) if isinstance(run.phase, Running) else _finish_or_retry(run, now)
     return run, commands + validations + more
@@ -479,9 +479,9 @@ def _grow_after_commit(run: Run) -> StepResult:
 def _apply_retention(run: Run, checkpoints: tuple[CheckpointRecord, ...]) -> tuple[Run, tuple[CheckpointRecord, ...]]:
     """Return the run with the checkpoints that are kept, and the ones to delete."""
     rules = run.retention
-    keep = select_kept(checkpoints, rules.num_to_keep, rules.score_attribute, rules.score_order, run.pinned)
-    stays = {record.seq for record in keep}
-    return _with_checkpoints(run, keep), tuple(c for c in checkpoints if c.seq not in stays)
+    kept = select_kept(checkpoints, rules.num_to_keep, rules.score_attribute, rules.score_order, run.pinned)
+    kept_seqs = {record.seq for record in kept}
+    return _with_checkpoints(run, kept), tuple(c for c in checkpoints if c.seq not in kept_seqs)
 
 
 def _with_checkpoints(run: Run, checkpoints: tuple[CheckpointRecord, ...]) -> Run:
@@ -498,10 +498,10 @@ def _on_pins_set(run: Run, event: PinsSet) -> StepResult:
     if isinstance(run.phase, Finished):
         return run, []  # Nothing is deleted after the end.
     run = replace(run, pinned=_existing_seqs(event.seqs, run.checkpoints))
-    run, gone = _apply_retention_unless_restoring(run, run.checkpoints)
-    commands: list[Command] = [DeleteCheckpoint(record) for record in gone]
-    if gone and isinstance(run.phase, Running | Stopping):
-        commands.insert(0, AnnounceRemoval(run.attempt, tuple(record.seq for record in gone)))
+    run, deleted = _apply_retention_unless_restoring(run, run.checkpoints)
+    commands: list[Command] = [DeleteCheckpoint(record) for record in deleted]
+    if deleted and isinstance(run.phase, Running | Stopping):
+        commands.insert(0, AnnounceRemoval(run.attempt, tuple(record.seq for record in deleted)))
     return run, commands
 
 
@@ -521,12 +521,12 @@ def _on_validation_ended(run: Run, event: ValidationEnded) -> StepResult:
     record = next((c for c in run.pending_validations if (c.seq, c.attempt) == (event.seq, event.attempt)), None)
     if record is not None:  # Otherwise it was found broken meanwhile, or its name was reused.
         validated = replace(record, status=event.status, metrics=_merge_metrics(record.metrics, event.metrics))
-        run, gone = _apply_retention_unless_restoring(
+        run, deleted = _apply_retention_unless_restoring(
             run, tuple(validated if c is record else c for c in run.checkpoints)
         )
         if isinstance(run.phase, Running | Stopping):
-            commands.append(AnnounceValidation(run.attempt, validated, tuple(c.seq for c in gone)))
-        commands += [DeleteCheckpoint(c) for c in gone]
+            commands.append(AnnounceValidation(run.attempt, validated, tuple(c.seq for c in deleted)))
+        commands += [DeleteCheckpoint(c) for c in deleted]
     run, more = _start_next_validation(run)
     if isinstance(run.phase, Validating) and run.validating is None:
         run, _ = _finish_run(run, "complete")
@@ -543,8 +543,8 @@ def _apply_retention_unless_restoring(
     return _apply_retention(run, checkpoints)
 
 
-def _merge_metrics(reported: msgspec.Raw, found: msgspec.Raw) -> msgspec.Raw:
-    both = _decode_by_name(reported) | _decode_by_name(found)
+def _merge_metrics(reported: msgspec.Raw, validated: msgspec.Raw) -> msgspec.Raw:
+    both = _decode_by_name(reported) | _decode_by_name(validated)
     return msgspec.Raw(msgspec.json.encode(both))
 
 
@@ -620,23 +620,23 @@ def _on_stop_requested(run: Run) -> StepResult:
 
 def _on_preemption_notice(run: Run, live: Running, event: PreemptionNoticeReceived, now: float) -> StepResult:
     """Stop all ranks at one report, as for a requested stop, but with a deadline."""
-    told = (live.notices or PreemptionNotices()).with_notice(event.ranks, now + event.grace_s, event.includes_driver)
+    notices = (live.notices or PreemptionNotices()).with_notice(event.ranks, now + event.grace_s, event.includes_driver)
     first = live.held_counts is None
     live = replace(
         live,
-        notices=told,
+        notices=notices,
         held_counts=Trie() if first else live.held_counts,
-        stop_deadline=min(told.deadline, live.stop_deadline if live.stop_deadline is not None else math.inf),
+        stop_deadline=min(notices.deadline, live.stop_deadline if live.stop_deadline is not None else math.inf),
     )
     run = replace(run, phase=live, preempted=run.preempted or event.includes_driver)
     return run, [HoldWorkers(run.attempt)] if first else []
 
 
 def _on_worker_held(run: Run, live: Running, event: WorkerHeld, now: float) -> StepResult:
-    held: Trie[int] = live.held_counts or Trie()
-    if event.rank in held:
+    held_counts: Trie[int] = live.held_counts or Trie()
+    if event.rank in held_counts:
         return run, []  # Duplicate.
-    live = replace(live, held_counts=held.put(event.rank, event.seq), asks=live.asks or event.asks)
+    live = replace(live, held_counts=held_counts.put(event.rank, event.seq), asks=live.asks or event.asks)
     return _agree_on_stop(run, live, now)
 
 
@@ -649,11 +649,12 @@ def _agree_on_stop(run: Run, live: Running, now: float) -> StepResult:
     """
     if not live.held_counts or live.stop_at is not None or len(live.held_counts) + live.num_returned < run.size:
         return replace(run, phase=live), []
-    told = live.preemption
-    stop_at = max(live.held_counts.values()) + (2 if told is not None and live.asks else 1)
-    save = told is None or run.last_save_s is None or now + SAVE_TIME_FACTOR * run.last_save_s < told.deadline
+    preemption = live.preemption
+    stop_at = max(live.held_counts.values()) + (2 if preemption is not None and live.asks else 1)
+    save_s = SAVE_TIME_FACTOR * (run.last_save_s or 0.0)
+    save = preemption is None or run.last_save_s is None or now + save_s < preemption.deadline
     run = replace(run, phase=replace(live, stop_at=stop_at))
-    return run, [StopWorkersAt(run.attempt, stop_at, save, told if live.asks else None)]
+    return run, [StopWorkersAt(run.attempt, stop_at, save, preemption if live.asks else None)]
 
 
 def _stop_attempt(
@@ -667,25 +668,25 @@ def _finish_or_retry(run: Run, now: float) -> StepResult:
     phase = run.phase
     if not isinstance(phase, Stopping) or not phase.stopped or run.committing:
         return run, []
-    goes_on = not run.stop_requested and not run.preempted
+    may_continue = not run.stop_requested and not run.preempted
     ending = "preempted" if _is_lost_to_preemption(run, phase) else phase.ending
     match ending:
-        case "resized" if goes_on:
+        case "resized" if may_continue:
             return _begin_next_attempt(run, None, now)
         case "resized":
             return _finish_run(run, "preempted" if run.preempted else "interrupted")
-        case "preempted" if goes_on and has_lost_capacity(run):
+        case "preempted" if may_continue and has_lost_capacity(run):
             return _begin_next_attempt(run, None, now)
-        case "preempted" if goes_on and not 0 <= run.max_preemption_failures <= run.num_preemptions:
+        case "preempted" if may_continue and not 0 <= run.max_preemption_failures <= run.num_preemptions:
             return _begin_next_attempt(run, "preemptions", now)
-        case "failed" if goes_on:
+        case "failed" if may_continue:
             cause = first_failure(phase.failures)
-            place = failure_fingerprint(cause, phase.running.progress[cause.rank])
-            decision = decide_retry(run, phase.failures, place)
+            fingerprint = failure_fingerprint(cause, phase.running.progress[cause.rank])
+            decision = decide_retry(run, phase.failures, fingerprint)
             if isinstance(decision, Retry):
-                return _begin_next_attempt(replace(run, last_failure_fingerprint=place), decision.charged, now)
+                return _begin_next_attempt(replace(run, last_failure_fingerprint=fingerprint), decision.charged, now)
             return _finish_run(run, "failed", phase.failures, decision.reason)
-        case "complete" if goes_on and run.validating is not None:
+        case "complete" if may_continue and run.validating is not None:
             return replace(run, phase=Validating()), []
     return _finish_run(run, ending, phase.failures)
 
@@ -694,10 +695,10 @@ def _is_lost_to_preemption(run: Run, phase: Stopping) -> bool:
     """Whether an announced preemption killed a worker before it reached the agreed report."""
     if phase.ending != "failed":
         return False
-    told = phase.running.notices
+    notices = phase.running.notices
     cause = first_failure(phase.failures)
     return cause.kind in ("killed", "preempted", "exited") and (
-        run.preempted or (told is not None and cause.rank in told.ranks)
+        run.preempted or (notices is not None and cause.rank in notices.ranks)
     )
 
 

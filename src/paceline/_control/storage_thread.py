@@ -1,16 +1,29 @@
-"""One thread for storage work that may block: commits, verifications and deletions, in order of submission.
+"""Storage work that may block: one thread for it, and the stacks and profiles that people request as files.
 
-Each piece of work returns an event, which the controller handles together with the engine's events.
+Commits, verifications, deletions and files are done in order of submission. Each piece of work returns an event, which
+the controller handles together with the engine's events.
 """
+
+from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
 from queue import SimpleQueue
 
 from paceline._control.events import Event
+from paceline._control.flame_graph import render_flame_page
+from paceline._control.requests import DiagnosticFile
+from paceline._core.system import make_private_dirs, open_private
+from paceline._engine.messages import ProfileRecorded
+from paceline._storage.run_store import RunStore
 
 Work = Callable[[], Event | None]
+
+KINDS = {"folded.txt": "stacks-folded", "flame.html": "flame", "trace.json.gz": "trace"}
+"""Files from a worker that are kept, and their kind; the flame graph is rendered here."""
 
 
 class StorageThread:
@@ -28,10 +41,10 @@ class StorageThread:
         """Return the events since the last call; raise the error of work that failed."""
         events = []
         while self._results:
-            done = self._results.popleft()
-            if isinstance(done, BaseException):
-                raise done
-            events.append(done)
+            result = self._results.popleft()
+            if isinstance(result, BaseException):
+                raise result
+            events.append(result)
         return events
 
     def close(self) -> None:
@@ -43,8 +56,49 @@ class StorageThread:
         while (work := self._queue.get()) is not None:
             try:
                 event: Event | BaseException | None = work()
-            except BaseException as error:  # noqa: BLE001  raised again by `taken`, on the controller's thread
+            except BaseException as error:  # noqa: BLE001
                 event = error
             if event is not None:
                 self._results.append(event)
                 self._wake()
+
+
+def write_stacks_file(store: RunStore, path: Path, text: str, at: float) -> DiagnosticFile | str:
+    """Append to the stacks file of an attempt. If that fails, return the reason."""
+    header = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC: requested by a user\n\n"
+    try:
+        make_private_dirs(path.parent)
+        with open(path, "a", opener=open_private) as file:
+            file.write(f"{header}{text}\n")
+        store.upload_file(path)
+    except OSError as error:
+        return f"cannot write the stacks to {path}: {error}"
+    return _describe_file(store, "stacks", path, -1, at, 0.0)
+
+
+def write_profile_files(
+    store: RunStore, profile: ProfileRecorded, *, at: float, number: int, seconds: float
+) -> list[DiagnosticFile]:
+    """Write the files from one rank to the run's directory and upload them."""
+    directory = store.layout.profiles
+    make_private_dirs(directory)
+    stem = f"{datetime.fromtimestamp(at, UTC):%Y%m%d-%H%M%S}-{number}-rank_{profile.rank}"
+    contents = {name: data for name, data in profile.files if name in KINDS}
+    if (folded := contents.get("folded.txt")) is not None:
+        title = f"{store.layout.root.name}, rank {profile.rank}"
+        contents["flame.html"] = render_flame_page(folded.decode(errors="replace"), title).encode()
+    files = []
+    for name, data in contents.items():
+        path = directory / f"{stem}.{name}"
+        part = path.with_name(f".{path.name}.part")
+        with open(part, "wb", opener=open_private) as file:
+            file.write(data)
+        part.rename(path)
+        store.upload_file(path)
+        files.append(_describe_file(store, KINDS[name], path, profile.rank, at, seconds))
+    return files
+
+
+def _describe_file(store: RunStore, kind: str, path: Path, rank: int, at: float, seconds: float) -> DiagnosticFile:
+    below = path.relative_to(store.layout.root).as_posix()
+    return DiagnosticFile(kind=kind, path=below, rank=rank, at=at, seconds=seconds, num_bytes=path.stat().st_size)

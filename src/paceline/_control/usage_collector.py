@@ -34,14 +34,14 @@ class UsageCollector:
         self._stages = stages
         self._began_at = 0.0
         self._asked_at = float("-inf")
-        self._uses: dict[int, RankUsage] = {}
-        self._heard_at = 0.0
+        self._usages: dict[int, RankUsage] = {}
+        self._first_answer_at = 0.0
         """When the first of these answers arrived."""
 
     def start_attempt(self, now: float) -> None:
         """Workers are starting; do not poll them at once."""
         self._began_at = self._asked_at = now
-        self._uses = {}
+        self._usages = {}
 
     def should_poll(self, run: Run, now: float) -> bool:
         """Whether to poll the ranks now. If True, the poll counts as done."""
@@ -50,21 +50,21 @@ class UsageCollector:
         self._asked_at = now
         return True
 
-    def add_usage(self, said: UsageReported, run: Run, now: float) -> None:
-        if said.attempt == run.attempt:
-            if not self._uses:
-                self._heard_at = now
-            self._uses[said.usage.rank] = said.usage
+    def add_usage(self, report: UsageReported, run: Run, now: float) -> None:
+        if report.attempt == run.attempt:
+            if not self._usages:
+                self._first_answer_at = now
+            self._usages[report.usage.rank] = report.usage
 
     def should_record(self, run: Run, now: float) -> bool:
         """Whether to record the answers now: all ranks have answered, or the timeout has passed."""
-        return len(self._uses) >= run.size or (bool(self._uses) and now - self._heard_at >= PATIENCE_S)
+        return len(self._usages) >= run.size or (bool(self._usages) and now - self._first_answer_at >= PATIENCE_S)
 
     def take_measurement(self, run: Run, wall: float) -> UsageMeasured | None:
         """The answers since the last call; None if there are none."""
-        if not self._uses:
+        if not self._usages:
             return None
-        ranks = tuple(self._uses[rank] for rank in sorted(self._uses))
-        self._uses = {}
+        ranks = tuple(self._usages[rank] for rank in sorted(self._usages))
+        self._usages = {}
         stages, wait = self._stages() if self._stages is not None else ((), False)
         return UsageMeasured(run.attempt, wall, ranks, stages, wait)

@@ -11,16 +11,10 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from paceline._control import events
 from paceline._control.commands import StartValidation
-from paceline._control.events import (
-    CheckpointRecord,
-    ValidationEnded,
-    WorkerFailed,
-    WorkerFailure,
-    WorkerReady,
-    WorkerReturned,
-)
-from paceline._core.clock import Clock
+from paceline._control.events import CheckpointRecord, ValidationEnded
+from paceline._core.system import Clock
 from paceline._engine.base import Engine, WorkerGroupSpec
 from paceline._engine.messages import CheckpointStatus, WorkersStopped
 
@@ -40,7 +34,7 @@ class ValidationSetup:
     timeout_s: Callable[[CheckpointRecord], float | None]
     max_retries: int
     """How often a failed validation is retried; -1: no limit."""
-    is_retried: Callable[[WorkerFailed], bool]
+    is_retried: Callable[[events.WorkerFailed], bool]
     """Whether this kind of failure is retried."""
 
 
@@ -58,8 +52,8 @@ class _ActiveValidation:
 
 
 class ValidationRunner:
-    def __init__(self, validator: ValidationSetup, clock: Clock) -> None:
-        self._validator = validator
+    def __init__(self, setup: ValidationSetup, clock: Clock) -> None:
+        self._setup = setup
         self._clock = clock
         self._engine: Engine | None = None
         self._number = 0
@@ -68,7 +62,7 @@ class ValidationRunner:
 
     def start(self, command: StartValidation) -> None:
         assert self._active is None, "one validation at a time"
-        timeout_s = self._validator.timeout_s(command.record)
+        timeout_s = self._setup.timeout_s(command.record)
         due = None if timeout_s is None else self._clock.now() + START_TIMEOUT_S + timeout_s
         self._active = _ActiveValidation(command.record, timeout_s, due)
         self._launch(self._active)
@@ -77,80 +71,78 @@ class ValidationRunner:
         """Return the validations that ended since the last call."""
         if self._active is not None:
             self._poll(self._active)
-        told, self._ended = self._ended, []
-        return told
+        ended, self._ended = self._ended, []
+        return ended
 
     def close(self) -> None:
         """Kill a running validation without an event: it stays pending."""
         if self._engine is not None:
             self._engine.close()
 
-    def _launch(self, underway: _ActiveValidation) -> None:
+    def _launch(self, active: _ActiveValidation) -> None:
         if self._engine is None:
-            self._engine = self._validator.engine()
+            self._engine = self._setup.engine()
         self._number += 1
-        underway.outcome, underway.should_retry, underway.exit_deadline = None, False, None
+        active.outcome, active.should_retry, active.exit_deadline = None, False, None
         try:
-            self._engine.start(self._validator.group(underway.record, self._number))
+            self._engine.start(self._setup.group(active.record, self._number))
         except OSError as problem:
             # A validation must not fail the training.
             self._active = None
-            self._ended.append(
-                _make_ended(underway.record, "VALIDATION_FAILED", problem=f"it could not start: {problem}")
-            )
+            self._ended.append(_make_ended(active.record, "VALIDATION_FAILED", problem=f"cannot start: {problem}"))
 
-    def _poll(self, underway: _ActiveValidation) -> None:
+    def _poll(self, active: _ActiveValidation) -> None:
         assert self._engine is not None
-        gone = False
+        has_exited = False
         for message in self._engine.wait(0.0):
             match message:
-                case WorkerReady() if underway.timeout_s is not None and not underway.is_ready:
-                    underway.is_ready, underway.deadline = True, self._clock.now() + underway.timeout_s
-                case WorkerReturned() if underway.outcome is None:
+                case events.WorkerReady() if active.timeout_s is not None and not active.is_ready:
+                    active.is_ready, active.deadline = True, self._clock.now() + active.timeout_s
+                case events.WorkerReturned() if active.outcome is None:
                     self._set_outcome(
-                        underway, replace(_make_ended(underway.record, "VALIDATED"), metrics=message.value), kill=False
+                        active, replace(_make_ended(active.record, "VALIDATED"), metrics=message.value), kill=False
                     )
-                case WorkerFailed(failure=failure) if underway.outcome is None:
-                    underway.should_retry = self._should_retry(underway, message)
+                case events.WorkerFailed(failure=failure) if active.outcome is None:
+                    active.should_retry = self._should_retry(active, message)
                     problem = _format_failure(failure)
                     self._set_outcome(
-                        underway, _make_ended(underway.record, "VALIDATION_FAILED", problem=problem), kill=True
+                        active, _make_ended(active.record, "VALIDATION_FAILED", problem=problem), kill=True
                     )
                 case WorkersStopped():
-                    gone = True
+                    has_exited = True
         now = self._clock.now()
-        if underway.outcome is None and underway.deadline is not None and now >= underway.deadline:
-            problem = f"it took longer than {underway.timeout_s:g} s and was ended"
-            self._set_outcome(underway, _make_ended(underway.record, "VALIDATION_TIMEOUT", problem=problem), kill=True)
-        elif underway.exit_deadline is not None and now >= underway.exit_deadline:
-            underway.exit_deadline = None
+        if active.outcome is None and active.deadline is not None and now >= active.deadline:
+            problem = f"stopped after its timeout of {active.timeout_s:g} s"
+            self._set_outcome(active, _make_ended(active.record, "VALIDATION_TIMEOUT", problem=problem), kill=True)
+        elif active.exit_deadline is not None and now >= active.exit_deadline:
+            active.exit_deadline = None
             self._engine.stop(kill=True)
-        if gone and underway.outcome is not None:
-            self._on_process_exit(underway, underway.outcome, now)
+        if has_exited and active.outcome is not None:
+            self._on_process_exit(active, active.outcome, now)
 
-    def _set_outcome(self, underway: _ActiveValidation, end: ValidationEnded, *, kill: bool) -> None:
+    def _set_outcome(self, active: _ActiveValidation, end: ValidationEnded, *, kill: bool) -> None:
         assert self._engine is not None
-        underway.outcome = end
-        underway.exit_deadline = self._clock.now() + EXIT_TIMEOUT_S
+        active.outcome = end
+        active.exit_deadline = self._clock.now() + EXIT_TIMEOUT_S
         self._engine.stop(kill=kill)
 
-    def _on_process_exit(self, underway: _ActiveValidation, end: ValidationEnded, now: float) -> None:
-        if underway.should_retry and (underway.deadline is None or now < underway.deadline):
-            underway.num_tries += 1
-            self._launch(underway)
+    def _on_process_exit(self, active: _ActiveValidation, end: ValidationEnded, now: float) -> None:
+        if active.should_retry and (active.deadline is None or now < active.deadline):
+            active.num_tries += 1
+            self._launch(active)
             return
         self._active = None
         self._ended.append(end)
 
-    def _should_retry(self, underway: _ActiveValidation, failed: WorkerFailed) -> bool:
-        limit = self._validator.max_retries
-        return (limit < 0 or underway.num_tries <= limit) and self._validator.is_retried(failed)
+    def _should_retry(self, active: _ActiveValidation, failed: events.WorkerFailed) -> bool:
+        limit = self._setup.max_retries
+        return (limit < 0 or active.num_tries <= limit) and self._setup.is_retried(failed)
 
 
 def _make_ended(record: CheckpointRecord, status: CheckpointStatus, problem: str = "") -> ValidationEnded:
     return ValidationEnded(record.attempt, record.seq, record.name, status, problem=problem)
 
 
-def _format_failure(failure: WorkerFailure) -> str:
+def _format_failure(failure: events.WorkerFailure) -> str:
     at = f", at {failure.frames[-1]}" if failure.frames else ""
     return f"{failure.message}{at}"

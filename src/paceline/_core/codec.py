@@ -29,7 +29,7 @@ class FrameReader:
         while len(buffer) - start >= 4:
             end = start + 4 + int.from_bytes(buffer[start : start + 4], "big")
             if end - start > MAX_FRAME:
-                raise ValueError(f"a frame of {end - start} bytes is over the limit of {MAX_FRAME}")
+                raise ValueError(f"a frame must have at most {MAX_FRAME} bytes, got {end - start}")
             if len(buffer) < end:
                 break
             payloads.append(bytes(buffer[start + 4 : end]))

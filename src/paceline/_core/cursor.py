@@ -1,6 +1,6 @@
 """The position in a dataset, and how to merge the positions of several workers.
 
-A position is a few integers, saved in a checkpoint's record. `paceline.data.sharding` maps them to rows.
+A position is a few integers, saved in a checkpoint's record. `paceline.data.order.sharding` maps them to rows.
 """
 
 from __future__ import annotations
@@ -72,29 +72,29 @@ def merge_cursors(cursors: Sequence[Cursor]) -> Cursor:
     Workers in step share one position. Otherwise the position is that of the slowest worker, and the cursor notes what
     the others have consumed beyond it.
     """
-    last = min(cursors, key=lambda cursor: (cursor.epoch, cursor.row))
+    slowest = min(cursors, key=lambda cursor: (cursor.epoch, cursor.row))
     # A worker that is in the next epoch has finished this one.
     this = {
-        rank: cursor.row if cursor.epoch == last.epoch else max(cursor.total or 0, last.row)
+        rank: cursor.row if cursor.epoch == slowest.epoch else max(cursor.total or 0, slowest.row)
         for rank, cursor in enumerate(cursors)
     }
     following = {
-        rank: cursor.row if cursor.epoch == last.epoch + 1 else cursor.total or 0
+        rank: cursor.row if cursor.epoch == slowest.epoch + 1 else cursor.total or 0
         for rank, cursor in enumerate(cursors)
-        if cursor.epoch > last.epoch
+        if cursor.epoch > slowest.epoch
     }
-    how = max(cursors, key=lambda cursor: (cursor.epoch, cursor.row))
-    if how.world == 1:
+    latest = max(cursors, key=lambda cursor: (cursor.epoch, cursor.row))
+    if latest.world == 1:
         return cursors[0]  # Each worker reads all the rows, independently of the others.
-    if not how.chunk:
-        return last
+    if not latest.chunk:
+        return slowest
     # A worker that has not begun knows neither the total nor the order that the others began with.
-    known = [cursor for cursor in cursors if cursor.epoch == last.epoch and cursor.total is not None]
-    total = known[0].total if known else None
-    order = last if last.row else last.ahead or how
-    ahead = _build_ahead(last.row, this, order, how, total, last.ahead)
-    later = _build_ahead(0, following, last.later or how, how, how.total, last.later)
-    return replace_cursor(last, ahead=ahead, later=later)
+    begun = [cursor for cursor in cursors if cursor.epoch == slowest.epoch and cursor.total is not None]
+    total = begun[0].total if begun else None
+    order = slowest if slowest.row else slowest.ahead or latest
+    ahead = _build_ahead(slowest.row, this, order, latest, total, slowest.ahead)
+    later = _build_ahead(0, following, slowest.later or latest, latest, latest.total, slowest.later)
+    return replace_cursor(slowest, ahead=ahead, later=later)
 
 
 def merge_rank_cursors(ranks: Iterable[tuple[int, Cursors]]) -> Cursors:
@@ -103,7 +103,7 @@ def merge_rank_cursors(ranks: Iterable[tuple[int, Cursors]]) -> Cursors:
     for _, cursors in sorted(ranks, key=lambda entry: entry[0]):
         for name, cursor in cursors:
             by_name.setdefault(name, []).append(cursor)
-    return tuple((name, merge_cursors(found)) for name, found in sorted(by_name.items()))
+    return tuple((name, merge_cursors(group)) for name, group in sorted(by_name.items()))
 
 
 def next_epoch(cursor: Cursor, total: int | None) -> Cursor:
@@ -128,19 +128,19 @@ def _build_ahead(
     row: int,
     rows: dict[int, int],
     order: Cursor | ConsumedAhead,
-    how: Cursor,
+    latest: Cursor,
     total: int | None,
     before: ConsumedAhead | None,
 ) -> ConsumedAhead | None:
-    """`rows` is how far each worker is; `order` and `how` give the epoch's order and its split into batches."""
-    places = sorted({reached for reached in rows.values() if reached > row})
+    """`rows` is how far each worker is; `order` and `latest` give the epoch's order and its split into batches."""
+    marks = sorted({reached for reached in rows.values() if reached > row})
     # With more leads than that, round a worker's position down: it gets some rows again.
-    places = places[:: -(-len(places) // MAX_LEADS) or 1]
-    leads = dict.fromkeys(places, 0)
+    marks = marks[:: -(-len(marks) // MAX_LEADS) or 1]
+    leads = dict.fromkeys(marks, 0)
     for rank, reached in rows.items():
         if reached > row:
-            leads[max(place for place in places if place <= reached)] |= 1 << rank
+            leads[max(mark for mark in marks if mark <= reached)] |= 1 << rank
     if not leads:
         return before
-    shown = tuple((place, f"{ranks:x}") for place, ranks in leads.items())
-    return ConsumedAhead(row, shown, how.chunk, how.world, total, order.window, order.seed, before)
+    hex_leads = tuple((mark, f"{ranks:x}") for mark, ranks in leads.items())
+    return ConsumedAhead(row, hex_leads, latest.chunk, latest.world, total, order.window, order.seed, before)

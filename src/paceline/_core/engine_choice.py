@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline._core import settings, system
+from paceline._core.arguments import check_choice, check_instance
 
 ENGINES = ("local", "ray")
 
@@ -24,45 +25,29 @@ class EngineChoice:
     """Of the cluster; None: the one in use, that of `RAY_ADDRESS`, or a new one."""
 
 
-_RAY_OPTIONS = {
-    "num_cpus",
-    "num_gpus",
-    "resources",
-    "labels",
-    "object_store_memory",
-    "local_mode",
-    "ignore_reinit_error",
-    "include_dashboard",
-    "dashboard_host",
-    "dashboard_port",
-    "job_config",
-    "configure_logging",
-    "logging_level",
-    "logging_config",
-    "logging_format",
-    "log_to_driver",
-    "namespace",
-    "runtime_env",
-    "enable_resource_isolation",
-}
+_RAY_OPTIONS = """
+    num_cpus num_gpus resources labels object_store_memory local_mode ignore_reinit_error include_dashboard
+    dashboard_host dashboard_port job_config configure_logging logging_level logging_config logging_format
+    log_to_driver namespace runtime_env enable_resource_isolation
+"""
 
 _NO_CHOICE = EngineChoice(engine="")
 _init = _NO_CHOICE
 
 
 def check_engine(argument: str, engine: Any) -> None:
-    if engine is not None and engine not in ENGINES:
-        raise ValueError(f"{argument}={engine!r} is not one of {', '.join(map(repr, ENGINES))}")
+    check_choice(argument, engine, (*ENGINES, None))
 
 
 def remember_init(engine: str | None, address: str | None, connect: Callable[[str | None], object]) -> None:
     """Store the arguments of `paceline.init`, unless connecting fails. `connect` is called with a cluster's address."""
     global _init
     check_engine("engine", engine)
-    if address is not None and not isinstance(address, str):
-        raise ValueError(f"address={address!r} is not the address of a cluster, such as '10.0.0.1:6379' or 'auto'")
+    check_instance(
+        "address", address, str, "the address of a cluster, such as '10.0.0.1:6379' or 'auto',", optional=True
+    )
     if address is not None and engine == "local":
-        raise ValueError(f"address={address!r} names a cluster, and engine='local' is this machine alone")
+        raise ValueError(f"address must be None with engine='local', got {address!r}")
     if engine is None and address is not None:
         engine = "ray"
     before, _init = _init, EngineChoice(engine or "", "paceline.init() says so", address)
@@ -76,13 +61,15 @@ def remember_init(engine: str | None, address: str | None, connect: Callable[[st
 
 def check_options(engine: Any, address: Any, options: Mapping[str, Any]) -> None:
     """Refuse options that `ray.init` does not have either, and those that only Ray itself can take."""
-    unknown = [name for name in options if name not in _RAY_OPTIONS]
+    unknown = [name for name in options if name not in _RAY_OPTIONS.split()]
     if unknown:
-        raise TypeError(f"init() has no argument {unknown[0]!r}: it takes engine, address, and those of ray.init()")
+        raise TypeError(
+            f"init() got an unknown argument {unknown[0]!r}; it takes engine, address and those of ray.init()"
+        )
     if options and (engine == "ray" or address is not None):
         raise ValueError(
-            f"{next(iter(options))}=... is for Ray itself\n\n"
-            "hint: call ray.init(...) with it first; a Ray that is initialised is used as it is"
+            f"{next(iter(options))} is an option of Ray itself\n\n"
+            "hint: call ray.init(...) with it first; Paceline uses a Ray that is already initialised"
         )
 
 
@@ -96,22 +83,22 @@ def forget_init() -> None:
     _init = _NO_CHOICE
 
 
-def choose_engine(asked: str | None = None) -> EngineChoice:
-    """`asked` is the value of `RunConfig(engine=...)`."""
-    known = settings.load()
+def choose_engine(engine: str | None = None) -> EngineChoice:
+    """`engine` is the value of `RunConfig(engine=...)`."""
+    environment = settings.load()
     address = _init.address
-    if asked is not None:
-        return EngineChoice(asked, f"RunConfig(engine={asked!r}) says so", address)
+    if engine is not None:
+        return EngineChoice(engine, f"RunConfig(engine={engine!r}) says so", address)
     if _init.engine:
         return _init
-    if known.engine is not None:
-        return EngineChoice(known.engine, f"PACELINE_ENGINE={known.engine}", address)
+    if environment.engine is not None:
+        return EngineChoice(environment.engine, f"PACELINE_ENGINE={environment.engine}", address)
     if system.in_worker:
         return EngineChoice(reason="this is a worker")
     if is_ray_in_use():
         return EngineChoice("ray", "Ray is initialised in this process")
-    if known.ray_address is not None:
-        return EngineChoice("ray", f"RAY_ADDRESS={known.ray_address}", known.ray_address)
+    if environment.ray_address is not None:
+        return EngineChoice("ray", f"RAY_ADDRESS={environment.ray_address}", environment.ray_address)
     return EngineChoice()
 
 

@@ -1,10 +1,14 @@
-"""Finds the frames of an exception that are the user's own code."""
+"""Finds the user's own code on a stack: the frames of an exception, and the line of a call."""
 
+import gc
 import inspect
 import os
+import sys
 import traceback
+from itertools import accumulate, chain, islice, repeat
+from operator import itemgetter
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, FrameType, TracebackType
 
 from paceline._core.plain_values import to_printable
 
@@ -28,12 +32,12 @@ def display_path(filename: str) -> str:
     return to_printable(filename if path.startswith("..") else path)
 
 
-def trim_to_user_code(traced: TracebackType | None) -> TracebackType | None:
+def trim_to_user_code(full: TracebackType | None) -> TracebackType | None:
     """Return the traceback from the first frame that is not ours: how we called the user's function is irrelevant."""
-    found = traced
-    while found is not None and found.tb_frame.f_code.co_filename.startswith(_PACKAGE):
-        found = found.tb_next
-    return found if found is not None else traced
+    first = full
+    while first is not None and first.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        first = first.tb_next
+    return first if first is not None else full
 
 
 def display_name(name: str) -> str:
@@ -46,5 +50,39 @@ def display_name(name: str) -> str:
 def user_frames(error: BaseException) -> tuple[str, ...]:
     """The frames of an exception in the user's own files, as `train.py:41 in train_fn`, innermost last."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not is_library_file(frame.filename)]
-    return tuple(f"{display_path(frame.filename)}:{frame.lineno} in {frame.name}" for frame in own or frames[-1:])
+    user_code = [frame for frame in frames if not is_library_file(frame.filename)]
+    return tuple(f"{display_path(frame.filename)}:{frame.lineno} in {frame.name}" for frame in user_code or frames[-1:])
+
+
+_display_paths: dict[CodeType, str] = {}
+
+
+def call_site() -> str:
+    """The current line of the user's code: the innermost frame that is not ours, as `train.py:41`."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+        frame = frame.f_back
+    path = _display_paths.get(frame.f_code)
+    if path is None:
+        path = _display_paths[frame.f_code] = display_path(frame.f_code.co_filename)
+    return f"{path}:{frame.f_lineno}"
+
+
+def capture_stack(ident: int, max_frames: int = 200) -> list[FrameType]:
+    """The frames of a thread, innermost first; empty if the thread has ended.
+
+    All in one call of C code that keeps the GIL, and without garbage collection, whose finalizers could release it. If
+    the thread ran meanwhile, `f_back` would read memory that something else uses by now (Python 3.11): often a crash.
+    """
+    frames: list[FrameType] = []
+    innermost = map(itemgetter(ident), islice(iter(sys._current_frames, None), 1))
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        frames.extend(accumulate(chain(innermost, repeat("f_back", max_frames - 1)), getattr))
+    except (AttributeError, KeyError):  # The outermost frame's `f_back` is None, which has none; or no such thread.
+        pass
+    finally:
+        if collects:
+            gc.enable()
+    return [frame for frame in frames if frame is not None]

@@ -19,18 +19,18 @@ def find_selector_problem(selector: Mapping[str, str]) -> str | None:
     """Return what is wrong with a selector, or None."""
     for label, value in selector.items():
         if not isinstance(label, str) or not _LABEL.fullmatch(label):
-            return f"{label!r} is not the name of a label, such as 'zone' or 'ray.io/market-type'"
+            return f"a label must be a name such as 'zone' or 'ray.io/market-type', got {label!r}"
         if not isinstance(value, str) or not _VALUE.fullmatch(value):
-            return f"{value!r} is not what label {label!r} may be asked to be: {ALLOWED_VALUES}"
+            return f"the condition of label {label!r} must be {ALLOWED_VALUES}, got {value!r}"
     return None
 
 
 def matches_selector(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
-    return all(_matches_value(labels.get(label), asked) for label, asked in selector.items())
+    return all(_matches_value(labels.get(label), condition) for label, condition in selector.items())
 
 
-def _matches_value(value: str | None, asked: str) -> bool:
-    parts = _VALUE.fullmatch(asked)
-    assert parts is not None, f"{asked!r} has not been checked"
+def _matches_value(value: str | None, condition: str) -> bool:
+    parts = _VALUE.fullmatch(condition)
+    assert parts is not None, f"{condition!r} has not been checked"
     allowed = (parts["one"] or parts["some"]).split(",")
     return (value in (each.strip() for each in allowed)) != bool(parts["no"])

@@ -10,18 +10,18 @@ from typing import Any
 
 
 def make_lazy_getattr(
-    package: str, homes: Mapping[str, tuple[str, ...]], submodules: tuple[str, ...] = ()
+    package: str, modules: Mapping[str, tuple[str, ...]], submodules: tuple[str, ...] = ()
 ) -> Callable[[str], Any]:
     """Return a package's `__getattr__` that imports each name from its module."""
-    home_of = {name: home for home, names in homes.items() for name in names}
+    module_of = {name: module for module, names in modules.items() for name in names}
 
-    def find(name: str) -> Any:
+    def getattr_lazily(name: str) -> Any:
         if name in submodules:
             return importlib.import_module(f"{package}.{name}")
-        if name not in home_of:
+        if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(home_of[name]), name)
+        value = getattr(importlib.import_module(module_of[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 
-    return find
+    return getattr_lazily

@@ -69,40 +69,40 @@ def mask_value(value: Any, name: str = "", depth: int = 0) -> Any:
     return _mask_other(value, name, depth)
 
 
-def mask_arguments(given: Sequence[str]) -> list[str]:
+def mask_arguments(arguments: Sequence[str]) -> list[str]:
     """Return the arguments of a command, with the values of secret options masked."""
-    told: list[str] = []
+    masked: list[str] = []
     masks_next = False
-    for argument in given:
+    for argument in arguments:
         option, equals, value = argument.partition("=")
         if masks_next and not argument.startswith("-"):
-            told.append(MASK)
+            masked.append(MASK)
         elif equals and value and is_secret_name(option.lstrip("-")):
-            told.append(f"{to_printable(option)}={MASK}")
+            masked.append(f"{to_printable(option)}={MASK}")
         else:
-            told.append(mask_value(argument))
+            masked.append(mask_value(argument))
         masks_next = not equals and argument.startswith("-") and is_secret_name(argument.lstrip("-"))
-    return told
+    return masked
 
 
 def _mask_mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
     try:
         items = list(value.items())
-    except Exception:  # noqa: BLE001  a user's own mapping
+    except Exception:  # noqa: BLE001
         return {"": _short_repr(value)}
-    told: dict[str, Any] = {}
+    masked: dict[str, Any] = {}
     for key, item in items[:_MAX_ITEMS]:
         named = _truncate_text(to_printable(key)) if isinstance(key, str) else _short_repr(key)
-        told[named] = mask_value(item, named, depth + 1)
+        masked[named] = mask_value(item, named, depth + 1)
     if len(items) > _MAX_ITEMS:
-        told["..."] = f"{len(items) - _MAX_ITEMS} more"
-    return told
+        masked["..."] = f"{len(items) - _MAX_ITEMS} more"
+    return masked
 
 
 def _mask_sequence(value: Any, name: str, depth: int) -> list[Any]:
     items = list(value) if not isinstance(value, set | frozenset) else sorted(value, key=_safe_repr)
-    told = [mask_value(item, "", depth + 1) for item in items[:_MAX_LISTED]]
-    return told if len(items) <= _MAX_LISTED else [*told, f"... {len(items) - _MAX_LISTED} more"]
+    masked = [mask_value(item, "", depth + 1) for item in items[:_MAX_LISTED]]
+    return masked if len(items) <= _MAX_LISTED else [*masked, f"... {len(items) - _MAX_LISTED} more"]
 
 
 def _mask_other(value: Any, name: str, depth: int) -> Any:
@@ -110,7 +110,7 @@ def _mask_other(value: Any, name: str, depth: int) -> Any:
     if isinstance(shape, tuple) and math.prod(n for n in shape if isinstance(n, int)) == 1 and hasattr(value, "item"):
         try:
             number = value.item()
-        except Exception:  # noqa: BLE001  as of a tensor on a device that is gone
+        except Exception:  # noqa: BLE001
             return _short_repr(value)
         return mask_value(number, name, depth + 1)
     if isinstance(shape, tuple):
@@ -122,14 +122,14 @@ def _mask_other(value: Any, name: str, depth: int) -> Any:
 
 def _short_repr(value: Any) -> str:
     text = _ADDRESS.sub("", _IN_URL.sub(rf"\1:{MASK}@", to_printable(_safe_repr(value))))
-    text = _PAIR.sub(lambda found: f"{found[1]}{found[2]}{MASK}" if is_secret_name(found[1]) else found[0], text)
+    text = _PAIR.sub(lambda pair: f"{pair[1]}{pair[2]}{MASK}" if is_secret_name(pair[1]) else pair[0], text)
     return text if len(text) <= _MAX_REPR else f"{text[:_MAX_REPR]}..."
 
 
 def _safe_repr(value: Any) -> str:
     try:
         return repr(value)
-    except Exception:  # noqa: BLE001  a user's own class
+    except Exception:  # noqa: BLE001
         return f"<{type(value).__name__}>"
 
 

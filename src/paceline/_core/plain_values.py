@@ -45,7 +45,7 @@ def to_plain(value: Any, path: str = "metrics") -> Any:
         if isinstance(value, base):
             return to_plain(base(value), path)
     raise TypeError(
-        f"{path} is {_with_article(kind.__name__)}: it has to be a number, a string, None, or a list or dict of these"
+        f"{path} must be a number, a string, None, or a list or dict of these, got {_with_article(kind.__name__)}"
     )
 
 
@@ -87,20 +87,20 @@ def _dict_to_plain(value: dict[Any, Any], path: str) -> dict[str, Any]:
     for key, item in value.items():
         text = to_metric_key(key, path)
         if text in items:
-            others = [other for other in value if str(other) == text]
+            duplicates = [other for other in value if str(other) == text]
             raise ValueError(
-                f"{path} has the keys {' and '.join(map(repr, others))}, which are the same as text: {text!r}"
+                f"{path} has the keys {' and '.join(map(repr, duplicates))}, which are the same text: {text!r}"
             )
         items[text] = to_plain(item, f"{path}[{key!r}]")
     return items
 
 
-def _check_encodable(text: str, about: str) -> str:
+def _check_encodable(text: str, subject: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"{about} {text[error.start]!r} at position {error.start}, half of a character, which cannot be stored\n\n"
+            f"{subject} {text[error.start]!r} at position {error.start}: half of a character, not storable\n\n"
             "hint: bytes.decode(..., errors='replace') does not make these"
         ) from None
     return text
@@ -123,7 +123,7 @@ def _single_item(value: Any, path: str) -> Any:
     shape = tuple(value.shape)
     if math.prod(shape) != 1:
         raise ValueError(
-            f"{path} is {_with_article(type(value).__name__)} of shape {shape}: it has to be one number\n\n"
+            f"{path} must be one number, got {_with_article(type(value).__name__)} of shape {shape}\n\n"
             "hint: report a reduction of it, such as x.mean().item(), or x.tolist() to keep every element"
         )
     return value.item()
@@ -133,11 +133,11 @@ def to_metric_key(key: Any, path: str) -> str:
     """Convert a metric key to text."""
     if isinstance(key, str):
         if key == _ESCAPE:
-            raise ValueError(f"{path} has the key {key!r}, which is kept for numbers that JSON cannot write")
+            raise ValueError(f"{path} has the key {key!r}, which is reserved for numbers that JSON cannot write")
         return key if key.isascii() else _check_encodable(key, f"{path} has a key with")
     if isinstance(key, (int, float)) and not isinstance(key, bool):
         return str(key) if not isinstance(key, int) else _format_int(key)
-    raise TypeError(f"{path} has the key {key!r}: keys have to be strings")
+    raise TypeError(f"the keys of {path} must be strings, got {key!r}")
 
 
 def _with_article(noun: str) -> str:

@@ -8,12 +8,14 @@ order.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
 
+from paceline._core.arguments import bad_value
 from paceline._core.plain_values import from_plain, to_metric_key, to_plain
 
 Reduction = Literal["mean", "sum", "max", "min"]
@@ -58,31 +60,31 @@ def reduce_metrics(reports: Iterable[tuple[dict[str, Any], Sequence[ReductionMar
     The reports come in rank order. A rank that does not mark a metric is left out of its reduction. If ranks mark a
     metric differently, which is an error elsewhere, those that agree with the first count.
     """
-    whole: dict[str, Any] | None = None
-    found: dict[Path, tuple[Reduction, list[tuple[Number, Number | None]]]] = {}
+    reduced: dict[str, Any] | None = None
+    collected: dict[Path, tuple[Reduction, list[tuple[Number, Number | None]]]] = {}
     for metrics, marks in reports:
-        whole = metrics if whole is None else whole
+        reduced = metrics if reduced is None else reduced
         for mark in marks:
-            how, values = found.setdefault(mark.path, (mark.how, []))
+            how, values = collected.setdefault(mark.path, (mark.how, []))
             if how == mark.how:
                 values.append((_get_at_path(metrics, mark.path), mark.weight))
-    for path, (how, values) in found.items():
-        whole = _set_at_path(whole or {}, path, _REDUCERS[how](values))
-    return whole or {}
+    for path, (how, values) in collected.items():
+        reduced = _set_at_path(reduced or {}, path, _REDUCERS[how](values))
+    return reduced or {}
 
 
 def _collect_marks(metrics: dict[Any, Any], path: Path, marks: list[ReductionMark]) -> dict[Any, Any]:
-    own: dict[Any, Any] = {}
+    plain: dict[Any, Any] = {}
     for key, value in metrics.items():
         if isinstance(value, ReducedMetric):
             marks.append(ReductionMark((*path, to_metric_key(key, "metrics")), value.how, value.weight))
-            own[key] = value.value
+            plain[key] = value.value
         elif isinstance(value, dict):
-            own[key] = _collect_marks(value, (*path, to_metric_key(key, "metrics")), marks)
+            plain[key] = _collect_marks(value, (*path, to_metric_key(key, "metrics")), marks)
         else:
             _refuse_nested(value, key)
-            own[key] = value
-    return own
+            plain[key] = value
+    return plain
 
 
 def _refuse_nested(value: Any, key: Any) -> None:
@@ -90,7 +92,7 @@ def _refuse_nested(value: Any, key: Any) -> None:
         for item in value:
             if isinstance(item, ReducedMetric):
                 raise TypeError(
-                    f"metrics[{key!r}] has {item!r} in a list: only what has a name of its own can be reduced\n\n"
+                    f"metrics[{key!r}] has {item!r} in a list: only a value with its own name can be reduced\n\n"
                     "hint: use a dict, such as {'loss': {'a': train.mean(x), 'b': train.mean(y)}}"
                 )
             _refuse_nested(item, key)
@@ -117,27 +119,23 @@ def _set_at_path(metrics: dict[str, Any], path: Path, value: Number) -> dict[str
     return {**metrics, key: _set_at_path(below if isinstance(below, dict) else {}, tuple(rest), value)}
 
 
-def _check_number(value: Any, what: str) -> Number:
-    number = from_plain(to_plain(value, what))
+def _check_number(value: Any, label: str) -> Number:
+    number = from_plain(to_plain(value, label))
     if isinstance(number, bool):
         return int(number)
     if not isinstance(number, int | float):
-        raise TypeError(f"{what}: it has to be a number, not a {type(value).__name__}")
+        raise TypeError(f"{label} must be a number, got a {type(value).__name__}")
     return number
 
 
 def _check_weight(value: Any) -> Number:
-    weight = _check_number(value, f"weight={value!r:.80}")
+    weight = _check_number(value, "weight")
     if not 0 <= weight < _WEIGHT_LIMIT:  # Also refuses nan.
-        raise ValueError(f"weight={value!r:.80} is not a finite number of 0 or more")
+        raise bad_value("weight", "a non-negative finite number", value)
     return weight
 
 
 WeightedValues = list[tuple[Number, Number | None]]
-
-
-def _reduce_sum(values: WeightedValues) -> Number:
-    return _exact_sum([value for value, _ in values])
 
 
 def _reduce_mean(values: WeightedValues) -> Number:
@@ -146,8 +144,8 @@ def _reduce_mean(values: WeightedValues) -> Number:
     weighted = [(value, weight) for value, weight in weighted if weight > 0]
     if not weighted:
         return math.nan
-    if odd := _find_non_finite([value for value, _ in weighted]):
-        return odd[0]
+    if non_finite := _find_non_finite([value for value, _ in weighted]):
+        return non_finite[0]
     weights = _exact_sum([weight for _, weight in weighted])
     try:
         total = _exact_sum([value * weight for value, weight in weighted])
@@ -165,8 +163,8 @@ def _exact_sum(values: list[Number]) -> Number:
     """The sum, rounded once, so it does not depend on the order. Exact for integers."""
     if all(isinstance(value, int) for value in values):
         return sum(values)
-    if odd := _find_non_finite(values):
-        return odd[0]
+    if non_finite := _find_non_finite(values):
+        return non_finite[0]
     try:
         return math.fsum(values)
     except OverflowError:  # In an intermediate sum, or from an integer that is larger than any float.
@@ -175,10 +173,10 @@ def _exact_sum(values: list[Number]) -> Number:
 
 def _find_non_finite(values: list[Number]) -> list[float]:
     """The sum of values of which some are not finite, as a list of one; empty if all are finite."""
-    odd = [value for value in values if isinstance(value, float) and not math.isfinite(value)]
-    if not odd:
+    non_finite = [value for value in values if isinstance(value, float) and not math.isfinite(value)]
+    if not non_finite:
         return []
-    return [odd[0] if all(value == odd[0] for value in odd) else math.nan]
+    return [non_finite[0] if all(value == non_finite[0] for value in non_finite) else math.nan]
 
 
 def _to_float(exact: Fraction) -> float:
@@ -186,14 +184,6 @@ def _to_float(exact: Fraction) -> float:
         return float(exact)
     except OverflowError:
         return math.inf if exact > 0 else -math.inf
-
-
-def _reduce_max(values: WeightedValues) -> Number:
-    return _pick_unless_nan(max, values)
-
-
-def _reduce_min(values: WeightedValues) -> Number:
-    return _pick_unless_nan(min, values)
 
 
 def _pick_unless_nan(pick: Any, values: WeightedValues) -> Number:
@@ -204,4 +194,9 @@ def _pick_unless_nan(pick: Any, values: WeightedValues) -> Number:
     return number
 
 
-_REDUCERS = {"mean": _reduce_mean, "sum": _reduce_sum, "max": _reduce_max, "min": _reduce_min}
+_REDUCERS: dict[Reduction, Callable[[WeightedValues], Number]] = {
+    "mean": _reduce_mean,
+    "sum": lambda values: _exact_sum([value for value, _ in values]),
+    "max": partial(_pick_unless_nan, max),
+    "min": partial(_pick_unless_nan, min),
+}

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline._core.arguments import bad_value, join_or
+
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off", "")
 
@@ -92,34 +94,17 @@ def adopt_variables(variables: Mapping[str, str]) -> None:
             os.environ[name] = value
 
 
-_DESCRIPTIVE = (
-    "CUDA_VISIBLE_DEVICES",
-    "CUBLAS_WORKSPACE_CONFIG",
-    "JAX_PLATFORMS",
-    "MKL_NUM_THREADS",
-    "NCCL_DEBUG",
-    "NCCL_IB_DISABLE",
-    "NCCL_P2P_DISABLE",
-    "NCCL_SOCKET_IFNAME",
-    "GLOO_SOCKET_IFNAME",
-    "OMP_NUM_THREADS",
-    "PYTHONHASHSEED",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "SLURM_JOB_ID",
-    "SLURM_JOB_NAME",
-    "SLURM_JOB_NODELIST",
-    "SLURM_JOB_PARTITION",
-    "SLURM_NNODES",
-    "SLURM_NTASKS",
-    "TF_FORCE_GPU_ALLOW_GROWTH",
-    "TORCH_DISTRIBUTED_DEBUG",
-    "XLA_FLAGS",
-)
+_DESCRIPTIVE = """
+    CUDA_VISIBLE_DEVICES CUBLAS_WORKSPACE_CONFIG JAX_PLATFORMS MKL_NUM_THREADS NCCL_DEBUG NCCL_IB_DISABLE
+    NCCL_P2P_DISABLE NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME OMP_NUM_THREADS PYTHONHASHSEED PYTORCH_CUDA_ALLOC_CONF
+    SLURM_JOB_ID SLURM_JOB_NAME SLURM_JOB_NODELIST SLURM_JOB_PARTITION SLURM_NNODES SLURM_NTASKS
+    TF_FORCE_GPU_ALLOW_GROWTH TORCH_DISTRIBUTED_DEBUG XLA_FLAGS
+"""
 
 
 def descriptive_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Variables that explain how a run behaved and are never secret, and Paceline's own: for the run's description."""
-    return {n: v for n, v in sorted(environ.items()) if n in _DESCRIPTIVE or n.startswith("PACELINE_")}
+    return {n: v for n, v in sorted(environ.items()) if n in _DESCRIPTIVE.split() or n.startswith("PACELINE_")}
 
 
 def paceline_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -129,15 +114,15 @@ def paceline_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str
 
 def spool_root() -> Path:
     """The local directory for runs that are kept in a store."""
-    chosen, cache = load().spool_path, os.environ.get("XDG_CACHE_HOME")
-    if chosen == Settings.spool_path and cache:
-        chosen = f"{cache}/paceline/runs"
-    return Path(chosen).expanduser()
+    path, cache = load().spool_path, os.environ.get("XDG_CACHE_HOME")
+    if path == Settings.spool_path and cache:
+        path = f"{cache}/paceline/runs"
+    return Path(path).expanduser()
 
 
 def default_storage_path() -> str:
-    chosen = load().storage_path
-    return chosen if "://" in chosen else str(Path(chosen).expanduser())
+    path = load().storage_path
+    return path if "://" in path else str(Path(path).expanduser())
 
 
 @contextlib.contextmanager
@@ -159,17 +144,15 @@ def _parse_flag(environ: Mapping[str, str], name: str, default: bool) -> bool:
     text = environ.get(name)
     if text is None:
         return default
-    if text.lower() in _TRUE:
-        return True
-    if text.lower() in _FALSE:
-        return False
-    raise ValueError(f"{name}={text!r} is not a yes or a no: use 1 or 0")
+    if text.lower() not in (*_TRUE, *_FALSE):
+        raise bad_value(name, "0 or 1", text)
+    return text.lower() in _TRUE
 
 
 def _parse_choice(environ: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str) -> str:
     text = environ.get(name) or default
     if text and text not in allowed:
-        raise ValueError(f"{name}={text!r} is not one of {', '.join(allowed)}")
+        raise bad_value(name, join_or(allowed), text)
     return text
 
 
@@ -182,5 +165,5 @@ def _parse_seconds(environ: Mapping[str, str], name: str, default: float) -> flo
     except ValueError:
         value = -1.0
     if not value > 0:
-        raise ValueError(f"{name}={text!r} is not a number of seconds above 0")
+        raise bad_value(name, "a positive number of seconds", text)
     return value

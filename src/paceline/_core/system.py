@@ -1,4 +1,4 @@
-"""Linux features beyond POSIX, each with a plain fallback: anonymous memory, exit watching, death signals, fork.
+"""The operating system: time, processes, and Linux features beyond POSIX, each with a plain fallback.
 
 `PACELINE_PORTABLE=1` uses the fallbacks everywhere, which is how they are tested on Linux.
 """
@@ -7,9 +7,10 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from paceline._core import settings
 
@@ -18,6 +19,24 @@ in_worker = False
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Seconds on a clock that only moves forward; for deadlines and durations."""
+        ...
+
+    def wall(self) -> float:
+        """Seconds since 1970; for people to read, never to compare."""
+        ...
+
+
+class SystemClock:
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()
 
 
 def is_linux() -> bool:
@@ -65,11 +84,16 @@ def adopt_orphans() -> None:
 
 def child_pids(pid: int) -> list[int]:
     """The direct children of a process; empty if unknown."""
+    return [int(child) for child in _read_proc(f"{pid}/task/{pid}/children").split()]
+
+
+def _read_proc(path: str) -> str:
+    """The content of a file in /proc; empty if the process is gone or the system has no such file."""
     try:
-        with open(f"/proc/{pid}/task/{pid}/children") as file:
-            return [int(child) for child in file.read().split()]
+        with open(f"/proc/{path}", errors="replace") as file:
+            return file.read()
     except OSError:
-        return []
+        return ""
 
 
 def machine_id() -> str:
@@ -89,14 +113,14 @@ def machine_id() -> str:
 def process_start_ticks(pid: int) -> int:
     """When a process started, in ticks since boot; 0 if it is gone or unknown."""
     fields = _read_stat_fields(pid)
-    return int(fields[19]) if fields is not None else 0
+    return int(fields[19]) if fields else 0
 
 
 def is_running(pid: int, started: int) -> bool:
     """Whether the process with this start time still runs: it has not ended, and its pid was not reused."""
     if is_linux():
         fields = _read_stat_fields(pid)
-        return fields is not None and fields[0] not in ("Z", "X") and int(fields[19]) == started
+        return bool(fields) and fields[0] not in ("Z", "X") and int(fields[19]) == started
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -106,31 +130,26 @@ def is_running(pid: int, started: int) -> bool:
     return True
 
 
-def _read_stat_fields(pid: int) -> list[str] | None:
-    """The state of a process and the fields after it; None if it is gone or unknown."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()
-    except OSError:
-        return None
+def _read_stat_fields(pid: int) -> list[str]:
+    """The state of a process and the fields after it; empty if it is gone or unknown."""
+    return _read_proc(f"{pid}/stat").rpartition(")")[2].split()
 
 
 def num_oom_kills() -> int:
     """How many processes the kernel's OOM killer has killed, in any control group; 0 if unknown."""
-    try:
-        with open("/proc/vmstat") as file:
-            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
-    except OSError:
-        return 0
+    lines = _read_proc("vmstat").splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
 def resident_bytes(pid: int) -> int | None:
     """The resident memory of a process; None if it is gone or unknown."""
-    try:
-        with open(f"/proc/{pid}/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return None
+    fields = _read_proc(f"{pid}/statm").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else None
+
+
+def open_private(path: str, flags: int) -> int:
+    """An opener for `open`: the file is for the owner alone, whatever the umask."""
+    return os.open(path, flags, 0o600)
 
 
 def make_private_dirs(path: Path) -> None:
@@ -157,37 +176,28 @@ class ProcessStatus:
 
 def read_process_status(pid: int) -> ProcessStatus | None:
     """None if the process is gone or the system does not tell."""
-    try:
-        state, cpu_s = _read_stat(pid)
-        with open(f"/proc/{pid}/status") as file:
-            tracer = next((line.split()[1] for line in file if line.startswith("TracerPid:")), "0")
-    except (OSError, ValueError, IndexError):
+    fields, status = _read_stat_fields(pid), _read_proc(f"{pid}/status")
+    if not fields or not status:
         return None
-    num_bytes, waits_in = _read_io_bytes(pid), ""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/wchan") as file:
-        waits_in = file.read().strip().removeprefix("0")
-    below = child_pids(pid)
-    while below:
-        child = below.pop()
-        below += child_pids(child)
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            cpu_s += _read_stat(child)[1]
-            num_bytes += _read_io_bytes(child)
-    return ProcessStatus(state, cpu_s, num_bytes, waits_in, tracer != "0")
+    tracer = next((line.split()[1] for line in status.splitlines() if line.startswith("TracerPid:")), "0")
+    kernel_function = _read_proc(f"{pid}/wchan").strip().removeprefix("0")
+    cpu_s, num_bytes = _cpu_s(fields), _read_io_bytes(pid)
+    descendants = child_pids(pid)
+    while descendants:
+        child = descendants.pop()
+        descendants += child_pids(child)
+        cpu_s += _cpu_s(_read_stat_fields(child))
+        num_bytes += _read_io_bytes(child)
+    return ProcessStatus(fields[0], cpu_s, num_bytes, kernel_function, tracer != "0")
 
 
-def _read_stat(pid: int) -> tuple[str, float]:
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return fields[0], sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+def _cpu_s(stat_fields: list[str]) -> float:
+    return sum(map(int, stat_fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _read_io_bytes(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/io") as file:
-            return sum(int(line.split()[1]) for line in file if line.startswith(("rchar", "wchar")))
-    except (OSError, ValueError, IndexError):
-        return 0
+    lines = _read_proc(f"{pid}/io").splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("rchar", "wchar")))
 
 
 def num_cores() -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from threading import get_ident
 from typing import TypeVar
 
@@ -37,20 +37,20 @@ class TimeAccounting:
         if get_ident() != self._thread:
             return kind
         now = self._now()
-        was, since, before = self._at
+        previous, since, before = self._at
         sums = self._sums
-        sums[was] = before + (now - since)
+        sums[previous] = before + (now - since)
         # After the sum, and as one value: a concurrent reader counts nothing twice.
         self._at = (kind, now, sums[kind])
-        return was
+        return previous
 
     @contextmanager
     def at(self, kind: int) -> Iterator[None]:
-        was = self.switch_to(kind)
+        previous = self.switch_to(kind)
         try:
             yield
         finally:
-            self.switch_to(was)
+            self.switch_to(previous)
 
     def stop(self) -> None:
         """Stop the clock: the thread has done its work, and later waits do not count."""
@@ -93,10 +93,7 @@ def detach_clock(clock: TimeAccounting) -> None:
 def account_time(kind: int) -> Iterator[None]:
     """Count the time in the block as this kind, if this thread is a worker's."""
     clocks = _clocks.get(get_ident())
-    if not clocks:
-        yield
-        return
-    with clocks[-1].at(kind):
+    with clocks[-1].at(kind) if clocks else nullcontext():
         yield
 
 
@@ -104,19 +101,14 @@ def account_data_wait(items: Iterator[T]) -> Iterator[T]:
     """Yield the same items; if this thread is a worker's, the time until each arrives counts as waiting for data."""
     while True:
         clocks = _clocks.get(get_ident())
-        if not clocks:
-            try:
-                item = next(items)
-            except StopIteration:
-                return
-        else:
-            clock = clocks[-1]
-            was = clock.switch_to(DATA)
-            try:
-                item = next(items)
-            except StopIteration:
-                return
-            finally:
-                clock.switch_to(was)
+        clock = clocks[-1] if clocks else None
+        previous = clock.switch_to(DATA) if clock is not None else DATA
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        finally:
+            if clock is not None:
+                clock.switch_to(previous)
         yield item
         del item  # Or it would stay in memory while the next one is made.

@@ -38,14 +38,14 @@ class Trie(Generic[V]):
         return self._lookup(key) is not _MISSING
 
     def __getitem__(self, key: int) -> V:
-        found = self._lookup(key)
-        if found is _MISSING:
+        value = self._lookup(key)
+        if value is _MISSING:
             raise KeyError(key)
-        return cast(V, found)
+        return cast(V, value)
 
     def get(self, key: int, default: D) -> V | D:
-        found = self._lookup(key)
-        return default if found is _MISSING else cast(V, found)
+        value = self._lookup(key)
+        return default if value is _MISSING else cast(V, value)
 
     def put(self, key: int, value: V) -> Trie[V]:
         root, top = self._root, self._top
@@ -83,17 +83,17 @@ class Trie(Generic[V]):
         if key >> shift > _MASK:
             return _MISSING
         while shift:
-            found = node.get((key >> shift) & _MASK)
-            if found is None:
+            child = node.get((key >> shift) & _MASK)
+            if child is None:
                 return _MISSING
-            node, shift = found, shift - _BITS
+            node, shift = child, shift - _BITS
         return node.get(key & _MASK, _MISSING)
 
 
 def _build_trie(root: _Node, top: int, length: int) -> Trie[Any]:
-    made: Trie[Any] = Trie()
-    made._root, made._top, made._len = root, top, length
-    return made
+    trie: Trie[Any] = Trie()
+    trie._root, trie._top, trie._len = root, top, length
+    return trie
 
 
 def _insert(node: _Node, shift: int, key: int, value: Any) -> _Node:

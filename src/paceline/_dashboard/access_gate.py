@@ -43,8 +43,8 @@ _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Paceline</title>{head}<p>{text}</p></html>
 """
 _TOKEN_NEEDED = (
-    "This needs the address with the token in it that <code>paceline dashboard</code> printed in its terminal. "
-    "The token of an older dashboard is no longer good."
+    "Open the address with the token that <code>paceline dashboard</code> printed in its terminal. "
+    "The token of an earlier dashboard no longer works."
 )
 
 
@@ -109,9 +109,9 @@ class AccessGate:
         headers: Headers = scope["headers"]
         guarded = _with_security_headers(send, is_api=not _is_page(scope["path"]))
         if not self._names.allows(_get_header(headers, b"host").decode("latin-1")):
-            await _send_refusal(scope, guarded, 421, "this server is not called by that name")
-        elif scope["path"] == "/" and (found := _extract_token(scope["query_string"])) is not None:
-            await self._log_in(scope, guarded, *found)
+            await _send_refusal(scope, guarded, 421, "unknown host name")
+        elif scope["path"] == "/" and (token_and_query := _extract_token(scope["query_string"])) is not None:
+            await self._log_in(scope, guarded, *token_and_query)
         elif not self._has_token(headers):
             await _send_refusal(scope, guarded, 401, _TOKEN_NEEDED, [(b"www-authenticate", b"Bearer")])
         elif (problem := _find_cross_site_problem(scope["method"], scope["path"], headers)) is not None:
@@ -124,16 +124,16 @@ class AccessGate:
             await _send_refusal(scope, send, 401, _TOKEN_NEEDED, [(b"www-authenticate", b"Bearer")])
             return
         cookie = f"{self._cookie}={self._token.decode()}; Path=/; HttpOnly; SameSite=Strict"
-        entered: Headers = [(b"set-cookie", cookie.encode()), (b"cache-control", b"no-store")]
+        headers: Headers = [(b"set-cookie", cookie.encode()), (b"cache-control", b"no-store")]
         target = f"/?{rest}" if rest else "/"
         if _get_header(scope["headers"], b"sec-fetch-site") in (b"cross-site", b"same-site"):
             # After a link on another page, a redirect would not carry the new cookie. A refresh from our own page does.
             head = f'<meta http-equiv="refresh" content="0;url={_escape_html(target)}">'
             await _send_response(
-                send, 200, b"text/html; charset=utf-8", _PAGE.format(head=head, text="").encode(), entered
+                send, 200, b"text/html; charset=utf-8", _PAGE.format(head=head, text="").encode(), headers
             )
         else:
-            await _send_response(send, 303, b"text/plain", b"", [*entered, (b"location", target.encode())])
+            await _send_response(send, 303, b"text/plain", b"", [*headers, (b"location", target.encode())])
 
     def _has_token(self, headers: Headers) -> bool:
         kind, _, bearer = _get_header(headers, b"authorization").partition(b" ")
@@ -144,26 +144,26 @@ class AccessGate:
         pairs = [part.strip().partition(b"=") for part in parts]
         return any(self._is_token(value) for key, _, value in pairs if key == name)
 
-    def _is_token(self, given: bytes) -> bool:
-        return secrets.compare_digest(given, self._token)
+    def _is_token(self, token: bytes) -> bool:
+        return secrets.compare_digest(token, self._token)
 
 
 def _find_cross_site_problem(method: str, path: str, headers: Headers) -> str | None:
     """Return why a request with a valid token is still refused: our page did not send it. None if it did."""
-    site = _get_header(headers, b"sec-fetch-site")
+    fetch_site = _get_header(headers, b"sec-fetch-site")
     if method in _READ_METHODS:
-        if path != "/" and site and site not in _OWN_SITES:
-            return "another page asked for this"
+        if path != "/" and fetch_site and fetch_site not in _OWN_SITES:
+            return "the request came from another page"
         return None
-    if site and site != b"same-origin":
-        return "another page asked for this"
+    if fetch_site and fetch_site != b"same-origin":
+        return "the request came from another page"
     origin = _get_header(headers, b"origin")
     if origin and origin.partition(b"://")[2].lower() != _get_header(headers, b"host").lower():
-        return "another page asked for this"
+        return "the request came from another page"
     if _get_header(headers, b"x-paceline") != b"1":
         return "the header `X-Paceline: 1` is missing"
     if _get_header(headers, b"content-type").partition(b";")[0].strip().lower() != b"application/json":
-        return "`Content-Type` has to be application/json"
+        return "`Content-Type` must be application/json"
     return None
 
 

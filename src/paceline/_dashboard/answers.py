@@ -41,18 +41,10 @@ class AboutAnswer(msgspec.Struct, frozen=True):
     now: float
 
 
-class RunsAnswer(msgspec.Struct, frozen=True):
-    runs: list[Summary]
-
-
 class MetricsAnswer(msgspec.Struct, frozen=True):
     series: list[Points]
     first: int
     last: int
-
-
-class UsageAnswer(msgspec.Struct, frozen=True):
-    ranks: list[UsageSeries]
 
 
 def get_about(root: str, control: bool) -> AboutAnswer:
@@ -72,7 +64,7 @@ def get_reader(listing: Listing, run: str) -> RunReader:
 
 def get_location(listing: Listing, run: str) -> RunLocation:
     """Return the location of a run or a search."""
-    is_search = any(one.id == run and one.kind == "search" for one in listing.summaries())
+    is_search = any(summary.id == run and summary.kind == "search" for summary in listing.summaries())
     return listing.search_reader(run).location if is_search else get_reader(listing, run).location
 
 
@@ -97,56 +89,57 @@ def get_last_step(listing: Listing, run: str) -> int:
     return summary.num_reports if summary.kind == "search" else get_reader(listing, run).last_step
 
 
-def get_runs(listing: Listing, asked: QueryFields) -> RunsAnswer:
-    return RunsAnswer(list(listing.summaries()))
+def get_runs(listing: Listing, fields: QueryFields) -> dict[str, list[Summary]]:
+    return {"runs": listing.summaries()}
 
 
-def get_run(listing: Listing, asked: QueryFields) -> Detail:
-    return get_detail(listing, asked.text("run"))
+def get_run(listing: Listing, fields: QueryFields) -> Detail:
+    return get_detail(listing, fields.text("run"))
 
 
-def get_metrics(listing: Listing, asked: QueryFields) -> MetricsAnswer:
-    reader = get_reader(listing, asked.text("run"))
-    names = (asked.all_texts("name") or reader.metric_names())[:MAX_FIELDS]
-    at_most = points_per_metric(asked.integer("points", 2000, least=1, most=MAX_POINTS), len(names))
-    series = reader.points(names, x=asked.axis(), range=asked.range(), at_most=at_most)
+def get_metrics(listing: Listing, fields: QueryFields) -> MetricsAnswer:
+    reader = get_reader(listing, fields.text("run"))
+    names = (fields.all_texts("name") or reader.metric_names())[:MAX_FIELDS]
+    at_most = points_per_metric(fields.integer("points", 2000, least=1, most=MAX_POINTS), len(names))
+    series = reader.points(names, x=fields.axis(), range=fields.range(), at_most=at_most)
     last = reader.last_step
     return MetricsAnswer(series, min(last, 1), last)
 
 
-def get_usage(listing: Listing, asked: QueryFields) -> UsageAnswer:
-    return UsageAnswer(get_reader(listing, asked.text("run")).usage_series(attempt=asked.optional_integer("attempt")))
+def get_usage(listing: Listing, fields: QueryFields) -> dict[str, list[UsageSeries]]:
+    reader = get_reader(listing, fields.text("run"))
+    return {"ranks": reader.usage_series(attempt=fields.optional_integer("attempt"))}
 
 
-def get_log_page(home: RunLocation, asked: QueryFields) -> LogPage:
-    attempt, rank = asked.integer("attempt"), asked.integer("rank")
-    before, after = asked.optional_integer("before"), asked.optional_integer("after")
+def get_log_page(location: RunLocation, fields: QueryFields) -> LogPage:
+    attempt, rank = fields.integer("attempt"), fields.integer("rank")
+    before, after = fields.optional_integer("before"), fields.optional_integer("after")
     if before is not None and after is not None:
-        raise RequestRefusedError(400, "`before` and `after` are both there: a page goes on to one side")
-    if not any((file.attempt, file.rank) == (attempt, rank) for file in logs.list_log_files(home)):
+        raise RequestRefusedError(400, "`before` and `after` cannot be combined")
+    if not any((file.attempt, file.rank) == (attempt, rank) for file in logs.list_log_files(location)):
         raise RequestRefusedError(404, f"there is no log of attempt {attempt}, rank {rank}")
     return logs.read_log_page(
-        home,
+        location,
         attempt,
         rank,
         before=before,
         after=after,
-        limit=asked.integer("limit", 500, least=1, most=MAX_LINES),
-        search=asked.optional_text("search") or None,
+        limit=fields.integer("limit", 500, least=1, most=MAX_LINES),
+        search=fields.optional_text("search") or None,
     )
 
 
-def get_diff(listing: Listing, asked: QueryFields) -> Diff:
-    return compare_runs(get_detail(listing, asked.text("a")), get_detail(listing, asked.text("b")))
+def get_diff(listing: Listing, fields: QueryFields) -> Diff:
+    return compare_runs(get_detail(listing, fields.text("a")), get_detail(listing, fields.text("b")))
 
 
-def get_search(listing: Listing, asked: QueryFields) -> SearchDetail:
-    name = asked.text("run")
-    mode = asked.optional_text("mode")
+def get_search(listing: Listing, fields: QueryFields) -> SearchDetail:
+    name = fields.text("run")
+    mode = fields.optional_text("mode")
     if mode not in (None, "min", "max"):
-        raise RequestRefusedError(400, f"`mode` is {mode[:50]!r}; it has to be `min` or `max`")
+        raise RequestRefusedError(400, f"`mode` must be `min` or `max`, got {mode[:50]!r}")
     try:
-        return build_search_detail(listing, name, asked.optional_text("metric"), mode)
+        return build_search_detail(listing, name, fields.optional_text("metric"), mode)
     except KeyError:
         raise RequestRefusedError(404, f"there is no search {name[:200]!r} here") from None
 

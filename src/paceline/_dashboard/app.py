@@ -22,10 +22,9 @@ from starlette.routing import BaseRoute, Route
 from paceline._core.errors import PacelineError
 from paceline._dashboard import answers, control, files, prometheus
 from paceline._dashboard.access_gate import AccessGate, AllowedHosts, App
-from paceline._dashboard.daemon_threads import DaemonThreads
-from paceline._dashboard.listing_thread import ListingThread
+from paceline._dashboard.files import PAGE_FILE_NAMES, load_page_file
+from paceline._dashboard.listing_thread import DaemonThreads, ListingThread
 from paceline._dashboard.live_updates import EventStream, LiveUpdates
-from paceline._dashboard.page import PAGE_FILE_NAMES, load_page_file
 from paceline._dashboard.query_fields import QueryFields, RequestRefusedError
 from paceline._dashboard.report import build_listed_report
 from paceline._view.model import encode
@@ -55,17 +54,12 @@ def create_dashboard(
     """Create the application for the runs below a path. `root` is that path as displayed."""
     reading = ListingThread(open_listing)
     live = LiveUpdates(reading)
-    site = _Endpoints(root, reading, live, allow_control)
+    endpoints = _Endpoints(root, reading, live, allow_control)
     app = Starlette(
-        routes=site.routes(),
+        routes=endpoints.routes(),
         middleware=[Middleware(GZipMiddleware, minimum_size=_MIN_GZIP_BYTES, compresslevel=1)],
-        exception_handlers={
-            RequestRefusedError: _handle_refusal,
-            PacelineError: _handle_paceline_error,
-            HTTPException: _handle_http_error,
-            Exception: _handle_unexpected,
-        },
-        lifespan=site.lifespan,
+        exception_handlers=dict.fromkeys((RequestRefusedError, PacelineError, HTTPException, Exception), _handle_error),
+        lifespan=endpoints.lifespan,
     )
     return Dashboard(AccessGate(app, token=token, names=names, port=port), live)
 
@@ -95,7 +89,7 @@ class _Endpoints:
             Route("/api/file", self._send_file),
             Route("/api/report", self._send_report),
             Route("/api/events", self._send_events),
-            *(Route(f"/api/{what}", self._control_endpoint(what), methods=["POST"]) for what in control.BODY_TYPES),
+            *(Route(f"/api/{name}", self._control_endpoint(name), methods=["POST"]) for name in control.BODY_TYPES),
             Route("/metrics", self._send_prometheus),
         ]
 
@@ -126,53 +120,59 @@ class _Endpoints:
 
     def _json_endpoint(self, answer: Answer) -> Endpoint:
         async def endpoint(request: Request) -> Response:
-            asked = _parse_query(request)
-            return _json_response(await self._listing_thread.query(lambda listing: encode(answer(listing, asked))))
+            fields = _parse_query(request)
+            return _json_response(await self._listing_thread.query(lambda listing: encode(answer(listing, fields))))
 
         return endpoint
 
     async def _send_metrics(self, request: Request) -> Response:
-        asked = _parse_query(request)
+        fields = _parse_query(request)
 
         def encode_metrics(listing: Listing) -> tuple[bytes, float]:
             began = time.thread_time()
-            return encode(answers.get_metrics(listing, asked)), time.thread_time() - began
+            return encode(answers.get_metrics(listing, fields)), time.thread_time() - began
 
         body, cost_s = await self._listing_thread.query(encode_metrics)
-        self._live.record_points_cost(asked.text("run"), cost_s)
+        self._live.record_points_cost(fields.text("run"), cost_s)
         return _json_response(body)
 
     async def _send_logs(self, request: Request) -> Response:
-        asked = _parse_query(request)
-        home = await self._listing_thread.query(lambda listing: answers.get_reader(listing, asked.text("run")).location)
-        return _json_response(await self._slow_threads.run_in_thread(lambda: encode(answers.get_log_page(home, asked))))
+        fields = _parse_query(request)
+        location = await self._listing_thread.query(
+            lambda listing: answers.get_reader(listing, fields.text("run")).location
+        )
+        return _json_response(
+            await self._slow_threads.run_in_thread(lambda: encode(answers.get_log_page(location, fields)))
+        )
 
     async def _send_csv(self, request: Request) -> Response:
-        asked = _parse_query(request)
-        reader = await self._listing_thread.query(lambda listing: answers.get_reader(listing, asked.text("run")))
-        names = asked.all_texts("name") or reader.metric_names()
+        fields = _parse_query(request)
+        reader = await self._listing_thread.query(lambda listing: answers.get_reader(listing, fields.text("run")))
+        names = fields.all_texts("name") or reader.metric_names()
         headers = {"Content-Disposition": 'attachment; filename="metrics.csv"'}
         lines = answers.iter_csv_chunks(reader.rows(names), names)
         return StreamingResponse(self._stream_parts(lines), media_type="text/csv; charset=utf-8", headers=headers)
 
     async def _send_file(self, request: Request) -> Response:
-        asked = _parse_query(request)
-        run, path = asked.text("run"), asked.text("path")
+        fields = _parse_query(request)
+        run, path = fields.text("run"), fields.text("path")
 
         def find_file(listing: Listing) -> tuple[Any, files.FileDelivery]:
             return answers.get_reader(listing, run).location, files.find_delivery(
                 answers.get_detail(listing, run), path
             )
 
-        home, offered = await self._listing_thread.query(find_file)
-        parts = files.iter_file_chunks(await self._slow_threads.run_in_thread(lambda: files.open_run_file(home, path)))
-        return StreamingResponse(self._stream_parts(parts), media_type=offered.media_type, headers=offered.headers())
+        location, delivery = await self._listing_thread.query(find_file)
+        parts = files.iter_file_chunks(
+            await self._slow_threads.run_in_thread(lambda: files.open_run_file(location, path))
+        )
+        return StreamingResponse(self._stream_parts(parts), media_type=delivery.media_type, headers=delivery.headers())
 
     async def _send_report(self, request: Request) -> Response:
         run = _parse_query(request).text("run")
-        made = await self._listing_thread.query(lambda listing: build_listed_report(listing, run))
+        page = await self._listing_thread.query(lambda listing: build_listed_report(listing, run))
         headers = {"Content-Disposition": 'attachment; filename="report.html"'}
-        return Response(made, media_type="text/html; charset=utf-8", headers=headers)
+        return Response(page, media_type="text/html; charset=utf-8", headers=headers)
 
     async def _send_events(self, request: Request) -> Response:
         return EventStream(self._live, _parse_query(request).optional_text("run"))  # type: ignore[return-value]
@@ -181,14 +181,16 @@ class _Endpoints:
         text = await self._listing_thread.query(prometheus.render_exposition)
         return Response(text, media_type=prometheus.MEDIA_TYPE)
 
-    def _control_endpoint(self, what: str) -> Endpoint:
+    def _control_endpoint(self, name: str) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             if not self._allow_control:
-                raise RequestRefusedError(403, "this dashboard only shows: start it with --allow-control")
-            wanted = control.parse_control_body(what, await _read_body(request))
+                raise RequestRefusedError(403, "this dashboard is read-only: start it with --allow-control")
+            body = control.parse_control_body(name, await _read_body(request))
             run = _parse_query(request).text("run")
-            home = await self._listing_thread.query(lambda listing: answers.get_location(listing, run))
-            return _json_response(await self._slow_threads.run_in_thread(lambda: encode(control.request(home, wanted))))
+            location = await self._listing_thread.query(lambda listing: answers.get_location(listing, run))
+            return _json_response(
+                await self._slow_threads.run_in_thread(lambda: encode(control.request(location, body)))
+            )
 
         return endpoint
 
@@ -210,7 +212,7 @@ async def _read_body(request: Request) -> bytes:
     async for part in request.stream():
         body += part
         if len(body) > control.MAX_BODY_BYTES:
-            raise RequestRefusedError(413, f"the body may have {control.MAX_BODY_BYTES} bytes")
+            raise RequestRefusedError(413, f"the body must have at most {control.MAX_BODY_BYTES} bytes")
     return body
 
 
@@ -222,21 +224,13 @@ def _error_response(status: int, text: str) -> Response:
     return _json_response(encode({"error": text}), status)
 
 
-async def _handle_refusal(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestRefusedError)
-    return _error_response(error.status, error.text)
-
-
-async def _handle_paceline_error(request: Request, error: Exception) -> Response:
-    log.warning("%s: %s", request.url.path, error)
-    return _error_response(500, str(error))
-
-
-async def _handle_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _error_response(error.status_code, error.detail)
-
-
-async def _handle_unexpected(request: Request, error: Exception) -> Response:
-    """Handle an internal error. The server's log has the traceback, the page does not."""
-    return _error_response(500, "this could not be answered; the terminal of the dashboard has the reason")
+async def _handle_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, RequestRefusedError):
+        return _error_response(error.status, error.text)
+    if isinstance(error, HTTPException):
+        return _error_response(error.status_code, error.detail)
+    if isinstance(error, PacelineError):
+        log.warning("%s: %s", request.url.path, error)
+        return _error_response(500, str(error))
+    # The server's log has the traceback, the page does not.
+    return _error_response(500, "internal error; see the terminal of the dashboard")

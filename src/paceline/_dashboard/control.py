@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from paceline._core.arguments import check_int, check_number
 from paceline._dashboard.query_fields import RequestRefusedError
 
 if TYPE_CHECKING:
@@ -39,21 +40,18 @@ BODY_TYPES: dict[str, type[StopBody] | type[StacksBody] | type[ProfileBody]] = {
 }
 
 
-def parse_control_body(what: str, body: bytes) -> ControlBody:
+def parse_control_body(name: str, data: bytes) -> ControlBody:
     try:
-        found = msgspec.json.decode(body or b"{}", type=BODY_TYPES[what])
+        body = msgspec.json.decode(data or b"{}", type=BODY_TYPES[name])
+        if isinstance(body, ProfileBody):
+            check_number("seconds", body.seconds, above=0, at_most=MAX_PROFILE_S)
+            check_int("rank", body.rank, at_least=0, optional=True)
     except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
-        raise RequestRefusedError(400, f"this is not what can be asked for: {problem}") from None
-    if isinstance(found, ProfileBody) and not 0 < found.seconds <= MAX_PROFILE_S:
-        raise RequestRefusedError(
-            400, f"`seconds` is {found.seconds:g}; it has to be above 0 and at most {MAX_PROFILE_S:g}"
-        )
-    if isinstance(found, ProfileBody) and found.rank is not None and found.rank < 0:
-        raise RequestRefusedError(400, f"`rank` is {found.rank}; it has to be 0 or more")
-    return found
+        raise RequestRefusedError(400, f"invalid request: {problem}") from None
+    return body
 
 
-def request(home: RunLocation, wanted: ControlBody) -> dict[str, Any]:
+def request(location: RunLocation, body: ControlBody) -> dict[str, Any]:
     """Send a request to the driver of a run and return its answer as JSON values.
 
     Raises `RequestRefusedError` if it fails.
@@ -61,25 +59,25 @@ def request(home: RunLocation, wanted: ControlBody) -> dict[str, Any]:
     from paceline._control import requests
 
     ranks: tuple[int, ...] = ()
-    match wanted:
+    match body:
         case StopBody(now):
-            answer = requests.send_request(home, requests.StopRequest(now), STOP_TIMEOUT_S)
+            answer = requests.send_request(location, requests.StopRequest(now), STOP_TIMEOUT_S)
         case StacksBody():
-            answer = requests.send_request(home, requests.StacksRequest())
+            answer = requests.send_request(location, requests.StacksRequest())
         case ProfileBody(seconds, rank):
             ranks = () if rank is None else (rank,)
-            answer = requests.send_request(home, requests.ProfileRequest(seconds, ranks))
+            answer = requests.send_request(location, requests.ProfileRequest(seconds, ranks))
     if answer.state not in ("done", "taken"):
         raise RequestRefusedError(409, answer.text)
-    if isinstance(wanted, StacksBody):
+    if isinstance(body, StacksBody):
         return {"text": "\n".join(map(_format_stacks, answer.stacks)) or answer.text}
     return {"text": answer.text, "state": answer.state, "files": answer.files, "problems": answer.problems}
 
 
 def _format_stacks(stacks: RankStacks) -> str:
     """Format the stacks of one rank as text, innermost call last."""
-    said = f"rank {stacks.rank}" + ("" if stacks.answers else ", which does not answer")
-    lines = [f"{said}: {stacks.condition}" if stacks.condition else said]
+    title = f"rank {stacks.rank}" + ("" if stacks.answers else ", which does not answer")
+    lines = [f"{title}: {stacks.condition}" if stacks.condition else title]
     for thread in stacks.threads:
         lines.append(f"  thread {thread.name}")
         lines += [f"    {'>' if line.own else ' '} {line.function}  {line.where}" for line in thread.lines]

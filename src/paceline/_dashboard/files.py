@@ -6,10 +6,14 @@ to the one before, and never through a link.
 
 from __future__ import annotations
 
+import functools
+import gzip
+import hashlib
 import os
 import stat
 from collections.abc import Generator
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -36,10 +40,10 @@ class FileDelivery:
     csp: str = "sandbox; default-src 'none'"
 
     def headers(self) -> dict[str, str]:
-        saved = f'attachment; filename="{self.name}"' if self.name else "inline"
+        disposition = f'attachment; filename="{self.name}"' if self.name else "inline"
         # Browsers do not display a sandboxed page that also sets an opener policy.
         opener = {"Cross-Origin-Opener-Policy": "unsafe-none"}
-        return {"Content-Disposition": saved, "Content-Security-Policy": self.csp, **opener}
+        return {"Content-Disposition": disposition, "Content-Security-Policy": self.csp, **opener}
 
 
 def find_delivery(detail: Detail, path: str) -> FileDelivery:
@@ -57,18 +61,22 @@ def find_delivery(detail: Detail, path: str) -> FileDelivery:
     return FileDelivery("application/octet-stream", _to_header_name(path))
 
 
-def open_run_file(home: RunLocation, path: str) -> BinaryIO:
+def open_run_file(location: RunLocation, path: str) -> BinaryIO:
     """Open a file below the run's directory, or an object below its prefix.
 
     Raises `RequestRefusedError` if the path leads out of the run or is not a file.
     """
     parts = path.split("/")
     if path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in parts):
-        raise RequestRefusedError(404, "this path leads out of the run")
+        raise RequestRefusedError(404, "this path is outside the run")
     try:
-        return _open_in_store(home, path) if home.address is not None else _open_on_disk(home.layout.root, parts)
+        return (
+            _open_in_store(location, path)
+            if location.address is not None
+            else _open_on_disk(location.layout.root, parts)
+        )
     except (FileNotFoundError, NotADirectoryError):
-        raise RequestRefusedError(404, "the file is not there any more") from None
+        raise RequestRefusedError(404, "the file no longer exists") from None
 
 
 def iter_file_chunks(file: BinaryIO) -> Generator[bytes, None, None]:
@@ -78,26 +86,26 @@ def iter_file_chunks(file: BinaryIO) -> Generator[bytes, None, None]:
 
 
 def _open_on_disk(root: Path, parts: list[str]) -> BinaryIO:
-    held = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for number, part in enumerate(parts, start=1):
             kind = os.O_NONBLOCK if number == len(parts) else os.O_DIRECTORY
             try:
-                inner = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | kind, dir_fd=held)
+                inner = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | kind, dir_fd=descriptor)
             except OSError as error:
-                raise RequestRefusedError(404, "this is no file of the run") from error
-            os.close(held)
-            held = inner
-        if not stat.S_ISREG(os.fstat(held).st_mode):
-            raise RequestRefusedError(404, "this is no file of the run")
-        return os.fdopen(held, "rb")
+                raise RequestRefusedError(404, "not a file of the run") from error
+            os.close(descriptor)
+            descriptor = inner
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise RequestRefusedError(404, "not a file of the run")
+        return os.fdopen(descriptor, "rb")
     except BaseException:
-        os.close(held)
+        os.close(descriptor)
         raise
 
 
-def _open_in_store(home: RunLocation, path: str) -> BinaryIO:
-    root, filesystem = home.open_run_store_for_reading().locate_run()
+def _open_in_store(location: RunLocation, path: str) -> BinaryIO:
+    root, filesystem = location.open_run_store_for_reading().locate_run()
     stream: Any = filesystem.open_input_stream(f"{root.rstrip('/')}/{path}")
     return stream  # type: ignore[no-any-return]
 
@@ -106,3 +114,34 @@ def _to_header_name(path: str) -> str:
     """Return a file name that a header can hold."""
     name = path.rpartition("/")[2]
     return "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in name)[:150]
+
+
+_MEDIA_TYPES = {
+    "index.html": "text/html; charset=utf-8",
+    "app.js": "text/javascript; charset=utf-8",
+    "app.css": "text/css; charset=utf-8",
+}
+PAGE_FILE_NAMES = tuple(_MEDIA_TYPES)
+
+
+@dataclass(frozen=True)
+class PageFile:
+    data: bytes
+    media_type: str
+
+    @property
+    def gzip_data(self) -> bytes:
+        return _gzip(self.data)
+
+    @property
+    def etag(self) -> str:
+        return f'"{hashlib.sha256(self.data).hexdigest()[:24]}"'
+
+
+@functools.lru_cache(maxsize=len(PAGE_FILE_NAMES))
+def _gzip(data: bytes) -> bytes:
+    return gzip.compress(data, 6, mtime=0)
+
+
+def load_page_file(name: str) -> PageFile:
+    return PageFile((resources.files(__package__) / "page" / name).read_bytes(), _MEDIA_TYPES[name])

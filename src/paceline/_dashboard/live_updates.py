@@ -67,7 +67,7 @@ class LiveUpdates:
     def __init__(self, reading: ListingThread) -> None:
         self._listing_thread = reading
         self._followers: set[PageFollower] = set()
-        self._known: dict[str, Summary] = {}
+        self._last_summaries: dict[str, Summary] = {}
         """The summaries last sent. A listing replaces the object when a summary changes."""
         self._summaries: dict[str, bytes] = {}
         self._watched: dict[str, WatchedRun] = {}
@@ -88,13 +88,13 @@ class LiveUpdates:
             except Exception as error:
                 # For example, storage is unreachable: the pages stay connected, and the problem is logged once.
                 if repr(error) != problem:
-                    log.exception("runs could not be read; trying again every few seconds")
+                    log.exception("cannot read runs; retrying every few seconds")
                 problem = repr(error)
                 await asyncio.sleep(MAX_PAUSE_S)
             await asyncio.sleep(max(self._listing_thread.stale_in_s(), 0.05))
             if not self._followers:
                 self._has_followers.clear()
-                self._known, self._summaries, self._watched = {}, {}, {}
+                self._last_summaries, self._summaries, self._watched = {}, {}, {}
                 await self._has_followers.wait()
 
     def record_points_cost(self, run: str, cost_s: float) -> None:
@@ -153,8 +153,8 @@ class LiveUpdates:
         parts = []
         changed, follower.changed = follower.changed, set()
         if changed:
-            there = [self._summaries[run] for run in sorted(changed) if run in self._summaries]
-            parts.append(_encode_runs(there, sorted(changed - self._summaries.keys())))
+            summaries = [self._summaries[run] for run in sorted(changed) if run in self._summaries]
+            parts.append(_encode_runs(summaries, sorted(changed - self._summaries.keys())))
         if follower.run in self._watched:
             parts.append(_encode_run_news(follower, self._watched[follower.run]))
         return b"".join(parts)
@@ -165,7 +165,7 @@ class LiveUpdates:
             return runs, {} if follower.run is None else self._read_watched(listing, {follower.run})
 
         runs, watched = await self._listing_thread.query(read)
-        return runs + b"".join(_encode_run_news(follower, one) for one in watched.values())
+        return runs + b"".join(_encode_run_news(follower, run) for run in watched.values())
 
     async def _poll_runs(self) -> None:
         runs = {follower.run for follower in self._followers if follower.run is not None}
@@ -173,19 +173,21 @@ class LiveUpdates:
         def read(listing: Listing) -> tuple[dict[str, Summary], dict[str, bytes], dict[str, WatchedRun]]:
             # Compare with the listing's contents, not with what its refresh returned: that may have gone to another
             # caller.
-            there = {one.id: one for one in listing.summaries()}
-            new = {id: encode(one) for id, one in there.items() if self._known.get(id) is not one}
+            summaries = {summary.id: summary for summary in listing.summaries()}
+            new = {
+                id: encode(summary) for id, summary in summaries.items() if self._last_summaries.get(id) is not summary
+            }
             return (
-                there,
+                summaries,
                 new,
                 self._read_watched(listing, {run for run in runs if run in new or run not in self._watched}),
             )
 
-        there, new, watched = await self._listing_thread.query(read)
-        changed = new.keys() | (self._known.keys() - there.keys())
-        self._known = there
-        self._summaries = {id: one for id, one in self._summaries.items() if id in there} | new
-        self._watched = {run: one for run, one in self._watched.items() if run in runs} | watched
+        summaries, new, watched = await self._listing_thread.query(read)
+        changed = new.keys() | (self._last_summaries.keys() - summaries.keys())
+        self._last_summaries = summaries
+        self._summaries = {id: summary for id, summary in self._summaries.items() if id in summaries} | new
+        self._watched = {id: run for id, run in self._watched.items() if id in runs} | watched
         if not changed and not watched:
             return
         for follower in self._followers:

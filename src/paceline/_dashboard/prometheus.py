@@ -42,9 +42,11 @@ class MetricFamily:
 
 
 def render_exposition(listing: Listing) -> str:
-    summaries = sorted(listing.summaries(), key=lambda one: one.updated_at, reverse=True)[:MAX_RUNS]
+    summaries = sorted(listing.summaries(), key=lambda summary: summary.updated_at, reverse=True)[:MAX_RUNS]
     going_on = {
-        one.id: get_detail(listing, one.id) for one in summaries if one.kind != "search" and one.state not in ENDED
+        summary.id: get_detail(listing, summary.id)
+        for summary in summaries
+        if summary.kind != "search" and summary.state not in ENDED
     }
     return format_families(summaries, going_on, time.time())
 
@@ -58,35 +60,35 @@ def format_families(summaries: list[Summary], going_on: dict[str, Detail], now: 
 def _build_summary_families(summaries: list[Summary]) -> list[MetricFamily]:
     info = MetricFamily("paceline_run_info", "gauge", "What a run is.")
     state = MetricFamily("paceline_run_state", "gauge", "1 for the state that a run is in.")
-    began = MetricFamily("paceline_run_start_time_seconds", "gauge", "When a run began, since the epoch.")
-    updated = MetricFamily("paceline_run_update_time_seconds", "gauge", "When a run was written last, since the epoch.")
+    began = MetricFamily("paceline_run_start_time_seconds", "gauge", "When a run started, since the epoch.")
+    updated = MetricFamily("paceline_run_update_time_seconds", "gauge", "When a run was last updated, since the epoch.")
     reports = MetricFamily("paceline_run_reports_total", "counter", "Reports; of a search, trials that have ended.")
-    steps = MetricFamily("paceline_run_steps_per_second", "gauge", "Reports a second, over the last while.")
-    epochs = MetricFamily("paceline_run_epochs_per_second", "gauge", "Epochs a second, over the last while.")
-    progress = MetricFamily("paceline_run_progress_ratio", "gauge", "How much of it is done, from 0 to 1.")
-    left = MetricFamily("paceline_run_left_seconds", "gauge", "How long it will yet take, where that can be known.")
-    attempt = MetricFamily("paceline_run_attempt", "gauge", "The attempt that is under way, or was the last.")
+    steps = MetricFamily("paceline_run_steps_per_second", "gauge", "Recent reports per second.")
+    epochs = MetricFamily("paceline_run_epochs_per_second", "gauge", "Recent epochs per second.")
+    progress = MetricFamily("paceline_run_progress_ratio", "gauge", "Progress from 0 to 1.")
+    left = MetricFamily("paceline_run_left_seconds", "gauge", "Estimated remaining time, if known.")
+    attempt = MetricFamily("paceline_run_attempt", "gauge", "The current or last attempt.")
     failures = MetricFamily("paceline_run_failures_total", "counter", "Attempts that failed.")
     checkpoints = MetricFamily("paceline_run_checkpoints", "gauge", "Checkpoints that were committed.")
     workers = MetricFamily("paceline_run_workers", "gauge", "Workers.")
-    metric = MetricFamily("paceline_metric", "gauge", "A metric as it was reported last.")
-    for one in summaries:
-        run = one.id
-        info.add(1, run=run, name=one.name, kind=one.kind, state=one.state, search=one.search or "")
+    metric = MetricFamily("paceline_metric", "gauge", "Latest value of a metric.")
+    for summary in summaries:
+        run = summary.id
+        info.add(1, run=run, name=summary.name, kind=summary.kind, state=summary.state, search=summary.search or "")
         for known in _STATES:
-            state.add(int(known == one.state), run=run, state=known)
-        began.add(one.began_at, run=run)
-        updated.add(one.updated_at, run=run)
-        reports.add(one.num_reports, run=run)
-        steps.add(one.steps_per_s, run=run)
-        epochs.add(one.epochs_per_s, run=run)
-        progress.add(one.progress, run=run)
-        left.add(one.left_s, run=run)
-        attempt.add(one.attempt, run=run)
-        failures.add(one.num_failures, run=run)
-        checkpoints.add(one.num_checkpoints, run=run)
-        workers.add(one.num_workers, run=run)
-        for name, value in itertools.islice(one.metrics.items(), MAX_METRICS):
+            state.add(int(known == summary.state), run=run, state=known)
+        began.add(summary.began_at, run=run)
+        updated.add(summary.updated_at, run=run)
+        reports.add(summary.num_reports, run=run)
+        steps.add(summary.steps_per_s, run=run)
+        epochs.add(summary.epochs_per_s, run=run)
+        progress.add(summary.progress, run=run)
+        left.add(summary.left_s, run=run)
+        attempt.add(summary.attempt, run=run)
+        failures.add(summary.num_failures, run=run)
+        checkpoints.add(summary.num_checkpoints, run=run)
+        workers.add(summary.num_workers, run=run)
+        for name, value in itertools.islice(summary.metrics.items(), MAX_METRICS):
             metric.add(to_number(value), run=run, name=name)
     return [
         info, state, began, updated, reports, steps, epochs, progress, left, attempt, failures, checkpoints, workers,
@@ -95,15 +97,17 @@ def _build_summary_families(summaries: list[Summary]) -> list[MetricFamily]:
 
 
 def _build_detail_families(details: dict[str, Detail], now: float) -> list[MetricFamily]:
-    age = MetricFamily("paceline_run_last_checkpoint_age_seconds", "gauge", "Since the last checkpoint was committed.")
-    spent = MetricFamily("paceline_run_time_seconds", "gauge", "Where the time went so far; all but wall sum to wall.")
-    cpu = MetricFamily("paceline_worker_cpu_cores", "gauge", "Cores that a worker keeps busy.")
+    age = MetricFamily(
+        "paceline_run_last_checkpoint_age_seconds", "gauge", "Time since the last checkpoint was committed."
+    )
+    spent = MetricFamily("paceline_run_time_seconds", "gauge", "Time spent so far; all others add up to wall.")
+    cpu = MetricFamily("paceline_worker_cpu_cores", "gauge", "CPU cores in use by a worker.")
     memory = MetricFamily("paceline_worker_memory_bytes", "gauge", "Resident memory of a worker.")
-    gpu_memory = MetricFamily("paceline_worker_gpu_memory_bytes", "gauge", "Memory in use of a worker's GPU.")
+    gpu_memory = MetricFamily("paceline_worker_gpu_memory_bytes", "gauge", "GPU memory in use by a worker.")
     gpu_busy = MetricFamily("paceline_worker_gpu_busy_ratio", "gauge", "How much of the time a worker's GPU was busy.")
     for run, detail in details.items():
         if detail.checkpoints:
-            age.add(max(now - max(one.at for one in detail.checkpoints), 0.0), run=run)
+            age.add(max(now - max(checkpoint.at for checkpoint in detail.checkpoints), 0.0), run=run)
         for part in detail.spent.__struct_fields__:
             spent.add(getattr(detail.spent, part), run=run, where=part.removesuffix("_s"))
         for worker in detail.attempts[-1].workers if detail.attempts else ():

@@ -40,31 +40,33 @@ class QueryFields:
     @classmethod
     def from_query(cls, query: bytes) -> QueryFields:
         if len(query) > MAX_QUERY_BYTES:
-            raise RequestRefusedError(414, f"the query has {len(query)} bytes; it may have {MAX_QUERY_BYTES}")
+            raise RequestRefusedError(414, f"the query has {len(query)} bytes; at most {MAX_QUERY_BYTES} are allowed")
         fields: dict[str, list[str]] = {}
         try:
             pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
         except ValueError:
-            raise RequestRefusedError(400, f"the query is not one, or has more than {MAX_FIELDS} fields") from None
+            raise RequestRefusedError(400, f"the query is invalid, or has more than {MAX_FIELDS} fields") from None
         for name, value in pairs:
             fields.setdefault(name, []).append(value)
         return cls(fields)
 
     def text(self, name: str) -> str:
         """Return a required field."""
-        found = self.optional_text(name)
-        if found is None:
+        value = self.optional_text(name)
+        if value is None:
             raise RequestRefusedError(400, f"`{name}` is missing")
-        return found
+        return value
 
     def optional_text(self, name: str) -> str | None:
         values = self._fields.get(name, ())
         if not values:
             return None
         if len(values) > 1:
-            raise RequestRefusedError(400, f"`{name}` is there {len(values)} times")
+            raise RequestRefusedError(400, f"`{name}` is given {len(values)} times")
         if len(values[0]) > MAX_TEXT_CHARS:
-            raise RequestRefusedError(400, f"`{name}` has {len(values[0])} characters; it may have {MAX_TEXT_CHARS}")
+            raise RequestRefusedError(
+                400, f"`{name}` has {len(values[0])} characters; at most {MAX_TEXT_CHARS} are allowed"
+            )
         return values[0]
 
     def all_texts(self, name: str) -> tuple[str, ...]:
@@ -73,14 +75,14 @@ class QueryFields:
 
     def integer(self, name: str, default: int | None = None, *, least: int = 0, most: int = _MAX_INTEGER) -> int:
         """Return an integer; larger values are reduced to `most`."""
-        found = self.optional_text(name)
-        if found is None and default is not None:
+        value = self.optional_text(name)
+        if value is None and default is not None:
             return default
-        text = found if found is not None else self.text(name)
+        text = value if value is not None else self.text(name)
         # int() also accepts digits of other scripts, underscores and blanks.
         digits = text.removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 18) or int(text) < least:
-            raise RequestRefusedError(400, f"`{name}` is {text[:50]!r}; it has to be a whole number from {least} on")
+            raise RequestRefusedError(400, f"`{name}` must be an integer of at least {least}, got {text[:50]!r}")
         return min(int(text), most)
 
     def optional_integer(self, name: str) -> int | None:
@@ -95,28 +97,26 @@ class QueryFields:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise RequestRefusedError(400, f"`{name}` is {text[:50]!r}; it has to be a number")
+            raise RequestRefusedError(400, f"`{name}` must be a number, got {text[:50]!r}")
         return value
 
     def axis(self) -> Literal["step", "time"]:
         text = self.optional_text("x") or "step"
-        if text == "step":
-            return "step"
-        if text == "time":
-            return "time"
-        raise RequestRefusedError(400, f"`x` is {text[:50]!r}; it has to be `step` or `time`")
+        if text in ("step", "time"):
+            return text  # type: ignore[return-value]
+        raise RequestRefusedError(400, f"`x` must be `step` or `time`, got {text[:50]!r}")
 
     def range(self) -> tuple[float, float] | None:
         """Return the range; one or both ends may be missing."""
         begin, end = self.optional_number("from"), self.optional_number("to")
         if begin is None and end is None:
             return None
-        found = (-math.inf if begin is None else begin, math.inf if end is None else end)
-        if found[0] > found[1]:
-            raise RequestRefusedError(400, f"`from` is {found[0]:g}, above `to`, {found[1]:g}")
-        return found
+        value = (-math.inf if begin is None else begin, math.inf if end is None else end)
+        if value[0] > value[1]:
+            raise RequestRefusedError(400, f"`from` is {value[0]:g}, above `to`, {value[1]:g}")
+        return value
 
 
-def points_per_metric(asked: int, num_metrics: int) -> int:
+def points_per_metric(requested: int, num_metrics: int) -> int:
     """Return the number of points for each metric of a request."""
-    return min(asked, MAX_POINTS, max(MAX_POINTS_PER_REQUEST // max(num_metrics, 1), MIN_POINTS))
+    return min(requested, MAX_POINTS, max(MAX_POINTS_PER_REQUEST // max(num_metrics, 1), MIN_POINTS))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from paceline._dashboard.answers import AboutAnswer, get_about, get_detail, get_reader
-from paceline._dashboard.page import load_page_file
+from paceline._dashboard.files import load_page_file
 from paceline._view import logs
 from paceline._view.listing import Listing
 from paceline._view.model import Detail, LogLine, LogPage, Points, SearchDetail, UsageSeries, encode
@@ -65,7 +65,7 @@ def build_report(run: str | os.PathLike[str]) -> bytes:
     """Build the page of one run or search, by its path or address. Raises `StorageError` if there is none."""
     listing = Listing(run)
     listing.refresh()
-    if "." not in {one.id for one in listing.summaries()}:
+    if "." not in {entry.id for entry in listing.summaries()}:
         RunReader(run).summary()  # Raises the specific error.
     return build_listed_report(listing, ".")
 
@@ -77,9 +77,9 @@ def build_listed_report(listing: Listing, run: str) -> bytes:
 
 def collect_report_data(listing: Listing, run: str) -> ReportData:
     detail = get_detail(listing, run)
-    told = get_about(detail.summary.path, control=False)
+    about = get_about(detail.summary.path, control=False)
     if detail.summary.kind == "search":
-        return ReportData(about=told, detail=detail, search=build_search_detail(listing, run))
+        return ReportData(about=about, detail=detail, search=build_search_detail(listing, run))
     reader = get_reader(listing, run)
     cut: list[str] = []
     names = _limit_items(detail.metric_names, MAX_METRICS, "metrics", cut)
@@ -88,10 +88,12 @@ def collect_report_data(listing: Listing, run: str) -> ReportData:
         "step": reader.points(names, x="step", at_most=at_most),
         "time": reader.points(names, x="time", at_most=at_most),
     }
-    if any(not one.whole for one in points["step"]):
-        cut.append(f"of each metric, {at_most:,} points, each the mean of those around it with the least and greatest")
+    if any(not entry.whole for entry in points["step"]):
+        cut.append(
+            f"of each metric, {at_most:,} points, each the mean of its neighbours with their minimum and maximum"
+        )
     return ReportData(
-        about=told,
+        about=about,
         detail=detail,
         points=points,
         use=_limit_items(reader.usage_series(), MAX_USAGE_SERIES, "ranks' use over time", cut),
@@ -114,34 +116,34 @@ def render_report(values: ReportData) -> bytes:
         (_STYLE, f"<style>{style}</style>"),
         (_SCRIPT, f'{data}\n<script type="module">{script}</script>'),
     ):
-        before, found, after = page.partition(old)
-        if not found:
+        before, separator, after = page.partition(old)
+        if not separator:
             raise AssertionError(f"the page has no {old}")
         page = before + new + after
     return page.encode()
 
 
-def _collect_logs(home: RunLocation, detail: Detail, cut: list[str]) -> list[ReportLog]:
-    found, room = [], MAX_LOG_CHARS
+def _collect_logs(location: RunLocation, detail: Detail, cut: list[str]) -> list[ReportLog]:
+    collected, num_chars_left = [], MAX_LOG_CHARS
     # Last attempt first: if not all logs fit, it is the one of interest.
     newest = sorted(detail.logs, key=lambda file: (-file.attempt, file.rank))
     for file in _limit_items(newest, MAX_LOGS, "logs", cut):
-        page = logs.read_log_page(home, file.attempt, file.rank, limit=LINES_PER_LOG)
+        page = logs.read_log_page(location, file.attempt, file.rank, limit=LINES_PER_LOG)
         lines = tuple(LogLine(line.offset, line.text[:MAX_LINE_CHARS]) for line in page.lines)
         size = sum(len(line.text) for line in lines)
-        if size > room:
+        if size > num_chars_left:
             cut.append(f"the log of {file.name}")
             continue
-        room -= size
-        found.append(ReportLog(file.attempt, file.rank, msgspec.structs.replace(page, lines=lines)))
-    if any(one.page.before for one in found):
+        num_chars_left -= size
+        collected.append(ReportLog(file.attempt, file.rank, msgspec.structs.replace(page, lines=lines)))
+    if any(entry.page.before for entry in collected):
         cut.append(f"of each log, the last {LINES_PER_LOG} lines")
-    return found
+    return collected
 
 
-def _limit_items(items: Any, limit: int, what: str, cut: list[str]) -> Any:
+def _limit_items(items: Any, limit: int, noun: str, cut: list[str]) -> Any:
     if len(items) > limit:
-        cut.append(f"{limit} of {len(items):,} {what}")
+        cut.append(f"{limit} of {len(items):,} {noun}")
     return items[:limit]
 
 

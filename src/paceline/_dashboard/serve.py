@@ -48,17 +48,19 @@ def serve(
     if not is_loopback(host.strip("[]")):
         machine = (socket.gethostname(), socket.getfqdn())
         print(
-            f"warning: {host} can be reached from other machines, and what is sent is not encrypted: whoever sees the "
+            f"warning: {host} can be reached from other machines, without encryption: whoever sees the "
             "token can see all runs" + (" and stop them" if control else "") + "\n\n"
-            "hint: leave --host out, and use `ssh -L` from elsewhere; see docs/watching/dashboard.md",
+            "hint: omit --host, and use `ssh -L` from other machines; see docs/watching/dashboard.md",
             file=sys.stderr,
         )
     names = AllowedHosts.from_host(host, machine)
     # Do not show the options of an address: they may contain keys.
-    shown = root.partition("?")[0] if "://" in root else root
-    site = create_dashboard(lambda: Listing(root), shown, token=token, names=names, port=actual, allow_control=control)
+    shown_root = root.partition("?")[0] if "://" in root else root
+    dashboard = create_dashboard(
+        lambda: Listing(root), shown_root, token=token, names=names, port=actual, allow_control=control
+    )
     config = uvicorn.Config(
-        site.app,
+        dashboard.app,
         loop="asyncio",
         http="h11",
         ws="none",
@@ -80,7 +82,7 @@ def serve(
     with contextlib.suppress(OSError):
         os.nice(NICE)
     with listener, contextlib.suppress(KeyboardInterrupt):
-        _make_server(uvicorn, config, site.live).run(sockets=[listener])
+        _make_server(uvicorn, config, dashboard.live).run(sockets=[listener])
     return 0
 
 
@@ -120,8 +122,7 @@ def _make_listener(host: str, port: int | None) -> socket.socket:
             if number == tried[-1]:
                 raise OSError(
                     error.errno,
-                    f"the dashboard cannot listen at {host}, port {number}: {error.strerror}\n\n"
-                    "hint: --port 0 takes one that is free",
+                    f"cannot listen at {host}, port {number}: {error.strerror}\n\nhint: --port 0 selects a free port",
                 ) from None
         else:
             return listener
@@ -137,7 +138,7 @@ def _check_token(token: str | None) -> None:
     if token is None:
         return
     if len(token) < 16 or not all(char.isascii() and (char.isalnum() or char in "-_.~") for char in token):
-        raise ValueError("a token has at least 16 characters, out of letters, digits and - _ . ~")
+        raise ValueError("token must have at least 16 characters: letters, digits and - _ . ~")
 
 
 def _import_uvicorn() -> Any:

@@ -1,5 +1,6 @@
 """The interface of an engine: it starts workers, carries messages and stops workers. It makes no decisions."""
 
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -79,3 +80,34 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class WakeSocket:
+    """Wakes a thread that waits in a selector. `wake` may be called from any thread, also after `close`."""
+
+    def __init__(self) -> None:
+        self.receiver, self._sender = socket.socketpair()
+        self.receiver.setblocking(False)
+        self._sender.setblocking(False)
+        self._is_closed = False
+
+    def wake(self) -> None:
+        try:
+            self._sender.send(b"\0")
+        except BlockingIOError:
+            pass  # The socket is already full of wakes.
+        except OSError:
+            if not self._is_closed:
+                raise
+
+    def drain(self) -> None:
+        try:
+            while self.receiver.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        self._is_closed = True
+        self.receiver.close()
+        self._sender.close()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.util import find_spec
@@ -35,7 +35,7 @@ _S3_MAX_ATTEMPTS = 5
 
 
 def open_store_at(
-    storage_path: str, filesystem: Any = None, patience: StoreRetryPolicy = DEFAULT_RETRY_POLICY
+    storage_path: str, filesystem: Any = None, retry_policy: StoreRetryPolicy = DEFAULT_RETRY_POLICY
 ) -> RetryingStore:
     """Return the store at a path. Does not contact it yet."""
     try:
@@ -43,9 +43,9 @@ def open_store_at(
     except (ValueError, TypeError, ImportError):
         raise
     except Exception as error:
-        shown = _StoreAddress.parse(storage_path, {}).uri
-        raise StorageError(f"{shown} cannot be opened: {summarize_error(error)}") from error
-    return RetryingStore(store, patience)
+        uri = _StoreAddress.parse(storage_path, {}).uri
+        raise StorageError(f"cannot open {uri}: {summarize_error(error)}") from error
+    return RetryingStore(store, retry_policy)
 
 
 def _open_bare_store(storage_path: str, filesystem: Any) -> Store:
@@ -54,16 +54,14 @@ def _open_bare_store(storage_path: str, filesystem: Any) -> Store:
         path = storage_path.partition("://")[2] or storage_path
         return ArrowStore(arrow, path, storage_path if "://" in storage_path else f"{arrow.type_name}://{path}")
     address = _StoreAddress.parse(storage_path, dict(os.environ))
-    known: dict[str, Callable[[_StoreAddress], Store]] = {
-        "s3": _s3,
-        "s3a": _s3,
-        "gs": _gs,
-        "gcs": _gs,
-        "az": _az,
-        "abfs": _az,
-        "abfss": _az,
-    }
-    return known.get(address.scheme, _any)(address)
+    match address.scheme:
+        case "s3" | "s3a":
+            return _s3(address)
+        case "az" | "abfs" | "abfss":
+            return _az(address)
+        case "gs" | "gcs":
+            return ArrowStore(_gcs_filesystem(address), f"{address.host}/{address.path}", address.uri)
+    return ArrowStore(*_other_filesystem(address), address.uri)
 
 
 def resolve_filesystem(address: str, argument: str) -> tuple[Any, str]:
@@ -74,15 +72,15 @@ def resolve_filesystem(address: str, argument: str) -> tuple[Any, str]:
     parsed = _StoreAddress.parse(address, dict(os.environ), argument)
     match parsed.scheme:
         case "s3" | "s3a":
-            return _s3_filesystem(parsed, _s3_region(parsed), _S3_MAX_ATTEMPTS), f"{parsed.host}/{parsed.path}".rstrip(
-                "/"
-            )
+            filesystem, bucket = _s3_filesystem(parsed, _s3_region(parsed), _S3_MAX_ATTEMPTS), parsed.host
         case "gs" | "gcs":
-            return _gcs_filesystem(parsed), f"{parsed.host}/{parsed.path}".rstrip("/")
+            filesystem, bucket = _gcs_filesystem(parsed), parsed.host
         case "az" | "abfs" | "abfss":
-            account, container, key = _azure_account(parsed)
-            return _azure_filesystem(parsed, account, key), f"{container}/{parsed.path}".rstrip("/")
-    return _other_filesystem(parsed)
+            account, bucket, key = _azure_account(parsed)
+            filesystem = _azure_filesystem(parsed, account, key)
+        case _:
+            return _other_filesystem(parsed)
+    return filesystem, f"{bucket}/{parsed.path}".rstrip("/")
 
 
 def to_arrow_filesystem(filesystem: Any, argument: str = "storage_filesystem") -> Any:
@@ -93,7 +91,7 @@ def to_arrow_filesystem(filesystem: Any, argument: str = "storage_filesystem") -
         return filesystem
     if hasattr(filesystem, "_strip_protocol") and hasattr(filesystem, "ls"):
         return PyFileSystem(FSSpecHandler(filesystem))
-    raise ValueError(f"{argument}={filesystem!r} is neither a pyarrow.fs.FileSystem nor a filesystem of fsspec")
+    raise ValueError(f"{argument} must be a filesystem of pyarrow or fsspec, got {filesystem!r}")
 
 
 @dataclass(frozen=True)
@@ -137,13 +135,13 @@ class _StoreAddress:
 
     def endpoint(self, default: str | None, scheme: str = "https") -> tuple[str, str] | None:
         """Return (scheme, host and port) of a custom server, or None for the cloud's own."""
-        given = self.options.get("endpoint_override") or default
-        if not given:
+        endpoint = self.options.get("endpoint_override") or default
+        if not endpoint:
             return None
-        own, separator, rest = given.partition("://")
+        own_scheme, separator, rest = endpoint.partition("://")
         if not separator:
-            return self.options.get("scheme", scheme), given.rstrip("/")
-        return own, rest.rstrip("/")
+            return self.options.get("scheme", scheme), endpoint.rstrip("/")
+        return own_scheme, rest.rstrip("/")
 
 
 def _s3(address: _StoreAddress) -> Store:
@@ -158,16 +156,16 @@ def _s3(address: _StoreAddress) -> Store:
     if find_spec("obstore") is None or credentials is None:
         return ArrowStore(filesystem(), path, address.uri)
 
-    def make(**more: Any) -> Any:
+    def make_client(**more: Any) -> Any:
         from obstore.store import S3Store
 
-        given: dict[str, Any] = {"region": region, "prefix": address.path or None, **credentials}
+        options: dict[str, Any] = {"region": region, "prefix": address.path or None, **credentials}
         if endpoint is not None:
-            given |= {"endpoint": f"{endpoint[0]}://{endpoint[1]}", "virtual_hosted_style_request": False}
+            options |= {"endpoint": f"{endpoint[0]}://{endpoint[1]}", "virtual_hosted_style_request": False}
         client = {**_CLIENT_OPTIONS, "allow_http": endpoint is not None and endpoint[0] == "http"}
-        return S3Store(bucket, client_options=client, **given, **more)
+        return S3Store(bucket, client_options=client, **options, **more)
 
-    return ObjectStore(make, filesystem=filesystem, bucket=bucket, path=path, uri=address.uri)
+    return ObjectStore(make_client, filesystem=filesystem, bucket=bucket, path=path, uri=address.uri)
 
 
 def _s3_endpoint(address: _StoreAddress) -> tuple[str, str] | None:
@@ -178,7 +176,11 @@ def _s3_region(address: _StoreAddress) -> str:
     known = {"region", "scheme", "endpoint_override", "anonymous", "allow_bucket_creation", "allow_bucket_deletion"}
     _check_options(address, known)
     region = address.options.get("region") or address.variable("AWS_REGION") or address.variable("AWS_DEFAULT_REGION")
-    return region or ("us-east-1" if _s3_endpoint(address) else _resolve_region(address.host))
+    if region or _s3_endpoint(address):
+        return region or "us-east-1"
+    from pyarrow.fs import resolve_s3_region
+
+    return str(resolve_s3_region(address.host))
 
 
 def _is_anonymous(address: _StoreAddress) -> bool:
@@ -188,15 +190,15 @@ def _is_anonymous(address: _StoreAddress) -> bool:
 def _s3_filesystem(address: _StoreAddress, region: str, max_attempts: int) -> Any:
     from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
 
-    given: dict[str, Any] = {"region": region, "anonymous": _is_anonymous(address), "connect_timeout": 10}
-    given["retry_strategy"] = AwsStandardS3RetryStrategy(max_attempts=max_attempts)
+    options: dict[str, Any] = {"region": region, "anonymous": _is_anonymous(address), "connect_timeout": 10}
+    options["retry_strategy"] = AwsStandardS3RetryStrategy(max_attempts=max_attempts)
     endpoint = _s3_endpoint(address)
     if endpoint is not None:
-        given |= {"scheme": endpoint[0], "endpoint_override": endpoint[1]}
+        options |= {"scheme": endpoint[0], "endpoint_override": endpoint[1]}
     if address.user:
-        given |= {"access_key": address.user, "secret_key": address.password}
+        options |= {"access_key": address.user, "secret_key": address.password}
     # Background writes would hold a whole file in memory when the network is slower than the disk.
-    return S3FileSystem(background_writes=False, **given)
+    return S3FileSystem(background_writes=False, **options)
 
 
 def _s3_credentials(address: _StoreAddress, anonymous: bool) -> dict[str, Any] | None:
@@ -216,29 +218,19 @@ def _s3_credentials(address: _StoreAddress, anonymous: bool) -> dict[str, Any] |
     return {"credential_provider": Boto3CredentialProvider()}
 
 
-def _resolve_region(bucket: str) -> str:
-    from pyarrow.fs import resolve_s3_region
-
-    return str(resolve_s3_region(bucket))
-
-
-def _gs(address: _StoreAddress) -> Store:
-    return ArrowStore(_gcs_filesystem(address), f"{address.host}/{address.path}", address.uri)
-
-
 def _gcs_filesystem(address: _StoreAddress) -> Any:
     from pyarrow.fs import GcsFileSystem
 
     _check_options(address, {"scheme", "endpoint_override", "project_id", "anonymous"})
     endpoint = address.endpoint(address.variable("STORAGE_EMULATOR_HOST"), scheme="http")
-    given: dict[str, Any] = {"retry_time_limit": _GCS_RETRY_LIMIT}
+    options: dict[str, Any] = {"retry_time_limit": _GCS_RETRY_LIMIT}
     if endpoint is not None:
-        given |= {"scheme": endpoint[0], "endpoint_override": endpoint[1]}
+        options |= {"scheme": endpoint[0], "endpoint_override": endpoint[1]}
     if address.user == "anonymous" or address.options.get("anonymous") or address.variable("STORAGE_EMULATOR_HOST"):
-        given["anonymous"] = True
+        options["anonymous"] = True
     if "project_id" in address.options:
-        given["project_id"] = address.options["project_id"]
-    return GcsFileSystem(**given)
+        options["project_id"] = address.options["project_id"]
+    return GcsFileSystem(**options)
 
 
 def _az(address: _StoreAddress) -> Store:
@@ -252,18 +244,18 @@ def _az(address: _StoreAddress) -> Store:
     if find_spec("obstore") is None:
         return ArrowStore(filesystem(), path, address.uri)
 
-    def make(**more: Any) -> Any:
+    def make_client(**more: Any) -> Any:
         from obstore.store import AzureStore
 
-        given: dict[str, Any] = {"account_name": account, "prefix": address.path or None}
+        options: dict[str, Any] = {"account_name": account, "prefix": address.path or None}
         if key:
-            given["account_key"] = key
+            options["account_key"] = key
         if endpoint:
-            given["endpoint"] = f"{endpoint}/{account}"
+            options["endpoint"] = f"{endpoint}/{account}"
         client = {**_CLIENT_OPTIONS, "allow_http": bool(endpoint) and str(endpoint).startswith("http://")}
-        return AzureStore(container, client_options=client, **given, **more)
+        return AzureStore(container, client_options=client, **options, **more)
 
-    return ObjectStore(make, filesystem=filesystem, bucket=container, path=path, uri=address.uri)
+    return ObjectStore(make_client, filesystem=filesystem, bucket=container, path=path, uri=address.uri)
 
 
 def _azure_account(address: _StoreAddress) -> tuple[str, str, str | None]:
@@ -279,8 +271,8 @@ def _azure_account(address: _StoreAddress) -> tuple[str, str, str | None]:
         container, account = address.user, address.host.partition(".")[0]
     if not account:
         raise ValueError(
-            f"{address.argument}={address.uri!r} does not say which account: set AZURE_STORAGE_ACCOUNT_NAME, "
-            "or add ?account_name=... to it"
+            f"{address.argument} must name an account, got {address.uri!r}\n\n"
+            "hint: set AZURE_STORAGE_ACCOUNT_NAME, or add ?account_name=... to it"
         )
     return account, container, key
 
@@ -288,18 +280,13 @@ def _azure_account(address: _StoreAddress) -> tuple[str, str, str | None]:
 def _azure_filesystem(address: _StoreAddress, account: str, key: str | None) -> Any:
     from pyarrow.fs import AzureFileSystem
 
-    given: dict[str, Any] = {"account_key": key}
+    options: dict[str, Any] = {"account_key": key}
     endpoint = address.options.get("endpoint")
     if endpoint:
         scheme, _, authority = endpoint.partition("://")
-        given |= {"blob_storage_authority": authority, "dfs_storage_authority": authority}
-        given |= {"blob_storage_scheme": scheme, "dfs_storage_scheme": scheme}
-    return AzureFileSystem(account, **given)
-
-
-def _any(address: _StoreAddress) -> Store:
-    filesystem, path = _other_filesystem(address)
-    return ArrowStore(filesystem, path, address.uri)
+        options |= {"blob_storage_authority": authority, "dfs_storage_authority": authority}
+        options |= {"blob_storage_scheme": scheme, "dfs_storage_scheme": scheme}
+    return AzureFileSystem(account, **options)
 
 
 def _other_filesystem(address: _StoreAddress) -> tuple[Any, str]:
@@ -312,23 +299,23 @@ def _other_filesystem(address: _StoreAddress) -> tuple[Any, str]:
     except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError):
         if find_spec("fsspec") is None:
             raise ImportError(
-                f"{address.argument}={address.uri!r}: pyarrow does not know {address.scheme}://, and fsspec is not "
-                'installed\n\nhint: pip install "paceline[cloud]"'
+                f"{address.argument} {address.uri!r} needs fsspec: pyarrow does not support {address.scheme}://\n\n"
+                'hint: pip install "paceline[cloud]"'
             ) from None
         import fsspec
 
         try:
-            found, path = fsspec.core.url_to_fs(address.text)
+            fsspec_filesystem, path = fsspec.core.url_to_fs(address.text)
         except ValueError as error:
-            raise ValueError(f"{address.argument}={address.uri!r}: {error}") from None
-        filesystem = to_arrow_filesystem(found)
+            raise ValueError(f"cannot open {address.argument} {address.uri!r}: {error}") from None
+        filesystem = to_arrow_filesystem(fsspec_filesystem)
     return filesystem, path
 
 
 def _check_options(address: _StoreAddress, known: set[str]) -> None:
     for name in address.options:
         if name not in known:
-            shown = urlunsplit((address.scheme, address.host, f"/{address.path}", "", ""))
+            uri = urlunsplit((address.scheme, address.host, f"/{address.path}", "", ""))
             raise ValueError(
-                f"{address.argument}={shown!r} has the option {name!r}: it may have {', '.join(sorted(known))}"
+                f"unknown option {name!r} of {address.argument} {uri!r}; the options are {', '.join(sorted(known))}"
             )

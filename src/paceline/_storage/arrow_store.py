@@ -73,27 +73,27 @@ class ArrowStore:
         return _content_tag(data)
 
     def upload(self, source: Path, key: str, moved: ProgressCallback = ignore_progress) -> FileEntry:
-        tally = TransferHasher(moved)
+        hasher = TransferHasher(moved)
         with source.open("rb") as file, self._open_put(key) as stream:
-            for chunk in iter_hashed_chunks(file, tally):
+            for chunk in iter_hashed_chunks(file, hasher):
                 stream.write(chunk)
-        return tally.to_file_entry(key)
+        return hasher.to_file_entry(key)
 
     def download(self, key: str, target: Path, moved: ProgressCallback = ignore_progress) -> FileEntry:
-        tally = TransferHasher(moved)
+        hasher = TransferHasher(moved)
         with (
             self.filesystem.open_input_stream(self._full_path(key), compression=None) as stream,
             target.open("wb") as file,
         ):
             while chunk := stream.read(CHUNK):
-                tally.add(chunk)
+                hasher.add(chunk)
                 file.write(chunk)
-        return tally.to_file_entry(key)
+        return hasher.to_file_entry(key)
 
     def list_entries(self, prefix: str = "") -> list[StoreEntry]:
         root = self._full_path(prefix)
-        found = self._list_with_fsspec(root) if self._fsspec is not None else self._list_with_arrow(root)
-        entries = [StoreEntry(posixpath.relpath(path, self.path or "/"), size) for path, size in found]
+        files = self._list_with_fsspec(root) if self._fsspec is not None else self._list_with_arrow(root)
+        entries = [StoreEntry(posixpath.relpath(path, self.path or "/"), size) for path, size in files]
         return sorted(
             (e for e in entries if _PART_SUFFIX not in posixpath.basename(e.key)), key=lambda entry: entry.key
         )
@@ -154,7 +154,7 @@ class ArrowStore:
             bucket = root.strip("/").partition("/")[0]
             if not filesystem.exists(bucket):
                 raise make_missing_bucket_error(bucket)
-        found: list[tuple[str, int]] = []
+        files: list[tuple[str, int]] = []
         ahead = [root]
         while ahead:
             directory = ahead.pop()
@@ -168,22 +168,22 @@ class ArrowStore:
                 path = entry["name"]
                 if entry["type"] != "directory":
                     # The marker of an empty directory is an object too; its name ends in a slash.
-                    found += [(path, int(entry["size"] or 0))] if not path.endswith("/") else []
+                    files += [(path, int(entry["size"] or 0))] if not path.endswith("/") else []
                 elif path.rstrip("/") != directory.rstrip("/"):
                     ahead.append(path)
         stripped = str(filesystem._strip_protocol(root or "/")).rstrip("/")
-        return [(root + path.removeprefix(stripped), size) for path, size in found]
+        return [(root + path.removeprefix(stripped), size) for path, size in files]
 
 
 def make_missing_bucket_error(bucket: str) -> OSError:
     # Not a FileNotFoundError, which means that one object is missing.
-    return OSError(f"NoSuchBucket: there is no bucket {bucket!r}, or it may not be looked at")
+    return OSError(f"NoSuchBucket: bucket {bucket!r} does not exist or cannot be accessed")
 
 
 def _content_tag(data: bytes) -> str:
-    tally = TransferHasher()
-    tally.add(data)
-    return tally.to_file_entry("").hash
+    hasher = TransferHasher()
+    hasher.add(data)
+    return hasher.to_file_entry("").hash
 
 
 def unwrap_fsspec(filesystem: Any) -> Any:

@@ -56,18 +56,18 @@ class ManifestVersionError(StorageError):
 
 def list_files(directory: Path) -> list[str]:
     """Return the sorted relative paths of all regular files. Follows links and refuses anything else."""
-    found = []
+    paths = []
     for parent, below, names in os.walk(directory, followlinks=True):
         for name in below:
             path = Path(parent, name)
             if path.is_symlink() and directory.resolve().is_relative_to(path.resolve()):
-                raise StorageError(f"{path} links to a directory that it lies in: the checkpoint would have no end")
+                raise StorageError(f"{path} links to a directory that contains it")
         for name in names:
             path = Path(parent, name)
             if not path.is_file():
-                raise StorageError(f"{path} is not a regular file: a checkpoint holds files and directories only")
-            found.append(path.relative_to(directory).as_posix())
-    return sorted(found)
+                raise StorageError(f"{path} is not a regular file; a checkpoint holds only files and directories")
+            paths.append(path.relative_to(directory).as_posix())
+    return sorted(paths)
 
 
 def has_links(directory: Path) -> bool:
@@ -102,9 +102,7 @@ def stage_move(files: Files, source: Path, target: Path) -> tuple[FileEntry, ...
 def stage_in_place(files: Files, directory: Path) -> tuple[FileEntry, ...]:
     """Hash a directory that is already in its final place and make it durable."""
     if has_links(directory):
-        raise StorageError(
-            f"{directory} holds symbolic links: files that are committed where they lie are files themselves"
-        )
+        raise StorageError(f"{directory} contains symbolic links, which NO_UPLOAD does not allow")
     names = [name for name in list_files(directory) if name not in (MANIFEST, METADATA)]
     entries = tuple(files.seal(directory / name, name) for name in names)
     _sync_subdirectories(files, directory, names)
@@ -129,14 +127,12 @@ def commit_checkpoint(
     entries = tuple(entry for _, entry in chosen if entry.path != METADATA)
     manifest = Manifest(record, world_size, entries, created_at, lease=fence.number)
     final = layout.checkpoint(record.name)
-    there = _read_valid_manifest(final)
-    if there is not None and _commit_order(there.record) >= _commit_order(record):
+    current = _read_valid_manifest(final)
+    if current is not None and _commit_order(current.record) >= _commit_order(record):
         return differing  # Committed before a crash, or, during recovery, the name has been used again since.
     if any(part.in_place for part in parts):
         if not all(part.in_place for part in parts):
-            raise StorageError(
-                f"{record.name}: some ranks reported with NO_UPLOAD and others not; use one mode on all ranks"
-            )
+            raise StorageError(f"{record.name}: only some ranks reported with NO_UPLOAD; use one mode on all ranks")
         fence.check()
         _write_manifest(files, final, manifest)
         files.sync_dir(layout.root)
@@ -151,7 +147,7 @@ def commit_checkpoint(
     aside = layout.trash / f"{fence.number}-{record.name}"
     replaces = final.exists()
     if replaces and (final.is_symlink() or not final.is_dir()):
-        raise StorageError(f"{final} stands in the way: it is no checkpoint, and is left as it is")
+        raise StorageError(f"{final} exists and is not a checkpoint; not overwritten")
     if replaces:
         # The user reused a name: move the older checkpoint aside. It is restored if we die before the next line.
         files.make_dir(layout.trash)
@@ -183,9 +179,9 @@ def delete_checkpoint(files: Files, layout: RunLayout, record: CheckpointRecord,
     directory = layout.checkpoint(record.name)
     fence.check()
     if directory.is_symlink():
-        raise StorageError(f"{directory} is a link to elsewhere, where nothing is ours to delete")
-    there = _read_valid_manifest(directory)
-    if there is not None and _commit_order(there.record) != _commit_order(record):
+        raise StorageError(f"{directory} is a symbolic link; not deleted")
+    current = _read_valid_manifest(directory)
+    if current is not None and _commit_order(current.record) != _commit_order(record):
         return
     if directory.exists():
         files.remove(directory / MANIFEST)
@@ -223,26 +219,26 @@ def find_problems(directory: Path) -> Iterator[str]:
     if manifest is None:
         yield f"{directory / MANIFEST} is missing"
         return
-    inside = directory.resolve()
+    root = directory.resolve()
     for entry in manifest.files:
-        problem = _find_file_problem(directory / entry.path, entry, inside)
+        problem = _find_file_problem(directory / entry.path, entry, root)
         if problem is not None:
             yield problem
 
 
-def _find_file_problem(path: Path, entry: FileEntry, inside: Path) -> str | None:
+def _find_file_problem(path: Path, entry: FileEntry, root: Path) -> str | None:
     try:
-        if not path.resolve(strict=True).is_relative_to(inside):
+        if not path.resolve(strict=True).is_relative_to(root):
             return f"{path} is a link that leads out of the checkpoint"
-        found = hash_file(path, entry.path)
+        actual = hash_file(path, entry.path)
     except (OSError, RuntimeError) as error:  # RuntimeError: a cycle of links, before Python 3.13
         if not isinstance(error, OSError):
             return f"{path}: {error}"
         return f"{path}: {error.strerror or error}"
-    if found.size != entry.size:
-        return f"{path} has {found.size} bytes where {entry.size} were written"
-    if entry.hash and found.hash != entry.hash:
-        return f"{path} does not hash to what was written"
+    if actual.size != entry.size:
+        return f"{path} has {actual.size} bytes, expected {entry.size}"
+    if entry.hash and actual.hash != entry.hash:
+        return f"{path} has a wrong hash"
     return None
 
 
@@ -258,7 +254,7 @@ def read_manifest(directory: Path) -> Manifest | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error}") from error
+        raise StorageError(f"cannot read {path}: {error}") from error
     return decode_manifest(data, str(path))
 
 
@@ -268,18 +264,18 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return b'%b%b%08x"\n}' % (body, _CHECKSUM_KEY, zlib.crc32(body))
 
 
-def decode_manifest(data: bytes, where: str) -> Manifest:
-    """Decode a manifest; `where` is its location, for error messages."""
+def decode_manifest(data: bytes, location: str) -> Manifest:
+    """Decode a manifest; `location` is its location, for error messages."""
     body, seal, rest = data.rpartition(_CHECKSUM_KEY)
     if seal and not rest.startswith(b"%08x" % zlib.crc32(body)):
-        raise ManifestError(f"{where} cannot be read: its checksum is not that of what it says")
+        raise ManifestError(f"cannot read {location}: wrong checksum")
     try:
         # Checked first: a newer version may have changed the format of everything else.
         version = _decode_version(data).version
         if version > MANIFEST_VERSION:
             raise ManifestVersionError(
-                f"{where} has the version {version}, and this version of Paceline knows manifests up to "
-                f"{MANIFEST_VERSION}\n\nhint: open the run with the version of Paceline that wrote it, or a newer one"
+                f"{location} has manifest version {version}; this Paceline reads versions up to {MANIFEST_VERSION}\n\n"
+                "hint: open the run with the version of Paceline that wrote it, or a newer one"
             )
         manifest = _decode_manifest(data)
         # Strip the manifest's whitespace: a line of the journal has none.
@@ -288,10 +284,10 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
             kwargs = _compact_json(record.validation.kwargs)
             record = replace(record, validation=replace(record.validation, kwargs=kwargs))
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise ManifestError(f"{where} cannot be read: {error}") from None
+        raise ManifestError(f"cannot read {location}: {error}") from None
     for name in (*(entry.path for entry in manifest.files), *manifest.keys.values()):
         if not _can_list_file(name):
-            raise ManifestError(f"{where} names {name[:300]!r}, outside of the checkpoint or no file of it")
+            raise ManifestError(f"{location} lists {name[:300]!r}, which is not a file of the checkpoint")
     return replace(manifest, record=record)
 
 
@@ -304,15 +300,15 @@ def iter_manifests(layout: RunLayout) -> Iterator[Manifest]:
 
     Raises `ManifestVersionError` if a newer version wrote one.
     """
-    found = []
+    manifests = []
     for directory in sorted(layout.root.iterdir()) if layout.root.exists() else ():
         # The target of a link is not ours: it could not be deleted, and may change.
         if not is_checkpoint_name(directory.name) or directory.is_symlink() or not directory.is_dir():
             continue
         manifest = _read_valid_manifest(directory)
         if manifest is not None and manifest.record.name == directory.name:
-            found.append(manifest)
-    yield from sorted(found, key=lambda manifest: manifest.record.seq)
+            manifests.append(manifest)
+    yield from sorted(manifests, key=lambda manifest: manifest.record.seq)
 
 
 def find_without_manifest(layout: RunLayout) -> set[str]:
@@ -330,9 +326,9 @@ def recover_commits(files: Files, layout: RunLayout, fence: Fence = UNFENCED) ->
     if not layout.trash.exists():
         return
     asides = [(aside, _read_valid_manifest(aside)) for aside in layout.trash.iterdir()]
-    known = [(aside, manifest.record) for aside, manifest in asides if manifest is not None]
+    readable = [(aside, manifest.record) for aside, manifest in asides if manifest is not None]
     fence.check()
-    for aside, record in sorted(known, key=lambda pair: _commit_order(pair[1]), reverse=True):
+    for aside, record in sorted(readable, key=lambda pair: _commit_order(pair[1]), reverse=True):
         final = layout.checkpoint(record.name)
         if not final.exists():
             try:
@@ -352,9 +348,9 @@ def clear_staging(files: Files, layout: RunLayout, fence: Fence = UNFENCED) -> N
     """
     if not layout.staging.exists():
         return
-    found = sorted(layout.staging.iterdir())
+    directories = sorted(layout.staging.iterdir())
     fence.check()
-    for directory in found:
+    for directory in directories:
         files.remove_tree(directory)
     with contextlib.suppress(OSError):  # Somebody stages again: the directory is theirs.
         layout.staging.rmdir()
@@ -382,8 +378,7 @@ def _gather_files(
 ) -> None:
     ranks = {rank for rank, _ in chosen}
     if len(ranks) == 1 and not gathered.exists():
-        own = layout.staged_rank(record.attempt, record.seq, ranks.pop())
-        files.rename(own, gathered)
+        files.rename(layout.staged_rank(record.attempt, record.seq, ranks.pop()), gathered)
         return
     files.make_dir(gathered)
     for parent in _parent_directories(entry.path for _, entry in chosen):
@@ -431,7 +426,7 @@ def _try_remove_tree(files: Files, path: Path) -> None:
     try:
         files.remove_tree(path)
     except OSError as error:
-        log.warning("%s could not be removed: %s", path, error)
+        log.warning("cannot remove %s: %s", path, error)
 
 
 def _sync_subdirectories(files: Files, root: Path, names: Iterable[str]) -> None:

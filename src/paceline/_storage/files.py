@@ -102,6 +102,16 @@ def hash_file(path: Path, name: str) -> FileEntry:
         return _hash_fd(file.fileno(), name)
 
 
+def write_private_file(path: Path, data: bytes, flags: int = os.O_TRUNC, *, sync: bool = True) -> None:
+    """Write a small file that only its owner can read."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
+    with open(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        if sync:
+            os.fsync(fd)
+
+
 def write_retrying_full_disk(fd: int, data: bytes | bytearray) -> int:
     """Write a line and return the number of bytes written. Retries for a while if the disk is full."""
     until: float | None = None
@@ -120,22 +130,22 @@ def add_disk_details(error: OSError, path: Path, num_bytes: int) -> OSError:
     """Return the error with the file's name and, if the disk is full, the space needed and the space free."""
     text = error.strerror or str(error)
     if error.errno in _FULL_DISK_ERRORS:
-        asked = f"{num_bytes} bytes were to be written" if num_bytes else "the last bytes were to be written out"
+        need = f"{num_bytes} bytes needed" if num_bytes else "while flushing"
         try:
             disk = os.statvfs(path.parent)
-            text = f"{text}: {asked}, {disk.f_bavail * disk.f_frsize} are free"
+            text = f"{text}: {need}, {disk.f_bavail * disk.f_frsize} free"
         except OSError:
-            text = f"{text}: {asked}"
+            text = f"{text}: {need}"
     elif error.filename is not None:
         return error
     return OSError(error.errno, text, str(path))
 
 
 @contextlib.contextmanager
-def _open_private(path: Path, how: int) -> Iterator[int]:
+def _open_private(path: Path, flags: int) -> Iterator[int]:
     """Create a file that only its owner can read, open for writing."""
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | how, 0o600)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
     except OSError as error:
         raise add_disk_details(error, path, 0) from error
     try:

@@ -6,11 +6,11 @@ Segments hold whole lines only: a line cut in two could not be continued after a
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 
 from paceline._core.errors import RunHeldError, StorageError
+from paceline._storage.files import write_private_file
 from paceline._storage.store import Store
 
 JOURNAL_PREFIX = "journal"
@@ -18,13 +18,15 @@ JOURNAL_PREFIX = "journal"
 
 def read_stored_journal(store: Store) -> bytes:
     """Return the whole journal, in order. Raises if a segment between others is missing."""
-    found = b""
+    journal = b""
     for entry in store.list_entries(JOURNAL_PREFIX):
         offset = entry.key.rpartition("/")[2]
-        if not offset.isdigit() or int(offset) != len(found):
-            raise StorageError(f"{store.uri}: the journal ends at byte {len(found)}, and goes on with {entry.key}")
-        found += store.read(entry.key)
-    return found
+        if not offset.isdigit() or int(offset) != len(journal):
+            raise StorageError(
+                f"{store.uri}: the journal ends at byte {len(journal)}, but the next segment is {entry.key}"
+            )
+        journal += store.read(entry.key)
+    return journal
 
 
 def reconcile_journal(path: Path, stored: bytes) -> None:
@@ -38,11 +40,7 @@ def reconcile_journal(path: Path, stored: bytes) -> None:
     if local:
         path.rename(path.with_name(f"{path.name}.other"))
     part = path.with_name(f"{path.name}.part")
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as file:
-        file.write(stored)
-        file.flush()
-        os.fsync(fd)
+    write_private_file(part, stored)
     part.rename(path)
 
 
@@ -68,7 +66,7 @@ class JournalUploader:
             key = f"{JOURNAL_PREFIX}/{self._num_stored:016d}"
             if not self._store.create(key, data):
                 raise RunHeldError(
-                    f"{self._store.uri}/{key} was written by another driver: the run was taken over\n\n"
+                    f"{self._store.uri}/{key} was written by another driver, which has taken over the run\n\n"
                     "hint: let the other driver finish, or end it and run this script again"
                 )
             self._num_stored += len(data)

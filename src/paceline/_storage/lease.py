@@ -22,8 +22,8 @@ import msgspec
 from msgspec.structs import replace
 
 from paceline._core import system
-from paceline._core.clock import Clock
 from paceline._core.errors import RunHeldError, StorageError
+from paceline._core.system import Clock
 
 log = logging.getLogger("paceline")
 
@@ -180,7 +180,7 @@ def is_holder_alive(holder: LeaseHolder) -> bool | None:
 
 
 def acquire_lease(
-    slot: LeaseStore,
+    lease_store: LeaseStore,
     *,
     ttl_s: float,
     clock: Clock,
@@ -195,8 +195,8 @@ def acquire_lease(
     """
     watched: HolderWatch | None = None
     while True:
-        seen = slot.read()
-        before = seen.holder if seen is not None else None
+        observation = lease_store.read()
+        before = observation.holder if observation is not None else None
         decision = decide_lease(
             before,
             alive=alive(before) if before is not None else None,
@@ -206,32 +206,32 @@ def acquire_lease(
             controller=controller,
         )
         match decision:
-            case AcquireLease(is_holder_gone=gone):
-                holder = _make_holder(before, gone, ttl_s, clock, controller)
-                tag = slot.try_acquire(holder, seen)
+            case AcquireLease(is_holder_gone=is_gone):
+                holder = _make_holder(before, is_gone, ttl_s, clock, controller)
+                tag = lease_store.try_acquire(holder, observation)
                 if tag is not None:
-                    return Lease(slot, holder, tag, clock)
+                    return Lease(lease_store, holder, tag, clock)
                 watched = None  # Somebody was faster: the holder has changed.
-            case RefuseLease(expires_in_s=lapses_in_s):
+            case RefuseLease(expires_in_s=expires_in_s):
                 assert before is not None
-                raise RunHeldError(_format_held_error(slot.run, before, lapses_in_s))
-            case WatchHolder(max_wait_s=at_most_s):
+                raise RunHeldError(_format_held_error(lease_store.run, before, expires_in_s))
+            case WatchHolder(max_wait_s=max_wait_s):
                 assert before is not None
                 if watched is None:
                     watched = HolderWatch(before, clock.now())
                     say(
-                        f"run {slot.run!r} is held by {_describe_holder(before)}: waiting up to {at_most_s:.0f} s "
-                        "to see whether it is still there"
+                        f"run {lease_store.run!r} is held by {_describe_holder(before)}; "
+                        f"waiting up to {max_wait_s:.0f} s for a sign of life"
                     )
-                wait(min(1.0, before.ttl_s / 10, at_most_s + 0.001))
+                wait(min(1.0, before.ttl_s / 10, max_wait_s + 0.001))
 
 
 class Lease:
     """A lease that this process holds. From `keep` to `close`, a thread renews it three times per `ttl_s`."""
 
-    def __init__(self, slot: LeaseStore, holder: LeaseHolder, tag: str, clock: Clock) -> None:
+    def __init__(self, lease_store: LeaseStore, holder: LeaseHolder, tag: str, clock: Clock) -> None:
         self.holder = holder
-        self._lease_store = slot
+        self._lease_store = lease_store
         self._tag = tag
         self._clock = clock
         self._lock = threading.Lock()
@@ -262,14 +262,13 @@ class Lease:
             silent_s = self._clock.now() - self.holder.beat
             if silent_s > self.holder.ttl_s:
                 raise StorageError(
-                    f"the lease of run {self._lease_store.run!r} could not be renewed for "
-                    f"{silent_s:.0f} s ({problem}), "
-                    "so another driver may take the run"
+                    f"cannot renew the lease of run {self._lease_store.run!r}, last renewed {silent_s:.0f} s ago, "
+                    f"so another driver may take the run: {problem}"
                 ) from problem
             with self._lock:
-                seen = self._lease_store.read()
-                if seen is None or seen.holder.number != self.number:
-                    self._mark_lost(seen)
+                observation = self._lease_store.read()
+                if observation is None or observation.holder.number != self.number:
+                    self._mark_lost(observation)
             self.raise_if_lost()
 
     def raise_if_lost(self) -> None:
@@ -295,7 +294,7 @@ class Lease:
             except RunHeldError:
                 pass  # There is a next driver already.
             except OSError as problem:
-                log.warning("the lease could not be given back, and lapses in %.0f s: %s", self.holder.ttl_s, problem)
+                log.warning("cannot release the lease, which expires in %.0f s: %s", self.holder.ttl_s, problem)
 
     def _renew(self, *, alone: bool = False, released: bool = False) -> None:
         with self._lock:
@@ -314,19 +313,19 @@ class Lease:
                 self.holder, self._tag = holder, tag
         self.raise_if_lost()
 
-    def _mark_lost(self, seen: LeaseObservation | None) -> None:
+    def _mark_lost(self, observation: LeaseObservation | None) -> None:
         silent_s = self._clock.now() - self.holder.beat
-        who = (
-            f"was taken over by {_describe_holder(seen.holder)}"
-            if seen is not None
-            else "has lost its lease, which was removed"
+        reason = (
+            f"was taken over by {_describe_holder(observation.holder)}"
+            if observation is not None
+            else "has lost its lease: somebody removed it"
         )
         self._lost_reason = (
-            f"run {self._lease_store.run!r} {who}\n\n"
+            f"run {self._lease_store.run!r} {reason}\n\n"
             f"  this driver, process {self.holder.pid} on {self.holder.host}, had not renewed its lease "
             f"for {silent_s:.0f} s (PACELINE_LEASE_TTL_S={self.holder.ttl_s:g})\n\n"
             "hint: let the other driver finish, or end it and run this script again. "
-            "What this driver had committed before is part of the run"
+            "Everything this driver committed is part of the run"
         )
 
     def _renew_until_closed(self) -> None:
@@ -339,13 +338,11 @@ class Lease:
                 return  # The controller checks in each of its rounds.
             except OSError as problem:
                 if not failing:
-                    log.warning(
-                        "the lease of run %r could not be renewed, tried again: %s", self._lease_store.run, problem
-                    )
+                    log.warning("cannot renew the lease of run %r, will retry: %s", self._lease_store.run, problem)
                 failing = True
 
 
-def _make_holder(before: LeaseHolder | None, gone: bool, ttl_s: float, clock: Clock, controller: str) -> LeaseHolder:
+def _make_holder(before: LeaseHolder | None, is_gone: bool, ttl_s: float, clock: Clock, controller: str) -> LeaseHolder:
     pid = os.getpid()
     wall = clock.wall()
     return LeaseHolder(
@@ -359,7 +356,7 @@ def _make_holder(before: LeaseHolder | None, gone: bool, ttl_s: float, clock: Cl
         beat=clock.now(),
         ttl_s=ttl_s,
         token=os.urandom(8).hex(),
-        alone=before is None or (gone and before.alone),
+        alone=before is None or (is_gone and before.alone),
         controller=controller,
     )
 
@@ -371,7 +368,7 @@ def _describe_holder(holder: LeaseHolder) -> str:
     return f"process {holder.pid} on {holder.host}, since {since}"
 
 
-def _format_held_error(run: str, holder: LeaseHolder, lapses_in_s: float) -> str:
+def _format_held_error(run: str, holder: LeaseHolder, expires_in_s: float) -> str:
     if holder.controller:
         return (
             f"run {run!r} is being written by a detached controller, {_describe_holder(holder)}\n\n"
@@ -382,5 +379,5 @@ def _format_held_error(run: str, holder: LeaseHolder, lapses_in_s: float) -> str
         f"run {run!r} is being written by {_describe_holder(holder)}\n\n"
         f"hint: wait for it, or end that process (kill {holder.pid} on {holder.host}) and run this script again, "
         "or give this run another RunConfig(name=...). "
-        f"If it is stuck, its lease lapses in {lapses_in_s:.0f} s, and this script can take over"
+        f"If it is stuck, its lease expires in {expires_in_s:.0f} s, and this script can take over"
     )

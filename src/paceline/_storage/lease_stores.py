@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 
 from paceline._core.errors import StorageError
+from paceline._storage.files import LocalFiles, write_private_file
 from paceline._storage.lease import LeaseHolder, LeaseObservation
 
 _encode = msgspec.json.Encoder().encode
@@ -58,7 +59,7 @@ class DiskLeaseStore:
         # A delayed driver may find its number free again: the higher numbers decide.
         if self._highest_number() > holder.number:
             return None
-        self._sync_directory()
+        LocalFiles().sync_dir(self._directory)
         self._remove_old(holder.number)
         return ""
 
@@ -91,20 +92,8 @@ class DiskLeaseStore:
 
     def _write_part(self, holder: LeaseHolder, *, sync: bool) -> Path:
         part = self._directory / f"{holder.token}.part"
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(fd, "wb") as file:
-            file.write(_encode(holder))
-            file.flush()
-            if sync:
-                os.fsync(fd)
+        write_private_file(part, _encode(holder), sync=sync)
         return part
-
-    def _sync_directory(self) -> None:
-        fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
     def _remove_old(self, number: int) -> None:
         """Keep the previous holder, for people to inspect, and remove older ones."""
@@ -140,7 +129,7 @@ class RemoteLeaseStore:
             return LeaseObservation(_decode(data), tag)
         except msgspec.MsgspecError as problem:
             raise StorageError(
-                f"{self._key} of run {self.run!r} cannot be read: {problem}\n\n"
+                f"cannot read {self._key} of run {self.run!r}: {problem}\n\n"
                 "hint: remove it if you are sure that no driver writes the run"
             ) from None
 
@@ -153,16 +142,16 @@ class RemoteLeaseStore:
 
     def renew(self, holder: LeaseHolder, tag: str) -> str | None:
         while (new := self._store.replace(self._key, _encode(holder), tag)) is None:
-            there = self._read_own_tag(holder)
-            if there is None:
+            current = self._read_own_tag(holder)
+            if current is None:
                 return None
-            tag = there
+            tag = current
         return new
 
     def _read_own_tag(self, holder: LeaseHolder) -> str | None:
         """Return the tag if the object is this holder's after all: a put may succeed and its reply be lost."""
-        seen = self.read()
-        return seen.tag if seen is not None and seen.holder.token == holder.token else None
+        observation = self.read()
+        return observation.tag if observation is not None and observation.holder.token == holder.token else None
 
 
 def link_new_file(source: Path, target: Path) -> None:

@@ -11,10 +11,11 @@ import os
 import re
 import stat
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
+from paceline._storage.files import write_private_file
 from paceline._storage.store import Store
 
 MAX_BYTES = 64 << 10
@@ -26,36 +27,52 @@ _PREFIX, _REQUEST, _ANSWER = ".requests", ".json", ".answer.json"
 _ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
-class Mailbox(Protocol):
+class Mailbox(ABC):
     # The driver's side.
 
+    @abstractmethod
     def open(self) -> None: ...
+    @abstractmethod
     def close(self) -> None: ...
+    @abstractmethod
     def list_waiting(self) -> list[str]:
         """Return the ids of the pending requests."""
-        ...
 
     def read(self, id: str) -> bytes | None:
         """Return a request; None if it is gone, too large or not a regular file."""
-        ...
+        return self._read(id + _REQUEST, MAX_BYTES)
 
     def remove(self, id: str) -> None:
         """Remove a request that the driver has taken."""
-        ...
+        self._delete(id + _REQUEST)
 
-    def write_answer(self, id: str, data: bytes) -> None: ...
+    def write_answer(self, id: str, data: bytes) -> None:
+        self._write(id + _ANSWER, data)
 
     # The requester's side.
 
+    @abstractmethod
     def is_open(self) -> bool: ...
-    def put(self, id: str, data: bytes) -> None: ...
-    def read_answer(self, id: str) -> bytes | None: ...
+    def put(self, id: str, data: bytes) -> None:
+        self._write(id + _REQUEST, data)
+
+    def read_answer(self, id: str) -> bytes | None:
+        return self._read(id + _ANSWER, None)
+
     def withdraw(self, id: str) -> None:
         """Remove the request and the answer of a requester that has stopped waiting."""
-        ...
+        self._delete(id + _REQUEST)
+        self._delete(id + _ANSWER)
+
+    @abstractmethod
+    def _read(self, name: str, max_bytes: int | None) -> bytes | None: ...
+    @abstractmethod
+    def _write(self, name: str, data: bytes) -> None: ...
+    @abstractmethod
+    def _delete(self, name: str) -> None: ...
 
 
-class DiskMailbox:
+class DiskMailbox(Mailbox):
     """Files that only their owner can read, in a directory of the run that its driver creates."""
 
     def __init__(self, directory: Path) -> None:
@@ -83,31 +100,15 @@ class DiskMailbox:
         requests = [name.removesuffix(_REQUEST) for name in names if name.endswith(_REQUEST)]
         return sorted(id for id in requests if _ID.fullmatch(id))
 
-    def read(self, id: str) -> bytes | None:
-        return self._read(id + _REQUEST, MAX_BYTES)
-
-    def remove(self, id: str) -> None:
-        (self._directory / (id + _REQUEST)).unlink(missing_ok=True)
-
-    def write_answer(self, id: str, data: bytes) -> None:
-        self._write(id + _ANSWER, data)
-
     def is_open(self) -> bool:
         return self._directory.is_dir()
-
-    def put(self, id: str, data: bytes) -> None:
-        self._write(id + _REQUEST, data)
 
     def read_answer(self, id: str) -> bytes | None:
         try:
             self._invalidate_nfs_cache()
         except FileNotFoundError:
             return None
-        return self._read(id + _ANSWER, None)
-
-    def withdraw(self, id: str) -> None:
-        for name in (id + _REQUEST, id + _ANSWER):
-            (self._directory / name).unlink(missing_ok=True)
+        return super().read_answer(id)
 
     def _invalidate_nfs_cache(self) -> bool:
         """Now and then, touch the directory: this invalidates what NFS clients have cached of it."""
@@ -129,14 +130,14 @@ class DiskMailbox:
             except OSError:
                 pass  # A directory, or somebody else's file: not ours.
 
-    def _read(self, name: str, at_most: int | None) -> bytes | None:
+    def _read(self, name: str, max_bytes: int | None) -> bytes | None:
         try:
             # Neither block nor follow: it may be a pipe or a link.
             fd = os.open(self._directory / name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             return None
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or (at_most is not None and found.st_size > at_most):
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode) or (max_bytes is not None and info.st_size > max_bytes):
             os.close(fd)
             return None
         with open(fd, "rb") as file:
@@ -144,22 +145,23 @@ class DiskMailbox:
 
     def _write(self, name: str, data: bytes) -> None:
         part = self._directory / f"{name}.part"
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with open(fd, "wb") as file:
-            file.write(data)
+        write_private_file(part, data, os.O_TRUNC | os.O_NOFOLLOW, sync=False)
         part.rename(self._directory / name)
 
+    def _delete(self, name: str) -> None:
+        (self._directory / name).unlink(missing_ok=True)
 
-class RemoteMailbox:
+
+class RemoteMailbox(Mailbox):
     """Objects in the run's store. Each look costs a call to the store, so looks are rare."""
 
-    def __init__(self, connected: Callable[[], Store]) -> None:
-        """`connected` returns the store; called on first use."""
-        self._connected = connected
+    def __init__(self, open_store: Callable[[], Store]) -> None:
+        """`open_store` returns the store; called on first use."""
+        self._open_store = open_store
 
     @functools.cached_property
     def _store(self) -> Store:
-        return self._connected()
+        return self._open_store()
 
     def open(self) -> None:
         """Remove answers of earlier drivers that nobody has fetched."""
@@ -171,37 +173,24 @@ class RemoteMailbox:
         """Do nothing: there are no directories, and answers may still be fetched."""
 
     def list_waiting(self) -> list[str]:
-        found = []
+        ids = []
         for entry in self._store.list_entries(_PREFIX):
             id = entry.key.removeprefix(f"{_PREFIX}/").removesuffix(_REQUEST)
             if entry.key == f"{_PREFIX}/{id}{_REQUEST}" and _ID.fullmatch(id) and entry.size <= MAX_BYTES:
-                found.append(id)
-        return found
-
-    def read(self, id: str) -> bytes | None:
-        return self._read(id + _REQUEST)
-
-    def remove(self, id: str) -> None:
-        self._store.delete(f"{_PREFIX}/{id}{_REQUEST}")
-
-    def write_answer(self, id: str, data: bytes) -> None:
-        self._store.write(f"{_PREFIX}/{id}{_ANSWER}", data)
+                ids.append(id)
+        return ids
 
     def is_open(self) -> bool:
         return True
 
-    def put(self, id: str, data: bytes) -> None:
-        self._store.write(f"{_PREFIX}/{id}{_REQUEST}", data)
-
-    def read_answer(self, id: str) -> bytes | None:
-        return self._read(id + _ANSWER)
-
-    def withdraw(self, id: str) -> None:
-        for name in (id + _REQUEST, id + _ANSWER):
-            self._store.delete(f"{_PREFIX}/{name}")
-
-    def _read(self, name: str) -> bytes | None:
+    def _read(self, name: str, max_bytes: int | None) -> bytes | None:
         try:
             return self._store.read(f"{_PREFIX}/{name}")
         except FileNotFoundError:
             return None
+
+    def _write(self, name: str, data: bytes) -> None:
+        self._store.write(f"{_PREFIX}/{name}", data)
+
+    def _delete(self, name: str) -> None:
+        self._store.delete(f"{_PREFIX}/{name}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -36,15 +37,15 @@ class ObjectStore:
     has_conditional_puts = True
 
     def __init__(
-        self, make: Callable[..., Any], *, filesystem: Callable[[], Any], bucket: str, path: str, uri: str
+        self, make_client: Callable[..., Any], *, filesystem: Callable[[], Any], bucket: str, path: str, uri: str
     ) -> None:
         self.path = path.rstrip("/")
         self.uri = uri.rstrip("/")
         self._bucket = bucket
         self._make_filesystem = filesystem
         # If obstore retried a conditional put, its success would look like a lost race.
-        self._once = make(retry_config={"max_retries": 0})
-        self._parts = make(retry_config=PART_RETRY_CONFIG)
+        self._once = make_client(retry_config={"max_retries": 0})
+        self._parts = make_client(retry_config=PART_RETRY_CONFIG)
 
     @cached_property
     def filesystem(self) -> Any:
@@ -56,30 +57,25 @@ class ObjectStore:
     def read_tagged(self, key: str) -> tuple[bytes, str]:
         import obstore
 
-        try:
-            found = obstore.get(self._once, key)
-            return bytes(found.bytes()), found.meta["e_tag"] or ""
-        except FileNotFoundError as error:
-            raise self._missing_error(error, key) from None
+        with self._name_missing(key):
+            result = obstore.get(self._once, key)
+            return bytes(result.bytes()), result.meta["e_tag"] or ""
 
     def write(self, key: str, data: bytes) -> None:
         import obstore
 
-        try:
+        with self._name_missing(key):
             obstore.put(self._once, key, data, use_multipart=False)
-        except FileNotFoundError as error:
-            raise self._missing_error(error, key) from None
 
     def create(self, key: str, data: bytes) -> bool:
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
         try:
-            obstore.put(self._once, key, data, mode="create", use_multipart=False)
+            with self._name_missing(key):
+                obstore.put(self._once, key, data, mode="create", use_multipart=False)
         except AlreadyExistsError:
             return False
-        except FileNotFoundError as error:
-            raise self._missing_error(error, key) from None
         return True
 
     def replace(self, key: str, data: bytes, tag: str) -> str | None:
@@ -87,66 +83,56 @@ class ObjectStore:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         try:
-            put = obstore.put(self._once, key, data, mode={"e_tag": tag}, use_multipart=False)
-        except (PreconditionError, AlreadyExistsError):
-            return None
-        except FileNotFoundError as error:
-            if _is_bucket_missing(error):
-                raise self._missing_error(error, key) from None
+            with self._name_missing(key):
+                put = obstore.put(self._once, key, data, mode={"e_tag": tag}, use_multipart=False)
+        except (PreconditionError, AlreadyExistsError, FileNotFoundError):
             return None
         return put["e_tag"] or ""
 
     def upload(self, source: Path, key: str, moved: ProgressCallback = ignore_progress) -> FileEntry:
         import obstore
 
-        tally = TransferHasher(moved)
+        hasher = TransferHasher(moved)
         with source.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             part = max(CHUNK, -(-size // _MAX_PARTS))
-            pieces = iter_hashed_chunks(file, tally, part)
-            try:
+            pieces = iter_hashed_chunks(file, hasher, part)
+            with self._name_missing(key):
                 if size <= part:
                     obstore.put(self._parts, key, b"".join(pieces), use_multipart=False)
                 else:
                     obstore.put(self._parts, key, pieces, chunk_size=part, max_concurrency=_NUM_PARTS_AT_ONCE)
-            except FileNotFoundError as error:
-                raise self._missing_error(error, key) from None
-        return tally.to_file_entry(key)
+        return hasher.to_file_entry(key)
 
     def download(self, key: str, target: Path, moved: ProgressCallback = ignore_progress) -> FileEntry:
         import obstore
 
-        tally = TransferHasher(moved)
-        try:
+        hasher = TransferHasher(moved)
+        with self._name_missing(key):
             size = obstore.head(self._parts, key)["size"]
             with target.open("wb") as file:
                 for start in range(0, size, CHUNK):
                     piece = obstore.get_range(self._parts, key, start=start, end=min(start + CHUNK, size))
-                    tally.add(memoryview(piece))
+                    hasher.add(memoryview(piece))
                     file.write(piece)
-        except FileNotFoundError as error:
-            raise self._missing_error(error, key) from None
-        return tally.to_file_entry(key)
+        return hasher.to_file_entry(key)
 
     def list_entries(self, prefix: str = "") -> list[StoreEntry]:
         import obstore
 
-        found = [
-            StoreEntry(one["path"], one["size"]) for page in obstore.list(self._once, prefix or None) for one in page
+        entries = [
+            StoreEntry(item["path"], item["size"]) for page in obstore.list(self._once, prefix or None) for item in page
         ]
         # pyarrow leaves an empty object for each directory; in this listing its name has lost the trailing slash.
-        names = {entry.key for entry in found}
+        names = {entry.key for entry in entries}
         parents = {key[:end] for key in names for end in range(len(key)) if key[end] == "/"}
-        return sorted((entry for entry in found if entry.key not in parents), key=lambda entry: entry.key)
+        return sorted((entry for entry in entries if entry.key not in parents), key=lambda entry: entry.key)
 
     def delete(self, key: str) -> None:
         import obstore
 
-        try:
+        with contextlib.suppress(FileNotFoundError), self._name_missing(key):
             obstore.delete(self._once, key)
-        except FileNotFoundError as error:
-            if _is_bucket_missing(error):
-                raise self._missing_error(error, key) from None
 
     def delete_all(self, prefix: str) -> None:
         import obstore
@@ -155,12 +141,12 @@ class ObjectStore:
         if keys:
             obstore.delete(self._once, keys)
 
-    def _missing_error(self, error: FileNotFoundError, key: str) -> OSError:
-        if _is_bucket_missing(error):
-            return make_missing_bucket_error(self._bucket)
-        return FileNotFoundError(f"{self.uri}/{key} is not there")
-
-
-def _is_bucket_missing(error: FileNotFoundError) -> bool:
-    """Whether the whole bucket or container is missing and not only the object, in the words of S3 or Azure."""
-    return "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error)
+    @contextlib.contextmanager
+    def _name_missing(self, key: str) -> Iterator[None]:
+        """Tell a missing bucket or container, in the words of S3 or Azure, from a missing object."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
+                raise make_missing_bucket_error(self._bucket) from None
+            raise FileNotFoundError(f"{self.uri}/{key} does not exist") from None

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from paceline._core.clock import Clock, SystemClock
 from paceline._core.errors import StorageError
+from paceline._core.system import Clock, SystemClock
 from paceline._engine.messages import FileEntry
 from paceline._storage.store import ProgressCallback, Store, StoreEntry, check_key, ignore_progress
 from paceline._storage.store_errors import is_access_denied, is_transient, summarize_error
@@ -33,8 +33,8 @@ class StoreRetryPolicy:
 
     def backoff_s(self, num_failed: int, chance: float) -> float:
         """Return the pause after `num_failed` failures; `chance`, from 0 to 1, is jitter that spreads workers."""
-        whole = min(self.longest_pause_s, self.first_pause_s * 2.0 ** (num_failed - 1))
-        return whole * (0.5 + chance / 2)
+        pause_s = min(self.longest_pause_s, self.first_pause_s * 2.0 ** (num_failed - 1))
+        return pause_s * (0.5 + chance / 2)
 
 
 DEFAULT_RETRY_POLICY = StoreRetryPolicy()
@@ -44,7 +44,7 @@ class RetryingStore:
     def __init__(
         self,
         store: Store,
-        patience: StoreRetryPolicy = DEFAULT_RETRY_POLICY,
+        retry_policy: StoreRetryPolicy = DEFAULT_RETRY_POLICY,
         *,
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
@@ -54,7 +54,7 @@ class RetryingStore:
         self.has_conditional_puts = store.has_conditional_puts
         self.path = store.path
         self._store = store
-        self._retry_policy = patience
+        self._retry_policy = retry_policy
         self._clock = clock or SystemClock()
         self._sleep = sleep
         self._chance = chance
@@ -70,12 +70,12 @@ class RetryingStore:
         return self._call_with_retries("read", key, lambda moved: self._store.read_tagged(key))[0]
 
     def write(self, key: str, data: bytes) -> None:
-        self._call_with_retries("written", key, lambda moved: self._store.write(key, data))
+        self._call_with_retries("write", key, lambda moved: self._store.write(key, data))
 
     def create(self, key: str, data: bytes) -> bool:
-        made, num_failed = self._call_with_retries("written", key, lambda moved: self._store.create(key, data))
-        if made or not num_failed:
-            return made
+        is_new, num_failed = self._call_with_retries("write", key, lambda moved: self._store.create(key, data))
+        if is_new or not num_failed:
+            return is_new
         # An earlier try may have succeeded and only its reply been lost: compare with what is stored.
         try:
             return self.read(key) == data
@@ -83,35 +83,35 @@ class RetryingStore:
             return False
 
     def replace(self, key: str, data: bytes, tag: str) -> str | None:
-        new, num_failed = self._call_with_retries("written", key, lambda moved: self._store.replace(key, data, tag))
+        new, num_failed = self._call_with_retries("write", key, lambda moved: self._store.replace(key, data, tag))
         if new is not None or not num_failed:
             return new
         try:
-            there, its_tag = self.read_tagged(key)
+            stored, stored_tag = self.read_tagged(key)
         except FileNotFoundError:
             return None
-        return its_tag if there == data else None
+        return stored_tag if stored == data else None
 
     def upload(self, source: Path, key: str, moved: ProgressCallback = ignore_progress) -> FileEntry:
         return self._call_with_retries(
-            "uploaded", key, lambda seen: self._store.upload(source, key, _notify_both(seen, moved))
+            "upload", key, lambda track: self._store.upload(source, key, _notify_both(track, moved))
         )[0]
 
     def download(self, key: str, target: Path, moved: ProgressCallback = ignore_progress) -> FileEntry:
         return self._call_with_retries(
-            "downloaded", key, lambda seen: self._store.download(key, target, _notify_both(seen, moved))
+            "download", key, lambda track: self._store.download(key, target, _notify_both(track, moved))
         )[0]
 
     def list_entries(self, prefix: str = "") -> list[StoreEntry]:
-        return self._call_with_retries("listed", prefix, lambda moved: self._store.list_entries(prefix))[0]
+        return self._call_with_retries("list", prefix, lambda moved: self._store.list_entries(prefix))[0]
 
     def delete(self, key: str) -> None:
-        self._call_with_retries("deleted", key, lambda moved: self._store.delete(key))
+        self._call_with_retries("delete", key, lambda moved: self._store.delete(key))
 
     def delete_all(self, prefix: str) -> None:
-        self._call_with_retries("deleted", prefix, lambda moved: self._store.delete_all(prefix))
+        self._call_with_retries("delete", prefix, lambda moved: self._store.delete_all(prefix))
 
-    def _call_with_retries(self, done: str, key: str, call: Callable[[ProgressCallback], T]) -> tuple[T, int]:
+    def _call_with_retries(self, verb: str, key: str, call: Callable[[ProgressCallback], T]) -> tuple[T, int]:
         """Return the result of the call and the number of failures before it."""
         check_key(key)
         progress = _TransferProgress(self._clock)
@@ -119,29 +119,29 @@ class RetryingStore:
         num_failed = 0
         while True:
             try:
-                return self._call_with_stall_timeout(done, key, call, progress), num_failed
+                return self._call_with_stall_timeout(verb, key, call, progress), num_failed
             except StorageError:
                 raise
             except FileNotFoundError:
-                if done in ("read", "downloaded"):
+                if verb in ("read", "download"):
                     raise
-                raise StorageError(self._format_error(done, key, "there is no such bucket or directory")) from None
+                raise StorageError(self._format_error(verb, key, "no such bucket or directory")) from None
             except Exception as error:
                 num_failed += 1
-                patience = self._retry_policy
+                retry_policy = self._retry_policy
                 idle_s = self._clock.now() - progress.last_at
                 if not is_transient(error):
                     raise StorageError(
-                        self._format_error(done, key, summarize_error(error), hint=_find_hint(error))
+                        self._format_error(verb, key, summarize_error(error), hint=_find_hint(error))
                     ) from error
-                if num_failed >= patience.num_tries or idle_s >= patience.stall_timeout_s:
+                if num_failed >= retry_policy.num_tries or idle_s >= retry_policy.stall_timeout_s:
                     for_s = self._clock.now() - began
-                    why = f"{num_failed} tries in {for_s:.0f} s; the last: {summarize_error(error)}"
-                    raise StorageError(self._format_error(done, key, why)) from error
-                self._sleep(patience.backoff_s(num_failed, self._chance()))
+                    reason = f"{num_failed} tries in {for_s:.0f} s; the last: {summarize_error(error)}"
+                    raise StorageError(self._format_error(verb, key, reason)) from error
+                self._sleep(retry_policy.backoff_s(num_failed, self._chance()))
 
     def _call_with_stall_timeout(
-        self, done: str, key: str, call: Callable[[ProgressCallback], T], progress: _TransferProgress
+        self, verb: str, key: str, call: Callable[[ProgressCallback], T], progress: _TransferProgress
     ) -> T:
         outcome: list[tuple[T | None, BaseException | None]] = []
         ended = threading.Event()
@@ -149,7 +149,7 @@ class RetryingStore:
         def work() -> None:
             try:
                 outcome.append((call(progress.add_bytes), None))
-            except BaseException as error:  # noqa: BLE001  raised again by the thread that waits
+            except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
                 outcome.append((None, error))
             ended.set()
 
@@ -157,17 +157,17 @@ class RetryingStore:
         limit_s = self._retry_policy.stall_timeout_s
         while not ended.wait(max(0.01, progress.last_at + limit_s - self._clock.now())):
             if self._clock.now() - progress.last_at >= limit_s and not ended.is_set():
-                why = f"no byte has moved for {limit_s:g} s, after {progress.num_bytes} bytes: given up on"
+                reason = f"no progress for {limit_s:g} s, after {progress.num_bytes} bytes"
                 raise StorageError(
-                    self._format_error(done, key, why, hint="look at the network and at the store's own status")
+                    self._format_error(verb, key, reason, hint="check the network and the store's own status")
                 )
         answer, error = outcome[0]
         if error is not None:
             raise error
         return answer  # type: ignore[return-value]
 
-    def _format_error(self, done: str, key: str, why: str, hint: str = "") -> str:
-        text = f"{self.uri}/{key}".rstrip("/") + f" could not be {done}: {why}"
+    def _format_error(self, verb: str, key: str, reason: str, hint: str = "") -> str:
+        text = f"cannot {verb} " + f"{self.uri}/{key}".rstrip("/") + f": {reason}"
         return f"{text}\n\nhint: {hint}" if hint else text
 
 
@@ -194,7 +194,7 @@ def _notify_both(first: ProgressCallback, second: ProgressCallback) -> ProgressC
 
 def _find_hint(error: BaseException) -> str:
     if is_access_denied(error):
-        return "look at the credentials in use, and at what they permit on this bucket"
+        return "check the credentials and their permissions on this bucket"
     if any(name in str(error) for name in ("NoSuchBucket", "NO_SUCH_BUCKET", "ContainerNotFound")):
-        return "create the bucket first, or look at storage_path: Paceline makes none"
+        return "create the bucket first, or correct storage_path: Paceline does not create buckets"
     return ""

@@ -92,9 +92,7 @@ class RunLayout:
     def checkpoint(self, name: str) -> Path:
         """Return a checkpoint's directory. Refuses names that lead elsewhere: a journal may come from anybody."""
         if not is_checkpoint_name(name):
-            raise StorageError(
-                f"{self.root}: {name[:300]!r} is not the name of a checkpoint; nothing is read or removed there"
-            )
+            raise StorageError(f"{self.root}: {name[:300]!r} is not a valid checkpoint name")
         return self.root / name
 
     def staged_checkpoint(self, attempt: int, seq: int) -> Path:

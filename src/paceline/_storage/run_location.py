@@ -95,8 +95,8 @@ class RunLocation:
         """Open the mailboxes of the driver: on its own machine and, for a run in a store, from anywhere."""
         from paceline._storage.mailbox import DiskMailbox, RemoteMailbox
 
-        near = DiskMailbox(self.layout.requests)
-        return near, RemoteMailbox(self.open_store) if self.address is not None else None
+        local = DiskMailbox(self.layout.requests)
+        return local, RemoteMailbox(self.open_store) if self.address is not None else None
 
     def open_run_store(self, files: Files, *, is_new: bool) -> RunStore:
         """Open the run for the driver that holds the lease.
@@ -114,8 +114,10 @@ class RunLocation:
             files.make_dir(layout.root)
         stored = read_stored_journal(store)
         reconcile_journal(layout.journal, stored)
-        segments = JournalUploader(store, layout.journal, len(stored))
-        return RemoteRunStore(store, layout, segments=segments, files=files, reopen=self.open_run_store_for_reading)
+        journal_uploader = JournalUploader(store, layout.journal, len(stored))
+        return RemoteRunStore(
+            store, layout, journal_uploader=journal_uploader, files=files, reopen=self.open_run_store_for_reading
+        )
 
     def open_run_store_for_reading(self) -> RunStore:
         """Open the run without changing anything."""
@@ -132,5 +134,5 @@ class RunLocation:
         from paceline._storage.retrying_store import StoreRetryPolicy
 
         assert self.address is not None
-        patience = StoreRetryPolicy(stall_timeout_s=settings.load().storage_patience_s)
-        return open_store_at(self.address, self.filesystem, patience)
+        retry_policy = StoreRetryPolicy(stall_timeout_s=settings.load().storage_patience_s)
+        return open_store_at(self.address, self.filesystem, retry_policy)

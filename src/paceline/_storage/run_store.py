@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._engine.messages import CheckpointRecord, FileEntry, StagedFiles
@@ -20,8 +22,7 @@ from paceline._storage.files import Files, LocalFiles
 from paceline._storage.journal_segments import JournalUploader, read_stored_journal
 from paceline._storage.lease import UNFENCED, Fence
 from paceline._storage.run_layout import LOGGER_FILES, MANIFEST, METADATA, RunLayout, checkpoint_name
-from paceline._storage.store import Store
-from paceline._storage.transfer import run_in_parallel, upload_all
+from paceline._storage.store import Store, run_in_parallel, upload_all
 
 log = logging.getLogger("paceline")
 
@@ -32,40 +33,37 @@ _SMALL_LOG_BYTES = 4 << 20
 """Logs up to this size are uploaded every `LOG_UPLOAD_INTERVAL_S`, larger ones less often."""
 
 
-class RunStore(Protocol):
+class RunStore(ABC):
     layout: RunLayout
     """The run's directory on this machine."""
+    uri: str
+    """Location of the run, for display."""
+    _files: Files
 
-    @property
-    def uri(self) -> str:
-        """Location of the run, for display."""
-        ...
-
+    @abstractmethod
     def locate_checkpoint(self, record: CheckpointRecord) -> tuple[str, Any]:
         """Return the path of a checkpoint and its `pyarrow.fs` filesystem, which is None on this machine."""
-        ...
 
+    @abstractmethod
     def checkpoint_uri(self, record: CheckpointRecord) -> str:
         """Return the location of a checkpoint for other programs: `file:///...` or the store's own URI."""
-        ...
 
+    @abstractmethod
     def locate_run(self) -> tuple[str, Any]:
         """Like `locate_checkpoint`, for the run."""
-        ...
 
+    @abstractmethod
     def read_journal(self) -> bytes: ...
-    def upload_file(self, path: Path) -> None:
-        """Upload a file of the run's directory to the run's storage."""
-        ...
+    def upload_file(self, path: Path) -> None:  # noqa: B027
+        """Upload a file of the run's directory, if the run is in a store."""
 
-    def upload_journal(self) -> None:
-        """Upload new lines of the journal to the run's storage."""
-        ...
+    def upload_journal(self) -> None:  # noqa: B027
+        """Upload new lines of the journal, if the run is in a store."""
 
-    def upload_staged(self, record: CheckpointRecord, rank: int, directory: Path, files: Sequence[FileEntry]) -> None:
-        """Upload a rank's staged files from this machine to where they can be committed."""
-        ...
+    def upload_staged(self, record: CheckpointRecord, rank: int, directory: Path, files: Sequence[FileEntry]) -> None:  # noqa: B027
+        """Upload a rank's staged files to where they can be committed, if the run is in a store."""
 
+    @abstractmethod
     def commit(
         self,
         record: CheckpointRecord,
@@ -75,37 +73,41 @@ class RunStore(Protocol):
         created_at: float,
         fence: Fence = UNFENCED,
     ) -> list[str]: ...
+    @abstractmethod
     def discard_staged(self, record: CheckpointRecord) -> None:
         """Delete the staged files of a checkpoint that could not be committed."""
-        ...
 
+    @abstractmethod
     def delete(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> None: ...
+    @abstractmethod
     def quarantine(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> str | None:
         """Move an untrusted checkpoint to where no reader looks, and return the new place; None if there is nothing."""
-        ...
 
+    @abstractmethod
     def find_problem(self, record: CheckpointRecord) -> str | None: ...
+    @abstractmethod
     def has_checkpoint(self, record: CheckpointRecord) -> bool: ...
+    @abstractmethod
     def list_manifests(self) -> list[Manifest]: ...
     def find_without_manifest(self) -> set[str]:
-        """Return the names of checkpoints that have files but no manifest."""
-        ...
+        """Return the names of checkpoints that have files but no manifest; in a store, none: all files are ours."""
+        return set()
 
-    def recover(self, fence: Fence = UNFENCED) -> None:
-        """Undo what a crash left half done."""
-        ...
+    def recover(self, fence: Fence = UNFENCED) -> None:  # noqa: B027
+        """Undo what a crash left half done; in a store, nothing: a checkpoint appears atomically."""
 
+    @abstractmethod
     def clear_staging(self, fence: Fence = UNFENCED) -> None: ...
     def sync(self) -> None:
         """Make the run's directory and the names in it survive a power cut."""
-        ...
+        for path in (self.layout.root, self.layout.root.parent):
+            self._files.sync_dir(path)
 
-    def close(self) -> None:
-        """Upload what is left when a driver ends."""
-        ...
+    def close(self) -> None:  # noqa: B027
+        """Upload what is left when a driver ends, if the run is in a store."""
 
 
-class DiskRunStore:
+class DiskRunStore(RunStore):
     """Stores a run in its own directory."""
 
     def __init__(self, files: Files, layout: RunLayout) -> None:
@@ -127,15 +129,6 @@ class DiskRunStore:
             return self.layout.journal.read_bytes()
         except FileNotFoundError:
             return b""
-
-    def upload_file(self, path: Path) -> None:
-        """Do nothing: the file is already in place."""
-
-    def upload_journal(self) -> None:
-        """Do nothing: the journal is already in place."""
-
-    def upload_staged(self, record: CheckpointRecord, rank: int, directory: Path, files: Sequence[FileEntry]) -> None:
-        """Do nothing: the files are on the run's own storage, and the commit renames them."""
 
     def commit(
         self,
@@ -179,15 +172,8 @@ class DiskRunStore:
     def clear_staging(self, fence: Fence = UNFENCED) -> None:
         commit.clear_staging(self._files, self.layout, fence)
 
-    def sync(self) -> None:
-        for path in (self.layout.root, self.layout.root.parent):
-            self._files.sync_dir(path)
 
-    def close(self) -> None:
-        """Do nothing: everything is already in place."""
-
-
-class RemoteRunStore:
+class RemoteRunStore(RunStore):
     """Stores a run as objects. Each attempt writes below its own prefix, so a dead or paused one touches no other.
 
     attempt_2/checkpoint_000012/model.pt            of rank 0
@@ -201,7 +187,7 @@ class RemoteRunStore:
         store: Store,
         layout: RunLayout,
         *,
-        segments: JournalUploader | None = None,
+        journal_uploader: JournalUploader | None = None,
         files: Files | None = None,
         reopen: Callable[[], RunStore] | None = None,
     ) -> None:
@@ -209,7 +195,7 @@ class RemoteRunStore:
         self._reopen = reopen
         self.uri = store.uri
         self._store = store
-        self._journal_uploader = segments
+        self._journal_uploader = journal_uploader
         self._files = files or LocalFiles()
         self._is_failing = False
         self._uploaded_logs: dict[Path, tuple[int, float]] = {}
@@ -250,14 +236,14 @@ class RemoteRunStore:
             raise
         except OSError as error:
             if not self._is_failing:
-                log.warning("the journal or a log could not be brought to %s, tried again: %s", self.uri, error)
+                log.warning("cannot upload the journal or a log to %s, will retry: %s", self.uri, error)
             self._is_failing = True
 
     def upload_staged(self, record: CheckpointRecord, rank: int, directory: Path, files: Sequence[FileEntry]) -> None:
-        prefix = _rank_prefix(record, rank)
-        put = upload_all(self._store, [(directory / entry.path, f"{prefix}/{entry.path}") for entry in files])
-        for entry, there in zip(files, put, strict=True):
-            if (entry.size, entry.hash) != (there.size, there.hash):
+        prefix = checkpoint_prefix(record) + (f"/.rank_{rank}" if rank else "")
+        uploaded = upload_all(self._store, [(directory / entry.path, f"{prefix}/{entry.path}") for entry in files])
+        for entry, stored in zip(files, uploaded, strict=True):
+            if (entry.size, entry.hash) != (stored.size, stored.hash):
                 raise StorageError(f"{directory / entry.path} changed while it was uploaded")
         self._files.remove_tree(directory)
 
@@ -271,7 +257,7 @@ class RemoteRunStore:
         fence: Fence = UNFENCED,
     ) -> list[str]:
         if any(part.in_place for part in parts):
-            raise StorageError(f"{record.name}: NO_UPLOAD is not possible where the run is kept in a store")
+            raise StorageError(f"{record.name}: NO_UPLOAD needs a run on a disk, not in a store")
         chosen, differing = commit.merge_parts(parts)
         manifest = Manifest(
             record,
@@ -288,9 +274,9 @@ class RemoteRunStore:
         fence.check()
         key = f"{checkpoint_prefix(record)}/{MANIFEST}"
         if not self._store.create(key, commit.encode_manifest(manifest)):
-            there = commit.decode_manifest(self._store.read(key), f"{self.uri}/{key}")
-            if there.record != record:
-                raise RunHeldError(f"{self.uri}/{key} was written by another driver: the run was taken over")
+            stored = commit.decode_manifest(self._store.read(key), f"{self.uri}/{key}")
+            if stored.record != record:
+                raise RunHeldError(f"{self.uri}/{key} was written by another driver, which has taken over the run")
         if record.name != checkpoint_name(record.seq):
             self._delete_namesakes(record, fence)
         return differing
@@ -299,7 +285,7 @@ class RemoteRunStore:
         try:
             self.delete(record)
         except OSError as error:
-            log.warning("what was uploaded for %s could not be removed: %s", record.name, error)
+            log.warning("cannot remove uploaded files of %s: %s", record.name, error)
 
     def delete(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
         fence.check()
@@ -315,10 +301,10 @@ class RemoteRunStore:
             data = self._store.read(key)
         except FileNotFoundError:
             return None
-        aside = f"{_QUARANTINE_PREFIX}/{key.removesuffix(f'/{MANIFEST}')}{MANIFEST}"
-        self._store.write(aside, data)
+        quarantined = f"{_QUARANTINE_PREFIX}/{key.removesuffix(f'/{MANIFEST}')}{MANIFEST}"
+        self._store.write(quarantined, data)
         self._store.delete(key)
-        return f"{self.uri}/{aside}"
+        return f"{self.uri}/{quarantined}"
 
     def find_problem(self, record: CheckpointRecord) -> str | None:
         """Check that every object exists and has its size. Whoever downloads them checks the hashes."""
@@ -328,9 +314,7 @@ class RemoteRunStore:
             self._check_complete(record, manifest)
         except FileNotFoundError:
             return f"{self.uri}/{key} is missing"
-        except IncompleteCheckpointError as error:
-            return str(error)
-        except commit.ManifestError as error:
+        except (IncompleteCheckpointError, commit.ManifestError) as error:
             return str(error)
         return None
 
@@ -345,7 +329,7 @@ class RemoteRunStore:
         keys = [
             e.key for e in self._store.list_entries() if e.key.endswith(f"/{MANIFEST}") and e.key.startswith("attempt_")
         ]
-        found = []
+        manifests = []
         for key, data in zip(keys, run_in_parallel([_make_read(self._store, key) for key in keys]), strict=True):
             if data is None:
                 continue  # Deleted since it was listed.
@@ -354,39 +338,28 @@ class RemoteRunStore:
             except commit.ManifestError:
                 continue
             if key == f"{checkpoint_prefix(manifest.record)}/{MANIFEST}":
-                found.append(manifest)
-        return sorted(found, key=lambda manifest: manifest.record.seq)
-
-    def find_without_manifest(self) -> set[str]:
-        """Return nothing: all files below an attempt's prefix are ours, and `clear_staging` removes the leftovers."""
-        return set()
-
-    def recover(self, fence: Fence = UNFENCED) -> None:
-        """Do nothing: a checkpoint appears atomically, with its manifest."""
+                manifests.append(manifest)
+        return sorted(manifests, key=lambda manifest: manifest.record.seq)
 
     def clear_staging(self, fence: Fence = UNFENCED) -> None:
         """Delete what was uploaded but never committed, and the spool's own staging."""
         entries = self._store.list_entries()
         prefixes = {e.key.removesuffix(f"/{MANIFEST}") for e in entries if e.key.endswith(f"/{MANIFEST}")}
-        aside = {
+        quarantined = {
             e.key.removeprefix(f"{_QUARANTINE_PREFIX}/").removesuffix(MANIFEST)
             for e in entries
             if e.key.startswith(_QUARANTINE_PREFIX)
         }
-        left = [
+        uncommitted = [
             entry.key
             for entry in entries
             if entry.key.startswith("attempt_")
-            and not any(entry.key.startswith(f"{prefix}/") for prefix in prefixes | aside)
+            and not any(entry.key.startswith(f"{prefix}/") for prefix in prefixes | quarantined)
         ]
         # After the listing: uploads of a later driver are never in it.
         fence.check()
-        run_in_parallel([_make_delete(self._store, key) for key in left])
+        run_in_parallel([partial(self._store.delete, key) for key in uncommitted])
         commit.clear_staging(self._files, self.layout, fence)
-
-    def sync(self) -> None:
-        for path in (self.layout.root, self.layout.root.parent):
-            self._files.sync_dir(path)
 
     def close(self) -> None:
         if self._journal_uploader is not None:
@@ -397,7 +370,7 @@ class RemoteRunStore:
         try:
             upload_all(self._store, [(path, path.relative_to(self.layout.root).as_posix()) for path in logs])
         except OSError as error:
-            log.warning("logs stay in %s: %s", self.layout.logs, error)
+            log.warning("cannot upload logs, they stay in %s: %s", self.layout.logs, error)
 
     def _upload_grown_logs(self, now: float) -> None:
         """Upload logs that grew. An object is replaced as a whole, so the larger a log, the less often."""
@@ -424,9 +397,7 @@ class RemoteRunStore:
             if key not in sizes:
                 raise IncompleteCheckpointError(f"{self.uri}/{key} is missing")
             if sizes[key] != entry.size:
-                raise IncompleteCheckpointError(
-                    f"{self.uri}/{key} has {sizes[key]} bytes where {entry.size} were written"
-                )
+                raise IncompleteCheckpointError(f"{self.uri}/{key} has {sizes[key]} bytes, expected {entry.size}")
 
 
 class IncompleteCheckpointError(StorageError):
@@ -448,10 +419,6 @@ def checkpoint_prefix(record: CheckpointRecord) -> str:
     return f"attempt_{record.attempt}/{record.seq:06d}/{record.name}"
 
 
-def _rank_prefix(record: CheckpointRecord, rank: int) -> str:
-    return checkpoint_prefix(record) if rank == 0 else f"{checkpoint_prefix(record)}/.rank_{rank}"
-
-
 def _make_read(store: Store, key: str) -> Any:
     def read() -> bytes | None:
         try:
@@ -460,7 +427,3 @@ def _make_read(store: Store, key: str) -> Any:
             return None
 
     return read
-
-
-def _make_delete(store: Store, key: str) -> Any:
-    return lambda: store.delete(key)

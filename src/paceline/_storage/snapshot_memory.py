@@ -54,28 +54,28 @@ def copy_leaves(placed: PlacedLeaves, memory: memoryview) -> None:
     if not memory:
         return
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    moves: list[_MemoryCopy] = []
+    copies: list[_MemoryCopy] = []
     for leaf, offset in placed:
         value, nbytes = leaf.value, leaf.nbytes
         if not nbytes:
             continue
         if leaf.kind == "tensor":
             if value.is_contiguous():
-                moves.append((address + offset, value.data_ptr(), nbytes))
+                copies.append((address + offset, value.data_ptr(), nbytes))
             else:
                 _copy_tensor(value, memory, offset)
         elif leaf.kind == "array" and value.flags.c_contiguous:
-            moves.append((address + offset, value.ctypes.data, nbytes))
+            copies.append((address + offset, value.ctypes.data, nbytes))
         elif leaf.kind == "array":
             numpy = sys.modules["numpy"]
             numpy.copyto(numpy.ndarray(value.shape, value.dtype, memory, offset), value)
         else:
             memory[offset : offset + nbytes] = value
         memory[offset + nbytes : offset + nbytes + padding_after(nbytes)] = bytes(padding_after(nbytes))
-    _copy_memory(moves)
+    _copy_memory(copies)
 
 
-def _copy_memory(moves: list[_MemoryCopy]) -> None:
+def _copy_memory(copies: list[_MemoryCopy]) -> None:
     """Copy host memory, with a second thread where that pays.
 
     torch's threaded copy gives each thread a fixed part, so if one core is busy all wait for that part. Here each free
@@ -84,7 +84,7 @@ def _copy_memory(moves: list[_MemoryCopy]) -> None:
     pieces = iter(
         [
             (target + start, source + start, min(_PIECE_BYTES, nbytes - start))
-            for target, source, nbytes in moves
+            for target, source, nbytes in copies
             for start in range(0, nbytes, _PIECE_BYTES)
         ]
     )
@@ -94,19 +94,19 @@ def _copy_memory(moves: list[_MemoryCopy]) -> None:
             ctypes.memmove(target, source, nbytes)  # releases the GIL
 
     helper = threading.Thread(target=work, name="paceline-snapshot", daemon=True)
-    worth_it = sum(nbytes for _, _, nbytes in moves) >= _MIN_THREADED_BYTES
-    if worth_it:
+    is_threaded = sum(nbytes for _, _, nbytes in copies) >= _MIN_THREADED_BYTES
+    if is_threaded:
         helper.start()
     work()
-    if worth_it:
+    if is_threaded:
         helper.join()
 
 
 def _copy_tensor(value: Any, memory: memoryview, offset: int) -> None:
     torch = sys.modules["torch"]
     source = view_as_copyable(value.detach(), torch)
-    whole = torch.frombuffer(memory, dtype=torch.uint8)
-    whole[offset : offset + value.nbytes].view(source.dtype).view(source.shape).copy_(source)
+    target = torch.frombuffer(memory, dtype=torch.uint8)
+    target[offset : offset + value.nbytes].view(source.dtype).view(source.shape).copy_(source)
 
 
 def _allocate_memory(nbytes: int) -> mmap.mmap:

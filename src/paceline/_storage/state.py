@@ -5,6 +5,7 @@ at once. `StateSnapshot.write` writes that memory to disk, in another thread if 
 copies nothing. Every buffer starts at a multiple of 64 bytes, and equal states have equal files.
 """
 
+import functools
 import json
 import mmap
 import os
@@ -88,7 +89,7 @@ class StateSnapshot:
 
 
 def take_snapshot(
-    tree: Any, arena: SnapshotMemory, *, allow_pickle: bool = False, path: str = "state", stem: str = STEM
+    tree: Any, memory: SnapshotMemory, *, allow_pickle: bool = False, path: str = "state", stem: str = STEM
 ) -> StateSnapshot:
     """Copy a state into the arena. Raises a TypeError that names the path of an unsupported value.
 
@@ -97,10 +98,12 @@ def take_snapshot(
     """
     node, leaves = encode_tree(tree, path=path, allow_pickle=allow_pickle)
     buffers, num_host_bytes, num_bytes = _lay_out_leaves(leaves)
-    on_gpu = ((leaf, at.offset - num_host_bytes) for leaf, at in zip(leaves, buffers, strict=True) if leaf.on_gpu)
-    from_gpu = GpuSnapshot(on_gpu, num_bytes - num_host_bytes, arena.pinned)
-    host = arena.reserve(num_host_bytes)
-    copy_leaves(((leaf, at.offset) for leaf, at in zip(leaves, buffers, strict=True) if not leaf.on_gpu), host)
+    on_gpu = (
+        (leaf, buffer.offset - num_host_bytes) for leaf, buffer in zip(leaves, buffers, strict=True) if leaf.on_gpu
+    )
+    from_gpu = GpuSnapshot(on_gpu, num_bytes - num_host_bytes, memory.pinned)
+    host = memory.reserve(num_host_bytes)
+    copy_leaves(((leaf, buffer.offset) for leaf, buffer in zip(leaves, buffers, strict=True) if not leaf.on_gpu), host)
     return StateSnapshot(num_bytes, node, buffers, host, from_gpu, stem)
 
 
@@ -119,13 +122,18 @@ def read_state(directory: Path, *, allow_pickle: bool = False, map_location: Any
     file = directory / f"{stem}.json"
     document = _read_document(file)
     data = _map_buffers(directory / f"{stem}.bin", document)
-    makers = _LeafRestorer(document.buffers, data, allow_pickle, map_location)
+    restorer = _LeafRestorer(document.buffers, data, allow_pickle, map_location)
+    return _decode_document(file, document, restorer.restore_leaf)
+
+
+def _decode_document(file: Path, document: _StateDocument, restore_leaf: Callable[[Any], Any]) -> Any:
+    makers: dict[str, Callable[[Any], Any]] = {
+        "$leaf": restore_leaf,
+        "$dtype": lambda name: parse_torch_dtype(name, _import_torch()),
+        "$size": lambda lengths: _import_torch().Size(lengths),
+    }
     try:
-        return decode_tree(
-            document.tree,
-            path="state",
-            makers={"$leaf": makers.restore_leaf, "$dtype": makers.restore_dtype, "$size": makers.restore_size},
-        )
+        return decode_tree(document.tree, path="state", makers=makers)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     except RecursionError as error:
@@ -148,9 +156,11 @@ def read_raw_state(directory: Path) -> Any:
 
     def leaf(number: Any) -> RawLeaf:
         if type(number) is not int or not 0 <= number < len(document.buffers):
-            raise ValueError(f"there is no leaf {number!r} among {len(document.buffers)}")
-        at = document.buffers[number]
-        return RawLeaf(at.kind, str(at.dtype), at.shape, bytes(data[at.offset : at.offset + at.nbytes]))
+            raise ValueError(f"unknown leaf {number!r} of {len(document.buffers)}")
+        buffer = document.buffers[number]
+        return RawLeaf(
+            buffer.kind, str(buffer.dtype), buffer.shape, bytes(data[buffer.offset : buffer.offset + buffer.nbytes])
+        )
 
     makers = {"$leaf": leaf, "$dtype": lambda name: f"dtype {name}", "$size": lambda lengths: tuple(lengths)}
     return decode_tree(document.tree, path="state", makers=makers)
@@ -176,30 +186,18 @@ def read_deferred_state(directory: Path, stem: str, bytes_file: Callable[[str], 
     """
     file = directory / f"{stem}.json"
     document = _read_document(file)
-    made: list[_LeafRestorer] = []
 
-    def makers() -> _LeafRestorer:
-        if not made:
-            data = _map_buffers(bytes_file(f"{stem}.bin"), document)
-            made.append(_LeafRestorer(document.buffers, data, allow_pickle=False, map_location=None))
-        return made[0]
+    @functools.cache
+    def open_restorer() -> _LeafRestorer:
+        data = _map_buffers(bytes_file(f"{stem}.bin"), document)
+        return _LeafRestorer(document.buffers, data, allow_pickle=False, map_location=None)
 
     def leaf(number: Any) -> DeferredLeaf:
         if type(number) is not int or not 0 <= number < len(document.buffers):
-            raise ValueError(f"there is no leaf {number!r} among {len(document.buffers)}")
-        return DeferredLeaf(document.buffers[number], lambda: makers().restore_leaf(number))
+            raise ValueError(f"unknown leaf {number!r} of {len(document.buffers)}")
+        return DeferredLeaf(document.buffers[number], lambda: open_restorer().restore_leaf(number))
 
-    plain = _LeafRestorer(document.buffers, bytearray(), allow_pickle=False, map_location=None)
-    try:
-        return decode_tree(
-            document.tree,
-            path="state",
-            makers={"$leaf": leaf, "$dtype": plain.restore_dtype, "$size": plain.restore_size},
-        )
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from error
-    except RecursionError as error:
-        raise ValueError(f"{file}: the state is nested too deeply") from error
+    return _decode_document(file, document, leaf)
 
 
 def has_state(directory: Path) -> bool:
@@ -220,16 +218,10 @@ class _LeafRestorer:
 
     def restore_leaf(self, number: Any) -> Any:
         if type(number) is not int or not 0 <= number < len(self._buffers):
-            raise ValueError(f"there is no leaf {number!r} among {len(self._buffers)}")
+            raise ValueError(f"unknown leaf {number!r} of {len(self._buffers)}")
         if number not in self._made:
             self._made[number] = self._restore_buffer(self._buffers[number])
         return self._made[number]
-
-    def restore_dtype(self, name: Any) -> Any:
-        return parse_torch_dtype(name, _import_torch())
-
-    def restore_size(self, lengths: Any) -> Any:
-        return _import_torch().Size(lengths)
 
     def _restore_buffer(self, buffer: Buffer) -> Any:
         if buffer.kind == "tensor":
@@ -251,7 +243,7 @@ class _LeafRestorer:
             )
         import pickle
 
-        return pickle.loads(data)  # noqa: S301  the caller said so
+        return pickle.loads(data)  # noqa: S301 - the caller asked for it
 
 
 def _lay_out_leaves(leaves: list[Leaf]) -> tuple[tuple[Buffer, ...], int, int]:
@@ -276,17 +268,17 @@ def _read_document(file: Path) -> _StateDocument:
     try:
         raw = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is not JSON: {error}") from error
+        raise ValueError(f"{file} is not valid JSON: {error}") from error
     version = raw.get("version") if isinstance(raw, dict) else None
     if isinstance(version, int) and version != STATE_VERSION:
         raise ValueError(
-            f"{file} has the format {version}, and this version of Paceline reads the format {STATE_VERSION}\n\n"
+            f"{file} has format {version}; this Paceline reads format {STATE_VERSION}\n\n"
             "hint: use the version of Paceline that wrote it, or a later one"
         )
     try:
         return msgspec.convert(raw, _StateDocument)
     except (msgspec.ValidationError, UnicodeError, RecursionError) as error:
-        raise ValueError(f"{file} does not describe a state: {error}") from error
+        raise ValueError(f"{file} is not a valid state: {error}") from error
 
 
 def _map_buffers(file: Path, document: _StateDocument) -> mmap.mmap | bytearray:
@@ -294,13 +286,11 @@ def _map_buffers(file: Path, document: _StateDocument) -> mmap.mmap | bytearray:
     with file.open("rb") as opened:
         size = os.fstat(opened.fileno()).st_size
         if size != document.num_bytes:
-            raise ValueError(f"{file} has {size} bytes where {file.stem}.json speaks of {document.num_bytes}")
+            raise ValueError(f"{file} has {size} bytes, but {file.stem}.json lists {document.num_bytes}")
         for number, buffer in enumerate(document.buffers):
             if buffer.offset % ALIGNMENT or buffer.offset + buffer.nbytes > size:
-                told = f"buffer {number} of {buffer.nbytes} bytes at {buffer.offset}"
-                raise ValueError(
-                    f"{file.with_name(TREE_FILE)}: {told} does not lie in the {size} bytes of {BYTES_FILE}"
-                )
+                extent = f"buffer {number} of {buffer.nbytes} bytes at {buffer.offset}"
+                raise ValueError(f"{file.with_name(TREE_FILE)}: {extent} exceeds the {size} bytes of {BYTES_FILE}")
         # Copies of overlapping buffers could need more memory than the size of the file.
         if sum(buffer.nbytes for buffer in document.buffers) > size:
             raise ValueError(f"{file.with_name(TREE_FILE)}: the buffers overlap")

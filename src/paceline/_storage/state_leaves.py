@@ -106,10 +106,10 @@ def restore_scalar(payload: Any) -> Any:
     if dtype == "bytes":
         return numpy.bytes_(base64.b64decode(data))
     raw = bytearray(base64.b64decode(data))
-    stored = _parse_numpy_dtype(dtype)
-    if len(raw) != stored.itemsize:
-        raise ValueError(f"one {stored} does not have {len(raw)} bytes")
-    return numpy.ndarray((), stored, raw)[()]
+    numpy_dtype = _parse_numpy_dtype(dtype)
+    if len(raw) != numpy_dtype.itemsize:
+        raise ValueError(f"a {numpy_dtype} does not have {len(raw)} bytes")
+    return numpy.ndarray((), numpy_dtype, raw)[()]
 
 
 def restore_array(buffer: Buffer, data: Any) -> Any:
@@ -171,7 +171,7 @@ def _check_tensor(value: Any, torch: Any) -> None:
             hint = "store x.full_tensor() or x.to_local(), or all of them with paceline.train.torch.ShardedCheckpoint"
         else:
             hint = "store a plain tensor of its values"
-        raise UnsupportedValueError(f"is a {kind.__name__}, a kind of tensor that is more than its values", hint)
+        raise UnsupportedValueError(f"is a {kind.__name__}, a tensor subclass with more than its values", hint)
     if value.is_nested:
         raise UnsupportedValueError("is a nested tensor", "store the list x.unbind()")
     if value.is_quantized:
@@ -191,7 +191,7 @@ def _check_tensor(value: Any, torch: Any) -> None:
 def _make_array_leaf(value: Any, numpy: Any) -> Leaf:
     if type(value) is not numpy.ndarray:
         raise UnsupportedValueError(
-            f"is a {type(value).__name__}, a kind of array that is more than its values",
+            f"is a {type(value).__name__}, an array subclass with more than its values",
             "store numpy.asarray(x)",
         )
     return Leaf("array", value, value.nbytes, _describe_numpy_dtype(value.dtype), value.shape)
@@ -200,16 +200,14 @@ def _make_array_leaf(value: Any, numpy: Any) -> Leaf:
 def _to_host_array(value: Any, jax: Any) -> Any:
     """Return the values of a JAX array, all of which this process must hold."""
     if isinstance(value, jax.core.Tracer):
-        raise UnsupportedValueError(
-            "is a value that is being traced", "store what the compiled function returns, outside of it"
-        )
+        raise UnsupportedValueError("is a traced value", "store what the compiled function returns, outside of it")
     if value.is_deleted():
         raise UnsupportedValueError(
             "is an array whose memory was donated", "store what the function it was donated to returned"
         )
     if not value.is_fully_addressable and not value.is_fully_replicated:
         raise UnsupportedValueError(
-            "is an array of which other workers hold a part",
+            "is an array that other workers hold a part of",
             "save it with paceline.train.jax.OrbaxCheckpoint.from_pytree, on all workers",
         )
     if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
@@ -226,7 +224,7 @@ def _encode_scalar(value: Any, numpy: Any) -> dict[str, Any]:
     data = bytes(value) if type(value) is numpy.bytes_ else numpy.asarray(value).tobytes()
     dtype = "bytes" if type(value) is numpy.bytes_ else _describe_numpy_dtype(value.dtype)
     if type(value) is not value.dtype.type:
-        raise UnsupportedValueError(f"is a {type(value).__name__}, a kind of numpy scalar of its own", "store x.item()")
+        raise UnsupportedValueError(f"is a {type(value).__name__}, a subclass of a numpy scalar", "store x.item()")
     return {"$scalar": [dtype, base64.b64encode(data).decode()]}
 
 
@@ -292,9 +290,9 @@ def _to_nested_lists(value: Any) -> Any:
 
 def _check_size(buffer: Buffer, itemsize: int) -> None:
     if math.prod(max(length, 1) for length in buffer.shape) * max(itemsize, 1) >= _LIMIT:
-        raise ValueError(f"no memory can hold the shape {buffer.shape}")
+        raise ValueError(f"shape {buffer.shape} is too large for any memory")
     if math.prod(buffer.shape) * itemsize != buffer.nbytes:
-        raise ValueError(f"{buffer.nbytes} bytes are not the shape {buffer.shape} with {itemsize} bytes each")
+        raise ValueError(f"{buffer.nbytes} bytes do not fit the shape {buffer.shape} with {itemsize} bytes each")
 
 
 def _dtype_name(thing: Any) -> str:

@@ -82,7 +82,7 @@ class _TreeEncoder:
 
     def _encode_container(self, value: Any, kind: type) -> Any:
         if id(value) in self._open:
-            self._reject(UnsupportedValueError("contains itself", "a state is a tree: break the circle"))
+            self._reject(UnsupportedValueError("contains itself", "a state must be a tree: break the cycle"))
         if len(self._trail) >= MAX_DEPTH:
             self._reject(UnsupportedValueError(f"is nested deeper than {MAX_DEPTH} levels", "flatten it"))
         self._open.add(id(value))
@@ -159,7 +159,7 @@ class _TreeEncoder:
 
     def _encode_pickle(self, value: Any, objection: UnsupportedValueError) -> dict[str, int]:
         if not self._allow_pickle:
-            objection.hint += ", or say allow_pickle=True to store it, and to load it, with pickle"
+            objection.hint += ", or pass allow_pickle=True to save and load it with pickle"
             self._reject(objection)
         try:
             return self._encode_leaf(*make_pickle_leaf(value))
@@ -191,7 +191,7 @@ class _TreeDecoder:
         if tag[:1] != "$":
             return self.decode_mapping(node.items())
         if len(node) != 1 or (tag not in _DECODERS and tag not in self._makers):
-            self._fail(f"is written as {reprlib.repr(node)}, which this version of Paceline does not know")
+            self._fail(f"has the unknown encoding {reprlib.repr(node)}; a newer Paceline may have written it")
         try:
             return _DECODERS[tag](self, node[tag]) if tag in _DECODERS else self._makers[tag](node[tag])
         except _UnreadableNodeError:

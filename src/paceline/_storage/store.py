@@ -1,20 +1,24 @@
-"""The interface of a store: where a run is kept if not on a disk of this machine.
+"""The interface of a store, where a run is kept if not on a disk of this machine; and transfers of many files.
 
 A key is a posix path relative to the store's root. Objects are put atomically; there are no directories and no renames.
-`conditional` says whether the store has conditional puts. With them, `create` and `replace` decide between two writers;
-without them, they check first and then write.
+If `has_conditional_puts`, `create` and `replace` decide between two writers; otherwise they check first and then write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 from paceline._engine.messages import FileEntry
 
 CHUNK = 8 << 20
+MAX_PARALLEL = 4
+
+T = TypeVar("T")
 
 ProgressCallback = Callable[[int], None]
 """Called with the number of bytes transferred, to show that a transfer is alive."""
@@ -88,7 +92,7 @@ class Store(Protocol):
 def check_key(key: str) -> str:
     """Return the key if it stays below the store's root: joined to a path, any other would reach other files."""
     if key.startswith("/") or "\0" in key or any(part in (".", "..") for part in key.split("/")):
-        raise ValueError(f"{key!r} is not a key: it leads out of the store")
+        raise ValueError(f"key must stay below the root of the store, got {key!r}")
     return key
 
 
@@ -111,8 +115,54 @@ class TransferHasher:
         return FileEntry(name, self.size, self._digest.hexdigest())
 
 
-def iter_hashed_chunks(file: BinaryIO, tally: TransferHasher, size: int = CHUNK) -> Iterator[bytes]:
+def iter_hashed_chunks(file: BinaryIO, hasher: TransferHasher, size: int = CHUNK) -> Iterator[bytes]:
     """Yield a file in chunks, each a new buffer, because an upload may still hold the previous one."""
     while chunk := file.read(size):
-        tally.add(chunk)
+        hasher.add(chunk)
         yield chunk
+
+
+def upload_all(store: Store, files: Sequence[tuple[Path, str]]) -> list[FileEntry]:
+    """Upload every (file, key) and return the entries in order. Stops at the first failure."""
+    return run_in_parallel([partial(store.upload, path, key) for path, key in files])
+
+
+def download_all(store: Store, files: Sequence[tuple[str, Path]]) -> list[FileEntry]:
+    """Download every (key, file) and return the entries in order. Stops at the first failure."""
+    for directory in {path.parent for _, path in files}:
+        directory.mkdir(parents=True, exist_ok=True)
+    return run_in_parallel([partial(store.download, key, path) for key, path in files])
+
+
+def run_in_parallel(calls: Sequence[Callable[[], T]], num_at_once: int = MAX_PARALLEL) -> list[T]:
+    """Return the results in order. After a failure, starts no more calls, waits for the running ones, and raises it."""
+    answers: dict[int, T] = {}
+    failures: list[BaseException] = []
+    ahead = iter(enumerate(calls))
+    # Protects `ahead`, which two threads cannot advance at once, and orders the failures.
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                index, call = (None, None) if failures else next(ahead, (None, None))
+            if index is None or call is None:
+                return
+            try:
+                answers[index] = call()
+            except BaseException as error:  # noqa: BLE001 - raised below, by the thread that waits
+                with lock:
+                    failures.append(error)
+
+    # Daemon threads: a transfer that hangs must not keep the process from exiting.
+    threads = [
+        threading.Thread(target=work, name="paceline-transfer", daemon=True)
+        for _ in range(min(num_at_once, len(calls)))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return [answers[index] for index in range(len(calls))]

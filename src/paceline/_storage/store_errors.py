@@ -10,32 +10,15 @@ import re
 
 _TRANSIENT_ERRNOS = frozenset(
     {
-        errno.EIO,
-        errno.ETIMEDOUT,
-        errno.ECONNRESET,
-        errno.ECONNREFUSED,
-        errno.ECONNABORTED,
-        errno.EPIPE,
-        errno.EAGAIN,
-        errno.EBUSY,
-        errno.EINTR,
-        errno.ENETDOWN,
-        errno.ENETUNREACH,
-        errno.ENETRESET,
-        errno.EHOSTDOWN,
-        errno.EHOSTUNREACH,
-        errno.ESTALE,
+        *(errno.EIO, errno.EPIPE, errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.ESTALE, errno.ETIMEDOUT),
+        *(errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+        *(errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET),
     }
 )
 _TRANSIENT_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504, 509})
 _PERMANENT_ERROR_TYPES = (
-    ValueError,
-    TypeError,
-    AttributeError,
-    LookupError,
-    NotImplementedError,
-    ImportError,
-    MemoryError,
+    *(ValueError, TypeError, AttributeError, LookupError),
+    *(NotImplementedError, ImportError, MemoryError),
 )
 _PERMANENT_ERROR_NAMES = frozenset(
     {
@@ -93,12 +76,12 @@ def is_access_denied(error: BaseException) -> bool:
 def http_status(error: BaseException) -> int | None:
     """Return the HTTP status of the server's response, if the error has one."""
     response = getattr(error, "response", None)
-    told = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
-    for value in (told, *(getattr(error, name, None) for name in ("status", "status_code", "code"))):
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
+    for value in (status, *(getattr(error, name, None) for name in ("status", "status_code", "code"))):
         if isinstance(value, int) and 400 <= value < 600:
             return value
-    found = _STATUS.search(str(error))
-    return int(found.group(1)) if found and 400 <= int(found.group(1)) < 600 else None
+    match = _STATUS.search(str(error))
+    return int(match.group(1)) if match and 400 <= int(match.group(1)) < 600 else None
 
 
 def summarize_error(error: BaseException) -> str:

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from paceline._core.arguments import flatten_dict
 from paceline._view.model import CodeChange, Detail, Diff, ValueChange
 
 _MAX_COMPARED_CHARS = 200_000
@@ -20,26 +21,21 @@ def compare_runs(a: Detail, b: Detail) -> Diff:
         scaling=find_changes(a.scaling, b.scaling),
         environment=find_changes(a.environment, b.environment),
         code=tuple(_compare_code(a.code, b.code)),
-        metrics=_compare_metrics(a.summary.metrics, b.summary.metrics),
+        metrics=tuple(
+            ValueChange(name, a.summary.metrics.get(name), b.summary.metrics.get(name))
+            for name in dict.fromkeys((*a.summary.metrics, *b.summary.metrics))
+        ),
     )
 
 
 def find_changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[ValueChange, ...]:
     """Return the values that differ, by path: `optimizer.lr`. Lists are compared as a whole."""
-    left, right = dict(_iter_leaves(a)), dict(_iter_leaves(b))
+    values_a, values_b = flatten_dict(a, "."), flatten_dict(b, ".")
     return tuple(
-        ValueChange(key, left.get(key), right.get(key))
-        for key in dict.fromkeys((*left, *right))
-        if key not in left or key not in right or not _is_same(left[key], right[key])
+        ValueChange(key, values_a.get(key), values_b.get(key))
+        for key in dict.fromkeys((*values_a, *values_b))
+        if key not in values_a or key not in values_b or not _is_same(values_a[key], values_b[key])
     )
-
-
-def _iter_leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, item in value.items():
-        if isinstance(item, Mapping) and item:
-            yield from _iter_leaves(item, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", item
 
 
 def _is_same(a: Any, b: Any) -> bool:
@@ -47,24 +43,20 @@ def _is_same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(a == b)
 
 
-def _compare_metrics(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[ValueChange, ...]:
-    return tuple(ValueChange(name, a.get(name), b.get(name)) for name in dict.fromkeys((*a, *b)))
-
-
 def _compare_code(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[CodeChange]:
-    told_a, told_b = _describe_code(a), _describe_code(b)
-    if told_a != told_b:
-        yield CodeChange("", _make_unified_diff(told_a, told_b, "code"))
-    left, right = _get_sources(a), _get_sources(b)
-    for file in dict.fromkeys((*left, *right)):
-        if left.get(file) != right.get(file):
-            yield CodeChange(file, _make_unified_diff(left.get(file, ""), right.get(file, ""), file))
+    text_a, text_b = _describe_code(a), _describe_code(b)
+    if text_a != text_b:
+        yield CodeChange("", _make_unified_diff(text_a, text_b, "code"))
+    values_a, values_b = _get_sources(a), _get_sources(b)
+    for file in dict.fromkeys((*values_a, *values_b)):
+        if values_a.get(file) != values_b.get(file):
+            yield CodeChange(file, _make_unified_diff(values_a.get(file, ""), values_b.get(file, ""), file))
 
 
 def _describe_code(code: Mapping[str, Any]) -> str:
     """Return script, function and commit, one line each."""
-    about = {key: value for key, value in code.items() if key != "sources"}
-    return "".join(f"{key}: {value}\n" for key, value in sorted(_iter_leaves(about)))
+    details = {key: value for key, value in code.items() if key != "sources"}
+    return "".join(f"{key}: {value}\n" for key, value in sorted(flatten_dict(details, ".").items()))
 
 
 def _get_sources(code: Mapping[str, Any]) -> dict[str, str]:

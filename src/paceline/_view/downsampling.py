@@ -11,8 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
+from paceline._view.journal.report_table import MetricColumn
 from paceline._view.model import Points
-from paceline._view.report_table import MetricColumn
 
 _MIN_NUMPY_POINTS = 20_000
 """From this many points on, importing numpy pays."""
@@ -32,7 +32,7 @@ def downsample(
     `xs` holds the x of each row, and `origin` is subtracted from them. `within` is an inclusive range.
     """
     if at_most < 1:
-        raise ValueError(f"at_most={at_most} points: there has to be one at least")
+        raise ValueError(f"at_most must be a positive integer, got {at_most}")
     rows, values = column.rows, column.values
     is_sorted = isinstance(xs, array) and xs.typecode == "q"
     if within is not None and is_sorted:
@@ -65,12 +65,12 @@ def _downsample_in_python(name: str, xs: Sequence[float], values: Sequence[float
     low: list[float | None] = []
     high: list[float | None] = []
     for first, end in pairwise(edges):
-        some = [value for value in values[first:end] if not math.isnan(value)]
-        finite = [value for value in some if math.isfinite(value)]
+        numbers = [value for value in values[first:end] if not math.isnan(value)]
+        finite = [value for value in numbers if math.isfinite(value)]
         x.append(xs[first])
-        least = min(some, default=None)
+        least = min(numbers, default=None)
         low.append(least)
-        high.append(max(some, default=None))
+        high.append(max(numbers, default=None))
         y.append(_mean(finite) if finite else least)
     return Points(name=name, x=x, y=y, low=low, high=high, num_points=len(values), whole=False)
 
@@ -123,8 +123,8 @@ def _downsample_with_numpy(
 
 
 def _to_optional_list(values: object, none: object) -> list[float | None]:
-    found: list[float | None] = values.tolist()  # type: ignore[attr-defined]
+    numbers: list[float | None] = values.tolist()  # type: ignore[attr-defined]
     if none.any():  # type: ignore[attr-defined]
         for at in none.nonzero()[0].tolist():  # type: ignore[attr-defined]
-            found[at] = None
-    return found
+            numbers[at] = None
+    return numbers

@@ -1,4 +1,4 @@
-"""Formats times, sizes, numbers and counts for people, the same way everywhere. Pure, with cheap imports only.
+"""Formats times, sizes, numbers, counts and sparklines for people. Pure, with cheap imports only.
 
 Text in journals and logs is untrusted: `escape_unprintable` makes it one line without terminal control sequences.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import time
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 UNKNOWN = "?"
@@ -94,9 +95,9 @@ def rate(per_s: float, noun: str) -> str:
         return f"{UNKNOWN} {noun}s/s" if per_s != 0 else f"0 {noun}s/s"
     if per_s >= 0.5:
         return f"{f'{per_s:.0f}' if per_s >= 99.5 else f'{per_s:.2g}'} {noun}s/s"
-    taken = 1 / per_s
+    seconds = 1 / per_s
     article = "an" if noun[:1] in "aeiou" else "a"
-    return f"{f'{taken:.1f} s' if taken < 9.95 else duration(taken)} {article} {noun}"
+    return f"{f'{seconds:.1f} s' if seconds < 9.95 else duration(seconds)} {article} {noun}"
 
 
 def format_count(number: int, noun: str) -> str:
@@ -121,13 +122,35 @@ def escape_unprintable(text: str) -> str:
 def _escape_character(character: str) -> str:
     # Controls, text directions, surrogates and line separators. Combining marks and all other characters stay.
     if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
-        return (
-            character.encode("ascii", "backslashreplace").decode()
-            if not character.isascii()
-            else _escape_ascii(character)
-        )
+        if character.isascii():
+            return f"\\x{ord(character):02x}"
+        return character.encode("ascii", "backslashreplace").decode()
     return character
 
 
-def _escape_ascii(character: str) -> str:
-    return f"\\x{ord(character):02x}"
+BLOCKS = "▁▂▃▄▅▆▇█"
+GAP = " "
+
+
+def sparkline(values: Iterable[float | None], width: int) -> str:
+    """Draw the last `width` values, one character each, scaled from their minimum to their maximum.
+
+    A value that is not a finite number is a gap. Equal values are a line in the middle.
+    """
+    if width < 1:
+        return ""
+    last = [*islice(reversed([*values]), width)][::-1]
+    finite = [value for value in last if value is not None and math.isfinite(value)]
+    if not finite:
+        return GAP * len(last)
+    low, high = min(finite), max(finite)
+    return "".join(_block(value, low, high) if value is not None and math.isfinite(value) else GAP for value in last)
+
+
+def _block(value: float, low: float, high: float) -> str:
+    # Halved, since the full difference may be more than a float can hold.
+    span = high / 2 - low / 2
+    if span <= 0:
+        return BLOCKS[len(BLOCKS) // 2 - 1]
+    share = (value / 2 - low / 2) / span
+    return BLOCKS[min(len(BLOCKS) - 1, max(0, int(share * len(BLOCKS))))]

@@ -6,15 +6,20 @@ An id is a path below the root. Only entries found there have one, so no id lead
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from collections import OrderedDict
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 from msgspec.structs import replace
 
 from paceline._core.errors import PacelineError
+from paceline._storage.journal_segments import JOURNAL_PREFIX
+from paceline._storage.run_location import RunLocation, is_remote, join_storage_path
 from paceline._view.model import ENDED, Summary
-from paceline._view.run_finder import RunEntry, make_run_finder
 from paceline._view.run_reader import RunReader
 from paceline._view.search_reader import SearchReader
 
@@ -40,17 +45,17 @@ class Listing:
     def refresh(self) -> set[str]:
         """Scan again; return the ids of all entries that changed, appeared or vanished."""
         with self._lock:
-            before, self._entries = self._entries, {place.id: place for place in self._finder.find_runs()}
+            before, self._entries = self._entries, {entry.id: entry for entry in self._finder.find_runs()}
             changed = set(before) - set(self._entries)
             for id in changed:
                 self._summaries.pop(id, None)
                 self._live_readers.pop(id, None)
                 self._ended_readers.pop(id, None)
-            for id, place in self._entries.items():
-                known = self._summaries.get(id)
-                if known is not None and known.state in ENDED and before[id].stamp == place.stamp:
+            for id, entry in self._entries.items():
+                summary = self._summaries.get(id)
+                if summary is not None and summary.state in ENDED and before[id].stamp == entry.stamp:
                     continue
-                if self._refresh_entry(place):
+                if self._refresh_entry(entry):
                     changed.add(id)
             return changed
 
@@ -69,71 +74,71 @@ class Listing:
 
     def reader(self, id: str) -> RunReader:
         """Return the reader of a run or trial; raise `KeyError` if the id is unknown."""
-        found = self._get_reader(id)
-        if not isinstance(found, RunReader):
+        reader = self._get_reader(id)
+        if not isinstance(reader, RunReader):
             raise KeyError(f"{id!r} below {self.root} is a search, not a run")
-        return found
+        return reader
 
     def search_reader(self, id: str) -> SearchReader:
         """Return the reader of a search; raise `KeyError` if the id is unknown."""
-        found = self._get_reader(id)
-        if not isinstance(found, SearchReader):
+        reader = self._get_reader(id)
+        if not isinstance(reader, SearchReader):
             raise KeyError(f"{id!r} below {self.root} is a run, not a search")
-        return found
+        return reader
 
     def trials(self, id: str) -> list[Summary]:
         """Return the runs of a search, sorted by name."""
         with self._lock:
-            found = [summary for summary in self._summaries.values() if summary.search == id]
-            return sorted(found, key=lambda summary: summary.id)
+            trials = [summary for summary in self._summaries.values() if summary.search == id]
+            return sorted(trials, key=lambda summary: summary.id)
 
     def _find_entry(self, id: str) -> RunEntry:
         if id not in self._entries:
             self.refresh()
         if id not in self._entries:
-            raise KeyError(f"there is no run {id!r} below {self.root}")
+            raise KeyError(f"no run {id!r} below {self.root}")
         return self._entries[id]
 
     def _get_reader(self, id: str) -> RunReader | SearchReader:
         with self._lock:
-            place = self._find_entry(id)
-            found = self._live_readers.get(id) or self._ended_readers.get(id)
-            if found is None:
-                found = self._open_reader(place)
-                found.refresh()
-                self._cache_reader(id, found)
+            entry = self._find_entry(id)
+            reader = self._live_readers.get(id) or self._ended_readers.get(id)
+            if reader is None:
+                reader = self._open_reader(entry)
+                reader.refresh()
+                self._cache_reader(id, reader)
             elif id in self._ended_readers:
                 self._ended_readers.move_to_end(id)
-            return found
+            return reader
 
     def _cache_reader(self, id: str, reader: RunReader | SearchReader) -> None:
         self._ended_readers[id] = reader
         self._ended_readers.move_to_end(id)
-        sizes = [one.num_rows if isinstance(one, RunReader) else 0 for one in self._ended_readers.values()]
+        sizes = [reader.num_rows if isinstance(reader, RunReader) else 0 for reader in self._ended_readers.values()]
         while len(self._ended_readers) > _MAX_CACHED_READERS or (
             len(self._ended_readers) > 1 and sum(sizes) > _MAX_CACHED_REPORTS
         ):
             self._ended_readers.popitem(last=False)
             del sizes[0]
 
-    def _open_reader(self, place: RunEntry) -> RunReader | SearchReader:
-        return SearchReader(place.location) if place.kind == "search" else RunReader(place.location)
+    def _open_reader(self, entry: RunEntry) -> RunReader | SearchReader:
+        return SearchReader(entry.location) if entry.kind == "search" else RunReader(entry.location)
 
-    def _refresh_entry(self, place: RunEntry) -> bool:
+    def _refresh_entry(self, entry: RunEntry) -> bool:
         """Read what is new of one entry; return whether there was anything."""
-        id = place.id
+        id = entry.id
         reader = self._live_readers.get(id) or self._ended_readers.pop(id, None)
         is_new = id not in self._summaries
         try:
             if reader is None:
-                reader = self._open_reader(place)
+                reader = self._open_reader(entry)
             if not reader.refresh() and not is_new:
                 return False
-            summary = self._summarize(place, reader)
+            summary = self._summarize(entry, reader)
         except (PacelineError, OSError) as problem:
             # The entry exists but cannot be read: its summary says so, and the others are still listed.
             self._live_readers.pop(id, None)
-            return self._record_unreadable(place, str(problem))
+            return self._record_unreadable(entry, str(problem))
         self._summaries[id] = summary
         if summary.state in ENDED:
             self._live_readers.pop(id, None)
@@ -143,25 +148,146 @@ class Listing:
             self._live_readers[id] = reader
         return True
 
-    def _summarize(self, place: RunEntry, reader: RunReader | SearchReader) -> Summary:
-        summary = reader.summary(place.id)
-        parent = place.id.rpartition("/")[0] or "."
+    def _summarize(self, entry: RunEntry, reader: RunReader | SearchReader) -> Summary:
+        summary = reader.summary(entry.id)
+        parent = entry.id.rpartition("/")[0] or "."
         above = self._entries.get(parent)
-        if place.kind == "run" and place.id != "." and above is not None and above.kind == "search":
+        if entry.kind == "run" and entry.id != "." and above is not None and above.kind == "search":
             return replace(summary, kind="trial", search=parent)
         return summary
 
-    def _record_unreadable(self, place: RunEntry, problem: str) -> bool:
-        before = self._summaries.get(place.id)
+    def _record_unreadable(self, entry: RunEntry, problem: str) -> bool:
+        before = self._summaries.get(entry.id)
         summary = Summary(
-            id=place.id,
-            name=place.location.name,
-            path=place.location.uri,
-            kind=place.kind,
+            id=entry.id,
+            name=entry.location.name,
+            path=entry.location.uri,
+            kind=entry.kind,
             state="lost",
             began_at=before.began_at if before is not None else 0.0,
             updated_at=before.updated_at if before is not None else 0.0,
             failure=problem,
         )
-        self._summaries[place.id] = summary
+        self._summaries[entry.id] = summary
         return summary != before
+
+
+MAX_DEPTH = 5
+"""How many folders deep to search."""
+_SEARCH_HEAD = b'{"type":"search_started"'
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    id: str
+    """Path below the root; `.` for the root itself."""
+    location: RunLocation
+    kind: Literal["run", "search"]
+    stamp: object
+    """Changes whenever the journal does."""
+
+
+class RunFinder(Protocol):
+    def find_runs(self) -> Iterator[RunEntry]: ...
+
+
+def make_run_finder(root: str, filesystem: Any = None) -> RunFinder:
+    if is_remote(root, filesystem):
+        return RemoteRunFinder(root, filesystem)
+    return DiskRunFinder(Path(root.removeprefix("file://")).expanduser().absolute())
+
+
+class DiskRunFinder:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._kinds: dict[tuple[int, int], Literal["run", "search"]] = {}
+        """By device and inode of the journal: its start never changes."""
+
+    def find_runs(self) -> Iterator[RunEntry]:
+        ahead = [(str(self._root), ".", 0)]
+        while ahead:
+            directory, id, depth = ahead.pop()
+            kind = None
+            path = f"{directory}/journal.jsonl"
+            try:
+                journal = os.lstat(path)
+            except OSError:
+                journal = None
+            if journal is not None and stat.S_ISREG(journal.st_mode):
+                kind = self._read_kind(path, journal)
+            if journal is not None and kind is not None:
+                location = RunLocation(os.path.dirname(directory), os.path.basename(directory))
+                yield RunEntry(id, location, kind, (journal.st_ino, journal.st_mtime_ns, journal.st_size))
+            if kind != "run" and depth < MAX_DEPTH:
+                ahead += [
+                    (path, name if id == "." else f"{id}/{name}", depth + 1) for name, path in _list_folders(directory)
+                ]
+
+    def _read_kind(self, path: str, journal: os.stat_result) -> Literal["run", "search"] | None:
+        key = journal.st_dev, journal.st_ino
+        kind = self._kinds.get(key)
+        if kind is None:
+            try:
+                with open(path, "rb") as file:
+                    head = file.read(9 + len(_SEARCH_HEAD))
+            except OSError:
+                return None
+            if len(head) < 9 + len(_SEARCH_HEAD):
+                return None
+            kind = self._kinds[key] = "search" if head[9:] == _SEARCH_HEAD else "run"
+        return kind
+
+
+def _list_folders(directory: str) -> list[tuple[str, str]]:
+    try:
+        with os.scandir(directory) as entries:
+            return [
+                (entry.name, entry.path)
+                for entry in entries
+                if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+            ]
+    except OSError:
+        return []
+
+
+class RemoteRunFinder:
+    def __init__(self, root: str, filesystem: Any = None) -> None:
+        self._root = root
+        self._filesystem = filesystem
+        self._store = RunLocation.from_path(root, filesystem).open_store()
+        self._kinds: dict[tuple[str, int], Literal["run", "search"]] = {}
+
+    def find_runs(self) -> Iterator[RunEntry]:
+        ahead = [("", 0)]
+        while ahead:
+            prefix, depth = ahead.pop()
+            folders = self._list_folders(prefix)
+            kind = None
+            if JOURNAL_PREFIX in folders:
+                slices = self._store.list_entries(f"{prefix}/{JOURNAL_PREFIX}" if prefix else JOURNAL_PREFIX)
+                if slices:
+                    kind = self._read_kind(slices[0].key, slices[0].size)
+                    location = RunLocation.from_path(
+                        join_storage_path(self._root, prefix) if prefix else self._root, self._filesystem
+                    )
+                    yield RunEntry(prefix or ".", location, kind, tuple((entry.key, entry.size) for entry in slices))
+            if kind != "run" and depth < MAX_DEPTH:
+                ahead += [
+                    (f"{prefix}/{name}" if prefix else name, depth + 1)
+                    for name in folders
+                    if name not in (JOURNAL_PREFIX, "logs", "reports") and not name.startswith(".")
+                ]
+
+    def _read_kind(self, key: str, size: int) -> Literal["run", "search"]:
+        kind = self._kinds.get((key, size))
+        if kind is None:
+            head = self._store.read(key)[9 : 9 + len(_SEARCH_HEAD)]
+            kind = self._kinds[key, size] = "search" if head == _SEARCH_HEAD else "run"
+        return kind
+
+    def _list_folders(self, prefix: str) -> list[str]:
+        from pyarrow.fs import FileSelector, FileType
+
+        folder = f"{self._store.path}/{prefix}" if prefix else self._store.path
+        infos = self._store.filesystem.get_file_info(FileSelector(folder, allow_not_found=True))
+        return [info.base_name for info in infos if info.type == FileType.Directory]

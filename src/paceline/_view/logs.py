@@ -29,22 +29,22 @@ _LOG_PATH = re.compile(r"logs/attempt_(\d{1,9})/rank_(\d{1,9})\.log")
 _VALIDATION_LOG_PATH = re.compile(r"logs/validation/([^/]+)\.log")
 
 
-def list_log_files(home: RunLocation, store: Store | None = None) -> tuple[LogFile, ...]:
+def list_log_files(location: RunLocation, store: Store | None = None) -> tuple[LogFile, ...]:
     """Return the existing logs: by attempt and rank, then those of validations."""
-    found = []
-    for path, num_bytes in _find_log_files(home, store):
+    files = []
+    for path, num_bytes in _find_log_files(location, store):
         if (match := _LOG_PATH.fullmatch(path)) is not None:
             attempt, rank = int(match[1]), int(match[2])
-            found.append((attempt, rank, path, num_bytes, f"attempt {attempt}, rank {rank}"))
-    validations = sorted((p, n) for p, n in _find_log_files(home, store) if _VALIDATION_LOG_PATH.fullmatch(p))
+            files.append((attempt, rank, path, num_bytes, f"attempt {attempt}, rank {rank}"))
+    validations = sorted((p, n) for p, n in _find_log_files(location, store) if _VALIDATION_LOG_PATH.fullmatch(p))
     for number, (path, num_bytes) in enumerate(validations):
-        found.append((0, number, path, num_bytes, f"validation of {PurePosixPath(path).stem}"))
-    found.sort(key=lambda log: (log[0] == 0, log[0], log[1]))
-    return tuple(LogFile(attempt=a, rank=r, path=p, num_bytes=n, name=name) for a, r, p, n, name in found)
+        files.append((0, number, path, num_bytes, f"validation of {PurePosixPath(path).stem}"))
+    files.sort(key=lambda log: (log[0] == 0, log[0], log[1]))
+    return tuple(LogFile(attempt=a, rank=r, path=p, num_bytes=n, name=name) for a, r, p, n, name in files)
 
 
 def read_log_page(
-    home: RunLocation,
+    location: RunLocation,
     attempt: int,
     rank: int,
     *,
@@ -60,34 +60,34 @@ def read_log_page(
     contain it, ignoring case. Raises `KeyError` if there is no such log.
     """
     if limit < 1:
-        raise ValueError(f"limit={limit} lines: there has to be one at least")
+        raise ValueError(f"limit must be a positive integer, got {limit}")
     if before is not None and after is not None:
-        raise ValueError("before and after are both given: a page goes on to one side")
-    log = next((log for log in list_log_files(home, store) if (log.attempt, log.rank) == (attempt, rank)), None)
+        raise ValueError("before and after cannot be combined")
+    log = next((log for log in list_log_files(location, store) if (log.attempt, log.rank) == (attempt, rank)), None)
     if log is None:
-        raise KeyError(f"{home.name} has no log of attempt {attempt}, rank {rank}")
-    with _open_log(home, log.path, store) as file:
+        raise KeyError(f"{location.name} has no log of attempt {attempt}, rank {rank}")
+    with _open_log(location, log.path, store) as file:
         size = file.seek(0, io.SEEK_END)
-        sought = search.casefold() if search else None
+        needle = search.casefold() if search else None
         if after is not None:
-            return _read_forwards(file, min(max(0, after), size), size, limit, sought, _is_idle(file))
-        return _read_backwards(file, size if before is None else min(max(0, before), size), size, limit, sought)
+            return _read_forwards(file, min(max(0, after), size), size, limit, needle, _is_idle(file))
+        return _read_backwards(file, size if before is None else min(max(0, before), size), size, limit, needle)
 
 
-def resolve_inside(home: RunLocation, path: str) -> Path | None:
+def resolve_inside(location: RunLocation, path: str) -> Path | None:
     """Return a file of the run by its path below it; None if the path leads out of the run."""
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or "\0" in path or ".." in parts:
         return None
-    root = home.layout.root
-    found = root.joinpath(*parts)
+    root = location.layout.root
+    target = root.joinpath(*parts)
     try:
-        return found if found.resolve().is_relative_to(root.resolve()) else None
+        return target if target.resolve().is_relative_to(root.resolve()) else None
     except (OSError, RuntimeError):
         return None
 
 
-def _read_forwards(file: BinaryIO, start: int, size: int, limit: int, sought: str | None, is_at_rest: bool) -> LogPage:
+def _read_forwards(file: BinaryIO, start: int, size: int, limit: int, needle: str | None, is_at_rest: bool) -> LogPage:
     lines: list[LogLine] = []
     end = start
     for first, block in _iter_blocks(file, start, size):
@@ -96,7 +96,7 @@ def _read_forwards(file: BinaryIO, start: int, size: int, limit: int, sought: st
             # Leave a line that is still being written for the next call.
             block = block[: block.rfind(b"\n") + 1]
             block_end = first + len(block)
-        for offset, line in _iter_matching(block, sought):
+        for offset, line in _iter_matching(block, needle):
             if len(lines) >= limit:
                 break
             lines.append(LogLine(first + offset, _line_text(line)))
@@ -108,38 +108,38 @@ def _read_forwards(file: BinaryIO, start: int, size: int, limit: int, sought: st
     return LogPage(lines=tuple(lines), before=start or None, after=end, num_bytes=size)
 
 
-def _read_backwards(file: BinaryIO, end: int, size: int, limit: int, sought: str | None) -> LogPage:
+def _read_backwards(file: BinaryIO, end: int, size: int, limit: int, needle: str | None) -> LogPage:
     lines: list[LogLine] = []
     first = end
     for start, block in _iter_blocks_from_end(file, end):
         first = start
-        found = list(_iter_matching(block, sought))
-        room = limit - len(lines)
-        if len(found) > room:
-            found = found[-room:] if room else []
-            first = start + found[0][0] if found else lines[-1].offset
-        lines += [LogLine(start + offset, _line_text(line)) for offset, line in reversed(found)]
+        matching = list(_iter_matching(block, needle))
+        num_missing = limit - len(lines)
+        if len(matching) > num_missing:
+            matching = matching[-num_missing:] if num_missing else []
+            first = start + matching[0][0] if matching else lines[-1].offset
+        lines += [LogLine(start + offset, _line_text(line)) for offset, line in reversed(matching)]
         if len(lines) >= limit:
             first = lines[-1].offset
             break
     return LogPage(lines=tuple(reversed(lines)), before=first or None, after=end, num_bytes=size)
 
 
-def _iter_matching(block: bytes, sought: str | None) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a block that contain a text, with their offsets; all lines if `sought` is None."""
+def _iter_matching(block: bytes, needle: str | None) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a block that contain a text, with their offsets; all lines if `needle` is None."""
     start = 0
-    if sought is not None and sought.isascii():
+    if needle is not None and needle.isascii():
         # Search in bytes, and decode only the lines around a hit: most of a large log does not match.
-        low, needle = block.lower(), sought.encode()
-        while (at := low.find(needle, start)) >= 0:
+        low, pattern = block.lower(), needle.encode()
+        while (at := low.find(pattern, start)) >= 0:
             first, end = block.rfind(b"\n", start, at) + 1 or start, block.find(b"\n", at) + 1 or len(block)
-            if sought in _line_text(block[first:end]).casefold():  # Else a progress bar overwrote it.
+            if needle in _line_text(block[first:end]).casefold():  # Else a progress bar overwrote it.
                 yield first, block[first:end]
             start = end
         return
     while start < len(block):
         end = block.find(b"\n", start) + 1 or len(block)
-        if sought is None or sought in _line_text(block[start:end]).casefold():
+        if needle is None or needle in _line_text(block[start:end]).casefold():
             yield start, block[start:end]
         start = end
 
@@ -191,28 +191,28 @@ def _is_idle(file: BinaryIO) -> bool:
         return True
 
 
-def _find_log_files(home: RunLocation, store: Store | None) -> list[tuple[str, int]]:
-    if home.address is not None:
-        store = store if store is not None else home.open_store()
+def _find_log_files(location: RunLocation, store: Store | None) -> list[tuple[str, int]]:
+    if location.address is not None:
+        store = store if store is not None else location.open_store()
         return [(entry.key, entry.size) for entry in store.list_entries("logs")]
-    root, found = home.layout.root, []
+    root, files = location.layout.root, []
     for pattern in ("attempt_*/rank_*.log", "validation/*.log"):
-        for path in home.layout.logs.glob(pattern):
+        for path in location.layout.logs.glob(pattern):
             below = path.relative_to(root).as_posix()
-            if resolve_inside(home, below) is None:
+            if resolve_inside(location, below) is None:
                 continue
             try:
-                found.append((below, path.stat().st_size))
+                files.append((below, path.stat().st_size))
             except FileNotFoundError:
                 continue
-    return found
+    return files
 
 
-def _open_log(home: RunLocation, path: str, store: Store | None) -> BinaryIO:
-    if home.address is not None:
-        store = store if store is not None else home.open_store()
+def _open_log(location: RunLocation, path: str, store: Store | None) -> BinaryIO:
+    if location.address is not None:
+        store = store if store is not None else location.open_store()
         return io.BytesIO(store.read(path))
-    found = resolve_inside(home, path)
-    if found is None:
-        raise StorageError(f"{home.layout.root / path} leads out of the run")
-    return found.open("rb")
+    target = resolve_inside(location, path)
+    if target is None:
+        raise StorageError(f"{location.layout.root / path} is outside the run")
+    return target.open("rb")

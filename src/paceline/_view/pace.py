@@ -87,8 +87,8 @@ class PaceEstimator:
             # Reports that an attempt repeats tell nothing about the current rate.
             self._attempt = attempt
             self._samples.clear()
-            for known in self._counters.values():
-                known.before = None
+            for counter in self._counters.values():
+                counter.before = None
         counts = tuple(self._read_count(kind, seq, metrics) for kind in COUNTERS)
         sample = _PaceSample(at, (float(seq), *counts))
         samples = self._samples
@@ -116,11 +116,11 @@ class PaceEstimator:
             if done is None or of is None or not 0 <= done <= of:
                 continue
             if best is None or best.progress is None or done / of > best.progress:
-                left = self._estimate_left_s(of - done, rates[kind], index, since)
-                best = PaceEstimate(progress=done / of, left_s=left, kind=kind, done=done, goal=of)
+                left_s = self._estimate_left_s(of - done, rates[kind], index, since)
+                best = PaceEstimate(progress=done / of, left_s=left_s, kind=kind, done=done, goal=of)
         steps = rates["step"] if rates["step"] is not None else rates["iteration"]
-        told = best if best is not None else PaceEstimate()
-        return told._replace(
+        estimate = best if best is not None else PaceEstimate()
+        return estimate._replace(
             reports_per_s=self._estimate_rate(0, since), steps_per_s=steps, epochs_per_s=rates["epoch"]
         )
 
@@ -170,16 +170,16 @@ class PaceEstimator:
         if not rate:
             return None
         with_it = [sample for sample in self._samples if sample.counts[index] is not None]
-        left = rest / rate - min(since, self._longest_gap_s(with_it))
-        return max(0.0, left) if math.isfinite(left) else None
+        left_s = rest / rate - min(since, self._longest_gap_s(with_it))
+        return max(0.0, left_s) if math.isfinite(left_s) else None
 
 
 def find_goal(config: Mapping[str, Any], kind: Kind) -> float | None:
     """Return the number a run counts up to, if its configuration has one."""
     for name in _GOALS[kind]:
-        found = _find_number(config, name)
-        if found:
-            return found
+        goal = _find_number(config, name)
+        if goal:
+            return goal
     return None
 
 
@@ -196,14 +196,14 @@ _GOALS = _expand_names(GOALS, _CONFIG_PREFIXES)
 
 def _find_number(values: Mapping[str, Any], path: str) -> float | None:
     """Return the value of a name such as `epoch` or `train/epoch`, flat or nested; only finite numbers >= 0."""
-    found = values.get(path)
+    value = values.get(path)
     outer, _, inner = path.partition("/")
-    if found is None and inner and isinstance(values.get(outer), Mapping):
-        found = values[outer].get(inner)
-    if isinstance(found, bool) or not isinstance(found, int | float):
+    if value is None and inner and isinstance(values.get(outer), Mapping):
+        value = values[outer].get(inner)
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        number = float(found)
+        number = float(value)
     except OverflowError:
         return None
     return number if math.isfinite(number) and number >= 0 else None

@@ -15,12 +15,13 @@ from typing import Any, Literal
 from paceline._control.recovery import survey_checkpoints
 from paceline._control.run import Finished, Run, Running, Stopping, Validating
 from paceline._core.errors import StorageError
+from paceline._core.system import Clock, SystemClock
+from paceline._storage.lease import AcquireLease, HolderWatch, LeaseStore, RefuseLease, decide_lease, is_holder_alive
 from paceline._storage.run_location import RunLocation
-from paceline._view import journal_lines
 from paceline._view.downsampling import downsample
-from paceline._view.journal_replay import JournalReplay
-from paceline._view.journal_tail import DiskJournalTail, JournalTail, RemoteJournalTail
-from paceline._view.liveness import Liveness
+from paceline._view.journal.lines import decode_journal_lines
+from paceline._view.journal.replay import JournalReplay
+from paceline._view.journal.tail import DiskJournalTail, open_journal_tail
 from paceline._view.model import Detail, Points, State, Summary, UsageSeries
 from paceline._view.pace import COUNTERS, MIN_SAMPLES, WINDOW_S, PaceEstimate, PaceEstimator
 from paceline._view.run_values import display_state, find_best_metric, to_json_values
@@ -36,15 +37,15 @@ class RunReader:
     def __init__(self, run: str | os.PathLike[str] | RunLocation) -> None:
         self.location = run if isinstance(run, RunLocation) else RunLocation.from_path(os.fspath(run))
         self._store = self.location.open_store() if self.location.address is not None else None
-        self._where = self._store.uri if self._store is not None else self.location.uri
+        self._uri = self._store.uri if self._store is not None else self.location.uri
         self.version = 0
         """Grows with every change."""
         self._lock = threading.RLock()
         """Protects all fields below: the dashboard calls from several threads."""
         self._liveness = Liveness(self.location)
         self._is_held = False
-        self._tail = self._open_tail()
-        self._replay = JournalReplay(self._where)
+        self._tail = open_journal_tail(self.location, self._store)
+        self._replay = JournalReplay(self._uri)
         self._is_completed = False
         """Reports of dead workers were added, so new events require a replay from the start."""
         self._is_surveyed = False
@@ -77,13 +78,13 @@ class RunReader:
         """Read what is new; return whether anything changed."""
         with self._lock:
             # Before the journal is read: a driver that releases the lease has written all of it.
-            held = self._liveness.is_held()
+            is_held = self._liveness.is_held()
             changed = self._read_new_lines()
             if isinstance(self._replay.run.phase, Finished):
-                held = True
-            if held != self._is_held:
-                self._is_held, changed = held, changed or self._replay.num_lines > 0
-            if not held and not self._is_completed and self._replay.num_lines:
+                is_held = True
+            if is_held != self._is_held:
+                self._is_held, changed = is_held, changed or self._replay.num_lines > 0
+            if not is_held and not self._is_completed and self._replay.num_lines:
                 self._add_unread_reports()
                 changed = True
             if changed:
@@ -93,22 +94,22 @@ class RunReader:
     def summary(self, id: str = ".", *, kind: Literal["run", "trial"] = "run", search: str | None = None) -> Summary:
         """Raises `StorageError` if there is no run."""
         with self._lock:
-            play = self._require_replay()
-            run, story, reports = play.run, play.history, play.reports
+            replay = self._require_replay()
+            run, history, reports = replay.run, replay.history, replay.reports
             state = display_state(run, is_held=self._is_held)
             row = reports.find_row(run.num_reports)
-            pacing = _estimate_pace(play, state)
-            failures = [chapter for chapter in story.attempts if chapter.failures]
+            pacing = _estimate_pace(replay, state)
+            failures = [attempt for attempt in history.attempts if attempt.failures]
             live = run.phase if isinstance(run.phase, Running) else None
             return Summary(
                 id=id,
                 name=self.location.name,
-                path=self._where,
+                path=self._uri,
                 kind=kind,
                 state=state,
-                began_at=story.began_at,
-                ended_at=story.ended_at if story.ended_at is not None or state != "lost" else play.updated_at,
-                updated_at=play.updated_at,
+                began_at=history.began_at,
+                ended_at=history.ended_at if history.ended_at is not None or state != "lost" else replay.updated_at,
+                updated_at=replay.updated_at,
                 attempt=run.attempt,
                 num_workers=run.size,
                 num_reports=run.num_reports,
@@ -145,19 +146,19 @@ class RunReader:
         `range` is in steps, or in seconds since the start of the run, both ends included.
         """
         if x not in ("step", "time"):
-            raise ValueError(f"x={x!r} is neither 'step' nor 'time'")
+            raise ValueError(f"x must be 'step' or 'time', got {x!r}")
         with self._lock:
             reports = self._replay.reports
             xs = reports.seqs if x == "step" else reports.ats
             origin = 0.0 if x == "step" else self._replay.history.began_at
-            found = []
+            points = []
             for name in names:
                 column = reports.columns.get(name)
                 if column is None:
-                    found.append(Points(name=name, x=[], y=[], low=[], high=[], num_points=0, whole=True))
+                    points.append(Points(name=name, x=[], y=[], low=[], high=[], num_points=0, whole=True))
                 else:
-                    found.append(downsample(name, xs, column, at_most=at_most, origin=origin, within=range))
-            return found
+                    points.append(downsample(name, xs, column, at_most=at_most, origin=origin, within=range))
+            return points
 
     def usage_series(self, attempt: int | None = None) -> list[UsageSeries]:
         """Return the usage of each rank over time, for one attempt or all."""
@@ -173,26 +174,23 @@ class RunReader:
         while True:
             with self._lock:
                 reports = self._replay.reports
-                some = list(reports.iter_rows(first, min(first + _ROWS_AT_ONCE, len(reports)), names))
-            if not some:
+                rows = list(reports.iter_rows(first, min(first + _ROWS_AT_ONCE, len(reports)), names))
+            if not rows:
                 return
-            yield from some
-            first += len(some)
+            yield from rows
+            first += len(rows)
 
     def metric_names(self) -> tuple[str, ...]:
         """Names of metrics that have numbers."""
         with self._lock:
             return tuple(name for name, column in self._replay.reports.columns.items() if len(column.rows))
 
-    def _open_tail(self) -> JournalTail:
-        return DiskJournalTail(self.location.layout.journal) if self._store is None else RemoteJournalTail(self._store)
-
     def _require_replay(self) -> JournalReplay:
         if not self._replay.num_lines:
             self.refresh()
         if not self._replay.num_lines:
             raise StorageError(
-                f"{self._where} has no journal of a run, or an empty one\n\n"
+                f"{self._uri} has no journal of a run, or an empty one\n\n"
                 "hint: a run's directory has a journal.jsonl; `paceline ls PATH` lists the runs below a path"
             )
         return self._replay
@@ -205,9 +203,9 @@ class RunReader:
         while data := self._tail.read_new():
             if self._is_completed:
                 self._restart()
-                self._tail = self._open_tail()
+                self._tail = open_journal_tail(self.location, self._store)
                 return self._read_new_lines() or True
-            lines = journal_lines.decode_journal_lines(data, self._replay.reports.columns)
+            lines = decode_journal_lines(data, self._replay.reports.columns)
             self._tail.mark_read(data, lines.num_bytes)
             if lines.payloads:
                 changed = True
@@ -217,7 +215,7 @@ class RunReader:
         return changed
 
     def _restart(self) -> None:
-        self._replay, self._is_completed, self._is_surveyed = JournalReplay(self._where), False, False
+        self._replay, self._is_completed, self._is_surveyed = JournalReplay(self._uri), False, False
 
     def _add_unread_reports(self) -> None:
         """Add reports from the files of workers that no driver has read, and none will."""
@@ -227,7 +225,7 @@ class RunReader:
             for rank in range(run.size):
                 tail = DiskJournalTail(self.location.layout.reports(run.attempt, rank))
                 while data := tail.read_new():
-                    lines = journal_lines.decode_journal_lines(data)
+                    lines = decode_journal_lines(data)
                     tail.mark_read(data, lines.num_bytes)
                     self._replay.add_worker_lines(lines)
                     if lines.num_bytes < len(data):
@@ -255,14 +253,14 @@ class RunReader:
         return first_failure(failed[-1].failures).message if failed else None
 
 
-def _estimate_pace(play: JournalReplay, state: State) -> PaceEstimate:
+def _estimate_pace(replay: JournalReplay, state: State) -> PaceEstimate:
     """Estimate the pace of a run in progress from its last reports, or a sample if there are many."""
     if state == "complete":
         return PaceEstimate(progress=1.0)
     if state not in ("running", "stopping"):
         return PaceEstimate()
-    reports = play.reports
-    config = play.about.get("config")
+    reports = replay.reports
+    config = replay.about.get("config")
     pace = PaceEstimator(config if isinstance(config, dict) else None)
     num_rows = len(reports)
     first = max(0, num_rows - _MAX_PACED_REPORTS)
@@ -277,3 +275,33 @@ def _estimate_pace(play: JournalReplay, state: State) -> PaceEstimate:
 
 
 _COUNTER_NAMES = {name for names in COUNTERS.values() for name in names}
+
+
+class Liveness:
+    """Liveness of one run. A holder on another machine is watched from call to call."""
+
+    def __init__(self, location: RunLocation, clock: Clock | None = None) -> None:
+        self._location = location
+        self._lease_store: LeaseStore | None = None
+        self._clock = clock if clock is not None else SystemClock()
+        self._watched: HolderWatch | None = None
+        self.lease_number = 0
+        """The lease number at the last check."""
+
+    def is_held(self) -> bool:
+        """Return False if the driver has ended, has released the lease, or has been silent for too long."""
+        if self._lease_store is None:
+            self._lease_store = self._location.open_lease_store()
+        lease = self._lease_store.read()
+        if lease is None:
+            return False
+        holder = lease.holder
+        self.lease_number = holder.number
+        decision = decide_lease(
+            holder, alive=is_holder_alive(holder), watched=self._watched, now=self._clock.now(), wall=self._clock.wall()
+        )
+        if isinstance(decision, RefuseLease):
+            self._watched = None
+        elif self._watched is None or self._watched.holder != holder:
+            self._watched = HolderWatch(holder, self._clock.now())
+        return not isinstance(decision, AcquireLease)

@@ -9,8 +9,8 @@ import msgspec
 
 from paceline._control.events import Retention
 from paceline._control.run import Finished, Restoring, Run, Running, Stopping, Unopened, Validating, Waiting
+from paceline._view.journal.report_table import ReportTable
 from paceline._view.model import BestMetric, State, Value
-from paceline._view.report_table import ReportTable
 
 _LESS_IS_BETTER = ("loss", "error", "perplexity", "ppl", "rmse", "mae", "mse")
 _MORE_IS_BETTER = ("accuracy", "acc", "score", "f1", "auc")
@@ -72,20 +72,22 @@ def choose_metric(names: list[str], retention: Retention) -> tuple[str, Literal[
     if retention.score_attribute is not None and retention.score_attribute in names:
         return retention.score_attribute, "min" if retention.score_order == "min" else "max"
     for words, mode in ((("loss",), "min"), (_MORE_IS_BETTER, "max"), (_LESS_IS_BETTER, "min")):
-        found = [name for name in names if _has_word(name, words)]
-        if found:
+        matching = [name for name in names if _has_word(name, words)]
+        if matching:
             # A validation metric says more than a training metric.
-            of_validation = [name for name in found if _has_word(name, ("val", "valid", "validation", "eval", "test"))]
-            return (of_validation or found)[0], "min" if mode == "min" else "max"
+            of_validation = [
+                name for name in matching if _has_word(name, ("val", "valid", "validation", "eval", "test"))
+            ]
+            return (of_validation or matching)[0], "min" if mode == "min" else "max"
     return None
 
 
 def find_best_metric(reports: ReportTable, retention: Retention) -> BestMetric | None:
     names = [name for name, column in reports.columns.items() if len(column.rows)]
-    judged = choose_metric(names, retention)
-    if judged is None:
+    choice = choose_metric(names, retention)
+    if choice is None:
         return None
-    name, mode = judged
+    name, mode = choice
     column = reports.columns[name]
     at = column.find_best(mode)
     if at is None or not math.isfinite(column.values[at]):

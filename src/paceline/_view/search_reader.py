@@ -12,15 +12,15 @@ from paceline._core.codec import valid_prefix
 from paceline._core.errors import StorageError
 from paceline._core.plain_values import to_plain
 from paceline._storage.run_location import RunLocation
-from paceline._view.journal_tail import DiskJournalTail, JournalTail, RemoteJournalTail
-from paceline._view.liveness import Liveness
+from paceline._view.journal.report_table import flatten_metrics
+from paceline._view.journal.tail import open_journal_tail
 from paceline._view.model import BestMetric, SearchDetail, State, Summary
-from paceline._view.report_table import flatten_metrics
+from paceline._view.run_reader import Liveness
 from paceline._view.run_values import choose_metric, to_json_values
 
 if TYPE_CHECKING:
     from paceline._view.listing import Listing
-    from paceline.tune.drive.search_state import Search
+    from paceline.tune.driver.search_state import Search
     from paceline.tune.trial import Trial
 
 _MAX_CURVE_POINTS = 500
@@ -34,22 +34,22 @@ class SearchReader:
         self.location = search if isinstance(search, RunLocation) else RunLocation.from_path(os.fspath(search))
         self.version = 0
         self._store = self.location.open_store() if self.location.address is not None else None
-        self._where = self._store.uri if self._store is not None else self.location.uri
+        self._uri = self._store.uri if self._store is not None else self.location.uri
         self._lock = threading.RLock()
         self._liveness = Liveness(self.location)
         self._is_held = False
-        self._tail = self._open_tail()
+        self._tail = open_journal_tail(self.location, self._store)
         self._reset()
 
     def refresh(self) -> bool:
         """Read what is new; return whether anything changed."""
         with self._lock:
-            held = self._liveness.is_held()
+            is_held = self._liveness.is_held()
             changed = self._read_new_lines()
             if self._is_over:
-                held = True
-            if held != self._is_held:
-                self._is_held, changed = held, True
+                is_held = True
+            if is_held != self._is_held:
+                self._is_held, changed = is_held, True
             self.version += changed
             return changed
 
@@ -63,7 +63,7 @@ class SearchReader:
             return Summary(
                 id=id,
                 name=self.location.name,
-                path=self._where,
+                path=self._uri,
                 kind="search",
                 state=self._search_state(search),
                 began_at=self._began_at,
@@ -130,36 +130,33 @@ class SearchReader:
         self._curves: dict[str, dict[str, tuple[array[int], array[float]]]] = {}
         """By trial and metric: iterations and values."""
 
-    def _open_tail(self) -> JournalTail:
-        return DiskJournalTail(self.location.layout.journal) if self._store is None else RemoteJournalTail(self._store)
-
     def _read_new_lines(self) -> bool:
         changed = False
         if self._tail.reset_if_replaced():
             self._reset()
             changed = True
         while data := self._tail.read_new():
-            taken = 0
+            num_bytes = 0
             for payload in valid_prefix(data):
-                taken += len(payload) + 10
+                num_bytes += len(payload) + 10
                 self._apply_line(payload)
                 changed = True
-            self._tail.mark_read(data, taken)
-            if taken < len(data):
+            self._tail.mark_read(data, num_bytes)
+            if num_bytes < len(data):
                 break
         return changed
 
     def _apply_line(self, payload: bytes) -> None:
         from paceline._control import journal
-        from paceline.tune.drive.events import SearchEnded, SearchStarted, TrialReported
-        from paceline.tune.drive.search_state import Search
-        from paceline.tune.drive.search_storage import SEARCH_CODEC
-        from paceline.tune.report_history import decode_without_objects
+        from paceline.tune.driver.events import SearchEnded, SearchStarted, TrialReported
+        from paceline.tune.driver.search_state import Search
+        from paceline.tune.driver.search_storage import SEARCH_CODEC
+        from paceline.tune.results.report_history import decode_without_objects
 
-        event = journal.decode_line(payload, self._where, decode=SEARCH_CODEC.decode)
+        event = journal.decode_line(payload, self._uri, decode=SEARCH_CODEC.decode)
         if self._search is None:
             if not isinstance(event, SearchStarted):
-                raise StorageError(f"{self._where} has no journal of a search")
+                raise StorageError(f"{self._uri} has no journal of a search")
             self._search, self._began_at = Search(decode_without_objects), event.at
         search = self._search
         is_new = isinstance(event, TrialReported) and search.is_new_report(event.trial, event.run, event.seq)
@@ -185,7 +182,7 @@ class SearchReader:
         if self._search is None:
             self.refresh()
         if self._search is None:
-            raise StorageError(f"{self._where} has no journal of a search, or an empty one")
+            raise StorageError(f"{self._uri} has no journal of a search, or an empty one")
         return self._search
 
     def _search_state(self, search: Search) -> State:
@@ -197,14 +194,14 @@ class SearchReader:
 
     def _choose_metric(self, search: Search, metric: str | None, mode: str | None) -> tuple[str | None, str | None]:
         if mode is not None and mode not in ("min", "max"):
-            raise ValueError(f"mode={mode!r} is neither 'min' nor 'max'")
+            raise ValueError(f"mode must be 'min' or 'max', got {mode!r}")
         metric = metric if metric is not None else search.metric
         names = list(dict.fromkeys(name for curves in self._curves.values() for name in curves))
         if metric is None:
             from paceline._control.events import Retention
 
-            judged = choose_metric(names, Retention())
-            return (judged[0], mode or judged[1]) if judged is not None else (None, None)
+            choice = choose_metric(names, Retention())
+            return (choice[0], mode or choice[1]) if choice is not None else (None, None)
         if mode is None:
             mode = search.mode if metric == search.metric else None
         return metric, mode or "min"
@@ -270,19 +267,19 @@ def _reported_metrics(trial: Trial | None) -> dict[str, Any]:
 
 
 def _drop_filled(result: Mapping[str, Any] | None) -> dict[str, Any]:
-    from paceline.tune.report_history import ADDED_METRICS
+    from paceline.tune.results.report_history import ADDED_METRICS
 
     return {name: value for name, value in (result or {}).items() if name not in ADDED_METRICS}
 
 
 def _to_plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
     for name, value in config.items():
         try:
-            found[name] = to_plain(value)
+            plain[name] = to_plain(value)
         except (TypeError, ValueError):
-            found[name] = repr(value)
-    return found
+            plain[name] = repr(value)
+    return plain
 
 
 def _load_space(search: Search) -> Mapping[str, Any] | None:

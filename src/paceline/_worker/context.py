@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import cloudpickle
@@ -26,38 +24,13 @@ from paceline._core import settings
 from paceline._core.codec import seal_line
 from paceline._core.cursor import Cursor
 from paceline._core.errors import StorageError
-from paceline._core.frames import display_path
+from paceline._core.frames import call_site
 from paceline._core.plain_values import to_plain, to_printable
 from paceline._core.reductions import ReductionMark, split_reductions
 from paceline._core.system import make_private_dirs
 from paceline._core.time_accounting import CHECKPOINT, REPORT, TimeAccounting
-from paceline._engine.messages import (
-    CheckpointCommitted,
-    CheckpointRecord,
-    CheckpointRefused,
-    CheckpointsRemoved,
-    CheckpointStaged,
-    CheckpointValidated,
-    ExitWorker,
-    Hold,
-    Joined,
-    PreemptionNotice,
-    PreemptionNoticeReceived,
-    Release,
-    ReleaseReport,
-    Reported,
-    RunTask,
-    ShardSpec,
-    StagedFiles,
-    StagingFailed,
-    StopAt,
-    TaskAnswered,
-    ToWorker,
-    ValidationTask,
-    WorkerHeld,
-    WorkerInit,
-    encode_message,
-)
+from paceline._engine import messages
+from paceline._engine.messages import CheckpointRecord, Reported, WorkerInit, encode_message
 from paceline._storage.files import LocalFiles, add_disk_details, write_retrying_full_disk
 from paceline._storage.retention import rank_checkpoints
 from paceline._storage.retrying_store import StoreRetryPolicy
@@ -66,8 +39,6 @@ from paceline._storage.run_store import DiskRunStore, RemoteRunStore, RunStore
 from paceline._worker.link import DriverLink
 from paceline._worker.signals import PREEMPTION_SIGNALS
 from paceline._worker.upload import CheckpointSource, Uploader
-
-_PACKAGE = str(Path(__file__).parent.parent) + os.sep
 
 log = logging.getLogger("paceline")
 
@@ -85,8 +56,8 @@ class WorkerContext:
     def __init__(self, begin: WorkerInit, link: DriverLink) -> None:
         self.begin = begin
         self.layout = RunLayout(Path(begin.run_path))
-        self.depot = open_run_store(begin)
-        self.uploader = Uploader(LocalFiles(), self.depot, begin.attempt, begin.rank)
+        self.store = open_run_store(begin)
+        self.uploader = Uploader(LocalFiles(), self.store, begin.attempt, begin.rank)
         self.last_report_site = ""
         self.error: BaseException | None = None
         """The exception that ended the user's function, if any."""
@@ -117,26 +88,26 @@ class WorkerContext:
         self._changed = threading.Condition()
         self._checkpoints = {record.seq: record for record in begin.checkpoints}
         self._latest = begin.resume
-        self._refused: dict[int, CheckpointRefused] = {}
+        self._refused: dict[int, messages.CheckpointRefused] = {}
         self._num_failed_saves = 0
         """Consecutive failures."""
         self._announced: set[int] = set()
-        self._released: dict[int, Release] = {}
+        self._released: dict[int, messages.Release] = {}
         self._held = False
         self._checks_for_preemption = False
-        self._stop: StopAt | None = None
+        self._stop: messages.StopAt | None = None
         self._last_released = begin.first_seq
         """The last report that may return, if the worker blocks in `report()`."""
         self._has_sent_notice = False
         self._may_exit = False
-        self._orders: deque[RunTask] = deque()
-        self._num_ordered = 0
+        self._tasks: deque[messages.RunTask] = deque()
+        self._last_task = 0
 
-    def handle_message(self, message: ToWorker) -> None:
+    def handle_message(self, message: messages.ToWorker) -> None:
         """Handle a message from the driver. Runs on the listening thread."""
         with self._changed:
             match message:
-                case CheckpointCommitted(record=record, removed=removed):
+                case messages.CheckpointCommitted(record=record, removed=removed):
                     for seq in removed:
                         self._checkpoints.pop(seq, None)
                     if record.seq not in removed:
@@ -144,36 +115,36 @@ class WorkerContext:
                     self._latest = record
                     self._num_failed_saves = 0
                     self._announced.discard(record.seq)
-                case CheckpointValidated(record=record, removed=removed):
+                case messages.CheckpointValidated(record=record, removed=removed):
                     if record.seq in self._checkpoints:
                         self._checkpoints[record.seq] = record
                     for seq in removed:
                         self._checkpoints.pop(seq, None)
-                case CheckpointsRemoved(removed=removed):
+                case messages.CheckpointsRemoved(removed=removed):
                     for seq in removed:
                         self._checkpoints.pop(seq, None)
-                case CheckpointRefused(seq=seq):
+                case messages.CheckpointRefused(seq=seq):
                     # If the report was made and nothing waits for it, this rank knows already or brought no files.
                     if seq in self._announced or seq > self.num_reports:
                         self._refused[seq] = message
                     self._announced.discard(seq)
-                case Hold():
+                case messages.Hold():
                     self._held = True
                     begin = self.begin
                     self._link.send(
-                        WorkerHeld(begin.attempt, begin.rank, self.num_reports, self._checks_for_preemption)
+                        messages.WorkerHeld(begin.attempt, begin.rank, self.num_reports, self._checks_for_preemption)
                     )
-                case StopAt():
+                case messages.StopAt():
                     self._stop = message
-                case ReleaseReport(seq=seq) if self._stop is None:
+                case messages.ReleaseReport(seq=seq) if self._stop is None:
                     # Ignored after a stop: all ranks receive both in the same order, so they all stop at one report.
                     self._last_released = max(self._last_released, seq)
-                case Release(number=number):
+                case messages.Release(number=number):
                     self._released[number] = message
-                case RunTask(number=number) if number > self._num_ordered:
-                    self._num_ordered = number
-                    self._orders.append(message)
-                case ExitWorker():
+                case messages.RunTask(number=number) if number > self._last_task:
+                    self._last_task = number
+                    self._tasks.append(message)
+                case messages.ExitWorker():
                     self._may_exit = True
             self._changed.notify_all()
 
@@ -183,9 +154,9 @@ class WorkerContext:
             self._has_sent_notice = True
             begin = self.begin
             grace_s = settings.load().preemption_grace_s
-            self._link.send(PreemptionNoticeReceived(begin.attempt, grace_s, (begin.rank,)))
+            self._link.send(messages.PreemptionNoticeReceived(begin.attempt, grace_s, (begin.rank,)))
 
-    def preemption_notice(self) -> PreemptionNotice | None:
+    def preemption_notice(self) -> messages.PreemptionNotice | None:
         """The preemption notice, if any. All ranks see it in the step before the last report, and from then on."""
         with self._changed:
             self._checks_for_preemption = True
@@ -200,7 +171,7 @@ class WorkerContext:
         name: str | None = None,
         wait: bool = True,
         on_stop: Callable[[], CheckpointSource] | None = None,
-        validation: ValidationTask | None = None,
+        validation: messages.ValidationTask | None = None,
     ) -> None:
         """Record metrics, and stage a checkpoint: durable and committed on return if `wait`, else later.
 
@@ -208,7 +179,7 @@ class WorkerContext:
         also one of an earlier report. The report itself is made in any case, so ranks that continue after such an error
         still have the same report number.
         """
-        was = self.time_accounting.switch_to(REPORT)
+        previous = self.time_accounting.switch_to(REPORT)
         try:
             reduce: tuple[ReductionMark, ...] = ()
             try:
@@ -219,22 +190,22 @@ class WorkerContext:
                 if not reduce:
                     raise
                 values = Raw(encode_message(to_plain(metrics)))
-            where = self.call_site()
-            made = (lambda: source) if source is not None else on_stop
+            where = call_site()
+            make_source = (lambda: source) if source is not None else on_stop
             seq, stop, saves = self._begin_report(source is not None, on_stop is not None)
             self.last_report_site = where
             begin = self.begin
-            named = (name or checkpoint_name(seq)) if saves else None
+            checkpoint = (name or checkpoint_name(seq)) if saves else None
             task = validation if saves else None
             data = tuple((name, position()) for name, position in self.positions.items())
             payload = encode_message(
-                Reported(begin.attempt, begin.rank, seq, values, time.time(), where, named, task, data, reduce)
+                Reported(begin.attempt, begin.rank, seq, values, time.time(), where, checkpoint, task, data, reduce)
             )
             if saves:
-                assert made is not None
-                assert named is not None
+                assert make_source is not None
+                assert checkpoint is not None
                 with self.time_accounting.at(CHECKPOINT):
-                    self._save(seq, named, payload, made, wait)
+                    self._save(seq, checkpoint, payload, make_source, wait)
             else:
                 self._record(payload)
             if stop:
@@ -243,7 +214,7 @@ class WorkerContext:
                 self._wait_to_proceed(seq)
             self._raise_refused()
         finally:
-            self.time_accounting.switch_to(was)
+            self.time_accounting.switch_to(previous)
 
     def make_scratch_directory(self) -> str:
         """Create a temporary directory, which is removed with the attempt."""
@@ -284,10 +255,10 @@ class WorkerContext:
         """Wait for all ranks; return the data of each, by rank. For small data, such as addresses."""
         return self._wait_at_barrier(data, gathers=True).gathered
 
-    def _wait_at_barrier(self, data: bytes, gathers: bool) -> Release:
+    def _wait_at_barrier(self, data: bytes, gathers: bool) -> messages.Release:
         self._num_joined += 1
-        number, where = self._num_joined, self.call_site()
-        self._link.send(Joined(self.begin.attempt, self.begin.rank, number, where, data, gathers))
+        number, where = self._num_joined, call_site()
+        self._link.send(messages.Joined(self.begin.attempt, self.begin.rank, number, where, data, gathers))
         with self._changed:
             self._changed.wait_for(lambda: number in self._released)
             return self._released.pop(number)
@@ -300,18 +271,18 @@ class WorkerContext:
                 self._changed.wait_for(lambda: not self._announced)
             self._raise_refused()
 
-    def wait_for_order(self) -> RunTask:
+    def wait_for_task(self) -> messages.RunTask:
         """Wait for the next task; raise `StopTraining` if the run stops first."""
         with self._changed:
-            self._changed.wait_for(lambda: self._orders or self._stop is not None)
-            if not self._orders:
+            self._changed.wait_for(lambda: self._tasks or self._stop is not None)
+            if not self._tasks:
                 raise StopTraining
-            return self._orders.popleft()
+            return self._tasks.popleft()
 
-    def begin_order(
-        self, *, since: int, first: int, given: Any, shards: tuple[ShardSpec, ...], data_address: str
+    def begin_task(
+        self, *, since: int, first: int, checkpoint: Any, shards: tuple[messages.ShardSpec, ...], data_address: str
     ) -> None:
-        """Begin a task: from `given`, or from the run's checkpoints after `since`.
+        """Begin a task: from `checkpoint`, or from the run's checkpoints after `since`.
 
         `first` is the highest report count of all ranks: this rank continues counting from there.
         """
@@ -322,31 +293,24 @@ class WorkerContext:
             self.num_reports = max(self.num_reports, first)
         initial = self.begin.initial if since < 0 else None
         self.begin = replace(self.begin, initial=initial, resume=latest, shards=shards, data_address=data_address)
-        self.given_checkpoint = given
+        self.given_checkpoint = checkpoint
         self.started_at = time.monotonic()
 
-    def end_order(self) -> None:
+    def end_task(self) -> None:
         """End a task and drop its state."""
         self.given_checkpoint = None
         self.shards.clear()
         self.positions.clear()
 
-    def send_answer(self, order: RunTask, value: bytes) -> None:
+    def send_answer(self, task: messages.RunTask, value: bytes) -> None:
         """Send the result of a task: the user function's return value, pickled."""
         begin = self.begin
-        where, made = self.last_report_site, self.num_reports
-        self._link.send(TaskAnswered(begin.attempt, begin.rank, order.number, made, where, value))
+        where, num_reports = self.last_report_site, self.num_reports
+        self._link.send(messages.TaskAnswered(begin.attempt, begin.rank, task.number, num_reports, where, value))
 
     def wait_for_exit(self) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._may_exit)
-
-    def call_site(self) -> str:
-        """The current line of the user's code: the innermost frame that is not ours, as `train.py:41`."""
-        frame = sys._getframe(1)
-        while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
-            frame = frame.f_back
-        return f"{_short_path(frame.f_code)}:{frame.f_lineno}"
 
     def _begin_report(self, saves: bool, saves_on_stop: bool) -> tuple[int, bool, bool]:
         """Return the number of this report, whether it is the last, and whether it makes a checkpoint."""
@@ -371,16 +335,16 @@ class WorkerContext:
             if self._last_released < seq and self._stop is not None and self._stop.seq <= seq + 1:
                 raise StopTraining
 
-    def _save(self, seq: int, name: str, payload: bytes, made: Callable[[], CheckpointSource], wait: bool) -> None:
+    def _save(self, seq: int, name: str, payload: bytes, make: Callable[[], CheckpointSource], wait: bool) -> None:
         """Make a report with a checkpoint. Send any failure to the driver, because other ranks wait."""
         try:
             self._record(payload)
             if seq not in self._announced:
                 return  # Already refused: staging the files would be pointless.
             if wait:
-                self._report_staged(seq, self.uploader.upload(seq, name, made()))
+                self._report_staged(seq, self.uploader.upload(seq, name, make()))
             else:
-                self.uploader.upload_later(seq, name, made(), lambda outcome: self._on_upload_done(seq, outcome))
+                self.uploader.upload_later(seq, name, make(), lambda outcome: self._on_upload_done(seq, outcome))
         except Exception as error:
             with self._changed:
                 self._announced.discard(seq)
@@ -388,7 +352,7 @@ class WorkerContext:
             self._report_staging_failure(seq, error)
             if not isinstance(error, OSError):
                 raise
-            failed = self._count_failed_saves(f"report {seq}: the checkpoint could not be staged: {error}", 1)
+            failed = self._count_failed_saves(f"report {seq}: cannot stage the checkpoint: {error}", 1)
             if failed is not None:
                 raise failed from error
             return
@@ -409,28 +373,28 @@ class WorkerContext:
                 while self._unwritten:
                     del self._unwritten[: write_retrying_full_disk(self._file, self._unwritten)]
         except OSError as error:
-            told = add_disk_details(error, path, len(self._unwritten))
-            raise StorageError(f"a report could not be written down: {told}") from error
+            details = add_disk_details(error, path, len(self._unwritten))
+            raise StorageError(f"cannot write a report: {details}") from error
         finally:
             self._link.send_payload(payload)
 
-    def _report_staged(self, seq: int, staged: StagedFiles) -> None:
+    def _report_staged(self, seq: int, staged: messages.StagedFiles) -> None:
         try:
-            self._record(encode_message(CheckpointStaged(self.begin.attempt, seq, staged)))
+            self._record(encode_message(messages.CheckpointStaged(self.begin.attempt, seq, staged)))
         except StorageError as error:
             # The files are durable and the driver knows: only a later driver would need the line.
             log.warning("report %d: %s", seq, error)
 
-    def _on_upload_done(self, seq: int, outcome: StagedFiles | Exception) -> None:
+    def _on_upload_done(self, seq: int, outcome: messages.StagedFiles | Exception) -> None:
         """Runs on the upload thread. Sends a failure to the driver at once, because it affects every rank."""
-        if isinstance(outcome, StagedFiles):
+        if isinstance(outcome, messages.StagedFiles):
             self._report_staged(seq, outcome)
         else:
             self._report_staging_failure(seq, outcome)
 
     def _report_staging_failure(self, seq: int, error: Exception) -> None:
         text = to_printable(str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}")
-        self._link.send(StagingFailed(self.begin.attempt, self.begin.rank, seq, text))
+        self._link.send(messages.StagingFailed(self.begin.attempt, self.begin.rank, seq, text))
 
     def _raise_refused(self) -> None:
         """Raise an error for checkpoints that could not be committed, including those of earlier ASYNC reports."""
@@ -454,16 +418,16 @@ class WorkerContext:
             num_failed, latest = self._num_failed_saves, self._latest
         limit = self.begin.max_failed_saves
         if limit is None or num_failed <= limit:
-            kept = f"training goes on with {latest.name}" if latest is not None else "there is no checkpoint yet"
-            log.error("%s\n  %d in a row (max_failed_saves=%s); %s", text, num_failed, limit, kept)
+            last = f"training continues with {latest.name}" if latest is not None else "there is no checkpoint yet"
+            log.error("%s\n  %d in a row (max_failed_saves=%s); %s", text, num_failed, limit, last)
             return None
         return StorageError(text if limit == 0 else f"{num_failed} saves in a row, max_failed_saves={limit}: {text}")
 
-    def _format_refusal(self, message: CheckpointRefused) -> str:
+    def _format_refusal(self, message: messages.CheckpointRefused) -> str:
         if message.rank is None:
-            return f"report {message.seq}: the checkpoint could not be committed: {message.error}"
-        who = "this rank" if message.rank == self.begin.rank else f"rank {message.rank}"
-        return f"report {message.seq}: the checkpoint could not be staged by {who}: {message.error}"
+            return f"report {message.seq}: cannot commit the checkpoint: {message.error}"
+        rank = "this rank" if message.rank == self.begin.rank else f"rank {message.rank}"
+        return f"report {message.seq}: {rank} cannot stage the checkpoint: {message.error}"
 
 
 def open_run_store(begin: WorkerInit) -> RunStore:
@@ -474,18 +438,8 @@ def open_run_store(begin: WorkerInit) -> RunStore:
     from paceline._storage.address import open_store_at
 
     filesystem = cloudpickle.loads(begin.filesystem) if begin.filesystem is not None else None
-    patience = StoreRetryPolicy(stall_timeout_s=settings.load().storage_patience_s)
-    return RemoteRunStore(open_store_at(begin.store, filesystem, patience), layout)
-
-
-_short_paths: dict[CodeType, str] = {}
-
-
-def _short_path(code: CodeType) -> str:
-    short = _short_paths.get(code)
-    if short is None:
-        short = _short_paths[code] = display_path(code.co_filename)
-    return short
+    retry_policy = StoreRetryPolicy(stall_timeout_s=settings.load().storage_patience_s)
+    return RemoteRunStore(open_store_at(begin.store, filesystem, retry_policy), layout)
 
 
 _current: WorkerContext | None = None

@@ -19,10 +19,10 @@ MAX_UNSENT = 64 << 20
 
 
 class DriverLink:
-    def __init__(self, end: socket.socket, gone: Callable[[], None]) -> None:
-        """`gone` is called on the listening thread when the driver is gone."""
+    def __init__(self, end: socket.socket, on_gone: Callable[[], None]) -> None:
+        """`on_gone` is called on the listening thread when the driver is gone."""
         self._socket = end
-        self._on_driver_gone = gone
+        self._on_driver_gone = on_gone
         self._thread: threading.Thread | None = None
         self._on_signal: Callable[[int], None] | None = None
         self._frames = FrameReader()
@@ -42,10 +42,10 @@ class DriverLink:
             self._early_payloads += self._frames.feed(data)
         return decode_to_worker(self._early_payloads.pop(0))
 
-    def listen(self, take: Callable[[ToWorker], None], signalled: Callable[[int], None] | None = None) -> None:
+    def listen(self, handle: Callable[[ToWorker], None], on_signal: Callable[[int], None] | None = None) -> None:
         """Pass on messages, and the signals that `wake` is called with, on a separate thread."""
-        self._on_signal = signalled
-        self._thread = threading.Thread(target=self._listen, args=(take,), name="paceline-link", daemon=True)
+        self._on_signal = on_signal
+        self._thread = threading.Thread(target=self._listen, args=(handle,), name="paceline-link", daemon=True)
         self._thread.start()
 
     @property
@@ -98,13 +98,13 @@ class DriverLink:
             while self._unsent:
                 self._lock.wait()
 
-    def _listen(self, take: Callable[[ToWorker], None]) -> None:
+    def _listen(self, handle: Callable[[ToWorker], None]) -> None:
         for payload in self._early_payloads:
-            take(decode_to_worker(payload))
+            handle(decode_to_worker(payload))
         try:
             while True:
                 for payload in self._receive_payloads():
-                    take(decode_to_worker(payload))
+                    handle(decode_to_worker(payload))
         except ConnectionError:
             self._on_driver_gone()
 

@@ -6,6 +6,7 @@ The function runs in the main thread, where signals, CUDA and debuggers expect i
 from __future__ import annotations
 
 import atexit
+import functools
 import mmap
 import os
 import socket
@@ -13,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import cloudpickle
@@ -24,27 +25,12 @@ from paceline._core.errors import StorageError
 from paceline._core.frames import trim_to_user_code, user_frames
 from paceline._core.plain_values import to_plain, to_printable
 from paceline._core.process_setup import flush_stdio, redirect_stdio, reseed_generators, reset_exit_handlers
-from paceline._engine.messages import (
-    RAY_ROWS_PREFIX,
-    FailureKind,
-    MeasureUsage,
-    RayConnectionSpec,
-    RecordProfile,
-    SampleStacks,
-    ToWorker,
-    UsageReported,
-    WorkerFailed,
-    WorkerFailure,
-    WorkerInit,
-    WorkerReady,
-    WorkerReturned,
-    encode_message,
-)
+from paceline._engine import messages
+from paceline._engine.messages import WorkerInit, encode_message
 from paceline._worker import context as worker_context
 from paceline._worker.context import StopTraining, WorkerContext
 from paceline._worker.link import DriverLink
 from paceline._worker.profiler import Profiler
-from paceline._worker.script_globals import expose_script_globals
 from paceline._worker.signals import forward_signals
 from paceline._worker.stacks import sample_stacks
 from paceline._worker.usage import UsageMeter
@@ -52,6 +38,15 @@ from paceline._worker.usage import UsageMeter
 _MAX_TEXT = 100_000
 _TIMEOUT_WORDS = ("timed out", "timing out", "timeout")
 """Wording of gloo and NCCL: a collective that other ranks never joined is not a consequence of their exit."""
+
+_CLOSED_BY_PEER = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "broken pipe",
+    "connection was likely closed",
+)
+_COLLECTIVES = ("gloo", "nccl", "coordination service")
+"""The last is JAX's."""
 
 _OUT_OF_MEMORY = (": RESOURCE_EXHAUSTED: Out of memory", "DefaultCPUAllocator: can't allocate memory")
 """Wording of JAX, and of torch when not on a GPU."""
@@ -65,11 +60,11 @@ def run(*, control_fd: int, log_fd: int, job_fd: int) -> int:
     redirect_stdio(log_fd)
     reset_exit_handlers()
     reseed_generators()
-    link = DriverLink(socket.socket(fileno=control_fd), gone=_exit_at_once)
+    link = DriverLink(socket.socket(fileno=control_fd), on_gone=lambda: os._exit(0))
     begin = link.receive()
     assert isinstance(begin, WorkerInit)
     context = WorkerContext(begin, link)
-    if begin.data_address.startswith(RAY_ROWS_PREFIX):
+    if begin.data_address.startswith(messages.RAY_ROWS_PREFIX):
         threading.Thread(
             target=_connect_to_data_service, args=(begin.data_address,), name="paceline-approach", daemon=True
         ).start()
@@ -86,24 +81,26 @@ def run(*, control_fd: int, log_fd: int, job_fd: int) -> int:
     return code
 
 
-def make_message_handler(context: WorkerContext, link: DriverLink, usage: UsageMeter) -> Callable[[ToWorker], None]:
+def make_message_handler(
+    context: WorkerContext, link: DriverLink, usage: UsageMeter
+) -> Callable[[messages.ToWorker], None]:
     """Return the handler of messages, which runs on the listening thread."""
     begin = context.begin
     profiling = Profiler(begin.attempt, begin.rank, link.send, context.make_scratch_directory)
     context.before_return = profiling.finish
 
-    def take(message: ToWorker) -> None:
+    def handle(message: messages.ToWorker) -> None:
         # Queries about this process bypass the context: a main thread that holds its lock must still be visible.
-        if isinstance(message, SampleStacks):
+        if isinstance(message, messages.SampleStacks):
             link.send(sample_stacks(begin.attempt, begin.rank, message.number))
-        elif isinstance(message, RecordProfile):
+        elif isinstance(message, messages.RecordProfile):
             profiling.start(message.number, message.seconds)
-        elif isinstance(message, MeasureUsage):
-            link.send(UsageReported(begin.attempt, usage.measure()))
+        elif isinstance(message, messages.MeasureUsage):
+            link.send(messages.UsageReported(begin.attempt, usage.measure()))
         else:
             context.handle_message(message)
 
-    return take
+    return handle
 
 
 def work(context: WorkerContext, link: DriverLink, usage: UsageMeter, load: Callable[[], Job]) -> int:
@@ -119,7 +116,7 @@ def work(context: WorkerContext, link: DriverLink, usage: UsageMeter, load: Call
             expose_script_globals(function)
             context.config = config
             with backend.around(context):
-                link.send(WorkerReady(begin.attempt, begin.rank, os.getpid()))
+                link.send(messages.WorkerReady(begin.attempt, begin.rank, os.getpid()))
                 try:
                     with context.time_accounting.at(time_accounting.USER_CODE):
                         value = function() if config is None else function(config)
@@ -130,17 +127,17 @@ def work(context: WorkerContext, link: DriverLink, usage: UsageMeter, load: Call
             time_accounting.detach_clock(context.time_accounting)
             worker_context.pop_context()
         plain_value, pickled = _encode_return_value(value)
-        message = WorkerReturned(
+        message = messages.WorkerReturned(
             begin.attempt, begin.rank, context.num_reports, context.last_report_site, stopped, plain_value, pickled
         )
-    except BaseException as error:  # noqa: BLE001  a SystemExit before the end is a failure like any other
+    except BaseException as error:  # noqa: BLE001
         error.__traceback__ = trim_to_user_code(error.__traceback__)
         context.error = error
-        _print_traceback(error)
-        failed = WorkerFailed(begin.attempt, begin.rank, _make_failure(context, error), _pickle_error(error))
+        print(_safe_traceback(error).rstrip("\n"), file=sys.stderr)
+        failed = messages.WorkerFailed(begin.attempt, begin.rank, _make_failure(context, error), _pickle_error(error))
         flush_stdio()
         context.time_accounting.stop()
-        link.send(UsageReported(begin.attempt, usage.measure()))
+        link.send(messages.UsageReported(begin.attempt, usage.measure()))
         link.send(failed)
         link.flush()
         context.wait_for_exit()
@@ -148,7 +145,7 @@ def work(context: WorkerContext, link: DriverLink, usage: UsageMeter, load: Call
     flush_stdio()
     context.before_return()
     context.time_accounting.stop()
-    link.send(UsageReported(begin.attempt, usage.measure()))
+    link.send(messages.UsageReported(begin.attempt, usage.measure()))
     link.send(message)
     context.wait_for_exit()
     return 0
@@ -156,28 +153,20 @@ def work(context: WorkerContext, link: DriverLink, usage: UsageMeter, load: Call
 
 def _connect_to_data_service(address: str) -> None:
     """Connect to the cluster that holds the rows while the job loads; whoever reads rows gets the errors."""
-    from paceline.data.exec.ray.feeds import get_service_client
+    from paceline.data.exec.ray.serving.feeds import get_service_client
 
     get_service_client(address)
 
 
-def _exit_at_once() -> None:
-    os._exit(0)
-
-
-def _print_traceback(error: BaseException) -> None:
-    print(_safe_traceback(error).rstrip("\n"), file=sys.stderr)
-
-
-def _make_failure(context: WorkerContext, error: BaseException) -> WorkerFailure:
-    kind: FailureKind = "storage" if isinstance(error, StorageError) else "user"
+def _make_failure(context: WorkerContext, error: BaseException) -> messages.WorkerFailure:
+    kind: messages.FailureKind = "storage" if isinstance(error, StorageError) else "user"
     if isinstance(error, SystemExit):
         kind = "exited"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, on a GPU
         kind = "memory"
     if any(sign in _summarize_error(error) for sign in _OUT_OF_MEMORY):
         kind = "memory"
-    return WorkerFailure(
+    return messages.WorkerFailure(
         context.begin.rank,
         kind,
         _summarize_error(error),
@@ -194,31 +183,20 @@ def _make_failure(context: WorkerContext, error: BaseException) -> WorkerFailure
 def _is_secondary(error: BaseException) -> bool:
     """Whether an exception looks like the exit of another rank, such as a peer that closed its connection."""
     text = _summarize_error(error).lower()
-    signs = (
-        "connection closed by peer",
-        "connection reset by peer",
-        "broken pipe",
-        "connection was likely closed",
-    )
-    distributed = (
-        "gloo" in text,
-        "nccl" in text,
-        "coordination service" in text,  # JAX's
-        type(error).__name__.startswith("Dist"),
-    )
-    return any(sign in text for sign in signs) or (
-        any(distributed) and not any(word in text for word in _TIMEOUT_WORDS)
-    )
+    if any(sign in text for sign in _CLOSED_BY_PEER):
+        return True
+    is_distributed = type(error).__name__.startswith("Dist") or any(word in text for word in _COLLECTIVES)
+    return is_distributed and not any(word in text for word in _TIMEOUT_WORDS)
 
 
 def _summarize_error(error: BaseException) -> str:
     try:
         text = str(error)
-    except BaseException as problem:  # noqa: BLE001  the user's own __str__ raises; say so in its place
-        text = f"<its message cannot be shown: {type(problem).__name__}>"
+    except BaseException as problem:  # noqa: BLE001
+        text = f"<its message cannot be formatted: {type(problem).__name__}>"
     first = to_printable(next(iter(text[:_MAX_TEXT].strip().splitlines()), ""))
-    told = f"{type(error).__name__}: {first[:2000]}" if first else type(error).__name__
-    return f"{told} ({noted})" if (noted := _first_note(error)) else told
+    summary = f"{type(error).__name__}: {first[:2000]}" if first else type(error).__name__
+    return f"{summary} ({note})" if (note := _first_note(error)) else summary
 
 
 def _first_note(error: BaseException) -> str:
@@ -232,7 +210,7 @@ def _first_note(error: BaseException) -> str:
 def _safe_traceback(error: BaseException) -> str:
     try:
         text = "".join(traceback.format_exception(error))
-    except BaseException:  # noqa: BLE001  see `_one_line`
+    except BaseException:  # noqa: BLE001
         text = "".join(traceback.format_tb(error.__traceback__)) + _summarize_error(error)
     return to_printable(text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT // 2]}\n...\n{text[-_MAX_TEXT // 2 :]}")
 
@@ -244,7 +222,7 @@ def _pickle_error(error: BaseException) -> bytes | None:
             return None  # Raised in the driver, it would fill the terminal.
         data: bytes = cloudpickle.dumps(error)
         cloudpickle.loads(data)
-    except BaseException:  # noqa: BLE001  its class may raise anything; the text of it has been taken already
+    except BaseException:  # noqa: BLE001
         return None
     return data if len(data) <= 1 << 20 else None
 
@@ -265,19 +243,52 @@ def pickle_return_value(value: Any) -> bytes:
         data: bytes = cloudpickle.dumps(value)
     except Exception as error:
         raise TypeError(
-            f"the returned value cannot be sent to the driver: {error}\n\n"
+            f"cannot send the return value to the driver: {error}\n\n"
             "hint: return numbers, strings, lists, dicts or arrays, and keep models in a checkpoint"
         ) from error
     return data
 
 
-def _load_job(job_fd: int, guest: RayConnectionSpec | None) -> Job:
-    if guest is not None:
+def _load_job(job_fd: int, ray_connection: messages.RayConnectionSpec | None) -> Job:
+    if ray_connection is not None:
         from paceline._engine.ray.ray_in_worker import prepare_ray_connection
 
-        prepare_ray_connection(guest)
+        prepare_ray_connection(ray_connection)
     # Mapped, not read: all workers share the descriptor, and with it the file position.
     with mmap.mmap(job_fd, 0, prot=mmap.PROT_READ) as job, memoryview(job) as view:
         os.close(job_fd)
         loaded: Job = cloudpickle.loads(view)
         return loaded
+
+
+def expose_script_globals(function: Callable[..., Any]) -> None:
+    """Let `__main__` have the globals of the function's script, as far as they were sent along.
+
+    Functions of the script reach a worker as bytes and still claim to be defined in `__main__`, where `pickle` and
+    `torch.compile` look up their globals.
+    """
+    while (inner := _inner_function(function)) is not None:
+        function = inner
+    scope = getattr(function, "__globals__", None)
+    main: Any = sys.modules["__main__"]
+    if isinstance(scope, dict) and scope.get("__name__") == "__main__" and scope is not vars(main):
+        main.__getattr__ = _ScriptNames(scope)
+
+
+def _inner_function(function: Any) -> Any:
+    """The function that this one calls, if it is a partial or an object of ours that names it."""
+    if isinstance(function, functools.partial):
+        return function.func
+    return getattr(function, "inner_function", None) if not hasattr(function, "__globals__") else None
+
+
+class _ScriptNames:
+    """A module's `__getattr__`. Looks names up each time, because a script may change its variables."""
+
+    def __init__(self, scope: Mapping[str, Any]) -> None:
+        self._scope = scope
+
+    def __call__(self, name: str) -> Any:
+        if name in self._scope:
+            return self._scope[name]
+        raise AttributeError(f"module '__main__' has no attribute {name!r}")

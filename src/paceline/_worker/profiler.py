@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 
-from paceline._core.frames import display_name, display_path
+from paceline._core.frames import capture_stack, display_name, display_path
 from paceline._engine.messages import ProfileRecorded
 from paceline._worker.torch_trace import TorchTrace
 
@@ -53,7 +53,7 @@ class Profiler:
     def start(self, number: int, seconds: float) -> None:
         """Profile for some seconds on a separate thread, and send the result."""
         if self._thread is not None and self._thread.is_alive():
-            self._send(ProfileRecorded(self._attempt, self._rank, number, problem="it is being profiled already"))
+            self._send(ProfileRecorded(self._attempt, self._rank, number, problem="already being profiled"))
             return
         self._thread = threading.Thread(target=self._run, args=(number, seconds), name="paceline-profile", daemon=True)
         self._thread.start()
@@ -61,14 +61,15 @@ class Profiler:
     def finish(self) -> None:
         """Send what there is: the worker is about to exit."""
         self._ending.set()
-        if self._thread is not None:
-            self._thread.join(_FINISH_TIMEOUT_S)
+        deadline = time.monotonic() + _FINISH_TIMEOUT_S
+        while self._thread is not None and self._thread.is_alive() and time.monotonic() < deadline:
+            self._thread.join(0.02)  # In steps: torch's profiler is switched off by this thread, in between.
 
     def _run(self, number: int, seconds: float) -> None:
         try:
             files, problems = self._profile(seconds)
-        except Exception as error:  # noqa: BLE001  told to who asked; the user's code has nothing to do with it
-            files, problems = (), [f"the profile broke off: {type(error).__name__}: {error}"]
+        except Exception as error:  # noqa: BLE001
+            files, problems = (), [f"the profile failed: {type(error).__name__}: {error}"]
         self._send(ProfileRecorded(self._attempt, self._rank, number, files, "; ".join(problems)))
 
     def _profile(self, seconds: float) -> tuple[tuple[tuple[str, bytes], ...], list[str]]:
@@ -82,13 +83,13 @@ class Profiler:
         folded = samples.to_folded().encode()
         if len(folded) > MAX_FILE:
             folded = folded[:MAX_FILE].rpartition(b"\n")[0]
-            problems.append(f"the stacks are cut to {MAX_FILE >> 20} MB")
+            problems.append(f"stacks truncated to {MAX_FILE >> 20} MB")
         files.append(("folded.txt", folded))
         if trace is not None:
             data = trace.wait_for_trace()
             problems += trace.problems
             if data is not None and len(data) > MAX_FILE:
-                problems.append(f"the trace is left out: it has {len(data) >> 20} MB, and may have {MAX_FILE >> 20}")
+                problems.append(f"trace dropped: its {len(data) >> 20} MB exceed the limit of {MAX_FILE >> 20} MB")
             elif data is not None:
                 files.append(("trace.json.gz", data))
         return tuple(files), problems
@@ -122,14 +123,13 @@ class StackSamples:
                     return
 
     def _sample_once(self, weight: int) -> None:
-        frames = sys._current_frames()
-        if frames.keys() != self._names.keys():
-            self._name_threads(frames)
-        for ident, innermost in frames.items():
-            name = self._names[ident]
+        idents = sys._current_frames().keys()
+        if idents != self._names.keys():
+            self._name_threads(idents)
+        for ident, name in self._names.items():
             if name in _OUR_THREADS:
                 continue
-            stack = _stack_codes(innermost, self._work)
+            stack = _stack_codes(capture_stack(ident, _MAX_FRAMES), self._work)
             # By address: hashing a code object hashes everything in it.
             key = name, tuple(map(id, stack))
             if key not in self._stacks:
@@ -139,21 +139,17 @@ class StackSamples:
             self._counts[key] += weight
 
     def _name_threads(self, idents: Iterable[int]) -> None:
-        known = {thread.ident: thread.name for thread in threading.enumerate()}
-        known[threading.main_thread().ident] = "main thread"
-        self._names = {ident: known.get(ident, "unnamed thread") for ident in idents}
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        names[threading.main_thread().ident] = "main thread"
+        self._names = {ident: names.get(ident, "unnamed thread") for ident in idents}
 
     def to_folded(self) -> str:
         """One line per stack: its functions, outermost first, and a count; the main thread first."""
         lines = []
         for (thread, at), count in self._counts.items():
             stack = self._stacks[thread, at]
-            names = (
-                [_folded_name(thread), *(self._label_code(code) for code in stack)]
-                if stack
-                else [_folded_name(thread), "..."]
-            )
-            lines.append((thread != "main thread", ";".join(names), count))
+            labels = [self._label_code(code) for code in stack] or ["..."]
+            lines.append((thread != "main thread", ";".join([_folded_name(thread), *labels]), count))
         return "".join(f"{stack} {count}\n" for _, stack, count in sorted(lines))
 
     def _label_code(self, code: CodeType) -> str:
@@ -179,17 +175,14 @@ def _fast_thread_switching() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def _stack_codes(innermost: FrameType | None, outermost: CodeType | None) -> Stack:
+def _stack_codes(frames: list[FrameType], outermost: CodeType | None) -> Stack:
     """A stack, outermost first, without our frames that start a worker."""
     codes: list[CodeType] = []
-    while innermost is not None and len(codes) < _MAX_FRAMES:
-        code = innermost.f_code
-        if code is outermost:
+    for frame in frames:
+        if (code := frame.f_code) is outermost:
             break
         codes.append(code)
-        innermost = innermost.f_back
-    codes.reverse()
-    return tuple(codes)
+    return tuple(reversed(codes))
 
 
 def _find_work_code() -> CodeType | None:
@@ -200,10 +193,10 @@ def _find_work_code() -> CodeType | None:
 
 def _shorten_path(filename: str) -> str:
     """For an installed package, the path within it."""
-    _, found, within = filename.rpartition(f"{os.sep}site-packages{os.sep}")
-    if not found and filename.startswith(_PACKAGE):
+    _, separator, within = filename.rpartition(f"{os.sep}site-packages{os.sep}")
+    if not separator and filename.startswith(_PACKAGE):
         return f"paceline{filename.removeprefix(_PACKAGE)}"
-    return within if found else display_path(filename)
+    return within if separator else display_path(filename)
 
 
 def _folded_name(text: str) -> str:

@@ -16,7 +16,7 @@ import time
 from types import CodeType, FrameType
 
 from paceline._core import system
-from paceline._core.frames import display_name, display_path, is_library_file
+from paceline._core.frames import capture_stack, display_name, display_path, is_library_file
 from paceline._engine.messages import StackFrame, StacksSampled
 
 NUM_LOOKS = 5
@@ -28,38 +28,34 @@ _MAX_FRAMES = 100
 def sample_stacks(attempt: int, rank: int, number: int) -> StacksSampled:
     """Sample the main thread for a tenth of a second, and all threads at the end."""
     places = set()
-    fresh = []
+    is_new = []
     for look in range(NUM_LOOKS):
         if look:
             time.sleep(_LOOK_INTERVAL_S)
-        stack = _trim_to_job(_walk_stack(sys._current_frames().get(threading.main_thread().ident or 0)))
+        stack = _trim_to_job(_read_stack(threading.main_thread().ident or 0))
         places.add(tuple((frame.f_code, frame.f_lasti) for frame in stack))
-        fresh.append(_is_first_seen(stack))
+        is_new.append(_is_first_seen(stack))
     main = stack
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     others = []
-    for ident, innermost in sys._current_frames().items():
+    for ident in sys._current_frames():
         if ident not in (threading.main_thread().ident, threading.get_ident()):
-            others.append((display_name(names.get(ident, f"thread {ident}")), _to_frames(_walk_stack(innermost))))
+            others.append((display_name(names.get(ident, f"thread {ident}")), _to_frames(_read_stack(ident))))
     return StacksSampled(
         attempt,
         rank,
         number,
         main=_to_frames(main),
         called=find_called_name(main[-1].f_code, main[-1].f_lasti) if main else "",
-        has_moved=len(places) > 1 or any(fresh[1:]),
-        is_new_call=fresh[0],
+        has_moved=len(places) > 1 or any(is_new[1:]),
+        is_new_call=is_new[0],
         others=tuple(others),
         process_status=system.read_process_status(os.getpid()) or system.ProcessStatus(cpu_s=time.process_time()),
     )
 
 
-def _walk_stack(innermost: FrameType | None) -> list[FrameType]:
-    stack: list[FrameType] = []
-    while innermost is not None and len(stack) < _MAX_FRAMES:
-        stack.append(innermost)
-        innermost = innermost.f_back
-    return stack[::-1]
+def _read_stack(ident: int) -> list[FrameType]:
+    return capture_stack(ident, _MAX_FRAMES)[::-1]
 
 
 def _trim_to_job(stack: list[FrameType]) -> list[FrameType]:
@@ -94,8 +90,8 @@ def _is_first_seen(stack: list[FrameType]) -> bool:
             call = frame
     if call is None or call.f_trace is not None:
         return False
-    seen, call.f_trace_opcodes = call.f_trace_opcodes, True
-    return not seen
+    was_marked, call.f_trace_opcodes = call.f_trace_opcodes, True
+    return not was_marked
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,13 +1,15 @@
-"""Traces what torch does in this process, from a thread of ours: its operations, and the kernels of a GPU.
+"""Traces what torch does in this process for a moment: its operations, and the kernels of a GPU.
 
-torch's profiler pauses everything while it stops, some microseconds for each operation it has seen. So it runs for a
-moment first and then for longer, but never for more than some ten thousand operations. A process can have only one: if
-the user's code uses it, we do not start ours, and we stop it when the user's code starts one meanwhile.
+torch's profiler crashes when another thread switches it while an operation runs, so the main thread, which runs the
+user's function, does it between two of its instructions. Stopping pauses it for some microseconds per operation: a
+trace covers a second at most, or less once we know how many operations that is. A process can have only one profiler:
+if the user's code uses it, we do not start ours, and we stop it when the user's code starts one meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import gzip
 import shutil
@@ -22,14 +24,16 @@ from paceline._core import settings
 
 MAX_EVENTS = 50_000
 """Events in a trace. Each takes about 7 microseconds in which nothing else runs."""
-FIRST_WINDOW_S = 0.1
-WINDOW_GROWTH = 3.0
+MAX_WINDOW_S = 1.0
 _CHUNK = 1 << 20
 _OURS = "_of_paceline"
 """Marks a profiler as ours."""
 
 
 class TorchTrace:
+    _events_per_s = 0.0
+    """The highest rate seen in this process."""
+
     def __init__(self, seconds: float, scratch: Callable[[], str], ending: threading.Event) -> None:
         self.num_pauses = 0
         """How often training was paused briefly."""
@@ -37,8 +41,8 @@ class TorchTrace:
         self._seconds = seconds
         self._scratch = scratch
         self._ending = ending
-        self._best: tuple[int, Any, float] | None = None
-        """The number of events, the profiler that has them, and the seconds it covers."""
+        self._profiler: Any = None
+        """The one that has the trace."""
         self._thread = threading.Thread(target=self._run, name="paceline-trace", daemon=True)
 
     def start(self) -> None:
@@ -47,71 +51,48 @@ class TorchTrace:
     def wait_for_trace(self) -> bytes | None:
         """Wait for the trace and return it as gzipped JSON; None if there is none, with the reason in `problems`."""
         self._thread.join()
-        if self._best is None:
+        profiler, self._profiler = self._profiler, None
+        if profiler is None:
             return None
-        num_events, profiler, seconds = self._best
-        self._best = None
-        if seconds < 0.5 * self._seconds:
-            self.problems.append(f"the trace covers {seconds:.1f} s: that is {num_events} events")
         try:
             return self._export(profiler)
-        except Exception as error:  # noqa: BLE001  see the module
+        except Exception as error:  # noqa: BLE001  reported as a problem
             self.problems.append(f"no trace: {type(error).__name__}: {error}")
             return None
 
     def _run(self) -> None:
         try:
-            self._trace(sys.modules["torch"])
-        except Exception as error:  # noqa: BLE001  see the module
+            torch = sys.modules["torch"]
+            if has_user_profiler(torch):
+                self.problems.append("no trace: the code uses torch's profiler itself, and a process can have only one")
+                return
+            # It would otherwise write to the worker's log.
+            with settings.override_environment({"KINETO_LOG_LEVEL": "99"}):
+                self._record(torch)
+        except Exception as error:  # noqa: BLE001  reported as a problem
             self.problems.append(f"no trace: {type(error).__name__}: {error}")
 
-    def _trace(self, torch: Any) -> None:
-        if has_user_profiler(torch):
-            self.problems.append("no trace: the code uses torch's profiler itself, and there is one in a process")
-            return
-        with settings.override_environment({"KINETO_LOG_LEVEL": "99"}):  # It would otherwise write to the worker's log.
-            self._record_windows(torch)
-
-    def _record_windows(self, torch: Any) -> None:
-        end = time.monotonic() + self._seconds
-        length, rate = min(FIRST_WINDOW_S, self._seconds), 0.0
-        with _yield_to_user_profiler(torch) as aside:
-            while length > 0.0 and not aside.is_set() and not self._ending.is_set():
-                began = time.monotonic()
-                profiler, num_events = self._record_window(torch, length, aside)
-                lasted = time.monotonic() - began
-                if num_events and (self._best is None or num_events >= self._best[0]):
-                    self._best = num_events, profiler, lasted
-                if num_events >= MAX_EVENTS / 2:
-                    break
-                rate = max(rate, num_events / lasted)
-                longest = MAX_EVENTS / rate if rate else float("inf")
-                length = min(WINDOW_GROWTH * length, longest, end - time.monotonic())
-        if aside.is_set():
+    def _record(self, torch: Any) -> None:
+        recording = _Recording(torch)
+        length = min(self._seconds, MAX_WINDOW_S, MAX_EVENTS / max(self._events_per_s, 1.0))
+        with _yield_to_user_profiler(torch, recording):
+            if not run_in_main_thread(recording.start, self._ending):
+                self.problems.append("no trace: the main thread ran no Python code meanwhile")
+                return
+            self.num_pauses += 1
+            recording.wait(length, self._ending)
+            # Even while the worker ends: one that stays on would record, and keep, all that follows.
+            run_in_main_thread(recording.stop)
+            self.num_pauses += 1
+        if recording.is_wanted_by_user:
             self.problems.append("the trace ended early: the code began to use torch's profiler itself")
-        elif self._best is None:
+        if not (num_events := recording.count_events()):
             self.problems.append("no trace: torch ran no operation meanwhile")
-
-    def _record_window(self, torch: Any, length: float, aside: _ProfilerArbiter) -> tuple[Any, int]:
-        """Run the profiler for `length` seconds."""
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_initialized() and torch.cuda.is_available():
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-        config = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
-        profiler = torch.profiler.profile(activities=activities, experimental_config=config)
-        with aside.hold() as may:
-            if not may:
-                return profiler, 0
-            profiler.start()
-            for each in (profiler, profiler.profiler):
-                setattr(each, _OURS, True)
-            try:
-                aside.wait(length, self._ending)
-            finally:
-                self.num_pauses += 1
-                profiler.stop()
-                self.num_pauses += 1
-        return profiler, len(profiler.profiler.kineto_results.events())
+            return
+        TorchTrace._events_per_s = max(self._events_per_s, num_events / recording.seconds)
+        if recording.seconds < 0.5 * self._seconds:
+            self.problems.append(f"the trace covers {recording.seconds:.1f} s: that is {num_events} events")
+        self._profiler = recording.profiler
 
     def _export(self, profiler: Any) -> bytes:
         directory = Path(self._scratch())
@@ -129,57 +110,75 @@ class TorchTrace:
 def has_user_profiler(torch: Any) -> bool:
     """Whether the user's code has a torch profiler. Searches all objects: a profiler in warm-up shows nowhere else."""
     kinds = (torch.profiler._KinetoProfile, torch.autograd.profiler.profile)
-    found = (each for each in gc.get_objects() if issubclass(type(each), kinds))
-    return any(_OURS not in vars(each) for each in found)
+    profilers = (each for each in gc.get_objects() if issubclass(type(each), kinds))
+    return any(_OURS not in vars(each) for each in profilers)
 
 
-class _ProfilerArbiter:
-    """Gives the user's code precedence for the profiler; it waits until ours is off."""
+class _Recording:
+    """torch's profiler, switched on once and off once, by the main thread."""
 
-    def __init__(self) -> None:
-        self._deciding = threading.Lock()
-        self._wanted = threading.Event()
+    def __init__(self, torch: Any) -> None:
+        self.profiler: Any = None
+        self.seconds = 0.0
+        self.is_wanted_by_user = False
+        self._torch = torch
+        self._began: float | None = None
         self._off = threading.Event()
-        self._off.set()
-        self._thread = threading.get_ident()
+        """Set when the user's code may have the profiler."""
+        self._is_starting = False
 
-    def is_set(self) -> bool:
-        return self._wanted.is_set()
+    def start(self) -> None:
+        if self.is_wanted_by_user:
+            return
+        torch = self._torch
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_initialized() and torch.cuda.is_available():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self.profiler = torch.profiler.profile(activities=activities)
+        self._is_starting = True
+        try:
+            self.profiler.start()
+        finally:
+            self._is_starting = False
+        for each in (self.profiler, self.profiler.profiler):
+            setattr(each, _OURS, True)
+        self._began = time.monotonic()
+
+    def stop(self) -> None:
+        if self._began is not None and not self.seconds:
+            self.seconds = time.monotonic() - self._began
+            self.profiler.stop()
+        self._off.set()
 
     def wait(self, seconds: float, ending: threading.Event) -> None:
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and not ending.is_set():
-            if self._wanted.wait(min(0.1, left)):
+        while (remaining := end - time.monotonic()) > 0 and not ending.is_set():
+            if self._off.wait(min(0.05, remaining)) or self.is_wanted_by_user:
                 return
 
-    @contextlib.contextmanager
-    def hold(self) -> Iterator[bool]:
-        """Yield whether ours may be on within the block."""
-        with self._deciding:
-            may = not self._wanted.is_set()
-            if may:
-                self._off.clear()
-        try:
-            yield may
-        finally:
-            self._off.set()
+    def count_events(self) -> int:
+        return len(self.profiler.profiler.kineto_results.events()) if self.seconds else 0
 
     def yield_to_user(self) -> None:
-        if threading.get_ident() != self._thread:
-            with self._deciding:
-                self._wanted.set()
+        """Called by a thread that is about to start a profiler of its own: two at once crash."""
+        if self._is_starting and threading.current_thread() is threading.main_thread():
+            return  # It is ours.
+        self.is_wanted_by_user = True
+        if threading.current_thread() is threading.main_thread():
+            self.stop()
+        elif self._began is not None:
             self._off.wait()
 
 
 @contextlib.contextmanager
-def _yield_to_user_profiler(torch: Any) -> Iterator[_ProfilerArbiter]:
-    """Make other threads that start torch's profiler wait until ours is off: two at once crash."""
-    aside, module = _ProfilerArbiter(), torch.autograd.profiler
+def _yield_to_user_profiler(torch: Any, recording: _Recording) -> Iterator[None]:
+    """Switch ours off before the user's code starts torch's profiler."""
+    module = torch.autograd.profiler
     before = {name: getattr(module, name) for name in ("_prepare_profiler", "_enable_profiler")}
 
     def yield_before(call: Any) -> Any:
         def call_after_yielding(*args: Any, **kwargs: Any) -> Any:
-            aside.yield_to_user()
+            recording.yield_to_user()
             return call(*args, **kwargs)
 
         return call_after_yielding
@@ -187,7 +186,51 @@ def _yield_to_user_profiler(torch: Any) -> Iterator[_ProfilerArbiter]:
     for name, call in before.items():
         setattr(module, name, yield_before(call))
     try:
-        yield aside
+        yield
     finally:
         for name, call in before.items():
             setattr(module, name, call)
+
+
+_pending_calls: list[Any] = []
+"""Kept until the interpreter has called them."""
+
+
+def run_in_main_thread(action: Callable[[], None], give_up: threading.Event | None = None) -> bool:
+    """Run it in the main thread between two instructions, as a signal handler is; False if `give_up` came first.
+
+    It waits while the main thread is in C code, such as a wait for a GPU.
+    """
+    called, lock = threading.Event(), threading.Lock()
+    errors: list[BaseException] = []
+
+    def call(_: Any) -> int:
+        with lock:
+            if not called.is_set():
+                try:
+                    action()
+                except BaseException as error:  # noqa: BLE001  an exception cannot leave a pending call
+                    errors.append(error)
+                called.set()
+        _pending_calls.remove(pending)
+        return 0
+
+    pending = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(call)
+    _pending_calls.append(pending)
+    add = ctypes.pythonapi.Py_AddPendingCall
+    while add(pending, None) != 0:  # The queue of the interpreter is full.
+        time.sleep(0.001)
+    while not called.wait(0.05):
+        if (give_up is not None and give_up.is_set()) or not threading.main_thread().is_alive():
+            with lock:
+                if not called.is_set():
+                    called.set()  # It finds nothing to do when it is called at last.
+                    return False
+    if not errors:
+        return True
+    if isinstance(errors[0], Exception):
+        raise errors[0]
+    # A signal handler raised while it ran: that was meant for the user's code.
+    main = ctypes.c_ulong(threading.main_thread().ident or 0)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(type(errors[0])))
+    return False

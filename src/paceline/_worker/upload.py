@@ -60,10 +60,10 @@ CheckpointSource = Directory | InPlace | State
 
 
 class Uploader:
-    def __init__(self, files: Files, depot: RunStore, attempt: int, rank: int) -> None:
-        layout = depot.layout
+    def __init__(self, files: Files, store: RunStore, attempt: int, rank: int) -> None:
+        layout = store.layout
         self._files = files
-        self._depot = depot
+        self._store = store
         self._layout = layout
         self._attempt = attempt
         self._rank = rank
@@ -82,19 +82,19 @@ class Uploader:
         return self._stage(seq, name, self._freeze_source(source))
 
     def upload_later(
-        self, seq: int, name: str, source: CheckpointSource, done: Callable[[StagedFiles | Exception], None]
+        self, seq: int, name: str, source: CheckpointSource, on_done: Callable[[StagedFiles | Exception], None]
     ) -> None:
         """Snapshot what must not change any more, and stage it in the background."""
         self.wait()
-        held = self._freeze_source(source)
+        frozen = self._freeze_source(source)
 
         def work() -> None:
             try:
-                staged = self._stage(seq, name, held)
-            except Exception as error:  # noqa: BLE001  handed to `done`, which tells the driver
-                done(error)
+                staged = self._stage(seq, name, frozen)
+            except Exception as error:  # noqa: BLE001
+                on_done(error)
             else:
-                done(staged)
+                on_done(staged)
 
         self._thread = threading.Thread(target=work, name="paceline-upload", daemon=True)
         self._thread.start()
@@ -108,7 +108,7 @@ class Uploader:
         try:
             self._files.remove_tree(self._layout.staged_rank(self._attempt, seq, self._rank))
         except OSError as error:
-            log.warning("what was staged for report %d could not be removed: %s", seq, error)
+            log.warning("cannot remove the staged files of report %d: %s", seq, error)
 
     def wait(self) -> None:
         if self._thread is not None:
@@ -117,38 +117,38 @@ class Uploader:
 
     def _freeze_source(self, source: CheckpointSource) -> Directory | InPlace | StateSnapshot:
         if isinstance(source, State):
-            taken = take_snapshot(source.tree, self._arena, allow_pickle=source.allow_pickle, stem=source.stem)
-            return replace(taken, notes=source.notes)
+            snapshot = take_snapshot(source.tree, self._arena, allow_pickle=source.allow_pickle, stem=source.stem)
+            return replace(snapshot, notes=source.notes)
         return source
 
-    def _stage(self, seq: int, name: str, held: Directory | InPlace | StateSnapshot) -> StagedFiles:
-        if isinstance(held, Directory) and held.complete is not None:
-            held.complete()
-        if isinstance(held, InPlace):
-            return StagedFiles(self._rank, stage_in_place(self._files, held.path), in_place=True)
+    def _stage(self, seq: int, name: str, frozen: Directory | InPlace | StateSnapshot) -> StagedFiles:
+        if isinstance(frozen, Directory) and frozen.complete is not None:
+            frozen.complete()
+        if isinstance(frozen, InPlace):
+            return StagedFiles(self._rank, stage_in_place(self._files, frozen.path), in_place=True)
         target = self._layout.staged_rank(self._attempt, seq, self._rank)
         self._files.remove_tree(target)
         try:
-            files = self._fill_staging(target, held)
-            self._depot.upload_staged(CheckpointRecord(seq, name, self._attempt, Raw(b"{}")), self._rank, target, files)
+            files = self._fill_staging(target, frozen)
+            self._store.upload_staged(CheckpointRecord(seq, name, self._attempt, Raw(b"{}")), self._rank, target, files)
             return StagedFiles(self._rank, files)
         except Exception:
             self._remove_staged(seq)
             raise
 
-    def _fill_staging(self, target: Path, held: Directory | StateSnapshot) -> tuple[FileEntry, ...]:
-        if isinstance(held, StateSnapshot):
+    def _fill_staging(self, target: Path, frozen: Directory | StateSnapshot) -> tuple[FileEntry, ...]:
+        if isinstance(frozen, StateSnapshot):
             self._files.make_dir(target)
-            return held.write(target, self._files)
-        ours = held.path.is_relative_to(self._scratch)
+            return frozen.write(target, self._files)
+        is_in_scratch = frozen.path.is_relative_to(self._scratch)
         # A moved link would still be a link, whose target may change or vanish, so it is copied.
-        if (ours or (held.delete and self._is_same_disk(held.path))) and not has_links(held.path):
-            return stage_move(self._files, held.path, target)
+        if (is_in_scratch or (frozen.delete and self._is_same_disk(frozen.path))) and not has_links(frozen.path):
+            return stage_move(self._files, frozen.path, target)
         self._files.make_dir(target)
-        entries = stage_copy(self._files, held.path, target)
-        if held.delete or ours:
+        entries = stage_copy(self._files, frozen.path, target)
+        if frozen.delete or is_in_scratch:
             with contextlib.suppress(OSError):
-                shutil.rmtree(held.path)
+                shutil.rmtree(frozen.path)
         return entries
 
     def _is_same_disk(self, path: Path) -> bool:

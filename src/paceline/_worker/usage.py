@@ -6,6 +6,7 @@ separate thread does that, because a broken driver may not answer, and the liste
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import socket
@@ -18,7 +19,6 @@ from paceline._core import system
 from paceline._core.time_accounting import CHECKPOINT, DATA, REPORT, SETUP
 from paceline._engine.local.devices import this_machine
 from paceline._engine.messages import GpuUsage, RankUsage
-from paceline._worker.nvml import Nvml
 
 if TYPE_CHECKING:
     from paceline._worker.context import WorkerContext
@@ -68,9 +68,9 @@ def _milliseconds(seconds: float) -> float:
 
 
 def _cpu_s() -> float:
-    seen = system.read_process_status(os.getpid())
-    if seen is not None:
-        return seen.cpu_s
+    status = system.read_process_status(os.getpid())
+    if status is not None:
+        return status.cpu_s
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + ended.ru_utime + ended.ru_stime
 
@@ -122,15 +122,15 @@ class _GpuPoller:
             if self._is_closed:
                 return
             self._asked.clear()
-            uses = []
+            usages = []
             for device in self._devices:
                 name = names[device] if device < len(names) else str(device)
                 use = nvml.use(name) if nvml is not None else None
                 if use is None:
                     use = _read_gpu_from_torch(device, name)
                 if use is not None:
-                    uses.append(use)
-            self._last = tuple(uses)
+                    usages.append(use)
+            self._last = tuple(usages)
             self._answered.set()
 
 
@@ -145,3 +145,52 @@ def _read_gpu_from_torch(device: int, name: str) -> GpuUsage | None:
     except RuntimeError:  # The user's code gets the error, whatever it is.
         return None
     return GpuUsage(int(name) if name.isdigit() else device, total - free, total)
+
+
+_NVML_LIBRARY = "libnvidia-ml.so.1"
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+class Nvml:
+    """GPU usage from the NVIDIA driver's own C library: needs no package, and does not initialise CUDA."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self._handles: dict[str, ctypes.c_void_p | None] = {}
+
+    @classmethod
+    def open(cls) -> Nvml | None:
+        """Return None if there is no such driver."""
+        try:
+            library: Any = ctypes.CDLL(_NVML_LIBRARY)
+            return cls(library) if library.nvmlInit_v2() == 0 else None
+        except (OSError, AttributeError):
+            return None
+
+    def use(self, name: str) -> GpuUsage | None:
+        """Usage of a GPU as named in `CUDA_VISIBLE_DEVICES`; None if the driver does not tell."""
+        handle = self._find_handle(name)
+        memory, busy, index = _Memory(), _Utilization(), ctypes.c_uint()
+        if handle is None or self._library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):
+            return None
+        if self._library.nvmlDeviceGetIndex(handle, ctypes.byref(index)):
+            return None
+        unknown = self._library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(busy))
+        return GpuUsage(index.value, memory.used, memory.total, -1.0 if unknown else busy.gpu / 100)
+
+    def _find_handle(self, name: str) -> ctypes.c_void_p | None:
+        if name not in self._handles:
+            handle = ctypes.c_void_p()
+            if name.isdigit():
+                problem = self._library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(name)), ctypes.byref(handle))
+            else:
+                problem = self._library.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle))
+            self._handles[name] = None if problem else handle
+        return self._handles[name]

@@ -59,7 +59,7 @@ def add_auto_metrics(context: WorkerContext, metrics: dict[str, Any], *, has_che
     since_s = counted.last_report_s - counted.began_s
     iteration = counted.previous_iterations + counted.num_since_start
     config = {"train_loop_config": to_reportable(context.config)} if context.config else {}
-    own = {
+    automatic = {
         "_timestamp": int(now),
         "_time_this_iter_s": took_s,
         "_training_iteration": iteration,
@@ -83,7 +83,7 @@ def add_auto_metrics(context: WorkerContext, metrics: dict[str, Any], *, has_che
         "iterations_since_restore": counted.num_since_start,
         "experiment_tag": "0",
     }
-    return {**own, **metrics}
+    return {**automatic, **metrics}
 
 
 def experiment_id(begin: WorkerInit) -> str:

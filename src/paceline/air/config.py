@@ -27,22 +27,19 @@ class ScalingConfig(modern.ScalingConfig):
         resources_per_worker: Mapping[str, float] | None = None,
         placement_strategy: str = "PACK",
         _max_cpu_fraction_per_node: float | None = None,
-        **others: Any,
+        **more_options: Any,
     ) -> None:
         if trainer_resources:
-            _warn_no_effect(
-                f"trainer_resources={dict(trainer_resources)!r}", "the trainer runs in this script, and takes none"
-            )
+            _warn_no_effect(f"trainer_resources={dict(trainer_resources)!r}", "the trainer runs in this script")
         if _max_cpu_fraction_per_node is not None:
-            _warn_no_effect(
-                f"_max_cpu_fraction_per_node={_max_cpu_fraction_per_node}", "no CPUs are set aside for datasets"
-            )
+            argument = f"_max_cpu_fraction_per_node={_max_cpu_fraction_per_node}"
+            _warn_no_effect(argument, "no CPUs are reserved for datasets")
         super().__init__(
             num_workers=1 if num_workers is None else num_workers,
             use_gpu=use_gpu,
             resources_per_worker=resources_per_worker,
             placement_strategy=placement_strategy,
-            **others,
+            **more_options,
         )
 
 
@@ -56,29 +53,27 @@ class CheckpointConfig(modern.CheckpointConfig):
         checkpoint_score_order: str | None = "max",
         checkpoint_frequency: int | None = 0,
         checkpoint_at_end: bool | None = None,
-        **others: Any,
+        **more_options: Any,
     ) -> None:
         if checkpoint_frequency:
-            _warn_no_effect(
-                f"checkpoint_frequency={checkpoint_frequency}", "there is one whenever the function reports one"
-            )
+            _warn_no_effect(f"checkpoint_frequency={checkpoint_frequency}", "the function decides when to report one")
         if checkpoint_at_end:
             _warn_no_effect("checkpoint_at_end=True", "report a checkpoint before the train function returns")
         super().__init__(
             num_to_keep=num_to_keep,
             checkpoint_score_attribute=checkpoint_score_attribute,
             checkpoint_score_order=checkpoint_score_order or "max",
-            **others,
+            **more_options,
         )
 
 
 class FailureConfig(modern.FailureConfig):
     """`paceline.train.FailureConfig`. `fail_fast` means `max_failures=0`."""
 
-    def __init__(self, max_failures: int = 0, fail_fast: bool | str = False, **others: Any) -> None:
+    def __init__(self, max_failures: int = 0, fail_fast: bool | str = False, **more_options: Any) -> None:
         if fail_fast and max_failures:
-            raise ValueError(f"max_failures={max_failures} and fail_fast={fail_fast!r} contradict each other")
-        super().__init__(max_failures=max_failures, **others)
+            raise ValueError(f"fail_fast={fail_fast!r} contradicts max_failures={max_failures}")
+        super().__init__(max_failures=max_failures, **more_options)
 
 
 class RunConfig(modern.RunConfig):
@@ -98,22 +93,18 @@ class RunConfig(modern.RunConfig):
         log_to_file: Any = False,
         *,
         storage_path: str | os.PathLike[str] | None = None,
-        **others: Any,
+        **more_options: Any,
     ) -> None:
         upload_dir = getattr(sync_config, "upload_dir", None)
-        places = [place for place in (storage_path, upload_dir, local_dir) if place is not None]
+        places = [path for path in (storage_path, upload_dir, local_dir) if path is not None]
         if storage_path is not None and local_dir is not None:
-            raise ValueError(f"storage_path={storage_path!r} and local_dir={local_dir!r} both say where runs are kept")
+            raise ValueError(f"use storage_path={storage_path!r} or local_dir={local_dir!r}, not both")
         for name_of, value, instead in (
             ("stop", stop, "return from the train function when it is done"),
-            ("progress_reporter", progress_reporter, "callbacks hear of every report"),
-            ("verbose", verbose, "PACELINE_VERBOSITY=0, 1 or 2 says how much is printed"),
+            ("progress_reporter", progress_reporter, "use callbacks, which receive every report"),
+            ("verbose", verbose, "set PACELINE_VERBOSITY to 0, 1 or 2"),
             ("log_to_file", log_to_file, "all output of every worker is in result.log_dir"),
-            (
-                "sync_config",
-                None if upload_dir else sync_config,
-                "files go to storage_path directly, and nothing is synced",
-            ),
+            ("sync_config", None if upload_dir else sync_config, "files are written to storage_path directly"),
         ):
             if value is not None and value is not False:
                 _warn_no_effect(f"{name_of}={value!r}", instead)
@@ -123,9 +114,9 @@ class RunConfig(modern.RunConfig):
             failure_config=failure_config if failure_config is not None else FailureConfig(),
             checkpoint_config=checkpoint_config if checkpoint_config is not None else CheckpointConfig(),
             callbacks=callbacks or (),
-            **others,
+            **more_options,
         )
 
 
-def _warn_no_effect(given: str, instead: str) -> None:
-    warnings.warn(f"{given} has no effect here: {instead}", UserWarning, stacklevel=3)
+def _warn_no_effect(argument: str, instead: str) -> None:
+    warnings.warn(f"{argument} has no effect here: {instead}", UserWarning, stacklevel=3)

@@ -34,7 +34,7 @@ def report(metrics: dict[str, Any], *, checkpoint: Checkpoint | None = None) -> 
     Adds automatic metrics: `training_iteration`, `time_total_s`, `hostname`, `pid`, `config` and others.
     """
     if not isinstance(metrics, dict):
-        raise TypeError(f"metrics={metrics!r} is not a dict")
+        raise TypeError(f"metrics must be a dict, got {metrics!r}")
     session.report(add_auto_metrics(_context(), metrics, has_checkpoint=checkpoint is not None), checkpoint=checkpoint)
 
 

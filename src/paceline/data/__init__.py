@@ -32,7 +32,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     ),
     "paceline.data.grouped_data": ("GroupedData",),
     "paceline.data.iterator": ("DataIterator",),
-    "paceline.data.pool": ("ActorPoolStrategy", "TaskPoolStrategy"),
+    "paceline.data.planning.pool": ("ActorPoolStrategy", "TaskPoolStrategy"),
     "paceline.data.preprocessor": ("Preprocessor",),
     "paceline.data.read": (
         "FileShuffleConfig",

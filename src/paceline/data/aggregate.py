@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paceline._core.arguments import check_number
 from paceline.data.block import Block, Column, as_arrow, as_numpy, type_of
-from paceline.data.group_aggregation import AggregateFn as AggregateFn
-from paceline.data.group_aggregation import Array, GroupAggregation, SortedGroups
-from paceline.data.plan import Map, PlanNode
-from paceline.data.sharding import RowDelivery
-from paceline.data.sort_keys import SortKeys
-from paceline.data.transform import Transform, TransformScope
+from paceline.data.order.sharding import RowDelivery
+from paceline.data.planning.group_aggregation import AggregateFn as AggregateFn
+from paceline.data.planning.group_aggregation import Array, GroupAggregation, SortedGroups
+from paceline.data.planning.plan import Map, PlanNode, Transform, TransformScope
+from paceline.data.planning.sort_keys import SortKeys
 
 
 class _ColumnAggregate(AggregateFn):
@@ -30,7 +30,7 @@ class _ColumnAggregate(AggregateFn):
 
     def __init__(self, on: str, ignore_nulls: bool = True, alias_name: str | None = None) -> None:
         if not isinstance(on, str):
-            raise TypeError(f"{type(self).__name__}(on={on!r}): it must be the name of a column")
+            raise TypeError(f"{type(self).__name__}: on must be the name of a column, got {on!r}")
         self.on = on
         self.ignore_nulls = ignore_nulls
         self.name = alias_name or f"{self.label}({on})"
@@ -38,7 +38,7 @@ class _ColumnAggregate(AggregateFn):
     def compute_states(self, groups: SortedGroups) -> list[Column]:
         values = _nullable_values(groups.block, self.on)
         if self.needs_numbers and not _is_number(values.type):
-            raise TypeError(f"{self.name}: the column {self.on!r} has no numbers, but {values.type}")
+            raise TypeError(f"{self.name}: the column {self.on!r} must have numbers, got {values.type}")
         missing = groups.reduce_values(values, "count", pc.CountOptions(mode="only_null"))
         return [*self.value_states(groups, values), missing]
 
@@ -49,8 +49,8 @@ class _ColumnAggregate(AggregateFn):
         values = as_arrow(self.states_to_column(states[:-1]))
         if self.ignore_nulls:
             return values
-        whole = pc.equal(as_arrow(states[-1]), 0)
-        return pc.if_else(whole, values, pa.scalar(None, values.type))
+        is_complete = pc.equal(as_arrow(states[-1]), 0)
+        return pc.if_else(is_complete, values, pa.scalar(None, values.type))
 
     def empty_value(self) -> Any:
         return None
@@ -194,11 +194,13 @@ class _ValueListAggregate(_ColumnAggregate):
         parts = as_arrow(states[0])
         ids = np.repeat(groups.ids, as_numpy(pc.list_value_length(parts)))
         lists = self.collect_lists(groups, pc.list_flatten(parts), ids)
-        there = np.unique(ids)
-        if len(there) == groups.num_groups:
+        present = np.unique(ids)
+        if len(present) == groups.num_groups:
             return [lists]
-        found = dict(zip(there.tolist(), lists.to_pylist(), strict=True))
-        return [pa.chunked_array([pa.array([found.get(group, []) for group in range(groups.num_groups)], lists.type)])]
+        by_group = dict(zip(present.tolist(), lists.to_pylist(), strict=True))
+        return [
+            pa.chunked_array([pa.array([by_group.get(group, []) for group in range(groups.num_groups)], lists.type)])
+        ]
 
 
 class Quantile(_ValueListAggregate):
@@ -207,8 +209,7 @@ class Quantile(_ValueListAggregate):
     label = "quantile"
 
     def __init__(self, on: str, q: float = 0.5, ignore_nulls: bool = True, alias_name: str | None = None) -> None:
-        if not 0 <= q <= 1:
-            raise ValueError(f"Quantile(q={q!r}): it must be between 0 and 1")
+        check_number("q", q, at_least=0, at_most=1)
         super().__init__(on, ignore_nulls, alias_name)
         self.q = q
 
@@ -217,8 +218,7 @@ class Quantile(_ValueListAggregate):
 
     def states_to_column(self, states: Sequence[Column]) -> Column:
         lists = (pc.drop_null(part.values).to_numpy(zero_copy_only=False) for part in as_arrow(states[0]))
-        found = [float(np.quantile(part, self.q)) if len(part) else None for part in lists]
-        return pa.array(found, pa.float64())
+        return pa.array([float(np.quantile(part, self.q)) if len(part) else None for part in lists], pa.float64())
 
 
 class Unique(_ValueListAggregate):
@@ -228,7 +228,7 @@ class Unique(_ValueListAggregate):
     needs_numbers = False
 
     def collect_lists(self, groups: SortedGroups, values: Any, ids: Array) -> Any:
-        if pa.types.is_null(values.type):  # Arrow's own function crashes on it
+        if pa.types.is_null(values.type):  # Arrow's function crashes on it
             one = [] if self.ignore_nulls else [None]
             return pa.chunked_array([pa.array([one] * len(np.unique(ids)), pa.list_(pa.null()))])
         return groups.reduce_values(
@@ -258,24 +258,20 @@ def _nullable_values(block: Block, name: str) -> Any:
     """Return a column as Arrow data, with missing values as null."""
     values = block.column(name)
     if isinstance(values, np.ndarray) and values.ndim > 1:
-        raise TypeError(f"the column {name!r} is of type {type_of(values)}: only single values can be aggregated")
+        raise TypeError(f"cannot aggregate the column {name!r} of type {type_of(values)}: only single values can be")
     array = as_arrow(values)
     array = pa.chunked_array([array]) if isinstance(array, pa.Array) else array
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     if pa.types.is_float16(array.type):
         array = array.cast(pa.float32())
-    return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array) if _is_float(array.type) else array
-
-
-def _is_float(kind: Any) -> bool:
-    return bool(pa.types.is_floating(kind))
+    is_float = pa.types.is_floating(array.type)
+    return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array) if is_float else array
 
 
 def _is_number(kind: Any) -> bool:
-    types = pa.types
-    plain = types.is_integer(kind) or _is_float(kind) or types.is_boolean(kind)
-    return bool(plain or types.is_decimal(kind) or types.is_null(kind))
+    is_plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return bool(is_plain or pa.types.is_decimal(kind) or pa.types.is_null(kind))
 
 
 @dataclass(frozen=True)
@@ -303,14 +299,14 @@ def plan_partial_aggregates(plan: PlanNode, aggregates: Sequence[AggregateFn]) -
 def finish_aggregates(deliveries: Iterable[RowDelivery], aggregates: Sequence[AggregateFn]) -> dict[str, Any]:
     """Return each aggregate's value by name, from the output of a `plan_partial_aggregates` plan."""
     combined = GroupAggregation(SortKeys.ascending(()), check_aggregates(aggregates))
-    held: list[Block] = []
+    states: list[Block] = []
     for delivery in deliveries:
-        held.append(delivery.block)
-        if len(held) >= 256:
-            held = [combined.merge_states(held)]
-    if not held:
+        states.append(delivery.block)
+        if len(states) >= 256:
+            states = [combined.merge_states(states)]
+    if not states:
         return {aggregate.name: aggregate.empty_value() for aggregate in aggregates}
-    result = combined.finish_states(held)
+    result = combined.finish_states(states)
     return {name: as_arrow(values)[0].as_py() for name, values in result.columns.items()}
 
 
@@ -319,13 +315,12 @@ def check_aggregates(aggregates: Sequence[AggregateFn], keys: Sequence[str] = ()
     names = list(keys)
     for aggregate in aggregates:
         if not isinstance(aggregate, AggregateFn):
-            raise TypeError(f"aggregate({aggregate!r}): it must be an AggregateFn such as Sum('x')")
+            raise TypeError(f"an aggregate must be an AggregateFn such as Sum('x'), got {aggregate!r}")
         if aggregate.name in names:
             raise ValueError(
-                f"aggregate: two columns of the result are called {aggregate.name!r}\n\n"
-                "hint: alias_name gives an aggregate another name"
+                f"aggregates must have different names, got two of {aggregate.name!r}\n\nhint: set alias_name"
             )
         names.append(aggregate.name)
     if not aggregates:
-        raise ValueError("aggregate() needs one aggregate or more, such as Sum('x')")
+        raise ValueError("aggregate() needs at least one aggregate, such as Sum('x')")
     return tuple(aggregates)

@@ -73,8 +73,8 @@ class Block:
         self.columns: dict[str, Column] = {name: as_column(name, values) for name, values in columns.items()}
         lengths = {name: len(values) for name, values in self.columns.items()}
         if len(set(lengths.values())) > 1:
-            shown = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
-            raise ValueError(f"the columns of a batch must have equally many rows, but {shown}")
+            sizes = ", ".join(f"{length} in {name!r}" for name, length in lengths.items())
+            raise ValueError(f"the columns of a batch must have equally many rows, got {sizes}")
         self.num_rows: int = next(iter(lengths.values()), num_rows or 0)
 
     @classmethod
@@ -129,7 +129,7 @@ class Block:
         if type(batch).__module__.partition(".")[0] == "polars" and hasattr(batch, "to_arrow"):
             return Block.from_arrow(batch.to_arrow())
         raise TypeError(
-            f"a batch must be a dict of arrays, a pandas.DataFrame or a pyarrow.Table, not {type(batch).__name__}"
+            f"a batch must be a dict of arrays, a pandas.DataFrame or a pyarrow.Table, got {type(batch).__name__}"
         )
 
     @staticmethod
@@ -159,30 +159,28 @@ class Block:
     def take(self, indices: Any) -> Block:
         """Return the rows with these indices, in this order."""
         indices = np.asarray(indices, dtype=np.int64)
-        taken = {
+        columns = {
             name: values[indices] if isinstance(values, np.ndarray) else values.take(pa.array(indices))
             for name, values in self.columns.items()
         }
-        return Block._from_valid_columns(taken, len(indices))
+        return Block._from_valid_columns(columns, len(indices))
 
     def select(self, names: Iterable[str]) -> Block:
         return Block._from_valid_columns({name: self.column(name) for name in names}, self.num_rows)
 
     def drop(self, names: Iterable[str]) -> Block:
-        gone = set(names)
-        for name in gone:
+        dropped = set(names)
+        for name in dropped:
             self.column(name)
-        kept = {name: values for name, values in self.columns.items() if name not in gone}
-        return Block._from_valid_columns(kept, self.num_rows)
+        columns = {name: values for name, values in self.columns.items() if name not in dropped}
+        return Block._from_valid_columns(columns, self.num_rows)
 
     def rename(self, names: Mapping[str, str]) -> Block:
         for name in names:
             self.column(name)
         renamed = {names.get(name, name): values for name, values in self.columns.items()}
         if len(renamed) < len(self.columns):
-            raise ValueError(
-                f"rename_columns({dict(names)!r}) gives two columns one name; there are: {self._describe()}"
-            )
+            raise ValueError(f"rename_columns({dict(names)!r}) gives two of the columns {self._describe()} one name")
         return Block._from_valid_columns(renamed, self.num_rows)
 
     def with_column(self, name: str, values: Any) -> Block:
@@ -192,7 +190,7 @@ class Block:
         try:
             return self.columns[name]
         except KeyError:
-            raise KeyError(f"there is no column {name!r}; there are: {self._describe()}") from None
+            raise KeyError(f"unknown column {name!r}; the columns are: {self._describe()}") from None
 
     # Conversion
 
@@ -206,7 +204,7 @@ class Block:
         try:
             return as_arrow(self.columns[name])
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
-            raise TypeError(f"the column {name!r} holds what Arrow cannot: {error}") from None
+            raise TypeError(f"cannot convert the column {name!r} to Arrow: {error}") from None
 
     def to_pandas(self) -> Any:
         import pandas
@@ -256,4 +254,4 @@ class Block:
 def _check_unique(names: Sequence[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"a batch has more than one column that is called {twice[0]!r}")
+        raise ValueError(f"the columns of a batch must have different names, got two of {twice[0]!r}")

@@ -46,8 +46,8 @@ def as_column(name: str, values: Any) -> Column:
     if hasattr(values, "__array__"):  # a torch tensor, a jax array, a polars series
         return _from_array(name, np.asarray(_on_host(values)))
     raise TypeError(
-        f"the column {name!r} of a batch is a {type(values).__name__}: it must be an array or a list, with a value "
-        "for each row"
+        f"the column {name!r} of a batch must be an array or a list with a value for each row, "
+        f"got a {type(values).__name__}"
     )
 
 
@@ -188,17 +188,17 @@ def from_arrow_column(values: Any) -> Column:
 
 
 def _chunk_to_tensors(chunk: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    turned = chunk.type.permutation
-    if turned is not None and list(turned) != sorted(turned) and not chunk.null_count:
+    order = chunk.type.permutation
+    if order is not None and list(order) != sorted(order) and not chunk.null_count:
         array: np.ndarray[Any, Any] = chunk.to_numpy_ndarray()
         return array
-    there = chunk.drop_null() if chunk.null_count else chunk
-    flat: np.ndarray[Any, Any] = there.storage.flatten().to_numpy(zero_copy_only=False)
-    rows = flat.reshape(len(there), *shape)
+    valid_rows = chunk.drop_null() if chunk.null_count else chunk
+    flat: np.ndarray[Any, Any] = valid_rows.storage.flatten().to_numpy(zero_copy_only=False)
+    rows = flat.reshape(len(valid_rows), *shape)
     if not chunk.null_count:
         return rows
-    given = iter(rows)
-    return object_array(next(given) if valid else None for valid in chunk.is_valid().to_pylist())
+    remaining = iter(rows)
+    return object_array(next(remaining) if valid else None for valid in chunk.is_valid().to_pylist())
 
 
 def _numpy_dtype(kind: Any) -> Any:
@@ -207,7 +207,7 @@ def _numpy_dtype(kind: Any) -> Any:
 
 def _from_array(name: str, values: np.ndarray[Any, Any]) -> Column:
     if values.ndim == 0:
-        raise ValueError(f"the column {name!r} of a batch is a single value: it needs one for each row")
+        raise ValueError(f"the column {name!r} of a batch must have a value for each row, got a single one")
     if values.dtype.kind in "US" or (values.dtype == object and values.ndim > 1):
         return _to_arrow_or_objects(values.tolist())
     return column_of(values.tolist()) if values.dtype == object else values
@@ -219,11 +219,11 @@ def _on_host(value: Any) -> Any:
 
 
 def _stack_rows(arrays: Sequence[np.ndarray[Any, Any] | None]) -> Column:
-    there = [array for array in arrays if array is not None]
-    if any(array.dtype.kind in "OUS" for array in there):
+    valid = [array for array in arrays if array is not None]
+    if any(array.dtype.kind in "OUS" for array in valid):
         return _to_arrow_or_objects([None if array is None else array.tolist() for array in arrays])
-    if len(there) == len(arrays) and len({(array.shape, array.dtype) for array in there}) == 1:
-        return np.stack(there)
+    if len(valid) == len(arrays) and len({(array.shape, array.dtype) for array in valid}) == 1:
+        return np.stack(valid)
     return object_array(arrays)
 
 
@@ -265,8 +265,8 @@ def _lists_to_numpy(values: Any) -> np.ndarray[Any, Any]:
             return items.reshape(len(array), length, *items.shape[1:])
     ends = np.cumsum(lengths)
     parts = (items[end - length : end] for end, length in zip(ends, lengths, strict=True))
-    there = array.is_valid().to_pylist()
-    return object_array(_stack_if_regular(part) if valid else None for part, valid in zip(parts, there, strict=True))
+    validity = array.is_valid().to_pylist()
+    return object_array(_stack_if_regular(part) if valid else None for part, valid in zip(parts, validity, strict=True))
 
 
 def _stack_if_regular(part: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -288,8 +288,8 @@ def _to_arrow_dtype(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Convert to a dtype that Arrow supports: it has neither hour units nor foreign byte order."""
     if values.dtype.kind in "mM":
         unit = np.datetime_data(values.dtype)[0]
-        known = ("s", "ms", "us", "ns") if values.dtype.kind == "m" else ("D", "s", "ms", "us", "ns")
-        if unit not in known:
+        supported = ("s", "ms", "us", "ns") if values.dtype.kind == "m" else ("D", "s", "ms", "us", "ns")
+        if unit not in supported:
             return values.astype(f"{values.dtype.kind}8[s]")
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
 
@@ -334,7 +334,7 @@ def _concat_arrow(columns: Sequence[Column | None], lengths: Sequence[int]) -> C
             values.cast(v.value_type) if pa.types.is_dictionary(v := values.type) else values for values in filled
         ]
     if len({_is_text(values.type) for values in filled if not pa.types.is_null(values.type)}) > 1:
-        raise pa.ArrowInvalid("Arrow would take texts for the bytes of them")
+        raise pa.ArrowInvalid("Arrow would turn text into bytes")
     types = [values.type for values in filled]
     if any(map(pa.types.is_decimal, types)) and any(map(pa.types.is_floating, types)):
         raise pa.ArrowInvalid("Arrow would round decimals to floats")

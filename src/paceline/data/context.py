@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from paceline._core.arguments import bad_value, check_instance, is_number
+
 
 @dataclass
 class ExecutionResources:
@@ -18,9 +20,9 @@ class ExecutionResources:
 
     def __post_init__(self) -> None:
         for name in ("cpu", "gpu", "object_store_memory"):
-            given = getattr(self, name)
-            if given is not None and (isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0):
-                raise ValueError(f"{name}={given!r} is not a number of 0 or more, or None for what is there")
+            value = getattr(self, name)
+            if value is not None and not (is_number(value) and value >= 0):
+                raise bad_value(name, "a non-negative number, or None for all that is available", value)
 
 
 @dataclass
@@ -33,8 +35,8 @@ class ExecutionOptions:
     verbose_progress: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.resource_limits, ExecutionResources):
-            raise ValueError(f"resource_limits={self.resource_limits!r} is not a paceline.data.ExecutionResources")
+        expected = "a paceline.data.ExecutionResources"
+        check_instance("resource_limits", self.resource_limits, ExecutionResources, expected)
 
 
 @dataclass

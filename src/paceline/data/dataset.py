@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from paceline.data import aggregate, plan_queries, splits, write
+from paceline._core.arguments import bad_value, check_int, check_number, is_int
+from paceline.data import aggregate, write
 from paceline.data.aggregate import AggregateFn
-from paceline.data.barriers import Limit, RandomShuffle, Repartition, Sort, Zip
 from paceline.data.block import Block, Schema
-from paceline.data.explain import explain_plan
 from paceline.data.expressions import Expr, as_expr, parse_expression
-from paceline.data.feeds import Feeds, LocalFeeds
 from paceline.data.grouped_data import GroupedData
 from paceline.data.iterator import DataIterator
-from paceline.data.optimizer import known_types
-from paceline.data.plan import Map, PlanNode, Read, ReorderUnits, Union
-from paceline.data.pool import Compute, Concurrency, resolve_pool
-from paceline.data.transform import Transform
+from paceline.data.order.feeds import Feeds, LocalFeeds
+from paceline.data.planning import plan_queries, splits
+from paceline.data.planning.barriers import Limit, RandomShuffle, Repartition, Sort, Zip
+from paceline.data.planning.optimizer import known_types
+from paceline.data.planning.plan import Map, PlanNode, PoolSpec, Read, ReorderUnits, Transform, Union
+from paceline.data.planning.plan_queries import explain_plan
+from paceline.data.planning.pool import Compute, Concurrency, resolve_pool
 from paceline.data.transforms.batches import AddColumn, AnyFormat, MapBatches, parse_batch_format
 from paceline.data.transforms.columns import (
     DropColumns,
@@ -27,8 +28,7 @@ from paceline.data.transforms.columns import (
     SelectColumns,
     WithColumn,
 )
-from paceline.data.transforms.rows import FilterRows, FlatMap, MapRows
-from paceline.data.transforms.sample import RandomSample
+from paceline.data.transforms.rows import FilterRows, FlatMap, MapRows, RandomSample
 from paceline.data.transforms.user_calls import OnError, UserCall, last_row_change
 
 
@@ -75,19 +75,11 @@ class Dataset:
         `zero_copy_batch=False` passes copies from the start. With `on_error="skip"`, a failing batch is halved until
         the failing rows are isolated; those are dropped and recorded in `stats()`.
         """
-        if batch_size in ("auto", "default"):
-            batch_size = None
-        if batch_size is not None and (
-            isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1
-        ):
-            raise ValueError(f"batch_size must be a whole number of at least 1, or None, not {batch_size!r}")
-        call = self._make_call(
-            fn,
-            (fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs),
-            (compute, concurrency, num_cpus, num_gpus),
-            on_error,
-        )
-        return self._with_transform(MapBatches(call, batch_size, parse_batch_format(batch_format), zero_copy_batch))
+        num_rows: Any = None if batch_size in ("auto", "default") else batch_size
+        check_int("batch_size", num_rows, at_least=1, optional=True)
+        pool = resolve_pool(fn, compute, concurrency, num_cpus, num_gpus)
+        call = self._make_call(fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, pool, on_error)
+        return self._with_transform(MapBatches(call, num_rows, parse_batch_format(batch_format), zero_copy_batch))
 
     def map(
         self,
@@ -104,12 +96,8 @@ class Dataset:
         on_error: OnError = "raise",
     ) -> Dataset:
         """Apply a function to each row. Rows are dicts, and so is the result."""
-        call = self._make_call(
-            fn,
-            (fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs),
-            (compute, concurrency, num_cpus, num_gpus),
-            on_error,
-        )
+        pool = resolve_pool(fn, compute, concurrency, num_cpus, num_gpus)
+        call = self._make_call(fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, pool, on_error)
         return self._with_transform(MapRows(call))
 
     def flat_map(
@@ -127,12 +115,8 @@ class Dataset:
         on_error: OnError = "raise",
     ) -> Dataset:
         """Apply a function that returns a list of rows, or yields rows, to each row."""
-        call = self._make_call(
-            fn,
-            (fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs),
-            (compute, concurrency, num_cpus, num_gpus),
-            on_error,
-        )
+        pool = resolve_pool(fn, compute, concurrency, num_cpus, num_gpus)
+        call = self._make_call(fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, pool, on_error)
         return self._with_transform(FlatMap(call))
 
     def filter(
@@ -160,14 +144,10 @@ class Dataset:
             raise ValueError("filter takes a function or an expression: filter(fn) or filter(expr='age > 30')")
         if expr is not None:
             if not isinstance(expr, str | Expr):
-                raise TypeError(f"expr must be text such as 'age > 30', or made with col(), not {expr!r}")
+                raise TypeError(f"expr must be text such as 'age > 30' or an expression of col(), got {expr!r}")
             return self._with_transform(FilterExpression(parse_expression(expr) if isinstance(expr, str) else expr))
-        call = self._make_call(
-            fn,
-            (fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs),
-            (compute, concurrency, num_cpus, num_gpus),
-            on_error,
-        )
+        pool = resolve_pool(fn, compute, concurrency, num_cpus, num_gpus)
+        call = self._make_call(fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, pool, on_error)
         return self._with_transform(FilterRows(call))
 
     def select_columns(self, cols: str | Sequence[str]) -> Dataset:
@@ -196,25 +176,30 @@ class Dataset:
     ) -> Dataset:
         """Add or replace a column. `fn` computes its values for a batch."""
         if not isinstance(col, str):
-            raise TypeError(f"col must be the name of a column, not {col!r}")
-        call = self._make_call(fn, (None, None, None, None), (compute, concurrency, None, None), on_error)
+            raise TypeError(f"col must be the name of a column, got {col!r}")
+        call = UserCall(
+            fn,
+            pool=resolve_pool(fn, compute, concurrency),
+            on_error=on_error,
+            counted_after=last_row_change(self._plan),
+        )
         return self._with_transform(AddColumn(call, col, parse_batch_format(batch_format)))
 
     def with_column(self, column_name: str, expr: Expr) -> Dataset:
         """Add or replace a column computed by an expression: `with_column("area", col("a") * 2)`."""
         if not isinstance(column_name, str):
-            raise TypeError(f"column_name must be the name of a column, not {column_name!r}")
+            raise TypeError(f"column_name must be the name of a column, got {column_name!r}")
         if callable(expr):
-            raise TypeError("with_column takes an expression, made with col()\n\nhint: for a function use add_column")
+            raise TypeError(
+                "expr must be an expression of col(), got a function\n\nhint: use add_column for a function"
+            )
         return self._with_transform(WithColumn(column_name, as_expr(expr)))
 
     # Selecting, combining and reordering rows
 
     def limit(self, limit: int) -> Dataset:
         """Keep the first `limit` rows. Reads no more than needed."""
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-            raise ValueError(f"limit must be a whole number that is not negative, not {limit!r}")
-        return Dataset(Limit(self._plan, 0, limit))
+        return Dataset(Limit(self._plan, 0, check_int("limit", limit, at_least=0)))
 
     def union(self, *other: Dataset) -> Dataset:
         """Append the rows of other datasets."""
@@ -246,17 +231,16 @@ class Dataset:
 
     def random_sample(self, fraction: float, *, seed: int | None = None) -> Dataset:
         """Sample about `fraction` of the rows, each with the same probability. Every epoch samples the same rows."""
-        if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
-            raise ValueError(f"fraction must be a number from 0 to 1, not {fraction!r}")
+        check_number("fraction", fraction, at_least=0, at_most=1)
         return self._with_transform(RandomSample(float(fraction), _check_seed(seed)))
 
     def sort(self, key: str | Sequence[str], descending: bool | Sequence[bool] = False) -> Dataset:
         """Sort by one or more columns. Missing values come last; the sort is stable."""
         keys = _check_names("sort", key)
-        downward = (descending,) * len(keys) if isinstance(descending, bool) else tuple(descending)
-        if len(downward) != len(keys) or not all(isinstance(down, bool) for down in downward):
-            raise ValueError(f"descending must be True or False, or one of them for each key; not {descending!r}")
-        return Dataset(Sort(self._plan, keys, downward))
+        directions = (descending,) * len(keys) if isinstance(descending, bool) else tuple(descending)
+        if len(directions) != len(keys) or not all(isinstance(each, bool) for each in directions):
+            raise bad_value("descending", "True or False, or one of them for each key", descending)
+        return Dataset(Sort(self._plan, keys, directions))
 
     # Aggregates
 
@@ -355,9 +339,7 @@ class Dataset:
         return plan_queries.list_input_files(self._plan)
 
     def num_blocks(self) -> int:
-        raise NotImplementedError(
-            "how many blocks a dataset has is known once it was run\n\nhint: materialize().num_blocks()"
-        )
+        raise NotImplementedError("a lazy dataset has no number of blocks\n\nhint: use materialize().num_blocks()")
 
     def explain(self) -> str:
         """Print and return the plan: as written, as optimized, and its stages."""
@@ -368,11 +350,11 @@ class Dataset:
     def stats(self) -> str:
         """Return the timing of the last executions, stage by stage."""
         feeds = self._own_feeds()
-        told = feeds.stats()
-        if not told:
+        stats = feeds.stats()
+        if not stats:
             return "the dataset has not been run yet"
         quality = feeds.mixing().quality()
-        return told if quality is None else f"{told}\nshuffle: {quality:.2f} of 1"
+        return stats if quality is None else f"{stats}\nshuffle: {quality:.2f} of 1"
 
     def take(self, limit: int = 20) -> list[dict[str, Any]]:
         """Return the first rows. Reads no more than needed."""
@@ -380,10 +362,10 @@ class Dataset:
 
     def take_batch(self, batch_size: int = 20, *, batch_format: AnyFormat = "default") -> Any:
         """Return the first rows as one batch."""
-        found = self._first_rows(batch_size)
-        if not found.num_rows:
-            raise ValueError("the dataset is empty: there is no batch to take")
-        return found.to_batch(parse_batch_format(batch_format))
+        block = self._first_rows(batch_size, "batch_size")
+        if not block.num_rows:
+            raise ValueError("cannot take a batch: the dataset is empty")
+        return block.to_batch(parse_batch_format(batch_format))
 
     def take_all(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Return all rows. Raises if there are more than `limit`."""
@@ -516,7 +498,7 @@ class Dataset:
     write_webdataset = write.write_webdataset
 
     def __iter__(self) -> Iterator[Any]:
-        raise TypeError("a Dataset is not iterated itself\n\nhint: use iter_rows(), iter_batches() or take()")
+        raise TypeError("a Dataset is not iterable\n\nhint: use iter_rows(), iter_batches() or take()")
 
     def __repr__(self) -> str:
         types, num_rows = known_types(self._plan), plan_queries.known_num_rows(self._plan)
@@ -524,23 +506,21 @@ class Dataset:
         schema = "?" if types is None else f"{{{pairs}}}"
         return f"{type(self).__name__}(num_rows={'?' if num_rows is None else num_rows}, schema={schema})"
 
-    def _first_rows(self, limit: int) -> Block:
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-            raise ValueError(f"the number of rows to take must be a whole number that is not negative, not {limit!r}")
-        return plan_queries.read_first_rows(self._own_feeds(), limit)
+    def _first_rows(self, limit: int, argument: str = "limit") -> Block:
+        return plan_queries.read_first_rows(self._own_feeds(), check_int(argument, limit, at_least=0))
 
     def _all_rows(self, limit: int | None, method: str) -> Block:
         if limit is None:
             return Block.concat(plan_queries.stream_feed_blocks(self._own_feeds()))
-        found = self._first_rows(limit + 1)
-        if found.num_rows > limit:
-            raise ValueError(f"{method}(limit={limit}): the dataset has more rows than that")
-        return found
+        block = self._first_rows(limit + 1)
+        if block.num_rows > limit:
+            raise ValueError(f"{method}(limit={limit}): the dataset has more rows")
+        return block
 
     def _aggregate_columns(self, on: str | Sequence[str] | None, of: Callable[[str], AggregateFn]) -> Any:
         columns = self.columns() or () if on is None else _check_names("aggregate", on)
-        found = plan_queries.compute_aggregates(self._plan, [of(name) for name in columns]) if columns else {}
-        return next(iter(found.values()), None) if len(found) <= 1 else found
+        values = plan_queries.compute_aggregates(self._plan, [of(name) for name in columns]) if columns else {}
+        return next(iter(values.values()), None) if len(values) <= 1 else values
 
     def _own_feeds(self) -> Feeds:
         if self._feeds is None:
@@ -553,21 +533,20 @@ class Dataset:
     def _make_call(
         self,
         fn: Any,
-        arguments: tuple[
-            Iterable[Any] | None, Mapping[str, Any] | None, Iterable[Any] | None, Mapping[str, Any] | None
-        ],
-        resources: tuple[Compute | None, Concurrency | None, float | None, float | None],
+        args: Iterable[Any] | None,
+        kwargs: Mapping[str, Any] | None,
+        constructor_args: Iterable[Any] | None,
+        constructor_kwargs: Mapping[str, Any] | None,
+        pool: PoolSpec | None,
         on_error: OnError,
     ) -> UserCall:
-        args, kwargs, constructor_args, constructor_kwargs = arguments
-        compute, concurrency, num_cpus, num_gpus = resources
         return UserCall(
             fn,
             tuple(args or ()),
             dict(kwargs or {}),
             tuple(constructor_args or ()),
             dict(constructor_kwargs or {}),
-            resolve_pool(fn, compute=compute, concurrency=concurrency, num_cpus=num_cpus, num_gpus=num_gpus),
+            pool,
             on_error,
             last_row_change(self._plan),
         )
@@ -577,25 +556,25 @@ def _check_names(method: str, cols: str | Sequence[str]) -> tuple[str, ...]:
     names = (cols,) if isinstance(cols, str) else tuple(cols)
     wrong = [name for name in names if not isinstance(name, str)]
     if wrong or not names:
-        raise TypeError(f"{method} takes names of columns, not {wrong[0] if wrong else cols!r}")
+        raise TypeError(f"{method} takes names of columns, got {wrong[0] if wrong else cols!r}")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"{method} was given {twice[0]!r} more than once")
+        raise ValueError(f"{method} takes each column once, got {twice[0]!r} twice")
     return names
 
 
 def _check_seed(seed: int | None) -> int:
     if seed is None:
         return 0
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise TypeError(f"seed must be a whole number or None, not {seed!r}")
+    if not is_int(seed):
+        raise TypeError(f"seed must be an integer or None, got {seed!r}")
     return seed
 
 
-def _check_datasets(method: str, others: Sequence[Any]) -> None:
-    for other in others:
-        if not isinstance(other, Dataset):
-            raise TypeError(f"{method} takes datasets, not {type(other).__name__}")
+def _check_datasets(method: str, datasets: Sequence[Any]) -> None:
+    for dataset in datasets:
+        if not isinstance(dataset, Dataset):
+            raise TypeError(f"{method} takes datasets, got a {type(dataset).__name__}")
 
 
 class MaterializedDataset(Dataset):

@@ -13,11 +13,12 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from paceline.data.arguments import check_common, is_count
+from paceline._core.arguments import check_int
+from paceline.data.arguments import check_common
 from paceline.data.block import Block, Schema
 from paceline.data.dataset import Dataset
 from paceline.data.expressions import Expr
-from paceline.data.plan import Read
+from paceline.data.planning.plan import Read
 from paceline.data.sources.schemas import to_schema
 
 _FEWEST = 16
@@ -56,9 +57,8 @@ class ReadTask:
         name: str | None = None,
     ) -> None:
         if not callable(read_fn):
-            raise TypeError(f"read_fn={read_fn!r} must be a function without arguments that gives batches of rows")
-        if per_task_row_limit is not None and not is_count(per_task_row_limit):
-            raise ValueError(f"per_task_row_limit={per_task_row_limit!r} must be a whole number of 0 or more, or None")
+            raise TypeError(f"read_fn must be a function without arguments that returns batches, got {read_fn!r}")
+        check_int("per_task_row_limit", per_task_row_limit, at_least=0, optional=True)
         self.read_fn = read_fn
         self.metadata = metadata if metadata is not None else BlockMetadata()
         self.schema = schema
@@ -84,7 +84,7 @@ class Datasource:
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> Sequence[ReadTask]:
         """Return about `parallelism` tasks: the same ones in the same order every time."""
-        raise NotImplementedError(f"{type(self).__name__} has no get_read_tasks(parallelism): it lists what to read")
+        raise NotImplementedError(f"{type(self).__name__} must implement get_read_tasks(parallelism)")
 
 
 def read_datasource(
@@ -97,19 +97,18 @@ def read_datasource(
     the number of reading processes.
     """
     if not callable(getattr(datasource, "get_read_tasks", None)) or isinstance(datasource, type):
-        raise TypeError(f"datasource={datasource!r} must be an instance of a paceline.data.Datasource")
+        raise TypeError(f"datasource must be an instance of a paceline.data.Datasource, got {datasource!r}")
     check_common(concurrency, override_num_blocks)
     number = override_num_blocks or min(max(-(-_estimate_bytes(datasource) // _TASK_BYTES), _FEWEST), _MOST)
-    found = list(datasource.get_read_tasks(number))
-    wrong = next((task for task in found if not callable(getattr(task, "read_fn", None))), None)
+    tasks = list(datasource.get_read_tasks(number))
+    wrong = next((task for task in tasks if not callable(getattr(task, "read_fn", None))), None)
     if wrong is not None:
-        raise TypeError(f"get_read_tasks() must give a list of paceline.data.ReadTask, not of {type(wrong).__name__}")
+        raise TypeError(f"get_read_tasks() must return a list of paceline.data.ReadTask, got a {type(wrong).__name__}")
     name = f"read_datasource({datasource.get_name()})"
-    units = tuple(_make_unit(task, index, len(found), name) for index, task in enumerate(found))
+    units = tuple(_make_unit(task, index, len(tasks), name) for index, task in enumerate(tasks))
     _check_units(units)
-    return Dataset(
-        Read(ReadTaskSource(name, units, next((task.schema for task in found if task.schema is not None), None)))
-    )
+    schema = next((task.schema for task in tasks if task.schema is not None), None)
+    return Dataset(Read(ReadTaskSource(name, units, schema)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,22 +122,22 @@ class ReadTaskUnit:
     limit: int | None
 
     def read(self) -> Iterator[Block]:
-        seen = 0
+        num_read = 0
         for batch in _check_batches(self.read_fn(), self.name):
             block = Block.from_batch(batch)
             if self.limit is not None:
-                block = block.slice(0, self.limit - seen)
-            seen += block.num_rows
+                block = block.slice(0, self.limit - num_read)
+            num_read += block.num_rows
             yield block
-            if self.limit is not None and seen >= self.limit:
+            if self.limit is not None and num_read >= self.limit:
                 return
-            if self.num_rows is not None and seen > self.num_rows:
+            if self.num_rows is not None and num_read > self.num_rows:
                 break
-        if self.num_rows is not None and seen != self.num_rows:
-            said = "more" if seen > self.num_rows else f"only {seen}"
+        if self.num_rows is not None and num_read != self.num_rows:
+            actual = "more" if num_read > self.num_rows else f"only {num_read}"
             raise ValueError(
-                f"{self.name} was to have {self.num_rows} rows, as its metadata says, and gave {said}\n\n"
-                "hint: BlockMetadata(num_rows=None) where the number is not known before the rows are read"
+                f"{self.name} must have {self.num_rows} rows according to its metadata, got {actual}\n\n"
+                "hint: use BlockMetadata(num_rows=None) if the number is unknown before the rows are read"
             )
 
 
@@ -165,18 +164,14 @@ class ReadTaskSource:
 
 def _estimate_bytes(datasource: Datasource) -> int:
     size = datasource.estimate_inmemory_data_size()
-    if size is not None and not is_count(size):
-        raise ValueError(f"estimate_inmemory_data_size() gave {size!r}: it must be a number of bytes, or None")
-    return size or 0
+    return check_int("estimate_inmemory_data_size()", size, at_least=0, optional=True) or 0
 
 
 def _make_unit(task: ReadTask, index: int, number: int, source: str) -> ReadTaskUnit:
     metadata, limit = task.metadata, task.per_task_row_limit
     files = metadata.input_files
     name = getattr(task, "name", None) or (", ".join(files) if files else f"{source} (task {index + 1} of {number})")
-    num_rows = metadata.num_rows
-    if num_rows is not None and not is_count(num_rows):
-        raise ValueError(f"{name}: num_rows={num_rows!r} must be a whole number of 0 or more, or None")
+    num_rows = check_int(f"num_rows of {name}", metadata.num_rows, at_least=0, optional=True)
     if num_rows is not None and limit is not None:
         num_rows = min(num_rows, limit)
     return ReadTaskUnit(name, task.read_fn, num_rows, metadata.size_bytes, limit)
@@ -187,25 +182,24 @@ def _check_units(units: Sequence[ReadTaskUnit]) -> None:
     twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
     if twice is not None:
         raise ValueError(
-            f"two tasks have the name {twice!r}: a checkpoint could not tell them apart\n\n"
-            "hint: ReadTask(..., name='rows 0 to 999')"
+            f"tasks must have different names, got two of {twice!r}\n\nhint: ReadTask(..., name='rows 0 to 999')"
         )
     if units:
         try:
             cloudpickle.dumps(units[0])
         except Exception as error:
             raise TypeError(
-                f"{units[0].name} cannot be sent to another process: {type(error).__name__}: {error}\n\n"
+                f"cannot pickle {units[0].name}: {type(error).__name__}: {error}\n\n"
                 "hint: open files and connections in read_fn itself"
             ) from error
 
 
-def _check_batches(found: Any, name: str) -> Iterable[Any]:
+def _check_batches(batches: Any, name: str) -> Iterable[Any]:
     """Check the result of `read_fn`. A table is rejected: it would iterate over its columns."""
-    single = isinstance(found, str | bytes | Mapping | pa.Table | pa.RecordBatch) or hasattr(found, "columns")
-    if single or not isinstance(found, Iterable):
+    single = isinstance(batches, str | bytes | Mapping | pa.Table | pa.RecordBatch) or hasattr(batches, "columns")
+    if single or not isinstance(batches, Iterable):
         raise TypeError(
-            f"{name}: read_fn() gave a {type(found).__name__}, and must give several batches, one after the other"
+            f"{name}: read_fn() must return an iterable of batches, got a {type(batches).__name__}"
             "\n\nhint: return [table], or yield each"
         )
-    return found
+    return batches

@@ -10,6 +10,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from operator import and_
 from typing import Any
 
 import pyarrow as pa
@@ -65,8 +68,8 @@ def _compute(operation: str, left: Any, right: Any) -> Any:
             raise
     # Arrow refuses to round a large number to the type of the other side. Use that type if it is as precise.
     for wide, narrow in ((left.type, right), (right.type, left)):
-        whole = pa.types.is_integer(wide) and pa.types.is_integer(narrow.type)
-        if whole and isinstance(narrow, pa.Scalar) and narrow.is_valid and narrow.as_py() >= 0:
+        are_integers = pa.types.is_integer(wide) and pa.types.is_integer(narrow.type)
+        if are_integers and isinstance(narrow, pa.Scalar) and narrow.is_valid and narrow.as_py() >= 0:
             other = pc.cast(narrow, wide)
             return compute(left, other) if narrow is right else compute(other, right)
     return compute(pc.cast(left, pa.float64(), safe=False), pc.cast(right, pa.float64(), safe=False))
@@ -74,6 +77,18 @@ def _compute(operation: str, left: Any, right: Any) -> Any:
 
 def _is_number(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _operators(sign: str) -> tuple[Callable[[Expr, Any], Expr], Callable[[Expr, Any], Expr]]:
+    """Return the methods for `expr + other` and for `other + expr`."""
+
+    def apply(self: Expr, other: Any) -> Expr:
+        return BinaryNode(sign, self, as_expr(other))
+
+    def apply_reflected(self: Expr, other: Any) -> Expr:
+        return BinaryNode(sign, as_expr(other), self)
+
+    return apply, apply_reflected
 
 
 class Expr:
@@ -87,73 +102,21 @@ class Expr:
         """Return the columns it uses."""
         raise NotImplementedError
 
-    def __add__(self, other: Any) -> Expr:
-        return BinaryNode("+", self, as_expr(other))
-
-    def __radd__(self, other: Any) -> Expr:
-        return BinaryNode("+", as_expr(other), self)
-
-    def __sub__(self, other: Any) -> Expr:
-        return BinaryNode("-", self, as_expr(other))
-
-    def __rsub__(self, other: Any) -> Expr:
-        return BinaryNode("-", as_expr(other), self)
-
-    def __mul__(self, other: Any) -> Expr:
-        return BinaryNode("*", self, as_expr(other))
-
-    def __rmul__(self, other: Any) -> Expr:
-        return BinaryNode("*", as_expr(other), self)
-
-    def __truediv__(self, other: Any) -> Expr:
-        return BinaryNode("/", self, as_expr(other))
-
-    def __rtruediv__(self, other: Any) -> Expr:
-        return BinaryNode("/", as_expr(other), self)
-
-    def __floordiv__(self, other: Any) -> Expr:
-        return BinaryNode("//", self, as_expr(other))
-
-    def __rfloordiv__(self, other: Any) -> Expr:
-        return BinaryNode("//", as_expr(other), self)
-
-    def __mod__(self, other: Any) -> Expr:
-        return BinaryNode("%", self, as_expr(other))
-
-    def __rmod__(self, other: Any) -> Expr:
-        return BinaryNode("%", as_expr(other), self)
-
-    def __lt__(self, other: Any) -> Expr:
-        return BinaryNode("<", self, as_expr(other))
-
-    def __le__(self, other: Any) -> Expr:
-        return BinaryNode("<=", self, as_expr(other))
-
-    def __gt__(self, other: Any) -> Expr:
-        return BinaryNode(">", self, as_expr(other))
-
-    def __ge__(self, other: Any) -> Expr:
-        return BinaryNode(">=", self, as_expr(other))
-
-    def __eq__(self, other: object) -> Expr:  # type: ignore[override]
-        return BinaryNode("==", self, as_expr(other))
-
-    def __ne__(self, other: object) -> Expr:  # type: ignore[override]
-        return BinaryNode("!=", self, as_expr(other))
-
+    __add__, __radd__ = _operators("+")
+    __sub__, __rsub__ = _operators("-")
+    __mul__, __rmul__ = _operators("*")
+    __truediv__, __rtruediv__ = _operators("/")
+    __floordiv__, __rfloordiv__ = _operators("//")
+    __mod__, __rmod__ = _operators("%")
+    __and__, __rand__ = _operators("&")
+    __or__, __ror__ = _operators("|")
+    __lt__, _ = _operators("<")
+    __le__, _ = _operators("<=")
+    __gt__, _ = _operators(">")
+    __ge__, _ = _operators(">=")
+    __eq__, _ = _operators("==")  # type: ignore[assignment]
+    __ne__, _ = _operators("!=")  # type: ignore[assignment]
     __hash__ = object.__hash__
-
-    def __and__(self, other: Any) -> Expr:
-        return BinaryNode("&", self, as_expr(other))
-
-    def __or__(self, other: Any) -> Expr:
-        return BinaryNode("|", self, as_expr(other))
-
-    def __rand__(self, other: Any) -> Expr:
-        return BinaryNode("&", as_expr(other), self)
-
-    def __ror__(self, other: Any) -> Expr:
-        return BinaryNode("|", as_expr(other), self)
 
     def __invert__(self) -> Expr:
         return UnaryNode("not", self)
@@ -174,7 +137,7 @@ class Expr:
         return ~IsInNode(self, tuple(values))
 
     def __bool__(self) -> bool:
-        raise TypeError("an expression has no truth value of its own: join conditions with & and |, not with and / or")
+        raise TypeError("an expression has no truth value: join conditions with & and |, not with and / or")
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,7 +265,7 @@ def evaluate_column(expr: Expr, block: Block) -> Column:
     try:
         value = expr.evaluate(block)
     except _REFUSED as error:
-        raise TypeError(f"{expr!r} cannot be computed: {error}") from None
+        raise TypeError(f"cannot compute {expr!r}: {error}") from None
     if isinstance(value, pa.Scalar):
         value = pa.repeat(value, block.num_rows)
     return value if isinstance(value, pa.ChunkedArray) else pa.chunked_array([value])
@@ -333,12 +296,12 @@ def parse_expression(text: str) -> Expr:
     try:
         return _parse_node(ast.parse(text.strip(), mode="eval").body)
     except SyntaxError as error:
-        raise ValueError(f"expr={text!r} cannot be read: {error.msg}{_HINT}") from None
+        raise ValueError(f"cannot parse expr {text!r}: {error.msg}{_HINT}") from None
 
 
 _HINT = (
-    "\n\nhint: names of columns, values, comparisons, + - * / // %, and, or, not, in and is None may be used; "
-    "a column whose name is no name of Python's is col('its name')"
+    "\n\nhint: use column names, values, comparisons, + - * / // %, and, or, not, in and is None; "
+    "a column whose name is not an identifier is col('its name')"
 )
 
 
@@ -350,14 +313,14 @@ def _operator_sign(operator: ast.operator | ast.boolop | ast.cmpop, node: ast.ex
 
 
 def _unsupported_node(node: ast.expr) -> ValueError:
-    return ValueError(f"{ast.unparse(node)!r} is no expression over columns{_HINT}")
+    return ValueError(f"{ast.unparse(node)!r} is not an expression over columns{_HINT}")
 
 
 def _parse_constants(node: ast.expr) -> tuple[Any, ...]:
     try:
         return tuple(ast.literal_eval(node))
     except (ValueError, TypeError):
-        raise ValueError(f"{ast.unparse(node)!r} is no list of values, which `in` looks into{_HINT}") from None
+        raise ValueError(f"{ast.unparse(node)!r} must be a list of values after `in`{_HINT}") from None
 
 
 def _parse_node(node: ast.expr) -> Expr:
@@ -376,24 +339,21 @@ def _parse_node(node: ast.expr) -> Expr:
             return -_parse_node(operand)
         case ast.BinOp(left=left, op=operator, right=right):
             return BinaryNode(_operator_sign(operator, node), _parse_node(left), _parse_node(right))
-        case ast.BoolOp(op=connective, values=[first, *others]):
-            expr = _parse_node(first)
-            for other in others:
-                expr = BinaryNode(_operator_sign(connective, node), expr, _parse_node(other))
-            return expr
+        case ast.BoolOp(op=connective, values=terms):
+            sign = _operator_sign(connective, node)
+            return reduce(lambda left, right: BinaryNode(sign, left, right), map(_parse_node, terms))
         case ast.Compare(left=left, ops=[ast.In() | ast.NotIn() as member], comparators=[among]):
-            held = IsInNode(_parse_node(left), _parse_constants(among))
-            return ~held if isinstance(member, ast.NotIn) else held
+            is_in = IsInNode(_parse_node(left), _parse_constants(among))
+            return ~is_in if isinstance(member, ast.NotIn) else is_in
         case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as same], comparators=[ast.Constant(value=None)]):
             return _parse_node(left).is_null() if isinstance(same, ast.Is) else _parse_node(left).is_not_null()
-        case ast.Compare(left=left, ops=operators, comparators=others):
-            terms = [_parse_node(term) for term in (left, *others)]
-            compared: list[Expr] = [
-                BinaryNode(_operator_sign(operator, node), terms[index], terms[index + 1])
-                for index, operator in enumerate(operators)
-            ]
-            expr = compared[0]
-            for other_expr in compared[1:]:
-                expr = expr & other_expr
-            return expr
+        case ast.Compare(left=left, ops=operators, comparators=rest):
+            operands = [_parse_node(operand) for operand in (left, *rest)]
+            return reduce(
+                and_,
+                (
+                    BinaryNode(_operator_sign(operator, node), *pair)
+                    for operator, pair in zip(operators, pairwise(operands), strict=True)
+                ),
+            )
     raise _unsupported_node(node)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from paceline._core.arguments import bad_value
 from paceline.data.aggregate import AggregateFn, Count, Max, Mean, Min, Std, Sum, check_aggregates
-from paceline.data.barriers import GroupBy, GroupRows
 from paceline.data.block import BatchFormat, Block
-from paceline.data.plan import Map, PlanNode
-from paceline.data.sort_keys import SortKeys
-from paceline.data.transform import PoolSpec, Transform, TransformScope
+from paceline.data.planning.barriers import GroupBy, GroupRows
+from paceline.data.planning.plan import Map, PlanNode, PoolSpec, Transform, TransformScope
+from paceline.data.planning.sort_keys import SortKeys
 
 if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
@@ -28,7 +28,7 @@ class GroupedData:
         self._plan = plan
         self._keys = (key,) if isinstance(key, str) else tuple(key or ())
         if not all(isinstance(name, str) for name in self._keys) or len(set(self._keys)) < len(self._keys):
-            raise ValueError(f"groupby({key!r}): it must be the name of a column, or a list of different ones")
+            raise bad_value("key", "the name of a column or a list of different ones", key)
 
     def aggregate(self, *aggs: AggregateFn) -> Dataset:
         """Return one row per group: its keys, and a column for each aggregate."""
@@ -67,7 +67,7 @@ class GroupedData:
         from paceline.data.dataset import Dataset
 
         if "batch_size" in options:
-            raise TypeError("map_groups() has no batch_size: a batch is a group")
+            raise TypeError("map_groups() has no argument 'batch_size': a batch is a group")
         grouped = GroupRows(self._plan, self._keys)
         # `map_batches` validates the function. Only the transform of its plan node is used, one group at a time.
         mapped = Dataset(grouped).map_batches(fn, batch_size=None, batch_format=batch_format, **options)._plan
@@ -98,35 +98,35 @@ class MapGroups(Transform):
         return self.transform.name.replace("map_batches", "map_groups")
 
     def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
-        held: list[Block] = []
+        pending: list[Block] = []
         size = 0
         for group in split_groups(blocks, SortKeys.ascending(self.keys)):
             for block in self.transform.apply(iter([group]), scope):
                 if not block.num_rows:
                     continue
-                if held and (size >= _OUTPUT_BYTES or held[-1].schema != block.schema):
-                    yield Block.concat(held)
-                    held, size = [], 0
-                held.append(block)
+                if pending and (size >= _OUTPUT_BYTES or pending[-1].schema != block.schema):
+                    yield Block.concat(pending)
+                    pending, size = [], 0
+                pending.append(block)
                 size += block.nbytes
-        if held:
-            yield Block.concat(held)
+        if pending:
+            yield Block.concat(pending)
 
 
 def split_groups(blocks: Iterator[Block], keys: SortKeys) -> Iterator[Block]:
     """Split rows that are sorted by keys into one block per group."""
-    held: list[Block] = []
+    pending: list[Block] = []
     for block in blocks:
         if not block.num_rows:
             continue
-        if held and keys.sort_key(held[-1], held[-1].num_rows - 1) != keys.sort_key(block, 0):
-            yield Block.concat(held)
-            held = []
+        if pending and keys.sort_key(pending[-1], pending[-1].num_rows - 1) != keys.sort_key(block, 0):
+            yield Block.concat(pending)
+            pending = []
         starts = [*keys.group_starts(block).tolist(), block.num_rows]
         for begin, stop in pairwise(starts):
-            if held and begin:
-                yield Block.concat(held)
-                held = []
-            held.append(block.slice(begin, stop))
-    if held:
-        yield Block.concat(held)
+            if pending and begin:
+                yield Block.concat(pending)
+                pending = []
+            pending.append(block.slice(begin, stop))
+    if pending:
+        yield Block.concat(pending)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from paceline.data.arguments import check_common
 from paceline.data.block import Block
 from paceline.data.dataset import Dataset
-from paceline.data.plan import Read
+from paceline.data.planning.plan import Read
 from paceline.data.read import from_arrow, from_items, from_numpy, from_pandas
 from paceline.data.sources.huggingface import HuggingFaceSource, TableStreamSource
 from paceline.data.sources.memory import MemorySource
@@ -45,7 +45,7 @@ def from_tf(dataset: Any) -> Dataset:
     the dataset's own order.
     """
     if not callable(getattr(dataset, "as_numpy_iterator", None)):
-        raise TypeError(f"dataset must be a tf.data.Dataset, not {_type_name(dataset)}")
+        raise TypeError(f"dataset must be a tf.data.Dataset, got a {_type_name(dataset)}")
     return _from_tf(dataset, spread=False)
 
 
@@ -60,15 +60,15 @@ def from_huggingface(
     if isinstance(dataset, Mapping):
         splits = ", ".join(map(repr, dataset)) or "none"
         raise TypeError(
-            f"dataset is a {_type_name(dataset)} with the splits {splits}: choose one of them\n\n"
+            f"dataset must be one split, got a {_type_name(dataset)} with the splits {splits}\n\n"
             f"hint: from_huggingface(dataset[{next(iter(dataset), 'train')!r}])"
         )
     if not callable(getattr(dataset, "with_format", None)):
-        raise TypeError(f"dataset must be a datasets.Dataset or datasets.IterableDataset, not {_type_name(dataset)}")
+        raise TypeError(f"dataset must be a datasets.Dataset or datasets.IterableDataset, got a {_type_name(dataset)}")
     if _has_transform(dataset):
         raise ValueError(
-            "dataset has a function of set_transform or with_transform, which is no part of its table\n\n"
-            "hint: give the dataset without it (dataset.with_format(None)), and the function to map_batches"
+            "dataset must have no function of set_transform or with_transform\n\n"
+            "hint: pass dataset.with_format(None), and the function to map_batches"
         )
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         return Dataset(
@@ -77,13 +77,13 @@ def from_huggingface(
     rows = len(dataset)
     table = getattr(dataset, "data", None)
     size = int(getattr(table, "nbytes", 0) or 0)
-    held = SharedObject(dataset.with_format("arrow"), "the dataset")
-    return Dataset(Read(HuggingFaceSource(f"from_huggingface({rows} rows)", held, rows, size, override_num_blocks)))
+    shared = SharedObject(dataset.with_format("arrow"), "the dataset")
+    return Dataset(Read(HuggingFaceSource(f"from_huggingface({rows} rows)", shared, rows, size, override_num_blocks)))
 
 
 def _has_transform(dataset: Any) -> bool:
-    told = getattr(dataset, "format", None)
-    return isinstance(told, Mapping) and told.get("type") == "custom"
+    form = getattr(dataset, "format", None)
+    return isinstance(form, Mapping) and form.get("type") == "custom"
 
 
 def from_polars(df: Any, *, override_num_blocks: int | None = None) -> Dataset:
@@ -92,7 +92,7 @@ def from_polars(df: Any, *, override_num_blocks: int | None = None) -> Dataset:
     if _is_named_type(df, "polars", "LazyFrame"):
         return Dataset(Read(TableStreamSource("from_polars(LazyFrame)", SharedObject(df, "the LazyFrame"), "polars")))
     if not _is_named_type(df, "polars", "DataFrame"):
-        raise TypeError(f"df must be a polars.DataFrame or a polars.LazyFrame, not {_type_name(df)}")
+        raise TypeError(f"df must be a polars.DataFrame or a polars.LazyFrame, got a {_type_name(df)}")
     blocks = (Block.from_arrow(df.to_arrow()),)
     return Dataset(Read(MemorySource(f"from_polars({blocks[0].num_rows} rows)", blocks, override_num_blocks)))
 
@@ -117,8 +117,8 @@ def _convert_to_dataset(value: Any) -> Dataset:
     if _is_from_module(value, "torch.utils.data"):
         if _is_from_module(value, "torch.utils.data.dataloader"):
             raise TypeError(
-                "it is a torch DataLoader, which has its own batches and processes\n\n"
-                "hint: give its dataset, loader.dataset, and ask for batches in the train function: "
+                "a torch DataLoader has its own batches and processes\n\n"
+                "hint: pass loader.dataset, and set the batch size in the train function: "
                 "get_dataset_shard('train').iter_torch_batches(batch_size=...)"
             )
         return _from_torch(value, "from_torch", spread=True)
@@ -141,7 +141,7 @@ def _convert_to_dataset(value: Any) -> Dataset:
         return Dataset(Read(MemorySource(f"from_numpy({block.num_rows} rows)", (block,))))
     if isinstance(value, list | tuple):
         return from_items(value)
-    raise TypeError(f"it is a {_type_name(value)}, and must be {_ACCEPTED}{_hint(value)}")
+    raise TypeError(f"must be {_ACCEPTED}, got a {_type_name(value)}{_hint(value)}")
 
 
 def _from_torch(
@@ -154,21 +154,21 @@ def _from_torch(
     if not iterable and not indexed:
         missing = "__len__" if hasattr(dataset, "__getitem__") else "__getitem__"
         raise TypeError(
-            f"{_type_name(dataset)} has no {missing}: a torch dataset has __getitem__ and __len__, or "
-            "is an IterableDataset"
+            f"a torch dataset must have __getitem__ and __len__, or be an IterableDataset; {_type_name(dataset)} has "
+            f"no {missing}"
         )
-    held = SharedObject(dataset, f"the torch dataset {kind}").pack()
-    return Dataset(Read(TorchSource(f"{function}({kind})", held, None if iterable else len(dataset), spread, number)))
+    shared = SharedObject(dataset, f"the torch dataset {kind}").pack()
+    return Dataset(Read(TorchSource(f"{function}({kind})", shared, None if iterable else len(dataset), spread, number)))
 
 
 def _from_tf(dataset: Any, *, spread: bool) -> Dataset:
-    held = SharedObject(PortableTFDataset(dataset), "the tf.data.Dataset")
-    return Dataset(Read(TensorFlowSource(f"from_tf({type(dataset).__name__})", held, spread)))
+    shared = SharedObject(PortableTFDataset(dataset), "the tf.data.Dataset")
+    return Dataset(Read(TensorFlowSource(f"from_tf({type(dataset).__name__})", shared, spread)))
 
 
 def _from_ray(dataset: Any) -> Dataset:
     if not callable(getattr(dataset, "iter_batches", None)):
-        raise TypeError(f"it is a {_type_name(dataset)} of Ray, and must be a ray.data.Dataset")
+        raise TypeError(f"must be a ray.data.Dataset, got a {_type_name(dataset)}")
     return Dataset(Read(TableStreamSource("ray.data.Dataset", SharedObject(dataset, "the ray.data.Dataset"), "ray")))
 
 
@@ -189,9 +189,9 @@ def _type_name(value: Any) -> str:
 
 def _hint(value: Any) -> str:
     if isinstance(value, str | os.PathLike):
-        return f"\n\nhint: paceline.data.read_parquet({os.fspath(value)!r}), or the reader of another kind of file"
+        return f"\n\nhint: use paceline.data.read_parquet({os.fspath(value)!r}), or the reader of another format"
     if isinstance(value, Mapping):
         return "\n\nhint: each value of a dict must be a numpy.ndarray with the rows of one column"
     if hasattr(value, "__iter__"):
-        return "\n\nhint: list(...) of it is a list of rows; a torch.utils.data.IterableDataset is read as it goes"
+        return "\n\nhint: use list(...) for a list of rows, or a torch.utils.data.IterableDataset to stream them"
     return ""

@@ -7,28 +7,28 @@ It knows its position. A batch counts as used once it is handed out; prefetched 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from paceline.data.batches.arguments import (
-    DEFAULT,
-    DEFAULT_BATCH_SIZE,
-    DefaultBatchSize,
-    check_columns,
-    check_flag,
-    check_format,
-    check_function,
-    check_integer,
-    check_seed,
-)
-from paceline.data.block import Block, Schema
-from paceline.data.epochs import Batch, BatchAssembly, BatchingOptions, EpochIterator
-from paceline.data.feeds import Feeds
-from paceline.data.sharding import Cursor, WorkerShard
+from paceline._core.arguments import check_bool, check_callable, check_choice, check_int
+from paceline.data.block import BatchFormat, Block, Schema
+from paceline.data.order.epochs import Batch, BatchAssembly, BatchingOptions, EpochIterator
+from paceline.data.order.feeds import Feeds
+from paceline.data.order.sharding import Cursor, WorkerShard
 
 if TYPE_CHECKING:
     from paceline.data.dataset import MaterializedDataset
+
+
+class DefaultBatchSize:
+    """Default of `batch_size`: tells an omitted argument from None."""
+
+    def __repr__(self) -> str:
+        return "256"
+
+
+DEFAULT = DefaultBatchSize()
 
 
 class DataIterator:
@@ -41,7 +41,7 @@ class DataIterator:
     def __init__(
         self,
         feeds: Feeds,
-        split: WorkerShard = WorkerShard(),  # noqa: B008  frozen
+        split: WorkerShard = WorkerShard(),  # noqa: B008
         *,
         cursor: Cursor | None = None,
         global_batch_size: int | None = None,
@@ -56,11 +56,11 @@ class DataIterator:
         self._default_device = default_device
         self._epochs = EpochIterator(feeds, split, name)
         if global_batch_size is not None:
-            check_integer("global_batch_size", global_batch_size, 1)
+            check_int("global_batch_size", global_batch_size, at_least=1, optional=True)
             if global_batch_size % split.world:
                 raise ValueError(
-                    f"global_batch_size={global_batch_size} cannot be divided among {split.world} workers: use a "
-                    "multiple of their number"
+                    f"global_batch_size must be a multiple of the number of workers, {split.world}, "
+                    f"got {global_batch_size}"
                 )
         if cursor is not None:
             self.go_to(cursor)
@@ -85,7 +85,7 @@ class DataIterator:
         try:
             cursor = msgspec.convert(state, Cursor)
         except msgspec.ValidationError as error:
-            raise ValueError(f"this is no state that get_state() gave: {error}\n\nstate: {state!r}") from None
+            raise ValueError(f"state is not from get_state(): {error}\n\nstate: {state!r}") from None
         self.go_to(cursor)
 
     def go_to(self, cursor: Cursor) -> None:
@@ -93,10 +93,10 @@ class DataIterator:
         fingerprint = self._epochs.fingerprint
         if cursor.fingerprint and cursor.fingerprint != fingerprint:
             raise ValueError(
-                f"the state was taken from other data than dataset {self._name!r} has now: its files, the rows in "
-                f"them, or how they are shuffled, changed (fingerprint {cursor.fingerprint}, now {fingerprint})\n\n"
-                "hint: to begin anew, do not restore the state; to go on at the same place of the changed data, drop "
-                "'fingerprint' from the state before set_state(state)"
+                f"dataset {self._name!r} has changed since the state was saved: its files, their rows, or how they are "
+                f"shuffled (fingerprint {cursor.fingerprint}, now {fingerprint})\n\n"
+                "hint: to start over, do not restore the state; to continue at the same position of the changed data, "
+                "remove 'fingerprint' from the state before set_state(state)"
             )
         self._epochs.go_to(cursor)
 
@@ -118,15 +118,16 @@ class DataIterator:
         `batch_size` defaults to 256, or to the worker's share of the global batch size; None yields blocks as they
         come. With `local_shuffle_buffer_size`, rows are shuffled within windows of that many rows.
         """
-        form = check_format(batch_format)
-        check_function("_collate_fn", _collate_fn)
+        check_choice("batch_format", batch_format, ("default", *get_args(BatchFormat)))
+        form: Any = "numpy" if batch_format == "default" else batch_format
+        check_callable("_collate_fn", _collate_fn, optional=True)
 
         def make_batch(block: Block) -> Batch:
             batch = block.to_batch(form)
             return batch if _collate_fn is None else _collate_fn(batch)
 
         cutting = self._batching_options(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
-        check_integer("prefetch_batches", prefetch_batches, 0)
+        check_int("prefetch_batches", prefetch_batches, at_least=0)
         return self._epochs.batches(
             cutting, BatchAssembly(make_batch, num_prefetched=prefetch_batches if _collate_fn is not None else 0)
         )
@@ -156,17 +157,19 @@ class DataIterator:
         from paceline.data.batches import torch as form
 
         form.check_installed()
-        check_function("collate_fn", collate_fn)
-        check_flag("pin_memory", pin_memory)
+        check_callable("collate_fn", collate_fn, optional=True)
+        check_bool("pin_memory", pin_memory)
         form.check_dtypes(dtypes)
         if collate_fn is not None and dtypes is not None:
-            raise ValueError("dtypes and collate_fn are both given: let collate_fn make tensors of the right types")
+            raise ValueError(
+                "dtypes and collate_fn cannot be combined: let collate_fn create tensors of the right types"
+            )
         self._check_columns("dtypes", dtypes)
         if isinstance(device, str) and device == "auto":
             device = self._default_device
         target = form.resolve_device(device)
         form.check_pinning(pin_memory)
-        check_integer("prefetch_batches", prefetch_batches, 0)
+        check_int("prefetch_batches", prefetch_batches, at_least=0)
         travels = target.type == "cuda" and prefetch_batches > 0
 
         def stage_blocks(parts: Sequence[Block]) -> Batch:
@@ -209,7 +212,7 @@ class DataIterator:
         self._check_columns("dtypes", dtypes)
         target = form.check_target(device, sharding)
         form.check_even_batches(target, drop_last)
-        check_integer("prefetch_batches", prefetch_batches, 0)
+        check_int("prefetch_batches", prefetch_batches, at_least=0)
 
         def make_batch(block: Block) -> Batch:
             return form.make_arrays(_to_arrays(block, dtypes), dtypes, target)
@@ -234,7 +237,7 @@ class DataIterator:
 
         form.check_installed()
         self._check_columns("dtypes", dtypes)
-        check_integer("prefetch_batches", prefetch_batches, 0)
+        check_int("prefetch_batches", prefetch_batches, at_least=0)
         cutting = self._batching_options(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
 
         def make_batch(block: Block) -> Batch:
@@ -285,7 +288,7 @@ class DataIterator:
     def materialize(self) -> MaterializedDataset:
         """Read the rows of the next epoch into a dataset in memory."""
         from paceline.data.dataset import MaterializedDataset
-        from paceline.data.plan import Read
+        from paceline.data.planning.plan import Read
         from paceline.data.sources.memory import MemorySource
 
         # Copied, because the producer reuses the memory that the rows arrive in.
@@ -299,13 +302,13 @@ class DataIterator:
     def stats(self) -> str:
         """Return the timing of the executions by stage, and the shuffle quality: 0 is in order, 1 is random."""
         quality = self._feeds.mixing().quality(self._epochs.window, self._feeds.num_rows())
-        told = self._feeds.stats()
-        return told if quality is None else f"{told}\nshuffle: {quality:.2f} of 1"
+        stats = self._feeds.stats()
+        return stats if quality is None else f"{stats}\nshuffle: {quality:.2f} of 1"
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError(
-            "a DataIterator is not iterated itself\n\n"
-            "hint: iterate over its batches, as in `for batch in it.iter_batches():`, or over `it.iter_rows()`"
+            "a DataIterator is not iterable\n\n"
+            "hint: use iter_batches(), as in `for batch in it.iter_batches():`, or iter_rows()"
         )
 
     def __repr__(self) -> str:
@@ -321,16 +324,16 @@ class DataIterator:
     def _batching_options(self, batch_size: Any, drop_last: Any, window_rows: Any, seed: Any) -> BatchingOptions:
         share = None if self._global_batch_size is None else self._global_batch_size // self._split.world
         if isinstance(batch_size, DefaultBatchSize):
-            batch_size = share or DEFAULT_BATCH_SIZE
-        check_integer("batch_size", batch_size, 1, or_none=True)
+            batch_size = share or 256
+        check_int("batch_size", batch_size, at_least=1, optional=True)
         if share is not None and batch_size != share:
             raise ValueError(
-                f"batch_size={batch_size} does not fit global_batch_size={self._global_batch_size}, of which each of "
-                f"{self._split.world} workers has {share}\n\nhint: leave batch_size out"
+                f"batch_size must be {share}, the share of each of {self._split.world} workers in "
+                f"global_batch_size={self._global_batch_size}, got {batch_size}\n\nhint: leave batch_size out"
             )
-        check_flag("drop_last", drop_last)
-        check_integer("local_shuffle_buffer_size", window_rows, 1, or_none=True)
-        check_seed(seed)
+        check_bool("drop_last", drop_last)
+        check_int("local_shuffle_buffer_size", window_rows, at_least=1, optional=True)
+        check_int("local_shuffle_seed", seed, optional=True)
         chunk_rows = None if batch_size is None else batch_size * self._split.num_parts
         return BatchingOptions(chunk_rows, window_rows or 0, seed or 0, drop_last)
 
@@ -340,3 +343,11 @@ def _to_arrays(block: Block, dtypes: Any) -> dict[str, Any]:
     if isinstance(dtypes, Mapping):
         check_columns("dtypes", dtypes, block.columns)
     return block.to_numpy()
+
+
+def check_columns(name: str, columns: Iterable[str], existing: Iterable[str]) -> None:
+    existing = list(existing)
+    for column in columns:
+        if column not in existing:
+            names = ", ".join(map(repr, existing)) or "none"
+            raise ValueError(f"{name} has an unknown column {column!r}; the columns are: {names}")

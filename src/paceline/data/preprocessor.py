@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pyarrow as pa
 
+from paceline._core.arguments import bad_value, check_names
 from paceline._core.errors import PacelineError
-from paceline.data.block import Block, as_arrow, as_numpy
+from paceline.data.block import Block, Column, as_arrow, as_numpy
 from paceline.data.preprocessors.columns import check_columns
 from paceline.data.preprocessors.fitting import NamedBlockFunction, apply_function, compute_statistics
 from paceline.data.preprocessors.json_values import from_json_value, import_by_name, importable_name, to_json_value
@@ -71,7 +72,7 @@ class Preprocessor:
         if status is Preprocessor.FitStatus.NOT_FITTABLE:
             return self
         if status is not Preprocessor.FitStatus.NOT_FITTED:
-            warnings.warn(f"{self!r} was fitted before: what it had learnt is replaced", stacklevel=2)
+            warnings.warn(f"{self!r} was already fitted; replacing what it had learned", stacklevel=2)
         self._fit(ds)
         self._fitted = True
         return self
@@ -144,18 +145,18 @@ class Preprocessor:
     def from_dict(data: dict[str, Any]) -> Preprocessor:
         """Recreate the preprocessor that `to_dict` was called on. Imports your functions and classes by name."""
         if not isinstance(data, dict) or "type" not in data or "arguments" not in data:
-            raise ValueError(f"{data!r:.100} is not what to_dict() of a preprocessor gives")
+            raise ValueError(f"data must be from Preprocessor.to_dict(), got {data!r:.100}")
         if data.get("format") != _FORMAT:
             raise ValueError(
-                f"a {data['type']} is stored in format {data.get('format')!r}, and this release reads {_FORMAT}\n\n"
-                "hint: it was stored by another release of Paceline"
+                f"cannot read a {data['type']} in format {data.get('format')!r}; this release reads {_FORMAT}\n\n"
+                "hint: it was saved by another release of Paceline"
             )
-        made = _find_class(data["type"])._from_arguments(
+        preprocessor = _find_class(data["type"])._from_arguments(
             {key: from_json_value(value) for key, value in data["arguments"].items()}
         )
-        made._fitted = bool(data["fitted"])
-        made.stats_ = from_json_value(data["stats"])
-        return made
+        preprocessor._fitted = bool(data["fitted"])
+        preprocessor.stats_ = from_json_value(data["stats"])
+        return preprocessor
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the preprocessor to one JSON file, atomically."""
@@ -182,7 +183,7 @@ class Preprocessor:
         try:
             data = json.loads(serialized)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"this is no preprocessor as serialize() writes it: {error!s:.200}") from None
+            raise ValueError(f"cannot parse a preprocessor: {error!s:.200}") from None
         return Preprocessor.from_dict(data)
 
     # For subclasses
@@ -202,7 +203,7 @@ class Preprocessor:
     def _statistics(self) -> Sequence[Statistic]:
         raise NotImplementedError(f"{type(self).__name__} has neither _fit nor _statistics")
 
-    def _learn(self, found: Sequence[Any]) -> dict[str, Any]:
+    def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
         """Return `stats_` from the results of the statistics."""
         raise NotImplementedError(f"{type(self).__name__} has no _learn")
 
@@ -236,7 +237,7 @@ class Preprocessor:
         missing = [name for name in names if not hasattr(self, name)]
         if missing:
             raise TypeError(
-                f"{type(self).__name__} cannot be stored: its argument {missing[0]!r} is no attribute of it\n\n"
+                f"cannot save {type(self).__name__}: its argument {missing[0]!r} is not an attribute\n\n"
                 f"hint: set self.{missing[0]} in __init__"
             )
         return {name: getattr(self, name) for name in names}
@@ -245,28 +246,42 @@ class Preprocessor:
     def _from_arguments(cls, arguments: dict[str, Any]) -> Preprocessor:
         return cls(**arguments)
 
-    def _check_fitted(self, what: str) -> None:
+    def _check_fitted(self, method: str) -> None:
         status = self.fit_status()
         if status in (Preprocessor.FitStatus.NOT_FITTED, Preprocessor.FitStatus.PARTIALLY_FITTED):
             raise PreprocessorNotFittedException(
-                f"{self!r} is {status.value.lower().replace('_', ' ')}: {what} needs what fit() learns\n\n"
+                f"{self!r} is {status.value.lower().replace('_', ' ')}: {method} needs a fitted preprocessor\n\n"
                 "hint: call fit(ds) on the training data first, or fit_transform(ds), or load() one that was saved"
             )
 
     def __repr__(self) -> str:
         names = (name for name in self._argument_names() if hasattr(self, name))
-        shown = (f"{name}={_format_argument(getattr(self, name))}" for name in names)
-        return f"{type(self).__name__}({', '.join(shown)})"
+        arguments = (f"{name}={_format_argument(getattr(self, name))}" for name in names)
+        return f"{type(self).__name__}({', '.join(arguments)})"
+
+
+class ColumnPreprocessor(Preprocessor):
+    """Turns each of `columns` into one of `output_columns`: a subclass has `_transform_column`."""
+
+    def __init__(self, columns: list[str], output_columns: list[str] | None = None) -> None:
+        super().__init__()
+        self.columns = check_column_names(columns)
+        self.output_columns = check_output_columns(self.columns, output_columns)
+
+    def _transform_block(self, block: Block) -> Block:
+        pairs = zip(self.columns, self.output_columns, strict=True)
+        columns = {output: self._transform_column(block, column) for column, output in pairs}
+        return Block({**block.columns, **columns}, num_rows=block.num_rows)
+
+    def _transform_column(self, block: Block, column: str) -> Column:
+        raise NotImplementedError
 
 
 def check_column_names(columns: Any, argument: str = "columns") -> list[str]:
     """Return the column names after checking them."""
     if isinstance(columns, str) or not isinstance(columns, Sequence) or not columns:
-        raise ValueError(f"{argument}={columns!r} must be a list of at least one column's name")
-    for name in columns:
-        if not isinstance(name, str):
-            raise ValueError(f"{argument}={columns!r} must hold names of columns, and {name!r} is none")
-    return list(columns)
+        raise bad_value(argument, "a list of one or more columns", columns)
+    return list(check_names(argument, columns))
 
 
 def check_output_columns(columns: Sequence[str], output_columns: Any) -> list[str]:
@@ -276,8 +291,7 @@ def check_output_columns(columns: Sequence[str], output_columns: Any) -> list[st
     names = check_column_names(output_columns, "output_columns")
     if len(names) != len(columns) or len(set(names)) < len(names):
         raise ValueError(
-            f"output_columns={names!r} must name one column for each of columns={list(columns)!r}: "
-            f"{len(columns)} different names"
+            f"output_columns must be {len(columns)} different names, one for each of {list(columns)!r}, got {names!r}"
         )
     return names
 
@@ -286,40 +300,42 @@ def apply_to_batch(data: Any, function: Any) -> Any:
     """Apply a block function to a batch, and return the same kind of batch. Unchanged columns are not converted."""
     before = Block.from_batch(data)
     after: Block = function(before)
-    kept = {name for name, values in after.columns.items() if before.columns.get(name) is values}
+    unchanged = {name for name, values in after.columns.items() if before.columns.get(name) is values}
     if isinstance(data, pa.Table | pa.RecordBatch):
-        return pa.table({name: data[name] if name in kept else as_arrow(after.columns[name]) for name in after.columns})
+        return pa.table(
+            {name: data[name] if name in unchanged else as_arrow(after.columns[name]) for name in after.columns}
+        )
     if hasattr(data, "iloc"):
-        frame = after.drop(kept).to_pandas().set_axis(data.index, axis=0)
+        frame = after.drop(unchanged).to_pandas().set_axis(data.index, axis=0)
         originals = {str(name): data[name] for name in data.columns}
-        series = {name: originals[name] if name in kept else frame[name] for name in after.columns}
+        series = {name: originals[name] if name in unchanged else frame[name] for name in after.columns}
         return type(data)(series, index=data.index)
     if isinstance(data, Block):
         return after
     if isinstance(data, dict):
-        return {name: data[name] if name in kept else as_numpy(after.columns[name]) for name in after.columns}
+        return {name: data[name] if name in unchanged else as_numpy(after.columns[name]) for name in after.columns}
     return after.to_numpy()
 
 
-def _check_dataset(ds: Any, what: str) -> None:
+def _check_dataset(ds: Any, method: str) -> None:
     from paceline.data.dataset import Dataset
 
     if not isinstance(ds, Dataset):
         raise TypeError(
-            f"{what} takes a Dataset, not a {type(ds).__name__}\n\n"
-            "hint: paceline.data.from_pandas, from_arrow, from_numpy or from_items make one; "
+            f"{method} takes a Dataset, got a {type(ds).__name__}\n\n"
+            "hint: create one with paceline.data.from_pandas, from_arrow, from_numpy or from_items; "
             "transform_batch takes a single batch"
         )
 
 
 def _find_class(name: str) -> type[Preprocessor]:
     if ":" in name:
-        found = import_by_name(name)
+        cls = import_by_name(name)
     else:
-        found = import_by_name(f"{_PACKAGE}:{name}") if name in import_by_name(f"{_PACKAGE}:__all__") else None
-    if not (isinstance(found, type) and issubclass(found, Preprocessor)):
-        raise ValueError(f"{name!r} is no preprocessor")
-    return found
+        cls = import_by_name(f"{_PACKAGE}:{name}") if name in import_by_name(f"{_PACKAGE}:__all__") else None
+    if not (isinstance(cls, type) and issubclass(cls, Preprocessor)):
+        raise ValueError(f"{name!r} is not a preprocessor")
+    return cls
 
 
 def _format_argument(value: Any) -> str:

@@ -12,23 +12,14 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from paceline.data.arguments import (
-    check_bool,
-    check_common,
-    check_count,
-    check_extra_arguments,
-    check_names,
-    format_call,
-    is_count,
-    parse_filter,
-)
+from paceline._core.arguments import bad_value, check_bool, check_instance, check_int, check_names, is_int
+from paceline.data.arguments import check_common, check_extra_arguments, format_call, parse_filter
 from paceline.data.block import Block, column_of
 from paceline.data.dataset import Dataset
 from paceline.data.expressions import Expr
-from paceline.data.files import Paths, list_files
-from paceline.data.plan import PlanNode, Read, ReorderUnits
-from paceline.data.source import Source
+from paceline.data.planning.plan import Read, ReorderUnits, Source
 from paceline.data.sources import binary, csv, json, memory, parquet, text
+from paceline.data.sources.files import Paths, list_files
 from paceline.data.sources.footers import ParquetContents
 from paceline.data.sources.schemas import table_to_block
 
@@ -49,12 +40,8 @@ class FileShuffleConfig:
     """If False, every epoch has the same order."""
 
     def __post_init__(self) -> None:
-        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
-            raise ValueError(f"FileShuffleConfig(seed={self.seed!r}) must be a whole number or None")
-        if not isinstance(self.reseed_after_execution, bool):
-            raise ValueError(
-                f"FileShuffleConfig(reseed_after_execution={self.reseed_after_execution!r}) must be True or False"
-            )
+        check_int("FileShuffleConfig.seed", self.seed, optional=True)
+        check_bool("FileShuffleConfig.reseed_after_execution", self.reseed_after_execution)
 
 
 Shuffle = Literal["files"] | FileShuffleConfig | None
@@ -73,7 +60,7 @@ def read_parquet(
     shuffle: Shuffle = None,
     concurrency: int | None = None,
     override_num_blocks: int | None = None,
-    **others: Any,
+    **unknown: Any,
 ) -> Dataset:
     """Read Parquet files.
 
@@ -81,17 +68,11 @@ def read_parquet(
     whose statistics rule out a match are not read. Files may differ: a missing column is null, and numbers get the
     wider type. `concurrency` is accepted and ignored; `DataContext` sets the number of reading processes.
     """
-    check_extra_arguments(read_parquet, others)
+    check_extra_arguments(read_parquet, unknown)
     check_common(concurrency, override_num_blocks, include_paths)
     if columns is not None:
         columns = check_names("columns", columns)
-    files = list_files(
-        paths,
-        filesystem=filesystem,
-        file_extensions=file_extensions,
-        partitioning=partitioning,
-        ignore_missing_paths=ignore_missing_paths,
-    )
+    files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
     source = parquet.ParquetSource(
         name=format_call("read_parquet", paths),
         contents=ParquetContents(files),
@@ -130,13 +111,7 @@ def read_csv(
     }
     check_extra_arguments(read_csv, arrow_csv_args, allowed)
     check_common(concurrency, override_num_blocks, include_paths)
-    files = list_files(
-        paths,
-        filesystem=filesystem,
-        file_extensions=file_extensions,
-        partitioning=partitioning,
-        ignore_missing_paths=ignore_missing_paths,
-    )
+    files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
     options = csv.CsvOptions(*(arrow_csv_args.get(name) for name in allowed))
     source = csv.CsvSource(format_call("read_csv", paths), files, options, include_paths)
     return _make_dataset(source.validate(), shuffle)
@@ -167,13 +142,7 @@ def read_json(
     check_extra_arguments(read_json, arrow_json_args, allowed)
     check_common(concurrency, override_num_blocks, include_paths)
     check_bool("lines", lines)
-    files = list_files(
-        paths,
-        filesystem=filesystem,
-        file_extensions=file_extensions,
-        partitioning=partitioning,
-        ignore_missing_paths=ignore_missing_paths,
-    )
+    files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
     options = json.JsonOptions(*(arrow_json_args.get(name) for name in allowed))
     source = json.JsonSource(format_call("read_json", paths), files, lines, options, include_paths)
     return _make_dataset(source.validate(), shuffle)
@@ -192,23 +161,17 @@ def read_text(
     shuffle: Shuffle = None,
     concurrency: int | None = None,
     override_num_blocks: int | None = None,
-    **others: Any,
+    **unknown: Any,
 ) -> Dataset:
     """Read lines of text files, optionally compressed, into the column `text`. Files are read whole."""
-    check_extra_arguments(read_text, others)
+    check_extra_arguments(read_text, unknown)
     check_common(concurrency, override_num_blocks, include_paths)
     check_bool("drop_empty_lines", drop_empty_lines)
     try:
         "".encode(encoding)
     except (LookupError, TypeError):
-        raise ValueError(f"encoding={encoding!r} is none that Python knows; it is 'utf-8' or the like") from None
-    files = list_files(
-        paths,
-        filesystem=filesystem,
-        file_extensions=file_extensions,
-        partitioning=partitioning,
-        ignore_missing_paths=ignore_missing_paths,
-    )
+        raise bad_value("encoding", "an encoding of Python such as 'utf-8'", encoding) from None
+    files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
     return _make_dataset(
         text.TextSource(format_call("read_text", paths), files, encoding, drop_empty_lines, include_paths), shuffle
     )
@@ -225,18 +188,12 @@ def read_binary_files(
     shuffle: Shuffle = None,
     concurrency: int | None = None,
     override_num_blocks: int | None = None,
-    **others: Any,
+    **unknown: Any,
 ) -> Dataset:
     """Read each file as one row, into the column `bytes`. Compressed files are decompressed."""
-    check_extra_arguments(read_binary_files, others)
+    check_extra_arguments(read_binary_files, unknown)
     check_common(concurrency, override_num_blocks, include_paths)
-    files = list_files(
-        paths,
-        filesystem=filesystem,
-        file_extensions=file_extensions,
-        partitioning=partitioning,
-        ignore_missing_paths=ignore_missing_paths,
-    )
+    files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
     source = binary.BinaryFileSource(format_call("read_binary_files", paths), files, include_paths, override_num_blocks)
     return _make_dataset(source, shuffle)
 
@@ -244,7 +201,9 @@ def read_binary_files(
 def range(n: int, *, concurrency: int | None = None, override_num_blocks: int | None = None) -> Dataset:
     """Create a dataset of the integers 0 to n - 1, in the column `id`."""
     check_common(concurrency, override_num_blocks)
-    return Dataset(Read(memory.RangeSource(f"range({check_count(n)})", n, num_units=override_num_blocks)))
+    return Dataset(
+        Read(memory.RangeSource(f"range({check_int('n', n, at_least=0)})", n, num_units=override_num_blocks))
+    )
 
 
 def range_tensor(
@@ -256,9 +215,9 @@ def range_tensor(
 ) -> Dataset:
     """Create a dataset of `n` tensors, each filled with its number from 0 to n - 1, in the column `data`."""
     check_common(concurrency, override_num_blocks)
-    if not isinstance(shape, Sequence) or not shape or not all(is_count(size) for size in shape):
-        raise ValueError(f"shape={shape!r} must be a tuple of sizes such as (2, 2)")
-    name = f"range_tensor({check_count(n)}, shape={tuple(shape)})"
+    if not isinstance(shape, Sequence) or not shape or not all(is_int(size) and size >= 0 for size in shape):
+        raise bad_value("shape", "a tuple of sizes such as (2, 2)", shape)
+    name = f"range_tensor({check_int('n', n, at_least=0)}, shape={tuple(shape)})"
     return Dataset(Read(memory.RangeSource(name, n, "data", tuple(shape), override_num_blocks)))
 
 
@@ -268,14 +227,14 @@ def from_items(
     """Create a dataset with one row per item. Dicts become columns; other items go into the column `item`."""
     check_common(concurrency, override_num_blocks)
     if isinstance(items, str | bytes | Mapping):
-        raise ValueError(f"items={items!r} must be a list of rows, not a {type(items).__name__}")
+        raise bad_value("items", "a list of rows", items)
     rows = list(items)
     dicts = sum(isinstance(row, Mapping) for row in rows)
     if 0 < dicts < len(rows):
         odd = next(index for index, row in enumerate(rows) if isinstance(row, Mapping) != isinstance(rows[0], Mapping))
         raise ValueError(
-            f"items[0] is a {type(rows[0]).__name__} and items[{odd}] a {type(rows[odd]).__name__}: either all items "
-            "must be dicts, or none"
+            f"items must be all dicts or none, got a {type(rows[0]).__name__} in items[0] and a "
+            f"{type(rows[odd]).__name__} in items[{odd}]"
         )
     block = Block.from_rows(rows)
     return Dataset(
@@ -305,30 +264,31 @@ def from_arrow(tables: Any, *, override_num_blocks: int | None = None) -> Datase
     """Create a dataset from a `pyarrow.Table` or a list of them."""
 
     def block(table: Any) -> Block:
-        given = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
-        return table_to_block(given)
+        return table_to_block(pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table)
 
     return _from_one_or_many("from_arrow", "tables", tables, (pa.Table, pa.RecordBatch), block, override_num_blocks)
 
 
-def _from_one_or_many(function: str, argument: str, given: Any, kind: Any, block: Any, number: int | None) -> Dataset:
+def _from_one_or_many(function: str, argument: str, values: Any, kind: Any, block: Any, number: int | None) -> Dataset:
     """Create a dataset from one object of type `kind` or a list of them."""
     check_common(None, number)
-    parts = list(given) if isinstance(given, list | tuple) else [given]
+    parts = list(values) if isinstance(values, list | tuple) else [values]
     for part in parts:
         if not isinstance(part, kind):
             name = kind[0].__name__ if isinstance(kind, tuple) else kind.__name__
-            raise ValueError(f"{argument} must be a {name} or a list of them, not {type(part).__name__}")
+            raise ValueError(f"{argument} must be a {name} or a list of them, got a {type(part).__name__}")
     blocks = tuple(block(part) for part in parts)
     rows = sum(part.num_rows for part in blocks)
     return Dataset(Read(memory.MemorySource(f"{function}({rows} rows)", blocks, number)))
 
 
 def _make_dataset(source: Source, shuffle: Shuffle) -> Dataset:
-    plan: PlanNode = Read(source)
-    if shuffle is None:
-        return Dataset(plan)
+    config = parse_shuffle(shuffle)
+    if config is None:
+        return Dataset(Read(source))
+    return Dataset(ReorderUnits(Read(source), seed=config.seed or 0, every_epoch=config.reseed_after_execution))
+
+
+def parse_shuffle(shuffle: Shuffle) -> FileShuffleConfig | None:
     config = FileShuffleConfig() if shuffle == "files" else shuffle
-    if not isinstance(config, FileShuffleConfig):
-        raise ValueError(f"shuffle={shuffle!r} must be None, 'files' or a FileShuffleConfig")
-    return Dataset(ReorderUnits(plan, seed=config.seed or 0, every_epoch=config.reseed_after_execution))
+    return check_instance("shuffle", config, FileShuffleConfig, "'files', a FileShuffleConfig", optional=True)  # type: ignore[no-any-return]

@@ -13,19 +13,22 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from paceline._core.arguments import bad_value, check_choice, is_int
 from paceline.data.arguments import check_common, format_call
 from paceline.data.dataset import Dataset
-from paceline.data.files import Paths, list_files
-from paceline.data.plan import Read, ReorderUnits
-from paceline.data.read import FileShuffleConfig, Shuffle
-from paceline.data.shuffle_order import permutation
-from paceline.data.source import Source
-from paceline.data.sources import audio, images, numpy, videos, webdataset
+from paceline.data.order.shuffle import permutation
+from paceline.data.planning.plan import Read, ReorderUnits, Source
+from paceline.data.read import Shuffle, parse_shuffle
+from paceline.data.sources import audio_video, images, numpy, webdataset
+from paceline.data.sources.files import Paths, list_files
 from paceline.data.sources.media import MediaSource, import_required
 from paceline.data.sources.sql import SqlSource
 from paceline.data.sources.tfrecords import Compression, TFRecordReader
 
 Partitioning = Literal["hive"] | None
+
+_IMAGE_MODES = ("1", "L", "P", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "I", "F", "LA", "PA", "RGBX", "RGBa", "La")
+"""The modes of Pillow."""
 
 
 def read_images(
@@ -50,19 +53,12 @@ def read_images(
     """
     import_required("PIL.Image", "read_images", "images")
     if size is not None:
-        if not isinstance(size, list | tuple) or len(size) != 2 or not all(_is_count(number) for number in size):
-            raise ValueError(f"size={size!r} must be (height, width), two whole numbers of 1 or more, or None")
+        if not isinstance(size, list | tuple) or len(size) != 2 or not all(is_int(each) and each >= 1 for each in size):
+            raise bad_value("size", "(height, width), two positive integers, or None", size)
         size = (int(size[0]), int(size[1]))
-    if mode is not None and mode not in _image_modes():
-        raise ValueError(f"mode={mode!r} is not one of Pillow's: {', '.join(_image_modes())}")
+    check_choice("mode", mode, (None, *_IMAGE_MODES))
     reader = images.ImageReader(size, mode)
-    files = list_files(
-        paths,
-        filesystem=filesystem,
-        file_extensions=file_extensions,
-        partitioning=partitioning,
-        ignore_missing_paths=ignore_missing_paths,
-    )
+    files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
     source = MediaSource(format_call("read_images", paths), files, reader, include_paths, override_num_blocks)
     return _make_dataset(source, shuffle, concurrency)
 
@@ -83,13 +79,7 @@ def read_numpy(
 
     Local files are memory-mapped; others are read one range at a time. Arrays of Python objects are not supported.
     """
-    files = list_files(
-        paths,
-        filesystem=filesystem,
-        file_extensions=file_extensions,
-        partitioning=partitioning,
-        ignore_missing_paths=ignore_missing_paths,
-    )
+    files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
     source = MediaSource(
         format_call("read_numpy", paths), files, numpy.NumpyReader(), include_paths, override_num_blocks
     )
@@ -124,24 +114,16 @@ def read_webdataset(
     """
     for name, matches in (("suffixes", suffixes), ("fileselect", fileselect)):
         if isinstance(matches, str) or not (matches is None or callable(matches) or isinstance(matches, Sequence)):
-            raise ValueError(
-                f"{name}={matches!r} must be a list of patterns such as ['jpg', 'cls'], a function or None"
-            )
+            raise bad_value(name, "a list of patterns such as ['jpg', 'cls'], a function or None", matches)
     steps = decoder if isinstance(decoder, list | tuple) else [decoder]
     for step in steps:
         if not (step is None or isinstance(step, bool | str) or callable(step)):
-            raise ValueError(f"decoder={step!r} must be a function, True, 'PIL', None, or a list of these")
+            raise bad_value("decoder", "a function, True, 'PIL', None, or a list of these", step)
     renames = filerename if isinstance(filerename, list | tuple) else [filerename]
     if not all(rename is None or callable(rename) for rename in renames):
-        raise ValueError(f"filerename={filerename!r} must be a function from name to name, or a list of them")
+        raise bad_value("filerename", "a function from name to name, or a list of them", filerename)
     reader = webdataset.WebDatasetReader(decoder, suffixes, fileselect, filerename, expand_json)
-    files = list_files(
-        paths,
-        filesystem=filesystem,
-        file_extensions=file_extensions,
-        partitioning=None,
-        ignore_missing_paths=ignore_missing_paths,
-    )
+    files = list_files(paths, filesystem, file_extensions, None, ignore_missing_paths)
     source = MediaSource(format_call("read_webdataset", paths), files, reader, include_paths, override_num_blocks)
     return _make_dataset(source, shuffle, concurrency)
 
@@ -168,16 +150,9 @@ def read_tfrecords(
     `pyarrow.string()` turns bytes into text. Files named `.gz` are decompressed; others need `compression="GZIP"` or
     "ZLIB".
     """
-    if compression not in (None, "GZIP", "ZLIB"):
-        raise ValueError(f"compression={compression!r} must be 'GZIP', 'ZLIB' or None")
+    check_choice("compression", compression, ("GZIP", "ZLIB", None))
     reader = TFRecordReader(_schema_types(tf_schema), compression)
-    files = list_files(
-        paths,
-        filesystem=filesystem,
-        file_extensions=file_extensions,
-        partitioning=partitioning,
-        ignore_missing_paths=ignore_missing_paths,
-    )
+    files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
     source = MediaSource(format_call("read_tfrecords", paths), files, reader, include_paths, override_num_blocks)
     return _make_dataset(source, shuffle, concurrency)
 
@@ -190,21 +165,15 @@ def read_audio(
     include_paths: bool = False,
     ignore_missing_paths: bool = False,
     shuffle: Shuffle = None,
-    file_extensions: Sequence[str] | None = audio.EXTENSIONS,
+    file_extensions: Sequence[str] | None = audio_video.AUDIO_EXTENSIONS,
     concurrency: int | None = None,
     override_num_blocks: int | None = None,
 ) -> Dataset:
     """Read one row per audio file: `amplitude`, float32 of channels x samples, and `sample_rate`."""
     import_required("soundfile", "read_audio", "audio")
-    files = list_files(
-        paths,
-        filesystem=filesystem,
-        file_extensions=file_extensions,
-        partitioning=partitioning,
-        ignore_missing_paths=ignore_missing_paths,
-    )
+    files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
     source = MediaSource(
-        format_call("read_audio", paths), files, audio.AudioReader(), include_paths, override_num_blocks
+        format_call("read_audio", paths), files, audio_video.AudioReader(), include_paths, override_num_blocks
     )
     return _make_dataset(source, shuffle, concurrency)
 
@@ -218,7 +187,7 @@ def read_videos(
     include_timestamps: bool = False,
     ignore_missing_paths: bool = False,
     shuffle: Shuffle = None,
-    file_extensions: Sequence[str] | None = videos.EXTENSIONS,
+    file_extensions: Sequence[str] | None = audio_video.VIDEO_EXTENSIONS,
     concurrency: int | None = None,
     override_num_blocks: int | None = None,
 ) -> Dataset:
@@ -227,14 +196,8 @@ def read_videos(
     `include_timestamps` adds `frame_timestamp`: the start and end of the frame in seconds.
     """
     import_required("av", "read_videos", "video")
-    reader = videos.VideoReader(include_timestamps)
-    files = list_files(
-        paths,
-        filesystem=filesystem,
-        file_extensions=file_extensions,
-        partitioning=partitioning,
-        ignore_missing_paths=ignore_missing_paths,
-    )
+    reader = audio_video.VideoReader(include_timestamps)
+    files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
     source = MediaSource(format_call("read_videos", paths), files, reader, include_paths, override_num_blocks)
     return _make_dataset(source, shuffle, concurrency)
 
@@ -256,19 +219,19 @@ def read_sql(
     no key may be null. For a stable row order the query needs an `ORDER BY` that determines it.
     """
     if not isinstance(sql, str) or not sql.strip():
-        raise ValueError(f"sql={sql!r} must be a query")
+        raise bad_value("sql", "a query", sql)
     if not callable(connection_factory):
         raise TypeError(
-            f"connection_factory={connection_factory!r} must be a function that opens a connection: each process opens "
-            "one of its own\n\nhint: connection_factory=lambda: sqlite3.connect('train.db')"
+            f"connection_factory must be a function that opens a connection, got {connection_factory!r}: each process "
+            "opens its own\n\nhint: connection_factory=lambda: sqlite3.connect('train.db')"
         )
     keys = () if shard_keys is None else tuple(shard_keys)
     if isinstance(shard_keys, str) or not all(isinstance(key, str) and key for key in keys):
-        raise ValueError(f"shard_keys={shard_keys!r} must be a list of columns of the query, or None")
+        raise bad_value("shard_keys", "a list of columns of the query or None", shard_keys)
     check_common(concurrency, override_num_blocks)
     number = override_num_blocks or 1
     if number > 1 and not keys:
-        raise ValueError(f"override_num_blocks={number} needs shard_keys: the columns by which the rows are shared out")
+        raise ValueError(f"override_num_blocks={number} needs shard_keys: the columns that divide the rows")
     return Dataset(
         Read(SqlSource(sql.strip().rstrip(";"), connection_factory, sql_params, keys, shard_hash_fn, number))
     )
@@ -276,9 +239,7 @@ def read_sql(
 
 def _make_dataset(source: MediaSource, shuffle: Shuffle, concurrency: int | None) -> Dataset:
     check_common(concurrency, source.num_units, source.include_paths)
-    config = FileShuffleConfig() if shuffle == "files" else shuffle
-    if not (config is None or isinstance(config, FileShuffleConfig)):
-        raise ValueError(f"shuffle={shuffle!r} must be None, 'files' or a FileShuffleConfig")
+    config = parse_shuffle(shuffle)
     if config is None:
         return Dataset(Read(_with_row_ranges(source)))
     seed = config.seed or 0
@@ -293,24 +254,16 @@ def _with_row_ranges(source: MediaSource) -> Source:
     return numpy.NumpySource(source) if isinstance(source.reader, numpy.NumpyReader) else source
 
 
-def _is_count(number: Any) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and number >= 1
-
-
-def _image_modes() -> tuple[str, ...]:
-    return ("1", "L", "P", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "I", "F", "LA", "PA", "RGBX", "RGBa", "La")
-
-
 def _schema_types(tf_schema: Any) -> tuple[tuple[str, Any], ...]:
     if tf_schema is None:
         return ()
     if isinstance(tf_schema, pa.Schema):
         tf_schema = dict(zip(tf_schema.names, tf_schema.types, strict=True))
     if not isinstance(tf_schema, Mapping):
-        raise TypeError(f"tf_schema={tf_schema!r} must be a dict from features to Arrow types, or a pyarrow.Schema")
+        raise TypeError(f"tf_schema must be a dict from features to Arrow types or a pyarrow.Schema, got {tf_schema!r}")
     for name, kind in tf_schema.items():
         if not isinstance(kind, pa.DataType):
             raise TypeError(
-                f"tf_schema[{name!r}]={kind!r} must be an Arrow type such as pyarrow.list_(pyarrow.int64())"
+                f"tf_schema[{name!r}] must be an Arrow type such as pyarrow.list_(pyarrow.int64()), got {kind!r}"
             )
     return tuple(tf_schema.items())

@@ -61,6 +61,4 @@ def concatenate_arrays(arrays: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any
     nbytes = int(np.prod(shape)) * dtype.itemsize
     if nbytes < _WORTH_KEEPING or dtype.hasobject:
         return np.concatenate(arrays)
-    made = _scratch.array(shape, dtype, nbytes)
-    np.concatenate(arrays, out=made)
-    return made
+    return np.concatenate(arrays, out=_scratch.array(shape, dtype, nbytes))

@@ -9,7 +9,7 @@ one by one: a process killed at that moment leaves some of them, and the next wr
 object store, files are uploaded one by one at the end; a process killed then leaves those already uploaded.
 
 With `resume=True`, finished units are kept if the process dies, and the same call completes the remaining ones; see
-`sinks/progress.py`. The result is the same as without an interruption.
+`sinks/write_progress.py`. The result is the same as without an interruption.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from paceline._core.arguments import bad_value, check_int, join_or
 from paceline.data.block import Block
-from paceline.data.plan import Map, PlanNode
-from paceline.data.sharding import RowDelivery
+from paceline.data.order.sharding import RowDelivery
+from paceline.data.planning.plan import Map, PlanNode, PoolSpec
 from paceline.data.sinks.local import FILES
 from paceline.data.sinks.sink import FileSizing, FormatSink, StagedFile, WriteFiles, parse_staged_files, write_files
-from paceline.data.transform import PoolSpec
 
 if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
@@ -82,9 +82,9 @@ def write_parquet(
     """
     from paceline.data.sinks.parquet import ParquetSink
 
-    given = {**(arrow_parquet_args_fn() if arrow_parquet_args_fn is not None else {}), **arrow_parquet_args}
+    arguments = {**(arrow_parquet_args_fn() if arrow_parquet_args_fn is not None else {}), **arrow_parquet_args}
     sizes = _check_sizes(min_rows_per_file, max_rows_per_file, partition_cols)
-    _write_dataset(dataset, path, ParquetSink.from_arguments(given), sizes, filesystem, mode, concurrency, resume)
+    _write_dataset(dataset, path, ParquetSink.from_arguments(arguments), sizes, filesystem, mode, concurrency, resume)
 
 
 def write_csv(
@@ -227,20 +227,20 @@ def _write_dataset(
     concurrency: int | None,
     resume: bool,
 ) -> None:
-    chosen = _parse_mode(mode)
-    pool = None if concurrency is None else PoolSpec(1, _check_positive("concurrency", concurrency))
-    place = resolve_target(path, filesystem)
-    place.remove_abandoned()
+    save_mode = _parse_mode(mode)
+    pool = None if concurrency is None else PoolSpec(1, check_int("concurrency", concurrency, at_least=1))
+    target = resolve_target(path, filesystem)
+    target.remove_abandoned()
     if resume:
-        _resume_write(dataset, place, sink, sizes, chosen, pool)
+        _resume_write(dataset, target, sink, sizes, save_mode, pool)
         return
-    only_new = chosen in (SaveMode.ERROR, SaveMode.IGNORE)
-    if place.has_files() and only_new:
-        if chosen is SaveMode.IGNORE:
+    only_new = save_mode in (SaveMode.ERROR, SaveMode.IGNORE)
+    if target.has_files() and only_new:
+        if save_mode is SaveMode.IGNORE:
             return
-        raise _target_exists_error(sink, place)
-    overwrite = chosen is SaveMode.OVERWRITE
-    with place.open_staging(overwrite) as directory:
+        raise _target_exists_error(sink, target)
+    overwrite = save_mode is SaveMode.OVERWRITE
+    with target.open_staging(overwrite) as directory:
         if sizes.min_rows is None:
             plan = Map(dataset._plan, WriteFiles(sink, str(directory / FILES), sizes, pool))
             with contextlib.closing(_stream_rows(plan)) as rows:
@@ -249,59 +249,58 @@ def _write_dataset(
             with contextlib.closing(_stream_rows(dataset._plan)) as rows:
                 files = write_files(_with_unit_ends(rows), sink, directory / FILES, sizes)
         try:
-            place.publish(directory, files, overwrite=overwrite, only_new=only_new)
+            target.publish(directory, files, overwrite=overwrite, only_new=only_new)
         except FileExistsError:
-            if chosen is not SaveMode.IGNORE:
+            if save_mode is not SaveMode.IGNORE:
                 raise
 
 
 def _resume_write(
-    dataset: Dataset, place: SinkTarget, sink: FormatSink, sizes: FileSizing, mode: SaveMode, pool: PoolSpec | None
+    dataset: Dataset, target: SinkTarget, sink: FormatSink, sizes: FileSizing, mode: SaveMode, pool: PoolSpec | None
 ) -> None:
     """Resume a write that another process started, or start a resumable one."""
-    from paceline.data.exec.lowering import outline_plan
+    from paceline.data.exec.pipeline import outline_plan
     from paceline.data.sinks.local import LocalSinkTarget
     from paceline.data.sinks.write_progress import encode_mark, is_write_finished, make_write_job, open_progress
 
-    if not isinstance(place, LocalSinkTarget):
+    if not isinstance(target, LocalSinkTarget):
         raise ValueError(
-            f"{sink.name}(resume=True): {place.display_name} is a store, and what is staged for one is not kept\n\n"
-            "hint: write to a directory of this machine, or of a filesystem mounted on it, and copy it when it is done"
+            f"{sink.name}(resume=True) cannot write to the store {target.display_name}\n\n"
+            "hint: write to a local or mounted directory, and copy it when it is complete"
         )
     if sizes.min_rows is not None:
-        raise ValueError(f"{sink.name}(resume=True): with min_rows_per_file one process writes all, from the beginning")
+        raise ValueError(f"{sink.name}(resume=True) cannot be combined with min_rows_per_file")
     job = make_write_job(dataset._plan, [task.unit for task in outline_plan(dataset._plan).tasks], sink, sizes)
-    if is_write_finished(place, job):
+    if is_write_finished(target, job):
         return
-    if place.has_files() and mode is not SaveMode.OVERWRITE:
+    if target.has_files() and mode is not SaveMode.OVERWRITE:
         if mode is SaveMode.IGNORE:
             return
         if mode is SaveMode.ERROR:
-            raise _target_exists_error(sink, place)
+            raise _target_exists_error(sink, target)
         raise ValueError(
-            f"{sink.name}(resume=True) makes a directory as a whole, and there are other files at "
-            f"{place.display_name}\n\n"
-            "hint: mode='overwrite' replaces them when all is written; or name a directory that is not there yet"
+            f"{sink.name}(resume=True) needs an empty directory, and {target.display_name} has other files\n\n"
+            "hint: mode='overwrite' replaces them when all rows are written; or use a new directory"
         )
-    with open_progress(place, job, sink.name) as progress:
+    with open_progress(target, job, sink.name) as progress:
         plan = Map(dataset._plan, WriteFiles(sink, str(progress.directory / FILES), sizes, pool))
         with contextlib.closing(_stream_rows(plan, progress.next_unit)) as rows:
             progress.record_units(rows)
         overwrite = mode is SaveMode.OVERWRITE
-        place.publish(
+        target.publish(
             progress.directory, progress.files, overwrite=overwrite, only_new=not overwrite, mark=encode_mark(job)
         )
 
 
-def _target_exists_error(sink: FormatSink, place: SinkTarget) -> FileExistsError:
+def _target_exists_error(sink: FormatSink, target: SinkTarget) -> FileExistsError:
     return FileExistsError(
-        f"{sink.name}: there are files at {place.display_name}, and mode='error' does not touch them\n\n"
-        "hint: mode='append' adds to them, mode='overwrite' replaces them, mode='ignore' leaves them"
+        f"{sink.name}: {target.display_name} already has files (mode='error')\n\n"
+        "hint: mode='append' adds to them, mode='overwrite' replaces them, mode='ignore' keeps them"
     )
 
 
 def _stream_rows(plan: PlanNode, unit: int = 0) -> Generator[RowDelivery, None, None]:
-    from paceline.data.feeds import LocalFeeds
+    from paceline.data.order.feeds import LocalFeeds
 
     yield from LocalFeeds(plan).open(0, unit, 0)
 
@@ -321,10 +320,10 @@ def resolve_target(path: str | os.PathLike[str], filesystem: Any = None) -> Sink
     from paceline.data.sinks.local import LocalSinkTarget
 
     if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"path={path!r} must be a path or a URI, not {type(path).__name__}")
+        raise TypeError(f"path must be a path or a URI, got {path!r}")
     text = os.fspath(path)
     if not text:
-        raise ValueError("path='' is empty: it must name a directory")
+        raise bad_value("path", "the name of a directory", path)
     scheme = text.partition("://")[0] if "://" in text else ""
     if filesystem is not None and not _is_local(filesystem):
         return _bucket_target(text, filesystem)
@@ -354,31 +353,23 @@ def _parse_mode(mode: Any) -> SaveMode:
     try:
         return SaveMode(mode)
     except ValueError:
-        allowed = ", ".join(repr(one.value) for one in SaveMode)
-        raise ValueError(f"mode={mode!r} is not known: it must be one of {allowed}") from None
+        raise bad_value("mode", join_or(repr(each.value) for each in SaveMode), mode) from None
 
 
 def _check_sizes(least: int | None, most: int | None, partition_cols: Sequence[str] | None = None) -> FileSizing:
-    for name, value in (("min_rows_per_file", least), ("max_rows_per_file", most)):
-        if value is not None:
-            _check_positive(name, value)
+    check_int("min_rows_per_file", least, at_least=1, optional=True)
+    check_int("max_rows_per_file", most, at_least=1, optional=True)
     if least is not None and most is not None and least > most:
-        raise ValueError(f"min_rows_per_file={least} is more than max_rows_per_file={most}")
+        raise ValueError(f"min_rows_per_file must be at most max_rows_per_file={most}, got {least}")
     if isinstance(partition_cols, str):
-        raise ValueError(f"partition_cols={partition_cols!r} must be a list of columns: [{partition_cols!r}]")
+        raise bad_value("partition_cols", f"a list of columns such as [{partition_cols!r}]", partition_cols)
     names = tuple(partition_cols or ())
     if len(set(names)) < len(names):
-        raise ValueError(f"partition_cols={list(names)} names a column twice")
+        raise bad_value("partition_cols", "a list of different columns", list(names))
     return FileSizing(least, most, names)
-
-
-def _check_positive(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}={value!r} must be a whole number from 1 on")
-    return value
 
 
 def _check_name(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{name}={value!r} must be a name")
+        raise bad_value(name, "a name", value)
     return value

@@ -3,8 +3,7 @@
 `Faults` is also for tests of your own scripts: see docs/guides/testing.md.
 """
 
-from paceline.testing.clock import FakeClock
-from paceline.testing.engine import FakeEngine, FakeWorker
+from paceline.testing.engine import FakeClock, FakeEngine, FakeWorker
 from paceline.testing.faults import PHASES, At, DriverLost, Faults
 
 __all__ = ["PHASES", "At", "DriverLost", "FakeClock", "FakeEngine", "FakeWorker", "Faults"]

@@ -44,66 +44,54 @@ class EngineContract(abc.ABC):
     @abc.abstractmethod
     def group(self, behaviour: Behaviour, attempt: int = 1, size: int = 2) -> WorkerGroupSpec: ...
 
-    def test_each_worker_is_heard_in_its_own_order(self) -> None:
-        engine = self.engine()
-        engine.start(self.group("report three times"))
-        said = self._wait_until(engine, lambda said: _count_messages(said, WorkerReturned) == 2)
+    def test_messages_of_each_worker_arrive_in_order(self) -> None:
+        engine, messages = self._start("report three times", WorkerReturned)
         for rank in (0, 1):
-            own = [m for m in said if not isinstance(m, WorkersStopped) and getattr(m, "rank", None) == rank]
-            assert [type(m) for m in own] == [WorkerReady, Reported, Reported, Reported, WorkerReturned]
-            assert [m.seq for m in own if isinstance(m, Reported)] == [1, 2, 3]
+            of_rank = [m for m in messages if not isinstance(m, WorkersStopped) and getattr(m, "rank", None) == rank]
+            assert [type(m) for m in of_rank] == [WorkerReady, Reported, Reported, Reported, WorkerReturned]
+            assert [m.seq for m in of_rank if isinstance(m, Reported)] == [1, 2, 3]
         engine.stop(kill=False)
         assert self._wait_until(engine, _has_stopped) == [WorkersStopped(1)]
         engine.close()
 
     def test_an_exception_arrives_as_a_failure_and_the_others_stay(self) -> None:
-        engine = self.engine()
-        engine.start(self.group("raise"))
-        said = self._wait_until(engine, lambda said: _count_messages(said, WorkerFailed) == 2)
-        failure = next(m.failure for m in said if isinstance(m, WorkerFailed))
+        engine, messages = self._start("raise", WorkerFailed)
+        failure = next(m.failure for m in messages if isinstance(m, WorkerFailed))
         assert failure.message.startswith("ValueError")
-        assert not any(isinstance(m, WorkersStopped) for m in said)
+        assert not any(isinstance(m, WorkersStopped) for m in messages)
         self._stop_engine(engine)
 
-    def test_a_worker_that_is_killed_or_leaves_without_a_word_has_failed(self) -> None:
+    def test_a_worker_that_is_killed_or_exits_early_has_failed(self) -> None:
         behaviours: tuple[tuple[Behaviour, str], ...] = (("die", "killed"), ("exit early", "exited"))
         for behaviour, kind in behaviours:
-            engine = self.engine()
-            engine.start(self.group(behaviour))
-            said = self._wait_until(engine, lambda said: _count_messages(said, WorkerFailed) == 2)
-            assert {m.failure.kind for m in said if isinstance(m, WorkerFailed)} == {kind}
+            engine, messages = self._start(behaviour, WorkerFailed)
+            assert {m.failure.kind for m in messages if isinstance(m, WorkerFailed)} == {kind}
             engine.stop(kill=True)
-            if not _has_stopped(said):
+            if not _has_stopped(messages):
                 self._wait_until(engine, _has_stopped)
             engine.close()
 
     def test_workers_that_never_end_are_ended_and_their_end_is_no_failure(self) -> None:
-        engine = self.engine()
-        engine.start(self.group("wait for ever"))
-        self._wait_until(engine, lambda said: _count_messages(said, WorkerReady) == 2)
+        engine, _ = self._start("wait for ever", WorkerReady)
         engine.stop(kill=True)
         engine.stop(kill=True)
-        said = self._wait_until(engine, _has_stopped)
-        assert said == [WorkersStopped(1)]
+        messages = self._wait_until(engine, _has_stopped)
+        assert messages == [WorkersStopped(1)]
         engine.close()
 
     def test_messages_reach_the_worker_they_are_for(self) -> None:
-        engine = self.engine()
-        engine.start(self.group("hold"))
-        self._wait_until(engine, lambda said: _count_messages(said, WorkerReady) == 2)
+        engine, _ = self._start("hold", WorkerReady)
         engine.send(1, Hold())
-        said = self._wait_until(engine, lambda said: _count_messages(said, WorkerHeld) == 1)
-        assert [m.rank for m in said if isinstance(m, WorkerHeld)] == [1]
+        messages = self._wait_until(engine, lambda messages: _count_messages(messages, WorkerHeld) == 1)
+        assert [m.rank for m in messages if isinstance(m, WorkerHeld)] == [1]
         engine.send(7, Hold())
         self._stop_engine(engine)
 
-    def test_a_worker_tells_what_it_is_doing_while_its_function_runs(self) -> None:
-        engine = self.engine()
-        engine.start(self.group("wait for ever"))
-        self._wait_until(engine, lambda said: _count_messages(said, WorkerReady) == 2)
+    def test_a_worker_reports_its_stacks_while_its_function_runs(self) -> None:
+        engine, _ = self._start("wait for ever", WorkerReady)
         engine.send(1, SampleStacks(3))
-        said = self._wait_until(engine, lambda said: _count_messages(said, StacksSampled) == 1)
-        sampled = next(m for m in said if isinstance(m, StacksSampled))
+        messages = self._wait_until(engine, lambda messages: _count_messages(messages, StacksSampled) == 1)
+        sampled = next(m for m in messages if isinstance(m, StacksSampled))
         assert (sampled.attempt, sampled.rank, sampled.number) == (1, 1, 3)
         assert sampled.main
         condition = engine.condition(1)
@@ -111,22 +99,22 @@ class EngineContract(abc.ABC):
         assert engine.condition(7) is None
         self._stop_engine(engine)
 
-    def test_a_barrier_lets_workers_go_on_when_it_is_released(self) -> None:
+    def test_a_released_barrier_lets_workers_continue(self) -> None:
         engine = self.engine()
         engine.start(self.group("join"))
-        self._wait_until(engine, lambda said: sum(type(m).__name__ == "Joined" for m in said) == 2)
+        self._wait_until(engine, lambda messages: sum(type(m).__name__ == "Joined" for m in messages) == 2)
         for rank in (0, 1):
             engine.send(rank, Release(1))
-        self._wait_until(engine, lambda said: _count_messages(said, WorkerReturned) == 2)
+        self._wait_until(engine, lambda messages: _count_messages(messages, WorkerReturned) == 2)
         engine.stop(kill=False)
         self._wait_until(engine, _has_stopped)
         engine.close()
 
-    def test_a_second_group_starts_after_the_first_is_gone(self) -> None:
+    def test_a_second_group_starts_after_the_first_has_stopped(self) -> None:
         engine = self.engine()
         for attempt in (1, 2, 3):
             engine.start(self.group("report three times", attempt))
-            self._wait_until(engine, lambda said: _count_messages(said, WorkerReturned) == 2)
+            self._wait_until(engine, lambda messages: _count_messages(messages, WorkerReturned) == 2)
             engine.stop(kill=False)
             assert self._wait_until(engine, _has_stopped)[-1] == WorkersStopped(attempt)
         engine.close()
@@ -143,6 +131,12 @@ class EngineContract(abc.ABC):
         engine.start(self.group("wait for ever"))
         engine.close()
 
+    def _start(self, behaviour: Behaviour, kind: type) -> tuple[Engine, EngineMessages]:
+        """Start two workers, and wait for a message of this kind from both."""
+        engine = self.engine()
+        engine.start(self.group(behaviour))
+        return engine, self._wait_until(engine, lambda messages: _count_messages(messages, kind) == 2)
+
     def _stop_engine(self, engine: Engine) -> None:
         engine.stop(kill=True)
         self._wait_until(engine, _has_stopped)
@@ -150,17 +144,17 @@ class EngineContract(abc.ABC):
 
     def _wait_until(self, engine: Engine, enough: object) -> EngineMessages:
         assert callable(enough)
-        said: EngineMessages = []
+        messages: EngineMessages = []
         deadline = time.monotonic() + self.patience_s
-        while not enough(said):
-            assert time.monotonic() < deadline, f"waited in vain, heard {said}"
-            said += engine.wait(1.0)
-        return said
+        while not enough(messages):
+            assert time.monotonic() < deadline, f"timed out, received {messages}"
+            messages += engine.wait(1.0)
+        return messages
 
 
-def _count_messages(said: EngineMessages, kind: type) -> int:
-    return sum(isinstance(message, kind) for message in said)
+def _count_messages(messages: EngineMessages, kind: type) -> int:
+    return sum(isinstance(message, kind) for message in messages)
 
 
-def _has_stopped(said: EngineMessages) -> bool:
-    return any(isinstance(message, WorkersStopped) for message in said)
+def _has_stopped(messages: EngineMessages) -> bool:
+    return any(isinstance(message, WorkersStopped) for message in messages)

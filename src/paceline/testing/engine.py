@@ -1,10 +1,12 @@
 """An engine whose workers are generators: the same contract as the real ones, in microseconds and without a process.
 
+Also `FakeClock`, a clock that moves only when told to.
+
 A worker is a generator function that takes its `WorkerInit`, yields messages it sends, and receives those sent to it:
 
     def worker(begin):
         yield WorkerReady(begin.attempt, begin.rank, pid=1)
-        told = yield None                  # sends nothing, receives one message or None
+        message = yield None                # sends nothing, receives one message or None
         yield WorkerReturned(begin.attempt, begin.rank, num_reports=0)
 
 A worker that returns without reporting its end has died, as a process would; one that raises has been killed.
@@ -29,7 +31,6 @@ from paceline._engine.messages import (
     WorkerReturned,
     WorkersStopped,
 )
-from paceline.testing.clock import FakeClock
 
 FakeWorker = Callable[[WorkerInit], Generator[FromWorker | None, ToWorker | None, None]]
 """A worker of a `FakeEngine`: it yields messages to send, or None to receive one; raising counts as being killed."""
@@ -53,16 +54,16 @@ class _FakeWorkerState:
             return [self._last_messages.pop()]
         try:
             if self.started:
-                said = self.generator.send(self.inbox.popleft() if self.is_waiting and self.inbox else None)
+                messages = self.generator.send(self.inbox.popleft() if self.is_waiting and self.inbox else None)
             else:
-                self.started, said = True, next(self.generator)
+                self.started, messages = True, next(self.generator)
         except StopIteration:
             return self._make_end_messages("exited", "exited with code 0 before its function returned")
         except Exception as error:  # noqa: BLE001  the test's way to kill a worker
             return self._make_end_messages("killed", f"killed by {error}")
-        self.is_waiting = said is None
-        self.has_reported_end = self.has_reported_end or isinstance(said, WorkerReturned | WorkerFailed)
-        return [said] if said is not None else []
+        self.is_waiting = messages is None
+        self.has_reported_end = self.has_reported_end or isinstance(messages, WorkerReturned | WorkerFailed)
+        return [messages] if messages is not None else []
 
     def kill(self, kind: FailureKind, message: str, unheard: bool) -> None:
         """End it where it is; its death is the last message from it."""
@@ -139,18 +140,18 @@ class FakeEngine:
                 worker.is_gone = True
 
     def wait(self, timeout_s: float | None) -> list[FromWorker | WorkersStopped]:
-        said: list[FromWorker | WorkersStopped] = []
+        messages: list[FromWorker | WorkersStopped] = []
         for worker in self._workers.values():
             if not worker.is_silent:
-                said += worker.take_turn()
+                messages += worker.take_turn()
         if self._workers and all(worker.is_silent for worker in self._workers.values()):
             self._workers.clear()
-            said.append(WorkersStopped(self._attempt))
-        if not said and not self._woken:
+            messages.append(WorkersStopped(self._attempt))
+        if not messages and not self._woken:
             self._clock.advance(timeout_s or 0.0)
             time.sleep(0)  # A loop that never waits would starve the thread that commits.
         self._woken = False
-        return said
+        return messages
 
     def condition(self, rank: int) -> ProcessStatus | None:
         return self.conditions.get(rank)
@@ -162,3 +163,19 @@ class FakeEngine:
         for worker in self._workers.values():
             worker.generator.close()
         self._workers.clear()
+
+
+class FakeClock:
+    """A clock for tests: it stands still until `advance(seconds)` is called."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self._now = now
+
+    def now(self) -> float:
+        return self._now
+
+    def wall(self) -> float:
+        return 1_000_000_000.0 + self._now
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds

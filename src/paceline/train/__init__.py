@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from paceline.train.callbacks import LoggerCallback, TrainingCallback, TrainRunContext, UserCallback
     from paceline.train.checkpoint import Checkpoint
     from paceline.train.config import CheckpointConfig, CheckpointStrategy, FailureConfig, RunConfig, ScalingConfig
-    from paceline.train.datasets import TRAIN_DATASET_KEY, DataConfig
+    from paceline.train.driver.datasets import TRAIN_DATASET_KEY, DataConfig
+    from paceline.train.driver.validation import ValidationConfig, ValidationFn, ValidationTaskConfig
     from paceline.train.older.functions import load_checkpoint, local_rank, save_checkpoint, world_rank, world_size
     from paceline.train.older.trainer import Trainer
     from paceline.train.reductions import max as max
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
         staging_directory,
     )
     from paceline.train.trainer import DataParallelTrainer
-    from paceline.train.validation import ValidationConfig, ValidationFn, ValidationTaskConfig
 
 __all__ = [
     "Backend",
@@ -136,7 +136,7 @@ __getattr__ = make_lazy_getattr(
             "RunConfig",
             "ScalingConfig",
         ),
-        "paceline.train.datasets": ("TRAIN_DATASET_KEY", "DataConfig"),
+        "paceline.train.driver.datasets": ("TRAIN_DATASET_KEY", "DataConfig"),
         "paceline.train.older.functions": (
             "load_checkpoint",
             "local_rank",
@@ -165,7 +165,7 @@ __getattr__ = make_lazy_getattr(
             "staging_directory",
         ),
         "paceline.train.trainer": ("DataParallelTrainer",),
-        "paceline.train.validation": (
+        "paceline.train.driver.validation": (
             "ValidationConfig",
             "ValidationFn",
             "ValidationTaskConfig",

@@ -81,7 +81,7 @@ def require(who: str, modules: tuple[str, ...], extra: str) -> None:
 def is_installed(module: str) -> bool:
     """Whether a module can be imported; does not import it. A plain directory of that name does not count."""
     try:
-        found = importlib.util.find_spec(module)
-        return found is not None and found.origin is not None
+        spec = importlib.util.find_spec(module)
+        return spec is not None and spec.origin is not None
     except (ImportError, ValueError):  # A parent package is missing, or a test has blocked it.
         return False

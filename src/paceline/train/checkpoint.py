@@ -19,7 +19,7 @@ from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import MANIFEST, METADATA
 from paceline._storage.run_store import read_store_manifest
 from paceline._storage.state import STEM, has_state, read_state, write_state
-from paceline._storage.transfer import download_all
+from paceline._storage.store import download_all
 from paceline.train.older.portable_checkpoint import PortableCheckpointMixin
 
 
@@ -46,7 +46,7 @@ class Checkpoint(PortableCheckpointMixin):
     def from_directory(cls, path: str | os.PathLike[str]) -> Self:
         """Make a checkpoint of a directory on this machine."""
         if not isinstance(path, str | os.PathLike):
-            raise TypeError(f"path={path!r} is not a path")
+            raise TypeError(f"path must be a path, got {path!r}")
         return cls(Path(path).absolute())
 
     @classmethod
@@ -57,7 +57,7 @@ class Checkpoint(PortableCheckpointMixin):
         type raises an error that names its path in the state, unless `allow_pickle`.
         """
         if not isinstance(state, dict):
-            raise TypeError(f"state={type(state).__name__} is not a dict")
+            raise TypeError(f"state must be a dict, got a {type(state).__name__}")
         checkpoint = cls.__new__(cls)
         checkpoint._path = None
         checkpoint._filesystem = None
@@ -89,7 +89,7 @@ class Checkpoint(PortableCheckpointMixin):
             return dict(self.state)
         with self.as_directory() as directory:
             if not has_state(Path(directory)):
-                raise ValueError(f"{self} was not made by Checkpoint.from_dict: read its files with as_directory()")
+                raise ValueError(f"{self} was not made with Checkpoint.from_dict: read its files with as_directory()")
             state: dict[str, Any] = read_state(Path(directory), allow_pickle=allow_pickle, map_location=map_location)
             return state
 
@@ -117,7 +117,7 @@ class Checkpoint(PortableCheckpointMixin):
         """Provide the files as a local directory for the duration of the `with` block. Do not change them."""
         if self._path is not None and self.is_local:
             if not os.path.isdir(self._path):
-                raise StorageError(f"{self._path} is not a directory: the checkpoint is gone")
+                raise StorageError(f"cannot read the checkpoint {self._path}: not a directory")
             yield self._path
             return
         directory = self.to_directory()
@@ -136,16 +136,15 @@ class Checkpoint(PortableCheckpointMixin):
     def get_metadata(self) -> dict[str, Any]:
         """Return the metadata stored with the checkpoint; empty if there is none."""
         if self.state is not None:
-            told: dict[str, Any] = json.loads(self._metadata_json or b"{}")
-            return told
+            return dict(json.loads(self._metadata_json or b"{}"))
         with self.as_directory() as directory:
             try:
-                notes: dict[str, Any] = json.loads((Path(directory) / METADATA).read_text())
+                metadata: dict[str, Any] = json.loads((Path(directory) / METADATA).read_text())
             except FileNotFoundError:
                 return {}
             except (ValueError, RecursionError) as problem:
-                raise StorageError(f"{self}: its {METADATA} cannot be read: {problem!s:.200}") from None
-            return notes
+                raise StorageError(f"cannot read {METADATA} of {self}: {problem!s:.200}") from None
+            return metadata
 
     def set_metadata(self, metadata: dict[str, Any]) -> None:
         """Replace the metadata with a dict of JSON values."""
@@ -191,14 +190,14 @@ class Checkpoint(PortableCheckpointMixin):
             download_all(store, [(entry.key, target / entry.key) for entry in entries])
             return
         files = [entry for entry in manifest.files if wanted_path(entry.path)]
-        wanted = {entry.path: manifest.keys.get(entry.path, entry.path) for entry in files}
+        keys = {entry.path: manifest.keys.get(entry.path, entry.path) for entry in files}
         try:
-            found = download_all(store, [(key, target / path) for path, key in wanted.items()])
+            files_here = download_all(store, [(key, target / path) for path, key in keys.items()])
         except FileNotFoundError as error:
             raise CheckpointCorruptError(f"{self}: {error}") from error
-        for entry, there in zip(files, found, strict=True):
-            if there.size != entry.size or (entry.hash and there.hash != entry.hash):
-                raise CheckpointCorruptError(f"{store.uri}/{there.path} is not what was written")
+        for entry, file in zip(files, files_here, strict=True):
+            if file.size != entry.size or (entry.hash and file.hash != entry.hash):
+                raise CheckpointCorruptError(f"{store.uri}/{file.path} does not match its manifest")
         (target / MANIFEST).write_bytes(encode_manifest(manifest))
         with contextlib.suppress(FileNotFoundError):
             (target / METADATA).write_bytes(store.read(manifest.keys.get(METADATA, METADATA)))

@@ -22,8 +22,8 @@ def broadcast_from_rank_zero(data: T) -> T:
     """Return rank 0's `data` on every rank and ignore the others'. Also a barrier."""
     context = _require_context("broadcast_from_rank_zero")
     mine = cloudpickle.dumps(data) if context.begin.rank == 0 else b""
-    given: T = cloudpickle.loads(context.join(mine))
-    return given
+    value: T = cloudpickle.loads(context.join(mine))
+    return value
 
 
 def gather(data: T) -> list[T]:

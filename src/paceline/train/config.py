@@ -15,8 +15,17 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from paceline._control.events import HangAction
+from paceline._core.arguments import (
+    bad_value,
+    check_bool,
+    check_choice,
+    check_instance,
+    check_int,
+    check_number,
+    is_int,
+)
 from paceline._core.engine_choice import check_engine
-from paceline._core.label_selectors import find_selector_problem as labels_problem
+from paceline._core.label_selectors import find_selector_problem
 from paceline._core.settings import default_storage_path
 from paceline._storage.run_location import RunLocation, is_remote
 from paceline.train.callbacks import Callback
@@ -39,11 +48,24 @@ _REMOVED = {
 _MIN_AMOUNT = 0.0001
 """Cluster resources are counted in units of 1/10,000."""
 
+_WORKERS = "a non-negative integer or a range such as (1, 4)"
 _STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
-def _reject_unknown_arguments(cls: type[C]) -> type[C]:
-    """Make a configuration class raise on unknown arguments with a message that lists the known ones."""
+def _short_repr(config: Any) -> str:
+    """Show only the fields that differ from the defaults."""
+    fields = []
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        default = f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
+        same = value == default or (isinstance(value, float) and math.isnan(value))
+        if not same:
+            fields.append(f"{f.name}={value!r}")
+    return f"{type(config).__name__}({', '.join(fields)})"
+
+
+def config_class(cls: type[C]) -> type[C]:
+    """Make a dataclass list its arguments when it gets an unknown one, and show only the fields that are set."""
     init = cls.__init__
 
     @functools.wraps(init)
@@ -53,14 +75,15 @@ def _reject_unknown_arguments(cls: type[C]) -> type[C]:
             if name in _REMOVED and name not in allowed:
                 raise DeprecationWarning(f"{cls.__name__} no longer has the argument {name!r}: {_REMOVED[name]}")
             if name not in allowed:
-                raise TypeError(f"{cls.__name__} has no argument {name!r}: it has {', '.join(allowed)}")
+                raise TypeError(f"unknown argument {name!r} of {cls.__name__}; the arguments are {', '.join(allowed)}")
         init(self, *args, **kwargs)
 
-    setattr(cls, "__init__", checked_init)  # noqa: B010  an assignment would have to lie about its type
+    setattr(cls, "__init__", checked_init)  # noqa: B010
+    setattr(cls, "__repr__", _short_repr)  # noqa: B010
     return cls
 
 
-@_reject_unknown_arguments
+@config_class
 @dataclass(frozen=True)
 class ScalingConfig:
     """The number of workers, and the resources of each.
@@ -88,47 +111,36 @@ class ScalingConfig:
     def __post_init__(self) -> None:
         if isinstance(self.num_workers, list | tuple):
             object.__setattr__(self, "num_workers", _parse_worker_range(self.num_workers))
-        elif isinstance(self.num_workers, bool) or not isinstance(self.num_workers, int):
-            raise ValueError(
-                f"num_workers={self.num_workers!r} is neither a whole number of workers nor the fewest and the most "
-                "of them, such as (1, 4)"
-            )
-        elif self.num_workers < 0:
-            raise ValueError(f"num_workers={self.num_workers} is negative: use 1 or more, or 0 for this process")
+        elif not is_int(self.num_workers) or self.num_workers < 0:
+            raise bad_value("num_workers", _WORKERS, self.num_workers)
         interval = self.elastic_resize_monitor_interval_s
-        if isinstance(interval, bool) or not isinstance(interval, int | float) or not interval >= 0:
-            raise ValueError(f"elastic_resize_monitor_interval_s={interval!r} is not a number of seconds of 0 or more")
-        batch = self.global_batch_size
-        if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
-            raise ValueError(f"global_batch_size={batch!r} is not a whole number of 1 or more, or None")
+        if interval != math.inf:
+            check_number("elastic_resize_monitor_interval_s", interval, at_least=0)
+        check_int("global_batch_size", self.global_batch_size, at_least=1, optional=True)
         if not self.sizes:
-            raise ValueError(
-                f"global_batch_size={batch} cannot be divided among num_workers={self.num_workers}: "
-                "use a multiple of the number of workers"
+            raise bad_value(
+                "global_batch_size", f"a multiple of num_workers={self.num_workers}", self.global_batch_size
             )
-        if not isinstance(self.use_gpu, bool):
-            raise ValueError(f"use_gpu={self.use_gpu!r} is not True or False")
-        if self.placement_strategy not in _STRATEGIES:
-            raise ValueError(f"placement_strategy={self.placement_strategy!r} is not one of {', '.join(_STRATEGIES)}")
+        check_bool("use_gpu", self.use_gpu)
+        check_choice("placement_strategy", self.placement_strategy, _STRATEGIES)
         _check_labels(self.label_selector, self.num_workers)
         if not isinstance(self.accelerator_type, str | None) or self.accelerator_type == "":
-            raise ValueError(f"accelerator_type={self.accelerator_type!r} is not the name of one, such as 'A100'")
+            raise bad_value("accelerator_type", "a name such as 'A100' or None", self.accelerator_type)
         resources = self.resources_per_worker
         if resources is not None:
-            if not isinstance(resources, Mapping):
-                raise ValueError(f"resources_per_worker={resources!r} is not a dict such as {{'CPU': 2}}")
+            check_instance("resources_per_worker", resources, Mapping, "a dict such as {'CPU': 2}")
             for name, amount in resources.items():
                 _check_resource(name, amount)
             gpus = resources.get("GPU", 0)
             if not self.use_gpu and gpus > 0:
                 raise ValueError(
                     f"`use_gpu` is False but `GPU` was found in resources_per_worker={dict(resources)}: "
-                    "set use_gpu=True or drop `GPU`"
+                    "set use_gpu=True or remove `GPU`"
                 )
             if self.use_gpu and "GPU" in resources and gpus == 0:
-                raise ValueError("`use_gpu` is True but resources_per_worker gives `GPU` 0: drop one of the two")
+                raise ValueError("`use_gpu` is True but resources_per_worker has `GPU` 0: remove one of them")
             if gpus > 1 and gpus != int(gpus):
-                raise ValueError(f"resources_per_worker['GPU']={gpus} is neither below 1 nor a whole number")
+                raise bad_value("resources_per_worker['GPU']", "below 1 or an integer", gpus)
 
     @property
     def elasticity_enabled(self) -> bool:
@@ -172,11 +184,8 @@ class ScalingConfig:
         """The resources of one worker beyond CPU and GPU."""
         return {k: float(v) for k, v in (self.resources_per_worker or {}).items() if k not in ("CPU", "GPU") and v}
 
-    def __repr__(self) -> str:
-        return _short_repr(self)
 
-
-@_reject_unknown_arguments
+@config_class
 @dataclass(frozen=True)
 class CheckpointConfig:
     """Which checkpoints are kept: the best `num_to_keep` by a reported metric, or the newest ones; all if None.
@@ -193,32 +202,18 @@ class CheckpointConfig:
     """How many consecutive saves may fail, with a warning, before `report()` raises: 0 for none, None for no limit."""
 
     def __post_init__(self) -> None:
-        if self.num_to_keep is not None and (
-            isinstance(self.num_to_keep, bool) or not isinstance(self.num_to_keep, int) or self.num_to_keep <= 0
-        ):
-            raise ValueError(f"num_to_keep={self.num_to_keep!r} is not 1 or more, or None to keep all")
-        if self.max_failed_saves is not None and (
-            isinstance(self.max_failed_saves, bool)
-            or not isinstance(self.max_failed_saves, int)
-            or self.max_failed_saves < 0
-        ):
-            raise ValueError(f"max_failed_saves={self.max_failed_saves!r} is not 0 or more, or None for no limit")
-        if self.checkpoint_score_order not in ("max", "min"):
-            raise ValueError(f"checkpoint_score_order={self.checkpoint_score_order!r} is neither 'max' nor 'min'")
-        if not isinstance(self.checkpoint_score_attribute, str | None):
-            raise ValueError(
-                f"checkpoint_score_attribute={self.checkpoint_score_attribute!r} is not the name of a metric"
-            )
-
-    def __repr__(self) -> str:
-        return _short_repr(self)
+        check_int("num_to_keep", self.num_to_keep, at_least=1, optional=True)
+        check_int("max_failed_saves", self.max_failed_saves, at_least=0, optional=True)
+        check_choice("checkpoint_score_order", self.checkpoint_score_order, ("max", "min"))
+        attribute = self.checkpoint_score_attribute
+        check_instance("checkpoint_score_attribute", attribute, str, "the name of a metric", optional=True)
 
 
 CheckpointStrategy = CheckpointConfig
 """The name in Ray 1.x."""
 
 
-@_reject_unknown_arguments
+@config_class
 @dataclass(frozen=True)
 class FailureConfig:
     """How to handle workers that fail or hang.
@@ -244,20 +239,14 @@ class FailureConfig:
     def __post_init__(self) -> None:
         for name in ("max_failures", "max_preemption_failures", "controller_failure_limit"):
             limit = getattr(self, name)
-            if isinstance(limit, bool) or not isinstance(limit, int) or limit < -1:
-                raise ValueError(f"{name}={limit!r} is not 0 or more, or -1 for no limit")
-        timeout_s = self.hang_timeout_s
-        is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
-        if timeout_s is not None and not (is_number and timeout_s > 0):
-            raise ValueError(f"hang_timeout_s={timeout_s!r} is not a number of seconds above 0, or None to learn it")
-        if self.hang_action not in get_args(HangAction):
-            raise ValueError(f"hang_action={self.hang_action!r} is not one of {', '.join(get_args(HangAction))}")
-
-    def __repr__(self) -> str:
-        return _short_repr(self)
+            if not is_int(limit) or limit < -1:
+                raise bad_value(name, "a non-negative integer, or -1 for no limit", limit)
+        if self.hang_timeout_s != math.inf:
+            check_number("hang_timeout_s", self.hang_timeout_s, above=0, optional=True)
+        check_choice("hang_action", self.hang_action, get_args(HangAction))
 
 
-@_reject_unknown_arguments
+@config_class
 @dataclass(frozen=True)
 class RunConfig:
     """The name of the run, and where it is stored.
@@ -282,32 +271,23 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_engine("engine", self.engine)
-        if self.worker_runtime_env is not None and not isinstance(self.worker_runtime_env, Mapping):
-            raise ValueError(
-                f"worker_runtime_env={self.worker_runtime_env!r} is not a dict such as {{'env_vars': ...}}"
-            )
-        if not isinstance(self.detached, bool):
-            raise ValueError(f"detached={self.detached!r} is not True or False")
+        expected = "a dict such as {'env_vars': ...}"
+        check_instance("worker_runtime_env", self.worker_runtime_env, Mapping, expected, optional=True)
+        check_bool("detached", self.detached)
         object.__setattr__(self, "name", self.name if self.name is not None else _generate_run_name())
         object.__setattr__(self, "storage_path", _resolve_storage_path(self.storage_path, self.storage_filesystem))
         _check_filesystem(self.storage_filesystem)
         for name, kind in (("failure_config", FailureConfig), ("checkpoint_config", CheckpointConfig)):
             object.__setattr__(self, name, coerce_config(kind, getattr(self, name), name))
-        if not isinstance(self.callbacks, Iterable | None):
-            raise ValueError(f"callbacks={self.callbacks!r} is not a list: a single one is callbacks=[...]")
+        check_instance("callbacks", self.callbacks, Iterable, "a list of callbacks", optional=True)
         object.__setattr__(self, "callbacks", tuple(self.callbacks or ()))
         assert self.name is not None
         if not isinstance(self.name, str) or not re.fullmatch(r"[^/\0]+", self.name) or self.name in (".", ".."):
-            raise ValueError(f"name={self.name!r} cannot be the name of a directory")
-        for callback in self.callbacks:
-            if not isinstance(callback, Callback):
-                raise ValueError(
-                    f"callbacks holds {callback!r}, which is not a paceline.train.UserCallback, TrainingCallback, "
-                    "LoggerCallback or OpenTelemetryCallback"
-                )
+            raise bad_value("name", "a valid directory name", self.name)
+        check_callbacks(self.callbacks)
 
     @property
-    def home(self) -> RunLocation:
+    def location(self) -> RunLocation:
         """Where the run is stored."""
         assert self.name is not None
         assert self.storage_path is not None
@@ -316,10 +296,7 @@ class RunConfig:
     @property
     def path(self) -> Path:
         """The run's directory on this machine; for a run in a store, its local spool."""
-        return self.home.layout.root
-
-    def __repr__(self) -> str:
-        return _short_repr(self)
+        return self.location.layout.root
 
 
 def coerce_config(kind: type[Any], value: Any, argument: str) -> Any:
@@ -331,84 +308,66 @@ def coerce_config(kind: type[Any], value: Any, argument: str) -> Any:
     if isinstance(value, Mapping):
         return kind(**value)
     raise ValueError(
-        f"Invalid `{kind.__name__}` type: {argument}={value!r} is a {type(value).__name__}; "
-        f"use paceline.train.{kind.__name__} or a dict of its fields"
+        f"Invalid `{kind.__name__}` type: {argument} must be a paceline.train.{kind.__name__} or a dict of its fields, "
+        f"got {value!r:.200}"
     )
+
+
+def check_callbacks(callbacks: Iterable[Any]) -> None:
+    expected = "a UserCallback, TrainingCallback, LoggerCallback or OpenTelemetryCallback of paceline.train"
+    for callback in callbacks:
+        check_instance("every item of callbacks", callback, get_args(Callback), expected)
 
 
 def _check_resource(name: Any, amount: Any) -> None:
     if not isinstance(name, str) or not name:
-        raise ValueError(f"resources_per_worker has {name!r}, which is not the name of a resource")
-    where = f"resources_per_worker[{name!r}]={amount!r}"
-    if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < math.inf:
-        raise ValueError(f"{where} is not a number of 0 or more")
+        raise bad_value("a key of resources_per_worker", "the name of a resource", name)
+    label = f"resources_per_worker[{name!r}]"
+    check_number(label, amount, at_least=0)
     if 0 < amount < _MIN_AMOUNT:
-        raise ValueError(f"{where} is too little: the least amount is {_MIN_AMOUNT}")
+        raise bad_value(label, f"0 or at least {_MIN_AMOUNT}", amount)
     if name == "object_store_memory":
-        raise ValueError(f"{where} cannot be reserved for workers: objects share it. Use 'memory' for their own")
+        raise ValueError(f"{label} cannot be reserved: workers share the object store. Use 'memory' instead")
 
 
 def _check_labels(selector: Any, num_workers: int | tuple[int, int]) -> None:
     if selector is None:
         return
-    each = [selector] if isinstance(selector, Mapping) else selector
-    if not isinstance(each, list | tuple) or not all(isinstance(labels, Mapping) for labels in each):
+    selectors = [selector] if isinstance(selector, Mapping) else selector
+    if not isinstance(selectors, list | tuple) or not all(isinstance(labels, Mapping) for labels in selectors):
+        raise bad_value("label_selector", "a dict of labels such as {'zone': 'a'} or a list of such dicts", selector)
+    if selectors is selector and len(selectors) != num_workers:
         raise ValueError(
-            f"label_selector={selector!r} is neither a dict of labels such as {{'zone': 'a'}} nor a list of them"
+            f"label_selector has {len(selectors)} dicts for num_workers={num_workers!r}: "
+            "pass one dict per worker of a fixed number, or one dict for all"
         )
-    if each is selector and len(each) != num_workers:
-        raise ValueError(
-            f"label_selector has {len(each)} dicts for num_workers={num_workers!r}: "
-            "give one dict for each worker of a fixed number, or one dict for all"
-        )
-    for labels in each:
-        if found := labels_problem(labels):
-            raise ValueError(f"label_selector={selector!r}: {found}")
+    for labels in selectors:
+        if problem := find_selector_problem(labels):
+            raise ValueError(f"label_selector={selector!r}: {problem}")
 
 
 def _parse_worker_range(bounds: Any) -> tuple[int, int]:
     """Return the minimum and maximum number of workers."""
-    whole = len(bounds) == 2 and all(isinstance(n, int) and not isinstance(n, bool) for n in bounds)
-    if not whole or not 1 <= bounds[0] <= bounds[1]:
-        raise ValueError(
-            f"num_workers={bounds!r} is not the fewest and the most workers, such as (1, 4), with 1 or more of them"
-        )
+    if len(bounds) != 2 or not all(map(is_int, bounds)) or not 1 <= bounds[0] <= bounds[1]:
+        raise bad_value("num_workers", _WORKERS, bounds)
     return bounds[0], bounds[1]
 
 
 def _resolve_storage_path(path: Any, filesystem: Any) -> str:
     if path is None:
         if filesystem is not None:
-            raise ValueError("storage_filesystem is given without storage_path: say where on it runs are kept")
+            raise ValueError("storage_filesystem needs a storage_path on it")
         return default_storage_path()
-    if not isinstance(path, str | os.PathLike):
-        raise ValueError(f"storage_path={path!r} is not a path")
-    text = os.fspath(path)
-    text = text.removeprefix("file://")
-    if is_remote(text, filesystem):
-        return text
-    return str(Path(text).expanduser().absolute())
+    check_instance("storage_path", path, (str, os.PathLike), "a path")
+    text: str = os.fspath(path).removeprefix("file://")
+    return text if is_remote(text, filesystem) else str(Path(text).expanduser().absolute())
 
 
 def _check_filesystem(filesystem: Any) -> None:
     """Check by duck typing, so that a configuration imports neither pyarrow nor fsspec."""
     if filesystem is not None and not (hasattr(filesystem, "type_name") or hasattr(filesystem, "_strip_protocol")):
-        raise ValueError(
-            f"storage_filesystem={filesystem!r} is neither a pyarrow.fs.FileSystem nor a filesystem of fsspec"
-        )
+        raise bad_value("storage_filesystem", "a pyarrow.fs.FileSystem or an fsspec filesystem", filesystem)
 
 
 def _generate_run_name() -> str:
     return f"run-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{secrets.token_hex(2)}"
-
-
-def _short_repr(config: Any) -> str:
-    """Show only the fields that differ from the defaults."""
-    shown = []
-    for f in dataclasses.fields(config):
-        value = getattr(config, f.name)
-        default = f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
-        same = value == default or (isinstance(value, float) and math.isnan(value))
-        if not same:
-            shown.append(f"{f.name}={value!r}")
-    return f"{type(config).__name__}({', '.join(shown)})"

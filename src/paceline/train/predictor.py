@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline._core.arguments import bad_value
 from paceline.train.checkpoint import Checkpoint
 
 
@@ -30,7 +31,7 @@ class Predictor:
         output_column: str = "predictions",
     ) -> None:
         if isinstance(keep_columns, str):
-            raise ValueError(f"keep_columns={keep_columns!r} must be True, False or a list: [{keep_columns!r}]")
+            raise bad_value("keep_columns", "True, False or a list of names", keep_columns)
         self._features = feature_columns
         self._kept_columns = keep_columns
         self._output = output_column
@@ -46,7 +47,7 @@ class Predictor:
             return np.asarray(get_column(batch, names))
         if self._features is None and len(names) > 1:
             raise ValueError(
-                f"the batch has the columns {', '.join(map(repr, names))}, and nothing says which the model takes\n\n"
+                f"cannot choose the model's inputs among the columns {', '.join(map(repr, names))}\n\n"
                 "hint: name them with feature_columns"
             )
         columns = [np.asarray(get_column(batch, name)) for name in names]
@@ -69,8 +70,8 @@ class Predictor:
         for name, values in predicted.items():
             if values.shape[:1] != (num_rows,):
                 raise ValueError(
-                    f"the model gave {name!r} of shape {values.shape} for a batch of {num_rows} rows: "
-                    "it has to have an entry for each row"
+                    f"the model must return one entry per row: {name!r} has shape {values.shape} "
+                    f"for a batch of {num_rows} rows"
                 )
         return predicted
 
@@ -79,24 +80,24 @@ class Predictor:
         return {**{name: get_column(batch, name) for name in names}, **self.predict(batch)}
 
 
-def to_checkpoint(given: Any) -> Checkpoint:
+def to_checkpoint(checkpoint: Any) -> Checkpoint:
     """Return the checkpoint passed to a predictor, or the one at a path."""
-    if isinstance(given, Checkpoint):
-        return given
-    if isinstance(given, str):
-        return Checkpoint(given)
-    raise TypeError(f"checkpoint={given!r} is not a paceline.train.Checkpoint")
+    if isinstance(checkpoint, Checkpoint):
+        return checkpoint
+    if isinstance(checkpoint, str):
+        return Checkpoint(checkpoint)
+    raise TypeError(f"checkpoint must be a paceline.train.Checkpoint or a path, got {checkpoint!r}")
 
 
 def get_column(batch: Mapping[str, Any], name: str) -> Any:
     """Return a column of a batch. If it is missing, the error lists the columns there are."""
     if name not in batch:
-        raise ValueError(f"there is no column {name!r} in the batch, which has {', '.join(map(repr, batch))}")
+        raise ValueError(f"unknown column {name!r}; the columns are {', '.join(map(repr, batch))}")
     return batch[name]
 
 
 def _to_matrix(name: str, column: Any) -> Any:
     """Return a column as columns of one matrix."""
     if column.dtype.kind not in "biuf":
-        raise ValueError(f"feature_columns: the column {name!r} is of type {column.dtype}, which is no number")
+        raise ValueError(f"feature_columns must be numeric, got column {name!r} of type {column.dtype}")
     return column.reshape(len(column), -1)

@@ -15,6 +15,7 @@ from paceline._control.events import Event, Reported, WorkerReturned
 from paceline._control.recovery import RunReplay, load_history, load_outline, replay_events
 from paceline._control.report_aggregator import RunReport, drop_superseded_reports, iter_reports, own_metrics
 from paceline._control.run import Run
+from paceline._core.arguments import check_choice, flatten_dict
 from paceline._core.plain_values import from_plain, get_metric
 from paceline._storage.retention import rank_checkpoints
 from paceline._storage.run_location import RunLocation
@@ -78,10 +79,10 @@ class Result:
         last = _find_last_report(history, run)
         if last is None:
             return None
-        made = {
+        reports = {
             e.rank: e for e in history if isinstance(e, Reported) and (e.attempt, e.seq) == (last.attempt, last.seq)
         }
-        return [own_metrics(made[rank]) if rank in made else None for rank in range(max(made) + 1)]
+        return [own_metrics(reports[rank]) if rank in reports else None for rank in range(max(reports) + 1)]
 
     @property
     def metrics_dataframe_by_rank(self) -> Any:
@@ -92,60 +93,58 @@ class Result:
         for event in load_history(self._run_store)[1]:
             if isinstance(event, Reported):
                 by_rank.setdefault(event.rank, []).append(RunReport((event,)))
-        made = [report for reports in by_rank.values() for report in drop_superseded_reports(reports)]
-        made.sort(key=lambda report: (report.seq, report.rank_reports[0].rank))
+        current = [report for reports in by_rank.values() for report in drop_superseded_reports(reports)]
+        current.sort(key=lambda report: (report.seq, report.rank_reports[0].rank))
         return to_dataframe(
             [
                 {"report": report.seq, "rank": report.rank_reports[0].rank, **own_metrics(report.rank_reports[0])}
-                for report in made
+                for report in current
             ]
         )
 
     def get_best_checkpoint(self, metric: str, mode: str) -> Checkpoint:
         """Return the kept checkpoint with the highest (`max`) or lowest (`min`) value of a metric."""
-        if mode not in ("max", "min"):
-            raise ValueError(f"mode={mode!r} is neither 'max' nor 'min'")
+        check_choice("mode", mode, ("max", "min"))
         if not self.best_checkpoints:
-            raise RuntimeError("No checkpoint exists in this run, so there is no best one")
+            raise RuntimeError("No checkpoint exists in this run")
         scored = [(get_metric(metrics, metric), checkpoint) for checkpoint, metrics in self.best_checkpoints]
-        known = [(score, checkpoint) for score, checkpoint in scored if isinstance(score, int | float)]
-        known = [(score, checkpoint) for score, checkpoint in known if score == score]
-        if not known:
-            names = sorted({name for _, metrics in self.best_checkpoints for name in flatten_metrics(metrics)})
-            raise RuntimeError(f"Invalid metric name {metric!r}: the checkpoints have {', '.join(names)}")
+        ranked = [(score, each) for score, each in scored if isinstance(score, int | float) and score == score]
+        if not ranked:
+            names = sorted({name for _, metrics in self.best_checkpoints for name in flatten_dict(metrics)})
+            raise RuntimeError(f"Invalid metric name {metric!r}; the metrics are {', '.join(names)}")
         pick = max if mode == "max" else min
-        return pick(known, key=lambda pair: pair[0])[1]
+        return pick(ranked, key=lambda pair: pair[0])[1]
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> Result:
         """Read the result of a run's directory. Changes nothing; the error of a failed run is not restored."""
-        depot = RunLocation.from_path(os.fspath(path), storage_filesystem).open_run_store_for_reading()
-        if isinstance(depot, DiskRunStore) and not depot.layout.root.is_dir():
-            raise RuntimeError(f"Experiment folder {depot.uri} doesn't exist.")
-        run, history, reported = load_outline(depot)
+        store = RunLocation.from_path(os.fspath(path), storage_filesystem).open_run_store_for_reading()
+        if isinstance(store, DiskRunStore) and not store.layout.root.is_dir():
+            raise RuntimeError(f"Experiment folder {store.uri} doesn't exist.")
+        run, history, reported = load_outline(store)
         if run.attempt == 0 and not run.checkpoints:
-            raise RuntimeError(f"Failed to restore the Result object: no journal in {depot.uri}, or an empty one.")
-        return build_result(depot, run, history, reported)
+            raise RuntimeError(f"Failed to restore the Result object: no journal in {store.uri}, or an empty one.")
+        return build_result(store, run, history, reported)
 
 
-def build_result(depot: RunStore, run: Run, history: Iterable[Event], reported: RunReport | None = None) -> Result:
+def build_result(store: RunStore, run: Run, history: Iterable[Event], reported: RunReport | None = None) -> Result:
     """`reported`: the last report, if the history does not contain the reports of all ranks."""
     history = list(history)
     reported = reported if reported is not None else _find_last_report(history, run)
     value = next((e.value for e in reversed(history) if isinstance(e, WorkerReturned) and e.rank == 0), None)
     order = rank_checkpoints(run.checkpoints, run.retention.score_attribute, run.retention.score_order)
-    path, filesystem = depot.locate_run()
+    path, filesystem = store.locate_run()
     return Result(
         metrics=finalize_metrics(reported.metrics, run) if reported is not None else None,
-        checkpoint=Checkpoint(*depot.locate_checkpoint(run.latest)) if run.latest else None,
+        checkpoint=Checkpoint(*store.locate_checkpoint(run.latest)) if run.latest else None,
         error=None,
         path=path,
         best_checkpoints=[
-            (Checkpoint(*depot.locate_checkpoint(record)), _decode_metrics(record.metrics)) for record in order
+            (Checkpoint(*store.locate_checkpoint(record)), _decode_metrics(record.metrics)) for record in order
         ],
         return_value=from_plain(msgspec.json.decode(value)) if value is not None else None,
         _storage_filesystem=filesystem,
-        _run_store=depot,
+        _run_store=store,
     )
 
 
@@ -157,8 +156,8 @@ def collect_metric_rows(history: Iterable[Event]) -> list[dict[str, Any]]:
     for report in iter_reports(history):
         if report.attempt > attempt:  # It repeats reports after its checkpoint: see `drop_superseded_reports`.
             attempt = report.attempt
-            place = bisect_left(seqs, report.seq)
-            del rows[place:], seqs[place:]
+            index = bisect_left(seqs, report.seq)
+            del rows[index:], seqs[index:]
         seqs.append(report.seq)
         rows.append(report.metrics)
     return rows
@@ -169,17 +168,6 @@ def finalize_metrics(metrics: dict[str, Any] | None, run: Run) -> dict[str, Any]
     if metrics is not None and run.is_trained and metrics.get("done") is False and "_training_iteration" in metrics:
         return {**metrics, "done": True}
     return metrics
-
-
-def flatten_metrics(metrics: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested metrics: `eval/loss`."""
-    found: dict[str, Any] = {}
-    for name, value in metrics.items():
-        if isinstance(value, dict) and value:
-            found |= flatten_metrics(value, f"{prefix}{name}/")
-        else:
-            found[f"{prefix}{name}"] = value
-    return found
 
 
 def _find_last_report(history: list[Event], run: Run) -> RunReport | None:
@@ -204,7 +192,7 @@ def to_dataframe(rows: list[dict[str, Any]]) -> Any:
     except ImportError:
         raise ImportError('metrics_dataframe needs pandas\n\nhint: pip install "paceline[pandas]"') from None
     return pandas.DataFrame(
-        [flatten_metrics(row) if any(isinstance(value, dict) for value in row.values()) else row for row in rows]
+        [flatten_dict(row) if any(isinstance(value, dict) for value in row.values()) else row for row in rows]
     )
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import enum
+import shutil
 import socket
+import tempfile
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
 import msgspec
 
+from paceline._core.arguments import bad_value
 from paceline._core.plain_values import from_plain
 from paceline._core.time_accounting import CHECKPOINT
 from paceline._storage.commit import has_manifest
@@ -20,11 +24,13 @@ from paceline._worker import context as worker_context
 from paceline._worker.context import WorkerContext
 from paceline._worker.upload import CheckpointSource, Directory, InPlace, State
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.datasets import open_shard
-from paceline.train.validation import ValidationTaskConfig, to_validation_task
+from paceline.train.driver.datasets import open_shard
+from paceline.train.driver.validation import ValidationTaskConfig, to_validation_task
 
 if TYPE_CHECKING:
     from paceline.data.iterator import DataIterator
+
+C = TypeVar("C", bound=Checkpoint)
 
 
 class CheckpointUploadMode(enum.Enum):
@@ -100,7 +106,7 @@ class TrainContext:
 
     def __init__(self, context: WorkerContext) -> None:
         self._begin = context.begin
-        self._run_store = context.depot
+        self._run_store = context.store
 
     def get_experiment_name(self) -> str:
         return self._begin.run_name
@@ -184,7 +190,7 @@ def report(
     if values:
         metrics = {**(metrics or {}), **values}
     if not isinstance(metrics, dict):
-        raise TypeError(f"metrics={metrics!r} is not a dict")
+        raise TypeError(f"metrics must be a dict, got {metrics!r}")
     if checkpoint is None:
         if validation:
             raise ValueError("Validation requires a checkpoint to be provided.")
@@ -194,8 +200,7 @@ def report(
     task = to_validation_task(validation)
     if task is not None and not context.begin.validates:
         raise ValueError("`validation_config` was not set on the trainer, but a validation was requested.")
-    if not isinstance(checkpoint, Checkpoint):
-        raise TypeError(f"checkpoint={checkpoint!r} is not a paceline.train.Checkpoint")
+    _check_checkpoint(checkpoint)
     mode = CheckpointUploadMode(checkpoint_upload_mode)
     _check_dir_name(checkpoint_dir_name)
     delete = delete_local_checkpoint_after_upload
@@ -222,10 +227,10 @@ def get_checkpoint() -> Checkpoint | None:
     context = _require_context("get_checkpoint")
     record = context.latest_checkpoint()
     if record is not None:
-        return Checkpoint(*context.depot.locate_checkpoint(record))
+        return Checkpoint(*context.store.locate_checkpoint(record))
     if context.given_checkpoint is not None:
-        given: Checkpoint = context.given_checkpoint
-        return given
+        checkpoint: Checkpoint = context.given_checkpoint
+        return checkpoint
     begin = context.begin
     if begin.initial is None:
         return None
@@ -267,7 +272,7 @@ def get_all_reported_checkpoints(
     context = _require_context("get_all_reported_checkpoints")
     return [
         ReportedCheckpoint(
-            Checkpoint(*context.depot.locate_checkpoint(record)),
+            Checkpoint(*context.store.locate_checkpoint(record)),
             from_plain(msgspec.json.decode(record.metrics)),
             ReportedCheckpointStatus(record.status),
         )
@@ -285,6 +290,19 @@ def staging_directory() -> Path:
     return _require_context("staging_directory").uploader.scratch_directory()
 
 
+def new_checkpoint(cls: type[C]) -> C:
+    """Return a checkpoint with an empty directory to write to.
+
+    In a worker it is a `staging_directory`, not tied to the object: an ASYNC upload may still read it after the object
+    is gone. Elsewhere it is a temporary directory that is deleted with the object.
+    """
+    if worker_context.current() is not None:
+        return cls.from_directory(staging_directory())
+    checkpoint = cls.from_directory(tempfile.mkdtemp(prefix="paceline-checkpoint-"))
+    weakref.finalize(checkpoint, shutil.rmtree, checkpoint.path, ignore_errors=True)
+    return checkpoint
+
+
 def _require_context(function: str) -> WorkerContext:
     context = worker_context.current()
     if context is None:
@@ -295,30 +313,28 @@ def _require_context(function: str) -> WorkerContext:
     return context
 
 
+def _check_checkpoint(checkpoint: Any) -> None:
+    if not isinstance(checkpoint, Checkpoint):
+        raise TypeError(f"checkpoint must be a paceline.train.Checkpoint, got {checkpoint!r}")
+
+
 def _check_dir_name(name: str | None) -> None:
-    if name is None:
-        return
-    if not isinstance(name, str) or not is_checkpoint_name(name):
-        raise ValueError(f"checkpoint_dir_name={name!r} is not a plain directory name")
+    if name is not None and not (isinstance(name, str) and is_checkpoint_name(name)):
+        raise bad_value("checkpoint_dir_name", "a plain directory name", name)
 
 
 def _to_source(context: WorkerContext, checkpoint: Checkpoint, delete: bool = False) -> CheckpointSource:
-    if not isinstance(checkpoint, Checkpoint):
-        raise TypeError(f"checkpoint={checkpoint!r} is not a paceline.train.Checkpoint")
+    _check_checkpoint(checkpoint)
     if checkpoint.state is not None:
         tree, stem = checkpoint._state_for_rank()
         return State(tree, checkpoint.allow_pickle, stem, checkpoint._metadata_json)
-    return _to_directory_source(context, checkpoint, delete)
-
-
-def _to_directory_source(context: WorkerContext, checkpoint: Checkpoint, delete: bool) -> Directory:
     if checkpoint.filesystem.type_name != "local":
         return Directory(Path(checkpoint.to_directory()), delete=True)
     path = Path(checkpoint.path).absolute()
     if not path.is_dir():
-        raise ValueError(f"checkpoint: {path} is not a directory")
+        raise ValueError(f"cannot read the checkpoint {path}: not a directory")
     if context.layout.root.is_relative_to(path):
-        raise ValueError(f"checkpoint: {path} holds the run's own directory {context.layout.root}")
+        raise ValueError(f"the checkpoint {path} must not contain the run's directory {context.layout.root}")
     return Directory(path, delete, checkpoint._wait_until_complete)
 
 
@@ -332,20 +348,19 @@ def _to_in_place_source(
     root = context.layout.root
     if context.begin.store is not None:
         raise ValueError(
-            "NO_UPLOAD and checkpoint_upload_fn need a storage_path on this machine: "
-            "into a store Paceline uploads by itself, with the modes SYNC and ASYNC"
+            "NO_UPLOAD and checkpoint_upload_fn need a storage_path on this machine; "
+            "use the modes SYNC or ASYNC to upload to a store"
         )
     if mode is not CheckpointUploadMode.NO_UPLOAD and upload is not None:
         checkpoint = upload(checkpoint, name or context.next_checkpoint_name())
         if not isinstance(checkpoint, Checkpoint):
-            raise ValueError(f"checkpoint_upload_fn must return a `paceline.train.Checkpoint`, not {checkpoint!r}")
+            raise ValueError(f"checkpoint_upload_fn must return a `paceline.train.Checkpoint`, got {checkpoint!r}")
     path = Path(checkpoint.path).absolute()
     if path.parent != root or not path.is_dir() or path.is_symlink():
         raise ValueError(
-            f"the checkpoint {path} is not a directory right below the run's own, {root}: "
-            "with NO_UPLOAD or checkpoint_upload_fn the files have to lie there"
+            f"with NO_UPLOAD or checkpoint_upload_fn, the checkpoint must be a directory directly in {root}, got {path}"
         )
     _check_dir_name(path.name)
     if has_manifest(path):
-        raise ValueError(f"{path} is a committed checkpoint already, and its files must not change: use another name")
+        raise ValueError(f"{path} is already a committed checkpoint, which must not change: use another name")
     return InPlace(path)

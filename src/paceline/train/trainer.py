@@ -7,22 +7,23 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
+from paceline._core.arguments import check_instance
 from paceline._core.errors import PacelineError
 from paceline._worker.main import Job
-from paceline.train import preflight
 from paceline.train.backend import BackendConfig
 from paceline.train.callbacks import TrainRunContext, UserCallback
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig, coerce_config
-from paceline.train.datasets import DataConfig, build_dataset_spec
-from paceline.train.execution_target import ExecutionTarget, choose_target
-from paceline.train.job import pickle_filesystem, pickle_job, resolve_loop_config
+from paceline.train.display.terminal import make_terminal
+from paceline.train.driver import preflight
+from paceline.train.driver.datasets import DataConfig, build_dataset_spec
+from paceline.train.driver.execution_target import ExecutionTarget, choose_target
+from paceline.train.driver.job import pickle_filesystem, pickle_job, resolve_loop_config
+from paceline.train.driver.run_driver import RunEnvironment, RunSpec, ValidationSpec, execute_run
+from paceline.train.driver.validation import ValidationConfig
 from paceline.train.older.persistent_workers_mixin import PersistentWorkersMixin
 from paceline.train.older.restore import RestoreMixin
 from paceline.train.result import Result
-from paceline.train.run_driver import RunEnvironment, RunSpec, ValidationSpec, execute_run
-from paceline.train.terminal import make_terminal
-from paceline.train.validation import ValidationConfig
 
 
 class DataParallelTrainer(PersistentWorkersMixin, RestoreMixin):
@@ -42,9 +43,9 @@ class DataParallelTrainer(PersistentWorkersMixin, RestoreMixin):
     _init_args: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        made = super().__new__(cls)
-        made._init_args = args, kwargs
-        return made
+        trainer = super().__new__(cls)
+        trainer._init_args = args, kwargs
+        return trainer
 
     def __init__(
         self,
@@ -73,10 +74,9 @@ class DataParallelTrainer(PersistentWorkersMixin, RestoreMixin):
         self.datasets = datasets
         self.dataset_config: DataConfig = coerce_config(DataConfig, dataset_config, "dataset_config")
         self._dataset_spec = build_dataset_spec(datasets, self.dataset_config)
-        if not isinstance(self.backend_config, BackendConfig):
-            raise ValueError(f"backend_config={backend_config!r} is not a paceline.train.BackendConfig")
-        if not isinstance(resume_from_checkpoint, Checkpoint | None):
-            raise ValueError(f"resume_from_checkpoint={resume_from_checkpoint!r} is not a paceline.train.Checkpoint")
+        check_instance("backend_config", self.backend_config, BackendConfig, "a paceline.train.BackendConfig")
+        expected = "a paceline.train.Checkpoint"
+        check_instance("resume_from_checkpoint", resume_from_checkpoint, Checkpoint, expected, optional=True)
         self._loop_config = resolve_loop_config(train_loop_per_worker, train_loop_config)
         self.backend_config.check(self.scaling_config.max_workers, self.scaling_config.use_gpu)
 
@@ -95,15 +95,15 @@ class DataParallelTrainer(PersistentWorkersMixin, RestoreMixin):
         raise failed.with_traceback(None)
 
     def _fit(self) -> Result:
-        site = choose_target(self.scaling_config, self.run_config)
-        site.check()
-        asked = self._build_run_spec(site)
+        target = choose_target(self.scaling_config, self.run_config)
+        target.check()
+        spec = self._build_run_spec(target)
         if self.run_config.detached:
-            from paceline.train.detached import fit_detached
+            from paceline.train.driver.detached import fit_detached
 
-            return fit_detached(asked)
-        terminal = make_terminal(self.run_config.home.layout, self.train_loop_config, inline=asked.is_inline)
-        return execute_run(asked, terminal, self._run_environment)
+            return fit_detached(spec)
+        terminal = make_terminal(self.run_config.location.layout, self.train_loop_config, inline=spec.is_inline)
+        return execute_run(spec, terminal, self._run_environment)
 
     def _named_init_args(self) -> dict[str, Any]:
         """The constructor's arguments by name."""
@@ -125,16 +125,16 @@ class DataParallelTrainer(PersistentWorkersMixin, RestoreMixin):
 
     def _copy_with(self, changes: Mapping[str, Any]) -> Self:
         """Return a copy; if there are changes, construct it anew with changed arguments. This trainer is unchanged."""
-        made = type(self)(**{**self._named_init_args(), **changes})
+        trainer = type(self)(**{**self._named_init_args(), **changes})
         if "_run_environment" in vars(self):
-            made._run_environment = self._run_environment
-        return made
+            trainer._run_environment = self._run_environment
+        return trainer
 
-    def _build_run_spec(self, site: ExecutionTarget, parts: Job | None = None) -> RunSpec:
+    def _build_run_spec(self, target: ExecutionTarget, parts: Job | None = None) -> RunSpec:
         """Check the arguments and build the run spec; by default for the trainer's own function."""
-        home = self.run_config.home
+        location = self.run_config.location
         preflight.check_limits(self.scaling_config.sizes[-1])
-        preflight.check_initial_checkpoint(self.resume_from_checkpoint, home.layout)
+        preflight.check_initial_checkpoint(self.resume_from_checkpoint, location.layout)
         if parts is None:
             parts = (self.train_loop_per_worker, self._loop_config, self.backend_config)
         return RunSpec(
@@ -142,7 +142,7 @@ class DataParallelTrainer(PersistentWorkersMixin, RestoreMixin):
             pickled_job=pickle_job(*parts),
             run_config=self.run_config,
             run_context=TrainRunContext(
-                home.name,
+                location.name,
                 self.run_config,
                 self.train_loop_config,
                 self.scaling_config,
@@ -150,11 +150,11 @@ class DataParallelTrainer(PersistentWorkersMixin, RestoreMixin):
                 self.dataset_config,
             ),
             scaling_config=self.scaling_config,
-            target=site,
+            target=target,
             is_inline=self.scaling_config.num_workers == 0,
             initial_checkpoint=self.resume_from_checkpoint,
             pickled_filesystem=pickle_filesystem(self.run_config.storage_filesystem),
-            validation=_build_validation_spec(self.validation_config, site),
+            validation=_build_validation_spec(self.validation_config, target),
             datasets=self._dataset_spec,
             purpose=_find_purpose(self.run_config),
         )
@@ -165,10 +165,10 @@ def _find_purpose(config: RunConfig) -> str:
     return next((callback._run_purpose for callback in callbacks if callback._run_purpose), "")
 
 
-def _build_validation_spec(config: ValidationConfig | None, site: ExecutionTarget) -> ValidationSpec | None:
+def _build_validation_spec(config: ValidationConfig | None, target: ExecutionTarget) -> ValidationSpec | None:
     if config is None:
         return None
-    share = site.compute_auxiliary_share(num_cpus=config.num_cpus, num_gpus=config.num_gpus)
+    share = target.compute_auxiliary_share(num_cpus=config.num_cpus, num_gpus=config.num_gpus)
     return ValidationSpec(config, config.pickle_function(), share)
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
+from paceline._core.arguments import check_int
+
 if TYPE_CHECKING:
     from paceline._worker.context import WorkerContext
     from paceline.train.backend import Backend, BackendConfig
@@ -40,10 +42,7 @@ class WorkerGroup:
 
     def execute_single(self, worker_index: int, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function on one worker, and return its result."""
-        if not 0 <= worker_index < len(self):
-            raise ValueError(
-                f"worker_index={worker_index!r} is none of the {len(self)} workers: use 0 to {len(self) - 1}"
-            )
+        check_int("worker_index", worker_index, at_least=0, at_most=len(self) - 1)
         return self._execute_on(worker_index, func, args, kwargs)[worker_index]
 
     def _execute_on(self, rank: int | None, func: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
@@ -83,5 +82,5 @@ def _follow_orders(context: WorkerContext, leads: bool) -> Iterator[None]:
 
 def _execute_order(context: WorkerContext, order: bytes) -> list[Any]:
     rank, func, args, kwargs = cloudpickle.loads(order)
-    mine = func(*args, **kwargs) if rank in (None, context.begin.rank) else None
-    return [cloudpickle.loads(given) for given in context.gather(cloudpickle.dumps(mine))]
+    result = func(*args, **kwargs) if rank in (None, context.begin.rank) else None
+    return [cloudpickle.loads(each) for each in context.gather(cloudpickle.dumps(result))]

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from paceline.tune.callback import Callback
     from paceline.tune.config import CheckpointConfig, FailureConfig, RunConfig
     from paceline.tune.error import TuneError
-    from paceline.tune.result import Result
     from paceline.tune.result_grid import ResultGrid
+    from paceline.tune.results.result import Result
     from paceline.tune.schedulers.scheduler import TrialScheduler
     from paceline.tune.search.searcher import Searcher
     from paceline.tune.session import TuneContext, get_checkpoint, get_context, report
@@ -45,7 +45,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "paceline.tune.callback": ("Callback",),
     "paceline.tune.config": ("CheckpointConfig", "FailureConfig", "RunConfig"),
     "paceline.tune.error": ("TuneError",),
-    "paceline.tune.result": ("Result",),
+    "paceline.tune.results.result": ("Result",),
     "paceline.tune.result_grid": ("ResultGrid",),
     "paceline.tune.schedulers.scheduler": ("TrialScheduler",),
     "paceline.tune.search.searcher": ("Searcher",),

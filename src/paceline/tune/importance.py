@@ -11,7 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.tune.parameter_columns import ParameterColumn, extract_columns
+from paceline._core.arguments import check_choice
+from paceline.tune.results.parameter_columns import ParameterColumn, extract_columns
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -31,13 +32,12 @@ def importances(
     only some trials have is evaluated among those trials and weighted by their share. Parameters with the same value in
     all trials are omitted. Raises `ValueError` with fewer than 12 trials.
     """
-    if mode not in ("min", "max"):
-        raise ValueError(f"mode={mode!r} is neither 'min' nor 'max'")
+    check_choice("mode", mode, ("min", "max"))
     counted = [(config, float(value)) for config, value in rows if value is not None and math.isfinite(value)]
     if len(counted) < LEAST_TRIALS:
         raise ValueError(
-            f"the importance of parameters needs {LEAST_TRIALS} trials with a finite metric, and there are "
-            f"{len(counted)} of {len(rows)}"
+            f"the importance of parameters needs {LEAST_TRIALS} trials with a finite metric, got {len(counted)} of "
+            f"{len(rows)}"
         )
     values = [value for _, value in counted]
     parameters = extract_columns([config for config, _ in counted], space)
@@ -49,8 +49,8 @@ def importances(
 
 def _weighted_importance(column: ParameterColumn, values: Sequence[float], mode: str) -> float:
     """The importance of one parameter among the trials that have it, times their share of all trials."""
-    seen = [(at, value) for at, value in zip(column.values, values, strict=True) if at is not None]
-    if len(seen) < LEAST_TRIALS or len({at for at, _ in seen}) < 2:
+    present = [(at, value) for at, value in zip(column.values, values, strict=True) if at is not None]
+    if len(present) < LEAST_TRIALS or len({at for at, _ in present}) < 2:
         return 0.0
     optuna = _import_optuna()
     from paceline.tune.search.optuna.log_filter import silence_optuna
@@ -61,24 +61,24 @@ def _weighted_importance(column: ParameterColumn, values: Sequence[float], mode:
         study.add_trials(
             [
                 optuna.trial.create_trial(params={"x": at}, distributions={"x": distribution}, value=value)
-                for at, value in seen
+                for at, value in present
             ]
         )
         evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=_BEST)
-        found = optuna.importance.get_param_importances(study, evaluator=evaluator, normalize=False)["x"]
-    return float(found) * len(seen) / len(values) if math.isfinite(found) else 0.0
+        share = optuna.importance.get_param_importances(study, evaluator=evaluator, normalize=False)["x"]
+    return float(share) * len(present) / len(values) if math.isfinite(share) else 0.0
 
 
 def _to_distribution(optuna: Any, column: ParameterColumn) -> BaseDistribution:
     low, high = min(column.present_values), max(column.present_values)
-    made: BaseDistribution
+    distributions = optuna.distributions
+    distribution: BaseDistribution
     if column.kind == "category":
-        made = optuna.distributions.CategoricalDistribution(range(len(column.categories)))
-    elif column.kind == "integer":
-        made = optuna.distributions.IntDistribution(low, high, log=column.log)
+        distribution = distributions.CategoricalDistribution(range(len(column.categories)))
     else:
-        made = optuna.distributions.FloatDistribution(low, high, log=column.log)
-    return made
+        kind = distributions.IntDistribution if column.kind == "integer" else distributions.FloatDistribution
+        distribution = kind(low, high, log=column.log)
+    return distribution
 
 
 def _import_optuna() -> Any:

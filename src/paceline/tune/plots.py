@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline._core.arguments import check_choice
 from paceline.tune.importance import importances
-from paceline.tune.parameter_columns import ParameterColumn, extract_columns, shorten_middle
+from paceline.tune.results.parameter_columns import ParameterColumn, extract_columns, shorten_middle
 
 if TYPE_CHECKING:
-    from paceline.tune.plot_drawing import Figure
+    from paceline.tune.display.plot_drawing import Figure
 
 Kind = Literal["all", "parallel", "importance", "curves"]
 KINDS = ("all", "parallel", "importance", "curves")
@@ -61,22 +62,20 @@ def parallel_coordinates(
     Outliers, far worse than the rest, are drawn at the end of the metric's axis. `parameters` selects and orders the
     axes; by default all parameters that differ.
     """
-    _check_mode(mode)
-    found = {column.name: column for column in extract_columns([trial.config for trial in trials], space)}
+    check_choice("mode", mode, ("min", "max"))
+    columns = {column.name: column for column in extract_columns([trial.config for trial in trials], space)}
     for name in parameters or ():
-        if name not in found:
-            raise ValueError(
-                f"parameters has {name!r}, which is not one that differs among the trials: these are "
-                f"{', '.join(found) or 'none'}"
-            )
-    shown = [found[name] for name in parameters] if parameters is not None else [*found.values()]
+        if name not in columns:
+            known = ", ".join(columns) or "none"
+            raise ValueError(f"unknown name {name!r} in parameters; those that differ among the trials are {known}")
+    plotted = [columns[name] for name in parameters] if parameters is not None else [*columns.values()]
     values = [_to_finite(trial.value) for trial in trials]
     scale = compute_scale(values, mode)
-    shown.append(ParameterColumn(metric, "float", scale["log"], tuple(values)))
-    axes = [_build_axis(column) for column in shown]
+    plotted.append(ParameterColumn(metric, "float", scale["log"], tuple(values)))
+    axes = [_build_axis(column) for column in plotted]
     axes[-1].update(scale)
     farthest = _last_iteration(trials)
-    places = [_axis_positions(column.values, axis) for column, axis in zip(shown, axes, strict=True)]
+    places = [_axis_positions(column.values, axis) for column, axis in zip(plotted, axes, strict=True)]
     return {
         "metric": metric,
         "mode": mode,
@@ -96,7 +95,7 @@ def parallel_coordinates(
 
 def curves(trials: Sequence[PlottedTrial], metric: str = "value", mode: str = "min") -> dict[str, Any]:
     """The metric of each trial over its iterations."""
-    _check_mode(mode)
+    check_choice("mode", mode, ("min", "max"))
     farthest = _last_iteration(trials)
     return {
         "metric": metric,
@@ -123,7 +122,7 @@ def importance(
     space: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """How much each parameter matters, most important first; if there is no result, `note` says why."""
-    _check_mode(mode)
+    check_choice("mode", mode, ("min", "max"))
     note = None
     shares: dict[str, float] = {}
     try:
@@ -156,11 +155,10 @@ def plot(
     `kind` is "parallel", "importance", "curves", or "all" of them. `space` determines which axes are logarithmic. Does
     not use pyplot or select a backend, so there is nothing to close.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind={kind!r} is not one of {', '.join(map(repr, KINDS))}")
-    _check_mode(mode)
+    check_choice("kind", kind, KINDS)
+    check_choice("mode", mode, ("min", "max"))
     try:
-        from paceline.tune import plot_drawing
+        from paceline.tune.display import plot_drawing
     except ImportError as error:
         if not (error.name or "").startswith("matplotlib"):
             raise
@@ -194,8 +192,8 @@ def compute_scale(values: Sequence[float | None], mode: str) -> dict[str, Any]:
     worst = int(_USUAL * (len(finite) - 1))
     low, high = (finite[0], finite[worst]) if mode == "min" else (finite[-1 - worst], finite[-1])
     log = low > 1 / _LARGEST and high / low >= _LOG_SPAN
-    usual, whole = (_distance(*pair, log and finite[0] > 0) for pair in ((low, high), (finite[0], finite[-1])))
-    is_cut = whole > _FAR * usual > 0
+    usual, total = (_distance(*pair, log and finite[0] > 0) for pair in ((low, high), (finite[0], finite[-1])))
+    is_cut = total > _FAR * usual > 0
     if not is_cut:
         low, high = finite[0], finite[-1]
     return {"low": low, "high": high, "log": log and low > 0, "is_cut": is_cut}
@@ -206,8 +204,8 @@ def _last_iteration(trials: Sequence[PlottedTrial]) -> int:
 
 
 def _effective_status(trial: PlottedTrial, farthest: int) -> str:
-    is_whole = bool(trial.history) and trial.history[-1][0] >= farthest
-    return "TERMINATED" if trial.status == "STOPPED" and is_whole else trial.status
+    is_complete = bool(trial.history) and trial.history[-1][0] >= farthest
+    return "TERMINATED" if trial.status == "STOPPED" and is_complete else trial.status
 
 
 def _distance(low: float, high: float, log: bool) -> float:
@@ -245,15 +243,10 @@ def _axis_positions(values: Sequence[float | None], axis: Mapping[str, Any]) -> 
     low, high, log = axis["low"], axis["high"], axis["log"]
     if low == high:
         return [None if value is None else 0.5 for value in values]
-    whole = _distance(low, high, log)
+    length = _distance(low, high, log)
     inside = [None if value is None else min(max(value, low), high) for value in values]
-    return [None if value is None else _distance(low, value, log) / whole for value in inside]
+    return [None if value is None else _distance(low, value, log) / length for value in inside]
 
 
 def _to_finite(value: float | None) -> float | None:
     return float(value) if value is not None and abs(value) <= _LARGEST else None
-
-
-def _check_mode(mode: str) -> None:
-    if mode not in ("min", "max"):
-        raise ValueError(f"mode={mode!r} is neither 'min' nor 'max'")

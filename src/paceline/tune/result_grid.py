@@ -11,14 +11,15 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
+from paceline._core.arguments import bad_value, check_choice, flatten_dict
 from paceline._core.plain_values import get_metric
 from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import DiskRunStore
-from paceline.train.result import flatten_metrics, to_dataframe
-from paceline.tune import scopes
-from paceline.tune.drive.search_state import Search
-from paceline.tune.drive.search_storage import check_is_search, iter_search_events
-from paceline.tune.report_history import (
+from paceline.train.result import to_dataframe
+from paceline.tune.driver.search_state import Search
+from paceline.tune.driver.search_storage import check_is_search, iter_search_events
+from paceline.tune.results import scopes
+from paceline.tune.results.report_history import (
     ADDED_METRICS,
     ConfigDecoder,
     TrialReportHistory,
@@ -26,7 +27,7 @@ from paceline.tune.report_history import (
     reorder_user_metrics_first,
     replay_search,
 )
-from paceline.tune.result import Result
+from paceline.tune.results.result import Result
 from paceline.tune.space.space_description import rebuild_param_space
 from paceline.tune.trial import Trial
 
@@ -51,15 +52,15 @@ class ResultGrid:
     def __init__(
         self,
         search: Search,
-        home: RunLocation,
+        location: RunLocation,
         errors: Mapping[str, Exception] | None = None,
-        restored: ConfigDecoder = decode_without_objects,
+        decode_config: ConfigDecoder = decode_without_objects,
     ) -> None:
-        """`home` is the location of the search; `errors` are the exceptions this process has seen, by trial."""
+        """`location` is that of the search; `errors` are the exceptions this process has seen, by trial."""
         self._search = search
-        self._home = home
-        self._depot = home.open_run_store_for_reading()
-        self._history = TrialReportHistory(self._depot, restored)
+        self._location = location
+        self._store = location.open_run_store_for_reading()
+        self._history = TrialReportHistory(self._store, decode_config)
         self._trials = list(search.trials.values())
         self._errors = dict(errors or {})
         self._results: dict[str, Result] = {}
@@ -67,25 +68,25 @@ class ResultGrid:
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> ResultGrid:
         """Load the results of the search in a directory, even if it is running or was copied. Changes nothing."""
-        home = RunLocation.from_path(os.fspath(path), storage_filesystem)
-        depot = home.open_run_store_for_reading()
-        if isinstance(depot, DiskRunStore) and not depot.layout.root.is_dir():
-            raise RuntimeError(f"{depot.uri} does not exist: there is no search there")
-        check_is_search(home, depot)
-        search = replay_search(iter_search_events(depot.read_journal(), depot.uri))
+        location = RunLocation.from_path(os.fspath(path), storage_filesystem)
+        store = location.open_run_store_for_reading()
+        if isinstance(store, DiskRunStore) and not store.layout.root.is_dir():
+            raise RuntimeError(f"cannot read the search: {store.uri} does not exist")
+        check_is_search(location, store)
+        search = replay_search(iter_search_events(store.read_journal(), store.uri))
         if not search.num_drivers:
-            raise RuntimeError(f"{depot.uri} has no journal of a search, or an empty one")
-        return cls(search, home)
+            raise RuntimeError(f"cannot read the search: {store.uri} has no journal, or an empty one")
+        return cls(search, location)
 
     @property
     def experiment_path(self) -> str:
         """The search's directory."""
-        return self._depot.locate_run()[0]
+        return self._store.locate_run()[0]
 
     @property
     def filesystem(self) -> Any:
         """The `pyarrow.fs.FileSystem` that `experiment_path` is on."""
-        filesystem = self._depot.locate_run()[1]
+        filesystem = self._store.locate_run()[1]
         if filesystem is None:
             from pyarrow.fs import LocalFileSystem
 
@@ -95,8 +96,8 @@ class ResultGrid:
     @property
     def errors(self) -> list[Exception]:
         """The errors of all failed trials."""
-        found = (self._result(trial).error for trial in self._trials if trial.status == "ERROR")
-        return [error for error in found if error is not None]
+        errors = (self._result(trial).error for trial in self._trials if trial.status == "ERROR")
+        return [error for error in errors if error is not None]
 
     @property
     def num_errors(self) -> int:
@@ -121,7 +122,7 @@ class ResultGrid:
         try:
             return self._result(self._trials[index])
         except IndexError:
-            raise IndexError(f"there is no result {index}: the search has {len(self)} trials") from None
+            raise IndexError(f"no result {index}: the search has {len(self)} trials") from None
 
     def __iter__(self) -> Iterator[Result]:
         return (self._result(trial) for trial in self._trials)
@@ -129,7 +130,7 @@ class ResultGrid:
     def __repr__(self) -> str:
         return (
             f"ResultGrid({len(self)} trials: {self.num_terminated} terminated, {self.num_errors} failed, "
-            f"in {self._depot.uri})"
+            f"in {self._store.uri})"
         )
 
     def get_best_result(
@@ -146,14 +147,14 @@ class ResultGrid:
         `last-10-avg`), or the best it ever reported (`all`). With `filter_nan_and_inf`, a trial whose value is nan or
         infinite is never the best; without, nan is worse than any number.
         """
-        scopes.check_scope(scope)
+        check_choice("scope", scope, scopes.SCOPES)
         if metric is None and self._search.metric is None and len(self._trials) == 1:
             return self._result(self._trials[0])
         metric, mode = self._resolve_metric(metric, mode, "get_best_result")
         scored = (
-            (trial, found)
+            (trial, score)
             for trial in self._trials
-            if (found := self._score(trial, metric, mode, scope, filter_nan_and_inf)) is not None
+            if (score := self._score(trial, metric, mode, scope, filter_nan_and_inf)) is not None
         )
         leading = scopes.select_best(scored, mode)
         if leading is None:
@@ -169,7 +170,7 @@ class ResultGrid:
         anything, or not that metric.
         """
         if filter_metric is None and filter_mode is not None:
-            raise ValueError(f"filter_mode={filter_mode!r} is given without filter_metric: name the metric it is for")
+            raise ValueError(f"filter_mode={filter_mode!r} needs a filter_metric")
         if filter_metric is not None:
             filter_metric, filter_mode = self._resolve_metric(filter_metric, filter_mode, "get_dataframe", "filter_")
             self._check_reported(filter_metric)
@@ -222,29 +223,29 @@ class ResultGrid:
         )
 
     def _result(self, trial: Trial) -> Result:
-        found = self._results.get(trial.trial_id)
-        if found is None:
+        result = self._results.get(trial.trial_id)
+        if result is None:
             runs = self._search.trial_records[trial.trial_id].runs
-            found = Result(trial, runs, self._home, self._history, self._errors.get(trial.trial_id))
-            self._results[trial.trial_id] = found
-        return found
+            result = Result(trial, runs, self._location, self._history, self._errors.get(trial.trial_id))
+            self._results[trial.trial_id] = result
+        return result
 
-    def _resolve_metric(self, metric: str | None, mode: str | None, asked: str, prefix: str = "") -> tuple[str, str]:
+    def _resolve_metric(self, metric: str | None, mode: str | None, method: str, prefix: str = "") -> tuple[str, str]:
         metric = metric if metric is not None else self._search.metric
         mode = mode if mode is not None else self._search.mode
         if metric is None:
             raise ValueError(
-                f"no metric is given: neither to {asked}() nor in the search's TuneConfig\n\n"
-                f'hint: {asked}({prefix}metric="loss", {prefix}mode="min"){self._reported_names()}'
+                f"{method}() needs a metric: the search's TuneConfig has none\n\n"
+                f'hint: {method}({prefix}metric="loss", {prefix}mode="min"){self._reported_names()}'
             )
         if not isinstance(metric, str):
-            raise ValueError(f"{prefix}metric={metric!r} is not the name of a metric")
+            raise bad_value(f"{prefix}metric", "the name of a metric", metric)
         if mode is None:
             raise ValueError(
-                f"no mode is given for {metric!r}: neither to {asked}() nor in the search's TuneConfig\n\n"
-                f'hint: {prefix}mode="min" if less is better, "max" if more is'
+                f"{method}() needs a mode for {metric!r}: the search's TuneConfig has none\n\n"
+                f'hint: use {prefix}mode="min" if less is better, else "max"'
             )
-        scopes.check_mode(mode, f"{prefix}mode")
+        check_choice(f"{prefix}mode", mode, scopes.MODES)
         return metric, mode
 
     def _score(self, trial: Trial, metric: str, mode: str, scope: str, only_finite: bool) -> float | None:
@@ -255,8 +256,8 @@ class ResultGrid:
         return scopes.score_values(values, scope, mode, only_finite=only_finite)
 
     def _values(self, trial: Trial, metric: str) -> list[float]:
-        found = (scopes.get_metric_value(row, metric) for row in self._history.reports_of(trial.trial_id))
-        return [value for value in found if value is not None]
+        values = (scopes.get_metric_value(row, metric) for row in self._history.reports_of(trial.trial_id))
+        return [value for value in values if value is not None]
 
     def _build_row(self, trial: Trial, metric: str | None, mode: str | None) -> dict[str, Any]:
         if metric is None or mode is None:
@@ -266,9 +267,8 @@ class ResultGrid:
             scored = ((row, value) for row in rows if (value := scopes.get_metric_value(row, metric)) is not None)
             leading = scopes.select_best(scored, mode)
             metrics = leading[0] if leading is not None else {}
-        own = {name: value for name, value in metrics.items() if name != "config"}
         return {
-            **own,
+            **{name: value for name, value in metrics.items() if name != "config"},
             "trial_id": trial.trial_id,
             "status": trial.status,
             "why": trial.why,
@@ -282,19 +282,18 @@ class ResultGrid:
 
     def _explain_no_best(self, metric: str, scope: str) -> str:
         if not self._trials:
-            return "no trial was run, so there is no best one"
+            return "the search has no trials"
         if all(trial.last_result is None for trial in self._trials):
             failed = f" ({self.num_errors} failed, see results.errors)" if self.num_errors else ""
-            return f"no trial has reported anything{failed}, so there is no best one by {metric!r}"
+            return f"no trial has reported anything{failed}"
         if any(self._values(trial, metric) for trial in self._trials):
             return (
-                f"no trial has a value of {metric!r} that is a finite number, in scope={scope!r}: all are nan or "
-                "infinite\n\nhint: filter_nan_and_inf=False takes them as they are"
+                f"no trial has a finite value of {metric!r} in scope={scope!r}\n\n"
+                "hint: filter_nan_and_inf=False includes values that are nan or infinite"
             )
-        others = [get_metric(trial.last_result, metric) for trial in self._trials]
-        other = next((value for value in others if value is not None), None)
-        if other is not None:
-            return f"{metric!r} is not a number that trials could be compared by: {other!r:.200} was reported"
+        values = (get_metric(trial.last_result, metric) for trial in self._trials)
+        if (value := next((value for value in values if value is not None), None)) is not None:
+            return f"{metric!r} must be a number, but a trial reported {value!r:.200}"
         return f"no trial has reported {metric!r}{self._reported_names()}"
 
     def _reported_names(self) -> str:
@@ -302,11 +301,11 @@ class ResultGrid:
         for trial in self._trials:
             if trial.last_result is not None:
                 own = {name: value for name, value in trial.last_result.items() if name not in ADDED_METRICS}
-                names |= dict.fromkeys(flatten_metrics(own))
+                names |= dict.fromkeys(flatten_dict(own))
         if not names:
             return ""
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        return f"; reported were {', '.join(list(names)[:_NAMED])}{more}"
+        return f"; the metrics are {', '.join(list(names)[:_NAMED])}{more}"
 
 
 def _column_rank(column: str) -> int:

@@ -81,13 +81,13 @@ def require_trial_context(function: str) -> WorkerContext:
     context = worker_context.current()
     if context is None:
         raise RuntimeError(
-            f"`tune.{function}` cannot be used outside of a trial: call it in the function or class that you pass to "
-            "Tuner"
+            f"`tune.{function}` cannot be used outside of a trial\n\n"
+            "hint: call it in the function or class that you pass to Tuner"
         )
     if not _TRIAL.fullmatch(context.begin.run_name):
         raise RuntimeError(
             f"`tune.{function}` cannot be used in the run {context.begin.run_name}, which is not a trial of a search"
-            f"\n\nhint: use `train.{function}` here; to pass what a run reports on to a trial that started it, give it "
+            f"\n\nhint: use `train.{function}` here; to forward the reports of a run to the trial that started it, use "
             "RunConfig(callbacks=[TuneReportCallback()]) of paceline.tune.integration.train"
         )
     return context

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
+from paceline._core.arguments import bad_value, check_choice, check_instance, check_int, is_int, is_number
 from paceline.tune.schedulers.scheduler import TrialScheduler
 from paceline.tune.search.searcher import Searcher
+
+_SEVERAL_METRICS = "for several objectives, use OptunaSearch(metric=['loss', 'size'], mode=['min', 'min'])"
 
 
 @dataclass(frozen=True)
@@ -35,41 +37,21 @@ class TuneConfig:
 
     def __post_init__(self) -> None:
         if self.metric is not None and not isinstance(self.metric, str):
-            raise ValueError(
-                f"metric={self.metric!r} is not a name; a search for several objectives gives them to its searcher, "
-                "as in OptunaSearch(metric=['loss', 'size'], mode=['min', 'min'])"
-            )
-        if self.mode not in (None, "min", "max"):
-            raise ValueError(f"mode={self.mode!r} is neither 'min' nor 'max'")
+            raise bad_value("metric", "the name of one metric or None", self.metric, _SEVERAL_METRICS)
+        check_choice("mode", self.mode, ("min", "max", None))
         if self.metric is not None and self.mode is None:
             raise ValueError(f"metric={self.metric!r} needs a mode: 'min' or 'max'")
-        if not _is_whole(self.num_samples) or (self.num_samples < 1 and self.num_samples != -1):
-            raise ValueError(f"num_samples={self.num_samples!r} is not 1 or more, or -1 for no end")
-        limit = self.max_concurrent_trials
-        if limit is not None and (not _is_whole(limit) or limit < 0):
-            raise ValueError(f"max_concurrent_trials={limit!r} is not a number of 1 or more, or None for no limit")
-        budget_s = self.budget_s
-        if budget_s is not None and not budget_s > 0:
-            raise ValueError(f"time_budget_s={self.time_budget_s!r} is not a time above 0, or None")
-        if self.seed is not None and not _is_whole(self.seed):
-            raise ValueError(f"seed={self.seed!r} is not a whole number")
-        _check("search_alg", self.search_alg, Searcher, "Searcher, as OptunaSearch() is")
-        _check("scheduler", self.scheduler, TrialScheduler, "TrialScheduler, as ASHAScheduler() is")
+        if not is_int(self.num_samples) or (self.num_samples < 1 and self.num_samples != -1):
+            raise bad_value("num_samples", "a positive integer, or -1 for no limit", self.num_samples)
+        check_int("max_concurrent_trials", self.max_concurrent_trials, at_least=0, optional=True)
+        if self.budget_s is not None and not (is_number(self.budget_s) and self.budget_s > 0):
+            raise bad_value("time_budget_s", "a positive number of seconds, a timedelta or None", self.time_budget_s)
+        check_int("seed", self.seed, optional=True)
+        check_instance("search_alg", self.search_alg, Searcher, "a searcher such as OptunaSearch()", optional=True)
+        expected = "a scheduler such as ASHAScheduler()"
+        check_instance("scheduler", self.scheduler, TrialScheduler, expected, optional=True)
 
     @property
     def budget_s(self) -> float | None:
-        given: Any = self.time_budget_s
-        if isinstance(given, timedelta):
-            return given.total_seconds()
-        if given is not None and (isinstance(given, bool) or not isinstance(given, int | float)):
-            raise ValueError(f"time_budget_s={given!r} is not a number of seconds, a timedelta or None")
-        return given
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _check(name: str, value: Any, kind: type[Any], told: str) -> None:
-    if value is not None and not isinstance(value, kind):
-        raise ValueError(f"{name}={value!r} is not a paceline.tune {told}")
+        budget = self.time_budget_s
+        return budget.total_seconds() if isinstance(budget, timedelta) else budget

@@ -16,33 +16,31 @@ from paceline._core.errors import PreemptionError
 from paceline._engine.local.launchers import prewarm
 from paceline._storage.run_location import RunLocation, join_storage_path
 from paceline.train.config import RunConfig, coerce_config
+from paceline.train.driver.run_driver import RunEnvironment, SignalInterrupts, execute_run
 from paceline.train.result import Result
-from paceline.train.run_driver import RunEnvironment, SignalInterrupts, execute_run
 from paceline.train.trainer import DataParallelTrainer
 from paceline.tune.config import RunConfig as TuneRunConfig
-from paceline.tune.drive import search_storage
-from paceline.tune.drive.advisers import SearchAdvisers
-from paceline.tune.drive.callbacks import SearchCallbacks
-from paceline.tune.drive.events import SearchStarted, decode_raw, encode_raw
-from paceline.tune.drive.search_capacity import SearchCapacity, TrialAllocation, open_search_capacity
-from paceline.tune.drive.search_description import PreviousSearch, check_same_space, describe_search
-from paceline.tune.drive.search_driver import SearchDriver
-from paceline.tune.drive.search_spec import SearchOutcome, SearchSpec, TrialRunSpec
-from paceline.tune.drive.search_state import Search
-from paceline.tune.drive.search_storage import OpenSearch
-from paceline.tune.drive.trial_run import FailedEarlierError
-from paceline.tune.report_history import ADDED_METRICS, replay_search
+from paceline.tune.display.terminal import SearchTerminal, TrialTerminal, make_search_terminal
+from paceline.tune.driver import search_storage
+from paceline.tune.driver.advisers import SearchAdvisers
+from paceline.tune.driver.callbacks import SearchCallbacks
+from paceline.tune.driver.events import SearchStarted, decode_raw, encode_raw
+from paceline.tune.driver.search_capacity import SearchCapacity, TrialAllocation, open_search_capacity
+from paceline.tune.driver.search_description import PreviousSearch, check_same_space, describe_search
+from paceline.tune.driver.search_driver import SearchDriver
+from paceline.tune.driver.search_spec import SearchOutcome, SearchSpec, TrialRunSpec
+from paceline.tune.driver.search_state import Search
+from paceline.tune.driver.search_storage import OpenSearch
+from paceline.tune.driver.trial_run import FailedEarlierError
 from paceline.tune.result_grid import ResultGrid
-from paceline.tune.schedulers.fifo import FIFOScheduler
-from paceline.tune.schedulers.scheduler import TrialScheduler
-from paceline.tune.search.basic import BasicVariantGenerator
+from paceline.tune.results.report_history import ADDED_METRICS, replay_search
+from paceline.tune.schedulers.scheduler import FIFOScheduler, TrialScheduler
+from paceline.tune.search.basic_variant import BasicVariantGenerator
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.space.space import Space
 from paceline.tune.stoppers import stopper_of
 from paceline.tune.stoppers.stopper import Stopper
-from paceline.tune.terminal import SearchTerminal, TrialTerminal, make_search_terminal
-from paceline.tune.trainables.plan_factory import make_trainable_plan
-from paceline.tune.trainables.preloads import find_preloads
+from paceline.tune.trainables.trainable_plans import find_preloads, make_trainable_plan
 from paceline.tune.trial import Trial
 from paceline.tune.tune_config import TuneConfig
 
@@ -113,14 +111,14 @@ class Tuner:
         A failed trial does not fail the search: its error is in the result. Ctrl-C once stops every trial at its next
         report and returns the results so far; twice stops immediately. The same script resumes the search.
         """
-        home = self.run_config.home
+        location = self.run_config.location
         prewarm(*PRELOADED, *find_preloads(getattr(self.trainable, "trainable", self.trainable)))
         verbose = getattr(self.run_config, "verbose", None)
         verbosity = min(verbose, 2) if verbose is not None else settings.load().verbosity
-        terminal = make_search_terminal(home.name, home.uri, verbosity)
+        terminal = make_search_terminal(location.name, location.uri, verbosity)
         try:
-            with search_storage.open_search(home, self._run_environment, terminal.say) as held:
-                outcome = self._drive_search(held, terminal)
+            with search_storage.open_search(location, self._run_environment, terminal.say) as open_search:
+                outcome = self._drive_search(open_search, terminal)
         finally:
             terminal.close()
         self._grid = self._load_results(outcome.errors)
@@ -158,76 +156,82 @@ class Tuner:
         your own. `resume_errored` resumes failed trials from their last checkpoint; `restart_errored` restarts them
         from scratch.
         """
-        home = RunLocation.from_path(os.fspath(path), storage_filesystem)
-        if not search_storage.is_search(home):
-            raise ValueError(f"there is no search at {os.fspath(path)}: its path is RunConfig's storage_path and name")
+        location = RunLocation.from_path(os.fspath(path), storage_filesystem)
+        if not search_storage.is_search(location):
+            raise ValueError(f"no search at {os.fspath(path)}\n\nhint: the path is RunConfig's storage_path and name")
         if trainable is None:
             raise ValueError(
-                "Tuner.restore needs the trainable: functions are not kept with a search\n\n"
-                f"hint: Tuner.restore({os.fspath(path)!r}, trainable=...)"
+                "Tuner.restore needs the trainable: functions are not stored with a search\n\n"
+                f"hint: use Tuner.restore({os.fspath(path)!r}, trainable=...)"
             )
         if resume_errored and restart_errored:
-            raise ValueError("resume_errored and restart_errored exclude one another")
-        before = PreviousSearch(home)
-        place = {"name": home.name, "storage_path": home.storage_path, "storage_filesystem": storage_filesystem}
-        asked = _resolve_run_config(run_config, trainable)
+            raise ValueError("resume_errored and restart_errored cannot both be True")
+        previous = PreviousSearch(location)
+        place = {"name": location.name, "storage_path": location.storage_path, "storage_filesystem": storage_filesystem}
+        spec = _resolve_run_config(run_config, trainable)
         tuner = cls(
             trainable,
-            param_space=param_space if param_space is not None else before.param_space(),
-            tune_config=tune_config if tune_config is not None else before.tune_config(),
-            run_config=dataclasses.replace(asked, **place),
+            param_space=param_space if param_space is not None else previous.param_space(),
+            tune_config=tune_config if tune_config is not None else previous.tune_config(),
+            run_config=dataclasses.replace(spec, **place),
         )
         tuner._resume_policy = ResumePolicy(
             resume_unfinished, "resume" if resume_errored else "restart" if restart_errored else ""
         )
         return tuner
 
-    def _drive_search(self, held: OpenSearch, terminal: SearchTerminal) -> SearchOutcome:
-        before = next((event for event in reversed(held.past_events) if isinstance(event, SearchStarted)), None)
-        if before is not None:
-            check_same_space(self._space, _decode_description(before))
-        seed = self._seed(before)
-        advice = self._make_advisers(seed)
-        room = open_search_capacity(self.run_config, terminal.say)
+    def _drive_search(self, open_search: OpenSearch, terminal: SearchTerminal) -> SearchOutcome:
+        previous = next(
+            (event for event in reversed(open_search.past_events) if isinstance(event, SearchStarted)), None
+        )
+        if previous is not None:
+            check_same_space(self._space, decode_raw(previous.described))
+        seed = self._seed(previous)
+        advisers = self._make_advisers(seed)
+        capacity = open_search_capacity(self.run_config, terminal.say)
         callbacks = self._callbacks
         driver = SearchDriver(
-            self._make_spec(held, advice, room, callbacks, terminal, seed), held, self._run_environment
+            self._make_spec(open_search, advisers, capacity, callbacks, terminal, seed),
+            open_search,
+            self._run_environment,
         )
         if driver.is_done:
             terminal.say(
-                f"search {self.run_config.name} is already complete: nothing is run. "
-                "Give it another name, or more num_samples, to search on"
+                f"search {self.run_config.name} is already complete. "
+                "To continue, increase num_samples or use another name"
             )
             return driver.outcome
         interrupts = SignalInterrupts(_SignalForwarder(driver))
         callbacks.setup(getattr(self.run_config, "stop", None), self.tune_config.num_samples, driver.num_trials)
-        with contextlib.closing(room), interrupts:
+        with contextlib.closing(capacity), interrupts:
             return driver.drive()
 
     def _make_spec(
         self,
-        held: OpenSearch,
-        advice: SearchAdvisers,
-        room: SearchCapacity,
+        open_search: OpenSearch,
+        advisers: SearchAdvisers,
+        capacity: SearchCapacity,
         callbacks: SearchCallbacks,
         terminal: SearchTerminal,
         seed: int,
     ) -> SearchSpec:
-        config, home = self.tune_config, self.run_config.home
+        config, location = self.tune_config, self.run_config.location
         notice_s = settings.load().report_notice_s
 
-        def run_trial(trial: Trial, life: TrialRunSpec, part: TrialAllocation, seams: RunEnvironment) -> Result:
-            run_config = callbacks.for_trial(self._make_trial_run_config(life.run))
-            trainer = self._trainable_plan.make_trainer(trial.config, run_config, life.initial)
-            site = part.make_target(trainer.scaling_config, run_config)
-            asked = dataclasses.replace(
-                trainer._build_run_spec(site),
-                waits_in_reports=advice.must_wait_for_decisions,
-                pinned=life.pinned_seqs,
-                purpose=life.purpose,
+        def run_trial(
+            trial: Trial, run_spec: TrialRunSpec, allocation: TrialAllocation, environment: RunEnvironment
+        ) -> Result:
+            run_config = callbacks.for_trial(self._make_trial_run_config(run_spec.run))
+            trainer = self._trainable_plan.make_trainer(trial.config, run_config, run_spec.initial)
+            target = allocation.make_target(trainer.scaling_config, run_config)
+            spec = dataclasses.replace(
+                trainer._build_run_spec(target),
+                waits_in_reports=advisers.must_wait_for_decisions,
+                pinned=run_spec.pinned_seqs,
+                purpose=run_spec.purpose,
             )
-            shown = TrialTerminal(trial.trial_id, run_config.home.layout, terminal, notice_s)
-            return execute_run(asked, shown, seams)
+            trial_terminal = TrialTerminal(trial.trial_id, run_config.location.layout, terminal, notice_s)
+            return execute_run(spec, trial_terminal, environment)
 
         def make_start_event() -> SearchStarted:
             return SearchStarted(
@@ -240,13 +244,13 @@ class Tuner:
                 at=self._run_environment.clock.wall(),
                 pid=os.getpid(),
                 host=socket.gethostname(),
-                lease=held.lease.number,
+                lease=open_search.lease.number,
             )
 
         return SearchSpec(
-            home=home,
-            advisers=advice,
-            capacity=room,
+            location=location,
+            advisers=advisers,
+            capacity=capacity,
             resolve_needs=self._trainable_plan.resolve_needs,
             run_trial=run_trial,
             decode_config=self._space.decode_config,
@@ -264,9 +268,9 @@ class Tuner:
 
     def _make_trial_run_config(self, run: str) -> RunConfig:
         """Return the config of a trial's run: the search's, with a location inside the search."""
-        home = self.run_config.home
+        location = self.run_config.location
         return dataclasses.replace(
-            self.run_config, name=run, storage_path=join_storage_path(home.storage_path, home.name)
+            self.run_config, name=run, storage_path=join_storage_path(location.storage_path, location.name)
         )
 
     def _num_trials(self) -> int | None:
@@ -275,10 +279,10 @@ class Tuner:
             return None
         return config.num_samples
 
-    def _seed(self, before: SearchStarted | None) -> int:
+    def _seed(self, previous: SearchStarted | None) -> int:
         if self.tune_config.seed is not None:
             return self.tune_config.seed
-        return before.seed if before is not None else random.SystemRandom().getrandbits(31)
+        return previous.seed if previous is not None else random.SystemRandom().getrandbits(31)
 
     def _make_advisers(self, seed: int) -> SearchAdvisers:
         config = self.tune_config
@@ -297,15 +301,15 @@ class Tuner:
         return copy.deepcopy(self._initial_advisers)
 
     def _load_results(self, errors: Mapping[str, BaseException] | None = None) -> ResultGrid:
-        home = self.run_config.home
-        search = replay_search(search_storage.load_past_events(home), self._space.decode_config)
-        told = {
+        location = self.run_config.location
+        search = replay_search(search_storage.load_past_events(location), self._space.decode_config)
+        raised_errors = {
             trial: error
             for trial, error in (errors or {}).items()
             if isinstance(error, Exception)
             and not isinstance(error, FailedEarlierError)  # The run has more details about that error.
         }
-        return ResultGrid(search, home, told, self._space.decode_config)
+        return ResultGrid(search, location, raised_errors, self._space.decode_config)
 
     def _raise_or_return(self, outcome: SearchOutcome, grid: ResultGrid) -> ResultGrid:
         search = outcome.search
@@ -346,23 +350,18 @@ class _SignalForwarder:
         self._driver.request_preemption()
 
 
-def _resolve_run_config(given: RunConfig | Mapping[str, Any] | None, trainable: Any) -> RunConfig:
-    if given is None and isinstance(trainable, DataParallelTrainer):
+def _resolve_run_config(run_config: RunConfig | Mapping[str, Any] | None, trainable: Any) -> RunConfig:
+    if run_config is None and isinstance(trainable, DataParallelTrainer):
         return trainable.run_config
-    return given if isinstance(given, RunConfig) else coerce_config(TuneRunConfig, given, "run_config")
-
-
-def _decode_description(event: SearchStarted) -> Any:
-    return decode_raw(event.described)
+    return run_config if isinstance(run_config, RunConfig) else coerce_config(TuneRunConfig, run_config, "run_config")
 
 
 def _explain_missing_metric(search: Search, trial_id: str) -> str:
     last = search.trials[trial_id].last_result or {}
     names = ", ".join(sorted(name for name in last if name not in ADDED_METRICS)) or "nothing"
     return (
-        f"trial {trial_id} ended without ever reporting {search.metric!r}, the metric of TuneConfig; "
-        f"it reported {names}\n\n"
-        "hint: call tune.report() with it, or correct TuneConfig(metric=...)"
+        f"trial {trial_id} never reported {search.metric!r}, the metric of TuneConfig; it reported {names}\n\n"
+        "hint: pass it to tune.report(), or correct TuneConfig(metric=...)"
     )
 
 
@@ -372,9 +371,9 @@ def _check_metric(config: TuneConfig, searcher: Searcher, scheduler: TrialSchedu
         raise ValueError(
             f"TuneConfig(metric={config.metric!r}, mode={config.mode!r}) and {type(scheduler).__name__}("
             f"metric={scheduler.metric!r}, mode={scheduler.mode!r}) do not agree\n\n"
-            "hint: give the metric to TuneConfig alone"
+            "hint: set the metric only in TuneConfig"
         )
     if scheduler.decides and scheduler.metric is None:
-        raise ValueError(f"{type(scheduler).__name__} compares trials: it needs TuneConfig(metric=..., mode=...)")
+        raise ValueError(f"{type(scheduler).__name__} needs TuneConfig(metric=..., mode=...) to compare trials")
     if searcher.needs_metric and searcher.metric is None and config.metric is None:
-        raise ValueError(f"{type(searcher).__name__} learns from results: it needs TuneConfig(metric=..., mode=...)")
+        raise ValueError(f"{type(searcher).__name__} needs TuneConfig(metric=..., mode=...) to learn from results")

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paceline.data.barriers import PreparedSource
 from paceline.data.block import Block
 from paceline.data.exec.pipeline import Pipeline, PipelineTask
-from paceline.data.plan import Map, PlanNode, Read
-from paceline.data.sharding import RowDelivery
-from paceline.data.transform import PoolSpec, SkippedRows, Transform, TransformScope
+from paceline.data.order.sharding import RowDelivery
+from paceline.data.planning.barriers import PreparedSource
+from paceline.data.planning.plan import Map, PlanNode, PoolSpec, Read, SkippedRows, Transform, TransformScope
 
 
 @dataclass(frozen=True)

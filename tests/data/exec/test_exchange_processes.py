@@ -7,23 +7,21 @@ import pytest
 from exec_plans import Dying, EvenOnly, Failing, Scaled, collect_rows, numbers, plan
 
 from paceline.data.aggregate import AggregateFn, Count, Mean, Unique, finish_aggregates, plan_partial_aggregates
-from paceline.data.barriers import (
+from paceline.data.exec.exchange import resolve_barrier
+from paceline.data.exec.pipeline import InlineExecutor, lower_plan
+from paceline.data.exec.process_executor import ProcessExecutor
+from paceline.data.planning.barriers import (
     GroupBy,
     GroupRows,
+    Limit,
     Materialize,
     RandomShuffle,
     Repartition,
+    SliceRows,
     Sort,
     Zip,
-    limit_plan,
-    slice_plan,
 )
-from paceline.data.exec.exchange import resolve_barrier
-from paceline.data.exec.inline_executor import InlineExecutor
-from paceline.data.exec.pipeline import lower_plan
-from paceline.data.exec.process_executor import ProcessExecutor
-from paceline.data.plan import Map, Union
-from paceline.data.transform import PoolSpec
+from paceline.data.planning.plan import Map, PoolSpec, Union
 
 NUMBERS = plan(numbers(6, (70, 30)))
 POOLED = Map(Map(NUMBERS, Scaled(by=2)), Scaled(by=3, pool=PoolSpec(1, 2)))
@@ -44,8 +42,8 @@ PLANS = {
     "rows by group": GroupRows(NUMBERS, ("text",)),
     "zip": Zip((NUMBERS, Map(NUMBERS, Scaled(by=2)))),
     "repartition": Repartition(NUMBERS, 11),
-    "a limit after a filter": limit_plan(Map(NUMBERS, EvenOnly()), 77),
-    "a slice after a pool": slice_plan(Map(POOLED, EvenOnly()), 20, 101),
+    "a limit after a filter": Limit(Map(NUMBERS, EvenOnly()), 0, 77),
+    "a slice after a pool": SliceRows(Map(POOLED, EvenOnly()), 20, 101),
     "kept rows": Map(Materialize(POOLED), EvenOnly()),
     "one after the other": Sort(RandomShuffle(Repartition(POOLED, 4), 1), ("number",), (True,)),
 }

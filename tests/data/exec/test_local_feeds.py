@@ -8,10 +8,9 @@ import pytest
 from exec_plans import Failing, Scaled, collect_column, numbers, plan, wait_until
 
 from paceline.data.exec import process_executor
-from paceline.data.exec.inline_executor import InlineExecutor
-from paceline.data.feeds import LocalFeeds
-from paceline.data.plan import ReorderUnits
-from paceline.data.transform import PoolSpec
+from paceline.data.exec.pipeline import InlineExecutor
+from paceline.data.order.feeds import LocalFeeds
+from paceline.data.planning.plan import PoolSpec, ReorderUnits
 
 SMALL, LARGE = (3,), (300,)
 each_size = pytest.mark.parametrize("rows", [SMALL, LARGE], ids=["small", "large"])
@@ -70,7 +69,7 @@ def test_a_fork_has_a_service_of_its_own(run_script):
 import os, sys
 sys.path.insert(0, {os.path.dirname(__file__)!r})
 from exec_plans import Scaled, collect_column, numbers, plan
-from paceline.data.feeds import LocalFeeds
+from paceline.data.order.feeds import LocalFeeds
 from paceline.data.exec import process_executor
 from paceline.data.context import DataContext
 DataContext.get_current().inline_below = 0

@@ -11,9 +11,9 @@ import pytest
 from exec_plans import Failing, Numbers, Scaled, collect_column, numbers, plan, wait_until
 
 from paceline.data import DataError
-from paceline.data.barriers import RandomShuffle
 from paceline.data.exec.service_client import RemoteFeeds
-from paceline.data.plan import Map, ReorderUnits, Union
+from paceline.data.planning.barriers import RandomShuffle
+from paceline.data.planning.plan import Map, ReorderUnits, Union
 
 MEMBER = str(Path(__file__).parent / "exec_member.py")
 
@@ -122,7 +122,7 @@ def test_failures_are_raised_in_every_member_and_a_wrong_name_lists_the_right_on
     for rank in range(2):
         with pytest.raises(ValueError, match="cannot do 1003"):
             all_of(connect(service, rank, 2))
-    with pytest.raises(KeyError, match="no dataset 'valid'; there are: 'train'"):
+    with pytest.raises(KeyError, match="unknown dataset 'valid'; the datasets are 'train'"):
         all_of(connect(service, dataset="valid"))
 
 
@@ -133,7 +133,7 @@ def test_a_service_that_has_ended_is_an_error(service, connect):
     service.close()
     with pytest.raises(DataError, match="has ended"):
         list(opened)
-    with pytest.raises(DataError, match="cannot be reached"):
+    with pytest.raises(DataError, match="cannot reach the data service"):
         all_of(RemoteFeeds(service.address, "train"))
 
 

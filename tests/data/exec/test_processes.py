@@ -26,10 +26,9 @@ from exec_plans import (
 
 from paceline.data import DataError
 from paceline.data.block import Block
-from paceline.data.exec.inline_executor import InlineExecutor
-from paceline.data.exec.pipeline import Pipeline, PipelineTask
+from paceline.data.exec.pipeline import InlineExecutor, Pipeline, PipelineTask
 from paceline.data.exec.process_executor import ProcessExecutor
-from paceline.data.transform import PoolSpec
+from paceline.data.planning.plan import PoolSpec
 
 TWO_CHAINS = Pipeline(
     tuple(PipelineTask(unit, index % 2) for index, unit in enumerate(numbers(6))),

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.data.exec import schedule_commands as s
+from paceline.data.exec import schedule_state as s
 from paceline.data.exec.schedule import MAX_STARTS, Schedule
 
 KB = 1 << 10

@@ -6,10 +6,10 @@ from typing import Any
 from hypothesis import strategies as st
 from listed import ListedUnit
 
-from paceline.data.barriers import PreparedSource
 from paceline.data.block import Block
 from paceline.data.dataset import Dataset
-from paceline.data.plan import Read
+from paceline.data.planning.barriers import PreparedSource
+from paceline.data.planning.plan import Read
 
 
 def cut(rows: Block | Mapping[str, Any], *units: Sequence[int]) -> Dataset:

@@ -150,19 +150,22 @@ def test_a_function_that_cannot_be_imported_is_refused_with_a_hint_when_saving(t
         "Tokenizer(['t'], tokenize).serialize()"
     )
     assert ended.returncode == 1
-    assert "'tokenize' is defined in the script that is run" in ended.stderr
+    assert "'tokenize' is defined in the main script" in ended.stderr
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"type": "Nothing"}, "'Nothing' is no preprocessor"),
-        ({"type": "json:JSONDecoder"}, "is no preprocessor"),
-        ({"type": "no_such_module:Thing"}, "'no_such_module:Thing' cannot be imported"),
-        ({"format": 99}, "stored in format 99"),
-        ({"arguments": {"columns": ["t"], "tokenization_fn": {"$": "function", "value": "os:system"}}}, "no function"),
-        ({"arguments": {"columns": []}}, "at least one column"),
-        ({"stats": {"$": "pickle", "value": "gASV"}}, "'pickle' is no kind of value"),
+        ({"type": "Nothing"}, "'Nothing' is not a preprocessor"),
+        ({"type": "json:JSONDecoder"}, "is not a preprocessor"),
+        ({"type": "no_such_module:Thing"}, "cannot import 'no_such_module:Thing'"),
+        ({"format": 99}, "in format 99"),
+        (
+            {"arguments": {"columns": ["t"], "tokenization_fn": {"$": "function", "value": "os:system"}}},
+            "is not a Python function",
+        ),
+        ({"arguments": {"columns": []}}, "one or more columns"),
+        ({"stats": {"$": "pickle", "value": "gASV"}}, "unknown kind of value 'pickle'"),
     ],
     ids=["unknown", "no preprocessor", "no module", "format", "builtin", "empty", "kind"],
 )

@@ -89,7 +89,7 @@ def test_different_reductions_of_one_metric_are_an_error_that_names_both_lines(f
     assert "'x/y' by train.mean" in text
     assert "by train.sum" in text
     assert text.count("test_aggregation.py:") >= 2
-    assert "hint: one metric is reduced in one way on all ranks" in text
+    assert "hint: reduce a metric in the same way on all ranks" in text
     assert isinstance(raised.value.__cause__, train.ReportMismatchError)
 
 

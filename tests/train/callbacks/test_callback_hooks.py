@@ -115,9 +115,9 @@ def test_a_callback_that_raises_in_any_hook_is_dropped_with_its_traceback(fit, c
         assert after.count("raised") == 1
         name = type(callback).__name__
         (record,) = (record for record in caplog.records if f"{name} raised" in record.getMessage())
-        shown = "".join(traceback.format_exception(*record.exc_info))
-        assert f"{error.__name__}: planted in {hook}" in shown
-        assert "in planted" in shown, "with the line that raised"
+        text = "".join(traceback.format_exception(*record.exc_info))
+        assert f"{error.__name__}: planted in {hook}" in text
+        assert "in planted" in text, "with the line that raised"
 
 
 def test_the_older_hooks_may_be_written_without_info(fit):

@@ -51,9 +51,9 @@ print(json.dumps([scalars, parameters]))
 def read_tensorboard(root):
     """As TensorBoard reads them, in a process of its own: scalars by tag, step and value; and the parameters."""
     pytest.importorskip("tensorboard")
-    ended = subprocess.run([sys.executable, "-c", READ, str(root)], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    found, parameters = json.loads(ended.stdout)
+    process = subprocess.run([sys.executable, "-c", READ, str(root)], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    found, parameters = json.loads(process.stdout)
     return {tag: [tuple(point) for point in points] for tag, points in found.items()}, parameters
 
 
@@ -163,13 +163,13 @@ fit(function, callbacks=callbacks)
 def test_a_killed_driver_costs_no_line_and_doubles_none(run_script, tmp_path, place):
     root = tmp_path / "runs" / "run"
     for number in (2, 12):
-        ended = run_script(SCRIPT, str(number), str(place))
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        process = run_script(SCRIPT, str(number), str(place))
+        assert process.returncode == -signal.SIGKILL, process.stderr
         rows = json_lines(root)
         assert [row["i"] for row in rows] == list(range(len(rows))), "also what lies there meanwhile is no nonsense"
     # The last driver was killed when all was reported: its run may be complete, or not quite.
-    ended = run_script(SCRIPT, "0", str(place))
-    assert ended.returncode == 0, ended.stderr
+    process = run_script(SCRIPT, "0", str(place))
+    assert process.returncode == 0, process.stderr
     assert [(row["i"], row["both"]) for row in json_lines(root)] == [(i, 2 * i) for i in range(12)]
     assert [int(row["i"]) for row in table(root)] == list(range(12))
     assert [row["late"] for row in table(root)] == [""] * 6 + [str(i) for i in range(6, 12)]
@@ -200,7 +200,7 @@ def test_a_logger_that_cannot_write_is_dropped_and_one_may_write_elsewhere(tmp_p
     assert result.metrics == {"i": 1}
     assert '"i": 1' in (tmp_path / "elsewhere" / "deep" / "mine.jsonl").read_text()
     assert not (tmp_path / "run" / "result.json").exists()
-    assert "the callback JsonLoggerCallback raised and is dropped" in caplog.text
+    assert "the callback JsonLoggerCallback raised an exception and is dropped" in caplog.text
     assert "NotADirectoryError" in caplog.text or "FileExistsError" in caplog.text
     assert [row["i"] for row in table(tmp_path / "run")] == ["1"]
 

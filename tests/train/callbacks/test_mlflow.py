@@ -95,14 +95,14 @@ def points_of(client, run, name):
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_run_goes_on_with_its_mlflow_run_and_no_point_is_lost(run_script, tmp_path, uri, client):
-    ended = run_script(SCRIPT, uri, "5", timeout=100)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    process = run_script(SCRIPT, uri, "5", timeout=100)
+    assert process.returncode == -signal.SIGKILL, process.stderr
     (killed,) = runs_of(client, "tries")
     assert killed.info.status == "RUNNING"
     # How many of the reports that came at once with the fifth its logger had been told of, chance decides.
     assert points_of(client, killed, "i") in [[(i, i) for i in range(1, last + 1)] for last in (2, 3, 4)]
-    ended = run_script(SCRIPT, uri, "0", timeout=100)
-    assert (ended.returncode, "raised" in ended.stderr) == (0, False), ended.stderr
+    process = run_script(SCRIPT, uri, "0", timeout=100)
+    assert (process.returncode, "raised" in process.stderr) == (0, False), process.stderr
 
     (run,) = runs_of(client, "tries")
     assert run.info.run_id == killed.info.run_id
@@ -118,10 +118,10 @@ def test_a_run_goes_on_with_its_mlflow_run_and_no_point_is_lost(run_script, tmp_
     assert {value for _, value in points_of(client, run, "eval/acc_1")} == {2.0 * i for i in range(1, 7)}
     (file,) = client.list_artifacts(run.info.run_id, "checkpoints")
     assert file.path == "checkpoints/checkpoint_000002.json"
-    told = json.loads(Path(run.info.artifact_uri, file.path).read_text())
-    assert told["uri"] == (tmp_path / "runs" / "run" / "checkpoint_000002").as_uri(), "where it is"
-    assert told["step"] == 2
-    assert told["metrics"] == {"i": 2, "eval/acc@1": 4, "note": "text"}
+    content = json.loads(Path(run.info.artifact_uri, file.path).read_text())
+    assert content["uri"] == (tmp_path / "runs" / "run" / "checkpoint_000002").as_uri(), "where it is"
+    assert content["step"] == 2
+    assert content["metrics"] == {"i": 2, "eval/acc@1": 4, "note": "text"}
 
 
 def test_a_run_that_fails_is_failed_there_and_whatever_it_reported_is_taken(fit, uri, client):
@@ -202,4 +202,4 @@ def test_a_server_that_never_answers_holds_up_nothing(fit, mlflow, monkeypatch, 
         assert len(result.best_checkpoints) == 3
     (record,) = (record for record in caplog.records if "raised" in record.message)
     assert record.message == "the callback MLflowLoggerCallback raised at the end of the run"
-    assert "MLflow has not answered for 0.5 s\n\nhint: " in caplog.text
+    assert "MLflow did not respond for 0.5 s\n\nhint: " in caplog.text

@@ -77,22 +77,22 @@ def test_a_worker_knows_who_it_is_and_what_it_reports_under_a_filled_in_name_sta
     assert metrics["resources"]["GPU"] == 0
     with pytest.raises(RuntimeError, match="outside of a Paceline training function"):
         session.report({})
-    with pytest.raises(TypeError, match="is not a dict"):
+    with pytest.raises(TypeError, match="metrics must be a dict"):
         session.report(3)
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "output"),
     [
-        (lambda: air.RunConfig(verbose=2), "verbose=2 has no effect here: PACELINE_VERBOSITY"),
+        (lambda: air.RunConfig(verbose=2), "verbose=2 has no effect here: set PACELINE_VERBOSITY"),
         (lambda: air.RunConfig(stop={"training_iteration": 3}), "return from the train function"),
-        (lambda: air.RunConfig(sync_config=object()), "nothing is synced"),
-        (lambda: air.ScalingConfig(num_workers=2, _max_cpu_fraction_per_node=0.8), "set aside for datasets"),
-        (lambda: air.CheckpointConfig(checkpoint_frequency=2), "whenever the function reports one"),
+        (lambda: air.RunConfig(sync_config=object()), "are written to storage_path directly"),
+        (lambda: air.ScalingConfig(num_workers=2, _max_cpu_fraction_per_node=0.8), "no CPUs are reserved"),
+        (lambda: air.CheckpointConfig(checkpoint_frequency=2), "the function decides when"),
     ],
 )
-def test_an_older_argument_is_taken_and_it_is_said_what_it_does_not_do(make, said):
-    with pytest.warns(UserWarning, match=re.escape(said)):
+def test_an_older_argument_is_taken_and_it_is_said_what_it_does_not_do(make, output):
+    with pytest.warns(UserWarning, match=re.escape(output)):
         make()
 
 
@@ -103,11 +103,11 @@ def test_older_configurations_are_configurations(tmp_path):
     assert config.failure_config.max_failures == 0
     assert air.ScalingConfig(num_workers=3, use_gpu=True).num_gpus_per_worker == 1
     assert air.CheckpointConfig(2, "loss", "min").num_to_keep == 2
-    with pytest.raises(TypeError, match="has no argument 'nmae'"):
+    with pytest.raises(TypeError, match="unknown argument 'nmae' of"):
         air.RunConfig(nmae="x")
     with pytest.raises(ValueError, match="contradict"):
         air.FailureConfig(max_failures=2, fail_fast=True)
-    with pytest.raises(ValueError, match="both say where"):
+    with pytest.raises(ValueError, match="not both"):
         air.RunConfig(local_dir="a", storage_path="b")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -130,5 +130,5 @@ def test_a_trainer_is_restored_from_the_path_of_its_run(tmp_path, fit):
     assert trainer.fit().checkpoint.to_dict() == {"x": 1}
     with pytest.raises(ValueError, match="needs train_loop_per_worker"):
         DataParallelTrainer.restore(tmp_path / "run")
-    with pytest.raises(ValueError, match="there is no run at"):
+    with pytest.raises(ValueError, match="no run at"):
         DataParallelTrainer.restore(tmp_path / "elsewhere", function)

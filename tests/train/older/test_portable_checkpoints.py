@@ -39,7 +39,7 @@ def test_bytes_cannot_write_outside_their_directory(name, tmp_path):
     if name.startswith("/"):
         Checkpoint.from_bytes(data.getvalue())  # The leading slash is taken off: it stays inside.
     else:
-        with pytest.raises(ValueError, match="not the bytes of a checkpoint"):
+        with pytest.raises(ValueError, match="must be the bytes of a checkpoint"):
             Checkpoint.from_bytes(data.getvalue())
     assert not (tmp_path / "outside").exists()
 
@@ -49,9 +49,9 @@ def test_a_pickle_is_not_the_bytes_of_a_checkpoint():
         def __reduce__(self):
             return pytest.fail, ("it was unpickled",)
 
-    with pytest.raises(ValueError, match="not the bytes of a checkpoint"):
+    with pytest.raises(ValueError, match="must be the bytes of a checkpoint"):
         Checkpoint.from_bytes(pickle.dumps(Harm()))
-    with pytest.raises(TypeError, match="what to_bytes"):
+    with pytest.raises(TypeError, match="must be bytes from to_bytes"):
         Checkpoint.from_bytes("text")
 
 

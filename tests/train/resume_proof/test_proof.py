@@ -77,7 +77,7 @@ def test_the_one_part_that_is_left_out_is_named(part, kept, tmp_path):
     assert [one.part for one in proof.not_restored] == [part], proof
     assert str(proof).startswith(f"does not resume exactly: {part} was not restored\n")
     (found,) = proof.not_restored
-    assert f"checkpoint_000008 holds {'something' if kept else 'nothing'} like it" in found.hint
+    assert f"checkpoint_000008 contains {'something' if kept else 'nothing'} like it" in found.hint
     if part == "optimizer":
         assert "the optimizer's state is empty on rank 0 at its first step" in found.evidence
     first = proof.differences[0]
@@ -92,7 +92,7 @@ def test_what_is_never_seeded_differs_between_two_replays(tmp_path):
     proof = verify_resume(mlp.trainer_for("seed", 1, tmp_path))
     assert [one.part for one in proof.not_restored] == ["rng"], proof
     assert proof.repeatable is False
-    assert "two replays from that checkpoint differ from each other" in str(proof)
+    assert "two replays from that checkpoint also differ" in str(proof)
 
 
 def test_without_a_run_one_is_trained_and_nothing_is_left_of_it(tmp_path):
@@ -141,12 +141,14 @@ def test_a_run_of_other_size_or_with_one_checkpoint_or_none_cannot_be_checked_bu
     assert vars(trainer) == before, "the trainer is as it was"
     run_of(function, tmp_path / "other").fit()
     proof = verify_resume(run_of(function, tmp_path / "other", num_workers=2))
-    assert proof.reason == "checkpoint_000003 was made by 1 worker, and ScalingConfig asks for 2"
+    assert proof.reason == "checkpoint_000003 was made by 1 worker, but ScalingConfig requests 2"
     trainer = run_of(lambda: train.report({"x": 1}), tmp_path / "none")
     trainer.fit()
     proof = verify_resume(trainer)
     assert (proof.verdict, proof.exact) == ("unchecked", False)
-    assert str(proof) == f"cannot be checked: it has no checkpoint to resume from\n  run: {tmp_path / 'none' / 'run'}"
+    assert (
+        str(proof) == f"cannot be checked: the run has no checkpoint to resume from\n  run: {tmp_path / 'none' / 'run'}"
+    )
 
 
 def test_what_was_resumed_itself_is_not_taken_for_the_original(tmp_path):
@@ -179,7 +181,7 @@ def test_a_script_that_fails_when_it_is_resumed_does_not_resume_and_one_that_fai
 
     proof = verify_resume(run_of(function, tmp_path))
     assert proof.verdict == "differs"
-    assert str(proof).startswith("does not resume: it fails when it is resumed: ")
+    assert str(proof).startswith("does not resume: the function fails when resumed: ")
     assert "never tried before" in proof.reason
     proof = verify_resume(run_of(lambda: 1 / 0, tmp_path / "other"))
     assert proof.verdict == "unchecked"
@@ -208,8 +210,8 @@ def test_reports_that_are_not_made_again_are_differences(tmp_path):
 
     trainer = run_of(function, tmp_path)
     trainer.fit()
-    told = [str(difference) for difference in verify_resume(trainer).differences]
-    assert told == ["report 2 of rank 0 was not made", "report 3 of rank 0 was not made"]
+    message = [str(difference) for difference in verify_resume(trainer).differences]
+    assert message == ["report 2 of rank 0 was not made", "report 3 of rank 0 was not made"]
 
 
 def test_a_name_that_is_used_again_is_committed_again_in_a_shadow(tmp_path):
@@ -226,14 +228,14 @@ def test_a_name_that_is_used_again_is_committed_again_in_a_shadow(tmp_path):
     trainer = run_of(function, tmp_path / "runs", failure_config=FailureConfig(max_failures=1))
     start = trainer.fit().checkpoint
     assert start.to_dict()["i"] == 4
-    shadow = run_shadow(trainer, tmp_path / "shadow", enough=lambda seen: False, start=Path(start.path))
+    shadow = run_shadow(trainer, tmp_path / "shadow", enough=lambda observed: False, start=Path(start.path))
     assert Checkpoint(shadow.find_checkpoint(6)).to_dict()["i"] == 6
 
 
 @pytest.mark.parametrize("wrong", [{"num_steps": 0}, {"num_steps": True}, {"tolerance": -1.0}])
 def test_wrong_arguments_are_refused(wrong, tmp_path):
     (name,) = wrong
-    with pytest.raises(ValueError, match=f"{name}="):
+    with pytest.raises(ValueError, match=f"{name} must be"):
         verify_resume(run_of(lambda: None, tmp_path), **wrong)
 
 
@@ -300,7 +302,7 @@ def test_pickles_in_a_checkpoint_are_compared_and_never_loaded(tmp_path):
 def test_a_poisoned_file_of_torch_is_not_looked_into(tmp_path):
     import torch
 
-    from paceline.train.torch.weights import read_raw_weights
+    from paceline.train.torch.checkpoint import read_raw_weights
 
     class Poison:
         def __reduce__(self):

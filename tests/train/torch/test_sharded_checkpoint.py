@@ -208,10 +208,12 @@ def test_torchs_own_load_reads_it_and_ours_unpickles_nothing(saved, monkeypatch)
 def test_files_that_are_not_all_there_are_no_checkpoint(saved, tmp_path):
     directory = saved[0].to_directory(tmp_path / "copy")
     Path(directory, "shards-00001.json").unlink()
-    with pytest.raises(CheckpointCorruptError, match="written by 2 ranks, and has the files of 1: shards-00001"):
+    with pytest.raises(
+        CheckpointCorruptError, match="written by 2 ranks but has the files of 1; missing: shards-00001"
+    ):
         ShardedCheckpoint(directory).to_dict()
     shutil.rmtree(directory)
-    with pytest.raises(ValueError, match="holds no sharded checkpoint"):
+    with pytest.raises(ValueError, match="is not a ShardedCheckpoint"):
         ShardedCheckpoint(tmp_path).load_into({})
 
 
@@ -265,9 +267,9 @@ def test_a_write_that_fails_in_the_background_is_told_as_any_failed_save(tmp_pat
         checkpoint = ShardedCheckpoint.from_state({"model": sharded()})
         train.report({}, checkpoint=checkpoint, checkpoint_upload_mode=ASYNC)
 
-    with pytest.raises(TrainingFailedError, match=r"could not be staged by this rank: .*No space left") as told:
+    with pytest.raises(TrainingFailedError, match=r"this rank cannot stage the checkpoint: .*No space left") as caught:
         fit(tmp_path, function)
-    assert told.value.result.checkpoint is None
+    assert caught.value.result.checkpoint is None
 
 
 @pytest.mark.slow
@@ -330,7 +332,7 @@ def test_ranks_that_hold_different_things_make_one_checkpoint(on_each):
         assert found["stage_1"]["weight"].shape == (2, 2)
         assert (found["who"], found["stages"]) == (0, {0: "mine", 1: "mine"})
         differing = ShardedCheckpoint.from_state({"x": torch.ones(rank + 1)})
-        with pytest.raises(ValueError, match=r"'x' has the shape \[1\] on rank 0 and \[2\] on rank 1"):
+        with pytest.raises(ValueError, match=r"'x' has shape \[1\] on rank 0 but \[2\] on rank 1"):
             train.report({}, checkpoint=differing)
 
     on_each(function)
@@ -372,7 +374,7 @@ def test_parameters_without_state_and_groups_in_another_order_come_back(alone):
         [loaded.state[parameter]["momentum_buffer"] for parameter in fresh[0].parameters()],
         [saved.state[parameter]["momentum_buffer"] for parameter in model[0].parameters()],
     )
-    with pytest.raises(ValueError, match=r"no group of exactly the parameters '0\.weight'"):
+    with pytest.raises(ValueError, match=r"no group with exactly the parameters '0\.weight'"):
         checkpoint.load_into({"model": fresh, "optimizer": torch.optim.SGD(fresh.parameters(), lr=1)})
 
 
@@ -389,36 +391,36 @@ def test_a_compiled_model_has_the_names_of_the_plain_one(alone):
 
 
 @pytest.mark.parametrize(
-    ("state", "told"),
+    ("state", "message"),
     [
-        (lambda: {"optimizer": adam(net())}, "'optimizer' is an optimizer, and no model of the state has all 6"),
+        (lambda: {"optimizer": adam(net())}, "no model of the state has all 6 parameters of the optimizer 'optimizer'"),
         (lambda: {"config": {"hook": print}}, r"state\['config'\]\['hook'\] is a builtin_function_or_method"),
         (lambda: {"a": {"b.c": torch.ones(1)}, "a.b": {"c": torch.ones(1)}}, "two tensors .* 'a.b.c'"),
-        (lambda: {1: 2}, "the key 1 is not a string"),
+        (lambda: {1: 2}, "the keys of state must be strings, got 1"),
     ],
 )
-def test_what_cannot_be_saved_is_refused_by_name(alone, state, told):
-    with pytest.raises((TypeError, ValueError), match=told):
+def test_what_cannot_be_saved_is_refused_by_name(alone, state, message):
+    with pytest.raises((TypeError, ValueError), match=message):
         alone(state())
 
 
 @pytest.mark.parametrize(
-    ("into", "told"),
+    ("into", "message"),
     [
-        (lambda: {"other": net()}, "has no 'other': it holds 'model', 'x'"),
-        (lambda: {"model": net()[:2]}, "'model' does not fit the checkpoint: the model has no 'model.2.bias'"),
+        (lambda: {"other": net()}, "has no 'other'; the keys are 'model', 'x'"),
+        (lambda: {"model": net()[:2]}, "'model' does not match the checkpoint: the model has no 'model.2.bias'"),
         (lambda: {"model": net().append(nn.Linear(1, 1))}, "the checkpoint lacks 'model.3.bias', 'model.3.weight'"),
-        (lambda: {"x": torch.zeros(3)}, r"'x' has the shape \[3\], and \[2\] in"),
+        (lambda: {"x": torch.zeros(3)}, r"'x' has shape \[3\], but \[2\] in"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(alone, into, told):
+def test_what_does_not_fit_is_refused_by_name(alone, into, message):
     checkpoint = alone({"model": net(), "x": torch.ones(2)})
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         checkpoint.load_into(into())
 
 
 def test_a_state_in_memory_is_not_read_and_not_strictly_a_model_takes_what_both_have(alone):
-    with pytest.raises(ValueError, match="only in memory"):
+    with pytest.raises(ValueError, match="cannot read a ShardedCheckpoint in memory"):
         ShardedCheckpoint.from_state({"x": 1}).to_dict()
     checkpoint = alone({"model": net()})
     smaller, larger = net(1)[:2], net(1).append(nn.Linear(1, 1))

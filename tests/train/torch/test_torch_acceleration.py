@@ -39,12 +39,12 @@ def fp16(as_worker):
 
 def test_what_cannot_be_meant_is_refused(as_worker):
     as_worker()
-    with pytest.raises(ValueError, match="amp='fp16' is neither True nor False"):
+    with pytest.raises(ValueError, match="amp must be True or False, got 'fp16'"):
         accelerate(amp="fp16")
-    with pytest.raises(TypeError, match=r"optimizer=\[\] is not a torch\.optim\.Optimizer"):
+    with pytest.raises(TypeError, match=r"optimizer must be a torch\.optim\.Optimizer, got \[\]"):
         prepare_optimizer([])
     accelerate()
-    with pytest.raises(RuntimeError, match=r"accelerate\(\) was called before(.|\n)*hint: call it once"):
+    with pytest.raises(RuntimeError, match=r"accelerate\(\) was already called(.|\n)*hint: call it once"):
         accelerate(amp=True)
     # The next run of the same process has said nothing yet.
     as_worker()

@@ -69,7 +69,7 @@ def test_a_model_that_calls_a_part_of_it_module_keeps_its_names(temporary):
 def test_weights_that_do_not_fit_and_no_model_to_load_into_are_refused(temporary):
     with pytest.raises(RuntimeError, match="Missing key"):
         TorchCheckpoint.from_model(nn.Linear(3, 2)).get_model(net())
-    with pytest.raises(ValueError, match=r"get_model\(\) was given no model(.|\n)*hint: "):
+    with pytest.raises(ValueError, match=r"get_model\(\) needs a model(.|\n)*hint: "):
         TorchCheckpoint.from_model(net()).get_model()
 
 

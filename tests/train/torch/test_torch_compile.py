@@ -110,7 +110,9 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_classes_of_the_script_are_found_by_the_compiler(run_script):
-    ended = run_script(SCRIPT, timeout=110)
-    assert ended.returncode == 0, ended.stderr
+    process = run_script(SCRIPT, timeout=110)
+    assert process.returncode == 0, process.stderr
     # Compiled each time, and seen each time that a variable of the script has changed.
-    assert ended.stdout.splitlines()[-1] == "[[True, True], [True, True], [True, True]]", ended.stdout + ended.stderr
+    assert process.stdout.splitlines()[-1] == "[[True, True], [True, True], [True, True]]", (
+        process.stdout + process.stderr
+    )

@@ -63,7 +63,7 @@ def test_blocks_that_are_named_are_those_of_their_class_the_innermost_first():
     assert _modules_to_shard(model, [Block, "Other"]) == [inner, model.body]
     assert _modules_to_shard(model, ["Other"]) == [inner]
     assert _modules_to_shard(model, []) == []
-    with pytest.raises(ValueError, match="shard_blocks names 'Blok', and Module has no module of that class"):
+    with pytest.raises(ValueError, match="shard_blocks: Module has no module of class 'Blok'"):
         _modules_to_shard(model, [Block, "Blok"])
 
 
@@ -79,12 +79,12 @@ def several():
 
 def test_a_model_in_name_only_gets_the_values_it_would_have_been_made_with_and_keeps_all_else():
     torch.manual_seed(3)
-    wanted = several()
+    expected = several()
     with torch.device("meta"):
         model = several()
     torch.manual_seed(3)
     in_full(model)
-    torch.testing.assert_close(dict(model.state_dict()), dict(wanted.state_dict()), rtol=0, atol=0)
+    torch.testing.assert_close(dict(model.state_dict()), dict(expected.state_dict()), rtol=0, atol=0)
     with torch.device("meta"):
         model = several()
     model[3].weight = model[0].weight
@@ -114,17 +114,20 @@ class Forgetful(Silent):
 
 
 @pytest.mark.parametrize(
-    ("module", "told"),
+    ("module", "message"),
     [
-        (Silent, r"'scale' of Silent is on the meta device(.|\n)*has no reset_parameters\(\)(.|\n)*hint: "),
-        (Forgetful, r"'angles' of Forgetful was on the meta device, and reset_parameters\(\) has not set(.|\n)*hint: "),
+        (
+            Silent,
+            r"cannot initialize 'scale', which is on the meta device: Silent has no reset_parameters\(\)(.|\n)*hint: ",
+        ),
+        (Forgetful, r"reset_parameters\(\) of Forgetful did not set 'angles'(.|\n)*hint: "),
     ],
 )
-def test_weights_that_nobody_gives_a_value_are_refused(as_worker, module, told):
+def test_weights_that_nobody_gives_a_value_are_refused(as_worker, module, message):
     as_worker()
     with torch.device("meta"):
         model = nn.Sequential(module())
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         prepare_model(model)
 
 
@@ -134,7 +137,7 @@ def test_each_worker_holds_a_part_of_each_block(on_each):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
-        def made():
+        def make_model():
             torch.manual_seed(0)
             return nn.Sequential(Block(), Other(), nn.Linear(4, 4))
 
@@ -148,27 +151,29 @@ def test_each_worker_holds_a_part_of_each_block(on_each):
             return model
 
         found = {
-            "root": shards(prepared(made())),
-            "named": shards(prepared(made(), shard_blocks=[Block])),
+            "root": shards(prepared(make_model())),
+            "named": shards(prepared(make_model(), shard_blocks=[Block])),
             "own mesh": shards(
-                prepared(made(), parallel_strategy_kwargs={"mesh": init_device_mesh("cpu", (2,))}, move_to_device=CPU)
+                prepared(
+                    make_model(), parallel_strategy_kwargs={"mesh": init_device_mesh("cpu", (2,))}, move_to_device=CPU
+                )
             ),
         }
         # What somebody has sharded is left so, be it a part or the whole.
-        model = made()
+        model = make_model()
         fully_shard(model[1], mesh=init_device_mesh("cpu", (2,)))
         found["in part"] = shards(prepared(model))
         found["again"] = shards(prepared(model))
-        with pytest.raises(ValueError, match=r"FSDPSequential is sharded already(.|\n)*hint: "):
+        with pytest.raises(ValueError, match=r"FSDPSequential is already sharded(.|\n)*hint: "):
             prepared(model, mixed_precision="bf16")
         with torch.device("meta"):
-            nameless = made()
+            nameless = make_model()
         fully_shard(nameless[1], mesh=init_device_mesh("cpu", (2,)))
         with pytest.raises(ValueError, match=r"Linear was sharded on the meta device(.|\n)*hint: "):
             prepared(nameless)
         # Settings arrive: one that is not the default, and can be seen.
-        for name, settings in {"by default": {}, "as told": {"reshard_after_forward": False}}.items():
-            model = prepared(made(), shard_blocks=[Block], parallel_strategy_kwargs=settings)
+        for name, settings in {"by default": {}, "as caught": {"reshard_after_forward": False}}.items():
+            model = prepared(make_model(), shard_blocks=[Block], parallel_strategy_kwargs=settings)
             model(torch.ones(2, 4))
             found[name] = "sharded" if hasattr(model[0].inner.weight, "to_local") else "whole"
         # There may be nothing to shard.
@@ -176,7 +181,7 @@ def test_each_worker_holds_a_part_of_each_block(on_each):
         # What `verify-resume` notes down of a step, it notes of a sharded model too.
         notes = []
         with trace_training(notes.append, lambda: True):
-            model = prepared(made())
+            model = prepared(make_model())
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
             for _ in range(2):
                 model(torch.ones(2, 4)).sum().backward()
@@ -202,7 +207,7 @@ def test_each_worker_holds_a_part_of_each_block(on_each):
         "in part": ["", "1"],
         "again": ["", "1"],
         "by default": "sharded",
-        "as told": "whole",
+        "as caught": "whole",
         "noted": ["forward", "step"] * 2,
         "frozen": first["frozen"],
     }

@@ -166,7 +166,7 @@ def test_a_prepared_loader_keeps_its_type_and_every_argument(on_each):
         assert isinstance(prepared, Loader)
         assert (type(prepared).__name__, prepared.note, len(prepared)) == ("Loader", "mine", 2)
         assert prepare_data_loader(prepared) is prepared
-        with pytest.raises(TypeError, match=r"is not a torch\.utils\.data\.DataLoader"):
+        with pytest.raises(TypeError, match=r"data_loader must be a torch\.utils\.data\.DataLoader"):
             prepare_data_loader([1, 2])
 
     on_each(function)
@@ -202,32 +202,32 @@ def test_what_the_user_brought_is_kept_and_said_once(on_each):
             "replacing": DataLoader(data, sampler=RandomSampler(data, replacement=True)),
             "a part": DataLoader(data, sampler=SequentialSampler(range(4))),
         }
-        said = []
+        messages = []
         handler = logging.Handler()
-        handler.emit = lambda record: said.append(record.getMessage())
+        handler.emit = lambda record: messages.append(record.getMessage())
         logging.getLogger("paceline").addHandler(handler)
         found = {}
         for name, loader in loaders.items():
             prepared = prepare_data_loader(loader)
             assert prepared.sampler is loader.sampler
             assert prepared.batch_sampler is loader.batch_sampler
-            found[name] = [*said]
-            said.clear()
+            found[name] = [*messages]
+            messages.clear()
         quiet = prepare_data_loader(loaders["weighted"], add_dist_sampler=False)
         plain = prepare_data_loader(DataLoader(data), add_dist_sampler=False)
         assert quiet.sampler is loaders["weighted"].sampler
         assert isinstance(plain.sampler, SequentialSampler)
-        assert not said
+        assert not messages
         rows = [int(row) for row in prepare_data_loader(loaders["iterable"])]
         return [found, rows]
 
     (found, rows), (found_1, rows_1) = on_each(function)
     assert rows == rows_1 == [0, 2, 4, 6], "an iterable dataset divides itself"
     assert not any(found_1.values()), "one rank says it for all"
-    lines = {name: line for name, [line] in ((name, said) for name, said in found.items() if said)}
+    lines = {name: line for name, [line] in ((name, messages) for name, messages in found.items() if messages)}
     assert found.keys() - lines.keys() == {"iterable", "distributed", "distributed batches"}
     for name, sampler in {"own": "EveryOther", "own batches": "Pairs"}.items():
-        assert f"keeps the {sampler} of the loader as it is: what each rank sees is up to it" in lines.pop(name)
+        assert f"does not shard the loader's {sampler}: it decides which rows each rank sees" in lines.pop(name)
     for line in lines.values():
         assert "every rank draws from the whole dataset" in line
 
@@ -274,14 +274,14 @@ def test_a_loader_goes_on_from_where_its_loop_stood(on_each, gpus_per_worker):
     """Also on a GPU, where batches are copied ahead: those do not count as used."""
 
     def function():
-        def made():
+        def make_loader():
             return prepare_data_loader(DataLoader(range(40), batch_size=3, shuffle=True, num_workers=1))
 
-        loader = made()
+        loader = make_loader()
         assert loader.state_dict() == {"epoch": 0, "num_batches": 0}
-        whole = [[batch.tolist() for batch in loader] for _ in range(2)]
+        all_batches = [[batch.tolist() for batch in loader] for _ in range(2)]
         assert loader.state_dict() == {"epoch": 2, "num_batches": 0}
-        loader, seen = made(), []
+        loader, seen = make_loader(), []
         for _ in loader:
             pass
         for batch in loader:
@@ -290,10 +290,10 @@ def test_a_loader_goes_on_from_where_its_loop_stood(on_each, gpus_per_worker):
                 break
         state = loader.state_dict()
         assert state == {"epoch": 1, "num_batches": 3}
-        loader = made()
+        loader = make_loader()
         loader.load_state_dict(state)
         assert loader.state_dict() == state
-        assert seen + [batch.tolist() for batch in loader] == whole[1]
+        assert seen + [batch.tolist() for batch in loader] == all_batches[1]
         assert loader.state_dict() == {"epoch": 2, "num_batches": 0}
 
     on_each(function, gpus_per_worker=gpus_per_worker, backend="gloo")
@@ -324,11 +324,11 @@ def batches_of(length, rank, world_size, shuffle, drop_last, epoch):
     )
     sampler.set_epoch(epoch)
     assert len(list(sampler)) == len(sampler)
-    whole = list(sampler)
+    all_batches = list(sampler)
     if len(sampler) > 1:
         sampler.first = 1
-        assert list(sampler) == whole[1:]
-    return whole
+        assert list(sampler) == all_batches[1:]
+    return all_batches
 
 
 class Slow(Dataset):

@@ -86,34 +86,34 @@ def test_precision_and_types():
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
-        (lambda: TorchPredictor(None, net)(BATCH), "nothing says which the model takes"),
-        (lambda: TorchPredictor(None, net, feature_columns="y")(BATCH), "no column 'y' in the batch"),
+        (lambda: TorchPredictor(None, net)(BATCH), "cannot choose the model's inputs"),
+        (lambda: TorchPredictor(None, net, feature_columns="y")(BATCH), "unknown column 'y'"),
         (lambda: TorchPredictor(None, net, keep_columns="id"), "must be True, False or a list"),
-        (lambda: TorchPredictor(None, lambda: 3), "made int, which is not a torch.nn.Module"),
-        (lambda: TorchPredictor(None, net, precision="int8"), "precision='int8' is not one of None, 'bf16', 'fp16'"),
+        (lambda: TorchPredictor(None, lambda: 3), "model must be or return a torch.nn.Module, got int"),
+        (lambda: TorchPredictor(None, net, precision="int8"), "precision must be 'bf16', 'fp16' or None, got 'int8'"),
         (lambda: TorchPredictor(None, nn.Flatten(0), feature_columns="x")(BATCH), "for a batch of 6 rows"),
     ],
 )
-def test_what_cannot_work_is_told(make, told):
-    with pytest.raises((ValueError, TypeError), match=told):
+def test_what_cannot_work_is_told(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
         make()
 
 
 def test_a_checkpoint_without_a_model_is_told_with_what_it_holds(tmp_path):
     state = Checkpoint(Checkpoint.from_dict({"net": 1}).to_directory(tmp_path / "state"))
-    with pytest.raises(ValueError, match="has no 'model': it holds 'net'"):
+    with pytest.raises(ValueError, match="has no 'model'; the keys are 'net'"):
         TorchPredictor(state, net)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "weights.bin").touch()
-    with pytest.raises(ValueError, match=r"holds weights\.bin, and none of it"):
+    with pytest.raises(ValueError, match=r"has no model; its files are weights\.bin"):
         TorchPredictor(str(tmp_path / "other"), net)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_one_cannot_be_used():
-    with pytest.raises(ValueError, match="this process sees no GPU"):
+    with pytest.raises(ValueError, match="this process has no GPU"):
         TorchPredictor(None, net, use_gpu=True)
 
 

@@ -24,8 +24,8 @@ HALF = {"rtol": 0.05, "atol": 0.01}
 
 def weights_of(model):
     bare = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-    whole = {name: getattr(value, "full_tensor", value.clone)() for name, value in bare.state_dict().items()}
-    return {name: value.tolist() for name, value in whole.items()}
+    weights = {name: getattr(value, "full_tensor", value.clone)() for name, value in bare.state_dict().items()}
+    return {name: value.tolist() for name, value in weights.items()}
 
 
 STRATEGIES = ("ddp", "fsdp", None)

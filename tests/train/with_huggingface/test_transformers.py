@@ -139,7 +139,7 @@ def on_shards(kills=()):
     return train_func
 
 
-def fitted(function, path, **trainer):
+def run_fit(function, path, **trainer):
     return TorchTrainer(
         function,
         scaling_config=ScalingConfig(2),
@@ -155,14 +155,14 @@ def datasets():
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    return fitted(on_shards(), tmp_path_factory.mktemp("undisturbed"), datasets=datasets())
+    return run_fit(on_shards(), tmp_path_factory.mktemp("undisturbed"), datasets=datasets())
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
     # Of an epoch's eight steps, nothing is left after the checkpoint of step 8, and a half after that of step 12.
     kills = {(None, 9), ("checkpoint_000004", 13)}
-    return fitted(on_shards(kills), tmp_path_factory.mktemp("killed"), datasets=datasets())
+    return run_fit(on_shards(kills), tmp_path_factory.mktemp("killed"), datasets=datasets())
 
 
 def test_two_workers_with_one_process_group_share_gradients_and_learn_the_labels(undisturbed):
@@ -225,7 +225,7 @@ def test_other_datasets_are_the_trainers_own_to_divide(tmp_path):
             {"seen": seen, "weights": weights(trainer.model), "refused": [refusal("trainer"), refusal(alone)]}
         )
 
-    result = fitted(train_func, tmp_path)
+    result = run_fit(train_func, tmp_path)
     first, second = result.return_value
     # Of two epochs; the accelerator looks one batch ahead, never beyond its part.
     assert set(first["seen"]) | set(second["seen"]) == set(range(NUM_ROWS))
@@ -233,5 +233,5 @@ def test_other_datasets_are_the_trainers_own_to_divide(tmp_path):
     assert first["weights"] == second["weights"]
     no_trainer, lost = second["refused"]
     assert no_trainer == "trainer='trainer' is not a transformers.Trainer"
-    assert lost.startswith("the trainer takes itself for rank 0 of 1 on cpu; this worker is rank 1 of 2 on cpu")
+    assert lost.startswith("the trainer is set up for rank 0 of 1 on cpu, but this worker is rank 1 of 2 on cpu")
     assert result.metrics["step"] == 16

@@ -48,10 +48,10 @@ def test_a_batch_that_is_shorter_is_not_compiled_for_again():
     checkpoint = Checkpoint.from_dict({"b": np.float32(1)})
     predictor = JaxPredictor.from_checkpoint(checkpoint, apply, feature_columns="x", keep_columns=["name"])
     names = np.array(["a", "b", "c", "d"], object)
-    whole = predictor({"x": np.ones((4, 3), np.float32), "name": names})
+    full_batch = predictor({"x": np.ones((4, 3), np.float32), "name": names})
     part = predictor({"x": np.ones((2, 3), np.float32), "name": names[:2]})
     assert traced == [(4, 3)]
-    assert whole["sum"].tolist() == [4.0] * 4
+    assert full_batch["sum"].tolist() == [4.0] * 4
     assert (part["sum"].tolist(), part["x2"].shape, part["name"].tolist()) == ([4.0] * 2, (2, 3), ["a", "b"])
     assert part.keys() == {"name", "sum", "x2"}
 
@@ -59,13 +59,15 @@ def test_a_batch_that_is_shorter_is_not_compiled_for_again():
 def test_what_does_not_fit_is_told_by_name():
     checkpoint = Checkpoint.from_dict({"w": np.ones(2)})
     rows = {"x": np.ones((2, 2), np.float32)}
-    with pytest.raises(ValueError, match="params='a/b': the checkpoint has no 'a' there, but 'w'"):
+    with pytest.raises(ValueError, match="params='a/b': the checkpoint has no 'a', only 'w'"):
         JaxPredictor(checkpoint, double, params="a/b")
-    with pytest.raises(TypeError, match=r"checkpoint=3 is not a paceline.train.Checkpoint"):
+    with pytest.raises(TypeError, match=r"checkpoint must be a paceline.train.Checkpoint.*, got 3"):
         JaxPredictor(3, double)
-    with pytest.raises(TypeError, match="apply=None is not a function"):
+    with pytest.raises(TypeError, match="apply must be a function of the parameters and a batch, got None"):
         JaxPredictor(checkpoint, None)
-    with pytest.raises(TypeError, match=r"the column 'name' is of type object[\s\S]*hint: name the columns"):
+    with pytest.raises(
+        TypeError, match=r"JAX cannot hold the column 'name' of type object[\s\S]*hint: name the columns"
+    ):
         JaxPredictor(checkpoint, double)({**rows, "name": np.array(["a", "b"], object)})
-    with pytest.raises(ValueError, match=r"the model gave 'predictions' of shape \(\) for a batch of 2 rows"):
+    with pytest.raises(ValueError, match=r"'predictions' has shape \(\) for a batch of 2 rows"):
         JaxPredictor(checkpoint, lambda params, batch: batch["x"].sum())(rows)

@@ -1,5 +1,6 @@
 """Lightning on two workers: one process group, ranks and devices of the run, and reports that it resumes from."""
 
+import ast
 import contextlib
 import importlib.util
 import os
@@ -33,7 +34,7 @@ def imported_ahead():
     close_shared_zygote()
 
 
-def fitted(function, path, *, name="run", num_workers=2, max_failures=0, **trainer):
+def run_fit(function, path, *, name="run", num_workers=2, max_failures=0, **trainer):
     return TorchTrainer(
         function,
         scaling_config=trainer.pop("scaling_config", ScalingConfig(num_workers)),
@@ -146,12 +147,12 @@ def resuming(kill_in_epoch=None, package="lightning.pytorch", moment="train_epoc
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    return fitted(resuming(), tmp_path_factory.mktemp("undisturbed"))
+    return run_fit(resuming(), tmp_path_factory.mktemp("undisturbed"))
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    return fitted(resuming(kill_in_epoch=3), tmp_path_factory.mktemp("killed"), max_failures=1)
+    return run_fit(resuming(kill_in_epoch=3), tmp_path_factory.mktemp("killed"), max_failures=1)
 
 
 def test_two_workers_with_one_process_group_divide_the_rows_share_gradients_and_learn(undisturbed):
@@ -197,6 +198,16 @@ def test_after_a_kill_the_very_same_run_goes_on(undisturbed, killed):
     assert killed.metrics == undisturbed.metrics
 
 
+def test_both_packages_of_lightning_have_the_same_classes():
+    directory = Path(paceline.train.lightning.__file__).parent
+    ours, others = (
+        [ast.unparse(node) for node in ast.parse((directory / name).read_text()).body[1:]]
+        for name in ("lightning_classes.py", "pytorch_lightning_classes.py")
+    )
+    assert [line.replace("lightning.pytorch", "pytorch_lightning") for line in ours] == others
+    assert sum(line.startswith("class ") for line in ours) == 7
+
+
 @pytest.mark.slow
 def test_pytorch_lightning_is_served_too_and_a_notice_of_preemption_stops_at_the_next_report(tmp_path):
     if not importlib.util.find_spec("pytorch_lightning"):
@@ -223,8 +234,8 @@ def test_pytorch_lightning_is_served_too_and_a_notice_of_preemption_stops_at_the
         return ordinary()
 
     with pytest.raises(PreemptionError):
-        fitted(train_func, tmp_path)
-    result = fitted(train_func, tmp_path)
+        run_fit(train_func, tmp_path)
+    result = run_fit(train_func, tmp_path)
     assert [[epoch for epoch, _ in one["rows"]] for one in result.return_value] == [[2, 3, 4, 5]] * 2
     assert list(result.metrics_dataframe["epoch"]) == list(range(6))
     assert result.metrics["val_loss"] < 0.2
@@ -257,7 +268,7 @@ def test_loaders_that_are_divided_already_and_callbacks_of_ones_own_are_left_as_
 
     rows = [{"x": np.ones(len(SLOPES), "float32"), "y": np.float32(1), "row": row} for row in range(NUM_ROWS)]
     data = paceline.data.from_items(rows)
-    result = fitted(train_func, tmp_path, datasets={"train": data})
+    result = run_fit(train_func, tmp_path, datasets={"train": data})
     first, second = result.return_value
     for of_first, of_second in zip(first, second, strict=True):
         for epoch in range(2):
@@ -287,7 +298,7 @@ def test_what_does_not_fit_the_workers_is_refused_and_says_what_to_change(tmp_pa
         class OfACluster(LightningEnvironment):
             pass
 
-        def made(**arguments):
+        def make_trainer(**arguments):
             return pl.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu", **arguments)
 
         def refusal(act):
@@ -298,11 +309,11 @@ def test_what_does_not_fit_the_workers_is_refused_and_says_what_to_change(tmp_pa
             return "accepted"
 
         return [
-            refusal(lambda: prepare_trainer(made(strategy=PacelineDDPStrategy()))),
-            refusal(lambda: prepare_trainer(made(strategy=DDPStrategy(), devices=1))),
-            refusal(lambda: prepare_trainer(made(strategy=PacelineDDPStrategy(), devices=7))),
-            refusal(lambda: prepare_trainer(made(strategy=PacelineDDPStrategy(), num_nodes=3))),
-            refusal(lambda: made(strategy=PacelineDDPStrategy(), plugins=[OfACluster()])),
+            refusal(lambda: prepare_trainer(make_trainer(strategy=PacelineDDPStrategy()))),
+            refusal(lambda: prepare_trainer(make_trainer(strategy=DDPStrategy(), devices=1))),
+            refusal(lambda: prepare_trainer(make_trainer(strategy=PacelineDDPStrategy(), devices=7))),
+            refusal(lambda: prepare_trainer(make_trainer(strategy=PacelineDDPStrategy(), num_nodes=3))),
+            refusal(lambda: make_trainer(strategy=PacelineDDPStrategy(), plugins=[OfACluster()])),
             refusal(lambda: prepare_trainer("trainer")),
             refusal(lambda: ReportCallback(on="never")),
             refusal(PacelineFSDPStrategy),
@@ -312,17 +323,17 @@ def test_what_does_not_fit_the_workers_is_refused_and_says_what_to_change(tmp_pa
     hint = r"hint: Trainer\(strategy=PacelineDDPStrategy\(\), plugins=\[PacelineLightningEnvironment\(\)\]"
     expected = [
         "accepted",
-        rf"ValueError: strategy=DDPStrategy is Lightning's own[\s\S]*{hint}",
+        rf"ValueError: strategy=DDPStrategy ignores the ranks and devices of this run[\s\S]*{hint}",
         "ValueError: devices=7, but each worker is one process with one device, cpu",
-        "ValueError: num_nodes=3, and the workers of this run are on 1",
+        "ValueError: num_nodes=3, but the workers of this run are on 1",
         "ValueError: OfACluster does not know the workers of this run",
-        "TypeError: trainer='trainer' is not a Trainer of lightning.pytorch",
-        "ValueError: on='never' is neither 'train_epoch_end' nor 'validation_end'",
-        "RuntimeError: PacelineFSDPStrategy needs GPUs",
+        "TypeError: trainer must be a lightning.pytorch.Trainer, got 'trainer'",
+        "ValueError: on must be 'train_epoch_end' or 'validation_end', got 'never'",
+        "RuntimeError: PacelineFSDPStrategy needs a GPU",
         "" if importlib.util.find_spec("deepspeed") else r'[\s\S]*pip install "paceline\[deepspeed\]"',
     ]
-    told = fitted(train_func, tmp_path, num_workers=1).return_value
-    assert [line for line, pattern in zip(told, expected, strict=True) if not re.match(pattern, line)] == []
+    outcomes = run_fit(train_func, tmp_path, num_workers=1).return_value
+    assert [line for line, pattern in zip(outcomes, expected, strict=True) if not re.match(pattern, line)] == []
 
 
 @pytest.mark.parametrize("strategy", ["PacelineDDPStrategy", "PacelineFSDPStrategy"])
@@ -356,8 +367,8 @@ def test_lightning_trains_on_a_gpu_and_resumes(tmp_path, strategy):
         return str(trainer.strategy.root_device), sorted(model.rows)
 
     gpus = ScalingConfig(1, use_gpu=True)
-    first = fitted(train_func, tmp_path, name="first", scaling_config=gpus)
+    first = run_fit(train_func, tmp_path, name="first", scaling_config=gpus)
     assert first.return_value == ["cuda:0", [0, 1, 2, 3]]
-    second = fitted(train_func, tmp_path, name="second", scaling_config=gpus, resume_from_checkpoint=first.checkpoint)
+    second = run_fit(train_func, tmp_path, name="second", scaling_config=gpus, resume_from_checkpoint=first.checkpoint)
     assert second.return_value == ["cuda:0", [4, 5, 6, 7]]
     assert second.metrics["loss"] < 0.2

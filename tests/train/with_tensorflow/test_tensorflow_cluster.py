@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from paceline.train.tensorflow import cluster
+from paceline.train.tensorflow import config
 
 
 def can_be_taken(port):
@@ -21,12 +21,12 @@ def can_be_taken(port):
 def test_a_port_is_held_until_the_function_is_over_for_a_server_that_shares_it(num_nodes):
     begin = SimpleNamespace(rank=0, num_nodes=num_nodes, node_address="127.0.0.1")
     context = SimpleNamespace(begin=begin, gather=lambda data: (data, b"10.0.0.2:4711"))
-    with cluster.exchange_addresses(context) as (address, other):
+    with config.exchange_addresses(context) as (address, other):
         assert other == "10.0.0.2:4711"
         port = int(address.removeprefix("127.0.0.1:"))
         assert not can_be_taken(port)
     assert can_be_taken(port)
-    with cluster.exchange_addresses(context) as (address, _), socket.socket() as server:
+    with config.exchange_addresses(context) as (address, _), socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         server.bind(("", int(address.removeprefix("127.0.0.1:"))))
         server.listen()

@@ -144,7 +144,7 @@ def test_a_notice_stops_workers_whose_signals_tensorflow_has_taken_with_a_checkp
     np.testing.assert_array_equal(model.weights[0].numpy().ravel(), np.float32(found[-1]["weights"]))
 
 
-def fitted(config):
+def run_fit(config):
     """What `fit` does by itself on each worker, and then what Keras 3 makes of it under a strategy."""
     import tensorflow as tf
 
@@ -173,7 +173,7 @@ def refused(tmp_path_factory):
     """How a run ended whose function calls `fit` of Keras 3 under a strategy over two workers."""
     with pytest.raises(WorkerGroupError) as caught:
         TensorflowTrainer(
-            fitted,
+            run_fit,
             train_loop_config={},
             scaling_config=ScalingConfig(num_workers=2),
             run_config=RunConfig(storage_path=str(tmp_path_factory.mktemp("runs")), name="run"),
@@ -196,10 +196,10 @@ def test_a_callback_reports_what_keras_logs_and_the_model(tf, refused):
 
 @pytest.mark.slow
 def test_fit_of_keras_3_under_a_strategy_names_the_keras_that_can_and_logs_nothing_else(refused):
-    told = [line for line in str(refused).splitlines() if "tf_keras" in line]
+    lines = [line for line in str(refused).splitlines() if "tf_keras" in line]
     # One for each rank that failed before the first failure ended it.
-    assert len(told) in (1, 2)
-    assert all("PerReplica" in line and "TF_USE_LEGACY_KERAS" in line for line in told)
+    assert len(lines) in (1, 2)
+    assert all("PerReplica" in line and "TF_USE_LEGACY_KERAS" in line for line in lines)
     log = "".join(file.read_text() for file in refused.result.log_dir.rglob("rank_*.log"))
     assert "Traceback" in log
     assert "oneDNN" not in log

@@ -6,13 +6,13 @@ import shutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from told_search import Told
+from recorded_search import RecordedSearch
 
 from paceline import train
 from paceline.train import CheckpointConfig, DataParallelTrainer, RunConfig
 from paceline.train import Result as RunResult
-from paceline.tune import scopes
 from paceline.tune.result_grid import ResultGrid
+from paceline.tune.results import scopes
 
 NAN, INF = math.nan, math.inf
 
@@ -22,11 +22,11 @@ def grid(tmp_path):
     """Makes the grid of trials by the losses that each of them reported."""
 
     def make(*trials, **search):
-        told = Told(**search).starts()
+        recorded = RecordedSearch(**search).starts()
         for number, losses in enumerate(trials):
-            told.trial(f"{number:05d}", *losses)
-        told.search_ended()
-        return told.results(tmp_path / "search")
+            recorded.trial(f"{number:05d}", *losses)
+        recorded.search_ended()
+        return recorded.results(tmp_path / "search")
 
     return make
 
@@ -72,50 +72,56 @@ def test_metric_and_mode_are_those_of_the_search_and_nan_and_infinities_are_pass
     assert results.get_best_result(scope="all").trial_id == "00003"
     assert results.get_best_result(filter_nan_and_inf=False).trial_id == "00001"
     assert results.get_best_result(mode="max", filter_nan_and_inf=False).trial_id == "00002"
-    with pytest.raises(RuntimeError, match=r"scope='avg': all are nan or infinite.*\n\nhint: filter_nan_and_inf=False"):
+    with pytest.raises(
+        RuntimeError, match=r"no trial has a finite value of 'loss' in scope='avg'\n\nhint: filter_nan_and_inf=False"
+    ):
         grid([NAN, 1.0]).get_best_result(scope="avg")
 
 
 @pytest.mark.parametrize(
-    ("asked", "error", "told"),
+    ("arguments", "error", "message"),
     [
-        ({"metric": "losss"}, RuntimeError, "no trial has reported 'losss'; reported were loss$"),
-        ({"mode": "least"}, ValueError, "mode='least' is neither 'min' nor 'max'"),
-        ({"scope": "first"}, ValueError, "scope='first' is not one of all, last, avg, last-5-avg, last-10-avg"),
-        ({"metric": "trial_id"}, RuntimeError, "'trial_id' is not a number .*'00000' was reported"),
+        ({"metric": "losss"}, RuntimeError, "no trial has reported 'losss'; the metrics are loss$"),
+        ({"mode": "least"}, ValueError, "mode must be 'min' or 'max', got 'least'"),
+        (
+            {"scope": "first"},
+            ValueError,
+            "scope must be 'all', 'last', 'avg', 'last-5-avg' or 'last-10-avg', got 'first'",
+        ),
+        ({"metric": "trial_id"}, RuntimeError, "'trial_id' must be a number, but a trial reported '00000'"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_by_name(grid, asked, error, told):
-    with pytest.raises(error, match=told):
-        grid([1.0], [2.0]).get_best_result(**asked)
+def test_what_cannot_be_compared_is_refused_by_name(grid, arguments, error, message):
+    with pytest.raises(error, match=message):
+        grid([1.0], [2.0]).get_best_result(**arguments)
 
 
 def test_without_a_metric_the_error_says_where_to_give_it_and_which_there_are(grid):
     results = grid([1.0], [2.0], metric=None, mode=None)
-    with pytest.raises(ValueError, match=r"no metric is given.*TuneConfig\n\nhint:.*reported were loss"):
+    with pytest.raises(ValueError, match=r"needs a metric: .*TuneConfig has none\n\nhint:.*the metrics are loss"):
         results.get_best_result()
-    with pytest.raises(ValueError, match="no mode is given for 'loss'"):
+    with pytest.raises(ValueError, match="needs a mode for 'loss'"):
         results.get_best_result("loss")
     assert results.get_best_result("loss", "min").metrics["loss"] == 1.0
     assert grid([1.0], metric=None, mode=None).get_best_result().trial_id == "00000", "one needs no metric"
 
 
 def test_where_nobody_reported_the_error_says_how_many_failed_and_a_trial_that_has_not_begun_has_nothing(tmp_path):
-    told = Told().starts()
-    told.trial("00000", ending="failed", why="ValueError: boom")
-    told.trial("00001", ending="failed", why="ValueError: boom")
-    results = told.results(tmp_path / "search")
+    recorded = RecordedSearch().starts()
+    recorded.trial("00000", ending="failed", why="ValueError: boom")
+    recorded.trial("00001", ending="failed", why="ValueError: boom")
+    results = recorded.results(tmp_path / "search")
     with pytest.raises(RuntimeError, match=r"no trial has reported anything \(2 failed, see results.errors\)"):
         results.get_best_result()
-    with pytest.raises(RuntimeError, match="no trial was run"):
-        Told().results(tmp_path / "none").get_best_result("loss", "min")
+    with pytest.raises(RuntimeError, match="the search has no trials"):
+        RecordedSearch().results(tmp_path / "none").get_best_result("loss", "min")
     with pytest.raises(RuntimeError, match="nowhere does not exist"):
         ResultGrid.from_path(tmp_path / "nowhere")
-    with pytest.raises(RuntimeError, match="has no journal of a search"):
+    with pytest.raises(RuntimeError, match="has no journal, or an empty one"):
         ResultGrid.from_path(tmp_path)
-    told = Told().starts()
-    told.made("00000", lr=1)
-    result = told.results(tmp_path / "search")[0]
+    recorded = RecordedSearch().starts()
+    recorded.made("00000", lr=1)
+    result = recorded.results(tmp_path / "search")[0]
     assert (result.metrics, result.checkpoint, result.error, result.best_checkpoints) == (None, None, None, [])
     assert (result.return_value, result.metrics_dataframe, result.metrics_by_rank) == (None, None, None)
 
@@ -128,7 +134,7 @@ def test_results_are_counted_and_indexed_and_metrics_have_first_what_was_reporte
     assert [result.trial_id for result in results[:2]] == ["00000", "00001"]
     assert results[0] is results[0]
     assert isinstance(results[0], RunResult)
-    with pytest.raises(IndexError, match="there is no result 3: the search has 3 trials"):
+    with pytest.raises(IndexError, match="no result 3: the search has 3 trials"):
         results[3]
     result = grid([1.0, 0.5])[0]
     assert next(iter(result.metrics)) == "loss"
@@ -146,15 +152,15 @@ def test_results_are_counted_and_indexed_and_metrics_have_first_what_was_reporte
 
 
 def test_a_table_has_one_row_for_each_trial(tmp_path):
-    told = Told().starts()
+    recorded = RecordedSearch().starts()
     for trial, kind in (("00000", "returned"), ("00001", "failed")):
-        told.made(trial, lr=0.1, model={"layers": 2})
-        told.began(trial)
-        told.reported(trial, eval={"loss": 2.0}, epoch=1)
-        told.reported(trial, eval={"loss": 3.0}, epoch=2)
-        told.ended(trial, kind, why="ValueError: boom" if kind == "failed" else "")
-    told.made("00002", lr=0.3)
-    results = told.results(tmp_path / "search")
+        recorded.made(trial, lr=0.1, model={"layers": 2})
+        recorded.began(trial)
+        recorded.reported(trial, eval={"loss": 2.0}, epoch=1)
+        recorded.reported(trial, eval={"loss": 3.0}, epoch=2)
+        recorded.ended(trial, kind, why="ValueError: boom" if kind == "failed" else "")
+    recorded.made("00002", lr=0.3)
+    results = recorded.results(tmp_path / "search")
     frame = results.get_dataframe()
     assert list(frame.columns)[:4] == ["eval/loss", "epoch", "training_iteration", "time_total_s"]
     assert list(frame.columns)[-4:] == ["config/lr", "config/model/layers", "why", "logdir"]
@@ -167,26 +173,26 @@ def test_a_table_has_one_row_for_each_trial(tmp_path):
     best = results.get_dataframe(filter_metric="eval/loss", filter_mode="min")
     assert list(best["epoch"])[:2] == [1, 1]
     assert results.get_dataframe("epoch", "max")["epoch"][0] == 2
-    with pytest.raises(RuntimeError, match="no trial has reported 'acc'; reported were eval/loss, epoch"):
+    with pytest.raises(RuntimeError, match="no trial has reported 'acc'; the metrics are eval/loss, epoch"):
         results.get_dataframe("acc", "max")
-    with pytest.raises(ValueError, match="filter_mode='max' is given without filter_metric"):
+    with pytest.raises(ValueError, match="filter_mode='max' needs a filter_metric"):
         results.get_dataframe(filter_mode="max")
-    with pytest.raises(ValueError, match="filter_mode='most' is neither"):
+    with pytest.raises(ValueError, match="filter_mode must be 'min' or 'max', got 'most'"):
         results.get_dataframe("epoch", "most")
 
 
 def test_lives_of_a_cloned_trial_are_joined_and_its_iterations_go_on(tmp_path):
-    told = Told().starts()
-    told.trial("00000", 9.0, 8.0, ending=None)
-    told.happens(told.events[-1])  # A report that the journal has twice is one.
-    told.trial("00001", 3.0, 2.0, ending=None)
-    told.reported("00001", loss=1.0, checkpoint=True)
-    told.ended("00000", "interrupted")
-    told.cloned("00000", "00001", lr=0.5)
-    told.began("00000")
-    told.reported("00000", loss=0.5)
-    told.reported("00000", note="done")
-    results = told.results(tmp_path / "search")
+    recorded = RecordedSearch().starts()
+    recorded.trial("00000", 9.0, 8.0, ending=None)
+    recorded.record(recorded.events[-1])  # A report that the journal has twice is one.
+    recorded.trial("00001", 3.0, 2.0, ending=None)
+    recorded.reported("00001", loss=1.0, checkpoint=True)
+    recorded.ended("00000", "interrupted")
+    recorded.cloned("00000", "00001", lr=0.5)
+    recorded.began("00000")
+    recorded.reported("00000", loss=0.5)
+    recorded.reported("00000", note="done")
+    results = recorded.results(tmp_path / "search")
     result = results[0]
     frame = result.metrics_dataframe
     assert list(frame["loss"])[:3] == [9.0, 8.0, 0.5]
@@ -226,7 +232,7 @@ def test_nothing_is_read_before_it_is_asked_for(grid, tmp_path):
 def test_neither_results_nor_lines_load_what_they_do_not_need(run_script):
     script = """
 import sys
-import paceline.tune.result_grid, paceline.tune.terminal, paceline.tune.drive.callbacks
+import paceline.tune.result_grid, paceline.tune.display.terminal, paceline.tune.driver.callbacks
 from paceline import tune
 assert tune.ResultGrid and tune.Callback and tune.Result
 print(sorted({"rich", "pandas", "numpy", "pyarrow", "matplotlib", "optuna", "torch"} & set(sys.modules)))
@@ -254,25 +260,27 @@ def run(directory, name, **config):
 def written(tmp_path_factory):
     """A search of three trials, of which the second failed and the third was cloned from the first."""
     directory = tmp_path_factory.mktemp("searches") / "search"
-    told = Told().starts()
+    recorded = RecordedSearch().starts()
     run(directory, "trial_00000", steps=3, loss=6.0)
-    told.trial("00000", 6.0, 3.0, ending=None, config={"steps": 3, "loss": 6.0})
-    told.reported("00000", loss=2.0, checkpoint=True)
-    told.ended("00000")
+    recorded.trial("00000", 6.0, 3.0, ending=None, config={"steps": 3, "loss": 6.0})
+    recorded.reported("00000", loss=2.0, checkpoint=True)
+    recorded.ended("00000")
     with pytest.raises(train.TrainingFailedError) as failed:
         run(directory, "trial_00001", steps=1, loss=9.0, fails=True)
-    told.trial("00001", 9.0, ending="failed", why=str(failed.value), config={"steps": 1, "loss": 9.0, "fails": True})
+    recorded.trial(
+        "00001", 9.0, ending="failed", why=str(failed.value), config={"steps": 1, "loss": 9.0, "fails": True}
+    )
     run(directory, "trial_00002", steps=1, loss=8.0)
-    told.trial("00002", ending=None, config={"steps": 1, "loss": 8.0})
-    told.reported("00002", loss=8.0, checkpoint=True)
-    told.ended("00002", "interrupted")
-    told.cloned("00002", "00000", steps=0, loss=1.0)
-    return told, told.written_to(directory), failed.value
+    recorded.trial("00002", ending=None, config={"steps": 1, "loss": 8.0})
+    recorded.reported("00002", loss=8.0, checkpoint=True)
+    recorded.ended("00002", "interrupted")
+    recorded.cloned("00002", "00000", steps=0, loss=1.0)
+    return recorded, recorded.write_to(directory), failed.value
 
 
 def test_a_trial_has_its_checkpoints_its_directory_and_what_it_returned(written):
-    told, directory, _ = written
-    result = told.results(directory)[0]
+    recorded, directory, _ = written
+    result = recorded.results(directory)[0]
     assert result.path == str(directory / "trial_00000")
     assert result.checkpoint.path == str(directory / "trial_00000" / "checkpoint_000003")
     assert result.checkpoint.to_dict() == {"loss": 2.0}
@@ -288,8 +296,8 @@ def test_a_trial_has_its_checkpoints_its_directory_and_what_it_returned(written)
 
 
 def test_the_error_of_a_trial_is_the_exception_itself_or_else_what_the_journals_say(written, tmp_path):
-    told, directory, error = written
-    results = told.results(directory, {"00001": error})
+    recorded, directory, error = written
+    results = recorded.results(directory, {"00001": error})
     assert results.errors == [error]
     assert results[1].error is error
     assert (results.num_errors, results.num_terminated) == (1, 1)
@@ -297,9 +305,9 @@ def test_the_error_of_a_trial_is_the_exception_itself_or_else_what_the_journals_
     assert type(found) is type(error)
     assert str(found) == str(error)
     assert "boom" in str(found.worker_failures[0])
-    told = Told().starts()
-    told.trial("00000", ending="failed", why="it needs 4 GPUs, and there are 0")
-    (without_a_run,) = told.results(tmp_path / "search").errors
+    recorded = RecordedSearch().starts()
+    recorded.trial("00000", ending="failed", why="it needs 4 GPUs, and there are 0")
+    (without_a_run,) = recorded.results(tmp_path / "search").errors
     assert str(without_a_run) == "it needs 4 GPUs, and there are 0"
 
 

@@ -7,13 +7,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from told_search import Told
+from recorded_search import RecordedSearch
 
 from paceline import train
 from paceline.train import DataParallelTrainer, RunConfig, loggers
 from paceline.train.callbacks import TrainingCallback
 from paceline.tune.callback import Callback
-from paceline.tune.drive.callbacks import SearchCallbacks
+from paceline.tune.driver.callbacks import SearchCallbacks
 
 NUM_TRIALS, NUM_REPORTS = 4, 5
 
@@ -122,8 +122,8 @@ def test_trials_at_once_have_loggers_of_their_own_and_callbacks_in_common_of_whi
     assert not both.was_disturbed
     assert not several.was_disturbed
     assert raising.num_calls == 1
-    (record,) = (record for record in caplog.records if "dropped" in record.message)
-    assert record.message == "the callback Raising raised and is dropped; the search goes on"
+    (record,) = (record for record in caplog.records if "disabled" in record.message)
+    assert record.message == "callback Raising raised and is disabled"
     assert record.exc_info is not None
 
 
@@ -146,7 +146,7 @@ def test_trials_are_runs_of_one_experiment_or_group_named_after_the_search(tmp_p
             self.lock = threading.Lock()
 
     with pytest.raises(
-        ValueError, match=r"a Holding that cannot be had once for each trial: TypeError.*\n\nhint: open"
+        ValueError, match=r"cannot copy the Holding in callbacks for each trial: TypeError.*\n\nhint: open"
     ):
         SearchCallbacks([Holding()], "search")
 
@@ -184,22 +184,22 @@ class Recording(Callback):
 
 
 def a_search(callbacks):
-    told = Told(callbacks).starts()
-    told.trial("00000", 0.5, ending=None)
-    told.reported("00000", loss=0.25, checkpoint=True)
-    told.ended("00000", "paused", why="others first")
-    told.began("00000")
-    told.ended("00000", "stopped", why="plateau")
-    told.trial("00001", ending="failed", why="ValueError: boom")
-    told.search_ended()
-    return told
+    recorded = RecordedSearch(callbacks).starts()
+    recorded.trial("00000", 0.5, ending=None)
+    recorded.reported("00000", loss=0.25, checkpoint=True)
+    recorded.ended("00000", "paused", why="others first")
+    recorded.began("00000")
+    recorded.ended("00000", "stopped", why="plateau")
+    recorded.trial("00001", ending="failed", why="ValueError: boom")
+    recorded.search_ended()
+    return recorded
 
 
 def test_a_callback_of_the_search_is_told_what_happens_to_trials():
     recording = Recording()
     callbacks = SearchCallbacks([recording], "search")
     callbacks.setup(None, 4, 8)
-    told = a_search(callbacks)
+    recorded = a_search(callbacks)
     assert [call for call in recording.calls if call[0] != "step"] == [
         ("setup", None, 4, 8),
         ("start", "00000", 1),
@@ -213,7 +213,7 @@ def test_a_callback_of_the_search_is_told_what_happens_to_trials():
         ("error", "00001", "ValueError: boom"),
         ("end", ["TERMINATED", "ERROR"]),
     ]
-    assert [call[1] for call in recording.calls if call[0] == "step"] == [*range(1, len(told.events) + 1)]
+    assert [call[1] for call in recording.calls if call[0] == "step"] == [*range(1, len(recorded.events) + 1)]
 
 
 def test_a_callback_of_the_search_that_raises_is_dropped_and_the_others_are_told(caplog):
@@ -226,7 +226,7 @@ def test_a_callback_of_the_search_that_raises_is_dropped_and_the_others_are_told
     assert exiting.calls[-1][0] == "step"
     assert recording.calls[-1][0] == "end"
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
-    assert "the callback Exiting raised and is dropped; the search goes on" in caplog.text
+    assert "callback Exiting raised and is disabled" in caplog.text
 
 
 def test_what_only_the_search_concerns_is_not_told_about_runs(tmp_path):

@@ -55,5 +55,5 @@ def test_a_search_has_one_table_that_ends_as_its_last_state(tmp_path, monkeypatc
     assert "00000" not in said, "what the table shows was said, too"
 
     said = "".join(output.text for output in refused if output.output_type == "stream" and output.name == "stderr")
-    assert said.count("cannot be displayed here (RuntimeError('the front end is gone'))") == 1, said
+    assert said.count("live view unavailable (RuntimeError('the front end is gone'))") == 1, said
     assert "trial 00002" in said, "lines were to take the table's place"

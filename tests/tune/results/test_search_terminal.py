@@ -7,18 +7,18 @@ import threading
 from pathlib import Path
 
 import pytest
+from recorded_search import RecordedSearch
 from rich.console import Console
-from told_search import Told
 
 from paceline import train
 from paceline._core import settings
 from paceline._storage.run_layout import RunLayout
 from paceline.train import DataParallelTrainer, FailureConfig, RunConfig
-from paceline.train.execution_target import choose_target
-from paceline.train.run_driver import execute_run as run_played
-from paceline.tune.log_lines import LineBudget
-from paceline.tune.terminal import SearchTerminal, TableSearchTerminal, TrialTerminal, make_search_terminal
-from paceline.tune.trial_table import TrialTableState, build_table
+from paceline.train.driver.execution_target import choose_target
+from paceline.train.driver.run_driver import execute_run as run_played
+from paceline.tune.display.log_lines import LineBudget
+from paceline.tune.display.terminal import SearchTerminal, TableSearchTerminal, TrialTerminal, make_search_terminal
+from paceline.tune.display.trial_table import TrialTableState, build_table
 from screen import HIDE, OTHER_SCREEN, SHOW, played, run_on_terminal
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -31,33 +31,33 @@ def configuration(number):
 
 def small_search(*observers):
     """Trials that finish, are stopped, paused, cloned, and one that fails."""
-    told = Told(*observers, num_samples=6).starts()
-    told.trial("00000", 0.9, 0.5, ending=None, config=configuration(0))
-    told.reported("00000", loss=0.3, checkpoint=True)
-    told.ended("00000")
+    recorded = RecordedSearch(*observers, num_samples=6).starts()
+    recorded.trial("00000", 0.9, 0.5, ending=None, config=configuration(0))
+    recorded.reported("00000", loss=0.3, checkpoint=True)
+    recorded.ended("00000")
     why = "loss=0.8 is not among the best third of 3 trials at iteration 1"
-    told.trial("00001", 0.8, ending="stopped", why=why, config=configuration(1))
-    told.trial("00002", 0.7, ending="paused", why="waits for its bracket", config=configuration(2))
-    told.trial(
+    recorded.trial("00001", 0.8, ending="stopped", why=why, config=configuration(1))
+    recorded.trial("00002", 0.7, ending="paused", why="waits for its bracket", config=configuration(2))
+    recorded.trial(
         "00003", 0.7, ending="failed", why="ValueError: shapes do not fit\n\nhint: none", config=configuration(3)
     )
-    told.began("00002")
-    told.ended("00002", "interrupted")
-    told.cloned("00002", "00000", **(configuration(2) | {"lr": 0.08}))
-    told.began("00002")
-    told.reported("00002", loss=0.2, checkpoint=True)
-    told.trial("00004", ending=None, config=configuration(4))
-    told.no_more()
-    return told
+    recorded.began("00002")
+    recorded.ended("00002", "interrupted")
+    recorded.cloned("00002", "00000", **(configuration(2) | {"lr": 0.08}))
+    recorded.began("00002")
+    recorded.reported("00002", loss=0.2, checkpoint=True)
+    recorded.trial("00004", ending=None, config=configuration(4))
+    recorded.no_more()
+    return recorded
 
 
 def lines_of(search, verbosity=1):
     out = io.StringIO()
     terminal = SearchTerminal("mnist", URI, verbosity, out, clock=lambda: 0.0)
-    told = search(terminal)
-    told.ended("00004")
-    told.ended("00002")
-    told.search_ended()
+    recorded = search(terminal)
+    recorded.ended("00004")
+    recorded.ended("00002")
+    recorded.search_ended()
     terminal.close()
     return out.getvalue()
 
@@ -75,11 +75,11 @@ def test_a_small_search_in_lines_of_any_verbosity():
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_small_search_as_a_table(width):
-    told = small_search()
+    recorded = small_search()
     drawn = TrialTableState("mnist", URI)
     for trial in ("00000", "00001", "00003"):
         drawn.add_ended_trial(trial)
-    drawing = build_table(told.search, drawn, told.at + 70, width, 24)
+    drawing = build_table(recorded.search, drawn, recorded.at + 70, width, 24)
     assert as_text(drawing, width) == (GOLDEN / f"table_{width}.txt").read_text()
 
 
@@ -93,17 +93,17 @@ def as_text(drawing, width, height=24):
 
 @pytest.mark.parametrize("width", [60, 80, 160])
 def test_a_table_of_many_long_trials_keeps_to_its_room(width):
-    told = Told(metric="validation/a_metric_with_a_very_long_name", mode="max").starts()
+    recorded = RecordedSearch(metric="validation/a_metric_with_a_very_long_name", mode="max").starts()
     for number in range(100):
         config = {f"a_parameter_with_a_long_name_{n}": "a text as long as it gets" * (n + number) for n in range(9)}
-        told.trial(f"{number:05d}", ending=None, config=config)
-        told.reported(f"{number:05d}", validation={"a_metric_with_a_very_long_name": 1e-300 * number})
+        recorded.trial(f"{number:05d}", ending=None, config=config)
+        recorded.reported(f"{number:05d}", validation={"a_metric_with_a_very_long_name": 1e-300 * number})
     for number in range(50):
-        told.ended(f"{number:05d}", "stopped", why="because " * 50)
+        recorded.ended(f"{number:05d}", "stopped", why="because " * 50)
     drawn = TrialTableState("a-search-with-a-long-name", "/a/directory/far/down" * 9)
     for number in range(50):
         drawn.add_ended_trial(f"{number:05d}")
-    text = as_text(build_table(told.search, drawn, told.at, width, 24), width)
+    text = as_text(build_table(recorded.search, drawn, recorded.at, width, 24), width)
     assert len(text.splitlines()) < 24
     assert "50 running   50 stopped" in text
     assert "and 36 more" in text
@@ -113,14 +113,14 @@ def test_a_table_of_many_long_trials_keeps_to_its_room(width):
 def test_a_thousand_quick_trials_give_a_few_dozen_lines_and_all_is_summed_up():
     out, now = io.StringIO(), [0.0]
     terminal = SearchTerminal("mnist", URI, 1, out, clock=lambda: now[0])
-    told = Told(terminal, num_samples=1000).starts()
+    recorded = RecordedSearch(terminal, num_samples=1000).starts()
     for number in range(1000):
-        told.trial(
+        recorded.trial(
             f"{number:05d}", 1000.0 - number % 100, ending="failed" if number % 4 == 0 else "returned", why="E: x"
         )
         now[0] += 0.05
-        terminal.tick(told.search, told.at)
-    told.search_ended()
+        terminal.tick(recorded.search, recorded.at)
+    recorded.search_ended()
     lines = out.getvalue().splitlines()
     assert len(lines) < 200
     sums = [line for line in lines if re.match(r"paceline: \d+ trials: ", line)]
@@ -140,33 +140,33 @@ def test_a_budget_is_so_many_at_once_and_then_so_many_a_second():
 
 def test_a_search_that_is_interrupted_says_how_to_go_on():
     out = io.StringIO()
-    told = Told(SearchTerminal("mnist", URI, 1, out)).starts()
-    told.trial("00000", 1.0, ending="interrupted")
-    told.search_ended("Ctrl-C", complete=False)
+    recorded = RecordedSearch(SearchTerminal("mnist", URI, 1, out)).starts()
+    recorded.trial("00000", 1.0, ending="interrupted")
+    recorded.search_ended("Ctrl-C", complete=False)
     assert "search mnist has stopped (Ctrl-C) after" in out.getvalue()
     assert out.getvalue().endswith("paceline: run the script again with the same name to continue\n")
-    told.starts()
-    assert "paceline: search mnist continues: 1 trial, 1 waiting, in /results/mnist\n" in out.getvalue()
-    told.trial("00001", 0.9)
-    told.observers = (SearchTerminal("mnist", URI, 1, out),)
-    told.starts()
-    told.trial("00002", 2.0)
-    told.trial("00003", 0.5)
+    recorded.starts()
+    assert "paceline: search mnist resumed: 1 trial, 1 waiting, in /results/mnist\n" in out.getvalue()
+    recorded.trial("00001", 0.9)
+    recorded.observers = (SearchTerminal("mnist", URI, 1, out),)
+    recorded.starts()
+    recorded.trial("00002", 2.0)
+    recorded.trial("00003", 0.5)
     assert "trial 00002 finished after 1 iteration, 2 s: loss=2\n" in out.getvalue(), "an earlier one was better"
     assert "trial 00003 finished after 1 iteration, 2 s: loss=0.5, the best so far\n" in out.getvalue()
 
 
 def test_a_search_that_ends_early_says_why_and_a_table_without_a_metric_shows_what_was_reported():
     out = io.StringIO()
-    told = Told(SearchTerminal("mnist", URI, 1, out)).starts()
-    told.trial("00000", 1.0, ending=None)
-    told.no_more("its time of 10 s is over")
+    recorded = RecordedSearch(SearchTerminal("mnist", URI, 1, out)).starts()
+    recorded.trial("00000", 1.0, ending=None)
+    recorded.no_more("its time of 10 s is over")
     assert "paceline: search mnist ends early: its time of 10 s is over\n" in out.getvalue()
-    text = as_text(build_table(told.search, TrialTableState("mnist", URI), told.at, 80, 24), 80)
+    text = as_text(build_table(recorded.search, TrialTableState("mnist", URI), recorded.at, 80, 24), 80)
     assert text.startswith("search mnist  1 trial, 4 s, ends early: its time of 10 s is over")
-    told = Told(metric=None, mode=None).starts()
-    told.trial("00000", 0.5, ending=None, config={})
-    text = as_text(build_table(told.search, TrialTableState("mnist", URI), told.at, 80, 24), 80)
+    recorded = RecordedSearch(metric=None, mode=None).starts()
+    recorded.trial("00000", 0.5, ending=None, config={})
+    text = as_text(build_table(recorded.search, TrialTableState("mnist", URI), recorded.at, 80, 24), 80)
     assert "loss=0.5" in text
     assert "best" not in text
 
@@ -203,19 +203,17 @@ def test_what_trials_print_at_once_is_passed_on_line_by_line_and_a_retry_is_told
         thread.start()
     for thread in threads:
         thread.join()
-    told = capsys.readouterr()
+    recorded = capsys.readouterr()
     for name in names:
-        own = [line for line in told.out.splitlines() if line.startswith(f"[{name}] ")]
+        own = [line for line in recorded.out.splitlines() if line.startswith(f"[{name}] ")]
         assert own[:1] == [f"[{name}] this is {name}"]
         assert own[-2:] == [f"[{name}] this is {name}", f"[{name}] half a line"]
         assert f"[{name}] OSError: the first time" in own
-        again = (
-            f"trial {name} is tried again after OSError: the first time: attempt 2, from checkpoint checkpoint_000001"
-        )
-        assert told.err.count(f"paceline: {again}\n") == 1
-    assert all(re.match(r"\[0000[012]\] ", line) for line in told.out.splitlines())
+        again = f"trial {name} restarts after OSError: the first time: attempt 2, from checkpoint checkpoint_000001"
+        assert recorded.err.count(f"paceline: {again}\n") == 1
+    assert all(re.match(r"\[0000[012]\] ", line) for line in recorded.out.splitlines())
     # A run itself says neither that it begins nor that it is complete.
-    assert len(told.err.splitlines()) == len(names)
+    assert len(recorded.err.splitlines()) == len(names)
 
 
 def test_with_verbosity_0_trials_are_silent_and_their_logs_are_not(tmp_path, capsys):
@@ -229,28 +227,28 @@ def test_with_verbosity_0_trials_are_silent_and_their_logs_are_not(tmp_path, cap
 ON_TERMINAL = f"""
 import logging, os, signal, sys, threading, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-from told_search import Told
-from paceline.tune.terminal import make_search_terminal
+from recorded_search import RecordedSearch
+from paceline.tune.display.terminal import make_search_terminal
 
 terminal = make_search_terminal("mnist", "/results/mnist", 1)
-told = Told(terminal, at=time.time())
-told.step_s = 0.0
+recorded = RecordedSearch(terminal, at=time.time())
+recorded.step_s = 0.0
 
 def tick():
     terminal._drawn_at = 0.0
-    terminal.tick(told.search, told.at + 1)
+    terminal.tick(recorded.search, recorded.at + 1)
 
-told.starts()
+recorded.starts()
 tick()
-told.trial("00000", 0.9, 0.5)
-told.trial("00001", 0.9, ending=None)
+recorded.trial("00000", 0.9, 0.5)
+recorded.trial("00001", 0.9, ending=None)
 tick()
 print("printed by the script")
 terminal.write_trial_output("[00001] printed by a trial\\n[00001] \\x1b[31mwith colours\\x1b[0m and [brackets]\\n")
 logging.getLogger("somebody").warning("logged")
-told.trial("00002", ending="failed", why="ValueError: boom")
+recorded.trial("00002", ending="failed", why="ValueError: boom")
 tick()
-told.reported("00001", loss=0.1)
+recorded.reported("00001", loss=0.1)
 tick()
 """
 
@@ -258,7 +256,7 @@ ENDS = {
     "an exception that nobody catches": ("raise RuntimeError('lost')", 1),
     "an interrupt": ("os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)", 130),
     "a kill": ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
-    "its end": ("told.ended('00001')\ntold.search_ended()\nterminal.close()", 0),
+    "its end": ("recorded.ended('00001')\nrecorded.search_ended()\nterminal.close()", 0),
 }
 
 
@@ -315,11 +313,11 @@ def test_the_table_is_drawn_a_few_times_a_second_at_most():
     now = [0.0]
     console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system=None)
     terminal = TableSearchTerminal("mnist", URI, 1, console, clock=lambda: now[0])
-    told = small_search(terminal)
+    recorded = small_search(terminal)
     try:
         for _ in range(1000):
             now[0] += 0.01
-            terminal.tick(told.search, told.at)
+            terminal.tick(recorded.search, recorded.at)
     finally:
         terminal.close()
     assert 35 <= console.file.getvalue().count("search mnist  5 trials") <= 41

@@ -5,7 +5,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from told_search import Told
+from recorded_search import RecordedSearch
 
 from paceline import tune
 from servers import BUCKET
@@ -42,9 +42,9 @@ def steady(text, directory):
 
 def test_all_that_a_small_search_prints_where_there_is_no_terminal(tmp_path, capsys):
     results = searched(tmp_path)
-    told = capsys.readouterr()
-    assert steady(told.err, tmp_path) == (GOLDEN / "whole_search_err.txt").read_text()
-    assert steady(told.out, tmp_path) == (GOLDEN / "whole_search_out.txt").read_text()
+    recorded = capsys.readouterr()
+    assert steady(recorded.err, tmp_path) == (GOLDEN / "whole_search_err.txt").read_text()
+    assert steady(recorded.out, tmp_path) == (GOLDEN / "whole_search_out.txt").read_text()
     best = results.get_best_result()
     assert (best.config["lr"], best.metrics["loss"], best.checkpoint.to_dict()) == (0.1, -2.0, {"step": 3})
     assert [str(error.worker_failures[0]) for error in results.errors] == ["lr is too high"]
@@ -69,11 +69,13 @@ def test_the_results_of_a_search_in_a_store(s3_environment, tmp_path, monkeypatc
 
 def test_a_search_is_plotted(tmp_path):
     pytest.importorskip("matplotlib")
-    told = Told().starts()
+    recorded = RecordedSearch().starts()
     for number in range(6):
-        told.trial(f"{number:05d}", 1.0 / (number + 1), 0.5 / (number + 1), config={"lr": number / 10, "act": "relu"})
-    told.trial("00006", ending="failed", why="ValueError: boom")
-    results = told.results(tmp_path / "search")
+        recorded.trial(
+            f"{number:05d}", 1.0 / (number + 1), 0.5 / (number + 1), config={"lr": number / 10, "act": "relu"}
+        )
+    recorded.trial("00006", ending="failed", why="ValueError: boom")
+    results = recorded.results(tmp_path / "search")
     for kind in ("all", "parallel", "importance", "curves"):
         results.plot(kind).savefig(tmp_path / f"{kind}.png")
         assert (tmp_path / f"{kind}.png").stat().st_size > 5000

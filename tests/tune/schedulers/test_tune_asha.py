@@ -87,7 +87,7 @@ def test_a_search_without_a_metric_is_refused_when_its_first_trial_is_made():
     assert scheduler.set_search_properties("loss", "min")
     add(scheduler, "a")
     assert not scheduler.set_search_properties("accuracy", "max")
-    with pytest.raises(ValueError, match="mode='up'"):
+    with pytest.raises(ValueError, match="mode must be 'min', 'max' or None, got 'up'"):
         ASHAScheduler().set_search_properties("loss", "up")
 
 

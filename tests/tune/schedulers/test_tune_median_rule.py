@@ -63,7 +63,7 @@ def test_a_trial_makes_room_while_it_cannot_be_judged_and_others_wait():
     scheduler.on_trial_begin(Trial("a", {}))
     assert [tell(scheduler, "a", time, 1) for time in (1, 2)] == [[], []]
     (pause, _) = scheduler.on_trial_result(Trial("a", {}), {"training_iteration": 3, "loss": 1})
-    assert pause == Pause("a", "makes room at training_iteration 3 for 1 that wait")
+    assert pause == Pause("a", "makes room at training_iteration 3 for 1 waiting trial")
     scheduler.on_trial_begin(Trial("b", {}))
     assert [tell(scheduler, "b", time, 1) for time in (1, 3)] == [[], [("Pause", "b"), ("Resume", "b")]]
     scheduler.on_trial_begin(Trial("a", {}))

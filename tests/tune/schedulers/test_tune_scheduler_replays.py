@@ -55,17 +55,17 @@ def test_fifo_decides_nothing(found):
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (ASHAScheduler, {"max_t": 0}, "max_t=0 is not a number above 0"),
-        (ASHAScheduler, {"max_t": 16, "grace_period": 17}, "grace_period=17 is more than max_t=16"),
-        (ASHAScheduler, {"reduction_factor": 1}, "reduction_factor=1 is not a number above 1"),
-        (ASHAScheduler, {"brackets": 0}, "brackets=0 is not a whole number of 1 or more"),
-        (ASHAScheduler, {"mode": "low"}, "mode='low' is neither 'min' nor 'max'"),
+        (ASHAScheduler, {"max_t": 0}, "max_t must be a positive number, got 0"),
+        (ASHAScheduler, {"max_t": 16, "grace_period": 17}, "grace_period must be at most max_t=16, got 17"),
+        (ASHAScheduler, {"reduction_factor": 1}, "reduction_factor must be a number above 1, got 1"),
+        (ASHAScheduler, {"brackets": 0}, "brackets must be a positive integer, got 0"),
+        (ASHAScheduler, {"mode": "low"}, "mode must be 'min', 'max' or None, got 'low'"),
         (ASHAScheduler, {"metric": ["a", "b"]}, "one metric"),
-        (HyperBandScheduler, {"max_t": 0}, "max_t=0"),
-        (HyperBandScheduler, {"reduction_factor": 0.5}, "reduction_factor=0.5"),
-        (MedianStoppingRule, {"grace_period": -1}, "grace_period=-1"),
-        (MedianStoppingRule, {"min_samples_required": 0}, "min_samples_required=0"),
-        (MedianStoppingRule, {"min_time_slice": math.inf}, "min_time_slice=inf"),
+        (HyperBandScheduler, {"max_t": 0}, "max_t must be a positive number, got 0"),
+        (HyperBandScheduler, {"reduction_factor": 0.5}, "reduction_factor must be a number above 1, got 0.5"),
+        (MedianStoppingRule, {"grace_period": -1}, "grace_period must be a non-negative number, got -1"),
+        (MedianStoppingRule, {"min_samples_required": 0}, "min_samples_required must be a positive integer, got 0"),
+        (MedianStoppingRule, {"min_time_slice": math.inf}, "min_time_slice must be a non-negative number, got inf"),
     ],
 )
 def test_bad_arguments_are_named(kind, options, message):

@@ -121,11 +121,11 @@ def test_a_point_finds_the_option_that_it_is_of():
 @pytest.mark.parametrize(
     ("point", "message"),
     [
-        ({"a": 9.0}, "points_to_evaluate[0]['a']=9.0 is not in uniform(1.0, 4.0)"),
-        ({"b": "Gamma"}, "points_to_evaluate[0]['b']='Gamma' is not an option of grid_search(['Alpha', 'Beta'])"),
-        ({"z": 1}, "points_to_evaluate[0]['z'] is not in param_space, which has 'a', 'b', 'c', 'd' there"),
-        ({"d": {"f": "other"}}, "points_to_evaluate[0]['d']['f']='other' is not what it is in param_space: 'constant'"),
-        ({"d": 3}, "points_to_evaluate[0]['d']=3 is not a dict, as in param_space"),
+        ({"a": 9.0}, "points_to_evaluate[0]['a'] must be in uniform(1.0, 4.0), got 9.0"),
+        ({"b": "Gamma"}, "points_to_evaluate[0]['b'] must be an option of grid_search(['Alpha', 'Beta']), got 'Gamma'"),
+        ({"z": 1}, "points_to_evaluate[0]: unknown key 'z'; the keys of param_space there are 'a', 'b', 'c', 'd'"),
+        ({"d": {"f": "other"}}, "points_to_evaluate[0]['d']['f'] must be 'constant' as in param_space, got 'other'"),
+        ({"d": 3}, "points_to_evaluate[0]['d'] must be a dict as in param_space, got 3"),
     ],
 )
 def test_a_point_has_to_be_in_the_space(point, message):
@@ -161,16 +161,22 @@ def test_a_seed_of_its_own_comes_before_that_of_the_search_and_may_be_a_generato
     [
         (
             lambda: BasicVariantGenerator(points_to_evaluate={"a": 1}),
-            "points_to_evaluate={'a': 1} is not a list of configurations",
+            "points_to_evaluate must be a list of configurations, got {'a': 1}",
         ),
-        (lambda: BasicVariantGenerator(points_to_evaluate=[1]), "points_to_evaluate[0]=1 is not a dict of values"),
-        (lambda: BasicVariantGenerator(max_concurrent=-1), "max_concurrent=-1 is not a whole number of trials, or 0"),
-        (lambda: BasicVariantGenerator(constant_grid_search=1), "constant_grid_search=1 is not True or False"),
-        (lambda: BasicVariantGenerator(random_state="a"), "random_state='a' is not a whole number or a generator"),
-        (lambda: searcher(points_to_evaluate=[{}, {}]), "points_to_evaluate has 2 points and num_samples=1"),
-        (lambda: searcher(num_samples=0), "num_samples=0 is not a whole number of 1 or more, or -1 for no end"),
-        (lambda: searcher(num_samples=True), "num_samples=True is not a whole number of 1 or more"),
-        (lambda: BasicVariantGenerator().suggest("0"), "BasicVariantGenerator was asked before set_search_properties"),
+        (
+            lambda: BasicVariantGenerator(points_to_evaluate=[1]),
+            "points_to_evaluate[0] must be a dict of values, got 1",
+        ),
+        (lambda: BasicVariantGenerator(max_concurrent=-1), "max_concurrent must be a non-negative integer, got -1"),
+        (lambda: BasicVariantGenerator(constant_grid_search=1), "constant_grid_search must be True or False, got 1"),
+        (lambda: BasicVariantGenerator(random_state="a"), "random_state must be an integer or a numpy generator"),
+        (
+            lambda: searcher(points_to_evaluate=[{}, {}]),
+            "num_samples must be at least 2, the number of points_to_evaluate, got 1",
+        ),
+        (lambda: searcher(num_samples=0), "num_samples must be a positive integer, or -1 for no limit, got 0"),
+        (lambda: searcher(num_samples=True), "num_samples must be a positive integer, or -1 for no limit, got True"),
+        (lambda: BasicVariantGenerator().suggest("0"), "BasicVariantGenerator has no search space"),
     ],
 )
 def test_bad_arguments_are_refused_at_once(make, message):
@@ -292,12 +298,12 @@ def test_what_is_around_a_searcher_needs_what_it_needs():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ConcurrencyLimiter(3, 1), "searcher=3 is not a Searcher"),
-        (lambda: ConcurrencyLimiter(Counting(), 0), "max_concurrent=0 is not a whole number of 1 or more"),
-        (lambda: ConcurrencyLimiter(Counting(), 1, batch=1), "batch=1 is not True or False"),
-        (lambda: Repeater(Counting(), 0), "repeat=0 is not a whole number of 1 or more"),
-        (lambda: Repeater(Counting(), set_index="no"), "set_index='no' is not True or False"),
-        (lambda: repeated(num_samples=2), "num_samples=2 is less than repeat=3, so nothing would be run"),
+        (lambda: ConcurrencyLimiter(3, 1), "searcher must be a Searcher, got 3"),
+        (lambda: ConcurrencyLimiter(Counting(), 0), "max_concurrent must be a positive integer, got 0"),
+        (lambda: ConcurrencyLimiter(Counting(), 1, batch=1), "batch must be True or False, got 1"),
+        (lambda: Repeater(Counting(), 0), "repeat must be a positive integer, got 0"),
+        (lambda: Repeater(Counting(), set_index="no"), "set_index must be True or False, got 'no'"),
+        (lambda: repeated(num_samples=2), "num_samples must be at least repeat=3, got 2"),
     ],
 )
 def test_bad_arguments_around_a_searcher_are_refused(make, message):

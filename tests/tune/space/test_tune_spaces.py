@@ -84,7 +84,7 @@ def test_constants_are_handed_on_containers_are_each_trials_own_and_there_may_be
     assert Space(None).draw(3, 0) == Space({}).draw(0, 0) == {}
     assert Space(None).num_grid == 1
     for number, seed in ((-1, 0), (True, 0), (0, None)):
-        with pytest.raises(ValueError, match="is not a whole number"):
+        with pytest.raises(ValueError, match="must be a"):
             Space({}).draw(number, seed)
 
 
@@ -157,7 +157,7 @@ def test_a_configuration_is_put_together_from_what_was_picked(param_space, numbe
     assert same(space.resolve_picks(asked, number), config)
     for path in asked:
         less = {other: value for other, value in asked.items() if other != path}
-        with pytest.raises(ValueError, match="nothing was picked for"):
+        with pytest.raises(ValueError, match="no value for"):
             space.resolve_picks(less, number)
 
 
@@ -165,11 +165,11 @@ def test_what_is_picked_has_to_be_there_and_in_the_domain():
     space = Space({"a": tune.uniform(0, 1), "b": tune.choice(["x", "y"]), "q": tune.quniform(0, 1, 0.1)})
     good = {("a",): 0.5, ("b",): 1, ("q",): 0.30000000000000004}
     assert space.resolve_picks(good) == {"a": 0.5, "b": "y", "q": 0.3}
-    with pytest.raises(ValueError, match=r"param_space\['a'\]: 2 is not in uniform"):
+    with pytest.raises(ValueError, match=r"param_space\['a'\] must be in uniform.*, got 2"):
         space.resolve_picks({**good, ("a",): 2})
-    with pytest.raises(ValueError, match=r"param_space\['b'\]: 'y' is not the index of an option of choice"):
+    with pytest.raises(ValueError, match=r"param_space\['b'\] must be the index of an option of choice.*, got 'y'"):
         space.resolve_picks({**good, ("b",): "y"})
-    with pytest.raises(ValueError, match=r"there is nothing to pick at param_space\['c'\]"):
+    with pytest.raises(ValueError, match=r"unknown parameters: param_space\['c'\]"):
         space.resolve_picks({**good, ("c",): 1})
 
 
@@ -236,11 +236,13 @@ def test_an_error_of_a_function_stays_its_own_and_says_whose_it_is_and_what_ther
     with pytest.raises(ZeroDivisionError) as failure:
         Space({"m": {"f": tune.sample_from(lambda spec: 1 / 0)}}).draw(0, 0)
     assert failure.value.__notes__ == ["in the sample_from function of param_space['m']['f']"]
-    with pytest.raises(ValueError, match=r"function of param_space\['f'\] returned uniform\(0.0, 1.0\)"):
+    with pytest.raises(
+        ValueError, match=r"function of param_space\['f'\] must return a value, got uniform\(0.0, 1.0\)"
+    ):
         Space({"f": tune.sample_from(lambda spec: [tune.uniform(0, 1)])}).draw(0, 0)
-    with pytest.raises(AttributeError, match="no 'lr' among the values: there is 'rate', 'f'"):
+    with pytest.raises(AttributeError, match="unknown name 'lr'; the values are 'rate', 'f'"):
         Space({"rate": 1, "f": tune.sample_from(lambda spec: spec.config.lr)}).draw(0, 0)
-    with pytest.raises(KeyError, match="no 'lr' among the values"):
+    with pytest.raises(KeyError, match="unknown name 'lr'"):
         Space({"rate": 1, "f": tune.sample_from(lambda spec: spec["lr"])}).draw(0, 0)
     assert Space({"rate": 1, "f": tune.sample_from(lambda spec: spec.get("lr", 5))}).draw(0, 0)["f"] == 5
     assert Space({"rate": 1, "f": tune.sample_from(lambda spec: "lr" in spec)}).draw(0, 0)["f"] is False
@@ -270,11 +272,11 @@ def _circle():
 @pytest.mark.parametrize(
     ("param_space", "message"),
     [
-        ([1], "param_space=[1] is not a dict of parameters"),
-        (tune.grid_search([{"a": 1}, 2]), "param_space=2 is not a dict of parameters"),
+        ([1], "param_space must be a dict of parameters, got [1]"),
+        (tune.grid_search([{"a": 1}, 2]), "param_space must be a dict of parameters, got 2"),
         ({"a": Odd(b=tune.uniform(0, 1))}, "param_space['a'] is a Odd with uniform(0.0, 1.0) in it"),
         ({"a": {(1, 2): tune.randn()}}, "param_space['a'] is a dict with randn(0.0, 1.0) in it"),
-        ({"a": {math.nan: 1}}, "param_space['a'] has the key nan"),
+        ({"a": {math.nan: 1}}, "the keys of param_space['a'] must be strings or finite numbers, got nan"),
         ({"a": {"grid_search": []}}, "param_space['a'] is a grid_search without values"),
         (_circle(), "param_space['a'][1] contains itself"),
         (

@@ -26,7 +26,7 @@ def test_a_trial_ends_at_its_last_iteration_and_reports_without_a_number_are_cou
     assert stops(stopper, [0] * 4) == [False, False, True, True]
     assert stops(stopper, [0] * 2, "b") == [False, False]
     assert stopper("a clone", {"training_iteration": 10})
-    assert stopper.why == "it has made 3 iterations (max_iter)"
+    assert stopper.why == "reached 3 iterations (max_iter)"
     stopper = MaximumIterationStopper(2)
     assert [stopper("a", {}), stopper("b", {}), stopper("a", {})] == [False, False, True]
 
@@ -35,9 +35,9 @@ def test_a_dict_stops_when_any_of_its_values_is_reached_also_nested_ones():
     stopper = stopper_of({"training_iteration": 10, "accuracy": 0.9})
     assert not stopper("a", {"training_iteration": 9, "accuracy": 0.89})
     assert stopper("a", {"training_iteration": 9, "accuracy": 0.9})
-    assert stopper.why == "accuracy 0.9 has reached 0.9"
+    assert stopper.why == "accuracy 0.9 reached 0.9"
     assert stopper("a", {"training_iteration": 11, "accuracy": 1.0})
-    assert stopper.why == "training_iteration 11 has reached 10, accuracy 1.0 has reached 0.9"
+    assert stopper.why == "training_iteration 11 reached 10, accuracy 1.0 reached 0.9"
     for limits in ({"eval/accuracy": 0.9}, {"eval": {"accuracy": 0.9}}):
         stopper = stopper_of(limits)
         assert stopper("a", {"eval": {"accuracy": 0.95}})
@@ -54,7 +54,7 @@ def test_a_name_that_the_first_report_lacks_is_named_once(caplog):
     first, second = (record.getMessage() for record in caplog.records)
     assert first == (
         "stop: the first report, of trial 00002, has no number 'accuracy' (did you mean 'acuracy'?). Reports without "
-        "it stop nothing. It has acuracy, training_iteration, epoch"
+        "it stop nothing; this one has acuracy, training_iteration, epoch"
     )
     assert "has no number 'epoch' but 'one'." in second
     assert stopper("00002", {"accuracy": 1.0})
@@ -69,7 +69,7 @@ def test_a_trial_ends_when_its_last_results_hardly_differ():
     stopper = TrialPlateauStopper("loss", std=0.1, num_results=3, grace_period=0)
     # 1, 1.2, 1.3 have a deviation of 0.125; 1.2, 1.3, 1.4 of 0.0816.
     assert stops(stopper, [1, 1.2, 1.3, 1.4]) == [False, False, False, True]
-    assert stopper.why == "loss has reached a plateau: its last 3 values differ by 0.082 (std 0.1)"
+    assert stopper.why == "loss reached a plateau: its last 3 values differ by 0.082 (std 0.1)"
     assert stops(TrialPlateauStopper("loss"), [1] * 5) == [False, False, False, True, True]
     assert stops(TrialPlateauStopper("loss", grace_period=5, num_results=2), [1] * 5) == [False] * 4 + [True]
     assert stops(TrialPlateauStopper("loss", grace_period=1, num_results=3), [1] * 3) == [False, False, True]
@@ -154,12 +154,12 @@ def test_functions_and_several_stoppers_stop_trials():
     stopper = stopper_of(is_low)
     assert stops(stopper, [1, 0.5, 0.4]) == [False, False, True]
     assert stops(stopper, [0.4], "b") == [False]
-    assert stopper.why == "is_low() has stopped it"
+    assert stopper.why == "stopped by is_low()"
     assert not stopper.stop_all()
     stopper = CombinedStopper(MaximumIterationStopper(4), TrialPlateauStopper("loss", num_results=2, grace_period=0))
     assert stops(stopper, [1, 2, 2, 2]) == [False, False, True, True]
     assert "plateau" in stopper.why
-    assert stopper.why.startswith("it has made 4 iterations")
+    assert stopper.why.startswith("reached 4 iterations")
     assert not stopper.stop_all()
     assert not CombinedStopper()("a", {})
     stopper = stopper_of([{"training_iteration": 2}, lambda trial_id, result: result["loss"] > 9])
@@ -181,24 +181,31 @@ def test_only_stoppers_that_may_stop_a_trial_keep_it_waiting():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: stopper_of(10), "stop=10 is neither a dict such as {'training_iteration': 10}"),
-        (lambda: stopper_of(NoopStopper), "is a class\n\nhint: stop=NoopStopper(...)"),
-        (lambda: stopper_of(lambda result: True), "cannot be called with a trial's id and its result"),
-        (lambda: stopper_of({"loss": "0.1"}), "stop={'loss': '0.1'} is not a number"),
-        (lambda: stopper_of({"eval": {"loss": None}}), "stop={'eval/loss': None}"),
-        (lambda: stopper_of({3: 4}), "has the key 3"),
-        (lambda: CombinedStopper({"loss": 1}), "is not a Stopper"),
-        (lambda: FunctionStopper(3), "is not a function"),
-        (lambda: MaximumIterationStopper(0), "max_iter=0"),
-        (lambda: TrialPlateauStopper("loss", std=-1), "std=-1"),
-        (lambda: TrialPlateauStopper("loss", num_results=1), "num_results=1"),
-        (lambda: TrialPlateauStopper("loss", metric_threshold=1.0), "mode=None"),
-        (lambda: ExperimentPlateauStopper("loss", mode="best"), "mode='best'"),
-        (lambda: ExperimentPlateauStopper("loss", top=1), "top=1"),
-        (lambda: ExperimentPlateauStopper("loss", std=0), "std=0"),
-        (lambda: ExperimentPlateauStopper("loss", patience=-1), "patience=-1"),
-        (lambda: TimeoutStopper(0), "timeout=0"),
-        (lambda: TimeoutStopper(timedelta(0)), "timeout="),
+        (lambda: stopper_of(10), "stop must be a dict such as {'training_iteration': 10}"),
+        (lambda: stopper_of(NoopStopper), "got the class NoopStopper\n\nhint: use NoopStopper(...)"),
+        (lambda: stopper_of(lambda result: True), "stop must be a function of a trial's id and its result"),
+        (lambda: stopper_of({"loss": "0.1"}), "stop['loss'] must be a number to reach, got '0.1'"),
+        (lambda: stopper_of({"eval": {"loss": None}}), "stop['eval/loss'] must be"),
+        (lambda: stopper_of({3: 4}), "the keys of stop must be names of metrics, got 3"),
+        (lambda: CombinedStopper({"loss": 1}), "must be a Stopper"),
+        (lambda: FunctionStopper(3), "function must be a function, got 3"),
+        (lambda: MaximumIterationStopper(0), "max_iter must be a positive integer, got 0"),
+        (lambda: TrialPlateauStopper("loss", std=-1), "std must be a non-negative number, got -1"),
+        (lambda: TrialPlateauStopper("loss", num_results=1), "num_results must be an integer of at least 2, got 1"),
+        (
+            lambda: TrialPlateauStopper("loss", metric_threshold=1.0),
+            "mode must be 'min' or 'max', got None\n\nhint: metric_threshold is compared according to it",
+        ),
+        (
+            lambda: TrialPlateauStopper("loss", metric_threshold="low", mode="min"),
+            "metric_threshold must be a number or None, got 'low'",
+        ),
+        (lambda: ExperimentPlateauStopper("loss", mode="best"), "mode must be 'min' or 'max', got 'best'"),
+        (lambda: ExperimentPlateauStopper("loss", top=1), "top must be an integer of at least 2, got 1"),
+        (lambda: ExperimentPlateauStopper("loss", std=0), "std must be a positive number, got 0"),
+        (lambda: ExperimentPlateauStopper("loss", patience=-1), "patience must be a non-negative integer, got -1"),
+        (lambda: TimeoutStopper(0), "timeout must be a positive number of seconds or a timedelta, got 0"),
+        (lambda: TimeoutStopper(timedelta(0)), "timeout must be"),
     ],
 )
 def test_what_is_no_stopper_is_refused_with_what_would_be(make, message):

@@ -14,8 +14,8 @@ from paceline import tune
 from paceline._control import journal
 from paceline._control.events import Committed
 from paceline._storage.run_location import RunLocation
-from paceline.tune.drive import search_storage
-from paceline.tune.report_history import collect_report_rows, replay_search
+from paceline.tune.driver import search_storage
+from paceline.tune.results.report_history import collect_report_rows, replay_search
 from processes import still_running
 
 SCRIPT = """

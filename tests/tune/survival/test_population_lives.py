@@ -12,8 +12,8 @@ from paceline import tune
 from paceline._control import journal
 from paceline._control.events import CheckpointsFound, Committed, DriverStarted, PinsSet
 from paceline._storage.run_location import RunLocation
-from paceline.tune.drive import search_storage
-from paceline.tune.drive.events import TrialCloned, TrialEnded, TrialReported, decode_raw
+from paceline.tune.driver import search_storage
+from paceline.tune.driver.events import TrialCloned, TrialEnded, TrialReported, decode_raw
 from paceline.tune.schedulers.scheduler import Exploit
 
 STEPS = 8
@@ -192,6 +192,6 @@ def test_a_clone_that_had_not_begun_begins_from_its_donor_or_fails_alone(tmp_pat
     assert again[0].status == "TERMINATED"
     if lost:
         assert again[1].status == "ERROR"
-        assert "checkpoint_000003, from which trial_00001-1 is to begin, is gone" in again[1].why
+        assert "cannot start trial_00001-1: checkpoint_000003" in again[1].why
     else:
         assert again[1].metrics_dataframe["done"].tolist() == expected

@@ -85,7 +85,7 @@ def test_where_other_trials_are_drawn_the_runs_that_are_there_are_not_taken_for_
     assert [result.metrics["loss"] for result in grid] == [result.metrics["loss"] for result in alone]
     assert {result.path.rpartition("/")[2] for result in grid} == {f"trial_0000{number}-1" for number in range(NUM)}
     assert {run: (search / run / "journal.jsonl").read_bytes() for run in before} == before, "left as they were"
-    assert "holds a run that was made for something else" in capfd.readouterr().err
+    assert "already contains a different run" in capfd.readouterr().err
     assert len(steps_in(log)) == len(set(steps_in(log)))
     assert len(tuner_of(tmp_path, log, seed=4).fit()) == NUM, "and it can be read again"
 

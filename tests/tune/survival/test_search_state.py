@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline._core.plain_values import to_plain
-from paceline.tune.drive import events
-from paceline.tune.drive.search_state import BestReport, Search, run_name, total_driven_s
-from paceline.tune.report_history import replay_search
+from paceline.tune.driver import events
+from paceline.tune.driver.search_state import BestReport, Search, run_name, total_driven_s
+from paceline.tune.results.report_history import replay_search
 
 VALUES = (0, 1, 2.5, -3, math.nan, math.inf, "text", None, True)
 SEEDS = st.integers(0, 1 << 32)

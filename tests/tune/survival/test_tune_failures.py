@@ -10,9 +10,9 @@ import pytest
 from searching import make_tuner, statuses, steps_of, told
 
 from paceline import tune
-from paceline._core.clock import SystemClock
+from paceline._core.system import SystemClock
 from paceline.train import WorkerGroupError
-from paceline.train.run_driver import RunEnvironment
+from paceline.train.driver.run_driver import RunEnvironment
 from paceline.tune.schedulers import ASHAScheduler
 from paceline.tune.search import BasicVariantGenerator
 
@@ -77,7 +77,7 @@ def test_with_fail_fast_the_first_failure_ends_the_search_which_can_be_continued
         grid = tuner.fit()
     assert statuses(grid) == ["TERMINATED", "ERROR"]
     search = told(tmp_path / "search")
-    assert (search.is_complete, search.why) == (False, "trial 00001 failed, and FailureConfig says fail_fast")
+    assert (search.is_complete, search.why) == (False, "trial 00001 failed and fail_fast is set")
 
     grid = tuner_of(tmp_path, steps_of(3), num=5, run=run).fit()
     assert statuses(grid) == ["TERMINATED", "ERROR", *["TERMINATED"] * 3]
@@ -126,7 +126,7 @@ def test_an_adviser_that_raises_is_named_and_the_search_can_be_continued(tmp_pat
         return tuner_of(tmp_path, steps_of(2), num=2, run=run, **given)
 
     monkeypatch.setattr(kind, "too_much", method)
-    words = f"{kind.__name__} raised ZeroDivisionError: too much when it was asked.*{method}"
+    words = f"{kind.__name__} raised ZeroDivisionError: too much in {method}"
     with pytest.raises(tune.TuneError, match=words) as raised:
         tuner().fit()
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
@@ -144,10 +144,10 @@ def test_a_scheduler_that_answers_nonsense_and_a_function_that_raises_are_named(
     def too_strict(trial_id, result):
         raise KeyError("accuracy")
 
-    words = r"Vague.on_trial_result returned 'PERHAPS': it is CONTINUE, PAUSE or STOP"
+    words = r"Vague raised ValueError: the answer of on_trial_result must be CONTINUE, PAUSE or STOP, got 'PERHAPS'"
     with pytest.raises(tune.TuneError, match=words):
         tuner_of(tmp_path, steps_of(2), num=1, scheduler=Vague()).fit()
-    with pytest.raises(tune.TuneError, match=r"the stopper too_strict raised KeyError: 'accuracy' .* about trial 0000"):
+    with pytest.raises(tune.TuneError, match=r"the stopper too_strict raised KeyError: 'accuracy' .* for trial 0000"):
         tuner_of(tmp_path, steps_of(2), num=1, run={"name": "strict", "stop": too_strict}).fit()
 
 
@@ -155,7 +155,7 @@ def test_a_metric_that_is_never_reported_is_told_where_somebody_needs_it(tmp_pat
     def other(config):
         tune.report({"accuracy": 1.0})
 
-    with pytest.raises(ValueError, match=r"without ever reporting 'loss', .* it reported accuracy"):
+    with pytest.raises(ValueError, match=r"never reported 'loss', .* it reported accuracy"):
         tuner_of(tmp_path, other, scheduler=ASHAScheduler()).fit()
     grid = tuner_of(tmp_path, other, run={"name": "nobody_asks"}, metric=None, mode=None).fit()
     assert statuses(grid) == ["TERMINATED"] * 3

@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.tune.config import RunConfig
-from paceline.tune.trainables.plan_factory import make_trainable_plan
+from paceline.tune.trainables.trainable_plans import make_trainable_plan
 
 
 @pytest.fixture

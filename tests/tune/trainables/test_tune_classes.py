@@ -8,9 +8,9 @@ import pytest
 
 from paceline.train import TrainingFailedError
 from paceline.tune.config import CheckpointConfig
-from paceline.tune.trainables.plan_factory import make_trainable_plan
 from paceline.tune.trainables.resources import PlacementGroupFactory
 from paceline.tune.trainables.trainable import Trainable
+from paceline.tune.trainables.trainable_plans import make_trainable_plan
 from paceline.tune.trainables.wrapping import with_parameters, with_resources
 
 
@@ -164,7 +164,9 @@ class Large(Counts):
 def test_objects_come_to_setup_and_a_class_says_what_it_needs(run_trial, of_trial):
     metrics = run_trial(with_parameters(Sums, data=np.arange(4))).metrics
     assert metrics == {"sum": 6, "writable": False, "done": True}
-    with pytest.raises(ValueError, match=r"Sums.setup takes no argument 'date' beside its config; it takes data"):
+    with pytest.raises(
+        ValueError, match=r"unknown argument 'date'; the arguments of Sums.setup besides config are data"
+    ):
         with_parameters(Sums, date=1)
     with pytest.raises(ValueError, match=r"checkpoint_frequency=1.*Sums does not implement save_checkpoint\(\)"):
         make_trainable_plan(Sums).check(of_trial(checkpoint_config={"checkpoint_frequency": 1}))
@@ -185,9 +187,9 @@ class Saves(Counts):
 @pytest.mark.parametrize(
     ("kind", "what", "message"),
     [
-        (ReturnsList, "", r"ReturnsList.step\(\) returned \[1\], which is not a dict"),
-        (Saves, "path", "returned '/', which does not lie in the directory"),
-        (Saves, "number", "returned 7, which is neither a dict, a path, nor None"),
+        (ReturnsList, "", r"ReturnsList.step\(\) must return a dict of metrics, got \[1\]"),
+        (Saves, "path", "must return a path inside .*, got '/'"),
+        (Saves, "number", "must return a dict, a path or None, got 7"),
         (Saves, "object", "iterator"),
     ],
 )

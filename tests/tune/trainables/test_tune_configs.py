@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from paceline import train
 from paceline.train import ScalingConfig
 from paceline.tune.config import CheckpointConfig, FailureConfig, RunConfig
+from paceline.tune.driver.placement import TrialBundle
 from paceline.tune.stoppers import MaximumIterationStopper
-from paceline.tune.trainables.plan_factory import make_trainable_plan
 from paceline.tune.trainables.resources import PlacementGroupFactory
-from paceline.tune.trainables.trainable_plan import TrialBundle
+from paceline.tune.trainables.trainable_plans import make_trainable_plan
 from paceline.tune.trainables.wrapping import with_resources
 from paceline.tune.tuner import Tuner
 
@@ -45,23 +45,27 @@ def test_arguments_without_a_name_are_those_of_ray_in_its_order():
         train.RunConfig(stop={"loss": 1})
     with pytest.raises(DeprecationWarning, match="no longer has the argument 'fail_fast'"):
         train.FailureConfig(fail_fast=True)
-    with pytest.raises(TypeError, match=r"RunConfig has no argument 'stopp': it has name, .*stop"):
+    with pytest.raises(TypeError, match=r"unknown argument 'stopp' of RunConfig; the arguments are name, .*stop"):
         RunConfig(stopp=3)
 
 
 @pytest.mark.parametrize(
-    ("kind", "arguments", "told"),
+    ("kind", "arguments", "message"),
     [
-        (RunConfig, {"stop": MaximumIterationStopper}, "is a class"),
-        (RunConfig, {"verbose": 4}, "verbose=4 is not 0, 1, 2, 3 or None"),
-        (FailureConfig, {"fail_fast": "loudly"}, "fail_fast='loudly' is not True, False or 'raise'"),
+        (RunConfig, {"stop": MaximumIterationStopper}, "got the class MaximumIterationStopper"),
+        (RunConfig, {"verbose": 4}, "verbose must be 0, 1, 2, 3 or None, got 4"),
+        (FailureConfig, {"fail_fast": "loudly"}, "fail_fast must be True, False or 'raise', got 'loudly'"),
         (FailureConfig, {"fail_fast": True, "max_failures": 1}, "contradict each other"),
-        (CheckpointConfig, {"checkpoint_frequency": -1}, "checkpoint_frequency=-1 is not a whole number"),
-        (CheckpointConfig, {"checkpoint_at_end": "yes"}, "checkpoint_at_end='yes' is not True, False or None"),
+        (
+            CheckpointConfig,
+            {"checkpoint_frequency": -1},
+            "checkpoint_frequency must be a non-negative integer or None, got -1",
+        ),
+        (CheckpointConfig, {"checkpoint_at_end": "yes"}, "checkpoint_at_end must be True, False or None, got 'yes'"),
     ],
 )
-def test_wrong_values_are_refused(kind, arguments, told):
-    with pytest.raises(ValueError, match=told):
+def test_wrong_values_are_refused(kind, arguments, message):
+    with pytest.raises(ValueError, match=message):
         kind(**arguments)
 
 
@@ -87,7 +91,7 @@ def test_a_function_needs_one_cpu_unless_more_is_asked_for():
     assert factory.required_resources == {"CPU": 3.0, "GPU": 0.5}
     assert (factory.head_bundle_is_empty, factory.head_cpus) == (True, 0.0)
     plan = make_trainable_plan(with_resources(never_run, lambda config: config["wanted"]))
-    with pytest.raises(ValueError, match=r"\(config\)=7 is no resources"):
+    with pytest.raises(ValueError, match=r"\(config\) must be a dict .*, got 7"):
         plan.resolve_needs({"wanted": 7})
 
 
@@ -137,18 +141,18 @@ def test_no_bundle_is_lost_in_the_sum(asked):
 @pytest.mark.parametrize(
     ("resources", "message"),
     [
-        (lambda: 2, "resources=2 is no resources"),
-        (lambda: {"cpu": -1}, "resources['cpu']=-1 is not a number of 0 or more"),
-        (lambda: {"cpu": True}, "resources['cpu']=True is not a number"),
-        (lambda: {"gpu": 1.5}, "resources['gpu']=1.5 is neither below 1 nor a whole number"),
+        (lambda: 2, "resources must be a dict such as"),
+        (lambda: {"cpu": -1}, "resources['cpu'] must be a non-negative number, got -1"),
+        (lambda: {"cpu": True}, "resources['cpu'] must be a non-negative number, got True"),
+        (lambda: {"gpu": 1.5}, "resources['gpu'] must be below 1 or an integer, got 1.5"),
         (lambda: {"cpu": 1, "CPU": 2}, "has CPU twice"),
-        (lambda: {"gpu": 0.00001}, "too little"),
-        (lambda: {3: 1}, "has 3, which is not the name of a resource"),
-        (lambda: ScalingConfig(num_workers=0), "has no worker"),
-        (lambda: PlacementGroupFactory([]), "asks for nothing"),
-        (lambda: PlacementGroupFactory({"CPU": 1}), "is not a list of dicts"),
-        (lambda: PlacementGroupFactory([{"CPU": 1}, 3]), "bundles[1]=3 is not a dict"),
-        (lambda: PlacementGroupFactory([{"CPU": 1}], "ANYWHERE"), "strategy='ANYWHERE' is not one of PACK"),
+        (lambda: {"gpu": 0.00001}, "must be 0 or at least 0.0001"),
+        (lambda: {3: 1}, "the keys of resources must be names of resources, got 3"),
+        (lambda: ScalingConfig(num_workers=0), "with at least one worker"),
+        (lambda: PlacementGroupFactory([]), "bundles must be at least one dict"),
+        (lambda: PlacementGroupFactory({"CPU": 1}), "bundles must be a list of dicts"),
+        (lambda: PlacementGroupFactory([{"CPU": 1}, 3]), "bundles[1] must be a dict such as"),
+        (lambda: PlacementGroupFactory([{"CPU": 1}], "ANYWHERE"), "strategy must be 'PACK', 'SPREAD'"),
     ],
 )
 def test_wrong_resources_are_refused_at_once(resources, message):

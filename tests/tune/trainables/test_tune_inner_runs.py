@@ -116,7 +116,7 @@ def test_a_run_of_another_searchs_trial_is_not_taken_for_the_trials_own(tmp_path
     assert [(result.metrics or {})["loss"] for result in losses("first", [0.1, 0.2])] == [0.1, 0.2]
     again = losses("second", [0.3])
     assert again[0].metrics is None, "reports of the first search were passed on"
-    assert "was made for something else" in str(again.errors[0])
+    assert "already contains a different run" in str(again.errors[0])
     assert "get_experiment_name" in str(again.errors[0])
 
 
@@ -178,7 +178,7 @@ def ask_for_a_gpu(config):
     [
         (lambda config: fitted({"then": raise_error}) and None, "of the inner run"),
         pytest.param(refuse_reports, "TrialReportError: report 0: division by zero", marks=pytest.mark.slow),
-        pytest.param(ask_for_a_gpu, r"asks for 1 GPU\(s\).*no GPU", marks=pytest.mark.slow),
+        pytest.param(ask_for_a_gpu, r"requests 1 GPU\(s\).*no GPU", marks=pytest.mark.slow),
     ],
     ids=["error", "report", "GPU"],
 )
@@ -196,7 +196,7 @@ from paceline import train
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
 from paceline.tune import config, session as tune
 from paceline.tune.integration.train import TuneReportCallback
-from paceline.tune.trainables.plan_factory import make_trainable_plan
+from paceline.tune.trainables.trainable_plans import make_trainable_plan
 
 def loop(config):
     subprocess.Popen(["sleep", "1000"])  # What a worker of the inner run itself starts.

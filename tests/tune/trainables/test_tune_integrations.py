@@ -91,16 +91,16 @@ def test_lightning_reports_what_it_logged(run_trial):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
-        ({"on": "never"}, "on='never' is none of"),
-        ({"filename": "a/b"}, "filename='a/b' is not the name of a file"),
-        ({"metrics": 3}, "metrics=3 is not a name"),
+        ({"on": "never"}, "on must be 'train_epoch_end' or 'validation_end', got 'never'"),
+        ({"filename": "a/b"}, "filename must be a plain file name, got 'a/b'"),
+        ({"metrics": 3}, "metrics must be a name, .*, got 3"),
     ],
 )
-def test_wrong_arguments_are_refused(monkeypatch, arguments, told):
+def test_wrong_arguments_are_refused(monkeypatch, arguments, message):
     # Nothing is run here that would have to be imported ahead.
     monkeypatch.setenv("PACELINE_PREWARM", "0")
-    tuned = importlib.import_module("paceline.train.lightning.tune_report")
-    with pytest.raises(ValueError, match=told):
+    tuned = importlib.import_module("paceline.train.lightning.report")
+    with pytest.raises(ValueError, match=message):
         tuned.TuneReportCallbackMixin(**arguments)

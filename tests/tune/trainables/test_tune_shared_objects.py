@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from paceline._core.system import is_linux
-from paceline.tune.trainables.plan_factory import make_trainable_plan
+from paceline.tune.trainables.trainable_plans import make_trainable_plan
 from paceline.tune.trainables.wrapping import with_parameters, with_resources
 from processes import still_running
 
@@ -98,7 +98,7 @@ import os, signal, sys
 import numpy as np
 from paceline.tune import session as tune
 from paceline.tune.config import RunConfig
-from paceline.tune.trainables.plan_factory import make_trainable_plan
+from paceline.tune.trainables.trainable_plans import make_trainable_plan
 from paceline.tune.trainables.wrapping import with_parameters
 
 def trial(config, data):

@@ -8,8 +8,8 @@ from paceline import data, train, tune
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.older.trainer import Trainer
-from paceline.tune.trainables.plan_factory import make_trainable_plan
-from paceline.tune.trainables.trainable_plan import TrialBundle
+from paceline.tune.driver.placement import TrialBundle
+from paceline.tune.trainables.trainable_plans import make_trainable_plan
 
 
 def reports_config(config):
@@ -32,7 +32,6 @@ def test_a_config_is_merged_over_the_trainers_own_and_all_else_is_kept(of_trial,
 
     trainer = DataParallelTrainer(sums, datasets={"train": data.range(10)}, run_config=RunConfig(name="own"))
     plan = make_trainable_plan(trainer)
-    assert plan.run_config is trainer.run_config
     assert plan.make_trainer({}, of_trial(1), None).fit().metrics == {"total": 45}
     assert trainer.run_config.name == "own"
     of_trainer, of_the_trial = Checkpoint(str(tmp_path / "a")), Checkpoint(str(tmp_path / "b"))
@@ -124,23 +123,27 @@ def test_trees_have_their_parameters_merged(of_trial):
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "message"),
     [
         (
             {"lr": 0.1},
-            r"'lr', which is no argument of DataParallelTrainer: it has .*train_loop_config(.|\n)*hint: .*'lr'",
+            r"unknown argument 'lr' in param_space; the arguments of DataParallelTrainer are .*train_loop_config"
+            r"(.|\n)*hint: .*'lr'",
         ),
-        ({"run_config": {}}, "param_space cannot have 'run_config': each trial is kept in the search's own directory"),
-        ({"scaling_config": {"num_workers": 0}}, "num_workers=0 runs in this very process"),
-        ({"scaling_config": 3}, "scaling_config=3"),
-        ({"train_loop_config": 3}, "train_loop_config=3 is not a dict"),
+        ({"run_config": {}}, "param_space cannot have 'run_config': each trial is stored in the search's directory"),
+        ({"scaling_config": {"num_workers": 0}}, "num_workers must be at least 1 in a search, got 0"),
+        (
+            {"scaling_config": 3},
+            "scaling_config must be a paceline.train.ScalingConfig or a dict of its fields, got 3",
+        ),
+        ({"train_loop_config": 3}, "train_loop_config must be a dict or None, got 3"),
     ],
 )
-def test_a_config_that_does_not_fit_is_refused(of_trial, config, told):
+def test_a_config_that_does_not_fit_is_refused(of_trial, config, message):
     plan = make_trainable_plan(DataParallelTrainer(reports_config, train_loop_config={"a": 1}))
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         plan.make_trainer(config, of_trial(), None)
-    with pytest.raises(TypeError, match="ScalingConfig has no argument 'workers': it has num_workers"):
+    with pytest.raises(TypeError, match="unknown argument 'workers' of ScalingConfig; the arguments are num_workers"):
         plan.resolve_needs({"scaling_config": {"workers": 2}})
 
 

@@ -10,11 +10,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 
-from paceline._commands.diagnosis.check_result import DiagnosisLine
+from paceline._commands.diagnosis import DiagnosisLine
 from paceline._commands.diagnosis.packages import installed_version
 from paceline._core import settings
+
+_line = partial(DiagnosisLine, "cluster")
 
 PATIENCE_S = 60.0
 KNOCK_S = 5.0
@@ -35,31 +38,27 @@ def check_cluster() -> Iterator[DiagnosisLine]:
     if address is None and chosen.engine != "ray":
         return
     if find_spec("ray") is None:
-        yield DiagnosisLine(
-            "cluster", "Ray", "fail", f"{_describe_setting(address)}, and Ray is not installed", _INSTALL
-        )
+        yield _line("Ray", "fail", f"{_describe_setting(address)}, and Ray is not installed", _INSTALL)
         return
     if address is not None and (problem := _connection_problem(address)):
-        hint = "is the head running, and its port open from here? `ray status` there tells"
-        yield DiagnosisLine("cluster", "Ray", "fail", f"RAY_ADDRESS={address} does not answer: {problem}", hint)
+        hint = "is the head running, and its port open from here? check with `ray status` there"
+        yield _line("Ray", "fail", f"RAY_ADDRESS={address} does not answer: {problem}", hint)
         return
     command = [sys.executable, "-c", _ASK, address or ""]
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
         text = f"{_describe_setting(address)}: no answer for {PATIENCE_S:.0f} s"
-        yield DiagnosisLine(
-            "cluster", "Ray", "fail", text, "look at the head's own logs, in /tmp/ray/session_latest/logs"
-        )
+        yield _line("Ray", "fail", text, "look at the head's own logs, in /tmp/ray/session_latest/logs")
         return
-    if ended.returncode:
-        last = next((line for line in reversed(ended.stderr.strip().splitlines()) if line.strip()), "it said nothing")
-        hint = "the versions of Ray and of Python here have to be those of the cluster"
-        yield DiagnosisLine("cluster", "Ray", "fail", f"{_describe_setting(address)}: {last}", hint)
+    if result.returncode:
+        last = next((line for line in reversed(result.stderr.strip().splitlines()) if line.strip()), "no output")
+        hint = "the versions of Ray and Python must be the same here and on the cluster"
+        yield _line("Ray", "fail", f"{_describe_setting(address)}: {last}", hint)
         return
-    nodes, has = json.loads(ended.stdout.rstrip().rpartition("\n")[2])
-    told = f"{nodes} node{'s' * (nodes != 1)}, {has.get('CPU', 0):g} CPUs, {has.get('GPU', 0):g} GPUs"
-    yield DiagnosisLine("cluster", "Ray", "ok", f"{installed_version('ray')}; {_describe_setting(address)}: {told}")
+    nodes, resources = json.loads(result.stdout.rstrip().rpartition("\n")[2])
+    text = f"{nodes} node{'s' * (nodes != 1)}, {resources.get('CPU', 0):g} CPUs, {resources.get('GPU', 0):g} GPUs"
+    yield _line("Ray", "ok", f"{installed_version('ray')}; {_describe_setting(address)}: {text}")
 
 
 _INSTALL = 'pip install "paceline[ray]"'

@@ -11,12 +11,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from paceline._commands.diagnosis.check_result import DiagnosisLine, format_size
+from paceline._commands.diagnosis import DiagnosisLine, format_size
 from paceline._core import settings, system
 from paceline._engine.local.devices import this_machine
+
+_line = partial(DiagnosisLine, "machine")
 
 _CGROUP = Path("/sys/fs/cgroup")
 _SHM = Path("/dev/shm")
@@ -40,11 +43,9 @@ def check_machine() -> Iterator[DiagnosisLine]:
 def _check_gpus() -> Iterator[DiagnosisLine]:
     gpus = this_machine().gpus
     if not gpus:
-        yield DiagnosisLine("machine", "GPUs", "ok", "none that workers could be given")
+        yield _line("GPUs", "ok", "none available to workers")
         return
-    yield DiagnosisLine(
-        "machine", "GPUs", "ok", f"{len(gpus)}{_describe_gpus()}; workers may be given {', '.join(gpus)}"
-    )
+    yield _line("GPUs", "ok", f"{len(gpus)}{_describe_gpus()}; available to workers: {', '.join(gpus)}")
     if find_spec("torch") is not None:
         yield _check_cuda(len(gpus))
 
@@ -53,86 +54,80 @@ def _describe_gpus() -> str:
     """Describe the GPUs as `nvidia-smi` does, if it is installed."""
     if shutil.which("nvidia-smi") is None:
         return ""
-    asked = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     try:
-        told = subprocess.run(asked, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
+        output = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
-    kinds = list(dict.fromkeys(told.strip().splitlines()))
+    kinds = list(dict.fromkeys(output.strip().splitlines()))
     return f" ({'; '.join(kinds)})" if kinds else ""
 
 
 def _check_cuda(num_gpus: int) -> DiagnosisLine:
     """Check whether torch sees the GPUs, in a subprocess so that this process never holds one."""
     try:
-        ended = subprocess.run([sys.executable, "-c", _CUDA], capture_output=True, text=True, timeout=PATIENCE_S)
+        result = subprocess.run([sys.executable, "-c", _CUDA], capture_output=True, text=True, timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
-        return DiagnosisLine(
-            "machine", "torch", "fail", f"has not answered about GPUs for {PATIENCE_S:.0f} s", "try nvidia-smi"
-        )
-    count, _, version = ended.stdout.strip().rpartition("\n")[2].partition(" ")
-    if ended.returncode or not count.isdigit():
-        last = ended.stderr.strip().rpartition("\n")[2]
-        return DiagnosisLine("machine", "torch", "fail", f"cannot be asked about GPUs: {last}")
+        return _line("torch", "fail", f"has not detected GPUs for {PATIENCE_S:.0f} s", "try nvidia-smi")
+    count, _, version = result.stdout.strip().rpartition("\n")[2].partition(" ")
+    if result.returncode or not count.isdigit():
+        last = result.stderr.strip().rpartition("\n")[2]
+        return _line("torch", "fail", f"cannot detect GPUs: {last}")
     if int(count) < num_gpus:
         hint = "install a build of torch for the CUDA version of the driver: https://pytorch.org/get-started"
         built = f"it was built for CUDA {version}" if version else "it was built without CUDA"
-        return DiagnosisLine("machine", "torch", "warn", f"sees {count} of the {num_gpus} GPUs; {built}", hint)
-    return DiagnosisLine("machine", "torch", "ok", f"sees {count} GPUs, with CUDA {version}")
+        return _line("torch", "warn", f"sees {count} of the {num_gpus} GPUs; {built}", hint)
+    return _line("torch", "ok", f"sees {count} GPUs, with CUDA {version}")
 
 
 def _check_cores() -> DiagnosisLine:
     usable, board = system.num_cores(), os.cpu_count() or 1
-    text = f"{usable} that may be used" + (f", of {board} that there are" if usable != board else "")
+    text = f"{usable} usable" + (f" of {board}" if usable != board else "")
     threads = settings.load().omp_num_threads
     if threads and threads.isdigit() and int(threads) > usable:
-        hint = "unset it, and each worker gets its share of the cores"
-        return DiagnosisLine("machine", "cores", "warn", f"{text}; OMP_NUM_THREADS={threads} is more than that", hint)
-    return DiagnosisLine("machine", "cores", "ok", text)
+        hint = "unset it, so that each worker gets its share of the cores"
+        return _line("cores", "warn", f"{text}; OMP_NUM_THREADS={threads} is more than that", hint)
+    return _line("cores", "ok", text)
 
 
 def _check_memory() -> DiagnosisLine:
     total, free = _read_meminfo("MemTotal"), _read_meminfo("MemAvailable")
     if total is None or free is None:
-        return DiagnosisLine("machine", "memory", "ok", "the system does not say how much there is")
+        return _line("memory", "ok", "unknown")
     text = f"{format_size(free)} free of {format_size(total)}"
     limit, used = _read_cgroup_number("memory.max"), _read_cgroup_number("memory.current")
     if limit is not None and limit < total:
         # The page cache counts as used, but is reclaimed on demand.
         free = min(free, limit - (used or 0) + _reclaimable_cache_bytes())
         text = (
-            f"{format_size(free)} free of the {format_size(limit)} that this container may have "
+            f"{format_size(free)} free of the {format_size(limit)} available to this container "
             f"({format_size(total)} in the machine)"
         )
     if free < LITTLE_MEMORY:
-        return DiagnosisLine("machine", "memory", "warn", text, "end what else runs here, or give the container more")
-    return DiagnosisLine("machine", "memory", "ok", text)
+        return _line("memory", "warn", text, "stop other processes, or give the container more")
+    return _line("memory", "ok", text)
 
 
 def _check_shared_memory() -> DiagnosisLine:
     try:
-        there = os.statvfs(_SHM)
+        usage = os.statvfs(_SHM)
     except OSError as problem:
-        return DiagnosisLine(
-            "machine", "shared memory", "warn", f"{_SHM}: {problem.strerror}", "DataLoaders of torch need it"
-        )
-    total, free = there.f_blocks * there.f_frsize, there.f_bavail * there.f_frsize
+        return _line("shared memory", "warn", f"{_SHM}: {problem.strerror}", "torch DataLoaders need it")
+    total, free = usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize
     text = f"{format_size(free)} free of {format_size(total)} in {_SHM}"
     if free < LITTLE_SHM:
-        hint = (
-            "docker run --shm-size=8g, or an emptyDir of medium Memory: workers of DataLoaders hand batches over there"
-        )
-        return DiagnosisLine("machine", "shared memory", "warn", text, hint)
-    return DiagnosisLine("machine", "shared memory", "ok", text)
+        hint = "docker run --shm-size=8g, or an emptyDir of medium Memory: DataLoader workers pass batches through it"
+        return _line("shared memory", "warn", text, hint)
+    return _line("shared memory", "ok", text)
 
 
 def _check_open_files() -> DiagnosisLine:
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed != resource.RLIM_INFINITY and allowed < FEW_FILES:
         hint = f"ulimit -n {4096 if most in (resource.RLIM_INFINITY,) or most >= 4096 else most}"
-        return DiagnosisLine("machine", "open files", "warn", f"{allowed} for each process", hint)
-    told = "as many as there is memory for" if allowed == resource.RLIM_INFINITY else f"{allowed} for each process"
-    return DiagnosisLine("machine", "open files", "ok", told)
+        return _line("open files", "warn", f"{allowed} for each process", hint)
+    output = "unlimited" if allowed == resource.RLIM_INFINITY else f"{allowed} for each process"
+    return _line("open files", "ok", output)
 
 
 def _check_processes() -> DiagnosisLine:
@@ -143,10 +138,8 @@ def _check_processes() -> DiagnosisLine:
         limits[f"{pids} in this container, {_read_cgroup_number('pids.current') or 0} used"] = pids
     text = "; ".join(limits) or "not limited"
     if limits and min(limits.values()) < FEW_PROCESSES:
-        return DiagnosisLine(
-            "machine", "processes", "warn", text, "threads count too: raise `ulimit -u`, or the container's limit"
-        )
-    return DiagnosisLine("machine", "processes", "ok", text)
+        return _line("processes", "warn", text, "threads count too: raise `ulimit -u`, or the container's limit")
+    return _line("processes", "ok", text)
 
 
 def _read_meminfo(name: str) -> int | None:

@@ -9,16 +9,19 @@ import platform
 import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib import metadata
 
 import paceline
-from paceline._commands.diagnosis.check_result import DiagnosisLine
+from paceline._commands.diagnosis import DiagnosisLine
+
+_line = partial(DiagnosisLine, "packages")
 
 NEEDED = ("cloudpickle", "msgspec", "numpy", "psutil", "pyarrow", "rich", "xxhash")
 
 GOOD_FOR = {
     "torch": ("torch", "TorchTrainer"),
-    "lightning": ("lightning", "Lightning trainers inside of TorchTrainer"),
+    "lightning": ("lightning", "Lightning trainers inside TorchTrainer"),
     "transformers": ("transformers", "the Hugging Face Trainer"),
     "deepspeed": ("deepspeed", "DeepSpeed strategies of Lightning"),
     "tensorflow": ("tensorflow", "TensorflowTrainer"),
@@ -29,16 +32,16 @@ GOOD_FOR = {
     "optuna": ("tune", "OptunaSearch, and which parameters matter"),
     "matplotlib": ("tune", "plots of a search"),
     "obstore": ("cloud", "runs in S3 and Azure, with conditional puts"),
-    "fsspec": ("cloud", "runs in stores that pyarrow does not know"),
+    "fsspec": ("cloud", "runs in stores that pyarrow does not support"),
     "pandas": ("pandas", "metrics as a DataFrame"),
     "starlette": ("dashboard", "paceline dashboard"),
     "uvicorn": ("dashboard", "paceline dashboard"),
     "tensorboard": ("tensorboard", "its logger"),
     "mlflow": ("mlflow", "its logger"),
     "wandb": ("wandb", "its logger"),
-    "pillow": ("images", "datasets of pictures"),
-    "soundfile": ("audio", "datasets of sounds"),
-    "av": ("video", "datasets of films"),
+    "pillow": ("images", "image datasets"),
+    "soundfile": ("audio", "audio datasets"),
+    "av": ("video", "video datasets"),
 }
 """Package -> (the extra that installs it, what it is used for)."""
 
@@ -49,14 +52,14 @@ _ELSEWHERE = {"tensorflow": ("tensorflow", "tensorflow-cpu")}
 def check_packages() -> Iterator[DiagnosisLine]:
     implementation = platform.python_implementation()
     text = f"{implementation} {platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}"
-    yield DiagnosisLine("packages", "Python", "ok", text)
-    yield DiagnosisLine("packages", "paceline", "ok", f"{paceline.__version__}, {paceline.__path__[0]}")
+    yield _line("Python", "ok", text)
+    yield _line("paceline", "ok", f"{paceline.__version__}, {paceline.__path__[0]}")
     needed = {name: installed_version(name) for name in NEEDED}
     for name, version in needed.items():
         if version is None:
-            yield DiagnosisLine("packages", name, "fail", "is needed and not installed", f"pip install {name}")
-    told = ", ".join(f"{name} {version}" for name, version in needed.items() if version is not None)
-    yield DiagnosisLine("packages", "needed", "ok", told)
+            yield _line(name, "fail", "is required but not installed", f"pip install {name}")
+    text = ", ".join(f"{name} {version}" for name, version in needed.items() if version is not None)
+    yield _line("needed", "ok", text)
     yield from _check_optional()
 
 
@@ -72,30 +75,28 @@ def installed_version(name: str) -> str | None:
 def _check_optional() -> Iterator[DiagnosisLine]:
     missing: dict[str, list[str]] = {}
     least = _minimum_versions()
-    for name, (extra, what) in GOOD_FOR.items():
+    for name, (extra, purpose) in GOOD_FOR.items():
         version = installed_version(name)
         if version is None:
             missing.setdefault(extra, []).append(name)
         elif name in least and _parse_version(version) < _parse_version(least[name]):
             hint = f'pip install -U "paceline[{extra}]"'
-            yield DiagnosisLine("packages", name, "warn", f"{version} is older than {least[name]}, for {what}", hint)
+            yield _line(name, "warn", f"{version} is older than {least[name]}, for {purpose}", hint)
         else:
-            yield DiagnosisLine("packages", name, "ok", f"{version}, for {what}")
+            yield _line(name, "ok", f"{version}, for {purpose}")
     if missing:
-        names = ", ".join(name for found in missing.values() for name in found)
-        yield DiagnosisLine(
-            "packages", "not installed", "ok", names, f'pip install "paceline[{",".join(missing)}]" for all'
-        )
+        names = ", ".join(name for group in missing.values() for name in group)
+        yield _line("not installed", "ok", names, f'pip install "paceline[{",".join(missing)}]" for all')
 
 
 def _minimum_versions() -> dict[str, str]:
     """Minimum versions that the extras require; empty if Paceline is not installed as a package."""
     try:
-        wanted = metadata.requires("paceline") or []
+        requirements = metadata.requires("paceline") or []
     except metadata.PackageNotFoundError:
         return {}
-    found = (re.match(r"([\w.-]+?)\s*(?:\[[^]]*\])?\s*\(?>=\s*([\d.]+)", each) for each in wanted)
-    return {match[1].lower(): match[2] for match in found if match}
+    matches = (re.match(r"([\w.-]+?)\s*(?:\[[^]]*\])?\s*\(?>=\s*([\d.]+)", each) for each in requirements)
+    return {match[1].lower(): match[2] for match in matches if match}
 
 
 def _parse_version(version: str) -> tuple[int, ...]:

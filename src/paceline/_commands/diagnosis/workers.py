@@ -7,9 +7,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 
-from paceline._commands.diagnosis.check_result import DiagnosisLine, format_duration
+from paceline._commands.diagnosis import DiagnosisLine, format_duration
 from paceline._core import settings, system
+
+_line = partial(DiagnosisLine, "workers")
 
 PATIENCE_S = 120.0
 
@@ -46,13 +49,11 @@ def check_workers() -> Iterator[DiagnosisLine]:
             with settings.override_environment({"PACELINE_VERBOSITY": "0", "PACELINE_ENGINE": "local"}):
                 ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=place)
         except subprocess.TimeoutExpired:
-            hint = "a firewall, or a limit on processes or memory, may keep workers from starting"
-            yield DiagnosisLine(
-                "workers", "start", "fail", f"two workers have not ended after {PATIENCE_S:.0f} s", hint
-            )
+            hint = "a firewall, or a limit on processes or memory, may prevent workers from starting"
+            yield _line("start", "fail", f"two workers did not finish within {PATIENCE_S:.0f} s", hint)
             return
     if ended.returncode:
-        yield DiagnosisLine("workers", "start", "fail", f"two workers did not run: {_last_line(ended.stderr)}")
+        yield _line("start", "fail", f"two workers did not run: {_last_line(ended.stderr)}")
         return
     first, second = json.loads(ended.stdout.rstrip().rpartition("\n")[2])
     text = (
@@ -60,12 +61,12 @@ def check_workers() -> Iterator[DiagnosisLine]:
         f"{format_duration(second)} the next time"
     )
     if forked:
-        yield DiagnosisLine("workers", "start", "ok", text)
+        yield _line("start", "ok", text)
         return
-    hint = "on Linux, without PACELINE_PORTABLE and PACELINE_START_METHOD=spawn, they start faster"
-    yield DiagnosisLine("workers", "start", "ok", text, hint)
+    hint = "on Linux, without PACELINE_PORTABLE and PACELINE_START_METHOD=spawn, workers start faster"
+    yield _line("start", "ok", text, hint)
 
 
 def _last_line(text: str) -> str:
     lines = [line for line in text.strip().splitlines() if line and not line.startswith("hint:")]
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "no output"

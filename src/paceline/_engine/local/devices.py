@@ -44,25 +44,25 @@ def assign_devices(
 ) -> tuple[DeviceShare, ...]:
     """Return the share of each worker. Too few GPUs is an error; more workers than cores is not."""
     num_gpus = num_gpus_needed(num_workers, gpus_per_worker)
-    seats = _assign_gpus(machine, num_workers, gpus_per_worker)
-    if len(seats) < num_workers:
+    assignments = _assign_gpus(machine, num_workers, gpus_per_worker)
+    if len(assignments) < num_workers:
         raise ValueError(
-            f"ScalingConfig asks for {num_gpus} GPU(s) ({num_workers} workers x {gpus_per_worker:g}), "
-            f"and {_describe_gpus(machine)}\n\n"
+            f"ScalingConfig requests {num_gpus} GPU(s) ({num_workers} workers x {gpus_per_worker:g}), "
+            f"but {_describe_gpus(machine)}\n\n"
             "hint: lower num_workers, give each worker a fraction with resources_per_worker={'GPU': 0.5}, "
             "or set use_gpu=False"
         )
-    wanted = int(cpus_per_worker) if cpus_per_worker > 1 else 0
-    num_threads = wanted or max(1, machine.num_cores // max(1, num_workers))
-    own = num_gpus if machine.gpu_assignments is None or not num_gpus else len(machine.gpus)
-    visible = ",".join(machine.gpus[:own])
+    requested = int(cpus_per_worker) if cpus_per_worker > 1 else 0
+    num_threads = requested or max(1, machine.num_cores // max(1, num_workers))
+    num_visible = num_gpus if machine.gpu_assignments is None or not num_gpus else len(machine.gpus)
+    visible = ",".join(machine.gpus[:num_visible])
     # A worker without a GPU sees none; one with a GPU sees all GPUs of the run, as collective libraries expect.
     env = {"CUDA_VISIBLE_DEVICES": visible}
     if "OMP_NUM_THREADS" not in os.environ or system.in_worker:
         env["OMP_NUM_THREADS"] = str(num_threads)
     else:
         num_threads = _threads_from_environment(num_threads)
-    return tuple(DeviceShare(num_threads, seat, env) for seat in seats)
+    return tuple(DeviceShare(num_threads, assignment, env) for assignment in assignments)
 
 
 def compute_local_capacity(machine: Machine, needs: WorkerResources, least: int, most: int) -> int:
@@ -78,19 +78,19 @@ def assign_devices_beside(
 
     On a part of a machine it gets the assignment after theirs, if that suffices.
     """
-    taken = {device for share in workers for device in share.devices}
-    num_taken = len(taken)
+    used = {device for share in workers for device in share.devices}
+    num_taken = len(used)
     count = int(num_gpus) if num_gpus >= 1 else min(1, math.ceil(num_gpus))
-    left = [device for device in range(len(machine.gpus)) if device not in taken]
+    candidates = [device for device in range(len(machine.gpus)) if device not in used]
     if machine.gpu_assignments is not None and len(machine.gpu_assignments) > len(workers):
-        left = [*machine.gpu_assignments[len(workers)], *left]
+        candidates = [*machine.gpu_assignments[len(workers)], *candidates]
     if 0 < num_gpus < 1:
-        left += sorted(taken, reverse=True)
-    chosen = list(dict.fromkeys(left))[:count]
+        candidates += sorted(used, reverse=True)
+    chosen = list(dict.fromkeys(candidates))[:count]
     if len(chosen) < count:
         raise ValueError(
-            f"validation_config asks for {num_gpus:g} GPU(s) beside the {num_taken} of the workers, "
-            f"and {_describe_gpus(machine)}\n\n"
+            f"validation_config requests {num_gpus:g} GPU(s) beside the {num_taken} of the workers, "
+            f"but {_describe_gpus(machine)}\n\n"
             "hint: lower num_workers, let it share one with num_gpus=0.5, or validate on CPUs"
         )
     num_threads = int(num_cpus) if num_cpus >= 1 else max(1, machine.num_cores // (len(workers) + 1))
@@ -112,18 +112,18 @@ def num_gpus_needed(num_workers: int, gpus_per_worker: float) -> int:
 def _assign_gpus(machine: Machine, num_workers: int, gpus_per_worker: float) -> list[tuple[int, ...]]:
     """Return the GPUs of each worker, for as many workers as there are GPUs for."""
     if machine.gpu_assignments is None:
-        wanted = [_gpu_indices(rank, gpus_per_worker) for rank in range(num_workers)]
-        return [seat for seat in wanted if not seat or seat[-1] < len(machine.gpus)]
+        requested = [_gpu_indices(rank, gpus_per_worker) for rank in range(num_workers)]
+        return [assignment for assignment in requested if not assignment or assignment[-1] < len(machine.gpus)]
     if not gpus_per_worker:
         return [()] * num_workers
     # A worker may need fewer GPUs than were reserved for it, for example one that holds all GPUs of its run.
     count = max(1, int(gpus_per_worker))
-    return [seat[:count] for seat in machine.gpu_assignments[:num_workers] if len(seat) >= count]
+    return [assignment[:count] for assignment in machine.gpu_assignments[:num_workers] if len(assignment) >= count]
 
 
 def _describe_gpus(machine: Machine) -> str:
-    what = "this machine" if machine.gpu_assignments is None else "its part of this machine"
-    return f"{what} has {f'{len(machine.gpus)} GPU(s)' if machine.gpus else 'no GPU'}"
+    machine_name = "this machine" if machine.gpu_assignments is None else "its part of this machine"
+    return f"{machine_name} has {f'{len(machine.gpus)} GPU(s)' if machine.gpus else 'no GPU'}"
 
 
 def _gpu_indices(rank: int, gpus_per_worker: float) -> tuple[int, ...]:

@@ -10,16 +10,16 @@ import signal
 import socket
 import time
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from paceline._core import system
 from paceline._core.codec import FrameReader, encode_frame
-from paceline._engine.base import WorkerGroupSpec, WorkerResources, WorkerSpec
+from paceline._engine.base import WakeSocket, WorkerGroupSpec, WorkerResources, WorkerSpec
 from paceline._engine.local.devices import Machine, compute_local_capacity, this_machine
 from paceline._engine.local.launchers import Launcher, ProcessExit, choose_launcher
-from paceline._engine.local.memory_monitor import MemoryMonitor
 from paceline._engine.messages import (
-    ExitWorker as Leave,
+    ExitWorker as ExitWorker,
 )
 from paceline._engine.messages import (
     FromWorker,
@@ -38,6 +38,10 @@ _POLL_S = 0.05
 """Poll interval for exits, where the system has no descriptor to watch a process with."""
 _PRELOAD_AFTER_S = 2.0
 """Only a run of some length pays for imports that speed up its restart and the next run."""
+
+
+_SAMPLE_INTERVAL_S = 0.5
+_MAX_SAMPLES = 120
 
 
 @dataclass
@@ -62,10 +66,8 @@ class LocalEngine:
         """
         self._machine = machine
         self._selector = selectors.DefaultSelector()
-        self._wake_r, self._wake_w = socket.socketpair()
-        self._wake_r.setblocking(False)
-        self._wake_w.setblocking(False)
-        self._selector.register(self._wake_r, selectors.EVENT_READ, "wake")
+        self._wake_socket = WakeSocket()
+        self._selector.register(self._wake_socket.receiver, selectors.EVENT_READ, "wake")
         self._given_launcher = self._launcher = launcher
         self._watched_fds: set[int] = set()
         """The launcher's descriptors that are registered with the selector."""
@@ -74,7 +76,6 @@ class LocalEngine:
         self._memory_monitor = MemoryMonitor()
         self._preload_due: tuple[float, tuple[str, ...]] | None = None
         self._host = socket.gethostname()
-        self._closed = False
 
     waits = False
 
@@ -107,7 +108,7 @@ class LocalEngine:
     def stop(self, *, kill: bool) -> None:
         assert self._launcher is not None
         for rank, worker in self._workers.items():
-            self.send(rank, Leave())
+            self.send(rank, ExitWorker())
             if kill and not worker.is_kill_requested and worker.exit is None:
                 worker.is_kill_requested = True
                 self._launcher.kill(rank)
@@ -115,15 +116,15 @@ class LocalEngine:
             self.wake()
 
     def wait(self, timeout_s: float | None) -> list[FromWorker | WorkersStopped]:
-        said: list[FromWorker | WorkersStopped] = []
+        messages: list[FromWorker | WorkersStopped] = []
         for key, mask in self._selector.select(timeout_s):
             if key.data == "wake":
-                self._drain_wakes()
+                self._wake_socket.drain()
             elif isinstance(key.data, _LocalWorker):
                 if mask & selectors.EVENT_WRITE:
                     self._flush(key.data)
                 if mask & selectors.EVENT_READ:
-                    self._receive(key.data, said)
+                    self._receive(key.data, messages)
         if self._launcher is not None and self._workers:
             if self._preload_due is not None and time.monotonic() >= self._preload_due[0]:
                 self._launcher.preload_ahead(self._preload_due[1])
@@ -131,22 +132,15 @@ class LocalEngine:
             self._memory_monitor.sample(self._workers, self._launcher.pid)
             exits = self._launcher.take_exits()
             self._watch_launcher()
-            self._handle_exits(exits, said)
+            self._handle_exits(exits, messages)
             if all(worker.exit and worker.is_drained for worker in self._workers.values()):
                 self._workers.clear()
                 self._memory_monitor.clear()
-                said.append(WorkersStopped(self._attempt))
-        return said
+                messages.append(WorkersStopped(self._attempt))
+        return messages
 
     def wake(self) -> None:
-        try:
-            self._wake_w.send(b"\0")
-        except BlockingIOError:
-            pass  # The socket is already full of wakes.
-        except OSError:
-            if not self._closed:
-                raise
-            # Nobody waits any more. Another thread cannot know that and may call this at any time.
+        self._wake_socket.wake()
 
     def close(self) -> None:
         if self._launcher is not None:
@@ -159,10 +153,8 @@ class LocalEngine:
         for worker in self._workers.values():
             worker.connection.close()
         self._workers.clear()
-        self._closed = True
         self._selector.close()
-        self._wake_r.close()
-        self._wake_w.close()
+        self._wake_socket.close()
 
     def condition(self, rank: int) -> system.ProcessStatus | None:
         pid = self.pid(rank) if rank in self._workers else 0
@@ -225,10 +217,10 @@ class LocalEngine:
         except ConnectionError:
             worker.unsent.clear()  # The worker is gone; its exit reports that.
         if not worker.is_drained:
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.unsent else 0)
-            self._selector.modify(worker.connection, wanted, worker)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.unsent else 0)
+            self._selector.modify(worker.connection, events, worker)
 
-    def _receive(self, worker: _LocalWorker, said: list[FromWorker | WorkersStopped]) -> None:
+    def _receive(self, worker: _LocalWorker, messages: list[FromWorker | WorkersStopped]) -> None:
         try:
             data = worker.connection.recv(_RECEIVE_BYTES)
         except BlockingIOError:
@@ -236,32 +228,33 @@ class LocalEngine:
         except ConnectionError:
             data = b""
         if not data:
-            self._selector.unregister(worker.connection)
-            worker.connection.close()
-            worker.is_drained = True
+            self._disconnect(worker)
             return
         for payload in worker.frames.feed(data):
             message = decode_from_worker(payload)
             worker.has_reported_end = worker.has_reported_end or isinstance(message, WorkerReturned | WorkerFailed)
-            said.append(message)
+            messages.append(message)
 
-    def _handle_exits(self, exits: list[ProcessExit], said: list[FromWorker | WorkersStopped]) -> None:
+    def _handle_exits(self, exits: list[ProcessExit], messages: list[FromWorker | WorkersStopped]) -> None:
         for ended in exits:
             worker = self._workers[ended.token]
             worker.exit = ended
             # Its last messages may still be in the socket, and come before the news of its exit.
             while not worker.is_drained:
-                self._receive(worker, said)
+                self._receive(worker, messages)
                 if not worker.is_drained and not self._is_readable(worker):
                     break
             if not worker.is_drained:
                 # A process that the worker left behind still holds the other end; the worker itself is gone.
-                self._selector.unregister(worker.connection)
-                worker.connection.close()
-                worker.is_drained = True
+                self._disconnect(worker)
             if not worker.has_reported_end and not worker.is_kill_requested:
                 failure = self._make_failure(worker.begin.rank, ended)
-                said.append(WorkerFailed(worker.begin.attempt, worker.begin.rank, failure))
+                messages.append(WorkerFailed(worker.begin.attempt, worker.begin.rank, failure))
+
+    def _disconnect(self, worker: _LocalWorker) -> None:
+        self._selector.unregister(worker.connection)
+        worker.connection.close()
+        worker.is_drained = True
 
     @staticmethod
     def _is_readable(worker: _LocalWorker) -> bool:
@@ -270,31 +263,24 @@ class LocalEngine:
         except BlockingIOError:
             return False
         except ConnectionError:
-            return True
+            pass
         return True
 
     def _make_failure(self, rank: int, ended: ProcessExit) -> WorkerFailure:
         if ended.zygote_lost:
-            message = "ended with the process that workers fork from, which was killed"
+            message = "ended because the zygote it was forked from was killed"
             return WorkerFailure(rank, "engine", message, at=ended.at, host=self._host)
-        if ended.code == -signal.SIGKILL and (starved := self._memory_monitor.explain_oom_kill(rank)) is not None:
-            return WorkerFailure(rank, "memory", starved, at=ended.at, host=self._host)
+        if ended.code == -signal.SIGKILL and (reason := self._memory_monitor.explain_oom_kill(rank)) is not None:
+            return WorkerFailure(rank, "memory", reason, at=ended.at, host=self._host)
         if ended.code == -signal.SIGTERM:
             return WorkerFailure(rank, "preempted", "ended by SIGTERM", at=ended.at, host=self._host)
         if ended.code < 0:
             name = signal.Signals(-ended.code).name
             # JAX and NCCL watchdogs abort a process when one of its peers is gone.
-            echo = ended.code == -signal.SIGABRT
-            return WorkerFailure(rank, "killed", f"killed by {name}", at=ended.at, host=self._host, collateral=echo)
+            is_echo = ended.code == -signal.SIGABRT
+            return WorkerFailure(rank, "killed", f"killed by {name}", at=ended.at, host=self._host, collateral=is_echo)
         message = f"exited with code {ended.code} before its function returned"
         return WorkerFailure(rank, "exited", message, at=ended.at, host=self._host)
-
-    def _drain_wakes(self) -> None:
-        try:
-            while self._wake_r.recv(4096):
-                pass
-        except BlockingIOError:
-            pass
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -302,3 +288,51 @@ def _write_all(fd: int, data: bytes) -> None:
     while view:
         view = view[os.write(fd, view) :]
     os.lseek(fd, 0, os.SEEK_SET)
+
+
+class MemoryMonitor:
+    """Evidence that the kernel killed a worker because memory ran out.
+
+    Samples the memory of processes at intervals, and counts the kernel's OOM kills since it was created.
+    """
+
+    def __init__(self) -> None:
+        self._num_kills = system.num_oom_kills()
+        self._samples: dict[int, deque[tuple[float, int]]] = {}
+        self._last = 0.0
+
+    def sample(self, ranks: Iterable[int], pid_of: Callable[[int], int]) -> None:
+        """Sample each rank's process, unless the last sample is recent."""
+        now = time.monotonic()
+        if now - self._last < _SAMPLE_INTERVAL_S:
+            return
+        self._last = now
+        for rank in ranks:
+            pid = pid_of(rank)
+            if pid and (resident := system.resident_bytes(pid)):
+                self._samples.setdefault(rank, deque(maxlen=_MAX_SAMPLES)).append((now, resident))
+
+    def clear(self) -> None:
+        self._samples.clear()
+
+    def explain_oom_kill(self, rank: int) -> str | None:
+        """Return a message if the kernel killed this process because memory ran out, else None."""
+        kills = system.num_oom_kills()
+        if kills <= self._num_kills:
+            return None
+        self._num_kills = kills
+        return f"out of memory: killed by the kernel{_format_growth(self._samples.get(rank))}"
+
+
+def _format_growth(samples: deque[tuple[float, int]] | None) -> str:
+    if not samples:
+        return ""
+    (began, first), (ended, last) = samples[0], samples[-1]
+    text = f"; it held {_format_gib(last)}"
+    if last > first and ended - began >= 1:
+        text += f", {_format_gib(last - first)} more than {ended - began:.0f} s before"
+    return text
+
+
+def _format_gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.2f} GiB"

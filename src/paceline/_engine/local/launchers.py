@@ -11,6 +11,7 @@ import functools
 import json
 import multiprocessing
 import os
+import queue
 import select
 import signal
 import socket
@@ -18,15 +19,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from queue import SimpleQueue
+from typing import Any, Protocol, TypeVar
 
 import paceline
 from paceline._core import settings, system
 from paceline._core.codec import FrameReader, encode_frame
 from paceline._engine.local import parent_zygote
-from paceline._engine.local.spawner_thread import run_on_spawner_thread
 
 WORKER_MODULE = "paceline._worker.main"
 """The default module whose `run` a new process calls."""
@@ -320,3 +322,94 @@ def send_request(end: socket.socket, request: dict[str, Any], fds: tuple[int, ..
     with contextlib.suppress(ConnectionError):  # The loss of a zygote shows up as the exit of its workers.
         sent = socket.send_fds(end, [data], fds) if fds else 0
         end.sendall(data[sent:])
+
+
+class InlineLauncher:
+    """A worker without a process: the function runs in the driver's own thread, where a debugger reaches it.
+
+    The controller moves to a separate thread and talks to this worker like to any other.
+    """
+
+    def __init__(self) -> None:
+        self._requests: SimpleQueue[socket.socket | None] = SimpleQueue()
+        self._exits: list[ProcessExit] = []
+        self._news_r, self._news_w = os.pipe()
+
+    def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int], module: str = WORKER_MODULE) -> None:
+        self._requests.put(socket.socket(fileno=os.dup(fds[0])))
+
+    def wait_for_worker(self) -> socket.socket | None:
+        """Return the next worker's socket, or None once there are no more. Blocks; called in the user's thread."""
+        return self._requests.get()
+
+    def report_exit(self, code: int) -> None:
+        """Report that the function has ended. Called in the user's thread."""
+        self._exits.append(ProcessExit(0, code, time.time()))
+        os.write(self._news_w, b"\0")
+
+    def kill(self, token: int) -> None:
+        """Do nothing: a thread cannot be killed, it ends when its function returns."""
+
+    def preload_ahead(self, modules: tuple[str, ...]) -> None:
+        """Do nothing: this process imports what it needs by itself."""
+
+    def take_exits(self) -> list[ProcessExit]:
+        exits, self._exits = self._exits, []
+        if exits:
+            os.read(self._news_r, len(exits))
+        return exits
+
+    def watched_fds(self) -> list[int]:
+        return [self._news_r]
+
+    def pid(self, token: int) -> int:
+        return os.getpid()
+
+    def close(self) -> None:
+        self._requests.put(None)
+        os.close(self._news_r)
+        os.close(self._news_w)
+
+
+T = TypeVar("T")
+
+# The system sends the parent-death signal when the thread that started a process ends, not the whole parent. If a
+# short-lived thread of one run started a spare interpreter, its end would kill it while another run uses it.
+_spawner_queue: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]] | None = None
+_spawner_owner = 0
+_spawner_lock = threading.Lock()  # protects the two above
+
+
+def run_on_spawner_thread(start: Callable[[], T]) -> T:
+    """Call a function on a thread that outlives the caller; return its result or raise its error."""
+    if threading.current_thread() is threading.main_thread():
+        return start()
+    answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    _get_spawner_queue().put((start, answer))
+    succeeded, value = answer.get()
+    if not succeeded:
+        raise value
+    result: T = value
+    return result
+
+
+def _get_spawner_queue() -> "queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]]":
+    global _spawner_queue, _spawner_owner
+    with _spawner_lock:
+        if (
+            _spawner_queue is None or _spawner_owner != os.getpid()
+        ):  # After a fork the queue exists, the thread does not.
+            _spawner_queue, _spawner_owner = queue.SimpleQueue(), os.getpid()
+            threading.Thread(target=_run_spawner, args=(_spawner_queue,), name="paceline-starter", daemon=True).start()
+        return _spawner_queue
+
+
+def _run_spawner(orders: "queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]]") -> None:
+    while True:
+        start, answer = orders.get()
+        try:
+            answer.put((True, start()))
+        except BaseException as error:  # noqa: BLE001 - raised in the calling thread
+            answer.put((False, error))
+        # Otherwise the last started process would stay referenced until the next one.
+        del start, answer

@@ -20,8 +20,14 @@ import time
 from dataclasses import dataclass
 
 from paceline._core import settings, system
-from paceline._engine.local.launchers import WORKER_MODULE, WORKER_MODULES, ProcessExit, python_command, send_request
-from paceline._engine.local.spawner_thread import run_on_spawner_thread
+from paceline._engine.local.launchers import (
+    WORKER_MODULE,
+    WORKER_MODULES,
+    ProcessExit,
+    python_command,
+    run_on_spawner_thread,
+    send_request,
+)
 
 MAX_SPARES = 8
 """The most spares that wait at once: each holds a framework in memory."""
@@ -51,8 +57,8 @@ class SpareInterpreter:
 
     def assign_work(self, fds: tuple[int, int, int], module: str) -> None:
         """Turn it into a worker."""
-        told = {"module": module, "path": sys.path, "argv": sys.argv, "cwd": os.getcwd()}
-        send_request(self.connection, told, fds)
+        request = {"module": module, "path": sys.path, "argv": sys.argv, "cwd": os.getcwd()}
+        send_request(self.connection, request, fds)
         self.connection.close()
 
     def terminate(self) -> None:
@@ -63,7 +69,7 @@ class SpareInterpreter:
 
 
 def start_interpreter(
-    kind: InterpreterSpec, later: tuple[str, ...] = (), log: int = subprocess.DEVNULL
+    spec: InterpreterSpec, later: tuple[str, ...] = (), log: int = subprocess.DEVNULL
 ) -> SpareInterpreter:
     """Start an interpreter without waiting for it."""
     ours, theirs = socket.socketpair()
@@ -74,18 +80,18 @@ def start_interpreter(
                 "from paceline._engine.local.spawn_entry import run_spawned_worker; run_spawned_worker()",
                 str(theirs.fileno()),
                 str(os.getpid()),
-                json.dumps([*WORKER_MODULES, *kind.modules, *later]),
-                json.dumps(kind.path),
+                json.dumps([*WORKER_MODULES, *spec.modules, *later]),
+                json.dumps(spec.path),
             ),
             pass_fds=[theirs.fileno()],
-            env=dict(kind.env),
+            env=dict(spec.env),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
         process = run_on_spawner_thread(start)
-    return SpareInterpreter(kind, process, ours, os.getpid())
+    return SpareInterpreter(spec, process, ours, os.getpid())
 
 
 def kill_session(process: subprocess.Popen[bytes]) -> None:
@@ -101,40 +107,40 @@ class SparePool:
         self._lock = threading.Lock()  # protects `_waiting`
         atexit.register(self.close)
 
-    def take(self, kind: InterpreterSpec) -> SpareInterpreter | None:
+    def take(self, spec: InterpreterSpec) -> SpareInterpreter | None:
         with self._lock:
             self._drop_ended()
-            for found in self._waiting:
-                if found.spec == kind:
-                    self._waiting.remove(found)
-                    return found
+            for spare in self._waiting:
+                if spare.spec == spec:
+                    self._waiting.remove(spare)
+                    return spare
         return None
 
-    def refill(self, kinds: list[InterpreterSpec], later: tuple[str, ...]) -> None:
+    def refill(self, specs: list[InterpreterSpec], later: tuple[str, ...]) -> None:
         """Keep one spare waiting for each of these; spares of other kinds are terminated when there are too many."""
         with self._lock:
             self._drop_ended()
-            there = [found.spec for found in self._waiting]
-            for kind in kinds[:MAX_SPARES]:
-                if kind in there:
-                    there.remove(kind)
+            waiting_specs = [spare.spec for spare in self._waiting]
+            for spec in specs[:MAX_SPARES]:
+                if spec in waiting_specs:
+                    waiting_specs.remove(spec)
                 else:
-                    self._waiting.append(start_interpreter(kind, later))
-            needless = [found for found in self._waiting if found.spec not in kinds]
-            for found in needless[: max(0, len(self._waiting) - MAX_SPARES)]:
-                self._waiting.remove(found)
-                found.terminate()
+                    self._waiting.append(start_interpreter(spec, later))
+            unneeded = [spare for spare in self._waiting if spare.spec not in specs]
+            for spare in unneeded[: max(0, len(self._waiting) - MAX_SPARES)]:
+                self._waiting.remove(spare)
+                spare.terminate()
 
     def close(self) -> None:
         with self._lock:
-            for found in self._waiting:
-                found.terminate()
+            for spare in self._waiting:
+                spare.terminate()
             self._waiting.clear()
 
     def _drop_ended(self) -> None:
-        for found in [found for found in self._waiting if not found.is_waiting]:
-            self._waiting.remove(found)
-            found.terminate()
+        for spare in [spare for spare in self._waiting if not spare.is_waiting]:
+            self._waiting.remove(spare)
+            spare.terminate()
 
 
 _spares = SparePool()
@@ -158,14 +164,14 @@ class SpawnLauncher:
         self._has_refilled = False
 
     def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int], module: str = WORKER_MODULE) -> None:
-        kind = InterpreterSpec(tuple(sorted(env.items())), tuple(sys.path), self._preload)
-        self._specs.append(kind)
-        waited = _spares.take(kind)
-        self._has_used_spares = self._has_used_spares or waited is not None
-        fresh = waited or start_interpreter(kind, log=fds[1])
-        fresh.assign_work(fds, module)
-        self._processes[token] = fresh.process
-        watch = system.open_exit_watch(fresh.process.pid)
+        spec = InterpreterSpec(tuple(sorted(env.items())), tuple(sys.path), self._preload)
+        self._specs.append(spec)
+        spare = _spares.take(spec)
+        self._has_used_spares = self._has_used_spares or spare is not None
+        interpreter = spare or start_interpreter(spec, log=fds[1])
+        interpreter.assign_work(fds, module)
+        self._processes[token] = interpreter.process
+        watch = system.open_exit_watch(interpreter.process.pid)
         if watch is not None:
             self._watches[token] = watch
 

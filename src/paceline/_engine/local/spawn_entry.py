@@ -28,15 +28,15 @@ def run_spawned_worker() -> None:
     fd, driver, modules, path = sys.argv[1:]
     sys.path[:] = json.loads(path)
     # Before the slow imports: if the driver exits meanwhile, its pid can no longer be watched.
-    gone = system.open_exit_watch(int(driver))
+    driver_exit = system.open_exit_watch(int(driver))
     if os.getppid() != int(driver):
         return
     preload_modules(json.loads(modules))
-    with socket.socket(fileno=int(fd)) as line:
-        given = _receive_order(line, gone)
-    if given is None:
+    with socket.socket(fileno=int(fd)) as connection:
+        received = _receive_order(connection, driver_exit)
+    if received is None:
         return
-    order, (control, log, job) = given
+    order, (control, log, job) = received
     system.die_with_parent(signal.SIGKILL)
     if os.getppid() != int(driver):
         return
@@ -48,20 +48,20 @@ def run_spawned_worker() -> None:
     os._exit(main.run(control_fd=control, log_fd=log, job_fd=job))
 
 
-def _receive_order(line: socket.socket, gone: int | None) -> tuple[dict[str, Any], list[int]] | None:
+def _receive_order(connection: socket.socket, driver_exit: int | None) -> tuple[dict[str, Any], list[int]] | None:
     """Return the order and its file descriptors, or None once the driver is gone."""
     poll = select.poll()
-    poll.register(line, select.POLLIN)
-    if gone is not None:
+    poll.register(connection, select.POLLIN)
+    if driver_exit is not None:
         # A process forked by the driver may hold the other end of the socket after the driver has exited.
-        poll.register(gone, select.POLLIN)
+        poll.register(driver_exit, select.POLLIN)
     frames = FrameReader()
     fds: list[int] = []
     while True:
         ready = [ready for ready, _ in poll.poll()]
-        if line.fileno() not in ready:
+        if connection.fileno() not in ready:
             return None
-        data, more, _, _ = socket.recv_fds(line, 1 << 16, NUM_FDS)
+        data, more, _, _ = socket.recv_fds(connection, 1 << 16, NUM_FDS)
         if not data:
             return None
         fds += more

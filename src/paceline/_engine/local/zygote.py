@@ -148,12 +148,12 @@ class Zygote:
                 channel.kill_workers(request["token"])
 
     def _fork_worker(self, channel: ZygoteChannel, request: dict[str, Any], fds: list[int]) -> None:
-        me = os.getpid()
+        own_pid = os.getpid()
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
             ours.close()
-            self._become_worker(request, fds, theirs, me)
+            self._become_worker(request, fds, theirs, own_pid)
         theirs.close()
         for fd in fds:
             os.close(fd)
@@ -167,22 +167,22 @@ class Zygote:
 
         It replaces this zygote, or it serves the worker that requested it, which is then its driver.
         """
-        me = os.getpid()
+        own_pid = os.getpid()
         if os.fork() != 0:
             os.close(fd)
             return
         try:
             os.setpgid(0, 0)
             system.die_with_parent(signal.SIGKILL)
-            if os.getppid() == me:
+            if os.getppid() == own_pid:
                 self._close_inherited()
-                heir = Zygote(socket.socket(fileno=fd), request.get("driver", self._driver_pid))
+                successor = Zygote(socket.socket(fileno=fd), request.get("driver", self._driver_pid))
                 _preload(request)
-                heir._driver.send_answer({"ready": os.getpid()})
+                successor._driver.send_answer({"ready": os.getpid()})
                 try:
-                    heir.serve()
+                    successor.serve()
                 finally:
-                    heir.close()
+                    successor.close()
         finally:
             os._exit(0)
 
@@ -265,12 +265,12 @@ def main() -> None:
     # Ctrl-C and preemption notices go to the whole job; the driver and the workers handle them.
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(signum, signal.SIG_IGN)
-    fd, driver_pid, *stands = sys.argv[1:]
-    if "bound" in stands and "apart" not in stands:
+    fd, driver_pid, *flags = sys.argv[1:]
+    if "bound" in flags and "apart" not in flags:
         system.die_with_parent(_DRIVER_DIED)
     if os.getppid() != int(driver_pid):
         return
-    if "apart" in stands and (child := os.fork()):
+    if "apart" in flags and (child := os.fork()):
         os.close(int(fd))
         os.waitpid(child, 0)
         os._exit(0)

@@ -35,8 +35,8 @@ from paceline._engine.messages import (
 )
 from paceline._engine.ray.actor_pool import ActorPool, ActorSlot, InsufficientCapacity
 from paceline._engine.ray.cluster_monitor import DaemonThreadExecutor
+from paceline._engine.ray.code.node_preparer import StartRefused
 from paceline._engine.ray.connection import gcs_address
-from paceline._engine.ray.node_preparer import StartRefused, save_worker_log
 from paceline._engine.ray.nodes import (
     find_drain_notices,
     make_loss_failure,
@@ -46,8 +46,8 @@ from paceline._engine.ray.nodes import (
     survey_cluster,
 )
 from paceline._engine.ray.placement import place_worker
-from paceline._engine.ray.unsent_reports import read_unsent_reports
 from paceline._engine.ray.worker_actor import WorkerOutput, WorkerStartRequest
+from paceline._engine.ray.worker_files import append_to_log, read_unsent_reports
 
 _STOP_TIMEOUT_S = 60.0
 """How long an actor may take to end its worker: longer than a cluster takes to detect a lost node."""
@@ -87,25 +87,25 @@ class ActorEventLoop:
     def __init__(
         self,
         ray: Any,
-        crew: ActorPool,
-        tell: Callable[[FromWorker | WorkersStopped], None],
+        actor_pool: ActorPool,
+        emit: Callable[[FromWorker | WorkersStopped], None],
         say: Callable[[str], None],
         *,
-        moves: bool = False,
+        is_movable: bool = False,
     ) -> None:
-        """`tell` receives messages for the controller, `say` messages for the user.
+        """`emit` receives messages for the controller, `say` messages for the user.
 
-        `moves`: this process is restarted elsewhere when its node is taken away, so the run continues.
+        `is_movable`: this process is restarted elsewhere when its node is taken away, so the run continues.
         """
         self._ray = ray
-        self.actor_pool = crew
-        self._token = crew.token
-        self._emit = tell
+        self.actor_pool = actor_pool
+        self._token = actor_pool.token
+        self._emit = emit
         self._notify_user = say
         self.is_waiting = False
         """Waiting for capacity: no worker has been started."""
         self._attempt: _ActorAttempt | None = None
-        self._driver = "" if moves else ray.get_runtime_context().get_node_id()
+        self._driver = "" if is_movable else ray.get_runtime_context().get_node_id()
         self._grace_s = settings.load().preemption_grace_s
         self._draining: dict[str, float] = {}
         """All nodes ever seen draining."""
@@ -129,14 +129,14 @@ class ActorEventLoop:
         self._call_soon(self._stop, kill)
 
     def find_slot(self, rank: int) -> ActorSlot | None:
-        now = self._attempt
-        return now.slots[rank] if now is not None and rank < len(now.slots) else None
+        attempt = self._attempt
+        return attempt.slots[rank] if attempt is not None and rank < len(attempt.slots) else None
 
-    def run_blocking(self, look: Callable[[], T], timeout_s: float) -> T:
+    def run_blocking(self, call: Callable[[], T], timeout_s: float) -> T:
         """Run a blocking call in a worker thread, with a timeout."""
 
         async def run_in_thread() -> T:
-            return await asyncio.to_thread(look)
+            return await asyncio.to_thread(call)
 
         return asyncio.run_coroutine_threadsafe(run_in_thread(), self._loop).result(timeout_s)
 
@@ -154,14 +154,14 @@ class ActorEventLoop:
     def _call_safely(self, call: Callable[..., None], *arguments: Any) -> None:
         try:
             call(*arguments)
-        except Exception as error:  # noqa: BLE001  told as a failure of the engine
+        except Exception as error:  # noqa: BLE001 - reported as a failure of the engine
             self._on_engine_error(error)
 
     def _create_task(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> asyncio.Task[None]:
         async def run_safely() -> None:
             try:
                 await work(*arguments)
-            except Exception as error:  # noqa: BLE001  told as a failure of the engine
+            except Exception as error:  # noqa: BLE001 - reported as a failure of the engine
                 self._on_engine_error(error)
 
         task = self._loop.create_task(run_safely())
@@ -173,105 +173,103 @@ class ActorEventLoop:
         if not self._is_watching:
             self._is_watching = True
             self._create_task(self._watch_draining)
-        self._attempt = now = _ActorAttempt(group)
-        now.start_task = self._create_task(self._start_attempt, now)
+        self._attempt = attempt = _ActorAttempt(group)
+        attempt.start_task = self._create_task(self._start_attempt, attempt)
 
-    async def _start_attempt(self, now: _ActorAttempt) -> None:
+    async def _start_attempt(self, attempt: _ActorAttempt) -> None:
+        group = attempt.group
+        # Modules to preload in the zygote before workers start; spawned workers import their own.
+        preload = group.preload if group.start_method == "fork" else ()
         try:
-            job = await asyncio.to_thread(self._ray.put, now.group.job)
-            self._launch(now, await self._place_actors(now.group), job)
-        except InsufficientCapacity as short:
-            now.is_placing = False
-            self._report_failure(now, f"the workers were not started: {short}")
-            self._finish_attempt(now)
-        except StartRefused as refused:
-            now.is_placing = False
-            self._report_failure(now, str(refused), refused.kind, again=False)
-            await self.actor_pool.release_all()
-            self._finish_attempt(now)
-        except Exception as error:  # noqa: BLE001  told as a failure of the engine
-            now.is_placing = False
-            self._report_failure(now, f"the workers could not be started: {summarize_loss(parse_loss(error))}")
-            await self.actor_pool.release_all()
-            self._finish_attempt(now)
+            job = await asyncio.to_thread(self._ray.put, group.job)
+            slots = await self.actor_pool.place_actors(len(group.workers), preload, self._read_stream)
+            self._launch(attempt, slots, job)
+        except Exception as error:  # noqa: BLE001 - reported as a failure of the engine
+            attempt.is_placing = False
+            if isinstance(error, StartRefused):
+                self._report_failure(attempt, str(error), error.kind, again=False)
+            elif isinstance(error, InsufficientCapacity):
+                self._report_failure(attempt, f"workers not started: {error}")
+            else:
+                self._report_failure(attempt, f"cannot start the workers: {summarize_loss(parse_loss(error))}")
+            if not isinstance(error, InsufficientCapacity):
+                await self.actor_pool.release_all()
+            self._finish_attempt(attempt)
 
-    async def _place_actors(self, group: WorkerGroupSpec) -> list[ActorSlot]:
-        return await self.actor_pool.place_actors(len(group.workers), _modules_to_preload(group), self._read_stream)
-
-    def _launch(self, now: _ActorAttempt, seats: list[ActorSlot], job: Any) -> None:
-        places = [seat.placement for seat in seats]
+    def _launch(self, attempt: _ActorAttempt, slots: list[ActorSlot], job: Any) -> None:
+        places = [slot.placement for slot in slots]
         address = gcs_address()
-        group = now.group
-        for rank, seat in enumerate(seats):
-            seat.rank, seat.pid, seat.last_seq, seat.has_reported_end, seat.is_stopped = rank, 0, 0, False, False
+        group = attempt.group
+        for rank, slot in enumerate(slots):
+            slot.rank, slot.pid, slot.last_seq, slot.has_reported_end, slot.is_stopped = rank, 0, 0, False, False
             spec = place_worker(group.workers[rank], rank, places, self.actor_pool.placement_spec)
-            seat.log = spec.log
+            slot.log = spec.log
             spec.env.setdefault("RAY_ADDRESS", address)
             start = WorkerStartRequest(
                 spec.begin, str(spec.log), spec.env, group.preload, group.preload_later, group.start_method
             )
-            self._track_call(seat, seat.actor.start.remote(self._token, encode_message(start), job))
-        now.is_placing = self.is_waiting = False
-        now.slots, now.num_left = seats, len(seats)
-        for rank, message in now.unsent:
+            self._track_call(slot, slot.actor.start.remote(self._token, encode_message(start), job))
+        attempt.is_placing = self.is_waiting = False
+        attempt.slots, attempt.num_left = slots, len(slots)
+        for rank, message in attempt.unsent:
             self._send(rank, message)
 
     def _send(self, rank: int, message: ToWorker) -> None:
-        now = self._attempt
-        if now is None or now.is_over:
+        attempt = self._attempt
+        if attempt is None or attempt.is_over:
             return
-        if now.is_placing:
-            now.unsent.append((rank, message))
+        if attempt.is_placing:
+            attempt.unsent.append((rank, message))
             return
-        seat = self.find_slot(rank)
-        if seat is not None and not seat.is_stopped and not seat.is_lost:
+        slot = self.find_slot(rank)
+        if slot is not None and not slot.is_stopped and not slot.is_lost:
             self._track_call(
-                seat, seat.actor.send.remote(self._token, encode_message(_add_nodes_to_notice(message, now.slots)))
+                slot, slot.actor.send.remote(self._token, encode_message(_add_nodes_to_notice(message, attempt.slots)))
             )
 
     def _stop(self, kill: bool) -> None:
-        now = self._attempt
-        if now is None or now.is_over:
+        attempt = self._attempt
+        if attempt is None or attempt.is_over:
             return
-        first = kill and not now.is_kill_requested
-        now.is_kill_requested = now.is_kill_requested or kill
-        if now.is_placing:
-            self._abandon_attempt(now)
+        first = kill and not attempt.is_kill_requested
+        attempt.is_kill_requested = attempt.is_kill_requested or kill
+        if attempt.is_placing:
+            self._abandon_attempt(attempt)
             return
-        for seat in now.slots:
-            if not seat.is_stopped and not seat.is_lost:
-                self._track_call(seat, seat.actor.stop.remote(self._token, kill))
+        for slot in attempt.slots:
+            if not slot.is_stopped and not slot.is_lost:
+                self._track_call(slot, slot.actor.stop.remote(self._token, kill))
         if first:
-            self._loop.call_later(_STOP_TIMEOUT_S, self._call_safely, self._abandon_unstopped, now)
+            self._loop.call_later(_STOP_TIMEOUT_S, self._call_safely, self._abandon_unstopped, attempt)
 
-    def _abandon_unstopped(self, now: _ActorAttempt) -> None:
+    def _abandon_unstopped(self, attempt: _ActorAttempt) -> None:
         """Stop waiting for actors whose workers should have ended."""
-        for seat in now.slots:
-            if not now.is_over and not seat.is_stopped and not seat.is_lost:
+        for slot in attempt.slots:
+            if not attempt.is_over and not slot.is_stopped and not slot.is_lost:
                 self._create_task(
-                    self._on_actor_lost, seat, TimeoutError(f"its worker was not ended within {_STOP_TIMEOUT_S:g} s")
+                    self._on_actor_lost, slot, TimeoutError(f"its worker did not end within {_STOP_TIMEOUT_S:g} s")
                 )
 
-    def _abandon_attempt(self, now: _ActorAttempt) -> asyncio.Task[None]:
+    def _abandon_attempt(self, attempt: _ActorAttempt) -> asyncio.Task[None]:
         """End an attempt and release its actors and bundles, once. The next attempt gets new actors."""
-        if now.end_task is None:
-            now.end_task = self._create_task(self._release_attempt, now)
-        return now.end_task
+        if attempt.end_task is None:
+            attempt.end_task = self._create_task(self._release_attempt, attempt)
+        return attempt.end_task
 
-    async def _release_attempt(self, now: _ActorAttempt) -> None:
-        assert now.start_task is not None
-        if now.is_placing:
-            now.is_placing = False
-            now.start_task.cancel()
-        await asyncio.wait([now.start_task])
+    async def _release_attempt(self, attempt: _ActorAttempt) -> None:
+        assert attempt.start_task is not None
+        if attempt.is_placing:
+            attempt.is_placing = False
+            attempt.start_task.cancel()
+        await asyncio.wait([attempt.start_task])
         await self.actor_pool.release_all()
-        self._finish_attempt(now)
+        self._finish_attempt(attempt)
 
-    def _finish_attempt(self, now: _ActorAttempt) -> None:
-        if not now.is_over:
-            now.is_over = True
+    def _finish_attempt(self, attempt: _ActorAttempt) -> None:
+        if not attempt.is_over:
+            attempt.is_over = True
             self.is_waiting = False
-            self._emit(WorkersStopped(now.number))
+            self._emit(WorkersStopped(attempt.number))
 
     async def _shut_down(self) -> None:
         if self._attempt is not None:
@@ -284,142 +282,139 @@ class ActorEventLoop:
 
     # Output from actors, and the loss of actors
 
-    async def _read_stream(self, seat: ActorSlot) -> None:
+    async def _read_stream(self, slot: ActorSlot) -> None:
         """Read an actor's output for as long as it lives."""
         error: Exception = EOFError("its stream ended")
         try:
-            async for ref in seat.actor.stream_output.options(num_returns="streaming").remote(self._token):
-                self._handle_output(seat, msgspec.json.decode(await ref, type=WorkerOutput))
-        except Exception as problem:  # noqa: BLE001  whatever it is, nothing more is heard
+            async for ref in slot.actor.stream_output.options(num_returns="streaming").remote(self._token):
+                self._handle_output(slot, msgspec.json.decode(await ref, type=WorkerOutput))
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the stream is over
             error = problem
         try:
-            await self._on_actor_lost(seat, error)
-        except Exception as problem:  # noqa: BLE001  told as a failure of the engine
+            await self._on_actor_lost(slot, error)
+        except Exception as problem:  # noqa: BLE001 - reported as a failure of the engine
             self._on_engine_error(problem)
 
-    def _handle_output(self, seat: ActorSlot, said: WorkerOutput) -> None:
-        seat.pid = said.pid or seat.pid
-        save_worker_log(said, seat.log)
-        for payload in said.messages:
+    def _handle_output(self, slot: ActorSlot, output: WorkerOutput) -> None:
+        slot.pid = output.pid or slot.pid
+        if output.log_data:
+            append_to_log(slot.log, output.log_data)
+        for payload in output.messages:
             message = decode_from_worker(payload)
-            seat.has_reported_end = seat.has_reported_end or isinstance(message, WorkerReturned | WorkerFailed)
-            seat.last_seq = message.seq if isinstance(message, Reported) else seat.last_seq
+            slot.has_reported_end = slot.has_reported_end or isinstance(message, WorkerReturned | WorkerFailed)
+            slot.last_seq = message.seq if isinstance(message, Reported) else slot.last_seq
             self._emit(
-                self._expand_to_node(seat, message) if isinstance(message, PreemptionNoticeReceived) else message
+                self._expand_to_node(slot, message) if isinstance(message, PreemptionNoticeReceived) else message
             )
-        if said.stopped_attempt is not None:
-            self._on_worker_gone(seat)
+        if output.stopped_attempt is not None:
+            self._on_worker_gone(slot)
 
-    def _expand_to_node(self, seat: ActorSlot, told: PreemptionNoticeReceived) -> PreemptionNoticeReceived:
+    def _expand_to_node(self, slot: ActorSlot, notice: PreemptionNoticeReceived) -> PreemptionNoticeReceived:
         """Extend a worker's preemption notice to all workers on its machine, and only those."""
-        node = seat.placement.node_id
-        seats = self._attempt.slots if self._attempt is not None else []
-        ranks = tuple(each.rank for each in seats if each.placement.node_id == node)
-        return replace(told, ranks=ranks, includes_driver=node == self._driver)
+        node = slot.placement.node_id
+        slots = self._attempt.slots if self._attempt is not None else []
+        ranks = tuple(each.rank for each in slots if each.placement.node_id == node)
+        return replace(notice, ranks=ranks, includes_driver=node == self._driver)
 
-    def _on_worker_gone(self, seat: ActorSlot) -> None:
+    def _on_worker_gone(self, slot: ActorSlot) -> None:
         """Record that the worker's process is gone."""
-        now = self._attempt
-        if seat.is_stopped or now is None or now.is_over:
+        attempt = self._attempt
+        if slot.is_stopped or attempt is None or attempt.is_over:
             return
-        seat.is_stopped = True
-        now.num_left -= 1
-        if not now.num_left:
-            self._finish_attempt(now)
+        slot.is_stopped = True
+        attempt.num_left -= 1
+        if not attempt.num_left:
+            self._finish_attempt(attempt)
 
-    async def _on_actor_lost(self, seat: ActorSlot, error: Exception) -> None:
+    async def _on_actor_lost(self, slot: ActorSlot, error: Exception) -> None:
         """Handle the loss of an actor. The reason is known only once the cluster knows it."""
-        at, now, known = time.time(), self._attempt, seat.is_lost
-        seat.is_lost = True
-        if known or seat.is_stopped or now is None or now.is_over:
+        at, attempt, was_lost = time.time(), self._attempt, slot.is_lost
+        slot.is_lost = True
+        if was_lost or slot.is_stopped or attempt is None or attempt.is_over:
             return  # If it had no worker, the next group will simply get another actor.
         if isinstance(error, self._ray.exceptions.ActorUnavailableError):
             try:
-                await self.actor_pool.query_placement(seat)
-            except Exception as problem:  # noqa: BLE001  told below
+                await self.actor_pool.query_placement(slot)
+            except Exception as problem:  # noqa: BLE001 - reported below
                 error = problem
         survey = await asyncio.to_thread(survey_cluster, self._ray)
-        missed = await asyncio.to_thread(read_unsent_reports, now.group.workers[seat.rank].begin, seat.last_seq)
-        if not seat.is_working():
+        unsent = await asyncio.to_thread(read_unsent_reports, attempt.group.workers[slot.rank].begin, slot.last_seq)
+        if not slot.is_working():
             return  # Released meanwhile, with all others.
-        for message in missed:
+        for message in unsent:
             self._emit(message)
-        if not seat.has_reported_end:
+        if not slot.has_reported_end:
             # Also while workers are being stopped: a stop ends workers, never actors, and this loss may be its reason.
-            drained = seat.placement.node_id in self._draining
-            failure = make_loss_failure(parse_loss(error), seat.rank, seat.placement, survey, drained=drained, at=at)
-            self._emit(WorkerFailed(now.number, seat.rank, failure))
+            drained = slot.placement.node_id in self._draining
+            failure = make_loss_failure(parse_loss(error), slot.rank, slot.placement, survey, drained=drained, at=at)
+            self._emit(WorkerFailed(attempt.number, slot.rank, failure))
         if not isinstance(error, self._ray.exceptions.ActorDiedError):
-            self._ray.kill(seat.actor)  # An actor that cannot be heard must not keep running.
-        self._on_worker_gone(seat)
+            self._ray.kill(slot.actor)  # An actor that cannot be heard must not keep running.
+        self._on_worker_gone(slot)
 
-    def _track_call(self, seat: ActorSlot, call: Awaitable[None]) -> None:
+    def _track_call(self, slot: ActorSlot, call: Awaitable[None]) -> None:
         """Treat an actor that raises in a call as failed; the stream reports one that is lost."""
 
         async def await_call() -> None:
             try:
                 await call
             except self._ray.exceptions.RayTaskError as error:
-                if not seat.is_lost:
-                    await self._on_actor_lost(seat, error)
+                if not slot.is_lost:
+                    await self._on_actor_lost(slot, error)
             except self._ray.exceptions.RayError:
                 pass
 
         self._create_task(await_call)
 
     def _report_failure(
-        self, now: _ActorAttempt, message: str, kind: FailureKind = "engine", *, again: bool = True
+        self, attempt: _ActorAttempt, message: str, kind: FailureKind = "engine", *, again: bool = True
     ) -> None:
         failure = WorkerFailure(0, kind, message, at=time.time(), host=socket.gethostname(), retriable=again)
-        self._emit(WorkerFailed(now.number, 0, failure))
+        self._emit(WorkerFailed(attempt.number, 0, failure))
 
     def _on_engine_error(self, error: Exception) -> None:
         """The engine itself failed: end the attempt and release everything it holds."""
-        now = self._attempt
-        if now is None or now.is_over:
+        attempt = self._attempt
+        if attempt is None or attempt.is_over:
             return
-        if not now.is_kill_requested:
-            self._report_failure(now, f"the Ray engine failed: {summarize_loss(parse_loss(error))}")
-        now.is_kill_requested = True
-        self._abandon_attempt(now)
+        if not attempt.is_kill_requested:
+            self._report_failure(attempt, f"the Ray engine failed: {summarize_loss(parse_loss(error))}")
+        attempt.is_kill_requested = True
+        self._abandon_attempt(attempt)
 
     async def _watch_draining(self) -> None:
         """Watch for draining nodes, and send notices for those that matter."""
-        silent = False
+        is_failing = False
         while True:
             await asyncio.sleep(_WATCH_INTERVAL_S)
             try:
-                found = await asyncio.to_thread(read_draining_nodes)
-            except Exception as problem:  # noqa: BLE001  said, once; the run can do without
-                if not silent:
-                    told = summarize_loss(parse_loss(problem))
-                    self._notify_user(f"the cluster does not say which nodes are being drained: {told}")
-                silent = True
+                draining = await asyncio.to_thread(read_draining_nodes)
+            except Exception as error:  # noqa: BLE001 - reported once; the run continues without notices
+                if not is_failing:
+                    self._notify_user(f"cannot list draining nodes: {summarize_loss(parse_loss(error))}")
+                is_failing = True
                 continue
-            silent = False
-            self._draining |= found
-            now = self._attempt
-            if now is None or now.is_over:
+            is_failing = False
+            self._draining |= draining
+            attempt = self._attempt
+            if attempt is None or attempt.is_over:
                 continue
-            places = [seat.placement.node_id for seat in now.slots]
+            places = [slot.placement.node_id for slot in attempt.slots]
             for notice in find_drain_notices(
-                found, now.notified_nodes, places, self._driver, time.time(), self._grace_s
+                draining, attempt.notified_nodes, places, self._driver, time.time(), self._grace_s
             ):
-                now.notified_nodes.add(notice.node_id)
-                self._emit(PreemptionNoticeReceived(now.number, notice.grace_s, notice.ranks, notice.includes_driver))
+                attempt.notified_nodes.add(notice.node_id)
+                self._emit(
+                    PreemptionNoticeReceived(attempt.number, notice.grace_s, notice.ranks, notice.includes_driver)
+                )
 
 
-def _add_nodes_to_notice(message: ToWorker, seats: list[ActorSlot]) -> ToWorker:
+def _add_nodes_to_notice(message: ToWorker, slots: list[ActorSlot]) -> ToWorker:
     """Add the affected machines to a preemption notice."""
     if not isinstance(message, StopAt) or message.preemption is None:
         return message
     ranks_on: dict[str, list[int]] = {}
     for rank in message.preemption.ranks:
-        ranks_on.setdefault(seats[rank].placement.node_id, []).append(rank)
+        ranks_on.setdefault(slots[rank].placement.node_id, []).append(rank)
     nodes = tuple((node, tuple(ranks)) for node, ranks in ranks_on.items())
     return replace(message, preemption=replace(message.preemption, nodes=nodes))
-
-
-def _modules_to_preload(group: WorkerGroupSpec) -> tuple[str, ...]:
-    """Return the modules to preload in the zygote before workers start; spawned workers import their own."""
-    return group.preload if group.start_method == "fork" else ()

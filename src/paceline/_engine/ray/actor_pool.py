@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from paceline._engine.ray.cluster_capacity import describe_wait
 from paceline._engine.ray.cluster_state import read_cluster
-from paceline._engine.ray.node_preparer import NodePreparer
+from paceline._engine.ray.code.node_preparer import NodePreparer
 from paceline._engine.ray.nodes import ClusterSurvey, parse_loss, summarize_loss, survey_cluster
 from paceline._engine.ray.placement import PlacementSpec, order_ranks
 from paceline._engine.ray.worker_actor import ActorPlacement, WorkerActor
@@ -54,6 +54,7 @@ class ActorSlot:
     stream_task: asyncio.Task[None] | None = None
 
     def is_working(self) -> bool:
+        """Asked after an await: a type checker would take the attribute for unchanged."""
         return not self.is_stopped
 
 
@@ -94,19 +95,19 @@ class ActorPool:
     def __init__(
         self,
         ray: Any,
-        wanted: PlacementSpec,
-        escort: NodePreparer,
+        placement_spec: PlacementSpec,
+        node_preparer: NodePreparer,
         token: str,
         say: Callable[[str], None],
-        room: Callable[[int], int] | None = None,
+        query_capacity: Callable[[int], int] | None = None,
     ) -> None:
-        """`room` returns how many of so many workers fit now; given only if the run can continue with fewer."""
+        """`query_capacity` returns how many of so many workers fit now; None if the run cannot continue with fewer."""
         self._ray = ray
-        self.placement_spec = wanted
+        self.placement_spec = placement_spec
         self.token = token
-        self._node_preparer = escort
+        self._node_preparer = node_preparer
         self._notify_user = say
-        self._query_capacity = room
+        self._query_capacity = query_capacity
         self._driver_node = ray.get_runtime_context().get_node_id()
         self._group: Any = None
         self._total = 0
@@ -120,17 +121,19 @@ class ActorPool:
             if self._group is None or self._total < size:
                 await self.release_all()
                 self._create_placement_group(size)
-            survey, placed = await asyncio.to_thread(self._survey_bundles, self._group)
+            survey, placed = await asyncio.to_thread(
+                lambda: (survey_cluster(self._ray), self._bundle_nodes(self._group))
+            )
             await self._release_lost(survey)
-            kept = {bundle: seat.placement.node_id for bundle, seat in self._slots.items()}
+            kept = {bundle: slot.placement.node_id for bundle, slot in self._slots.items()}
             bundles = choose_bundles(size, placed, kept, survey)
             if bundles == "anew":
                 await self.release_all()
             elif bundles == "wait":
                 await self._wait_for_bundles(wait)
             elif await self._fill_bundles(bundles, placed, preload, listen):
-                seats = [self._slots[bundle] for bundle in bundles]
-                return [seats[index] for index in order_ranks([seat.placement for seat in seats], self._driver_node)]
+                slots = [self._slots[bundle] for bundle in bundles]
+                return [slots[index] for index in order_ranks([slot.placement for slot in slots], self._driver_node)]
 
     def count_held_bundles(self) -> Counter[str]:
         """Count the bundles held on each node. Callable from any thread."""
@@ -140,47 +143,49 @@ class ActorPool:
     def list_nodes(self) -> list[str]:
         """Return the nodes of the actors known to have started. Callable from any thread."""
         return [
-            seat.placement.node_id for seat in list(self._slots.values()) if seat.placement.node_id and not seat.is_lost
+            slot.placement.node_id for slot in list(self._slots.values()) if slot.placement.node_id and not slot.is_lost
         ]
 
     async def release_all(self) -> None:
         """Release the actors and their bundles."""
         group, self._group, self._total = self._group, None, 0
-        seats, self._slots = list(self._slots.values()), {}
+        slots, self._slots = list(self._slots.values()), {}
         if group is not None:
-            await self._release(seats, group)
+            await self._release(slots, group)
 
     async def _release_lost(self, survey: ClusterSurvey) -> None:
         """Release actors that are lost, or whose node is gone or draining."""
-        gone = [seat for seat in self._slots.values() if seat.is_lost or not survey.is_usable(seat.placement.node_id)]
-        for seat in gone:
-            del self._slots[seat.bundle]
-        await self._release(gone)
+        released = [
+            slot for slot in self._slots.values() if slot.is_lost or not survey.is_usable(slot.placement.node_id)
+        ]
+        for slot in released:
+            del self._slots[slot.bundle]
+        await self._release(released)
 
-    async def _release(self, seats: Sequence[ActorSlot], group: Any = None) -> None:
-        for seat in seats:
-            seat.is_lost = seat.is_stopped = True
+    async def _release(self, slots: Sequence[ActorSlot], group: Any = None) -> None:
+        for slot in slots:
+            slot.is_lost = slot.is_stopped = True
 
         def release_on_cluster() -> None:
-            for seat in seats:
-                self._ray.kill(seat.actor)
+            for slot in slots:
+                self._ray.kill(slot.actor)
             if group is not None:
                 self._ray.util.remove_placement_group(group)
 
-        if not seats and group is None:
+        if not slots and group is None:
             return
         if not self._ray.is_initialized():
             return  # They went with the connection.
-        timeout_s = _CLOSE_TIMEOUT_S + _CLOSE_TIMEOUT_PER_ACTOR_S * len(seats)
+        timeout_s = _CLOSE_TIMEOUT_S + _CLOSE_TIMEOUT_PER_ACTOR_S * len(slots)
         try:
             # Not wait_for, which may lose a cancellation before Python 3.12.
             async with asyncio.timeout(timeout_s):
                 await asyncio.to_thread(release_on_cluster)
-        except Exception as problem:  # noqa: BLE001  said, and no more: nothing of the run depends on it
-            self._notify_user(f"actors of the run could not be ended: {summarize_loss(parse_loss(problem))}")
-        listening = [seat.stream_task for seat in seats if seat.stream_task is not None]
-        if listening:
-            await asyncio.wait(listening, timeout=timeout_s)
+        except Exception as problem:  # noqa: BLE001 - reported only: nothing of the run depends on it
+            self._notify_user(f"cannot end actors of the run: {summarize_loss(parse_loss(problem))}")
+        stream_tasks = [slot.stream_task for slot in slots if slot.stream_task is not None]
+        if stream_tasks:
+            await asyncio.wait(stream_tasks, timeout=timeout_s)
 
     def _create_placement_group(self, size: int) -> None:
         labels: dict[str, Any] = {}
@@ -200,11 +205,11 @@ class ActorPool:
         if now < wait.next_check_at:
             return
         wait.next_check_at = now + _CAPACITY_POLL_S
-        room = (
+        num_fitting = (
             await asyncio.to_thread(self._query_capacity, wait.size) if self._query_capacity is not None else wait.size
         )
-        if room < wait.size:
-            raise InsufficientCapacity(f"there is room for {room} of {wait.size} workers")
+        if num_fitting < wait.size:
+            raise InsufficientCapacity(f"only {num_fitting} of {wait.size} workers fit")
         if now >= wait.next_message_at:
             wait.next_message_at = now + _MESSAGE_INTERVAL_S
             cluster, held = await asyncio.to_thread(lambda: (read_cluster(), self.count_held_bundles()))
@@ -216,49 +221,46 @@ class ActorPool:
         """Create actors on the bundles that have none; return False if some were lost along with their node."""
         new = {bundle: self._create_actor(bundle, preload) for bundle in bundles if bundle not in self._slots}
         self._slots |= new  # Recorded now, so that they are released whatever happens.
-        answers = await asyncio.gather(*(self.query_placement(seat) for seat in new.values()), return_exceptions=True)
+        answers = await asyncio.gather(*(self.query_placement(slot) for slot in new.values()), return_exceptions=True)
         problems = []
-        for seat, answer in zip(new.values(), answers, strict=True):
+        for slot, answer in zip(new.values(), answers, strict=True):
             if isinstance(answer, BaseException):
-                seat.is_lost = True
-                problems.append((seat, answer))
+                slot.is_lost = True
+                problems.append((slot, answer))
             else:
-                seat.placement = answer
+                slot.placement = answer
         if problems:
             survey = await asyncio.to_thread(survey_cluster, self._ray)
-            for seat, problem in problems:
-                if survey.is_usable(placed[seat.bundle]):
-                    raise await self._explain_failure(problem, seat)
-        came = [seat for seat in new.values() if not seat.is_lost]
-        await self._node_preparer.check_actors(self.token, [(seat.actor, seat.placement) for seat in came])
-        for seat in came:
-            seat.stream_task = asyncio.get_running_loop().create_task(listen(seat))
+            for slot, problem in problems:
+                if survey.is_usable(placed[slot.bundle]):
+                    raise await self._explain_failure(problem, slot)
+        started = [slot for slot in new.values() if not slot.is_lost]
+        await self._node_preparer.check_actors(self.token, [(slot.actor, slot.placement) for slot in started])
+        for slot in started:
+            slot.stream_task = asyncio.get_running_loop().create_task(listen(slot))
         return not any(self._slots[bundle].is_lost for bundle in bundles)
 
-    async def _explain_failure(self, problem: BaseException, seat: ActorSlot) -> BaseException:
+    async def _explain_failure(self, problem: BaseException, slot: ActorSlot) -> BaseException:
         """Return the error to raise: a `StartRefused` if the actor would fail the same way next time."""
         if not isinstance(problem, Exception):
             return problem
         errors = self._ray.exceptions
         raised = isinstance(problem, errors.ActorDiedError) and "creation task" in str(problem)
         if raised or isinstance(problem, errors.RuntimeEnvSetupError | errors.RayTaskError):
-            return await self._node_preparer.explain_failure(problem, self._group, seat.bundle)
+            return await self._node_preparer.explain_failure(problem, self._group, slot.bundle)
         return problem
 
-    async def query_placement(self, seat: ActorSlot) -> ActorPlacement:
+    async def query_placement(self, slot: ActorSlot) -> ActorPlacement:
         """Return where an actor is; raise only once the cluster says that it is lost."""
         deadline = time.monotonic() + _UNREACHABLE_TIMEOUT_S
         while True:
             try:
-                answer: ActorPlacement = await seat.actor.set_up.remote(self.token, self._node_preparer.code_refs())
+                answer: ActorPlacement = await slot.actor.set_up.remote(self.token, self._node_preparer.code_refs())
                 return answer
             except self._ray.exceptions.ActorUnavailableError:
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(_POLL_S)
-
-    def _survey_bundles(self, group: Any) -> tuple[ClusterSurvey, dict[int, str]]:
-        return survey_cluster(self._ray), self._bundle_nodes(group)
 
     def _bundle_nodes(self, group: Any) -> dict[int, str]:
         """Return the node of each bundle; empty for an unplaced one."""
@@ -278,5 +280,5 @@ class ActorPool:
             "max_restarts": 0,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle),
         }
-        shell = self._ray.remote(WorkerActor).options(**options, **self._node_preparer.actor_options)
-        return ActorSlot(shell.remote(self.token, preload, self._node_preparer.encoded_config), bundle)
+        actor_class = self._ray.remote(WorkerActor).options(**options, **self._node_preparer.actor_options)
+        return ActorSlot(actor_class.remote(self.token, preload, self._node_preparer.encoded_config), bundle)

@@ -39,20 +39,22 @@ class ClusterCapacity:
 
 
 def compute_cluster_capacity(
-    wanted: PlacementSpec, cluster: ClusterCapacity, held: Mapping[str, int], least: int, most: int
+    spec: PlacementSpec, cluster: ClusterCapacity, held: Mapping[str, int], least: int, most: int
 ) -> int:
     """Return how many workers fit now. `held` counts our own bundles by node, which we can reuse.
 
     If the cluster can grow, `least` workers always count as fitting: nodes come only when they are requested.
     """
-    found = count_fitting_workers(
-        wanted, most, [_with_own_bundles(node, wanted.bundle, held.get(node.id, 0)) for node in cluster.nodes]
+    num_fitting = count_fitting_workers(
+        spec,
+        most,
+        [_with_own_bundles(node, spec.bundle, held.get(node.id, 0)) for node in cluster.nodes],
     )
-    return max(found, least) if cluster.can_grow else found
+    return max(num_fitting, least) if cluster.can_grow else num_fitting
 
 
 def find_capacity_problem(
-    wanted: PlacementSpec, size: int, cluster: ClusterCapacity, beside: PlacementSpec | None = None
+    spec: PlacementSpec, size: int, cluster: ClusterCapacity, beside: PlacementSpec | None = None
 ) -> str | None:
     """Return why this cluster can never run so many workers, even if otherwise idle; None if it can.
 
@@ -61,55 +63,52 @@ def find_capacity_problem(
     if cluster.can_grow:
         return None
     nodes = [replace(node, free=node.total) for node in cluster.nodes]
-    found = count_fitting_workers(wanted, size, nodes)
-    if found < size:
-        fit = f"{found} of them" if found else "none of them"
+    num_fitting = count_fitting_workers(spec, size, nodes)
+    if num_fitting < size:
+        fit = f"{num_fitting} of them" if num_fitting else "none of them"
         return (
-            f"{describe_request(wanted, size)} can never be had on this cluster: it has room for {fit}, "
-            f"all else idle. It has {describe_nodes(cluster.nodes, wanted)}\n\nhint: {_hint(wanted, size, nodes)}"
+            f"{describe_request(spec, size)} can never fit on this cluster: {fit} fit when it is idle. "
+            f"It has {describe_nodes(cluster.nodes, spec)}\n\nhint: {_hint(spec, size, nodes)}"
         )
-    if beside is None or any(_can_fit_beside(node, nodes, wanted, size, beside) for node in nodes):
+    if beside is None or any(_can_fit_beside(node, nodes, spec, size, beside) for node in nodes):
         return None
     return (
-        f"a validation with {_format_amounts(beside.resources)} can never be had beside "
-        f"{describe_request(wanted, size)}. "
+        f"a validation with {_format_amounts(beside.resources)} can never fit beside "
+        f"{describe_request(spec, size)}. "
         f"The cluster has {describe_nodes(cluster.nodes, beside)}\n\n"
-        "hint: lower num_workers, or what ValidationConfig(ray_remote_kwargs=...) asks for"
+        "hint: lower num_workers, or what ValidationConfig(ray_remote_kwargs=...) requests"
     )
 
 
-def describe_wait(wanted: PlacementSpec, size: int, cluster: ClusterCapacity, held: Mapping[str, int]) -> str:
+def describe_wait(spec: PlacementSpec, size: int, cluster: ClusterCapacity, held: Mapping[str, int]) -> str:
     """Describe what is missing while not all workers are placed; `held` counts our own bundles by node."""
-    has = f"the cluster has {describe_nodes(cluster.nodes, wanted)}"
-    taken = _describe_taken(
-        wanted, [_with_own_bundles(node, wanted.bundle, held.get(node.id, 0)) for node in cluster.nodes]
+    has = f"the cluster has {describe_nodes(cluster.nodes, spec)}"
+    amounts = _describe_taken(
+        spec, [_with_own_bundles(node, spec.bundle, held.get(node.id, 0)) for node in cluster.nodes]
     )
-    busy = f", of which others have {taken}" if taken else ""
-    scaler = "; the autoscaler is asked for more" if cluster.can_grow else ""
-    return (
-        f"waiting for room: {describe_request(wanted, size)} {'are' if size > 1 else 'is'} asked for; "
-        f"{has}{busy}{scaler}"
-    )
+    busy = f", of which others use {amounts}" if amounts else ""
+    scaler = "; the autoscaler is adding nodes" if cluster.can_grow else ""
+    return f"waiting for capacity: requested {describe_request(spec, size)}; {has}{busy}{scaler}"
 
 
-def count_fitting_workers(wanted: PlacementSpec, size: int, nodes: Iterable[NodeCapacity]) -> int:
+def count_fitting_workers(spec: PlacementSpec, size: int, nodes: Iterable[NodeCapacity]) -> int:
     """Return how many of `size` workers fit into the free resources, placed optimally.
 
     Workers with different selectors compete for nodes. By the max-flow min-cut theorem, the answer is the minimum, over
     all sets of selectors, of the slots usable by the set plus the workers outside it.
     """
-    fit = [(node, count_fitting_bundles(node.free, wanted.bundle)) for node in nodes]
-    kinds = Counter(frozenset(selector.items()) for selector in wanted.bundle_selectors(size))
-    if wanted.strategy == "STRICT_PACK":
+    fit = [(node, count_fitting_bundles(node.free, spec.bundle)) for node in nodes]
+    kinds = Counter(frozenset(selector.items()) for selector in spec.bundle_selectors(size))
+    if spec.strategy == "STRICT_PACK":
         return max((min(num, size) for node, num in fit if all(_matches_node(kind, node) for kind in kinds)), default=0)
-    if wanted.strategy == "STRICT_SPREAD":
+    if spec.strategy == "STRICT_SPREAD":
         fit = [(node, min(num, 1)) for node, num in fit]
     sizes = range(1, len(kinds) + 1) if len(kinds) <= _MAX_EXACT_SELECTORS else (1, len(kinds))
-    found = size
+    num_fitting = size
     for chosen in (chosen for count in sizes for chosen in combinations(kinds, count)):
         places = sum(num for node, num in fit if any(_matches_node(kind, node) for kind in chosen))
-        found = min(found, places + size - sum(kinds[kind] for kind in chosen))
-    return found
+        num_fitting = min(num_fitting, places + size - sum(kinds[kind] for kind in chosen))
+    return num_fitting
 
 
 def count_fitting_bundles(free: Mapping[str, float], bundle: Mapping[str, float]) -> int:
@@ -117,65 +116,64 @@ def count_fitting_bundles(free: Mapping[str, float], bundle: Mapping[str, float]
     return min(_count_fitting(name, _to_units(free.get(name, 0)), _to_units(amount)) for name, amount in bundle.items())
 
 
-def describe_request(wanted: PlacementSpec, size: int) -> str:
+def describe_request(spec: PlacementSpec, size: int) -> str:
     """`4 workers with 1 CPU each`"""
     workers = f"{size} worker{'s' if size != 1 else ''}"
-    amounts = f" with {_format_amounts(wanted.resources)}" if any(wanted.resources.values()) else ""
+    amounts = f" with {_format_amounts(spec.resources)}" if any(spec.resources.values()) else ""
     each = " each" if amounts and size > 1 else ""
-    where = ""
-    if isinstance(wanted.label_selector, Mapping) and wanted.label_selector:
-        where = f" on nodes with {_format_labels(wanted.label_selector)}"
-    elif wanted.label_selector:
-        where = " on nodes with the labels of label_selector"
-    strategy = f" (placement_strategy={wanted.strategy!r})" if wanted.strategy.startswith("STRICT") else ""
-    return f"{workers}{amounts}{each}{where}{strategy}"
+    labels_text = ""
+    if isinstance(spec.label_selector, Mapping) and spec.label_selector:
+        labels_text = f" on nodes with {_format_labels(spec.label_selector)}"
+    elif spec.label_selector:
+        labels_text = " on nodes with the labels of label_selector"
+    strategy = f" (placement_strategy={spec.strategy!r})" if spec.strategy.startswith("STRICT") else ""
+    return f"{workers}{amounts}{each}{labels_text}{strategy}"
 
 
-def describe_nodes(nodes: Iterable[NodeCapacity], wanted: PlacementSpec) -> str:
+def describe_nodes(nodes: Iterable[NodeCapacity], spec: PlacementSpec) -> str:
     """Describe nodes, with the labels of interest: `2 nodes with 2 CPU each; 1 node with 8 CPU, 1 GPU (zone=a)`."""
-    labels = {
-        label for selector in wanted.bundle_selectors(len(wanted.label_selector or "") or 1) for label in selector
-    }
-    kinds = Counter(_describe_node(node, wanted, labels) for node in nodes)
-    told = [
-        f"{f'{count} nodes' if count > 1 else '1 node'} with {what or 'nothing'}{' each' if count > 1 else ''}{where}"
-        for (what, where), count in kinds.items()
+    labels = {label for selector in spec.bundle_selectors(len(spec.label_selector or "") or 1) for label in selector}
+    kinds = Counter(_describe_node(node, spec, labels) for node in nodes)
+    parts = [
+        (f"{count} nodes with {amounts or 'nothing'} each" if count > 1 else f"1 node with {amounts or 'nothing'}")
+        + pairs
+        for (amounts, pairs), count in kinds.items()
     ]
-    return "; ".join(told) or "no nodes"
+    return "; ".join(parts) or "no nodes"
 
 
-def _describe_node(node: NodeCapacity, wanted: PlacementSpec, labels: set[str]) -> tuple[str, str]:
+def _describe_node(node: NodeCapacity, spec: PlacementSpec, labels: set[str]) -> tuple[str, str]:
     """Return its resources and its labels, formatted."""
-    shown = {
+    resources = {
         name: amount
         for name, amount in node.total.items()
-        if name in wanted.resources or not (name in _HIDDEN or name.startswith("node:") or "_group_" in name)
+        if name in spec.resources or not (name in _HIDDEN or name.startswith("node:") or "_group_" in name)
     }
-    order = sorted(shown, key=lambda name: (name not in _LISTED_FIRST, name))
+    order = sorted(resources, key=lambda name: (name not in _LISTED_FIRST, name))
     pairs = {label: value for label, value in sorted(node.labels.items()) if label in labels}
-    return _format_amounts({name: shown[name] for name in order}), f" ({_format_labels(pairs)})" if pairs else ""
+    return _format_amounts({name: resources[name] for name in order}), f" ({_format_labels(pairs)})" if pairs else ""
 
 
-def _hint(wanted: PlacementSpec, size: int, nodes: list[NodeCapacity]) -> str:
-    looser = {"STRICT_PACK": "PACK", "STRICT_SPREAD": "SPREAD"}.get(wanted.strategy)
-    if looser is not None and count_fitting_workers(replace(wanted, strategy=looser), size, nodes) == size:
-        return f"with placement_strategy={looser!r} there is room for them"
-    if wanted.label_selector and count_fitting_workers(replace(wanted, label_selector=None), size, nodes) == size:
-        return "without label_selector there is room for them"
-    return (
-        "lower num_workers or resources_per_worker, or add nodes: this cluster has no autoscaler that would bring some"
-    )
+def _hint(spec: PlacementSpec, size: int, nodes: list[NodeCapacity]) -> str:
+    looser = {"STRICT_PACK": "PACK", "STRICT_SPREAD": "SPREAD"}.get(spec.strategy)
+    if looser is not None and count_fitting_workers(replace(spec, strategy=looser), size, nodes) == size:
+        return f"they fit with placement_strategy={looser!r}"
+    if spec.label_selector and count_fitting_workers(replace(spec, label_selector=None), size, nodes) == size:
+        return "they fit without label_selector"
+    return "lower num_workers or resources_per_worker, or add nodes: this cluster has no autoscaler"
 
 
 def _can_fit_beside(
-    chosen: NodeCapacity, nodes: list[NodeCapacity], wanted: PlacementSpec, size: int, beside: PlacementSpec
+    chosen: NodeCapacity, nodes: list[NodeCapacity], spec: PlacementSpec, size: int, beside: PlacementSpec
 ) -> bool:
     """Whether one additional process fits on `chosen`, and the workers on what is left."""
     if not count_fitting_bundles(chosen.free, beside.bundle):
         return False
-    left = {name: amount - beside.bundle.get(name, 0) for name, amount in chosen.free.items()}
+    free_after = {name: amount - beside.bundle.get(name, 0) for name, amount in chosen.free.items()}
     return (
-        count_fitting_workers(wanted, size, [replace(node, free=left) if node is chosen else node for node in nodes])
+        count_fitting_workers(
+            spec, size, [replace(node, free=free_after) if node is chosen else node for node in nodes]
+        )
         == size
     )
 
@@ -186,13 +184,13 @@ def _with_own_bundles(node: NodeCapacity, bundle: Mapping[str, float], num_held:
     return replace(node, free={name: min(node.total.get(name, 0), amount) for name, amount in ours.items()})
 
 
-def _describe_taken(wanted: PlacementSpec, nodes: list[NodeCapacity]) -> str:
-    taken = {
+def _describe_taken(spec: PlacementSpec, nodes: list[NodeCapacity]) -> str:
+    amounts = {
         name: sum(node.total.get(name, 0) - node.free.get(name, 0) for node in nodes)
-        for name in wanted.resources
+        for name in spec.resources
         if not name.startswith(_TYPE_PREFIX)
     }
-    return _format_amounts({name: amount for name, amount in taken.items() if _to_units(amount) > 0})
+    return _format_amounts({name: amount for name, amount in amounts.items() if _to_units(amount) > 0})
 
 
 def _count_fitting(name: str, have: int, need: int) -> int:
@@ -211,12 +209,12 @@ def _matches_node(kind: frozenset[tuple[str, str]], node: NodeCapacity) -> bool:
 
 
 def _format_amounts(resources: Mapping[str, float]) -> str:
-    told = [
+    parts = [
         f"type {name.removeprefix(_TYPE_PREFIX)}" if name.startswith(_TYPE_PREFIX) else f"{amount:g} {name}"
         for name, amount in resources.items()
         if amount
     ]
-    return ", ".join(told)
+    return ", ".join(parts)
 
 
 def _format_labels(labels: Mapping[str, str]) -> str:

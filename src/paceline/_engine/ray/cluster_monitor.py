@@ -42,7 +42,7 @@ class DaemonThreadExecutor(ThreadPoolExecutor):
                 return
             try:
                 future.set_result(call(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001  raised again where the result is taken
+            except BaseException as error:  # noqa: BLE001 - raised again where the result is read
                 future.set_exception(error)
 
         threading.Thread(target=run, name="paceline-asking", daemon=True).start()
@@ -69,20 +69,20 @@ class ClusterMonitor:
     def raise_if_lost(self) -> None:
         if self.is_lost:
             raise ClusterLostError(
-                f"the Ray cluster at {self.address} is gone: its head has not answered for {self._patience_s:g} s "
+                f"the Ray cluster at {self.address} is lost: its head has not answered for {self._patience_s:g} s "
                 "(PACELINE_CLUSTER_PATIENCE_S)\n\n"
-                "hint: run the script again on a cluster that is there, with the same storage: it continues from the "
-                "last checkpoint"
+                "hint: run the script again on a running cluster, with the same storage, to continue from the last "
+                "checkpoint"
             )
 
-    def call_cluster(self, ask: Callable[[], T]) -> T:
+    def call_cluster(self, call: Callable[[], T]) -> T:
         """Return the cluster's answer; raise `ClusterLostError` if the cluster is lost meanwhile."""
-        answer = _executor.submit(ask)
+        future = _executor.submit(call)
         while True:
             try:
-                return answer.result(_POLL_S)
+                return future.result(_POLL_S)
             except TimeoutError:
-                if answer.done():
+                if future.done():
                     raise
                 self.raise_if_lost()
 
@@ -123,9 +123,9 @@ class MonitoredEngine:
     lost: in the latter case all workers are lost, and the cluster is the cause.
     """
 
-    def __init__(self, engine: Engine, presence: ClusterMonitor) -> None:
+    def __init__(self, engine: Engine, cluster_monitor: ClusterMonitor) -> None:
         self._engine = engine
-        self._cluster_monitor = presence
+        self._cluster_monitor = cluster_monitor
         self._withheld: list[FromWorker | WorkersStopped] = []
         self._withheld_since = 0.0
         """When messages began to be withheld."""
@@ -143,17 +143,17 @@ class MonitoredEngine:
         self._engine.stop(kill=kill)
 
     def wait(self, timeout_s: float | None) -> list[FromWorker | WorkersStopped]:
-        said = self._engine.wait(timeout_s)
+        messages = self._engine.wait(timeout_s)
         self._cluster_monitor.raise_if_lost()
         if not self._withheld:
-            if not any(isinstance(each, WorkerFailed) for each in said) or self._cluster_monitor.check_reachable():
-                return said
+            if not any(isinstance(each, WorkerFailed) for each in messages) or self._cluster_monitor.check_reachable():
+                return messages
             self._withheld_since = time.monotonic()
-        self._withheld += said
+        self._withheld += messages
         if self._cluster_monitor.last_answer_at < self._withheld_since:
             return []
-        held, self._withheld = self._withheld, []
-        return held
+        messages, self._withheld = self._withheld, []
+        return messages
 
     def condition(self, rank: int) -> ProcessStatus | None:
         return self._cluster_monitor.call_cluster(lambda: self._engine.condition(rank))

@@ -36,8 +36,8 @@ def has_autoscaler() -> bool:
     """Whether the cluster has an autoscaler that adds nodes."""
     from ray.experimental import internal_kv
 
-    told = internal_kv._internal_kv_get(_STATUS_KEY)
-    if told and has_named_types(_reported_node_types(json.loads(told).get("autoscaler_report") or {})):
+    status_json = internal_kv._internal_kv_get(_STATUS_KEY)
+    if status_json and has_named_types(_reported_node_types(json.loads(status_json).get("autoscaler_report") or {})):
         return True
     status = _autoscaler_sdk().get_cluster_status(gcs_address())
     if int(status.stats.autoscaler_version or 0) == 0:

@@ -1,4 +1,4 @@
-"""This process's connection to a Ray cluster: the only place that initialises Ray."""
+"""This process's connection to a Ray cluster, the only place that initialises Ray, and the cluster's object store."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def connect_to_cluster(address: str | None, namespace: str | None = None) -> Any
     ray = import_ray()
     if address is not None and address.startswith("ray://"):
         raise ValueError(
-            f"address={address!r} is one of Ray Client, through which workers cannot be heard\n\n"
+            f"address must not be a Ray Client address, got {address!r}\n\n"
             "hint: run the script on a machine of the cluster, with its address as host:port or 'auto', "
             "or submit it with `ray job submit`"
         )
@@ -61,8 +61,8 @@ def connect_to_cluster(address: str | None, namespace: str | None = None) -> Any
             address, gcs_address(), ray.util.get_node_ip_address()
         ):
             raise ValueError(
-                f"address={address!r} names another cluster than the one that Ray is initialised with, "
-                f"{gcs_address()}\n\nhint: leave the address out, or call ray.shutdown() before"
+                f"address is {address!r}, but Ray is already connected to another cluster, {gcs_address()}\n\n"
+                "hint: leave the address out, or call ray.shutdown() first"
             )
         return ray
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
@@ -73,8 +73,8 @@ def connect_to_cluster(address: str | None, namespace: str | None = None) -> Any
         ray.init(address=address, **options)
     except OSError as error:
         raise ConnectionError(
-            f"no Ray cluster answers at address={address!r}: {str(error).splitlines()[0]}\n\n"
-            "hint: start one with `ray start --head`, or name another with paceline.init(engine='ray', address=...)"
+            f"cannot reach a Ray cluster at {address!r}: {str(error).splitlines()[0]}\n\n"
+            "hint: start one with `ray start --head`, or use another: paceline.init(engine='ray', address=...)"
         ) from error
     return ray
 
@@ -90,10 +90,10 @@ def is_same_cluster(address: str, cluster: str, here: str) -> bool:
     if port != its_port:
         return False
     try:
-        found = [ipaddress.ip_address(info[4][0]) for info in socket.getaddrinfo(host, None)]
+        addresses = [ipaddress.ip_address(info[4][0]) for info in socket.getaddrinfo(host, None)]
     except (OSError, ValueError):
         return False
-    return any(str(one) == its_host or (one.is_loopback and its_host == here) for one in found)
+    return any(str(ip) == its_host or (ip.is_loopback and its_host == here) for ip in addresses)
 
 
 def _check_reachable(address: str | None) -> None:
@@ -143,3 +143,18 @@ def quiet_ray_logging() -> Any:
         yield
     finally:
         logger.setLevel(before)
+
+
+def put_object(value: Any, address: str | None = None) -> tuple[Any, bytes]:
+    """Put a value into the store. Return a reference, which keeps it there while held, and its pickle for sending."""
+    ray = connect_to_cluster(address)
+    reference = ray.put(value)
+    return reference, ray.cloudpickle.dumps(reference)
+
+
+def get_object(packed: bytes) -> Any:
+    """Return the value, in a worker of the cluster; large arrays in it are read-only views of the store."""
+    ray = import_ray()
+    if not ray.is_initialized():
+        ray.init()  # Patched to find the cluster: see `ray_in_worker`.
+    return ray.get(ray.cloudpickle.loads(packed))

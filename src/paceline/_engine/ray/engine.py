@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import secrets
 import select
-import socket
 from collections import deque
 from collections.abc import Callable
 
 import msgspec
 
 from paceline._core.system import ProcessStatus
-from paceline._engine.base import WorkerGroupSpec, WorkerResources
+from paceline._engine.base import WakeSocket, WorkerGroupSpec, WorkerResources
 from paceline._engine.messages import FromWorker, ToWorker, WorkersStopped
 from paceline._engine.ray.actor_event_loop import ActorEventLoop
 from paceline._engine.ray.actor_pool import ActorPool
 from paceline._engine.ray.cluster_capacity import compute_cluster_capacity
 from paceline._engine.ray.cluster_state import read_cluster
+from paceline._engine.ray.code.node_preparer import NodePreparer
 from paceline._engine.ray.connection import connect_to_cluster
-from paceline._engine.ray.node_preparer import NodePreparer
 from paceline._engine.ray.placement import PlacementSpec
 
 _ASK_TIMEOUT_S = 2.0
@@ -33,38 +32,42 @@ NotifyUser = Callable[[str], None]
 class RayEngine:
     def __init__(
         self,
-        wanted: PlacementSpec,
+        placement_spec: PlacementSpec,
         say: NotifyUser = lambda _: None,
         address: str | None = None,
         *,
-        escort: NodePreparer | None = None,
+        node_preparer: NodePreparer | None = None,
         least: int | None = None,
         most: int | None = None,
-        moves: bool = False,
+        is_movable: bool = False,
     ) -> None:
         """`say` gets messages about what the engine waits for; `address` is the cluster's, if Ray is not initialised.
 
         `least`: the fewest workers the run can use, if that is fewer than it may have. Then a group that no longer fits
-        fails; otherwise it waits. `most`: the run never uses more workers, even if they fit. `moves`: see
+        fails; otherwise it waits. `most`: the run never uses more workers, even if they fit. `is_movable`: see
         `ActorEventLoop`.
         """
         self._ray = connect_to_cluster(address)
-        self._placement_spec = wanted
+        self._placement_spec = placement_spec
         self._token = secrets.token_hex(16)
         self._messages: deque[FromWorker | WorkersStopped] = deque()
-        self._wake_r, self._wake_w = socket.socketpair()
-        self._wake_r.setblocking(False)
-        self._wake_w.setblocking(False)
-        self._closed = False
+        self._wake_socket = WakeSocket()
         self._news = select.poll()  # `select.select` fails for descriptors above 1,023
-        self._news.register(self._wake_r, select.POLLIN)
+        self._news.register(self._wake_socket.receiver, select.POLLIN)
         self._running = False
         self._least = least
         self._most = most
         self._num_places = 0
-        room = self._query_capacity if least is not None else None
-        crew = ActorPool(self._ray, wanted, escort if escort is not None else NodePreparer(), self._token, say, room)
-        self._event_loop = ActorEventLoop(self._ray, crew, self._enqueue, say, moves=moves)
+        query_capacity = self._query_capacity if least is not None else None
+        actor_pool = ActorPool(
+            self._ray,
+            placement_spec,
+            node_preparer if node_preparer is not None else NodePreparer(),
+            self._token,
+            say,
+            query_capacity,
+        )
+        self._event_loop = ActorEventLoop(self._ray, actor_pool, self._enqueue, say, is_movable=is_movable)
 
     def capacity(self, needs: WorkerResources, least: int, most: int) -> int:
         """Compute capacity from the full request of each worker, of which `needs` is only a part."""
@@ -86,8 +89,8 @@ class RayEngine:
 
     def list_nodes(self) -> list[str]:
         """Return the node of each placed worker. May query the cluster. Callable from any thread."""
-        crew = self._event_loop.actor_pool
-        return crew.list_nodes() or list(crew.count_held_bundles().elements())
+        actor_pool = self._event_loop.actor_pool
+        return actor_pool.list_nodes() or list(actor_pool.count_held_bundles().elements())
 
     def start(self, group: WorkerGroupSpec) -> None:
         assert not self._running, "the workers of the last attempt have not been stopped"
@@ -103,58 +106,45 @@ class RayEngine:
     def wait(self, timeout_s: float | None) -> list[FromWorker | WorkersStopped]:
         if not self._messages:
             self._news.poll(None if timeout_s is None else timeout_s * 1000)
-        try:
-            while self._wake_r.recv(4096):
-                pass
-        except BlockingIOError:
-            pass
-        said: list[FromWorker | WorkersStopped] = []
+        self._wake_socket.drain()
+        messages: list[FromWorker | WorkersStopped] = []
         while self._messages:
             message = self._messages.popleft()
             if isinstance(message, WorkersStopped):
                 self._running = False
-            said.append(message)
-        return said
+            messages.append(message)
+        return messages
 
     def condition(self, rank: int) -> ProcessStatus | None:
-        seat = self._event_loop.find_slot(rank)
-        if seat is None or seat.is_lost:
+        slot = self._event_loop.find_slot(rank)
+        if slot is None or slot.is_lost:
             return None
         try:
-            found = self._ray.get(seat.actor.condition.remote(self._token), timeout=_ASK_TIMEOUT_S)
+            status = self._ray.get(slot.actor.condition.remote(self._token), timeout=_ASK_TIMEOUT_S)
         except (self._ray.exceptions.RayError, TimeoutError):
             return None  # The status is unknown if the actor does not answer; the stream reports a lost actor.
-        return None if found is None else msgspec.json.decode(found, type=ProcessStatus)
+        return None if status is None else msgspec.json.decode(status, type=ProcessStatus)
 
     def pid(self, rank: int) -> int:
         """Return the pid of a rank on its own machine; 0 if it is not known yet."""
-        seat = self._event_loop.find_slot(rank)
-        return seat.pid if seat is not None else 0
+        slot = self._event_loop.find_slot(rank)
+        return slot.pid if slot is not None else 0
 
     def signal(self, rank: int, signum: int) -> None:
         """Send a signal to the process of a rank, for tests."""
-        seat = self._event_loop.find_slot(rank)
-        if seat is not None:
-            self._ray.get(seat.actor.signal.remote(self._token, signum), timeout=_ASK_TIMEOUT_S)
+        slot = self._event_loop.find_slot(rank)
+        if slot is not None:
+            self._ray.get(slot.actor.signal.remote(self._token, signum), timeout=_ASK_TIMEOUT_S)
 
     def wake(self) -> None:
-        try:
-            self._wake_w.send(b"\0")
-        except BlockingIOError:
-            pass  # The socket is already full of wakes.
-        except OSError:
-            if not self._closed:
-                raise
-            # Nobody waits any more. Another thread cannot know that and may call this at any time.
+        self._wake_socket.wake()
 
     def close(self) -> None:
         self._event_loop.close()
-        self._closed = True
-        self._wake_r.close()
-        self._wake_w.close()
+        self._wake_socket.close()
 
-    def _enqueue(self, said: FromWorker | WorkersStopped) -> None:
-        self._messages.append(said)
+    def _enqueue(self, messages: FromWorker | WorkersStopped) -> None:
+        self._messages.append(messages)
         self.wake()
 
     def _query_capacity(self, most: int) -> int:

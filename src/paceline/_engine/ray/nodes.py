@@ -62,31 +62,31 @@ def read_draining_nodes() -> dict[str, float]:
     """Return the draining nodes and their deadlines; empty if this version of Ray does not report them."""
     from ray._private import state
 
-    ask = getattr(state.state, "get_draining_nodes", None)
-    return {node_id: deadline_ms / 1000 for node_id, deadline_ms in ask().items()} if ask is not None else {}
+    query = getattr(state.state, "get_draining_nodes", None)
+    return {node_id: deadline_ms / 1000 for node_id, deadline_ms in query().items()} if query is not None else {}
 
 
 def find_drain_notices(
     draining: Mapping[str, float],
-    told: Collection[str],
-    places: Sequence[str],
+    notified: Collection[str],
+    nodes_by_rank: Sequence[str],
     driver: str,
     now: float,
     default_s: float,
 ) -> list[DrainNotice]:
     """Return notices for the draining nodes that matter to this run and were not reported before.
 
-    `places` has the node of each rank; `driver` is the node of this process; `now` is in seconds since the epoch.
+    `driver` is the node of this process; `now` is in seconds since the epoch.
     `default_s` is the grace period if the cluster gives no deadline.
     """
-    found = []
+    match = []
     for node_id, deadline in sorted(draining.items()):
-        ranks = tuple(rank for rank, place in enumerate(places) if place == node_id)
-        whole = node_id == driver
-        if node_id not in told and (ranks or whole):
+        ranks = tuple(rank for rank, place in enumerate(nodes_by_rank) if place == node_id)
+        includes_driver = node_id == driver
+        if node_id not in notified and (ranks or includes_driver):
             grace_s = max(0.0, deadline - now) if deadline else default_s
-            found.append(DrainNotice(node_id, grace_s, ranks, whole))
-    return found
+            match.append(DrainNotice(node_id, grace_s, ranks, includes_driver))
+    return match
 
 
 @dataclass(frozen=True)
@@ -104,20 +104,20 @@ def parse_loss(error: BaseException) -> ActorLoss:
 
 
 def make_loss_failure(
-    loss: ActorLoss, rank: int, where: ActorPlacement, survey: ClusterSurvey, *, drained: bool, at: float
+    loss: ActorLoss, rank: int, placement: ActorPlacement, survey: ClusterSurvey, *, drained: bool, at: float
 ) -> WorkerFailure:
     """Describe the failure of a lost actor's worker; `drained`: its node was known to be draining."""
-    kind, message = _classify_loss(loss, where, survey, drained)
-    return WorkerFailure(rank, kind, message, at=at, pid=0, host=where.host)
+    kind, message = _classify_loss(loss, placement, survey, drained)
+    return WorkerFailure(rank, kind, message, at=at, pid=0, host=placement.host)
 
 
 def _classify_loss(
-    loss: ActorLoss, where: ActorPlacement, survey: ClusterSurvey, drained: bool
+    loss: ActorLoss, placement: ActorPlacement, survey: ClusterSurvey, drained: bool
 ) -> tuple[FailureKind, str]:
-    node = survey.nodes.get(where.node_id)
-    place = f"node {where.address} ({where.node_id})"
+    node = survey.nodes.get(placement.node_id)
+    place = f"node {placement.address} ({placement.node_id})"
     if loss.kind == "OutOfMemoryError":
-        return "memory", f"killed by Ray, since its {place} ran low on memory{_format_memory_use(loss.text)}"
+        return "memory", f"killed by Ray: its {place} ran low on memory{_format_memory_use(loss.text)}"
     if node is None or not node.is_alive:
         end = f": {node.death_reason}" if node is not None and node.death_reason else ""
         if loss.is_preempted or drained:
@@ -127,15 +127,15 @@ def _classify_loss(
         return "preempted", f"its {place} is being taken away"
     if loss.kind == "ActorDiedError":
         how = "was killed with ray.kill" if "`ray.kill`" in loss.text else "was killed"
-        return "killed", f"the actor around it, process {where.pid} on {place}, {how}"
+        return "killed", f"the actor around it, process {placement.pid} on {place}, {how}"
     if loss.kind == "ActorUnavailableError":
-        return "engine", f"its actor, process {where.pid} on {place}, cannot be reached"
-    return "engine", f"the conversation with its actor on {place} ended: {summarize_loss(loss)}"
+        return "engine", f"its actor, process {placement.pid} on {place}, cannot be reached"
+    return "engine", f"lost the connection to its actor on {place}: {summarize_loss(loss)}"
 
 
 def _format_memory_use(text: str) -> str:
-    found = re.search(r"Memory usage \d+B exceeded threshold of \d+B", text)
-    return f": {found[0][0].lower()}{found[0][1:]}" if found else ""
+    match = re.search(r"Memory usage \d+B exceeded threshold of \d+B", text)
+    return f": {match[0][0].lower()}{match[0][1:]}" if match else ""
 
 
 def summarize_loss(loss: ActorLoss) -> str:

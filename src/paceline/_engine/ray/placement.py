@@ -34,44 +34,48 @@ class PlacementSpec:
 
     def bundle_selectors(self, size: int) -> list[dict[str, str]]:
         """Return the labels that each worker's node must have."""
-        asked = self.label_selector or {}
-        if isinstance(asked, Mapping):
-            return [dict(asked)] * size
-        return [dict(selector) for selector in asked]
+        selectors = self.label_selector or {}
+        if isinstance(selectors, Mapping):
+            return [dict(selectors)] * size
+        return [dict(each) for each in selectors]
 
     @property
     def actor_options(self) -> dict[str, Any]:
         """What the actor in a bundle requests: everything but memory, which the bundle reserves for it."""
-        asked = {name: amount for name, amount in self.bundle.items() if name != "memory"}
-        return {"num_cpus": asked.pop("CPU", 0), "num_gpus": asked.pop("GPU", 0), "resources": asked}
+        rest = {name: amount for name, amount in self.bundle.items() if name != "memory"}
+        return {"num_cpus": rest.pop("CPU", 0), "num_gpus": rest.pop("GPU", 0), "resources": rest}
 
 
-def order_ranks(places: Sequence[ActorPlacement], home: str = "") -> list[int]:
-    """Return the actors in rank order: by node, then by device. `home` is the driver's own node, which comes first."""
+def order_ranks(places: Sequence[ActorPlacement], driver_node: str = "") -> list[int]:
+    """Return the actors in rank order: by node, then by device. The driver's own node comes first."""
     first_on: dict[str, int] = {}
     for index, place in enumerate(places):
         first_on.setdefault(place.node_id, index)
 
     def key(index: int) -> tuple[Any, ...]:
         place = places[index]
-        return place.node_id != home, first_on[place.node_id], sorted(map(_device_sort_key, place.gpus)), index
+        return place.node_id != driver_node, first_on[place.node_id], sorted(map(_device_sort_key, place.gpus)), index
 
     return sorted(range(len(places)), key=key)
 
 
-def place_worker(spec: WorkerSpec, rank: int, places: Sequence[ActorPlacement], wanted: PlacementSpec) -> WorkerSpec:
+def place_worker(
+    spec: WorkerSpec, rank: int, places: Sequence[ActorPlacement], placement_spec: PlacementSpec
+) -> WorkerSpec:
     """Fill in a worker's ranks, devices, threads and environment for its placement; `places` is in rank order."""
     place = places[rank]
     nodes = list(dict.fromkeys(each.node_id for each in places))
-    beside = [index for index, each in enumerate(places) if each.node_id == place.node_id]
+    local_ranks = [index for index, each in enumerate(places) if each.node_id == place.node_id]
     # Each worker sees all GPUs that the run has on its node, as collective libraries expect.
-    gpus = sorted({gpu for index in beside for gpu in places[index].gpus}, key=_device_sort_key) if place.gpus else []
-    threads = _runtime_env_threads(wanted) or wanted.env.get(_THREADS_VARIABLE, "")
-    num_threads = _num_threads(threads, place, len(beside), wanted)
+    gpus = (
+        sorted({gpu for index in local_ranks for gpu in places[index].gpus}, key=_device_sort_key) if place.gpus else []
+    )
+    threads = _runtime_env_threads(placement_spec) or placement_spec.env.get(_THREADS_VARIABLE, "")
+    num_threads = _num_threads(threads, place, len(local_ranks), placement_spec)
     begin = replace(
         spec.begin,
-        local_rank=beside.index(rank),
-        local_world_size=len(beside),
+        local_rank=local_ranks.index(rank),
+        local_world_size=len(local_ranks),
         node_rank=nodes.index(place.node_id),
         num_nodes=len(nodes),
         node_address=place.address,
@@ -81,23 +85,23 @@ def place_worker(spec: WorkerSpec, rank: int, places: Sequence[ActorPlacement], 
     env = {
         **spec.env,
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
-        **wanted.env,
+        **placement_spec.env,
         _THREADS_VARIABLE: threads or str(num_threads),
     }
     return WorkerSpec(begin, spec.log, env)
 
 
-def _num_threads(told: str, place: ActorPlacement, num_beside: int, wanted: PlacementSpec) -> int:
+def _num_threads(threads: str, place: ActorPlacement, num_beside: int, placement_spec: PlacementSpec) -> int:
     """Return the number that the user set, else the requested CPUs, else a fair share of the node's cores."""
-    first = told.split(",")[0]
+    first = threads.split(",")[0]
     if first.isdigit() and int(first) > 0:
         return int(first)
-    asked = int(wanted.resources.get("CPU", 0))
-    return asked if asked > 1 else max(1, place.num_cores // max(1, num_beside))
+    num_cpus = int(placement_spec.resources.get("CPU", 0))
+    return num_cpus if num_cpus > 1 else max(1, place.num_cores // max(1, num_beside))
 
 
-def _runtime_env_threads(wanted: PlacementSpec) -> str:
-    variables = (wanted.runtime_env or {}).get("env_vars") or {}
+def _runtime_env_threads(placement_spec: PlacementSpec) -> str:
+    variables = (placement_spec.runtime_env or {}).get("env_vars") or {}
     return str(variables.get(_THREADS_VARIABLE, ""))
 
 

@@ -64,49 +64,46 @@ def has_ray_references(job: bytes) -> bool:
 def keep_reference_owners() -> Iterator[None]:
     """While a job is pickled, keep the owners of Ray object references: without them the objects cannot be found."""
     ray = import_ray()
-    with _PICKLE_LOCK:  # With several runs at once, the first to finish would unregister the pickler of the others.
-        yield from _register_reference_pickler(ray)
 
-
-def _register_reference_pickler(ray: Any) -> Iterator[None]:
     def reduce_reference(reference: Any) -> tuple[Any, ...]:
         return ray.cloudpickle.loads, (ray.cloudpickle.dumps(reference),)
 
-    before = copyreg.dispatch_table.get(ray.ObjectRef)
-    copyreg.pickle(ray.ObjectRef, reduce_reference)
-    try:
-        yield
-    finally:
-        if before is None:
-            del copyreg.dispatch_table[ray.ObjectRef]
-        else:
-            copyreg.dispatch_table[ray.ObjectRef] = before
+    with _PICKLE_LOCK:  # With several runs at once, the first to finish would unregister the pickler of the others.
+        before = copyreg.dispatch_table.get(ray.ObjectRef)
+        copyreg.pickle(ray.ObjectRef, reduce_reference)
+        try:
+            yield
+        finally:
+            if before is None:
+                del copyreg.dispatch_table[ray.ObjectRef]
+            else:
+                copyreg.dispatch_table[ray.ObjectRef] = before
 
 
-def prepare_ray_connection(guest: RayConnectionSpec) -> None:
+def prepare_ray_connection(connection: RayConnectionSpec) -> None:
     """Let Ray find the cluster at its first use, in the worker process; connect now if the job needs it to load."""
     if "ray" in sys.modules:
-        _patch_ray_init(sys.modules["ray"], guest)
+        _patch_ray_init(sys.modules["ray"], connection)
     else:
-        sys.meta_path.insert(0, _RayImportHook(lambda ray: _patch_ray_init(ray, guest)))
-    if guest.connect_at_once:
+        sys.meta_path.insert(0, _RayImportHook(lambda ray: _patch_ray_init(ray, connection)))
+    if connection.connect_at_once:
         import_ray().init()
 
 
-def _patch_ray_init(ray: ModuleType, guest: RayConnectionSpec) -> None:
+def _patch_ray_init(ray: ModuleType, connection: RayConnectionSpec) -> None:
     init = ray.init
 
     @wraps(init)
-    def init_quietly(*given: str | None, **options: Any) -> Any:
-        if not given and options.get("address") is None:
-            options["address"] = guest.address
-        options.setdefault("namespace", guest.namespace)
+    def init_quietly(*addresses: str | None, **options: Any) -> Any:
+        if not addresses and options.get("address") is None:
+            options["address"] = connection.address
+        options.setdefault("namespace", connection.namespace)
         options.setdefault("log_to_driver", False)
         options.setdefault("logging_level", logging.ERROR)
         options.setdefault("configure_logging", False)
         options.setdefault("ignore_reinit_error", True)  # reading dataset rows may have connected this process before
         with CONNECT_LOCK, _preserve_signal_handlers():
-            return init(*given, **options)
+            return init(*addresses, **options)
 
     ray.init = init_quietly  # type: ignore[attr-defined]
 

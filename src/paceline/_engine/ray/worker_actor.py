@@ -35,12 +35,12 @@ from paceline._engine.messages import (
     decode_to_worker,
     encode_message,
 )
-from paceline._engine.ray import storage_probe
-from paceline._engine.ray.code_bundle import ActorConfig, apply_config, apply_environment, find_missing_trees
-from paceline._engine.ray.code_unpacking import HeldDirectory
+from paceline._engine.ray.code import storage_probe
+from paceline._engine.ray.code.bundle import ActorConfig, apply_config, apply_environment, find_missing_trees
+from paceline._engine.ray.code.unpacking import HeldDirectory
 from paceline._engine.ray.connection import import_ray
-from paceline._engine.ray.log_tail import WorkerLogTail
 from paceline._engine.ray.ray_in_worker import has_ray_references
+from paceline._engine.ray.worker_files import WorkerLogTail
 
 _POLL_S = 0.5
 """How often to check for a worker's pid and new log output."""
@@ -87,9 +87,9 @@ class WorkerOutput(msgspec.Struct, frozen=True):
 
 
 class WorkerActor:
-    def __init__(self, token: str, preload: tuple[str, ...], kit: bytes = b"{}") -> None:
+    def __init__(self, token: str, preload: tuple[str, ...], config: bytes = b"{}") -> None:
         self._token = token
-        self._config = msgspec.json.decode(kit, type=ActorConfig)
+        self._config = msgspec.json.decode(config, type=ActorConfig)
         apply_environment(self._config)
         self._calls: deque[Callable[[], None]] = deque()
         self._engine = LocalEngine()
@@ -133,37 +133,37 @@ class WorkerActor:
             missing_files=self._missing_files,
         )
 
-    async def check_storage(self, token: str, asked: bytes) -> str:
+    async def check_storage(self, token: str, question: bytes) -> str:
         """Return what is wrong with the run's storage as seen from this node; empty if nothing is."""
         self._check_token(token)
         node_id = import_ray().get_runtime_context().get_node_id()
         return await asyncio.to_thread(
-            storage_probe.answer_probe, msgspec.json.decode(asked, type=storage_probe.ProbeQuestion), node_id
+            storage_probe.answer_probe, msgspec.json.decode(question, type=storage_probe.ProbeQuestion), node_id
         )
 
     async def start(self, token: str, start: bytes, job: bytes) -> None:
         self._check_token(token)
-        told = msgspec.json.decode(start, type=WorkerStartRequest)
-        begin, log = told.begin, Path(told.log)
-        printed: WorkerLogTail | None = None
+        request = msgspec.json.decode(start, type=WorkerStartRequest)
+        begin, log = request.begin, Path(request.log)
+        log_tail: WorkerLogTail | None = None
         if begin.store is not None:
             spool = self._hold_spool(Path(begin.run_path))
             log = spool / log.relative_to(begin.run_path)
             begin = replace(begin, run_path=str(spool))
-            printed = WorkerLogTail(log)
-        if address := told.env.get("RAY_ADDRESS"):
+            log_tail = WorkerLogTail(log)
+        if address := request.env.get("RAY_ADDRESS"):
             begin = replace(
                 begin, ray_connection=RayConnectionSpec(address, self._config.namespace, has_ray_references(job))
             )
         group = WorkerGroupSpec(
             begin.attempt,
-            (WorkerSpec(begin, log, told.env),),
+            (WorkerSpec(begin, log, request.env),),
             job,
-            told.preload,
-            told.preload_later,
-            told.start_method,
+            request.preload,
+            request.preload_later,
+            request.start_method,
         )
-        self._post_call(lambda: self._start_group(group, printed))
+        self._post_call(lambda: self._start_group(group, log_tail))
 
     async def send(self, token: str, message: bytes) -> None:
         self._check_token(token)
@@ -186,15 +186,15 @@ class WorkerActor:
 
     async def condition(self, token: str) -> bytes | None:
         self._check_token(token)
-        found = self._engine.condition(self._rank)
-        return None if found is None else encode_message(found)
+        status = self._engine.condition(self._rank)
+        return None if status is None else encode_message(status)
 
     async def stream_output(self, token: str) -> AsyncIterator[bytes]:
         """Stream all output, for as long as this actor lives."""
         self._check_token(token)
-        while isinstance(said := await self._outputs.get(), WorkerOutput):
-            yield encode_message(said)
-        raise said
+        while isinstance(output := await self._outputs.get(), WorkerOutput):
+            yield encode_message(output)
+        raise output
 
     def _check_token(self, token: str) -> None:
         if not hmac.compare_digest(token, self._token):
@@ -203,11 +203,11 @@ class WorkerActor:
     def _hold_spool(self, run_path: Path) -> Path:
         """Return this node's own directory for files of a run in a store; it is removed after the last actor."""
         node_id = import_ray().get_runtime_context().get_node_id()
-        place = settings.spool_root() / run_path.parent.name / f"{run_path.name}.{node_id[:12]}"
-        if self._held_spool is None or self._held_spool.path != place:
-            self._held_spool = HeldDirectory(place)
+        path = settings.spool_root() / run_path.parent.name / f"{run_path.name}.{node_id[:12]}"
+        if self._held_spool is None or self._held_spool.path != path:
+            self._held_spool = HeldDirectory(path)
             self._held_spool.acquire(lambda path: None)
-        return place
+        return path
 
     # The thread that owns the engine
 
@@ -215,8 +215,8 @@ class WorkerActor:
         self._calls.append(call)
         self._engine.wake()
 
-    def _start_group(self, group: WorkerGroupSpec, printed: WorkerLogTail | None) -> None:
-        self._log_tail = printed
+    def _start_group(self, group: WorkerGroupSpec, log_tail: WorkerLogTail | None) -> None:
+        self._log_tail = log_tail
         self._rank = group.workers[0].begin.rank
         self._sent_pid = 0
         self._engine.start(group)
@@ -224,27 +224,27 @@ class WorkerActor:
     def _serve(self) -> None:
         try:
             while True:
-                said = self._engine.wait(None if self._rank < 0 else _POLL_S)
+                output = self._engine.wait(None if self._rank < 0 else _POLL_S)
                 while self._calls:
                     self._calls.popleft()()
-                self._forward(said)
-        except Exception as error:  # noqa: BLE001  it ends the stream, and so is told to the driver
+                self._forward(output)
+        except Exception as error:  # noqa: BLE001 - ends the stream, so the driver sees it
             self._enqueue_output(error)
 
-    def _forward(self, said: list[FromWorker | WorkersStopped]) -> None:
+    def _forward(self, output: list[FromWorker | WorkersStopped]) -> None:
         pid = self._engine.pid(self._rank) if self._rank >= 0 else 0
-        stopped = next((each.attempt for each in said if isinstance(each, WorkersStopped)), None)
-        printed = self._log_tail.read_next() if self._log_tail is not None else b""
+        stopped = next((each.attempt for each in output if isinstance(each, WorkersStopped)), None)
+        log_tail = self._log_tail.read_next() if self._log_tail is not None else b""
         # Send the log before the last messages: a traceback must be in the log before the failure is known.
-        while self._log_tail is not None and said and (more := self._log_tail.read_next()):
-            self._enqueue_output(WorkerOutput(log_data=printed))
-            printed = more
-        if not said and not printed and (not pid or pid == self._sent_pid):
+        while self._log_tail is not None and output and (more := self._log_tail.read_next()):
+            self._enqueue_output(WorkerOutput(log_data=log_tail))
+            log_tail = more
+        if not output and not log_tail and (not pid or pid == self._sent_pid):
             return
         self._sent_pid = pid or self._sent_pid
-        messages = tuple(encode_message(each) for each in said if not isinstance(each, WorkersStopped))
-        self._enqueue_output(WorkerOutput(messages, pid, stopped, printed))
+        messages = tuple(encode_message(each) for each in output if not isinstance(each, WorkersStopped))
+        self._enqueue_output(WorkerOutput(messages, pid, stopped, log_tail))
 
-    def _enqueue_output(self, said: WorkerOutput | Exception) -> None:
+    def _enqueue_output(self, output: WorkerOutput | Exception) -> None:
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._outputs.put_nowait, said)
+        self._loop.call_soon_threadsafe(self._outputs.put_nowait, output)

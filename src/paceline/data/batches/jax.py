@@ -7,27 +7,25 @@ from typing import Any
 
 import numpy as np
 
+from paceline._core.arguments import check_instance
+
 
 def check_dtypes(dtypes: Any) -> None:
     for dtype in dtypes.values() if isinstance(dtypes, Mapping) else (dtypes,):
         try:
             np.dtype(dtype)
         except TypeError as error:
-            raise ValueError(
-                f"dtypes={dtypes!r} is neither a type such as jax.numpy.float32 nor a dict that has one for each of "
-                f"some columns ({error})"
-            ) from None
+            expected = "a type such as jax.numpy.float32, or a dict from columns to types"
+            raise ValueError(f"dtypes must be {expected}, got {dtypes!r} ({error})") from None
 
 
 def check_target(device: Any, sharding: Any) -> Any:
     """Return where arrays go: a device, a sharding, or None for JAX's default."""
     jax = _import_jax()
     if device is not None and sharding is not None:
-        raise ValueError("device and sharding are both given: a sharding says already on which devices")
-    if device is not None and not isinstance(device, jax.Device):
-        raise ValueError(f"device={device!r} is not one of jax.devices(), or None")
-    if sharding is not None and not isinstance(sharding, jax.sharding.Sharding):
-        raise ValueError(f"sharding={sharding!r} is not a jax.sharding.Sharding, or None")
+        raise ValueError("device and sharding cannot be combined: a sharding includes the devices")
+    check_instance("device", device, jax.Device, "one of jax.devices()", optional=True)
+    check_instance("sharding", sharding, jax.sharding.Sharding, "a jax.sharding.Sharding", optional=True)
     return device if device is not None else sharding
 
 
@@ -35,9 +33,8 @@ def check_even_batches(target: Any, drop_last: bool) -> None:
     """Require `drop_last` if arrays span several workers: their batches must have the same number of rows."""
     if _spans_workers(target) and not drop_last:
         raise ValueError(
-            f"sharding={target!r} is over the devices of several workers, and drop_last=False: the last batch of one "
-            "worker may have a row more than that of another, and they make no array together\n\n"
-            "hint: pass drop_last=True"
+            "drop_last must be True with a sharding over several workers, got False: their last batches may differ in "
+            f"size (sharding={target!r})\n\nhint: pass drop_last=True"
         )
 
 
@@ -57,13 +54,13 @@ def make_arrays(batch: Mapping[str, np.ndarray[Any, Any]], dtypes: Any = None, t
     this worker.
     """
     jax = _import_jax()
-    made = {
+    arrays = {
         name: _to_array(name, values, dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes)
         for name, values in batch.items()
     }
     if _spans_workers(target):
-        return {name: jax.make_array_from_process_local_data(target, values) for name, values in made.items()}
-    put: dict[str, Any] = jax.device_put(made, target)
+        return {name: jax.make_array_from_process_local_data(target, values) for name, values in arrays.items()}
+    put: dict[str, Any] = jax.device_put(arrays, target)
     return put
 
 
@@ -74,8 +71,8 @@ def _spans_workers(target: Any) -> bool:
 def _to_array(name: str, values: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
     if values.dtype.kind not in "biufc":
         raise TypeError(
-            f"the column {name!r} is of type {values.dtype}, of which JAX has no arrays\n\n"
-            "hint: turn it into numbers of one shape in map_batches, or drop it with drop_columns"
+            f"cannot convert the column {name!r} of type {values.dtype} to a JAX array\n\n"
+            "hint: convert it to numbers of one shape in map_batches, or drop it with drop_columns"
         )
     return values if dtype is None else values.astype(dtype, copy=False)
 
@@ -84,5 +81,5 @@ def _import_jax() -> Any:
     try:
         import jax
     except ImportError:
-        raise ImportError('JAX batches need jax, which is missing\n\nhint: pip install "paceline[jax]"') from None
+        raise ImportError('JAX batches need jax\n\nhint: pip install "paceline[jax]"') from None
     return jax

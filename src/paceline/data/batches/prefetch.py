@@ -22,19 +22,19 @@ def prefetch_items(items: Iterator[T], depth: int, name: str) -> Iterator[T]:
 
     An error while producing an item is raised where the item would have come.
     """
-    line: _PrefetchQueue[T] = _PrefetchQueue(depth)
-    thread = threading.Thread(target=_fill_queue, args=(items, line), name=name, daemon=True)
+    ready: _PrefetchQueue[T] = _PrefetchQueue(depth)
+    thread = threading.Thread(target=_fill_queue, args=(items, ready), name=name, daemon=True)
     thread.start()
     try:
         while True:
-            item = line.take()
+            item = ready.take()
             if isinstance(item, _PrefetchEnd):
                 if item.error is not None:
                     raise item.error
                 return
             yield item
     finally:
-        line.leave()
+        ready.leave()
         # The garbage collector may close this generator from any thread, including the producer, which then ends by
         # itself.
         if thread is not threading.current_thread():
@@ -46,12 +46,12 @@ class _PrefetchQueue(Generic[T]):
         self._ready: queue.SimpleQueue[T | _PrefetchEnd] = queue.SimpleQueue()
         # The producer waits for room before it starts an item, so at most `depth` items are ready or in progress.
         self._room = threading.Semaphore(depth)
-        self._left = False
+        self._has_left = False
 
     def wait_for_room(self) -> bool:
         """Return False once the consumer has left."""
         self._room.acquire()
-        return not self._left
+        return not self._has_left
 
     def put(self, item: T | _PrefetchEnd) -> None:
         self._ready.put(item)
@@ -62,20 +62,20 @@ class _PrefetchQueue(Generic[T]):
         return item
 
     def leave(self) -> None:
-        self._left = True
+        self._has_left = True
         self._room.release()
 
 
-def _fill_queue(items: Iterator[Any], line: _PrefetchQueue[Any]) -> None:
+def _fill_queue(items: Iterator[Any], ready: _PrefetchQueue[Any]) -> None:
     error: BaseException | None = None
     try:
-        while line.wait_for_room():
+        while ready.wait_for_room():
             try:
                 item = next(items)
             except StopIteration:
                 break
-            line.put(item)
+            ready.put(item)
             del item  # or the thread would keep a batch alive while it waits
-    except BaseException as raised:  # noqa: BLE001  raised again where the batches are taken
+    except BaseException as raised:  # noqa: BLE001
         error = raised
-    line.put(_PrefetchEnd(error))
+    ready.put(_PrefetchEnd(error))

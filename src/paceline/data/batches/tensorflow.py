@@ -33,21 +33,21 @@ def make_tensor(name: str, values: np.ndarray[Any, Any], dtype: Any = None, ragg
     tf = _import_tensorflow()
     if values.dtype.kind in "mM":
         raise TypeError(
-            f"the column {name!r} holds {values.dtype}, and TensorFlow has no dates\n\n"
-            "hint: turn it into numbers in map_batches"
+            f"cannot convert the column {name!r} of type {values.dtype} to a tensor: TensorFlow has no dates\n\n"
+            "hint: convert it to numbers in map_batches"
         )
     if values.dtype == object and any(isinstance(value, np.ndarray) for value in values):
-        made = tf.ragged.stack([tf.convert_to_tensor(value) for value in values])
+        tensor = tf.ragged.stack([tf.convert_to_tensor(value) for value in values])
         # TensorFlow picks the row splits dtype by the rows. A spec has int64 unless it says otherwise.
-        made = made.with_row_splits_dtype(ragged.row_splits_dtype if ragged is not None else tf.int64)
+        tensor = tensor.with_row_splits_dtype(ragged.row_splits_dtype if ragged is not None else tf.int64)
     else:
         # Strings arrive as objects, which TensorFlow accepts only in a list.
-        made = tf.convert_to_tensor(values.tolist() if values.dtype == object else values)
+        tensor = tf.convert_to_tensor(values.tolist() if values.dtype == object else values)
         if ragged is not None:
-            made = tf.RaggedTensor.from_tensor(
-                made, ragged_rank=ragged.ragged_rank, row_splits_dtype=ragged.row_splits_dtype
+            tensor = tf.RaggedTensor.from_tensor(
+                tensor, ragged_rank=ragged.ragged_rank, row_splits_dtype=ragged.row_splits_dtype
             )
-    return made if dtype is None else tf.cast(made, dtype)
+    return tensor if dtype is None else tf.cast(tensor, dtype)
 
 
 def make_tf_dataset(
@@ -85,8 +85,8 @@ def _select_group(group: Columns, batch: Mapping[str, np.ndarray[Any, Any]], spe
 def _signature(group: Columns, schema: Schema | None) -> Any:
     if schema is None:
         raise ValueError(
-            "the types of the columns are not known before rows are read\n\n"
-            "hint: give feature_type_spec and label_type_spec"
+            "the types of the columns are unknown before rows are read\n\n"
+            "hint: set feature_type_spec and label_type_spec"
         )
     types = dict(zip(schema.names, schema.types, strict=True))
     if isinstance(group, str):
@@ -99,8 +99,8 @@ def _spec(name: str, kind: Any) -> Any:
     if isinstance(kind, TensorType):
         if kind.shape is None:
             raise ValueError(
-                f"the rows of the column {name!r} have no one shape\n\n"
-                "hint: give its tf.RaggedTensorSpec in feature_type_spec or label_type_spec"
+                f"the rows of the column {name!r} differ in shape\n\n"
+                "hint: set its tf.RaggedTensorSpec in feature_type_spec or label_type_spec"
             )
         return tf.TensorSpec((None, *kind.shape), tf.as_dtype(kind.dtype))
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind):
@@ -110,7 +110,7 @@ def _spec(name: str, kind: Any) -> Any:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         raise ValueError(
             f"the lists of the column {name!r} may differ in length\n\n"
-            "hint: give its spec in feature_type_spec or label_type_spec"
+            "hint: set its spec in feature_type_spec or label_type_spec"
         )
     return tf.TensorSpec((None,), tf.as_dtype(kind.to_pandas_dtype()))
 
@@ -119,7 +119,5 @@ def _import_tensorflow() -> Any:
     try:
         import tensorflow
     except ImportError:
-        raise ImportError(
-            'TensorFlow batches need tensorflow, which is missing\n\nhint: pip install "paceline[tensorflow]"'
-        ) from None
+        raise ImportError('TensorFlow batches need tensorflow\n\nhint: pip install "paceline[tensorflow]"') from None
     return tensorflow

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paceline._core.arguments import bad_value
+
 if TYPE_CHECKING:
     import torch
 
@@ -25,7 +27,7 @@ def check_installed() -> None:
     try:
         import torch  # noqa: F401
     except ImportError:
-        raise ImportError('torch batches need torch, which is missing\n\nhint: pip install "paceline[torch]"') from None
+        raise ImportError('torch batches need torch\n\nhint: pip install "paceline[torch]"') from None
 
 
 def resolve_device(device: Any) -> torch.device:
@@ -38,8 +40,7 @@ def resolve_device(device: Any) -> torch.device:
         return torch.device("cpu" if device is None else device)
     except (RuntimeError, TypeError) as error:
         raise ValueError(
-            f"device={device!r} is no device of torch: it may be 'auto', a name such as 'cpu' or 'cuda:0', a "
-            f"torch.device, or None ({error})"
+            f"device must be 'auto', a name such as 'cpu' or 'cuda:0', a torch.device or None, got {device!r} ({error})"
         ) from None
 
 
@@ -48,9 +49,7 @@ def check_dtypes(dtypes: Any) -> None:
 
     for dtype in dtypes.values() if isinstance(dtypes, Mapping) else (dtypes,):
         if dtype is not None and not isinstance(dtype, torch.dtype):
-            raise ValueError(
-                f"dtypes={dtypes!r} is neither a torch.dtype nor a dict that has one for each of some columns"
-            )
+            raise bad_value("dtypes", "a torch.dtype or a dict from columns to torch.dtypes", dtypes)
 
 
 def check_pinning(pin_memory: bool) -> None:
@@ -64,9 +63,8 @@ def make_tensors(
     batch: Mapping[str, np.ndarray[Any, Any]], dtypes: torch.dtype | Mapping[str, torch.dtype] | None = None
 ) -> dict[str, torch.Tensor]:
     """Create a tensor for each column. `dtypes` applies to all columns, or to those it names."""
-    if isinstance(dtypes, Mapping):
-        return {name: make_tensor(name, values, dtypes.get(name)) for name, values in batch.items()}
-    return {name: make_tensor(name, values, dtypes) for name, values in batch.items()}
+    by_column = dtypes if isinstance(dtypes, Mapping) else dict.fromkeys(batch, dtypes)
+    return {name: make_tensor(name, values, by_column.get(name)) for name, values in batch.items()}
 
 
 def make_tensor(name: str, values: np.ndarray[Any, Any], dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -81,10 +79,10 @@ def make_tensor(name: str, values: np.ndarray[Any, Any], dtype: torch.dtype | No
     elif not values.flags.writeable or (not values.flags.c_contiguous and min(values.strides) < 0):
         values = values.copy()
     try:
-        made = torch.from_numpy(values)
+        tensor = torch.from_numpy(values)
     except TypeError as error:
-        raise TypeError(f"the column {name!r} is of type {values.dtype}, of which torch has no tensors") from error
-    return made if dtype is None else made.to(dtype)
+        raise TypeError(f"cannot convert the column {name!r} of type {values.dtype} to a tensor") from error
+    return tensor if dtype is None else tensor.to(dtype)
 
 
 def _check_numbers(name: str, values: np.ndarray[Any, Any]) -> None:
@@ -93,20 +91,20 @@ def _check_numbers(name: str, values: np.ndarray[Any, Any]) -> None:
 
 
 def _why_no_tensor(values: np.ndarray[Any, Any]) -> str:
-    hint = "\n\nhint: drop it with drop_columns, or give a collate_fn that makes something of it"
     if values.dtype.kind in "mM":
-        return f"holds {values.dtype}, and torch has no dates\n\nhint: turn it into numbers in map_batches"
+        return f"has {values.dtype} values, and torch has no dates\n\nhint: convert it to numbers in map_batches"
     shapes = {value.shape for value in values.flat if isinstance(value, np.ndarray)} if values.dtype == object else ()
     if shapes:
         return _explain_shapes(shapes)
     first = next((value for value in values.flat if value is not None), None)
-    return f"holds values of type {type(first).__name__}, which are no tensor{hint}"
+    hint = "drop it with drop_columns, or convert it in a collate_fn"
+    return f"has values of type {type(first).__name__}, which cannot be a tensor\n\nhint: {hint}"
 
 
 def _explain_shapes(shapes: Iterable[tuple[int, ...]]) -> str:
-    shown = " and ".join(map(str, sorted(shapes)[:2]))
+    examples = " and ".join(map(str, sorted(shapes)[:2]))
     return (
-        f"holds arrays of different shapes, such as {shown}, which are no tensor\n\n"
+        f"has arrays of different shapes, such as {examples}, which cannot be a tensor\n\n"
         "hint: pad them to one shape in map_batches or in a collate_fn, or drop the column"
     )
 
@@ -170,13 +168,15 @@ def concat_parts(
     pin_memory: bool,
 ) -> dict[str, torch.Tensor]:
     """Concatenate the parts to one tensor per column, of the requested dtype or one that holds all parts."""
-    together = {}
-    for name in parts[0]:
-        rows = [part[name] for part in parts]
-        together[name] = _concat_column(
-            name, rows, dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes, pin_memory
+    return {
+        name: _concat_column(
+            name,
+            [part[name] for part in parts],
+            dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes,
+            pin_memory,
         )
-    return together
+        for name in parts[0]
+    }
 
 
 def _concat_column(
@@ -204,12 +204,12 @@ def _copy(values: np.ndarray[Any, Any], target: torch.Tensor) -> None:
     Torch would start a thread on each core, which then spins while waiting for more work: on 16 cores these took a
     quarter of the CPU time of the processes that decode images.
     """
-    room = _as_array(target)
-    if room is None:
+    memory = _as_array(target)
+    if memory is None:
         target.copy_(make_tensor("", values))
         return
     with np.errstate(invalid="ignore"):
-        np.copyto(room, values, casting="unsafe")
+        np.copyto(memory, values, casting="unsafe")
 
 
 def _as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any] | None:
@@ -225,24 +225,24 @@ def move_ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
     """Yield batches on a GPU. While one is used, the next is copied on a second stream."""
     import torch
 
-    beside = _copy_stream(device)
-    on_the_way: list[Any] = []
+    copy_stream = _copy_stream(device)
+    in_transfer: list[Any] = []
     for batch in batches:
         current = torch.cuda.current_stream(device)
-        if on_the_way:
+        if in_transfer:
             # Before the next copy starts, or this would wait for that one too.
-            current.wait_stream(beside)
+            current.wait_stream(copy_stream)
         # The copy may reuse the memory of a batch that Python has released, so work queued on that batch must finish
         # first. That is the work of the previous step, which leaves the whole coming step for the copy. Unlike
         # `record_stream`, this also covers tensors inside objects that we cannot inspect.
-        beside.wait_stream(current)
-        with torch.cuda.stream(beside):
-            on_the_way.append(move_batch(batch, device, non_blocking=True))
-        if len(on_the_way) > 1:
-            yield on_the_way.pop(0)
-    if on_the_way:
-        torch.cuda.current_stream(device).wait_stream(beside)
-        yield on_the_way.pop()
+        copy_stream.wait_stream(current)
+        with torch.cuda.stream(copy_stream):
+            in_transfer.append(move_batch(batch, device, non_blocking=True))
+        if len(in_transfer) > 1:
+            yield in_transfer.pop(0)
+    if in_transfer:
+        torch.cuda.current_stream(device).wait_stream(copy_stream)
+        yield in_transfer.pop()
 
 
 @functools.cache
@@ -265,9 +265,9 @@ def _takes_non_blocking(to: Callable[..., Any]) -> bool:
 
 def _map_items(batch: Any, method: str, change: Callable[[Any, Callable[..., Any]], Any]) -> Any:
     """Apply `change` to everything in a batch that has the method. It receives the object and its type's method."""
-    own = getattr(type(batch), method, None)
-    if callable(own):
-        return change(batch, own)
+    function = getattr(type(batch), method, None)
+    if callable(function):
+        return change(batch, function)
 
     def map_item(item: Any) -> Any:
         return _map_items(item, method, change)

@@ -3,6 +3,7 @@
 An arena is anonymous memory that disappears with its last holder. Its size is only address space: pages are allocated
 on first write, and are reused for later blocks. NumPy columns are stored as raw bytes, Arrow columns in Arrow's IPC
 format, everything else pickled. Reading returns views, and the reader is notified when the last of them is gone.
+`ArenaPool` lends the arenas of a service, and reuses them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import os
 import pickle
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -108,7 +111,7 @@ def read_block(layout: BlockLayout, memory: mmap.mmap, released: Callable[[], No
         columns |= zip(table.schema.names, table.columns, strict=True)
     if layout.objects is not None:
         begin, end = layout.objects
-        columns |= pickle.loads(memoryview(base)[begin:end])  # noqa: S301  just written by one of our processes
+        columns |= pickle.loads(memoryview(base)[begin:end])  # noqa: S301
     return Block({name: columns[name] for name in layout.names}, num_rows=layout.rows)
 
 
@@ -150,3 +153,60 @@ def _ipc_size(table: Any) -> int:
 def _write_ipc(table: Any, sink: Any) -> None:
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(use_threads=False)) as stream:
         stream.write_table(table)
+
+
+@dataclass
+class PooledArena:
+    number: int
+    fd: int
+    size: int
+    touched_bytes: int = 0
+    """The most that was ever written to it, which is the memory it occupies."""
+
+
+class ArenaPool:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._numbers = count(1)
+        self._free: list[PooledArena] = []
+        self._used: dict[int, PooledArena] = {}
+        self.freed: list[int] = []
+        """Arenas freed since the last look; processes that have mapped them must unmap them."""
+
+    def take_arena(self, nbytes: int) -> PooledArena:
+        """Take an arena with space for `nbytes`: the most recently used one, which is most likely still cached."""
+        for index in range(len(self._free) - 1, -1, -1):
+            if self._free[index].size >= nbytes:
+                pooled = self._free.pop(index)
+                break
+        else:
+            fd, size = create_arena(nbytes)
+            pooled = PooledArena(next(self._numbers), fd, size)
+        pooled.touched_bytes = max(pooled.touched_bytes, nbytes)
+        self._used[pooled.number] = pooled
+        return pooled
+
+    def fd(self, number: int) -> int:
+        return self._used[number].fd
+
+    def return_arena(self, number: int) -> None:
+        self._free.append(self._used.pop(number))
+        free_bytes = sum(each.touched_bytes for each in self._free)
+        while free_bytes > self._limit:
+            oldest = self._free.pop(0)
+            free_bytes -= oldest.touched_bytes
+            self._free_arena(oldest)
+
+    def close(self) -> None:
+        """Existing views stay valid."""
+        for each in self._free:
+            self._free_arena(each)
+        for each in self._used.values():
+            os.close(each.fd)
+        self._free, self._used = [], {}
+
+    def _free_arena(self, each: PooledArena) -> None:
+        # Mappings in other processes would keep the memory until they are notified, and nobody reads it any more.
+        os.ftruncate(each.fd, 0)
+        os.close(each.fd)
+        self.freed.append(each.number)

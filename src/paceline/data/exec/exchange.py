@@ -13,17 +13,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Protocol, runtime_checkable
 
-from paceline.data.barriers import (
-    GroupBy,
-    GroupRows,
-    Materialize,
-    PreparedSource,
-    RandomShuffle,
-    Repartition,
-    SliceRows,
-    Sort,
-    Zip,
-)
 from paceline.data.block import Block
 from paceline.data.context import DataContext
 from paceline.data.exec import spill, unit_bounds
@@ -47,10 +36,20 @@ from paceline.data.exec.scatter import (
     parse_receipts,
 )
 from paceline.data.exec.spill import SpillHandle
-from paceline.data.group_aggregation import GroupAggregation
-from paceline.data.plan import Barrier, PlanNode, Read
-from paceline.data.sort_keys import SortKeys
-from paceline.data.source import Unit
+from paceline.data.planning.barriers import (
+    GroupBy,
+    GroupRows,
+    Materialize,
+    PreparedSource,
+    RandomShuffle,
+    Repartition,
+    SliceRows,
+    Sort,
+    Zip,
+)
+from paceline.data.planning.group_aggregation import GroupAggregation
+from paceline.data.planning.plan import Barrier, PlanNode, Read, Unit
+from paceline.data.planning.sort_keys import SortKeys
 
 _ENOUGH_PARTS = 16
 _MIN_PART_BYTES = 8 << 20
@@ -86,7 +85,7 @@ def resolve_barrier(barrier: Barrier, epoch: int, executor: Executor) -> Sequenc
             return run.slice_rows(barrier)
         case Materialize(input=part):
             return _materialize_units(run.exchange_rows(part, PreserveOrder()), barrier.name)
-    raise TypeError(f"{type(barrier).__name__} is no barrier that can be resolved")
+    raise TypeError(f"{type(barrier).__name__} is not a barrier that can be resolved")
 
 
 def materialize_plan(plan: PlanNode, executor: Executor, epoch: int = 0) -> Read:
@@ -166,25 +165,25 @@ class _BarrierResolver:
         tasks = _with_unique_names(pipeline.tasks)
         places = {task.unit.name: place for place, task in enumerate(tasks)}
         chunk_bytes = min(_CHUNK_BYTES, context.target_max_block_size)
+        arranged = ArrangeRows(places, arrangement, chunk_bytes, at_most)
         if isinstance(self.executor, StoringExecutor):
-            arranged = ArrangeRows(places, arrangement, chunk_bytes, at_most)
             pipeline = Pipeline(tasks, tuple((*chain, arranged) for chain in pipeline.chains))
             return self.executor.store_rows(pipeline, at_most)
-        stores, held = spill.open_spill(len(tasks), context.budget // 2, context.spill_path)
-        scatter = Scatter(stores, places, arrangement, chunk_bytes, at_most)
+        space, handle = spill.open_spill(len(tasks), context.budget // 2, context.spill_path)
+        scatter = Scatter(space, arranged)
         pipeline = Pipeline(tasks, tuple((*chain, scatter) for chain in pipeline.chains))
         chunks: list[StoredChunk] = []
         try:
             if at_most != 0:
                 with closing(self.executor.run(pipeline)) as receipts:  # type: ignore[type-var]
                     for delivery in receipts:
-                        chunks += parse_receipts(delivery.block, stores)
+                        chunks += parse_receipts(delivery.block, space)
                         if at_most is not None and sum(chunk.num_rows for chunk in chunks) >= at_most:
                             break
         except BaseException:
-            held.close()
+            handle.close()
             raise
-        return ExchangedRows(tuple(chunks), held)
+        return ExchangedRows(tuple(chunks), handle)
 
     def shuffle_rows(
         self, plan: PlanNode, by: OrderByHash, name: str, repartition: Repartition | None = None
@@ -236,16 +235,16 @@ class _BarrierResolver:
 
 def _with_unique_names(tasks: Iterable[PipelineTask]) -> tuple[PipelineTask, ...]:
     """Give the tasks unique names: a transform knows a unit only by its name."""
-    seen: Counter[str] = Counter()
-    told = []
+    counts: Counter[str] = Counter()
+    renamed = []
     for task in tasks:
         name = task.unit.name
-        while seen[name]:
-            seen[task.unit.name] += 1
-            name = f"{task.unit.name} [{seen[task.unit.name]}]"
-        seen[name] += 1
-        told.append(task if name == task.unit.name else replace(task, unit=RenamedUnit(task.unit, name)))
-    return tuple(told)
+        while counts[name]:
+            counts[task.unit.name] += 1
+            name = f"{task.unit.name} [{counts[task.unit.name]}]"
+        counts[name] += 1
+        renamed.append(task if name == task.unit.name else replace(task, unit=RenamedUnit(task.unit, name)))
+    return tuple(renamed)
 
 
 def _countable_units(pipeline: Pipeline) -> list[Unit] | None:
@@ -279,7 +278,7 @@ def _cut_by_keys(
     try:
         cuts = unit_bounds.key_cuts(chunks, keys, exchanged.num_parts, may_split=may_split)
     except TypeError as error:
-        raise TypeError(f"{name}: the values of the keys cannot be compared with each other: {error}") from error
+        raise TypeError(f"{name}: cannot compare the values of the keys: {error}") from error
     return _make_units(exchanged, cuts, name, arrangement)
 
 
@@ -298,19 +297,19 @@ def _zip_units(sides: Sequence[ExchangedRows], name: str) -> Sequence[Unit]:
     counts = [side.num_rows for side in sides]
     if len(set(counts)) > 1:
         raise ValueError(
-            f"zip: the datasets have {' and '.join(map(str, counts))} rows, but each row needs one beside it\n\n"
+            f"zip: the datasets must have equally many rows, got {' and '.join(map(str, counts))}\n\n"
             "hint: limit() cuts the longer one"
         )
     num_parts = max((side.num_parts for side in sides), default=1)
     num_bytes = sum(side.num_bytes for side in sides)
-    held = tuple(side.spill_handle for side in sides)
+    handles = tuple(side.spill_handle for side in sides)
     return [
         ZippedUnit(
             _part_name(name, part, num_parts),
             end - begin,
             num_bytes // num_parts,
             tuple(tuple(unit_bounds.slice_chunks(side.chunks, begin, end)) for side in sides),
-            held,
+            handles,
         )
         for part, (begin, end) in enumerate(pairwise([0, *unit_bounds.even_ends(counts[0], num_parts)]))
         if begin < end

@@ -25,15 +25,15 @@ class DataFailure(msgspec.Struct, frozen=True):
 
     def to_exception(self, pickled: bytes) -> BaseException:
         """The exception to raise: the original, or a substitute."""
-        found = _load_exception(pickled)
-        if found is None:
-            where = f" ({self.frames[-1]})" if self.frames else ""
-            found = DataError(f"{self.unit}: {self.summary}{where}" if self.unit else self.summary)
+        error = _load_exception(pickled)
+        if error is None:
+            frame = f" ({self.frames[-1]})" if self.frames else ""
+            error = DataError(f"{self.unit}: {self.summary}{frame}" if self.unit else self.summary)
         elif self.unit:
-            found.add_note(f"while working on {self.unit}")
+            error.add_note(f"while working on {self.unit}")
         if self.traceback:
-            found.add_note(f"\nIn the process that it happened in:\n{self.traceback.rstrip()}")
-        return found
+            error.add_note(f"\nTraceback in the process that failed:\n{self.traceback.rstrip()}")
+        return error
 
 
 def _load_exception(pickled: bytes) -> BaseException | None:
@@ -41,23 +41,23 @@ def _load_exception(pickled: bytes) -> BaseException | None:
     if not pickled:
         return None
     try:
-        found = pickle.loads(pickled)  # noqa: S301  from one of our processes, over a private socket
-    except Exception:  # noqa: BLE001  its text is reported instead
+        error = pickle.loads(pickled)  # noqa: S301
+    except Exception:  # noqa: BLE001
         return None
-    return found if isinstance(found, BaseException) else None
+    return error if isinstance(error, BaseException) else None
 
 
 def capture_failure(error: BaseException, unit: str) -> tuple[DataFailure, bytes]:
-    said = f"{type(error).__name__}: {_error_text(error)}"
-    shown = "".join(traceback.format_exception(error))
-    return DataFailure(unit, said, user_frames(error), shown[-_MAX_TEXT:]), _pickle_exception(error)
+    summary = f"{type(error).__name__}: {_error_text(error)}"
+    text = "".join(traceback.format_exception(error))[-_MAX_TEXT:]
+    return DataFailure(unit, summary, user_frames(error), text), _pickle_exception(error)
 
 
 def _error_text(error: BaseException) -> str:
     try:
         return str(error)[:_MAX_TEXT]
-    except Exception as problem:  # noqa: BLE001  the user's own __str__ raises; report that instead
-        return f"<its message cannot be shown: {type(problem).__name__}>"
+    except Exception as problem:  # noqa: BLE001
+        return f"<its __str__ raised {type(problem).__name__}>"
 
 
 def _pickle_exception(error: BaseException) -> bytes:
@@ -66,6 +66,6 @@ def _pickle_exception(error: BaseException) -> bytes:
         data: bytes = cloudpickle.dumps(error)
         if not isinstance(cloudpickle.loads(data), type(error)):
             return b""
-    except Exception:  # noqa: BLE001  its class may raise anything; the text is sent as well
+    except Exception:  # noqa: BLE001
         return b""
     return data if len(data) <= _MAX_PICKLE else b""

@@ -103,7 +103,7 @@ def _write_with(
         last = end + len(pickled)
         end = _align(last)
     head = msgspec.msgpack.encode(header)
-    assert len(head) + 8 <= room, "the header of a block is larger than the room for it"
+    assert len(head) + 8 <= room, "the header of a block exceeds its reserved space"
     put = opened(end)
     put((len(head).to_bytes(8, "little") + head).ljust(room, b"\0"), 0)
     scratch: dict[tuple[Any, ...], np.ndarray[Any, Any]] = {}
@@ -130,19 +130,19 @@ def unpack_block(buffer: Any) -> Block:
     """Read the block at the start of a buffer; its columns are views of the buffer."""
     view = memoryview(buffer)
     header = msgspec.msgpack.decode(view[8 : 8 + int.from_bytes(view[:8], "little")], type=_PackedHeader)
-    found: dict[str, Column] = {}
+    columns: dict[str, Column] = {}
     for array in header.arrays:
         count = math.prod(array.shape)
         flat = np.frombuffer(view, np.dtype(array.dtype), count, array.offset) if count else np.empty(0, array.dtype)
-        found[array.name] = flat.reshape(array.shape)
+        columns[array.name] = flat.reshape(array.shape)
     if header.arrow is not None:
         part = pa.py_buffer(view[header.arrow.offset : header.arrow.offset + header.arrow.length])
         table = pa.ipc.open_stream(part).read_all()
-        found |= dict(zip(table.schema.names, table.columns, strict=True))
+        columns |= dict(zip(table.schema.names, table.columns, strict=True))
     if header.pickled is not None:
         part = view[header.pickled.offset : header.pickled.offset + header.pickled.length]
-        found |= pickle.loads(part)  # noqa: S301 - written by a process of the same dataset
-    return Block({name: found[name] for name in header.names}, num_rows=header.num_rows)
+        columns |= pickle.loads(part)  # noqa: S301
+    return Block({name: columns[name] for name in header.names}, num_rows=header.num_rows)
 
 
 def with_numpy_numbers(block: Block) -> Block:
@@ -219,9 +219,9 @@ def read_sorted(parts: Sequence[PackedSlice], key: str) -> Block:
     columns: dict[str, Column] = {}
     for (dtype, shape), group in alike.items():
         # One allocation for all: the operating system backs large ones with large pages.
-        made = np.empty((len(group), num_rows, *shape), dtype)
+        arrays = np.empty((len(group), num_rows, *shape), dtype)
         room = np.empty((num_rows, *shape), dtype)
-        for name, values in zip(group, made, strict=True):
+        for name, values in zip(group, arrays, strict=True):
             # "clip" does not change valid indices, and saves the copy NumPy makes in case of an error.
             columns[name] = np.take(fill_column(name, room), order, axis=0, out=values, mode="clip")
     if mixed:
@@ -230,13 +230,13 @@ def read_sorted(parts: Sequence[PackedSlice], key: str) -> Block:
 
 
 def _read_columns(part: PackedSlice, names: Sequence[str]) -> Block:
-    found = dict(part.read_others().columns)
+    columns = dict(part.read_others().columns)
     for name in names:
         if (array := part.arrays.get(name)) is not None:
             room = np.empty((part.num_rows, *array.shape[1:]), array.dtype)
             part.read_into(name, _byte_view(room))
-            found[name] = room
-    return Block({name: found[name] for name in names if name in found}, num_rows=part.num_rows)
+            columns[name] = room
+    return Block({name: columns[name] for name in names if name in columns}, num_rows=part.num_rows)
 
 
 def _to_numpy_numbers(values: Column) -> Column:
@@ -305,7 +305,7 @@ def _read_into(fd: int, offset: int, view: memoryview) -> None:
     while passed < view.nbytes:
         done = os.preadv(fd, [view[passed:]], offset + passed)
         if not done:
-            raise EOFError(f"rows that were set aside end after {passed} of {view.nbytes} bytes")
+            raise EOFError(f"spilled rows end after {passed} of {view.nbytes} bytes")
         passed += done
 
 

@@ -1,4 +1,7 @@
-"""Lowers a plan to a pipeline: tasks in order, and the chains of stages they go through."""
+"""Lowers a plan to the pipeline of an epoch: tasks in order, and the chains of stages they go through.
+
+`InlineExecutor` runs a pipeline in the current process; `DatasetFacts` is what is known without running it.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,26 @@ from typing import Protocol
 
 import xxhash
 
-from paceline.data.plan import Barrier, Map, PlanNode, Read, ReorderUnits, Union
-from paceline.data.sharding import RowDelivery
-from paceline.data.shuffle_order import permutation
-from paceline.data.source import Unit
-from paceline.data.transform import PoolSpec, Transform
+from paceline.data.block import Block, Schema
+from paceline.data.context import DataContext
+from paceline.data.order.sharding import RowDelivery
+from paceline.data.order.shuffle import permutation
+from paceline.data.order.shuffle_mixing import Mixing, compute_mixing
+from paceline.data.planning.barriers import RandomShuffle
+from paceline.data.planning.optimizer import optimize_plan
+from paceline.data.planning.plan import (
+    Barrier,
+    Map,
+    PlanNode,
+    PoolSpec,
+    Read,
+    ReorderUnits,
+    Transform,
+    TransformScope,
+    Union,
+    Unit,
+    walk,
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +45,10 @@ class PipelineStage:
     @property
     def name(self) -> str:
         return " -> ".join(transform.name for transform in self.transforms)
+
+    def title(self, is_first: bool) -> str:
+        """The name in statistics: the first stage also reads."""
+        return self.name if not is_first else f"read -> {self.name}" if self.name else "read"
 
 
 @dataclass(frozen=True)
@@ -45,14 +67,14 @@ class Pipeline:
 
     def stages(self, chain: int) -> tuple[PipelineStage, ...]:
         """A chain, cut before each transform that has its own processes."""
-        found: list[PipelineStage] = [PipelineStage(())]
-        for own, group in groupby(self.chains[chain], key=lambda transform: transform.pool is not None):
+        stages: list[PipelineStage] = [PipelineStage(())]
+        for has_pool, group in groupby(self.chains[chain], key=lambda transform: transform.pool is not None):
             transforms = tuple(group)
-            if own:
-                found += [PipelineStage((transform,), transform.pool) for transform in transforms]
+            if has_pool:
+                stages += [PipelineStage((transform,), transform.pool) for transform in transforms]
             else:
-                found[-1] = replace(found[-1], transforms=found[-1].transforms + transforms)
-        return tuple(found)
+                stages[-1] = replace(stages[-1], transforms=stages[-1].transforms + transforms)
+        return tuple(stages)
 
     @property
     def num_rows(self) -> int | None:
@@ -97,7 +119,7 @@ def lower_plan(plan: PlanNode, epoch: int, resolve: ResolveBarrier) -> Pipeline:
             return replace(below, tasks=tuple(below.tasks[index] for index in order))
         case Union(parts=parts):
             return _join_pipelines([lower_plan(part, epoch, resolve) for part in parts])
-    raise TypeError(f"{type(plan).__name__} is no node that can be run")
+    raise TypeError(f"{type(plan).__name__} cannot be lowered to a pipeline")
 
 
 def _unit_size(unit: Unit) -> int:
@@ -112,3 +134,96 @@ def _join_pipelines(pipelines: Sequence[Pipeline]) -> Pipeline:
         tasks += [replace(task, chain=task.chain + len(chains)) for task in pipeline.tasks]
         chains += pipeline.chains
     return Pipeline(tuple(tasks), tuple(chains))
+
+
+class InlineExecutor:
+    def __init__(self) -> None:
+        self.scope = TransformScope()
+
+    def run(self, pipeline: Pipeline, unit: int = 0, offset: int = 0) -> Iterator[RowDelivery]:
+        for index in range(unit, len(pipeline.tasks)):
+            task = pipeline.tasks[index]
+            skip, passed = (offset if index == unit else 0), 0
+            for block in process_unit(task.unit, pipeline.chains[task.chain], self.scope):
+                cut = min(max(skip - passed, 0), block.num_rows)
+                if block.num_rows > cut:
+                    yield RowDelivery(index, passed + cut, block.slice(cut))
+                passed += block.num_rows
+
+
+def process_unit(unit: Unit, transforms: tuple[Transform, ...], scope: TransformScope) -> Iterator[Block]:
+    """Read a unit and apply transforms to it in this process."""
+    scope.unit = unit.name
+    blocks = unit.read()
+    for transform in transforms:
+        blocks = transform.apply(blocks, scope)
+    return blocks
+
+
+def split_rows(block: Block, first: int) -> Iterator[tuple[int, int]]:
+    """Split the rows of a block, starting at `first`, into ranges no larger than the maximum block size."""
+    target = DataContext.get_current().target_max_block_size
+    size = block.num_rows
+    if block.nbytes > target:
+        size = max(1, block.num_rows * target // block.nbytes)
+    for begin in range(first, block.num_rows, max(size, 1)):
+        yield begin, min(begin + size, block.num_rows)
+
+
+def lower_epoch(plan: PlanNode, epoch: int, executor: Executor) -> Pipeline:
+    """The pipeline of an epoch. Barriers are resolved on the executor."""
+
+    def resolve(barrier: Barrier, epoch: int) -> Sequence[Unit]:
+        from paceline.data.exec.exchange import resolve_barrier
+
+        return resolve_barrier(barrier, epoch, executor)
+
+    return lower_plan(optimize_plan(plan), epoch, resolve)
+
+
+def outline_plan(plan: PlanNode) -> Pipeline:
+    """The units to read, in order: as lowered, but with no barrier resolved."""
+
+    def resolve(barrier: Barrier, epoch: int) -> Sequence[Unit]:
+        return [task.unit for part in barrier.inputs for task in lower_plan(part, epoch, resolve).tasks]
+
+    return lower_plan(plan, 0, resolve)
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """What is known about a dataset, from its sources or from its first rows."""
+
+    plan: PlanNode
+    executor: Executor
+
+    def fingerprint(self) -> str:
+        """Identifies the units and everything that reorders or selects rows: seeds, keys, numbers."""
+        reordering = [
+            (node.name, isinstance(node, ReorderUnits | RandomShuffle) and node.every_epoch)
+            for node in walk(self.plan)
+            if isinstance(node, Barrier | ReorderUnits)
+        ]
+        return xxhash.xxh3_64_hexdigest(repr((outline_plan(self.plan).fingerprint, reordering)).encode())
+
+    def num_rows(self) -> int | None:
+        from paceline.data.planning.plan_queries import known_num_rows
+
+        return known_num_rows(self.plan)
+
+    def mixing(self) -> Mixing:
+        return compute_mixing(self.plan, [task.unit for task in outline_plan(self.plan).tasks])
+
+    def schema(self) -> Schema | None:
+        from paceline.data.planning.plan_queries import find_schema
+
+        return find_schema(self.plan, self.executor)
+
+
+def check_gpus(name: str, pool: PoolSpec | None, num_gpus: int) -> None:
+    """Reject a request that this machine can never satisfy."""
+    if pool is not None and pool.num_gpus > num_gpus:
+        raise ValueError(
+            f"{name} needs {pool.num_gpus:g} GPUs per process (num_gpus), and {num_gpus} are available\n\n"
+            "hint: CUDA_VISIBLE_DEVICES sets the available GPUs"
+        )

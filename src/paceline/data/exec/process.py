@@ -25,11 +25,11 @@ from paceline._core.process_setup import flush_stdio, redirect_stdio, reseed_gen
 from paceline.data.block import Block
 from paceline.data.context import DataContext
 from paceline.data.exec import arena
-from paceline.data.exec.block_sizes import split_rows
 from paceline.data.exec.failure import capture_failure
 from paceline.data.exec.message_socket import Message, MessageSocket, ReceivedMessage
+from paceline.data.exec.pipeline import split_rows
 from paceline.data.exec.stats import StageMeter
-from paceline.data.transform import Transform, TransformScope
+from paceline.data.planning.plan import Transform, TransformScope
 
 _JOBS_KEPT = 16
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -107,9 +107,9 @@ class DataProcess:
             pass
         except (_ServiceGone, ConnectionError):
             raise
-        except BaseException as error:  # noqa: BLE001  whatever it is, the consumers must get it
-            told, pickled = capture_failure(error, unit)
-            answer = {"say": "failed", "work": work, "failure": told}
+        except BaseException as error:  # noqa: BLE001
+            failure, pickled = capture_failure(error, unit)
+            answer = {"say": "failed", "work": work, "failure": failure}
         meter = self._meter.finish(time.perf_counter() - started)
         answer |= {"meter": meter, "skipped": scope.skipped, "released": self._drain_released()}
         self._wire.send_message(answer, pickled)
@@ -137,8 +137,8 @@ class DataProcess:
 
     def _borrow_room(self, work: int, nbytes: int) -> Message:
         """Use the block lent ahead if it is large enough; else request one."""
-        while heard := self._wire.receive_messages(wait=False):
-            self._inbox.extend(heard)
+        while messages := self._wire.receive_messages(wait=False):
+            self._inbox.extend(messages)
         while self._inbox:
             self._receive_for(work)
         if self._lent["work"] != work or self._lent["nbytes"] < nbytes:
@@ -186,10 +186,10 @@ class DataProcess:
 
     def _receive_next(self) -> ReceivedMessage:
         while not self._inbox:
-            heard = self._wire.receive_messages()
-            if heard is None:
+            messages = self._wire.receive_messages()
+            if messages is None:
                 raise _ServiceGone
-            self._inbox.extend(heard)
+            self._inbox.extend(messages)
         received = self._inbox.popleft()
         for number, fd in zip(received.message.get("arenas", ()), received.fds, strict=True):
             self._memory[number] = arena.map_arena(fd)

@@ -11,7 +11,7 @@ from paceline.data.context import DataContext
 from paceline.data.exec.pipeline import Pipeline
 from paceline.data.exec.service import DataService
 from paceline.data.exec.stats import StatsRecorder, StreamStats
-from paceline.data.sharding import RowDelivery
+from paceline.data.order.sharding import RowDelivery
 
 
 class ProcessExecutor:
@@ -54,6 +54,6 @@ def shutdown() -> None:
     """Stop the data processes of this process, and free their memory."""
     global _shared
     with _lock:
-        found, _shared = _shared, None
-    if found is not None:
-        found[0].close()
+        shared, _shared = _shared, None
+    if shared is not None:
+        shared[0].close()

@@ -8,7 +8,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import cloudpickle
@@ -17,7 +17,6 @@ from paceline._core import system
 from paceline._engine.local import launchers
 from paceline._engine.local.devices import this_machine
 from paceline.data.context import DataContext
-from paceline.data.exec.gpus import visible_devices
 from paceline.data.exec.message_socket import MessageSocket, ReceivedMessage
 
 MODULE = "paceline.data.exec.process"
@@ -105,9 +104,9 @@ class DataProcessSupervisor:
         """The GPUs of a process whose pool has some: those of a slot that no other process of the pool uses."""
         if not isinstance(pool, tuple) or not pool[2]:
             return {}
-        self._slots = {other: held for other, held in self._slots.items() if other in self._processes}
-        taken = {slot for of, slot in self._slots.values() if of == pool}
-        slot = next(slot for slot in range(len(taken) + 1) if slot not in taken)
+        self._slots = {other: entry for other, entry in self._slots.items() if other in self._processes}
+        used = {slot for other_pool, slot in self._slots.values() if other_pool == pool}
+        slot = next(slot for slot in range(len(used) + 1) if slot not in used)
         self._slots[number] = (pool, slot)
         return {"CUDA_VISIBLE_DEVICES": visible_devices(this_machine().gpus, pool[2], slot)}
 
@@ -128,19 +127,19 @@ class DataProcessSupervisor:
         if self._launcher is None:
             return []
         exits = self._launcher.take_exits()
-        if any(ended.zygote_lost for ended in exits):
+        if any(process_exit.zygote_lost for process_exit in exits):
             self._unwatch_launcher()
             self._launcher.close()
             self._launcher = None
         else:
             self._watch_launcher()
-        found = []
-        for ended in exits:
-            process = self._processes.pop(ended.token, None)
+        deaths = []
+        for process_exit in exits:
+            process = self._processes.pop(process_exit.token, None)
             if process is not None:
-                found.append(ProcessDeath(process, _read_remaining(process), self._describe_exit(ended)))
+                deaths.append(ProcessDeath(process, _read_remaining(process), self._describe_exit(process_exit)))
                 self.disconnect(process)
-        return found
+        return deaths
 
     def close(self) -> None:
         for process in self._processes.values():
@@ -153,15 +152,15 @@ class DataProcessSupervisor:
         self._processes.clear()
         os.close(self._context)
 
-    def _describe_exit(self, ended: launchers.ProcessExit) -> str:
-        if ended.zygote_lost:
-            return "was lost with the process that it was forked from"
-        if ended.code == -signal.SIGKILL and system.num_oom_kills() > self._num_oom_kills:
+    def _describe_exit(self, process_exit: launchers.ProcessExit) -> str:
+        if process_exit.zygote_lost:
+            return "was lost with the process it was forked from"
+        if process_exit.code == -signal.SIGKILL and system.num_oom_kills() > self._num_oom_kills:
             self._num_oom_kills = system.num_oom_kills()
             return "was killed by the kernel, out of memory"
-        if ended.code < 0:
-            return f"was killed by {signal.Signals(-ended.code).name}"
-        return f"exited with code {ended.code}"
+        if process_exit.code < 0:
+            return f"was killed by {signal.Signals(-process_exit.code).name}"
+        return f"exited with code {process_exit.code}"
 
     def _watch_launcher(self) -> None:
         now = set(self._launcher.watched_fds()) if self._launcher is not None else set()
@@ -180,10 +179,10 @@ class DataProcessSupervisor:
 
 
 def _read_remaining(process: DataProcessHandle) -> list[ReceivedMessage]:
-    words: list[ReceivedMessage] = []
-    while process.is_open and (heard := process.wire.receive_messages()):
-        words += heard
-    return words
+    unread: list[ReceivedMessage] = []
+    while process.is_open and (messages := process.wire.receive_messages()):
+        unread += messages
+    return unread
 
 
 def _duplicate_stderr() -> int:
@@ -192,3 +191,15 @@ def _duplicate_stderr() -> int:
         return os.dup(2)
     except OSError:
         return os.open(os.devnull, os.O_WRONLY)
+
+
+def visible_devices(gpus: Sequence[str], each: float, slot: int) -> str:
+    """`CUDA_VISIBLE_DEVICES` for the process in a slot of its pool; fractions share a GPU.
+
+    Counts from the last GPU down, because training workers get theirs from the first up.
+    """
+    last_first = list(reversed(gpus))
+    if each >= 1:
+        num = int(each)
+        return ",".join(last_first[(slot * num + index) % len(gpus)] for index in range(num))
+    return last_first[int(slot * each + 1e-9) % len(gpus)]

@@ -14,12 +14,11 @@ import numpy as np
 
 from paceline.data.block import Block
 from paceline.data.exec import packed_blocks
-from paceline.data.exec.inline_executor import process_unit
+from paceline.data.exec.pipeline import process_unit
 from paceline.data.exec.spill import SpilledPiece, SpillHandle, SpillSpace, open_pieces
-from paceline.data.shuffle_order import hash_indices
-from paceline.data.sort_keys import SortKeys
-from paceline.data.source import Unit
-from paceline.data.transform import Transform, TransformScope
+from paceline.data.order.shuffle import hash_indices
+from paceline.data.planning.plan import Transform, TransformScope, Unit
+from paceline.data.planning.sort_keys import SortKeys
 
 HASH = "\0hash"
 """The column with the sort key of a shuffle, present only during the exchange."""
@@ -73,9 +72,9 @@ class OrderByHash:
         return block.with_column(HASH, hashes), np.argsort(hashes)
 
     def gather(self, pieces: Sequence[StoredRows]) -> Block:
-        lying = [piece for piece in pieces if isinstance(piece, SpilledPiece)]
-        if len(lying) == len(pieces):
-            with open_pieces(lying) as parts:
+        spilled = [piece for piece in pieces if isinstance(piece, SpilledPiece)]
+        if len(spilled) == len(pieces):
+            with open_pieces(spilled) as parts:
                 return packed_blocks.read_sorted(parts, HASH)
         joined = Block.concat(piece.load() for piece in pieces)
         return joined.drop([HASH]).take(np.argsort(joined.column(HASH)))
@@ -94,10 +93,9 @@ class OrderByKeys:
 
 
 @dataclass(frozen=True)
-class Scatter(Transform):
-    """Stores the rows of each unit, and yields receipts."""
+class ArrangeRows(Transform):
+    """Yields the rows of each unit as they must be stored; the executor stores them."""
 
-    space: SpillSpace
     places: Mapping[str, int]
     arrangement: RowArrangement
     chunk_bytes: int
@@ -110,66 +108,64 @@ class Scatter(Transform):
         return "exchange"
 
     def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
-        return self._scatter_blocks(blocks, self.places[scope.unit])
+        for block, order in self.arrange_chunks(blocks, self.places[scope.unit]):
+            yield block if order is None else _take_in_order(block, order)
 
-    def _scatter_blocks(self, blocks: Iterator[Block], place: int) -> Iterator[Block]:
+    def arrange_chunks(
+        self, blocks: Iterator[Block], place: int
+    ) -> Iterator[tuple[Block, np.ndarray[Any, Any] | None]]:
         first = 0
-        with self.space.open_writer(place) as writer:
-            for chunk in join_into_chunks(blocks, self.chunk_bytes, self.at_most):
-                block, order = self.arrangement.arrange(packed_blocks.with_numpy_numbers(chunk), place, first)
-                piece = writer.write(block, order)
-                yield make_receipt(place, piece, in_memory=piece.path == self.space.memory, num_bytes=block.nbytes)
-                first += chunk.num_rows
+        for chunk in join_into_chunks(blocks, self.chunk_bytes, self.at_most):
+            yield self.arrangement.arrange(packed_blocks.with_numpy_numbers(chunk), place, first)
+            first += chunk.num_rows
 
 
 @dataclass(frozen=True)
-class ArrangeRows(Transform):
-    """Yields the rows of each unit as they must be stored; the executor stores them."""
+class Scatter(Transform):
+    """Stores the rows of each unit, and yields receipts."""
 
-    places: Mapping[str, int]
-    arrangement: RowArrangement
-    chunk_bytes: int
-    at_most: int | None = None
+    space: SpillSpace
+    arranged: ArrangeRows
 
     @property
     def name(self) -> str:
         return "exchange"
 
     def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
-        place, first = self.places[scope.unit], 0
-        for chunk in join_into_chunks(blocks, self.chunk_bytes, self.at_most):
-            block, order = self.arrangement.arrange(packed_blocks.with_numpy_numbers(chunk), place, first)
-            first += chunk.num_rows
-            yield block if order is None else _take_in_order(block, order)
+        place = self.arranged.places[scope.unit]
+        with self.space.open_writer(place) as writer:
+            for block, order in self.arranged.arrange_chunks(blocks, place):
+                piece = writer.write(block, order)
+                yield make_receipt(place, piece, in_memory=piece.path == self.space.memory, num_bytes=block.nbytes)
 
 
 def _take_in_order(block: Block, order: np.ndarray[Any, Any]) -> Block:
-    taken = block.take(order)
+    ordered = block.take(order)
     # Arrow counts the bytes of a slice and of a copy differently; keep the count, so that the parts are as many as
     # in other executors.
-    taken.nbytes = block.nbytes
-    return taken
+    ordered.nbytes = block.nbytes
+    return ordered
 
 
 def join_into_chunks(blocks: Iterator[Block], num_bytes: int, at_most: int | None = None) -> Iterator[Block]:
     """Join blocks until they reach `num_bytes`; take only the first `at_most` rows."""
-    held: list[Block] = []
+    parts: list[Block] = []
     size = 0
-    left = at_most
+    rows_left = at_most
     for block in blocks:
-        if left is not None:
-            block = block.slice(0, left)
-            left -= block.num_rows
+        if rows_left is not None:
+            block = block.slice(0, rows_left)
+            rows_left -= block.num_rows
         if block.num_rows:
-            held.append(block)
+            parts.append(block)
             size += block.nbytes
-        if held and size >= num_bytes:
-            yield Block.concat(held)
-            held, size = [], 0
-        if left == 0:
+        if parts and size >= num_bytes:
+            yield Block.concat(parts)
+            parts, size = [], 0
+        if rows_left == 0:
             break
-    if held:
-        yield Block.concat(held)
+    if parts:
+        yield Block.concat(parts)
 
 
 def make_receipt(place: int, piece: SpilledPiece, *, in_memory: bool, num_bytes: int) -> Block:
@@ -194,10 +190,10 @@ class StoredChunk:
         return self.piece.part(begin, stop)
 
 
-def parse_receipts(receipts: Block, stores: SpillSpace) -> Iterator[StoredChunk]:
+def parse_receipts(receipts: Block, space: SpillSpace) -> Iterator[StoredChunk]:
     for row in receipts.rows():
         # A receipt has numbers only; the path follows from them.
-        path = stores.memory if row["in_memory"] else stores.path(row["place"])
+        path = space.memory if row["in_memory"] else space.path(row["place"])
         assert path is not None
         piece = SpilledPiece(path, row["offset"], row["length"], 0, row["num_rows"])
         yield StoredChunk(row["place"], piece, row["num_bytes"])
@@ -239,12 +235,12 @@ class ZippedUnit:
         yield Block(columns, num_rows=self.num_rows)
 
 
-def unused_name(name: str, taken: Mapping[str, Any]) -> str:
-    number, found = 0, name
-    while found in taken:
+def unused_name(name: str, columns: Mapping[str, Any]) -> str:
+    number, unused = 0, name
+    while unused in columns:
         number += 1
-        found = f"{name}_{number}"
-    return found
+        unused = f"{name}_{number}"
+    return unused
 
 
 @dataclass(frozen=True)
@@ -265,8 +261,8 @@ class SlicedUnit:
 
     @property
     def num_bytes(self) -> int | None:
-        whole, rows = self.unit.num_bytes, self.unit.num_rows
-        return None if whole is None or not rows else whole * self.num_rows // rows
+        num_bytes, num_rows = self.unit.num_bytes, self.unit.num_rows
+        return None if num_bytes is None or not num_rows else num_bytes * self.num_rows // num_rows
 
     def read(self) -> Iterator[Block]:
         passed = 0

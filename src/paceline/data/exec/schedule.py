@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 from itertools import count
 
-from paceline.data.exec.schedule_commands import (
+from paceline.data.exec.schedule_state import (
     READERS,
     AnnounceBlock,
     AssignWork,
+    BlockState,
     DropWork,
     EndFeed,
     EndStream,
@@ -25,11 +26,14 @@ from paceline.data.exec.schedule_commands import (
     LaunchProcess,
     LendBlock,
     PoolBounds,
+    ProcessState,
     RetireProcess,
     ScheduleCommand,
     StreamSpec,
+    StreamState,
+    UnitState,
+    WorkState,
 )
-from paceline.data.exec.schedule_state import BlockState, ProcessState, StreamState, UnitState, WorkState
 
 MIN_BLOCK_CHARGE = 64 << 10
 """The least a block counts: descriptors and mappings are not free."""
@@ -62,37 +66,35 @@ class Schedule:
 
     # Streams and members
 
-    def open_stream(self, course: StreamSpec, bounds: dict[Hashable, PoolBounds]) -> int:
-        stream = StreamState(
-            next(self._numbers), course, head=course.unit, next_unit=course.unit, is_patient=course.is_patient
-        )
+    def open_stream(self, spec: StreamSpec, bounds: dict[Hashable, PoolBounds]) -> int:
+        stream = StreamState(next(self._numbers), spec, head=spec.unit, next_unit=spec.unit, is_patient=spec.is_patient)
         self._bounds |= bounds
         self._streams[stream.number] = stream
         return stream.number
 
     def can_join(self, stream: int) -> bool:
         """Whether a member that joins now would get all rows."""
-        found = self._streams.get(stream)
-        return found is not None and found.base == 0 and not found.is_failed
+        state = self._streams.get(stream)
+        return state is not None and state.base == 0 and not state.is_failed
 
     def on_member_joined(self, stream: int, member: int) -> None:
-        found = self._streams[stream]
-        found.joined_members.add(member)
-        found.num_passed[member] = 0
-        for block in found.announced:
-            self._announce(found, member, self._blocks[block])
+        state = self._streams[stream]
+        state.joined_members.add(member)
+        state.num_passed[member] = 0
+        for block in state.announced:
+            self._announce(state, member, self._blocks[block])
 
     def on_member_left(self, stream: int, member: int, keeps: frozenset[int] = frozenset()) -> None:
         """`keeps`: blocks that it still has views of and will release one by one."""
-        found = self._streams.get(stream)
-        if found is None or member not in found.num_passed:
+        state = self._streams.get(stream)
+        if state is None or member not in state.num_passed:
             return
-        del found.num_passed[member]
-        for block in [self._blocks[number] for number in found.announced]:
+        del state.num_passed[member]
+        for block in [self._blocks[number] for number in state.announced]:
             if block.number not in keeps:
                 block.holders.discard(member)
-        if found.num_passed:
-            self._forget_if_all_joined(found)
+        if state.num_passed:
+            self._forget_if_all_joined(state)
         else:
             self.close_stream(stream)
 
@@ -103,20 +105,20 @@ class Schedule:
         self.on_blocks_released(member, list(self._blocks))
 
     def close_stream(self, stream: int) -> None:
-        found = self._streams.pop(stream, None)
-        if found is None:
+        state = self._streams.pop(stream, None)
+        if state is None:
             return
-        for unit in found.units.values():
+        for unit in state.units.values():
             self._abandon(unit)
-        for number in found.announced:
+        for number in state.announced:
             self._mark_unwanted(self._blocks[number])
 
     def on_blocks_passed(self, stream: int, member: int, number: int) -> None:
         """The member has passed `number` of the stream's blocks in total."""
-        found = self._streams.get(stream)
-        if found is not None and member in found.num_passed:
-            found.num_passed[member] = max(found.num_passed[member], number)
-            self._forget_if_all_joined(found)
+        state = self._streams.get(stream)
+        if state is not None and member in state.num_passed:
+            state.num_passed[member] = max(state.num_passed[member], number)
+            self._forget_if_all_joined(state)
 
     def on_blocks_released(self, holder: int, blocks: list[int]) -> None:
         for number in blocks:
@@ -139,14 +141,14 @@ class Schedule:
         self._bad_starts.pop(self._processes[process].pool, None)
 
     def on_process_died(self, process: int) -> None:
-        found = self._processes.pop(process, None)
-        if found is None:
+        state = self._processes.pop(process, None)
+        if state is None:
             return
-        for number in list(found.holds):
+        for number in list(state.holds):
             self.on_blocks_released(process, [number])
-        if not found.is_ready and not found.is_retired:
-            self._bad_starts[found.pool] = self._bad_starts.get(found.pool, 0) + 1
-        work = found.work
+        if not state.is_ready and not state.is_retired:
+            self._bad_starts[state.pool] = self._bad_starts.get(state.pool, 0) + 1
+        work = state.work
         if work is None:
             return
         self._end_work(work)
@@ -161,16 +163,16 @@ class Schedule:
         unit.is_failed = unit.deaths > self._max_deaths
 
     def on_room_requested(self, process: int, work: int, nbytes: int) -> None:
-        found = self._live_work(process, work)
-        if found is None:
+        state = self._live_work(process, work)
+        if state is None:
             return
-        if found.lent_block is not None:
-            block = self._blocks[found.lent_block]
+        if state.lent_block is not None:
+            block = self._blocks[state.lent_block]
             if block.nbytes >= nbytes:
                 return  # the block lent ahead is on its way
-            found.lent_block, block.writer = None, None
+            state.lent_block, block.writer = None, None
             self._mark_unwanted(block)
-        found.requested_bytes = nbytes
+        state.requested_bytes = nbytes
 
     def lent_block(self, work: int) -> int:
         """The block that the work may write to."""
@@ -179,55 +181,55 @@ class Schedule:
         return number
 
     def on_block_written(self, process: int, work: int, rows: int, offset: int, nbytes: int) -> None:
-        found = self._works[work]
-        number, found.lent_block = self.lent_block(work), None
+        state = self._works[work]
+        number, state.lent_block = self.lent_block(work), None
         block = self._blocks[number]
         block.writer = None
         self._recharge(block, nbytes)
-        if found.is_over:
+        if state.is_over:
             self._maybe_free(block)
             return
-        stream = self._streams[found.stream]
-        block.rows, block.offset, block.unit = rows, offset, found.unit
-        stream.units[found.unit].outputs[found.stage].append(number)
+        stream = self._streams[state.stream]
+        block.rows, block.offset, block.unit = rows, offset, state.unit
+        stream.units[state.unit].outputs[state.stage].append(number)
 
     def on_input_requested(self, process: int, work: int) -> None:
         """It wants the next block of the previous stage, and has passed the last one."""
-        found = self._live_work(process, work)
-        if found is not None:
-            self._release_fed_block(found)
-            found.needs_input = True
+        state = self._live_work(process, work)
+        if state is not None:
+            self._release_fed_block(state)
+            state.needs_input = True
 
     def on_work_done(self, process: int, work: int) -> None:
-        found = self._works[work]
-        if not found.is_over:
-            unit = self._streams[found.stream].units[found.unit]
-            unit.finished[found.stage] = True
-            unit.works[found.stage] = None
-        self._end_work(found)
+        state = self._works[work]
+        if not state.is_over:
+            unit = self._streams[state.stream].units[state.unit]
+            unit.finished[state.stage] = True
+            unit.works[state.stage] = None
+        self._end_work(state)
 
     def on_work_failed(self, process: int, work: int) -> None:
-        found = self._works[work]
-        if not found.is_over:
-            unit = self._streams[found.stream].units[found.unit]
+        state = self._works[work]
+        if not state.is_over:
+            unit = self._streams[state.stream].units[state.unit]
             unit.is_failed = True
-            unit.works[found.stage] = None
+            unit.works[state.stage] = None
             final = unit.outputs[-1]
             unit.outputs[-1] = deque()
             self._abandon(unit)
             unit.reset()
             unit.outputs[-1] = final
-        self._end_work(found)
+        self._end_work(state)
 
     def on_process_idle(self, process: int) -> None:
         """It has had no work for a long time."""
-        found = self._processes.get(process)
-        if found is None or found.work is not None or not found.is_ready or found.is_retired:
+        state = self._processes.get(process)
+        if state is None or state.work is not None or not state.is_ready or state.is_retired:
             return
-        used = any(found.pool in pools for stream in self._streams.values() for pools in stream.spec.chains)
-        least = self._bounds[found.pool].least if used or found.pool == READERS else 0
-        if sum(other.pool == found.pool and not other.is_retired for other in self._processes.values()) > least:
-            self._retire(found)
+        used = any(state.pool in pools for stream in self._streams.values() for pools in stream.spec.chains)
+        least = self._bounds[state.pool].least if used or state.pool == READERS else 0
+        if sum(other.pool == state.pool and not other.is_retired for other in self._processes.values()) > least:
+            self._retire(state)
 
     # Decisions
 
@@ -237,8 +239,8 @@ class Schedule:
         self._assign_and_launch()
         self._feed_works()
         self._grant_room()
-        found, self._commands = self._commands, []
-        return found
+        commands, self._commands = self._commands, []
+        return commands
 
     def _advance(self, stream: StreamState) -> None:
         """Announce the output of the head, and advance to the next unit once the head is complete."""
@@ -275,9 +277,9 @@ class Schedule:
             if process.is_ready and process.work is None and not process.is_retired:
                 idle.setdefault(process.pool, []).append(process)
         # The stream with the least work in progress is served first.
-        ahead = sorted(self._streams.values(), key=lambda stream: (self._num_works(stream), stream.number))
-        while ahead:
-            ahead = [stream for stream in ahead if self._try_assign(stream, idle)]
+        streams = sorted(self._streams.values(), key=lambda stream: (self._num_works(stream), stream.number))
+        while streams:
+            streams = [stream for stream in streams if self._try_assign(stream, idle)]
         self._launch_for_ready_work()
         for pool, processes in idle.items():
             for process in processes[: len(self._live_processes(pool)) - self._bounds[pool].most]:
@@ -352,9 +354,9 @@ class Schedule:
             if not work.needs_input or work.is_over:
                 continue
             unit = self._streams[work.stream].units[work.unit]
-            ahead = unit.outputs[work.stage - 1]
-            if ahead:
-                work.needs_input, work.fed_block = False, ahead.popleft()
+            inputs = unit.outputs[work.stage - 1]
+            if inputs:
+                work.needs_input, work.fed_block = False, inputs.popleft()
                 self._blocks[work.fed_block].holders.add(work.process)
                 self._processes[work.process].holds.add(work.fed_block)
                 self._commands.append(FeedBlock(work.process, work.number, work.fed_block))
@@ -494,11 +496,11 @@ class Schedule:
                 self._mark_unwanted(self._blocks[number])
 
     def _live_work(self, process: int, work: int) -> WorkState | None:
-        found = self._works[work]
-        if found.is_over:
+        state = self._works[work]
+        if state.is_over:
             self._commands.append(DropWork(process, work))
             return None
-        return found
+        return state
 
     def _end_work(self, work: WorkState) -> None:
         """Its process is done with it."""

@@ -20,27 +20,23 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import cloudpickle
 import msgspec
 
 from paceline._core import system
 from paceline.data.context import DataContext
-from paceline.data.exec import schedule_commands as c
-from paceline.data.exec.arena import BlockLayout
-from paceline.data.exec.arena_pool import ArenaPool
+from paceline.data.exec import schedule_state as c
+from paceline.data.exec.arena import ArenaPool, BlockLayout
 from paceline.data.exec.failure import DataFailure, capture_failure
-from paceline.data.exec.lowering import DatasetFacts, lower_epoch
 from paceline.data.exec.message_socket import Message, MessageSocket, ReceivedMessage
-from paceline.data.exec.pipeline import Executor, Pipeline
+from paceline.data.exec.pipeline import DatasetFacts, Executor, Pipeline, lower_epoch
 from paceline.data.exec.process_supervisor import DataProcessHandle, DataProcessSupervisor
 from paceline.data.exec.schedule import Schedule
 from paceline.data.exec.service_client import ServiceConnectionPool
 from paceline.data.exec.stats import StageMeter, StatsRecorder, StreamStats
 from paceline.data.exec.streams import Peer, RunningStream, StreamMember, make_stage_jobs, make_stream_spec
-from paceline.data.plan import PlanNode
-from paceline.data.transform import SkippedRows
+from paceline.data.planning.plan import PlanNode, SkippedRows
 
 BLOCKS_AHEAD = 4
 """Full-size blocks per process: more would take memory without a gain."""
@@ -80,7 +76,7 @@ class DataService:
         self._wake_w.setblocking(False)
         self._selector.register(self._wake_r, selectors.EVENT_READ, "wake")
         self._supervisor = DataProcessSupervisor(self._selector, context)
-        self._pending_calls: deque[Callable[[], None]] = deque()
+        self._pending_calls: deque[Callable[[], object]] = deque()
         self._peers: set[Peer] = set()
         self._members: dict[int, StreamMember] = {}
         self._running: dict[int, RunningStream] = {}
@@ -114,7 +110,7 @@ class DataService:
             if not self._address:
                 self._listener, self._address, self._directory = _open_listener()
                 listener = self._listener
-                self._call_in_thread(lambda: self._register(listener))
+                self._call_in_thread(lambda: self._selector.register(listener, selectors.EVENT_READ, "listener"))
             return self._address
 
     def add_dataset(self, name: str, plan: PlanNode) -> None:
@@ -144,11 +140,11 @@ class DataService:
 
     def all_stats(self) -> dict[str, StreamStats]:
         """The statistics of all datasets, as far as they can be read without waiting for the service thread."""
-        found = {}
+        stats = {}
         for name in list(self._datasets):
             with contextlib.suppress(RuntimeError):  # a stage was added during the read: included the next time
-                found[name] = self.stats(name)
-        return found
+                stats[name] = self.stats(name)
+        return stats
 
     def stream_stats(self, record: StatsRecorder) -> StreamStats:
         return record.to_stats(self._schedule.peak, self._schedule.limit)
@@ -190,10 +186,8 @@ class DataService:
                         self._wake_r.recv(4096)
                 case "listener":
                     self._accept()
-                case DataProcessHandle() as process:
-                    self._serve_process(process, mask)
-                case Peer() as peer:
-                    self._serve_peer(peer, mask)
+                case DataProcessHandle() | Peer() as owner:
+                    self._serve_connection(owner, mask)
         while self._pending_calls:
             self._pending_calls.popleft()()
         for death in self._supervisor.collect_deaths():
@@ -247,16 +241,13 @@ class DataService:
 
     # Connections
 
-    def _call_in_thread(self, call: Callable[[], None]) -> None:
+    def _call_in_thread(self, call: Callable[[], object]) -> None:
         self._pending_calls.append(call)
         self._wake()
 
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError, OSError):
             self._wake_w.send(b"\0")
-
-    def _register(self, listener: socket.socket) -> None:
-        self._selector.register(listener, selectors.EVENT_READ, "listener")
 
     def _accept(self) -> None:
         assert self._listener is not None
@@ -275,34 +266,28 @@ class DataService:
         self._peers.add(peer)
         self._selector.register(end, selectors.EVENT_READ, peer)
 
-    def _serve_process(self, process: DataProcessHandle, mask: int) -> None:
+    def _serve_connection(self, owner: DataProcessHandle | Peer, mask: int) -> None:
+        wire = owner.wire
         if mask & selectors.EVENT_READ:
-            heard = process.wire.receive_messages()
-            if heard is None:
-                self._supervisor.disconnect(process)  # its exit is handled separately
+            messages = wire.receive_messages()
+            if messages is None:
+                if isinstance(owner, Peer):
+                    self._disconnect_peer(owner)
+                else:
+                    self._supervisor.disconnect(owner)  # its exit is handled separately
                 return
-            for received in heard:
-                self._handle_process_message(process, received)
-        self._flush(process.wire, process)
-
-    def _serve_peer(self, peer: Peer, mask: int) -> None:
-        if mask & selectors.EVENT_READ:
-            heard = peer.wire.receive_messages()
-            if heard is None:
-                self._disconnect_peer(peer)
-                return
-            for received in heard:
-                self._handle_peer_message(peer, received.message)
-        self._flush(peer.wire, peer)
-
-    def _flush(self, wire: MessageSocket, owner: DataProcessHandle | Peer) -> None:
+            for received in messages:
+                if isinstance(owner, Peer):
+                    self._handle_peer_message(owner, received.message)
+                else:
+                    self._handle_process_message(owner, received)
         try:
             wire.flush()
         except ConnectionError:
             return  # the disconnect is handled when the socket is read
         if wire.sock.fileno() >= 0:
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if wire.has_unsent else 0)
-            self._selector.modify(wire.sock, wanted, owner)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if wire.has_unsent else 0)
+            self._selector.modify(wire.sock, events, owner)
 
     def _send(
         self, to: DataProcessHandle | Peer, message: Message, data: bytes = b"", arena: int | None = None
@@ -318,19 +303,18 @@ class DataService:
         try:
             to.wire.send_message(message, data, fds)
         except ConnectionError:
-            return  # as in `_flush`
+            return  # as in `_serve_connection`
         if to.wire.has_unsent:
             self._selector.modify(to.wire.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, to)
 
     def _queue_freed_arenas(self) -> None:
         """Sent with the next message: until then, a truncated mapping takes no memory."""
-        gone, self._arena_pool.freed = self._arena_pool.freed, []
-        for number in gone:
-            known: list[DataProcessHandle | Peer] = [*self._peers, *self._supervisor.processes]
-            for each in known:
-                if number in each.arenas:
-                    each.arenas.discard(number)
-                    each.arenas_to_forget.append(number)
+        freed, self._arena_pool.freed = self._arena_pool.freed, []
+        holders: list[DataProcessHandle | Peer] = [*self._peers, *self._supervisor.processes] if freed else []
+        for holder in holders:
+            for number in holder.arenas.intersection(freed):
+                holder.arenas.discard(number)
+                holder.arenas_to_forget.append(number)
 
     def _disconnect_peer(self, peer: Peer) -> None:
         self._selector.unregister(peer.wire.sock)
@@ -364,8 +348,8 @@ class DataService:
                 self._schedule.on_work_done(number, message["work"])
             case "failed":
                 if process.assignment is not None and process.assignment[0] in self._running:
-                    told = msgspec.convert(message["failure"], DataFailure)
-                    self._running[process.assignment[0]].failures[process.assignment[1]] = (told, received.data)
+                    failure = msgspec.convert(message["failure"], DataFailure)
+                    self._running[process.assignment[0]].failures[process.assignment[1]] = (failure, received.data)
                 self._record_work(process, message)
                 self._schedule.on_work_failed(number, message["work"])
 
@@ -417,10 +401,9 @@ class DataService:
                 pipeline, record = self._registered_pipelines.pop(message["pipeline"])
             self._start_stream(peer, message, pipeline, record)
             return
-        dataset = self._datasets.get(message["dataset"])
-        if dataset is None:
-            known = ", ".join(map(repr, self._datasets)) or "none"
-            error = KeyError(f"there is no dataset {message['dataset']!r}; there are: {known}")
+        try:
+            dataset = self._find_dataset(message["dataset"])
+        except KeyError as error:
             self._refuse(peer, message, error)
             return
         epoch = message["epoch"]
@@ -439,7 +422,7 @@ class DataService:
         outcome: Pipeline | BaseException
         try:
             outcome = lower_epoch(dataset.plan, epoch, self._executor())
-        except BaseException as error:  # noqa: BLE001  reported to the peers that wait
+        except BaseException as error:  # noqa: BLE001
             outcome = error
         self._call_in_thread(lambda: self._finish_lowering(dataset, epoch, outcome))
 
@@ -477,11 +460,11 @@ class DataService:
         members = message.get("members", 1)
         try:
             jobs = make_stage_jobs(pipeline)
-        except Exception as error:  # noqa: BLE001  a function that cannot be pickled; reported to the opener
+        except Exception as error:  # noqa: BLE001
             self._refuse(peer, message, error)
             return
-        course, bounds = make_stream_spec(pipeline, jobs, message["unit"], message["offset"], members)
-        number = self._schedule.open_stream(course, bounds)
+        spec, bounds = make_stream_spec(pipeline, jobs, message["unit"], message["offset"], members)
+        number = self._schedule.open_stream(spec, bounds)
         running = RunningStream(pipeline, jobs, record, key, writable=not message.get("shared", False))
         if members > 1:
             patience_s = SHARED_PATIENCE_S if message["shared"] else PATIENCE_S
@@ -501,31 +484,34 @@ class DataService:
         self._schedule.on_member_joined(number, member.number)
 
     def _refuse(self, peer: Peer, message: Message, error: BaseException) -> None:
-        told, pickled = capture_failure(error, "")
-        self._send(peer, {"say": "failed", "stream": message["stream"], "failure": told}, pickled)
+        failure, pickled = capture_failure(error, "")
+        self._send(peer, {"say": "failed", "stream": message["stream"], "failure": failure}, pickled)
 
     def _answer_query(self, peer: Peer, message: Message) -> None:
         """In its own thread: the answer may require reading data."""
-        dataset = self._datasets.get(message["dataset"])
 
         def send_answer() -> None:
-            said: Message = {"say": "answer", "stream": message["stream"]}
+            reply: Message = {"say": "answer", "stream": message["stream"]}
             try:
-                if dataset is None:
-                    raise KeyError(f"there is no dataset {message['dataset']!r}")
-                value = self._look_up(message["what"], dataset)
+                dataset = self._find_dataset(message["dataset"])
+                if message["what"] == "stats":
+                    value = self.stream_stats(dataset.record)
+                else:
+                    value = getattr(DatasetFacts(dataset.plan, self._executor()), message["what"])()
                 data = cloudpickle.dumps(value)
-            except BaseException as error:  # noqa: BLE001  reported to the peer that asked
-                told, data = capture_failure(error, "")
-                said = {"say": "failed", "stream": message["stream"], "failure": told}
-            self._call_in_thread(lambda: self._send(peer, said, data) if peer in self._peers else None)
+            except BaseException as error:  # noqa: BLE001
+                failure, data = capture_failure(error, "")
+                reply = {"say": "failed", "stream": message["stream"], "failure": failure}
+            self._call_in_thread(lambda: self._send(peer, reply, data) if peer in self._peers else None)
 
         threading.Thread(target=send_answer, name="paceline-data-answer", daemon=True).start()
 
-    def _look_up(self, what: str, dataset: _DatasetEntry) -> Any:
-        if what == "stats":
-            return self.stream_stats(dataset.record)
-        return getattr(DatasetFacts(dataset.plan, self._executor()), what)()
+    def _find_dataset(self, name: str) -> _DatasetEntry:
+        if name not in self._datasets:
+            raise KeyError(
+                f"unknown dataset {name!r}; the datasets are {', '.join(map(repr, self._datasets)) or 'none'}"
+            )
+        return self._datasets[name]
 
     # Commands
 
@@ -583,7 +569,7 @@ class DataService:
         }
         try:
             data = cloudpickle.dumps(task.unit) if command.stage == 0 else b""
-        except Exception as error:  # noqa: BLE001  from a user's object; reported to the consumers
+        except Exception as error:  # noqa: BLE001
             running.failures[command.unit] = capture_failure(error, task.unit.name)
             process.assignment = None
             self._schedule.on_work_failed(command.process, command.work)
@@ -610,10 +596,10 @@ class DataService:
         running = self._running.get(command.stream)
         if running is None:
             return
-        told, pickled = running.describe_failure(command, self._last_death)
+        failure, pickled = running.describe_failure(command, self._last_death)
         for number in running.members:
             member = self._members[number]
-            self._send(member.peer, {"say": "failed", "stream": member.key, "failure": told}, pickled)
+            self._send(member.peer, {"say": "failed", "stream": member.key, "failure": failure}, pickled)
 
 
 def _open_listener() -> tuple[socket.socket, str, str | None]:

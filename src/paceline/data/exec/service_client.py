@@ -28,10 +28,10 @@ from paceline.data.exec import arena
 from paceline.data.exec.failure import DataFailure
 from paceline.data.exec.message_socket import Message, MessageSocket, ReceivedMessage
 from paceline.data.exec.stats import StreamStats
-from paceline.data.sharding import RowDelivery
-from paceline.data.shuffle_mixing import Mixing
+from paceline.data.order.sharding import RowDelivery
+from paceline.data.order.shuffle_mixing import Mixing
 
-_SERVICE_ENDED = "the service that gives the rows has ended"
+_SERVICE_ENDED = "the data service has ended"
 _MAX_RELEASED = 200
 """Per message."""
 
@@ -49,14 +49,14 @@ class ServiceConnection:
         self.is_broken = False
         self._is_idle = True
         """No stream is open, so no other message would carry the released blocks."""
-        self._sending = threading.Lock()  # held while a message is sent
+        self._sending = threading.Lock()  # held_blocks while a message is sent
 
-    def stream_rows(self, asked: Message) -> Iterator[RowDelivery]:
-        """Yield the blocks of the stream that `asked` describes, in order."""
+    def stream_rows(self, request: Message) -> Iterator[RowDelivery]:
+        """Yield the blocks of the stream that `request` describes, in order."""
         key = next(self._keys)
-        held: set[int] = set()
+        held_blocks: set[int] = set()
         self._is_idle = False
-        self._send({"say": "open", "stream": key, **asked})
+        self._send({"say": "open", "stream": key, **request})
         try:
             opened = self._receive_next(key).message
             num, waited = 0, 0.0
@@ -66,12 +66,12 @@ class ServiceConnection:
                 waited += time.perf_counter() - began
                 if received.message["say"] == "end":
                     return
-                yield self._map_block(received.message, opened, held)
+                yield self._map_block(received.message, opened, held_blocks)
                 num += 1
                 self._send({"say": "passed", "stream": key, "num": num, "waited": waited})
                 waited = 0.0
         finally:
-            self._leave_stream(key, held)
+            self._leave_stream(key, held_blocks)
 
     def query(self, dataset: str, what: str) -> Any:
         key = next(self._keys)
@@ -81,12 +81,12 @@ class ServiceConnection:
     def close(self) -> None:
         self._wire.close()
 
-    def _map_block(self, message: Message, opened: Message, held: set[int]) -> RowDelivery:
+    def _map_block(self, message: Message, opened: Message, held_blocks: set[int]) -> RowDelivery:
         member, number = opened["member"], message["block"]
-        held.add(number)
+        held_blocks.add(number)
 
         def mark_released() -> None:
-            held.discard(number)
+            held_blocks.discard(number)
             self._released.append((member, number))
             if self._is_idle:
                 self._send_released()
@@ -95,10 +95,10 @@ class ServiceConnection:
         block = arena.read_block(layout, self._memory[message["arena"]], mark_released, writable=opened["writable"])
         return RowDelivery(message["unit"], message["offset"], block)
 
-    def _leave_stream(self, key: int, held: set[int]) -> None:
+    def _leave_stream(self, key: int, held_blocks: set[int]) -> None:
         try:
             # Before the released blocks are sent: a block released meanwhile is reported twice rather than never.
-            keeps = list(held)
+            keeps = list(held_blocks)
             self._send({"say": "leave", "stream": key, "keeps": keeps})
         except DataError:
             pass  # the service is gone, so there is nothing to leave
@@ -139,11 +139,11 @@ class ServiceConnection:
     def _receive_next(self, key: int) -> ReceivedMessage:
         while True:
             while not self._inbox:
-                heard = self._wire.receive_messages()
-                if heard is None:
+                messages = self._wire.receive_messages()
+                if messages is None:
                     self.is_broken = True
                     raise DataError(_SERVICE_ENDED)
-                self._inbox.extend(heard)
+                self._inbox.extend(messages)
             received = self._inbox.popleft()
             for number, fd in zip(received.message.get("arenas", ()), received.fds, strict=True):
                 self._memory[number] = arena.map_arena(fd)
@@ -166,19 +166,19 @@ class ServiceConnectionPool:
         self._lock = threading.Lock()  # protects `_idle`
         weakref.finalize(self, _close_all, self._idle)
 
-    def stream_rows(self, asked: Message) -> Iterator[RowDelivery]:
-        line = self._take()
+    def stream_rows(self, request: Message) -> Iterator[RowDelivery]:
+        connection = self._take()
         try:
-            yield from line.stream_rows(asked)
+            yield from connection.stream_rows(request)
         finally:
-            self._give_back(line)
+            self._give_back(connection)
 
     def query(self, dataset: str, what: str) -> Any:
-        line = self._take()
+        connection = self._take()
         try:
-            return line.query(dataset, what)
+            return connection.query(dataset, what)
         finally:
-            self._give_back(line)
+            self._give_back(connection)
 
     def close(self) -> None:
         with self._lock:
@@ -192,12 +192,12 @@ class ServiceConnectionPool:
                 self._owner = os.getpid()
             return self._idle.pop() if self._idle else ServiceConnection(self._connect())
 
-    def _give_back(self, line: ServiceConnection) -> None:
-        if line.is_broken:
-            line.close()
+    def _give_back(self, connection: ServiceConnection) -> None:
+        if connection.is_broken:
+            connection.close()
             return
         with self._lock:
-            self._idle.append(line)
+            self._idle.append(connection)
 
 
 def _can_send(end: socket.socket) -> bool:
@@ -209,9 +209,9 @@ def _can_send(end: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def _close_all(lines: list[ServiceConnection]) -> None:
-    while lines:
-        lines.pop().close()
+def _close_all(connections: list[ServiceConnection]) -> None:
+    while connections:
+        connections.pop().close()
 
 
 class RemoteFeeds:
@@ -225,8 +225,8 @@ class RemoteFeeds:
         self._connections = ServiceConnectionPool(self._connect)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        asked = self._request  # a copy in another process opens its own connections
-        return type(self), (self._address, self._dataset, asked["member"], asked["members"], asked["shared"])
+        request = self._request  # a copy in another process opens its own connections
+        return type(self), (self._address, self._dataset, request["member"], request["members"], request["shared"])
 
     def open(self, epoch: int, unit: int, offset: int) -> Iterator[RowDelivery]:
         return self._connections.stream_rows({**self._request, "epoch": epoch, "unit": unit, "offset": offset})
@@ -251,8 +251,8 @@ class RemoteFeeds:
 
     def stream_stats(self) -> StreamStats:
         """The statistics of the dataset, over all members and epochs."""
-        seen: StreamStats = self._connections.query(self._dataset, "stats")
-        return seen
+        stats: StreamStats = self._connections.query(self._dataset, "stats")
+        return stats
 
     def close(self) -> None:
         self._connections.close()
@@ -263,7 +263,5 @@ class RemoteFeeds:
             end.connect("\0" + self._address[1:] if self._address.startswith("@") else self._address)
         except OSError as error:
             end.close()
-            raise DataError(
-                f"the service that gives the rows of {self._dataset!r} cannot be reached: {error}"
-            ) from error
+            raise DataError(f"cannot reach the data service of dataset {self._dataset!r}: {error}") from error
         return MessageSocket(end)

@@ -121,10 +121,10 @@ class SpillSpace:
 class SpillWriter:
     """Writes the blocks of one unit. If the unit is repeated, it starts over."""
 
-    def __init__(self, stores: SpillSpace, place: int) -> None:
-        self._space = stores
+    def __init__(self, space: SpillSpace, place: int) -> None:
+        self._space = space
         self._place = place
-        self._memory = os.open(stores.memory, os.O_RDWR | os.O_CLOEXEC) if stores.memory is not None else None
+        self._memory = os.open(space.memory, os.O_RDWR | os.O_CLOEXEC) if space.memory is not None else None
         self._file: int | None = None
         self._offset = (place + 1) << _REGION_BITS
         self._file_offset = 0
@@ -147,8 +147,8 @@ class SpillWriter:
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"rows of a shuffle, sort or group could not be written to {path}: {os.strerror(error.errno or 0)}\n\n"
-                "hint: DataContext.get_current().spill_path is where they go; it needs as much room as the dataset",
+                f"cannot write the rows of a shuffle, sort or group to {path}: {os.strerror(error.errno or 0)}\n\n"
+                "hint: set DataContext.get_current().spill_path to a disk with as much free space as the dataset needs",
             ) from error
         piece = SpilledPiece(path, self._file_offset, length, 0, num_rows)
         self._file_offset = _align_to_page(self._file_offset + length)
@@ -166,8 +166,8 @@ class SpillWriter:
         fcntl.flock(self._memory, fcntl.LOCK_EX)
         try:
             ledger = np.frombuffer(os.pread(self._memory, size, 0).ljust(size, b"\0"), np.int64)
-            others = int(ledger.sum()) - int(ledger[self._place])
-            if others + self._claimed + num_bytes > self._space.allowance:
+            other_bytes = int(ledger.sum()) - int(ledger[self._place])
+            if other_bytes + self._claimed + num_bytes > self._space.allowance:
                 return False
             self._claimed += num_bytes
             os.pwrite(self._memory, self._claimed.to_bytes(8, "little"), 8 * self._place)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from paceline.data.transform import SkippedRows
+from paceline.data.planning.plan import SkippedRows
 
 _SKIPPED_SHOWN = 5
 
@@ -93,16 +93,7 @@ class StatsRecorder:
     def to_stats(self, peak_bytes: int = 0, limit_bytes: int = 0) -> StreamStats:
         return StreamStats(
             tuple(
-                StageStats(
-                    name,
-                    meter.num_units,
-                    meter.num_rows,
-                    meter.num_bytes,
-                    meter.busy_s,
-                    meter.waited_for_input_s,
-                    meter.waited_for_room_s,
-                )
-                for (_, name), meter in sorted(self.meters.items())
+                StageStats(name, **msgspec.structs.asdict(meter)) for (_, name), meter in sorted(self.meters.items())
             ),
             peak_bytes,
             limit_bytes,

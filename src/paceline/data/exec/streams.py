@@ -12,12 +12,11 @@ import xxhash
 from paceline._core.errors import DataError
 from paceline._engine.local.devices import this_machine
 from paceline.data.exec.failure import DataFailure, capture_failure
-from paceline.data.exec.gpus import check_gpus
 from paceline.data.exec.message_socket import MessageSocket
-from paceline.data.exec.pipeline import Pipeline
-from paceline.data.exec.schedule_commands import READERS, FailStream, PoolBounds, StreamSpec
+from paceline.data.exec.pipeline import Pipeline, PipelineStage, check_gpus
+from paceline.data.exec.schedule_state import READERS, FailStream, PoolBounds, StreamSpec
 from paceline.data.exec.stats import StageMeter, StatsRecorder
-from paceline.data.transform import PoolSpec
+from paceline.data.planning.plan import PoolSpec
 
 
 class StageJob(msgspec.Struct, frozen=True):
@@ -74,17 +73,17 @@ class RunningStream:
     def describe_failure(self, fail: FailStream, last_death: str) -> tuple[DataFailure, bytes]:
         if fail.unit is None:
             error = DataError(
-                f"data processes cannot be started: {fail.deaths} in a row ended before they were ready; "
+                f"cannot start data processes: {fail.deaths} in a row ended before they were ready; "
                 f"the last one {last_death}"
             )
             return capture_failure(error, "")
         if fail.unit in self.failures:
             return self.failures[fail.unit]
         name = self.pipeline.tasks[fail.unit].unit.name
-        how = self.deaths.get(fail.unit, "ended")
+        death = self.deaths.get(fail.unit, "ended")
         error = DataError(
-            f"{name}: the process that worked on it died {fail.deaths} times; the last one {how}\n\n"
-            "hint: DataContext.max_unit_failures says how often a unit is done again"
+            f"{name}: its data process died {fail.deaths} times; the last one {death}\n\n"
+            "hint: DataContext.max_unit_failures is how often a unit is retried"
         )
         return capture_failure(error, "")
 
@@ -95,10 +94,7 @@ def make_stage_jobs(pipeline: Pipeline) -> tuple[tuple[StageJob, ...], ...]:
         for stage in pipeline.stages(chain):
             check_gpus(stage.name, stage.pool, num_gpus)
     return tuple(
-        tuple(
-            _make_stage_job(tuple(stage.transforms), stage.name if index else _read_stage_title(stage.name), stage.pool)
-            for index, stage in enumerate(pipeline.stages(chain))
-        )
+        tuple(_make_stage_job(stage, is_first=index == 0) for index, stage in enumerate(pipeline.stages(chain)))
         for chain in range(len(pipeline.chains))
     )
 
@@ -120,10 +116,6 @@ def make_stream_spec(
     return StreamSpec(chain_of, tuple(chains), unit, skip, members, is_patient=members > 1), bounds
 
 
-def _make_stage_job(transforms: tuple[object, ...], title: str, pool: PoolSpec | None) -> StageJob:
-    pickled: bytes = cloudpickle.dumps(transforms)
-    return StageJob(xxhash.xxh3_128_hexdigest(pickled), pickled, title, pool)
-
-
-def _read_stage_title(name: str) -> str:
-    return f"read -> {name}" if name else "read"
+def _make_stage_job(stage: PipelineStage, *, is_first: bool) -> StageJob:
+    pickled: bytes = cloudpickle.dumps(stage.transforms)
+    return StageJob(xxhash.xxh3_128_hexdigest(pickled), pickled, stage.title(is_first), stage.pool)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from paceline.data.barriers import Repartition
 from paceline.data.block import Block
 from paceline.data.exec.scatter import StoredChunk, StoredRows
-from paceline.data.sort_keys import SortKeys
+from paceline.data.planning.barriers import Repartition
+from paceline.data.planning.sort_keys import SortKeys
 
 _SAMPLES = 20
 """Rows sampled per future part to find where it begins."""
@@ -48,7 +48,7 @@ def hash_cuts(hashes: Sequence[np.ndarray[Any, Any]], ends: Sequence[int]) -> li
     """Where parts that end at these ranks begin and end in each chunk; each chunk is sorted by hash."""
     num_rows = sum(map(len, hashes))
     firsts = np.array([hash_at_rank(hashes, num_rows, end) for end in ends[:-1]], np.uint64)
-    return [[0, *np.searchsorted(found, firsts).tolist(), len(found)] for found in hashes]
+    return [[0, *np.searchsorted(chunk, firsts).tolist(), len(chunk)] for chunk in hashes]
 
 
 def hash_at_rank(hashes: Sequence[np.ndarray[Any, Any]], num_rows: int, rank: int) -> int:
@@ -58,18 +58,17 @@ def hash_at_rank(hashes: Sequence[np.ndarray[Any, Any]], num_rows: int, rank: in
     spread = 8 * int(num_rows**0.5) + 16
     low, high = (((rank + side) << 64) // num_rows for side in (-spread, spread))
     low, high = max(low, 0), min(high, (1 << 64) - 1)
-    found = _hashes_between(hashes, low, high)
-    if found is None or not 0 <= rank - found[0] < len(found[1]):
-        found = 0, np.concatenate(hashes)
-    below, near = found
-    return int(np.partition(near, rank - below)[rank - below])
+    num_below, candidates = _hashes_between(hashes, low, high)
+    if not 0 <= rank - num_below < len(candidates):
+        num_below, candidates = 0, np.concatenate(hashes)
+    return int(np.partition(candidates, rank - num_below)[rank - num_below])
 
 
 def _hashes_between(hashes: Sequence[np.ndarray[Any, Any]], low: int, high: int) -> tuple[int, np.ndarray[Any, Any]]:
     """The number of hashes below `low`, and the hashes from `low` up to `high`."""
-    spans = [np.searchsorted(found, np.array([low, high], np.uint64)) for found in hashes]
-    near = [found[begin:end] for found, (begin, end) in zip(hashes, spans, strict=True)]
-    return sum(int(begin) for begin, _ in spans), np.concatenate(near)
+    spans = [np.searchsorted(chunk, np.array([low, high], np.uint64)) for chunk in hashes]
+    parts = [chunk[begin:end] for chunk, (begin, end) in zip(hashes, spans, strict=True)]
+    return sum(int(begin) for begin, _ in spans), np.concatenate(parts)
 
 
 def key_cuts(chunks: Sequence[Block], keys: SortKeys, num_parts: int, *, may_split: bool) -> list[list[int]]:
@@ -89,9 +88,11 @@ def key_cuts(chunks: Sequence[Block], keys: SortKeys, num_parts: int, *, may_spl
 
     samples: list[tuple[Any, ...]] = []
     for number, block in enumerate(chunks):
-        wanted = -(-_SAMPLES * num_parts * block.num_rows // num_rows) if num_parts > 1 else 1
-        samples += [rank_key(number, row) for row in range(0, block.num_rows, max(block.num_rows // wanted, 1))]
+        num_samples = -(-_SAMPLES * num_parts * block.num_rows // num_rows) if num_parts > 1 else 1
+        samples += [rank_key(number, row) for row in range(0, block.num_rows, max(block.num_rows // num_samples, 1))]
     samples.sort()
-    found = [samples[len(samples) * part // num_parts] for part in range(1, num_parts)]
-    found = [bound for index, bound in enumerate(found) if index == 0 or bound != found[index - 1]]
-    return [[0, *(find_begin(number, bound) for bound in found), block.num_rows] for number, block in enumerate(chunks)]
+    bounds = [samples[len(samples) * part // num_parts] for part in range(1, num_parts)]
+    bounds = [bound for index, bound in enumerate(bounds) if index == 0 or bound != bounds[index - 1]]
+    return [
+        [0, *(find_begin(number, bound) for bound in bounds), block.num_rows] for number, block in enumerate(chunks)
+    ]

@@ -22,17 +22,17 @@ class Chain(Preprocessor):
         super().__init__()
         for preprocessor in preprocessors:
             if not isinstance(preprocessor, Preprocessor):
-                raise TypeError(f"Chain takes preprocessors, and {preprocessor!r} is a {type(preprocessor).__name__}")
+                raise TypeError(f"Chain takes preprocessors, got {preprocessor!r}")
         if not preprocessors:
             raise ValueError("Chain needs at least one preprocessor")
         self.preprocessors = preprocessors
 
     def fit_status(self) -> Preprocessor.FitStatus:
         status = Preprocessor.FitStatus
-        found = {each.fit_status() for each in self.preprocessors} - {status.NOT_FITTABLE}
-        if not found:
+        statuses = {each.fit_status() for each in self.preprocessors} - {status.NOT_FITTABLE}
+        if not statuses:
             return status.NOT_FITTABLE
-        return found.pop() if len(found) == 1 else status.PARTIALLY_FITTED
+        return statuses.pop() if len(statuses) == 1 else status.PARTIALLY_FITTED
 
     def get_input_columns(self) -> list[str]:
         """Return the columns that the dataset must have, not those that one preprocessor creates for a later one."""
@@ -102,9 +102,9 @@ def _fit_together(group: list[Preprocessor], ds: Dataset) -> None:
         fittable[0]._fitted = True
         return
     statistics = [list(each._statistics()) for each in fittable]
-    every = [statistic for those in statistics for statistic in those]
-    found = compute_statistics(ds, every, ", ".join(type(each).__name__ for each in fittable)) if every else []
-    for each, those in zip(fittable, statistics, strict=True):
-        each.stats_ = each._learn(found[: len(those)])
+    flat = [statistic for group in statistics for statistic in group]
+    results = compute_statistics(ds, flat, ", ".join(type(each).__name__ for each in fittable)) if flat else []
+    for each, needed in zip(fittable, statistics, strict=True):
+        each.stats_ = each._learn(results[: len(needed)])
         each._fitted = True
-        found = found[len(those) :]
+        results = results[len(needed) :]

@@ -20,10 +20,9 @@ Array = np.ndarray[Any, Any]
 def check_columns(block: Block, names: Iterable[str], who: str) -> None:
     missing = [name for name in names if name not in block.columns]
     if missing:
-        there = ", ".join(map(repr, block.columns)) or "none"
-        asked = ", ".join(map(repr, missing))
         raise ValueError(
-            f"{who}: there is no column {asked}; there are: {there}\n\n"
+            f"{who}: unknown column {', '.join(map(repr, missing))}; "
+            f"the columns are {', '.join(map(repr, block.columns)) or 'none'}\n\n"
             "hint: an earlier preprocessor or select_columns() may have dropped or renamed it"
         )
 
@@ -35,11 +34,11 @@ def numeric_column(block: Block, name: str, who: str) -> Array:
         values = _arrow_numbers(values, name, who)
     if values.ndim != 1:
         raise ValueError(
-            f"{who}: column {name!r} holds tensors of shape {values.shape[1:]}, and single numbers are needed\n\n"
-            "hint: preprocess single columns before they are joined by Concatenator"
+            f"{who}: column {name!r} must have single numbers, got tensors of shape {values.shape[1:]}\n\n"
+            "hint: preprocess single columns before Concatenator joins them"
         )
     if values.dtype.kind not in "biuf":
-        raise ValueError(f"{who}: column {name!r} holds {_value_kind(values)}, and numbers are needed")
+        raise ValueError(f"{who}: column {name!r} must have numbers, got {_value_kind(values)}")
     return values
 
 
@@ -92,8 +91,7 @@ def to_python_values(values: Column) -> list[Any]:
         return [None if row is None else tuple(row) for row in to_lists(values)]
     arrow = to_plain_arrow(values)
     if arrow is not None:
-        found: list[Any] = arrow.to_pylist()
-        return found
+        return arrow.to_pylist()  # type: ignore[no-any-return]
     return [None if isinstance(value, float) and value != value else value for value in values.tolist()]
 
 
@@ -104,7 +102,7 @@ def refuse_missing(block: Block, names: Iterable[str], who: str) -> None:
         if count:
             raise ValueError(
                 f"{who}: column {name!r} has {count} missing values among {block.num_rows}\n\n"
-                "hint: fill them first, with SimpleImputer"
+                "hint: fill them with SimpleImputer first"
             )
 
 
@@ -114,39 +112,38 @@ def look_up_indices(values: Column, index: Mapping[Any, int]) -> Array:
     if arrow is not None and index:
         compared = _cast_alike(arrow, list(index))
         if compared is not None:
-            found = pc.index_in(compared[0], value_set=compared[1], skip_nulls=True)
-            order = np.fromiter(index.values(), np.int64, len(index))
-            at = as_numpy(pc.fill_null(found, -1))
-            return np.where(at < 0, -1, order[at])
+            positions = as_numpy(pc.fill_null(pc.index_in(compared[0], value_set=compared[1], skip_nulls=True), -1))
+            numbers = np.fromiter(index.values(), np.int64, len(index))
+            return np.where(positions < 0, -1, numbers[positions])
     rows = to_python_values(values)
     return np.fromiter((index.get(value, -1) for value in rows), np.int64, len(rows))
 
 
 def count_vectors(rows: Sequence[Iterable[Any] | None], index: Mapping[Any, int], width: int) -> Array:
     """Return a vector for each row that counts how often each item of `index` occurs in it."""
-    found = [[index.get(item, -1) for item in row or ()] for row in rows]
-    numbers_of = np.fromiter((number for row in found for number in row), np.int64)
-    at = np.repeat(np.arange(len(found)), [len(row) for row in found])
-    vectors = np.zeros((len(found), width), np.int64)
-    np.add.at(vectors, (at[numbers_of >= 0], numbers_of[numbers_of >= 0]), 1)
+    numbers_by_row = [[index.get(item, -1) for item in row or ()] for row in rows]
+    numbers = np.fromiter((number for row in numbers_by_row for number in row), np.int64)
+    row_indices = np.repeat(np.arange(len(rows)), [len(row) for row in numbers_by_row])
+    vectors = np.zeros((len(rows), width), np.int64)
+    np.add.at(vectors, (row_indices[numbers >= 0], numbers[numbers >= 0]), 1)
     return vectors
 
 
 def _cast_alike(values: Any, keys: Sequence[Any]) -> tuple[Any, Any] | None:
     """Convert both to Arrow data of one type, if that loses nothing."""
     try:
-        wanted = pa.array(keys)
-        if values.type != wanted.type:
+        values_set = pa.array(keys)
+        if values.type != values_set.type:
             same_kind = any(
-                kind(values.type) and kind(wanted.type)
+                kind(values.type) and kind(values_set.type)
                 for kind in (pa.types.is_integer, pa.types.is_floating, _is_string)
             )
             if not same_kind:
                 return None
-            values = values.cast(wanted.type)
+            values = values.cast(values_set.type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
         return None
-    return values, wanted
+    return values, values_set
 
 
 def _is_string(kind: Any) -> bool:
@@ -168,7 +165,7 @@ def _arrow_numbers(values: Any, name: str, who: str) -> Array:
     elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         if _is_list(kind):
             return as_numpy(values)
-        raise ValueError(f"{who}: column {name!r} holds {kind}, and numbers are needed")
+        raise ValueError(f"{who}: column {name!r} must have numbers, got {kind}")
     return as_numpy(values)
 
 

@@ -32,7 +32,7 @@ class Concatenator(Preprocessor):
     ) -> None:
         super().__init__()
         if columns is not None and exclude is not None:
-            raise ValueError(f"columns={columns!r} and exclude={exclude!r}: give one of them")
+            raise ValueError(f"set either columns or exclude, got columns={columns!r} and exclude={exclude!r}")
         self.columns = None if columns is None else check_column_names(columns)
         self.output_column_name = output_column_name
         self.dtype = None if dtype is None else np.dtype(dtype)
@@ -53,8 +53,8 @@ class Concatenator(Preprocessor):
         for part in parts:
             joined[:, start : start + part.shape[1]] = part
             start += part.shape[1]
-        kept = {name: values for name, values in block.columns.items() if name not in names}
-        return Block({**kept, self.output_column_name: joined})
+        others = {name: values for name, values in block.columns.items() if name not in names}
+        return Block({**others, self.output_column_name: joined})
 
     def _column_part(self, block: Block, name: str) -> Array:
         values = block.columns[name]
@@ -63,14 +63,14 @@ class Concatenator(Preprocessor):
         if not isinstance(values, np.ndarray) and "list" in str(values.type):
             rows = as_numpy(values)
             if rows.dtype == object or rows.ndim == 1:
-                raise ValueError(f"Concatenator: column {name!r} holds lists that differ in length, or nulls")
+                raise ValueError(f"Concatenator: column {name!r} has nulls, or lists of different lengths")
             return self._flatten_column(rows, name)
         return numeric_column(block, name, "Concatenator").reshape(-1, 1)
 
     def _flatten_column(self, values: Array, name: str) -> Array:
         if not self.flatten:
             raise ValueError(
-                f"Concatenator: column {name!r} holds vectors of shape {values.shape[1:]}\n\n"
-                "hint: Concatenator(..., flatten=True) joins them too"
+                f"Concatenator: column {name!r} has vectors of shape {values.shape[1:]}\n\n"
+                "hint: Concatenator(..., flatten=True) joins vectors too"
             )
         return values.reshape(len(values), -1)

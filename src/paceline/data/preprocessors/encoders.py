@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from paceline._core.arguments import check_int
 from paceline.data.block import Block, Column
-from paceline.data.preprocessor import Preprocessor, apply_to_batch, check_column_names, check_output_columns
+from paceline.data.preprocessor import ColumnPreprocessor, apply_to_batch, check_column_names
 from paceline.data.preprocessors.columns import (
     Array,
     check_columns,
@@ -33,24 +34,22 @@ if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
 
 
-class _Encoder(Preprocessor):
+class _Encoder(ColumnPreprocessor):
     """Learns the categories of its columns."""
 
-    columns: list[str]
-    output_columns: list[str]
     max_categories: dict[str, int] | None = None
 
     def _statistics(self) -> Sequence[Statistic]:
         return [ValueCountStatistic(column) for column in self.columns]
 
-    def _learn(self, found: Sequence[Any]) -> dict[str, Any]:
+    def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
         who = type(self).__name__
         limits = self.max_categories or {}
         return {
             f"unique_values({column})": index_categories(
                 _require_complete(counts, column, who), limits.get(column), column, who
             )
-            for column, counts in zip(self.columns, found, strict=True)
+            for column, counts in zip(self.columns, results, strict=True)
         }
 
     def _index(self, column: str) -> dict[Any, int]:
@@ -59,11 +58,10 @@ class _Encoder(Preprocessor):
 
     def _transform_block(self, block: Block) -> Block:
         refuse_missing(block, self.columns, type(self).__name__)
-        made = {
-            output: self._encode_column(block.columns[column], column)
-            for column, output in zip(self.columns, self.output_columns, strict=True)
-        }
-        return Block({**block.columns, **made})
+        return super()._transform_block(block)
+
+    def _transform_column(self, block: Block, column: str) -> Column:
+        return self._encode_column(block.columns[column], column)
 
     def _encode_column(self, values: Column, column: str) -> Column:
         raise NotImplementedError
@@ -78,10 +76,8 @@ class OrdinalEncoder(_Encoder):
     def __init__(
         self, columns: list[str], *, encode_lists: bool = True, output_columns: list[str] | None = None
     ) -> None:
-        super().__init__()
-        self.columns = check_column_names(columns)
+        super().__init__(columns, output_columns)
         self.encode_lists = encode_lists
-        self.output_columns = check_output_columns(self.columns, output_columns)
 
     def _statistics(self) -> Sequence[Statistic]:
         return [ValueCountStatistic(column, in_lists=self.encode_lists) for column in self.columns]
@@ -108,10 +104,8 @@ class OneHotEncoder(_Encoder):
         max_categories: dict[str, int] | None = None,
         output_columns: list[str] | None = None,
     ) -> None:
-        super().__init__()
-        self.columns = check_column_names(columns)
+        super().__init__(columns, output_columns)
         self.max_categories = _check_limits(max_categories, self.columns)
-        self.output_columns = check_output_columns(self.columns, output_columns)
 
     def _statistics(self) -> Sequence[Statistic]:
         return [ValueCountStatistic(column, in_lists=False) for column in self.columns]
@@ -134,10 +128,8 @@ class MultiHotEncoder(_Encoder):
         max_categories: dict[str, int] | None = None,
         output_columns: list[str] | None = None,
     ) -> None:
-        super().__init__()
-        self.columns = check_column_names(columns)
+        super().__init__(columns, output_columns)
         self.max_categories = _check_limits(max_categories, self.columns)
-        self.output_columns = check_output_columns(self.columns, output_columns)
 
     def _encode_column(self, values: Column, column: str) -> Column:
         index = self._index(column)
@@ -149,11 +141,9 @@ class LabelEncoder(_Encoder):
     """Replaces each label by its number. Labels unknown from fitting become nan."""
 
     def __init__(self, label_column: str, *, output_column: str | None = None) -> None:
-        super().__init__()
-        self.columns = check_column_names([label_column], "label_column")
+        super().__init__(check_column_names([label_column], "label_column"), [output_column or label_column])
         self.label_column = label_column
         self.output_column = output_column or label_column
-        self.output_columns = [self.output_column]
 
     def _encode_column(self, values: Column, column: str) -> Column:
         return with_nan_unknown(look_up_indices(values, self._index(column)))
@@ -176,7 +166,7 @@ class LabelEncoder(_Encoder):
         return block.with_column(self.label_column, decoded)
 
 
-class Categorizer(Preprocessor):
+class Categorizer(ColumnPreprocessor):
     """Makes columns categorical: pandas categoricals in a DataFrame, dictionaries in Arrow.
 
     Categories are learned, except for columns with a `pandas.CategoricalDtype` in `dtypes`. Missing values and values
@@ -189,13 +179,11 @@ class Categorizer(Preprocessor):
         dtypes: dict[str, Any] | None = None,
         output_columns: list[str] | None = None,
     ) -> None:
-        super().__init__()
-        self.columns = check_column_names(columns)
+        super().__init__(columns, output_columns)
         self.dtypes = dict(dtypes or {})
-        self.output_columns = check_output_columns(self.columns, output_columns)
-        unknown = [name for name in self.dtypes if name not in self.columns]
-        if unknown:
-            raise ValueError(f"dtypes has {unknown[0]!r}, which is none of columns={self.columns!r}")
+        for name in self.dtypes:
+            if name not in self.columns:
+                raise ValueError(f"dtypes: unknown column {name!r}; the columns are {self.columns!r}")
 
     def _learned_columns(self) -> list[str]:
         return [column for column in self.columns if column not in self.dtypes]
@@ -203,19 +191,15 @@ class Categorizer(Preprocessor):
     def _statistics(self) -> Sequence[Statistic]:
         return [ValueCountStatistic(column, in_lists=False) for column in self._learned_columns()]
 
-    def _learn(self, found: Sequence[Any]) -> dict[str, Any]:
-        learnt = {}
-        for column, counts in zip(self._learned_columns(), found, strict=True):
+    def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
+        learned = {}
+        for column, counts in zip(self._learned_columns(), results, strict=True):
             del counts[None]
-            learnt[column] = make_categorical_dtype(list(index_categories(counts, None, column, "Categorizer")))
-        return {column: self.dtypes.get(column) or learnt[column] for column in self.columns}
+            learned[column] = make_categorical_dtype(list(index_categories(counts, None, column, "Categorizer")))
+        return {column: self.dtypes.get(column) or learned[column] for column in self.columns}
 
-    def _transform_block(self, block: Block) -> Block:
-        made = {
-            output: to_categorical(block.columns[column], self.stats_[column])
-            for column, output in zip(self.columns, self.output_columns, strict=True)
-        }
-        return Block({**block.columns, **made})
+    def _transform_column(self, block: Block, column: str) -> Column:
+        return to_categorical(block.columns[column], self.stats_[column])
 
 
 def index_categories(counts: Counter[Any], limit: int | None, column: str, who: str) -> dict[Any, int]:
@@ -226,7 +210,7 @@ def index_categories(counts: Counter[Any], limit: int | None, column: str, who: 
         return {value: number for number, value in enumerate(sorted(counts))}
     except TypeError:
         kinds = ", ".join(sorted({type(value).__name__ for value in counts}))
-        raise ValueError(f"{who}: column {column!r} holds values that have no order among them: {kinds}") from None
+        raise ValueError(f"{who}: column {column!r} holds values that cannot be sorted: {kinds}") from None
 
 
 def with_nan_unknown(found: Array) -> Array:
@@ -250,7 +234,7 @@ def _require_complete(counts: Counter[Any], column: str, who: str) -> Counter[An
     if counts[None]:
         raise ValueError(
             f"{who} cannot be fitted: column {column!r} has {counts[None]} missing values among {counts.total()}\n\n"
-            "hint: fill them first, with SimpleImputer"
+            "hint: fill them with SimpleImputer first"
         )
     return counts
 
@@ -260,7 +244,6 @@ def _check_limits(limits: Mapping[str, int] | None, columns: Sequence[str]) -> d
         return None
     for column, limit in limits.items():
         if column not in columns:
-            raise ValueError(f"max_categories has {column!r}, which is none of columns={list(columns)!r}")
-        if not isinstance(limit, int) or limit < 1:
-            raise ValueError(f"max_categories[{column!r}]={limit!r} must be an integer of at least 1")
+            raise ValueError(f"max_categories: unknown column {column!r}; the columns are {list(columns)!r}")
+        check_int(f"max_categories[{column!r}]", limit, at_least=1)
     return dict(limits)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from paceline._core.arguments import check_int
 from paceline.data.block import Block
-from paceline.data.plan import Map
-from paceline.data.pool import resolve_pool
+from paceline.data.planning.plan import Map
+from paceline.data.planning.pool import resolve_pool
 from paceline.data.preprocessors.columns import check_columns
 from paceline.data.preprocessors.json_values import from_json_value, to_json_value
 from paceline.data.preprocessors.statistics import State, Statistic, merge_states
@@ -52,7 +53,7 @@ class CombinedStatistic:
         if state is None:
             raise ValueError(
                 f"{self.who} cannot be fitted: the dataset has no rows\n\n"
-                "hint: ds.count() and ds.explain() show what is read"
+                "hint: ds.count() and ds.explain() show what the dataset reads"
             )
         return [statistic.finish(part) for statistic, part in zip(self.statistics, state, strict=True)]
 
@@ -66,9 +67,9 @@ class FitTransform(UserTransform):
         return self.call.name
 
     def run(self, blocks: Iterator[Block], calls: UnitCalls) -> Iterator[Block]:
-        whole = merge_states(self.call.fn, _call_on_blocks(blocks, calls))
-        if whole is not None:
-            yield Block({_STATE: [encode_state(whole)]})
+        state = merge_states(self.call.fn, _call_on_blocks(blocks, calls))
+        if state is not None:
+            yield Block({_STATE: [encode_state(state)]})
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,7 @@ def apply_function(
     from paceline.data.dataset import Dataset
 
     pool = resolve_pool(function, compute=None, concurrency=concurrency, num_cpus=num_cpus, num_gpus=None)
-    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-        raise ValueError(f"batch_size={batch_size!r} must be an integer of at least 1, or None")
+    check_int("batch_size", batch_size, at_least=1, optional=True)
     call = UserCall(function, pool=pool, counted_after=last_row_change(ds._plan))
     return Dataset(Map(ds._plan, PreprocessorTransform(call, batch_size, one_to_one)))
 
@@ -128,13 +128,13 @@ def compute_statistics(ds: Dataset, statistics: Sequence[Statistic], who: str) -
     """Compute each statistic over all rows, in one pass."""
     from paceline.data.dataset import Dataset
 
-    together = CombinedStatistic(tuple(statistics), who)
+    combined = CombinedStatistic(tuple(statistics), who)
     columns = list(dict.fromkeys(statistic.column for statistic in statistics))
     plan = ds.select_columns(columns)._plan
-    fitting = Dataset(Map(plan, FitTransform(UserCall(together, counted_after=last_row_change(plan)))))
+    fitting = Dataset(Map(plan, FitTransform(UserCall(combined, counted_after=last_row_change(plan)))))
     parts = fitting.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
     states = (decode_state(data) for part in parts for data in part[_STATE].to_pylist())
-    return together.finish(merge_states(together, states))
+    return combined.finish(merge_states(combined, states))
 
 
 def encode_state(state: State) -> bytes:

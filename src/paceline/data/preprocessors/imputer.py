@@ -10,15 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paceline._core.arguments import check_choice, is_number
 from paceline.data.block import Block, Column, as_arrow
-from paceline.data.preprocessor import Preprocessor, check_column_names, check_output_columns
+from paceline.data.preprocessor import ColumnPreprocessor, Preprocessor
 from paceline.data.preprocessors.columns import Array, floats, numeric_column
 from paceline.data.preprocessors.statistics import MomentsStatistic, Statistic, ValueCountStatistic
 
-_STRATEGIES = ("mean", "most_frequent", "constant")
 
-
-class SimpleImputer(Preprocessor):
+class SimpleImputer(ColumnPreprocessor):
     """Replaces null and nan by the mean of a column, its most frequent value, or `fill_value`.
 
     Among equally frequent values, the last one when sorted as text is used. A column that a batch lacks is created,
@@ -33,15 +32,12 @@ class SimpleImputer(Preprocessor):
         *,
         output_columns: list[str] | None = None,
     ) -> None:
-        super().__init__()
-        self.columns = check_column_names(columns)
-        self.output_columns = check_output_columns(self.columns, output_columns)
-        if strategy not in _STRATEGIES:
-            raise ValueError(f"strategy={strategy!r} must be one of {', '.join(map(repr, _STRATEGIES))}")
+        super().__init__(columns, output_columns)
+        check_choice("strategy", strategy, ("mean", "most_frequent", "constant"))
         if (strategy == "constant") != (fill_value is not None):
             raise ValueError(
                 f"strategy={strategy!r} {'needs a' if strategy == 'constant' else 'takes no'} fill_value, "
-                f"and fill_value={fill_value!r}"
+                f"got {fill_value!r}"
             )
         self.strategy = strategy
         self.fill_value = fill_value
@@ -54,8 +50,8 @@ class SimpleImputer(Preprocessor):
             return [MomentsStatistic(column, "SimpleImputer") for column in self.columns]
         return [ValueCountStatistic(column, in_lists=False) for column in self.columns]
 
-    def _learn(self, found: Sequence[Any]) -> dict[str, Any]:
-        fills = [_most_frequent(what) if isinstance(what, Counter) else what[0] for what in found]
+    def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
+        fills = [_most_frequent(result) if isinstance(result, Counter) else result[0] for result in results]
         for column, fill in zip(self.columns, fills, strict=True):
             if fill is None:
                 raise ValueError(
@@ -67,30 +63,22 @@ class SimpleImputer(Preprocessor):
     def _needed_columns(self) -> Sequence[str]:
         return ()
 
-    def _transform_block(self, block: Block) -> Block:
-        made: dict[str, Column] = {}
-        for column, output in zip(self.columns, self.output_columns, strict=True):
-            fill = self.fill_value if self.strategy == "constant" else self.stats_[f"{self.strategy}({column})"]
-            if column in block.columns:
-                made[output] = self._fill_column(block, column, fill)
-            else:
-                made[output] = [fill] * block.num_rows
-        return Block({**block.columns, **made}, num_rows=block.num_rows)
-
-    def _fill_column(self, block: Block, column: str, fill: Any) -> Column:
+    def _transform_column(self, block: Block, column: str) -> Column:
+        fill = self.fill_value if self.strategy == "constant" else self.stats_[f"{self.strategy}({column})"]
+        if column not in block.columns:
+            return [fill] * block.num_rows
         values = block.columns[column]
         if _should_fill_floats(values, fill):
-            found = floats(numeric_column(block, column, "SimpleImputer"))
-            missing = np.isnan(found)
-            return np.where(missing, fill, found).astype(found.dtype) if missing.any() else found
+            numbers = floats(numeric_column(block, column, "SimpleImputer"))
+            missing = np.isnan(numbers)
+            return np.where(missing, fill, numbers).astype(numbers.dtype) if missing.any() else numbers
         if isinstance(values, np.ndarray) and values.dtype != object:
             return _fill_array(values, fill, column)
         try:
             return _fill_arrow(as_arrow(values), fill)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise ValueError(
-                f"SimpleImputer: column {column!r} holds {as_arrow(values).type}, and {fill!r} cannot be put there: "
-                f"{error}"
+                f"SimpleImputer: column {column!r} of type {as_arrow(values).type} cannot hold {fill!r}: {error}"
             ) from None
 
 
@@ -102,7 +90,7 @@ def _most_frequent(counts: Counter[Any]) -> Any:
 
 def _should_fill_floats(values: Column, fill: Any) -> bool:
     """Whether a column is float once filled: filling with a mean turns integers into floats, in all batches alike."""
-    if isinstance(fill, bool) or not isinstance(fill, int | float):
+    if not is_number(fill):
         return False
     if isinstance(values, np.ndarray):
         return values.ndim == 1 and values.dtype.kind in ("biuf" if isinstance(fill, float) else "f")
@@ -123,7 +111,7 @@ def _fill_array(values: Array, fill: Any, column: str) -> Array:
         filled[missing] = fill
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"SimpleImputer: column {column!r} holds {values.dtype}, and {fill!r} cannot be put there: {error}"
+            f"SimpleImputer: column {column!r} of type {values.dtype} cannot hold {fill!r}: {error}"
         ) from None
     return filled
 

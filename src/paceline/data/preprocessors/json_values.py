@@ -52,22 +52,22 @@ def from_json_value(value: Any) -> Any:
         return {name: from_json_value(item) for name, item in value.items()}
     kind = value[_KIND]
     if kind not in _READERS:
-        raise ValueError(f"{kind!r} is no kind of value that is stored here: it may come from a later release")
+        raise ValueError(f"unknown kind of value {kind!r}: it may come from a later release")
     return _READERS[kind](value)
 
 
 def importable_name(thing: Any, path: str) -> str:
     """Return `module:qualname` of a function or class, if another process can import it."""
     module, name = thing.__module__, thing.__qualname__
-    where = "is a lambda" if "<lambda>" in name else "is defined in a function" if "<" in name else ""
-    if not where and module == "__main__":
-        where = "is defined in the script that is run"
-    if not where and import_by_name(f"{module}:{name}") is not thing:
-        where = f"is not what {module}:{name} is"
-    if where:
+    problem = "is a lambda" if "<lambda>" in name else "is defined in a function" if "<" in name else ""
+    if not problem and module == "__main__":
+        problem = "is defined in the main script"
+    if not problem and import_by_name(f"{module}:{name}") is not thing:
+        problem = f"is not the object at {module}:{name}"
+    if problem:
         raise ValueError(
-            f"{path} cannot be stored: {name!r} {where}, and could not be imported when it is loaded\n\n"
-            "hint: put it at the top of a module of its own, with a name"
+            f"{path} cannot be stored: {name!r} {problem}, so it cannot be imported again\n\n"
+            "hint: define it with a name at the top level of a module"
         )
     return f"{module}:{name}"
 
@@ -76,22 +76,22 @@ def import_by_name(name: str) -> Any:
     """Import the function or class with this name."""
     module, _, qualname = name.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
         for part in qualname.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
-            f"{name!r} cannot be imported: {error}\n\n"
-            "hint: what was stored names a function or class of yours; its module has to be found here too"
+            f"cannot import {name!r}: {error}\n\n"
+            "hint: the stored preprocessor names a function or class of yours; its module must be importable here"
         ) from error
-    return found
+    return value
 
 
 def _load_function(value: dict[str, Any]) -> FunctionType:
-    found = import_by_name(value["value"])
-    if not isinstance(found, FunctionType):
-        raise ValueError(f"{value['value']!r} is no function that was written in Python")
-    return found
+    function = import_by_name(value["value"])
+    if not isinstance(function, FunctionType):
+        raise ValueError(f"{value['value']!r} is not a Python function")
+    return function
 
 
 def _encode_mapping(value: Mapping[Any, Any], path: str) -> Any:
@@ -155,7 +155,7 @@ def make_categorical_dtype(categories: list[Any] | None, ordered: bool = False) 
     try:
         import pandas
     except ModuleNotFoundError:
-        raise ImportError('categories need pandas, which is missing\n\nhint: pip install "paceline[pandas]"') from None
+        raise ImportError('categories need pandas\n\nhint: pip install "paceline[pandas]"') from None
     return pandas.CategoricalDtype(categories, ordered=ordered)
 
 

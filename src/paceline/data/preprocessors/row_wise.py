@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from paceline._core.arguments import check_choice
 from paceline.data.block import Block
-from paceline.data.preprocessor import Preprocessor, check_column_names, check_output_columns
+from paceline.data.preprocessor import ColumnPreprocessor
 from paceline.data.preprocessors.columns import Array, floats, numeric_column
 
 _NORMS = {
@@ -16,18 +17,14 @@ _NORMS = {
 _METHODS = ("yeo-johnson", "box-cox")
 
 
-class Normalizer(Preprocessor):
+class Normalizer(ColumnPreprocessor):
     """Divides the columns of each row by their norm: `l1`, `l2` or `max`. Rows of zeros stay zero."""
 
     _is_fittable = False
 
     def __init__(self, columns: list[str], norm: str = "l2", *, output_columns: list[str] | None = None) -> None:
-        super().__init__()
-        self.columns = check_column_names(columns)
-        if norm not in _NORMS:
-            raise ValueError(f"norm={norm!r} must be one of {', '.join(map(repr, _NORMS))}")
-        self.norm = norm
-        self.output_columns = check_output_columns(self.columns, output_columns)
+        super().__init__(columns, output_columns)
+        self.norm = check_choice("norm", norm, _NORMS)
 
     def _transform_block(self, block: Block) -> Block:
         matrix = np.stack([floats(numeric_column(block, name, "Normalizer")) for name in self.columns])
@@ -37,7 +34,7 @@ class Normalizer(Preprocessor):
         return Block({**block.columns, **dict(zip(self.output_columns, scaled, strict=True))})
 
 
-class PowerTransformer(Preprocessor):
+class PowerTransformer(ColumnPreprocessor):
     """Applies a power transform, which makes values more normally distributed: `yeo-johnson` or `box-cox`.
 
     The power is given, not learned. `box-cox` accepts only positive values.
@@ -53,28 +50,18 @@ class PowerTransformer(Preprocessor):
         *,
         output_columns: list[str] | None = None,
     ) -> None:
-        super().__init__()
-        self.columns = check_column_names(columns)
-        if method not in _METHODS:
-            raise ValueError(f"method={method!r} must be one of {', '.join(map(repr, _METHODS))}")
+        super().__init__(columns, output_columns)
         self.power = power
-        self.method = method
-        self.output_columns = check_output_columns(self.columns, output_columns)
+        self.method = check_choice("method", method, _METHODS)
 
-    def _transform_block(self, block: Block) -> Block:
-        made = {
-            output: self._raise_to_power(floats(numeric_column(block, column, "PowerTransformer")), column)
-            for column, output in zip(self.columns, self.output_columns, strict=True)
-        }
-        return Block({**block.columns, **made})
-
-    def _raise_to_power(self, values: Array, column: str) -> Array:
+    def _transform_column(self, block: Block, column: str) -> Array:
+        values = floats(numeric_column(block, column, "PowerTransformer"))
         if self.method == "yeo-johnson":
             return _yeo_johnson(values.astype(np.float64), self.power).astype(values.dtype)
         if (values <= 0).any():
             raise ValueError(
-                f"PowerTransformer: column {column!r} has the value {values[values <= 0][0]}, and method='box-cox' "
-                "takes positive ones only\n\nhint: method='yeo-johnson' takes all"
+                f"PowerTransformer: column {column!r} contains {values[values <= 0][0]}, and method='box-cox' accepts "
+                "only positive values\n\nhint: method='yeo-johnson' accepts all values"
             )
         return _box_cox(values.astype(np.float64), self.power).astype(values.dtype)
 

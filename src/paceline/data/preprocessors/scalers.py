@@ -10,34 +10,26 @@ from typing import Any
 
 import numpy as np
 
+from paceline._core.arguments import bad_value, check_int
 from paceline.data.block import Block
-from paceline.data.preprocessor import Preprocessor, check_column_names, check_output_columns
+from paceline.data.preprocessor import ColumnPreprocessor
 from paceline.data.preprocessors.columns import Array, floats, numeric_column
 from paceline.data.preprocessors.statistics import MinMaxStatistic, MomentsStatistic, QuantileStatistic, Statistic
 
 
-class _Scaler(Preprocessor):
+class _Scaler(ColumnPreprocessor):
     """Subtracts and divides. Missing values stay missing; a column without values becomes nan."""
-
-    def __init__(self, columns: list[str], output_columns: list[str] | None = None) -> None:
-        super().__init__()
-        self.columns = check_column_names(columns)
-        self.output_columns = check_output_columns(self.columns, output_columns)
 
     def _shift_and_scale(self, column: str) -> tuple[Any, Any]:
         raise NotImplementedError
 
-    def _transform_block(self, block: Block) -> Block:
-        made = {
-            output: self._scale_column(floats(numeric_column(block, column, type(self).__name__)), column)
-            for column, output in zip(self.columns, self.output_columns, strict=True)
-        }
-        return Block({**block.columns, **made})
-
-    def _scale_column(self, values: Array, column: str) -> Array:
+    def _transform_column(self, block: Block, column: str) -> Array:
+        values = floats(numeric_column(block, column, type(self).__name__))
         shift, scale = self._shift_and_scale(column)
         if shift is None or scale is None:
             return np.full_like(values, np.nan)
+        if scale == 0:  # all values are equal, or nearly all
+            return np.where(np.isnan(values), values, np.zeros_like(values))
         with np.errstate(invalid="ignore", over="ignore"):
             scaled: Array = (values - float(shift)) / float(scale)
             return scaled
@@ -49,9 +41,9 @@ class StandardScaler(_Scaler):
     def _statistics(self) -> Sequence[Statistic]:
         return [MomentsStatistic(column, "StandardScaler") for column in self.columns]
 
-    def _learn(self, found: Sequence[Any]) -> dict[str, Any]:
-        means = {f"mean({column})": mean for column, (mean, _) in zip(self.columns, found, strict=True)}
-        return means | {f"std({column})": std for column, (_, std) in zip(self.columns, found, strict=True)}
+    def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
+        means = {f"mean({column})": mean for column, (mean, _) in zip(self.columns, results, strict=True)}
+        return means | {f"std({column})": std for column, (_, std) in zip(self.columns, results, strict=True)}
 
     def _shift_and_scale(self, column: str) -> tuple[Any, Any]:
         mean, std = self.stats_[f"mean({column})"], self.stats_[f"std({column})"]
@@ -64,9 +56,9 @@ class MinMaxScaler(_Scaler):
     def _statistics(self) -> Sequence[Statistic]:
         return [MinMaxStatistic(column, "MinMaxScaler") for column in self.columns]
 
-    def _learn(self, found: Sequence[Any]) -> dict[str, Any]:
-        least = {f"min({column})": low for column, (low, _) in zip(self.columns, found, strict=True)}
-        return least | {f"max({column})": high for column, (_, high) in zip(self.columns, found, strict=True)}
+    def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
+        least = {f"min({column})": low for column, (low, _) in zip(self.columns, results, strict=True)}
+        return least | {f"max({column})": high for column, (_, high) in zip(self.columns, results, strict=True)}
 
     def _shift_and_scale(self, column: str) -> tuple[Any, Any]:
         low, high = self.stats_[f"min({column})"], self.stats_[f"max({column})"]
@@ -79,10 +71,10 @@ class MaxAbsScaler(_Scaler):
     def _statistics(self) -> Sequence[Statistic]:
         return [MinMaxStatistic(column, "MaxAbsScaler") for column in self.columns]
 
-    def _learn(self, found: Sequence[Any]) -> dict[str, Any]:
+    def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
         return {
             f"abs_max({column})": None if low is None else max(abs(low), abs(high))
-            for column, (low, high) in zip(self.columns, found, strict=True)
+            for column, (low, high) in zip(self.columns, results, strict=True)
         }
 
     def _shift_and_scale(self, column: str) -> tuple[Any, Any]:
@@ -106,11 +98,9 @@ class RobustScaler(_Scaler):
         super().__init__(columns, output_columns)
         low, high = quantile_range
         if not 0 <= low <= high <= 1:
-            raise ValueError(f"quantile_range={quantile_range!r} must be two numbers, 0 <= low <= high <= 1")
-        if not isinstance(quantile_precision, int) or quantile_precision < 2:
-            raise ValueError(f"quantile_precision={quantile_precision!r} must be an integer of at least 2")
+            raise bad_value("quantile_range", "two numbers with 0 <= low <= high <= 1", quantile_range)
         self.quantile_range = (low, high)
-        self.quantile_precision = quantile_precision
+        self.quantile_precision = check_int("quantile_precision", quantile_precision, at_least=2)
 
     def _statistics(self) -> Sequence[Statistic]:
         low, high = self.quantile_range
@@ -118,19 +108,14 @@ class RobustScaler(_Scaler):
             QuantileStatistic(name, (low, 0.5, high), self.quantile_precision, "RobustScaler") for name in self.columns
         ]
 
-    def _learn(self, found: Sequence[Any]) -> dict[str, Any]:
+    def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
         names = ("low_quantile", "median", "high_quantile")
         return {
             f"{name}({column})": value
-            for column, values in zip(self.columns, found, strict=True)
+            for column, values in zip(self.columns, results, strict=True)
             for name, value in zip(names, values, strict=True)
         }
 
     def _shift_and_scale(self, column: str) -> tuple[Any, Any]:
         low, median, high = (self.stats_[f"{name}({column})"] for name in ("low_quantile", "median", "high_quantile"))
         return median, None if low is None else high - low
-
-    def _scale_column(self, values: Array, column: str) -> Array:
-        if self._shift_and_scale(column)[1] == 0:
-            return np.where(np.isnan(values), values, np.zeros_like(values))
-        return super()._scale_column(values, column)

@@ -50,16 +50,16 @@ def merge_states(statistic: Statistic, states: Iterable[State]) -> State:
 
     Neighbours of similar size are merged first, so that no large state is copied once for each small one.
     """
-    ahead: list[tuple[int, State]] = []
+    pending: list[tuple[int, State]] = []
     for state in states:
         size = 1
-        while ahead and ahead[-1][0] == size:
-            size, state = size * 2, statistic.merge(ahead.pop()[1], state)
-        ahead.append((size, state))
-    whole = ahead.pop()[1] if ahead else None
-    while ahead:
-        whole = statistic.merge(ahead.pop()[1], whole)
-    return whole
+        while pending and pending[-1][0] == size:
+            size, state = size * 2, statistic.merge(pending.pop()[1], state)
+        pending.append((size, state))
+    merged = pending.pop()[1] if pending else None
+    while pending:
+        merged = statistic.merge(pending.pop()[1], merged)
+    return merged
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ class MomentsStatistic:
         if not one[0] or not other[0]:
             return one if one[0] else other
         count = one[0] + other[0]
-        apart = other[1] - one[1]
-        mean = one[1] + apart * other[0] / count
-        squares = one[2] + other[2] + apart * apart * one[0] * other[0] / count
+        delta = other[1] - one[1]
+        mean = one[1] + delta * other[0] / count
+        squares = one[2] + other[2] + delta * delta * one[0] * other[0] / count
         return [count, mean, squares, min(one[3], other[3]), max(one[4], other[4])]
 
     def finish(self, state: State) -> tuple[float | None, float | None]:
@@ -115,16 +115,8 @@ class MinMaxStatistic:
         return (state[0], state[1]) if state else (None, None)
 
 
-@dataclass(frozen=True)
-class ValueCountStatistic:
-    """Counts each value, in order of first occurrence; None counts missing values."""
-
-    column: str
-    in_lists: bool = True
-    """Count the items of lists; if False, count whole lists, as tuples."""
-
-    def partial(self, block: Block) -> State:
-        return _to_state(count_values(block.columns[self.column], self.in_lists))
+class _CountStatistic:
+    """Merges counters."""
 
     def merge(self, one: State, other: State) -> State:
         return _to_state(_sum_counts(one, other))
@@ -134,7 +126,19 @@ class ValueCountStatistic:
 
 
 @dataclass(frozen=True)
-class TokenCountStatistic:
+class ValueCountStatistic(_CountStatistic):
+    """Counts each value, in order of first occurrence; None counts missing values."""
+
+    column: str
+    in_lists: bool = True
+    """Count the items of lists; if False, count whole lists, as tuples."""
+
+    def partial(self, block: Block) -> State:
+        return _to_state(count_values(block.columns[self.column], self.in_lists))
+
+
+@dataclass(frozen=True)
+class TokenCountStatistic(_CountStatistic):
     """Counts each token, in order of first occurrence."""
 
     column: str
@@ -146,12 +150,6 @@ class TokenCountStatistic:
             if text is not None:
                 counts.update(self.tokenize(text))
         return _to_state(counts)
-
-    def merge(self, one: State, other: State) -> State:
-        return _to_state(_sum_counts(one, other))
-
-    def finish(self, state: State) -> Counter[Any]:
-        return _sum_counts(state)
 
 
 @dataclass(frozen=True)
@@ -197,8 +195,8 @@ class QuantileStatistic:
                 if level + 1 == len(levels):
                     levels.append(np.empty(0))
                 # Alternating between the lower and the upper value of each pair keeps the ranks from drifting.
-                kept = values[level % 2 : even : 2]
-                levels[level], levels[level + 1] = values[even:], np.concatenate([levels[level + 1], kept])
+                half = values[level % 2 : even : 2]
+                levels[level], levels[level + 1] = values[even:], np.concatenate([levels[level + 1], half])
             level += 1
         return levels
 
@@ -235,11 +233,11 @@ def _count_list_items(values: Column) -> Counter[Any]:
 
 def _value_counts(values: Any) -> Counter[Any]:
     try:
-        found = pc.value_counts(values)
+        result = pc.value_counts(values)
     except pa.ArrowNotImplementedError:
         return Counter(values.to_pylist())
     counts: Counter[Any] = Counter()
-    for value, count in zip(found.field(0).to_pylist(), found.field(1).to_pylist(), strict=True):
+    for value, count in zip(result.field(0).to_pylist(), result.field(1).to_pylist(), strict=True):
         counts[value] += count
     return counts
 
@@ -250,8 +248,8 @@ def _to_state(counts: Counter[Any]) -> State:
 
 def _sum_counts(*states: State) -> Counter[Any]:
     counts: Counter[Any] = Counter()
-    for values, numbers_of in states:
-        for value, count in zip(values, numbers_of, strict=True):
+    for values, numbers in states:
+        for value, count in zip(values, numbers, strict=True):
             counts[value] += count
     return counts
 

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from paceline._core.arguments import check_int
 from paceline.data.block import Block, Column
-from paceline.data.preprocessor import Preprocessor, check_column_names, check_output_columns
+from paceline.data.preprocessor import ColumnPreprocessor, Preprocessor, check_column_names
 from paceline.data.preprocessors.columns import count_vectors, numeric_column, to_python_values
 from paceline.data.preprocessors.statistics import Statistic, TokenCountStatistic
 
@@ -31,26 +32,18 @@ def hash_bucket(token: Any, num_features: int) -> int:
     return int(xxhash.xxh3_64_intdigest(str(token).encode("utf-8", "surrogatepass")) % num_features)
 
 
-class _TextPreprocessor(Preprocessor):
+class _TextPreprocessor(ColumnPreprocessor):
     def __init__(
         self, columns: list[str], tokenization_fn: Tokenize | None = None, output_columns: list[str] | None = None
     ) -> None:
-        super().__init__()
-        self.columns = check_column_names(columns)
+        super().__init__(columns, output_columns)
         if tokenization_fn is not None and not callable(tokenization_fn):
-            raise TypeError(f"tokenization_fn={tokenization_fn!r} must be a function from a text to its tokens")
+            raise TypeError(f"tokenization_fn must be a function from a text to its tokens, got {tokenization_fn!r}")
         self.tokenization_fn = tokenization_fn or split_on_spaces
-        self.output_columns = check_output_columns(self.columns, output_columns)
 
-    def _transform_block(self, block: Block) -> Block:
-        made = {
-            output: self._encode_tokens(self._tokenize_rows(block.columns[column]), column)
-            for column, output in zip(self.columns, self.output_columns, strict=True)
-        }
-        return Block({**block.columns, **made})
-
-    def _tokenize_rows(self, values: Column) -> list[list[str] | None]:
-        return [None if text is None else self.tokenization_fn(text) for text in to_python_values(values)]
+    def _transform_column(self, block: Block, column: str) -> Column:
+        texts = to_python_values(block.columns[column])
+        return self._encode_tokens([None if text is None else self.tokenization_fn(text) for text in texts], column)
 
     def _encode_tokens(self, tokens: list[list[str] | None], column: str) -> Column:
         raise NotImplementedError
@@ -80,13 +73,12 @@ class HashingVectorizer(_TextPreprocessor):
         output_columns: list[str] | None = None,
     ) -> None:
         super().__init__(columns, tokenization_fn, output_columns)
-        self.num_features = _check_num_features(num_features, "num_features")
+        self.num_features = check_int("num_features", num_features, at_least=1)
 
     def _encode_tokens(self, tokens: list[list[str] | None], column: str) -> Column:
-        found = {
-            token: hash_bucket(token, self.num_features) for token in {token for row in tokens for token in row or ()}
-        }
-        return count_vectors(tokens, found, self.num_features)
+        distinct = {token for row in tokens for token in row or ()}
+        buckets = {token: hash_bucket(token, self.num_features) for token in distinct}
+        return count_vectors(tokens, buckets, self.num_features)
 
 
 class CountVectorizer(_TextPreprocessor):
@@ -105,15 +97,15 @@ class CountVectorizer(_TextPreprocessor):
         output_columns: list[str] | None = None,
     ) -> None:
         super().__init__(columns, tokenization_fn, output_columns)
-        self.max_features = None if max_features is None else _check_num_features(max_features, "max_features")
+        self.max_features = check_int("max_features", max_features, at_least=1, optional=True)
 
     def _statistics(self) -> Sequence[Statistic]:
         return [TokenCountStatistic(column, self.tokenization_fn) for column in self.columns]
 
-    def _learn(self, found: Sequence[Any]) -> dict[str, Any]:
+    def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
         return {
             f"token_counts({column})": Counter(dict(counts.most_common(self.max_features)))
-            for column, counts in zip(self.columns, found, strict=True)
+            for column, counts in zip(self.columns, results, strict=True)
         }
 
     def _encode_tokens(self, tokens: list[list[str] | None], column: str) -> Column:
@@ -129,7 +121,7 @@ class FeatureHasher(Preprocessor):
     def __init__(self, columns: list[str], num_features: int, output_column: str) -> None:
         super().__init__()
         self.columns = check_column_names(columns)
-        self.num_features = _check_num_features(num_features, "num_features")
+        self.num_features = check_int("num_features", num_features, at_least=1)
         self.output_column = output_column
 
     def get_output_columns(self) -> list[str]:
@@ -141,9 +133,3 @@ class FeatureHasher(Preprocessor):
         for column, part in zip(self.columns, parts, strict=True):
             vectors[:, hash_bucket(column, self.num_features)] += part
         return block.with_column(self.output_column, vectors)
-
-
-def _check_num_features(number: Any, argument: str) -> int:
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise ValueError(f"{argument}={number!r} must be an integer of at least 1")
-    return number

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from paceline._storage.retrying_store import RetryingStore
-from paceline._storage.transfer import run_in_parallel
+from paceline._storage.store import run_in_parallel
 from paceline.data.context import DataContext
 from paceline.data.sinks.local import FILES, final_names
 from paceline.data.sinks.sink import StagedFile
@@ -48,12 +48,12 @@ class BucketSinkTarget:
             yield path
 
     def publish(self, path: Path, files: Sequence[StagedFile], *, overwrite: bool, only_new: bool) -> None:
-        there = self._keys()
-        if only_new and not all(map(_is_hidden, there)):
-            raise FileExistsError(f"{self.display_name} has been written to by another process meanwhile")
+        existing = self._keys()
+        if only_new and not all(map(_is_hidden, existing)):
+            raise FileExistsError(f"{self.display_name} was written to by another process meanwhile")
         names = final_names(files, {})
-        if not overwrite or not set(there).isdisjoint(names):
-            names = final_names(files, next_free_numbers(there))
+        if not overwrite or not set(existing).isdisjoint(names):
+            names = final_names(files, next_free_numbers(existing))
         uploads = [
             partial(self.store.upload, path / FILES / file.file, name) for file, name in zip(files, names, strict=True)
         ]
@@ -63,7 +63,7 @@ class BucketSinkTarget:
             run_in_parallel([partial(self.store.delete, name) for name in names])
             raise
         if overwrite:
-            run_in_parallel([partial(self.store.delete, key) for key in there])
+            run_in_parallel([partial(self.store.delete, key) for key in existing])
 
     def _keys(self) -> list[str]:
         return [entry.key for entry in self.store.list_entries()]

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from paceline._core.arguments import join_or
 from paceline.data.block import Block
-from paceline.data.sinks.output_streams import compression_suffix, open_output
+from paceline.data.sinks.sink import compression_suffix, open_output
 
 _OPTIONS = ("include_header", "batch_size", "delimiter", "quoting_style")
 
@@ -30,17 +31,15 @@ class CsvSink:
         from pyarrow.csv import WriteOptions
 
         compression_suffix(compression)
-        given = dict(arguments)
-        whole = given.pop("write_options", None)
-        if whole is not None:
-            given = {name: getattr(whole, name) for name in _OPTIONS if hasattr(whole, name)} | given
-        for name in given:
+        options = dict(arguments)
+        defaults = options.pop("write_options", None)
+        if defaults is not None:
+            options = {name: getattr(defaults, name) for name in _OPTIONS if hasattr(defaults, name)} | options
+        for name in options:
             if name not in _OPTIONS:
-                raise ValueError(
-                    f"write_csv has no argument {name!r}: it may have write_options, {', '.join(_OPTIONS)}"
-                )
-        WriteOptions(**given)
-        return cls(given, compression)
+                raise ValueError(f"write_csv: unknown argument {name!r}; use write_options, {join_or(_OPTIONS)}")
+        WriteOptions(**options)
+        return cls(options, compression)
 
     @property
     def suffix(self) -> str:
@@ -63,13 +62,16 @@ class CsvWriter:
     def write(self, block: Block) -> None:
         from pyarrow.csv import CSVWriter, WriteOptions
 
-        table = _to_flat_table(block)
+        table, options = _to_flat_table(block), self._sink.options
+        if self._writer is not None:
+            table = table.select(self._schema.names)
+            if not table.schema.equals(self._schema):
+                # Rows of other types continue in the same file, under the same header: text has no types.
+                self._writer.close()
+                self._writer, options = None, {**options, "include_header": False}
         if self._writer is None:
             self._schema = table.schema
-            self._writer = CSVWriter(self._stream, self._schema, write_options=WriteOptions(**self._sink.options))
-        table = table.select(self._schema.names)
-        if not table.schema.equals(self._schema):
-            self._writer = self._restart_writer(table.schema)
+            self._writer = CSVWriter(self._stream, self._schema, write_options=WriteOptions(**options))
         self._writer.write_table(table)
 
     def close(self) -> None:
@@ -78,15 +80,6 @@ class CsvWriter:
         self._stream.close()
 
     abandon = close
-
-    def _restart_writer(self, schema: Any) -> Any:
-        """Rows of other types continue in the same file, under the same header: text has no types."""
-        from pyarrow.csv import CSVWriter, WriteOptions
-
-        self._writer.close()
-        self._schema = schema
-        options = WriteOptions(**{**self._sink.options, "include_header": False})
-        return CSVWriter(self._stream, schema, write_options=options)
 
 
 def _to_flat_table(block: Block) -> Any:
@@ -102,8 +95,8 @@ def _has_nested_values(values: Any) -> bool:
     return values.dtype == object and any(isinstance(value, np.ndarray | list | dict) for value in values)
 
 
-def _unsupported_column(name: str, what: str) -> ValueError:
+def _unsupported_column(name: str, values: str) -> ValueError:
     return ValueError(
-        f"write_csv: the column {name!r} has {what}, for which there is no place in a CSV file\n\n"
-        "hint: write_parquet or write_json keep them; drop_columns leaves the column out"
+        f"write_csv: column {name!r} has {values}, which CSV cannot hold\n\n"
+        "hint: write_parquet and write_json can; drop_columns leaves the column out"
     )

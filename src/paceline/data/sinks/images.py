@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline._core.arguments import bad_value, join_or
 from paceline.data.block import Block
 
 _NAMES = {"jpg": "jpeg", "tif": "tiff"}
@@ -35,8 +36,7 @@ class ImageSink:
         image.init()
         name = file_format.lower().lstrip(".")
         if _NAMES.get(name, name).upper() not in image.SAVE:
-            known = ", ".join(sorted(kind.lower() for kind in image.SAVE))
-            raise ValueError(f"file_format={file_format!r} is not one that Pillow writes: it must be one of {known}")
+            raise bad_value("file_format", join_or(sorted(kind.lower() for kind in image.SAVE)), file_format)
         return cls(column, name)
 
     @property
@@ -58,7 +58,7 @@ class ImageWriter:
     def write(self, block: Block) -> None:
         values = block.column(self._sink.column)
         value = values[0] if isinstance(values, np.ndarray) else values[0].as_py()
-        image = to_image(f"write_images: the column {self._sink.column!r}", value)
+        image = to_image(f"write_images: column {self._sink.column!r}", value)
         with self._path.open("wb") as file:
             image.save(file, _NAMES.get(self._sink.file_format, self._sink.file_format))
 
@@ -68,7 +68,7 @@ class ImageWriter:
     abandon = close
 
 
-def to_image(where: str, value: Any) -> Any:
+def to_image(context: str, value: Any) -> Any:
     """Convert an array to a Pillow image."""
     array = np.asarray(value) if value is not None else np.empty(0, object)
     if array.dtype.kind in "iu" and array.dtype != np.uint8 and array.size and array.min() >= 0 and array.max() <= 255:
@@ -78,8 +78,8 @@ def to_image(where: str, value: Any) -> Any:
     fits = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (2, 3, 4))
     if array.dtype not in (np.uint8, np.bool_) or not fits:
         raise ValueError(
-            f"{where} has a value of type {array.dtype} and shape {array.shape}, which is no image: it must be of type "
-            "uint8 and of shape (height, width) or (height, width, channels)\n\n"
-            "hint: floats from 0 to 1 become an image by (255 * x).round().astype('uint8')"
+            f"{context} must be an image of type uint8 and shape (height, width) or (height, width, channels), "
+            f"got type {array.dtype} and shape {array.shape}\n\n"
+            "hint: (255 * x).round().astype('uint8') converts floats from 0 to 1"
         )
     return import_pillow().fromarray(np.ascontiguousarray(array))

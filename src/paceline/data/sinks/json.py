@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from paceline.data.block import Block
-from paceline.data.sinks.output_streams import compression_suffix, open_output
+from paceline.data.sinks.sink import compression_suffix, open_output
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def to_plain_json(value: Any) -> Any:
         return str(value)
     if isinstance(value, np.bytes_):
         return base64.b64encode(value).decode()
-    raise TypeError(f"JSON has no form for a {type(value).__name__}")
+    raise TypeError(f"cannot write a {type(value).__name__} as JSON")
 
 
 def _describe_bad_column(block: Block, encoder: Any) -> str:
@@ -72,5 +72,5 @@ def _describe_bad_column(block: Block, encoder: Any) -> str:
             try:
                 encoder.encode(value)
             except (TypeError, ValueError):
-                return f"the column {name!r}: "
+                return f"column {name!r}: "
     return ""

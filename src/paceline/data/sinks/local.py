@@ -60,8 +60,8 @@ class LocalSinkTarget:
             return False
         if not self.target.is_dir():
             raise NotADirectoryError(
-                f"path={str(self.target)!r} is a file: rows are written to a directory of files\n\n"
-                "hint: name a directory that is not there yet, or one that holds such files already"
+                f"path must be a directory, got the file {str(self.target)!r}\n\n"
+                "hint: name a new directory, or one that has such files already"
             )
         return any(not name.startswith(".") for name in os.listdir(self.target))
 
@@ -77,7 +77,7 @@ class LocalSinkTarget:
         """A staging directory on the same filesystem."""
         if overwrite and os.path.ismount(self.target):
             raise ValueError(
-                f"path={str(self.target)!r} is where a filesystem is mounted, so it cannot be replaced as a whole\n\n"
+                f"cannot overwrite {str(self.target)!r}: it is the mount point of a filesystem\n\n"
                 "hint: write to a directory below it"
             )
         inside = self.target.is_dir() and not overwrite and not self._can_stage_beside()
@@ -92,7 +92,7 @@ class LocalSinkTarget:
         """Move staged files into place. Raises FileExistsError if the target must be new and no longer is."""
         exists = self.target.is_dir() and bool(os.listdir(self.target))
         if exists and only_new and self.has_files():
-            raise FileExistsError(f"{self.target} has been written to by another process meanwhile")
+            raise FileExistsError(f"{self.target} was written to by another process meanwhile")
         if exists and not overwrite:
             self._add_files(path, files)
             return
@@ -173,7 +173,7 @@ class LocalSinkTarget:
             listed.unlink()
             sync_dirs([path])
             return
-        raise OSError(f"{self.target}: other writers took the names of files {_TRIES} times in a row")
+        raise OSError(f"{self.target}: other writers took the file names {_TRIES} times in a row")
 
     def _list_files(self) -> list[str]:
         return [

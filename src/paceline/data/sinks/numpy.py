@@ -60,8 +60,10 @@ def _to_array(column: str, block: Block) -> Any:
     shapes = {getattr(value, "shape", None) for value in values}
     if kinds == {np.ndarray} and len(shapes) == 1:
         return np.stack(list(values))
-    found = "arrays of different shapes" if kinds == {np.ndarray} else " and ".join(sorted(k.__name__ for k in kinds))
+    values_text = (
+        "arrays of different shapes" if kinds == {np.ndarray} else " and ".join(sorted(k.__name__ for k in kinds))
+    )
     raise ValueError(
-        f"write_numpy: the column {column!r} has {found}, which make no array of one type\n\n"
-        "hint: write_parquet keeps them as they are"
+        f"write_numpy: column {column!r} has {values_text}, which do not fit one array\n\n"
+        "hint: write_parquet can write them"
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from paceline._core.arguments import check_int
 from paceline.data.block import Block
 
 ROW_GROUP_BYTES = 64 << 20
@@ -29,16 +30,14 @@ class ParquetSink:
         """Check the options against pyarrow now rather than in the middle of the write."""
         import pyarrow.parquet as pq
 
-        size = options.get("row_group_size")
-        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-            raise ValueError(f"row_group_size={size!r} must be a whole number from 1 on")
+        size = check_int("row_group_size", options.get("row_group_size"), at_least=1, optional=True)
         passed = {name: value for name, value in options.items() if name != "row_group_size"}
         # Options that refer to columns by index can only be checked once there are columns.
         tried = {name: value for name, value in passed.items() if name != "sorting_columns"}
         try:
             pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([("x", pa.int64())]), **tried).close()
         except (TypeError, ValueError, OSError, pa.ArrowException) as error:
-            raise ValueError(f"write_parquet: pyarrow does not take {tried!r}: {error}") from error
+            raise ValueError(f"write_parquet: pyarrow rejects {tried!r}: {error}") from error
         return cls(passed, size)
 
     def open(self, path: Path) -> ParquetWriter:
@@ -70,10 +69,10 @@ class ParquetWriter:
         self._waiting.append(self._cast_to_schema(table))
         self._num_waiting += table.num_rows
         if self._num_waiting >= self._group_rows:
-            self._flush(whole=True)
+            self._flush()
 
     def close(self) -> None:
-        self._flush(whole=False)
+        self._flush(with_rest=True)
         self._writer.close()
 
     def abandon(self) -> None:
@@ -96,13 +95,13 @@ class ParquetWriter:
             raise KeyError(f"other columns: {table.column_names}")
         return table.select(schema.names).cast(schema)
 
-    def _flush(self, whole: bool) -> None:
-        """Write full row groups; with `whole`, also the rest."""
+    def _flush(self, with_rest: bool = False) -> None:
+        """Write full row groups, and the rest if wanted."""
         if not self._num_waiting:
             return
         table = pa.concat_tables(self._waiting)
         start = 0
-        while table.num_rows - start >= self._group_rows or (not whole and start < table.num_rows):
+        while table.num_rows - start >= self._group_rows or (with_rest and start < table.num_rows):
             count = min(self._group_rows, table.num_rows - start)
             self._writer.write_table(table.slice(start, count), row_group_size=count)
             start += count

@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paceline._core.arguments import check_choice
 from paceline.data.block import Block, as_arrow
-from paceline.data.transform import PoolSpec, Transform, TransformScope
+from paceline.data.planning.plan import PoolSpec, Transform, TransformScope
 
 MAX_OPEN_FILES = 128
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -110,7 +111,7 @@ class PartitionedWriter:
 
     def end_unit(self) -> None:
         """Close files that have enough rows."""
-        for partition in [p for p, one in self._open.items() if one.num_rows >= (self.sizes.min_rows or 0)]:
+        for partition in [p for p, open_file in self._open.items() if open_file.num_rows >= (self.sizes.min_rows or 0)]:
             self._close(partition)
 
     def finish(self) -> list[StagedFile]:
@@ -120,42 +121,42 @@ class PartitionedWriter:
         return [written for _, written in sorted(self._done, key=lambda item: item[0])]
 
     def abandon(self) -> None:
-        for one in self._open.values():
-            one.writer.abandon()
+        for open_file in self._open.values():
+            open_file.writer.abandon()
         self._open.clear()
 
     def _add_rows(self, partition: str, block: Block) -> None:
         most = 1 if self.sink.one_row_each else self.sizes.max_rows
         start = 0
         while start < block.num_rows:
-            one = self._file_for(partition, block)
-            stop = block.num_rows if most is None else min(block.num_rows, start + most - one.num_rows)
-            one.writer.write(block.slice(start, stop))
-            one.num_rows += stop - start
+            open_file = self._file_for(partition, block)
+            stop = block.num_rows if most is None else min(block.num_rows, start + most - open_file.num_rows)
+            open_file.writer.write(block.slice(start, stop))
+            open_file.num_rows += stop - start
             start = stop
-            if one.num_rows == most:
+            if open_file.num_rows == most:
                 self._close(partition)
 
     def _file_for(self, partition: str, block: Block) -> _OpenFile:
-        one = self._open.pop(partition, None)
-        if one is not None and not one.writer.can_append(block):
-            self._open[partition] = one
+        open_file = self._open.pop(partition, None)
+        if open_file is not None and not open_file.writer.can_append(block):
+            self._open[partition] = open_file
             self._close(partition)
-            one = None
-        if one is None:
+            open_file = None
+        if open_file is None:
             if len(self._open) >= MAX_OPEN_FILES:
                 self._close(next(iter(self._open)))
             file = f"{uuid.uuid4().hex}{self.sink.suffix}"
-            one = _OpenFile(self.sink.open(self.directory / file), file, partition, self._num_begun)
+            open_file = _OpenFile(self.sink.open(self.directory / file), file, partition, self._num_begun)
             self._num_begun += 1
-        self._open[partition] = one  # Moved to the end: the first is the least recently used.
-        return one
+        self._open[partition] = open_file  # Moved to the end: the first is the least recently used.
+        return open_file
 
     def _close(self, partition: str) -> None:
-        one = self._open.pop(partition)
-        one.writer.close()
-        num_bytes = sync_file(self.directory / one.file)
-        self._done.append((one.sequence, StagedFile(one.file, partition, one.num_rows, num_bytes)))
+        open_file = self._open.pop(partition)
+        open_file.writer.close()
+        num_bytes = sync_file(self.directory / open_file.file)
+        self._done.append((open_file.sequence, StagedFile(open_file.file, partition, open_file.num_rows, num_bytes)))
 
 
 @dataclass(frozen=True)
@@ -191,16 +192,16 @@ def write_files(
     blocks: Iterable[Block | None], sink: FormatSink, directory: Path, sizes: FileSizing
 ) -> list[StagedFile]:
     """Write all blocks; None among them marks the end of a unit."""
-    filing = PartitionedWriter(sink, directory, sizes)
+    writer = PartitionedWriter(sink, directory, sizes)
     try:
         for block in blocks:
             if block is None:
-                filing.end_unit()
+                writer.end_unit()
             else:
-                filing.add(block)
-        return filing.finish()
+                writer.add(block)
+        return writer.finish()
     except BaseException:
-        filing.abandon()
+        writer.abandon()
         raise
 
 
@@ -216,20 +217,20 @@ def split_by_partition(block: Block, names: tuple[str, ...]) -> Iterator[tuple[s
     codes = np.zeros(block.num_rows, np.int64)
     texts: list[list[str]] = []
     for name in names:
-        numbers, found = _encode_partition_values(name, block.column(name))
-        codes = codes * len(found) + numbers
-        texts.append([f"{quote(name, safe='')}={NULL_PARTITION if t is None else quote(t, safe='')}" for t in found])
+        numbers, values = _encode_partition_values(name, block.column(name))
+        codes = codes * len(values) + numbers
+        texts.append([f"{quote(name, safe='')}={NULL_PARTITION if t is None else quote(t, safe='')}" for t in values])
     rest = block.drop(names)
     if not rest.columns:
-        raise ValueError(f"partition_cols={list(names)} are all columns that there are: nothing is left to be written")
+        raise ValueError(f"partition_cols must leave a column to write, got {list(names)}, which are all columns")
     _, firsts, inverse = np.unique(codes, return_index=True, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
     ends = np.cumsum(np.bincount(inverse))
     for group in np.argsort(firsts, kind="stable"):
         code, segments = int(codes[firsts[group]]), []
-        for found_texts in reversed(texts):
-            code, number = divmod(code, len(found_texts))
-            segments.append(found_texts[number])
+        for column_texts in reversed(texts):
+            code, number = divmod(code, len(column_texts))
+            segments.append(column_texts[number])
         rows = order[ends[group - 1] if group else 0 : ends[group]]
         yield "/".join(reversed(segments)), rest.take(rows)
 
@@ -247,7 +248,7 @@ def _encode_partition_values(name: str, values: Any) -> tuple[Any, list[str | No
         texts: list[str | None] = encoded.dictionary.cast(pa.string()).to_pylist()
     except pa.ArrowException:
         raise ValueError(
-            f"partition_cols: the column {name!r} is of type {column.type}, which makes no name of a directory"
+            f"partition_cols: column {name!r} has type {column.type}, which cannot be a directory name"
         ) from None
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), texts
 
@@ -260,3 +261,17 @@ def sync_file(path: Path) -> int:
         return os.fstat(fd).st_size
     finally:
         os.close(fd)
+
+
+SUFFIXES: dict[str | None, str] = {None: "", "gzip": ".gz", "bz2": ".bz2", "zstd": ".zst", "lz4": ".lz4"}
+
+
+def compression_suffix(compression: str | None) -> str:
+    """The suffix by which readers recognize the compression."""
+    return SUFFIXES[check_choice("compression", compression, SUFFIXES)]
+
+
+def open_output(path: Path, compression: str | None) -> Any:
+    """Open a pyarrow output stream."""
+    stream = pa.OSFile(str(path), "wb")
+    return stream if compression is None else pa.CompressedOutputStream(stream, compression)

@@ -38,10 +38,10 @@ def new_staging_name(prefix: str) -> str:
 def find_abandoned(parent: Path, prefix: str) -> list[Path]:
     """Directories with this prefix whose writers are dead."""
     try:
-        found = sorted(path for path in parent.iterdir() if path.name.startswith(prefix) and not path.is_symlink())
+        paths = sorted(path for path in parent.iterdir() if path.name.startswith(prefix) and not path.is_symlink())
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [path for path in found if _is_abandoned(path, path.name.removeprefix(prefix))]
+    return [path for path in paths if _is_abandoned(path, path.name.removeprefix(prefix))]
 
 
 def _is_abandoned(path: Path, owner: str) -> bool:
@@ -63,7 +63,7 @@ def _machine_hash() -> str:
 @contextlib.contextmanager
 def open_staging_directory(parent: Path, prefix: str) -> Iterator[Path]:
     """Create a directory; on exit, always remove it and its empty parents that were created for it."""
-    made = [directory for directory in (parent, *parent.parents) if not directory.exists()]
+    created = [directory for directory in (parent, *parent.parents) if not directory.exists()]
     parent.mkdir(parents=True, exist_ok=True)
     path = parent / new_staging_name(prefix)
     path.mkdir()
@@ -71,7 +71,7 @@ def open_staging_directory(parent: Path, prefix: str) -> Iterator[Path]:
         yield path
     finally:
         remove_directory(path)
-        for directory in made:
+        for directory in created:
             try:
                 directory.rmdir()
             except OSError as problem:
@@ -82,7 +82,7 @@ def open_staging_directory(parent: Path, prefix: str) -> Iterator[Path]:
 
 def remove_directory(path: Path) -> None:
     """Remove a directory; an exiting process may still create a file in it."""
-    for left in reversed(range(_TRIES)):
+    for tries_left in reversed(range(_TRIES)):
         try:
             shutil.rmtree(path)
             return
@@ -90,8 +90,8 @@ def remove_directory(path: Path) -> None:
             if not path.exists():
                 return
         except OSError as problem:
-            if left == 0 or problem.errno != errno.ENOTEMPTY:
-                log.warning("%s could not be removed: %s; the next write to this place tries again", path, problem)
+            if tries_left == 0 or problem.errno != errno.ENOTEMPTY:
+                log.warning("cannot remove %s: %s; the next write to this path tries again", path, problem)
                 return
         time.sleep(0.05)
 
@@ -122,10 +122,10 @@ def number_files(files: Sequence[tuple[str, str]], first: Mapping[str, int]) -> 
     return names
 
 
-def next_free_numbers(there: Iterable[str]) -> dict[str, int]:
+def next_free_numbers(names: Iterable[str]) -> dict[str, int]:
     """For each directory, the number after the highest existing one."""
     first: dict[str, int] = {}
-    for name in there:
+    for name in names:
         directory, _, base = name.rpartition("/")
         number = base.removeprefix("part-").partition(".")[0]
         if base.startswith("part-") and number.isascii() and number.isdecimal():

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.data.block import Block
-from paceline.data.tfexample import encode_examples
-from paceline.data.tfrecord import frame_record
+from paceline.data.sources.tfexample_codec import encode_examples
+from paceline.data.sources.tfrecord_codec import frame_record
 
 
 @dataclass(frozen=True)

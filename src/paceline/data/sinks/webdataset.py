@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from paceline._core.arguments import bad_value
 from paceline.data.block import Block
 from paceline.data.sinks.images import to_image
 from paceline.data.sinks.json import to_plain_json
@@ -39,9 +40,7 @@ class WebDatasetSink:
 
     def __post_init__(self) -> None:
         if not isinstance(self.encoder, bool) and not callable(self.encoder):
-            raise ValueError(
-                f"encoder={self.encoder!r} must be True, False, or a function that takes and returns a row"
-            )
+            raise bad_value("encoder", "True, False, or a function from a row to a row", self.encoder)
 
     def open(self, path: Path) -> WebDatasetWriter:
         return WebDatasetWriter(path, self.encoder)
@@ -59,11 +58,11 @@ class WebDatasetWriter:
 
     def write(self, block: Block) -> None:
         for row in block.rows():
-            given = row.get(KEY)
-            key = f"{self._num_rows:08d}" if given is None else str(given)
+            key = str(row.get(KEY)) if row.get(KEY) is not None else f"{self._num_rows:08d}"
             if key == self._last_key:
                 raise ValueError(
-                    f"write_webdataset: two rows after one another have the {KEY} {key!r}, and would be read as one"
+                    f"write_webdataset: consecutive rows must have different {KEY}, got {key!r} twice: "
+                    "they would be read as one row"
                 )
             self._num_rows, self._last_key = self._num_rows + 1, key
             if callable(self._encoder):
@@ -103,12 +102,11 @@ def encode_value(name: str, value: Any, *, by_extension: bool = True) -> bytes:
             return _encode_npy(np.asarray(value))
         if extension in _IMAGES:
             buffer = io.BytesIO()
-            to_image(f"write_webdataset: the column {name!r}", value).save(buffer, _IMAGES[extension])
+            to_image(f"write_webdataset: column {name!r}", value).save(buffer, _IMAGES[extension])
             return buffer.getvalue()
     raise ValueError(
-        f"write_webdataset: the column {name!r} has a value of type {type(value).__name__}, and how to encode it does "
-        "not follow from the name\n\n"
-        "hint: name it cls, txt, json, npy, jpg or png, or give a function as encoder that returns bytes"
+        f"write_webdataset: cannot encode column {name!r}, which has a value of type {type(value).__name__}\n\n"
+        "hint: name it cls, txt, json, npy, jpg or png, or set encoder to a function that returns bytes"
     )
 
 

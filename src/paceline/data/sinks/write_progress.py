@@ -21,12 +21,11 @@ import msgspec
 import xxhash
 
 from paceline._core.codec import seal_line, valid_prefix
-from paceline.data.plan import Barrier, Map, PlanNode, ReorderUnits, walk
-from paceline.data.sharding import RowDelivery
+from paceline.data.order.sharding import RowDelivery
+from paceline.data.planning.plan import Barrier, Map, PlanNode, ReorderUnits, Unit, walk
 from paceline.data.sinks.local import FILES, MARK, TREE, LocalSinkTarget, final_names
 from paceline.data.sinks.sink import FileSizing, FormatSink, StagedFile, parse_staged_files
 from paceline.data.sinks.staging import remove_directory, sync_dirs
-from paceline.data.source import Unit
 from paceline.data.transforms.user_calls import UserTransform
 
 _LOCK, _DONE = "lock", "done.jsonl"
@@ -83,8 +82,8 @@ def make_write_job(plan: PlanNode, units: Sequence[Unit], sink: FormatSink, size
     for node in walk(plan):
         if isinstance(node, Barrier):
             raise ValueError(
-                f"{sink.name}(resume=True): {node.name} brings rows of all units together, and what came of it cannot "
-                "be taken up again\n\nhint: write the rows before that step, and do it on what was written"
+                f"{sink.name}(resume=True): {node.name} combines the rows of all units, so the write cannot be "
+                "resumed\n\nhint: write the rows before that step, and apply it to what was written"
             )
         steps.append(f"{node.name} {_describe_arguments(node)}")
     rows = [(unit.name, unit.num_rows or 0) for unit in units]
@@ -92,15 +91,15 @@ def make_write_job(plan: PlanNode, units: Sequence[Unit], sink: FormatSink, size
 
 
 @contextlib.contextmanager
-def open_progress(place: LocalSinkTarget, job: WriteJob, name: str) -> Iterator[WriteProgress]:
+def open_progress(target: LocalSinkTarget, job: WriteJob, name: str) -> Iterator[WriteProgress]:
     """The staging directory of a write, and the progress of an earlier process. It is kept if the write fails."""
-    directory = _resume_directory(place)
+    directory = _resume_directory(target)
     lock = _lock_directory(directory)
     if lock is None:
-        raise RuntimeError(f"{name}: another process is writing to {place.display_name} with resume=True")
+        raise RuntimeError(f"{name}: another process is writing to {target.display_name} with resume=True")
     try:
-        place.undo_moves(directory)
-        progress = _load_progress(place, directory, job, name)
+        target.undo_moves(directory)
+        progress = _load_progress(target, directory, job, name)
         try:
             yield progress
         except BaseException:
@@ -112,15 +111,15 @@ def open_progress(place: LocalSinkTarget, job: WriteJob, name: str) -> Iterator[
         os.close(lock)
 
 
-def is_write_finished(place: LocalSinkTarget, job: WriteJob) -> bool:
+def is_write_finished(target: LocalSinkTarget, job: WriteJob) -> bool:
     """Whether this write is done. Also removes what a process killed right after the end has left."""
     try:
-        if (place.target / MARK).read_bytes() != encode_mark(job):
+        if (target.target / MARK).read_bytes() != encode_mark(job):
             return False
     except (FileNotFoundError, NotADirectoryError):
         return False
-    if _resume_directory(place).exists() and (lock := _lock_directory(_resume_directory(place))) is not None:
-        remove_directory(_resume_directory(place))
+    if _resume_directory(target).exists() and (lock := _lock_directory(_resume_directory(target))) is not None:
+        remove_directory(_resume_directory(target))
         os.close(lock)
     return True
 
@@ -129,8 +128,8 @@ def encode_mark(job: WriteJob) -> bytes:
     return msgspec.json.encode(job)
 
 
-def _resume_directory(place: LocalSinkTarget) -> Path:
-    return place.target.parent / f".{place.target.name}.resuming"
+def _resume_directory(target: LocalSinkTarget) -> Path:
+    return target.target.parent / f".{target.target.name}.resuming"
 
 
 def _lock_directory(directory: Path) -> int | None:
@@ -158,21 +157,20 @@ def _is_same_file(path: Path, fd: int) -> bool:
         return False
 
 
-def _load_progress(place: LocalSinkTarget, directory: Path, job: WriteJob, name: str) -> WriteProgress:
+def _load_progress(target: LocalSinkTarget, directory: Path, job: WriteJob, name: str) -> WriteProgress:
     """Load the progress of the same job. Removes the files of unfinished units."""
     (directory / FILES).mkdir(exist_ok=True)
     journal = directory / _DONE
     try:
-        told = list(valid_prefix(journal.read_bytes()))
+        lines = list(valid_prefix(journal.read_bytes()))
     except FileNotFoundError:
-        told = []
-    if told and msgspec.json.decode(told[0], type=WriteJob) != job:
+        lines = []
+    if lines and msgspec.json.decode(lines[0], type=WriteJob) != job:
         raise ValueError(
-            f"{name}(resume=True): an unfinished write to {place.display_name} was of other rows, "
-            "other steps or another "
-            f"format than this one\n\nhint: remove {directory} to begin anew, or write to another path"
+            f"{name}(resume=True): the unfinished write to {target.display_name} has different rows, steps or "
+            f"format\n\nhint: remove {directory} to start over, or write to another path"
         )
-    units = [msgspec.json.decode(line, type=_WrittenUnit) for line in told[1:]]
+    units = [msgspec.json.decode(line, type=_WrittenUnit) for line in lines[1:]]
     progress = WriteProgress(directory)
     _restore_files(directory, [file for unit in units for file in unit.files])
     for unit in units:
@@ -180,15 +178,15 @@ def _load_progress(place: LocalSinkTarget, directory: Path, job: WriteJob, name:
             break
         progress.files += unit.files
         progress.next_unit = unit.number + 1
-    kept = [unit for unit in units if unit.number < progress.next_unit]
+    finished = [unit for unit in units if unit.number < progress.next_unit]
     # Rewritten: a truncated line would hide all that follow it.
     part = journal.with_suffix(".part")
-    part.write_bytes(b"".join(seal_line(msgspec.json.encode(line)) for line in (job, *kept)))
+    part.write_bytes(b"".join(seal_line(msgspec.json.encode(line)) for line in (job, *finished)))
     part.rename(journal)
     sync_dirs([directory])
-    wanted = {file.file for file in progress.files}
+    names = {file.file for file in progress.files}
     for path in (directory / FILES).iterdir():
-        if path.name not in wanted:
+        if path.name not in names:
             path.unlink()
     return progress
 
@@ -218,8 +216,7 @@ def _describe_arguments(node: PlanNode) -> str:
     if not isinstance(node, Map) or not isinstance(node.transform, UserTransform):
         return ""
     call = node.transform.call
-    given = (call.args, call.constructor_args, call.kwargs, call.constructor_kwargs)
-    return _stable_repr(given)
+    return _stable_repr((call.args, call.constructor_args, call.kwargs, call.constructor_kwargs))
 
 
 def _stable_repr(value: Any) -> str:

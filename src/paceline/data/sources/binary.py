@@ -9,9 +9,15 @@ from typing import Any
 import pyarrow as pa
 
 from paceline.data.block import Block, Schema
-from paceline.data.expressions import Expr
-from paceline.data.files import InputFile
-from paceline.data.sources.schemas import PATH, partition_fields, table_to_block, to_schema, with_file_columns
+from paceline.data.sources.files import InputFile
+from paceline.data.sources.schemas import (
+    PlainSource,
+    partition_fields,
+    path_fields,
+    table_to_block,
+    to_schema,
+    with_file_columns,
+)
 
 BYTES = "bytes"
 _UNIT_BYTES = 32 << 20
@@ -65,7 +71,7 @@ def binary_type(wide: bool) -> Any:
 
 
 @dataclass(frozen=True)
-class BinaryFileSource:
+class BinaryFileSource(PlainSource):
     """The source of `read_binary_files`."""
 
     name: str
@@ -78,14 +84,9 @@ class BinaryFileSource:
         return [BinaryFileUnit(group, partition, self.include_paths, self._is_wide) for group in _group_files(self)]
 
     def schema(self) -> Schema:
-        fields = [pa.field(BYTES, binary_type(self._is_wide)), *partition_fields(self.files)]
-        return to_schema(pa.schema([*fields, *([pa.field(PATH, pa.string())] if self.include_paths else [])]))
-
-    def project_columns(self, columns: Sequence[str]) -> None:
-        return None
-
-    def prune_units(self, predicate: Expr) -> None:
-        return None
+        return to_schema(
+            pa.schema([pa.field(BYTES, binary_type(self._is_wide)), *path_fields(self.files, self.include_paths)])
+        )
 
     @property
     def _is_wide(self) -> bool:
@@ -102,10 +103,10 @@ def _group_files(source: BinaryFileSource) -> Iterator[tuple[InputFile, ...]]:
         for index in range(number):
             yield files[len(files) * index // number : len(files) * (index + 1) // number]
         return
-    found: list[InputFile] = []
+    group: list[InputFile] = []
     for file in files:
-        if found and (len(found) == _UNIT_FILES or sum(other.size for other in found) + file.size > _UNIT_BYTES):
-            yield tuple(found)
-            found = []
-        found.append(file)
-    yield tuple(found)
+        if group and (len(group) == _UNIT_FILES or sum(other.size for other in group) + file.size > _UNIT_BYTES):
+            yield tuple(group)
+            group = []
+        group.append(file)
+    yield tuple(group)

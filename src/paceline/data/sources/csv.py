@@ -12,9 +12,17 @@ from typing import Any
 import pyarrow as pa
 
 from paceline.data.block import Block, Schema
-from paceline.data.expressions import Expr
-from paceline.data.files import InputFile, explain_read_errors
-from paceline.data.sources.schemas import PATH, partition_fields, table_to_block, to_schema, with_file_columns
+from paceline.data.sources.files import InputFile, explain_read_errors
+from paceline.data.sources.schemas import (
+    FileUnit,
+    PlainSource,
+    check_unique_names,
+    partition_fields,
+    table_to_block,
+    to_schema,
+    with_file_columns,
+    with_path_fields,
+)
 
 CSV = "CSV"
 BLOCK_BYTES = 4 << 20
@@ -41,15 +49,13 @@ class CsvOptions:
         read = self.read or csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False)
         # Newlines within quotes are rare, but without this a block boundary there would corrupt rows.
         parse = self.parse or csv.ParseOptions(newlines_in_values=True)
-        given = self.convert or csv.ConvertOptions()
+        convert = self.convert or csv.ConvertOptions()
         if schema is not None:
             convert = csv.ConvertOptions(
-                **{name: getattr(given, name) for name in _CONVERT},
+                **{name: getattr(convert, name) for name in _CONVERT},
                 column_types={part.name: part.type for part in schema},
-                include_columns=list(columns) if columns is not None else given.include_columns,
+                include_columns=list(columns) if columns is not None else convert.include_columns,
             )
-        else:
-            convert = given
         return csv.open_csv(file.stream(), read_options=read, parse_options=parse, convert_options=convert)
 
 
@@ -69,10 +75,9 @@ _CONVERT = (
 
 
 @dataclass(frozen=True)
-class CsvUnit:
+class CsvUnit(FileUnit):
     """One CSV file."""
 
-    file: InputFile
     schema: Any
     """The columns in the file."""
     columns: tuple[str, ...]
@@ -82,18 +87,6 @@ class CsvUnit:
     include_paths: bool
     is_projected: bool
     """Only some of the file's columns are output."""
-
-    @property
-    def name(self) -> str:
-        return self.file.name
-
-    @property
-    def num_rows(self) -> None:
-        return None
-
-    @property
-    def num_bytes(self) -> int | None:
-        return self.file.size or None
 
     def read(self) -> Iterator[Block]:
         stored = [name for name in self.columns if name in self.schema.names]
@@ -115,15 +108,14 @@ class CsvUnit:
                 if table.num_rows:
                     yield table_to_block(table.select(list(self.columns)))
 
-    def _check_columns(self, found: Sequence[str]) -> None:
-        known = set(self.schema.names)
-        for name in found:
-            if name not in known:
-                raise ValueError(f"{self.file} has a column {name!r}, which the first file has not\n\n{_HINT}")
+    def _check_columns(self, columns: Sequence[str]) -> None:
+        for name in columns:
+            if name not in self.schema.names:
+                raise ValueError(f"{self.file} has a column {name!r} that the first file lacks\n\n{_HINT}")
         if not self.is_projected:
             for name in self.schema.names:
-                if name not in found:
-                    raise ValueError(f"{self.file} has no column {name!r}, which the first file has\n\n{_HINT}")
+                if name not in columns:
+                    raise ValueError(f"{self.file} lacks the column {name!r} of the first file\n\n{_HINT}")
 
 
 def _open_unless_empty(
@@ -149,17 +141,17 @@ def _explain_errors(file: InputFile, options: CsvOptions, before: int) -> Iterat
         try:
             yield
         except pa.ArrowInvalid as error:
-            found = _COLUMN.search(str(error))
-            if found is None:
+            match = _COLUMN.search(str(error))
+            if match is None:
                 raise
             with replace(options, convert=None).open_reader(file) as reader:  # all columns, with inferred types
                 names = reader.schema.names
-            name = names[int(found[1])]
-            raise ValueError(f"column {name!r}, after row {before}: {found[2]}\n\n{_HINT}") from error
+            name = names[int(match[1])]
+            raise ValueError(f"column {name!r}, after row {before}: {match[2]}\n\n{_HINT}") from error
 
 
 @dataclass(frozen=True)
-class CsvSource:
+class CsvSource(PlainSource):
     """The source of `read_csv`."""
 
     name: str
@@ -194,9 +186,6 @@ class CsvSource:
             return None
         return replace(self, columns=tuple(columns))
 
-    def prune_units(self, predicate: Expr) -> None:
-        return None
-
     def validate(self) -> CsvSource:
         """Read the start of the first file to check the arguments; return self."""
         self.schema()
@@ -212,9 +201,7 @@ class CsvSource:
                 continue
             with reader:
                 names = reader.schema.names
-                if len(set(names)) < len(names):
-                    twice = next(name for name in names if names.count(name) > 1)
-                    raise ValueError(f"{file} has two columns called {twice!r}: a dataset needs a name for each")
+                check_unique_names(file, names)
                 # The type of a column that is empty so far is unknown; as text it accepts any value.
                 return pa.schema(
                     [(name, _known_type(kind)) for name, kind in zip(names, reader.schema.types, strict=True)]
@@ -223,9 +210,7 @@ class CsvSource:
 
     @cached_property
     def _full_schema(self) -> Any:
-        beside = [*partition_fields(self.files), *([pa.field(PATH, pa.string())] if self.include_paths else [])]
-        names = {part.name for part in beside}
-        return pa.schema([*(part for part in self._file_schema if part.name not in names), *beside])
+        return with_path_fields(self._file_schema, self.files, self.include_paths)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}

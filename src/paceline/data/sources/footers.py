@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from paceline.data.files import InputFile, explain_read_errors
+from paceline.data.sources.files import InputFile, explain_read_errors
 from paceline.data.sources.pruning import ColumnBounds, comparison_family
+from paceline.data.sources.schemas import check_unique_names
 
 PARQUET = "Parquet"
 _THREADS = 32
@@ -77,17 +78,16 @@ class ParquetContents:
     @cached_property
     def schemas(self) -> list[Any]:
         """The schema of each file; equal schemas are one object."""
-        found: list[Any] = []
+        schemas: list[Any] = []
         for file, metadata in zip(self.files, self.footers, strict=True):
             with explain_read_errors(file, PARQUET):
                 schema = metadata.schema.to_arrow_schema().remove_metadata()
-            if found and schema.equals(found[-1], check_metadata=True):
-                schema = found[-1]
-            elif len(set(schema.names)) < len(schema.names):
-                twice = next(name for name in schema.names if schema.names.count(name) > 1)
-                raise ValueError(f"{file} has two columns called {twice!r}: a dataset needs a name for each")
-            found.append(schema)
-        return found
+            if schemas and schema.equals(schemas[-1], check_metadata=True):
+                schema = schemas[-1]
+            else:
+                check_unique_names(file, schema.names)
+            schemas.append(schema)
+        return schemas
 
     @cached_property
     def sizes(self) -> list[list[dict[str, int]]]:

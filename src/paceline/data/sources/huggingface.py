@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.data.block import Block, Schema
-from paceline.data.expressions import Expr
-from paceline.data.source import Unit
+from paceline.data.block import Block
+from paceline.data.planning.plan import Unit
 from paceline.data.sources.memory import unit_ranges
-from paceline.data.sources.schemas import table_to_block
+from paceline.data.sources.schemas import PlainSource, table_to_block
 from paceline.data.sources.shared_object import SharedObject
 
 _BLOCK_ROWS = 1000
@@ -18,7 +17,7 @@ _LEAST_UNITS = 16
 
 
 @dataclass(frozen=True, eq=False)
-class HuggingFaceSource:
+class HuggingFaceSource(PlainSource):
     """The source of `from_huggingface` for an indexed dataset; its selections and shuffles are respected."""
 
     name: str
@@ -34,15 +33,6 @@ class HuggingFaceSource:
             HuggingFaceUnit(self.name, self.dataset, begin, end, (end - begin) * each)
             for begin, end in unit_ranges(self.num_rows, self.num_bytes, self.num_units, _LEAST_UNITS)
         ]
-
-    def schema(self) -> Schema | None:
-        return None
-
-    def project_columns(self, columns: Sequence[str]) -> None:
-        return None
-
-    def prune_units(self, predicate: Expr) -> None:
-        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +58,7 @@ class HuggingFaceUnit:
 
 
 @dataclass(frozen=True, eq=False)
-class TableStreamSource:
+class TableStreamSource(PlainSource):
     """A source and its only unit: any object that yields Arrow tables when iterated as `how` says."""
 
     name: str
@@ -83,15 +73,6 @@ class TableStreamSource:
     def read(self) -> Iterator[Block]:
         for table in _iterate_tables(self.dataset.get(), self.how):
             yield table_to_block(table)
-
-    def schema(self) -> Schema | None:
-        return None
-
-    def project_columns(self, columns: Sequence[str]) -> None:
-        return None
-
-    def prune_units(self, predicate: Expr) -> None:
-        return None
 
 
 def _iterate_tables(value: Any, how: str) -> Iterator[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,8 @@ import numpy as np
 
 from paceline._storage.store_errors import summarize_error
 from paceline.data.block import Block, Schema, TensorType
-from paceline.data.files import InputFile
-from paceline.data.sources.media import InvalidContentError, explain_decoding, import_required
+from paceline.data.sources.files import InputFile
+from paceline.data.sources.media import FileReader, InvalidContentError, explain_decoding, import_required
 
 EXTENSIONS = ("png", "jpg", "jpeg", "tif", "tiff", "bmp", "gif", "webp")
 
@@ -25,11 +25,11 @@ _DECODED_SIZE_FACTOR = 8
 
 
 @dataclass(frozen=True)
-class ImageReader:
+class ImageReader(FileReader):
     size: tuple[int, int] | None
     """Height and width; None: as in the file."""
     mode: str | None
-    unit_bytes: int = 4 << 20
+    unit_bytes = 4 << 20
 
     def read_blocks(self, file: InputFile) -> Iterator[Block]:
         content = file.read()
@@ -51,9 +51,6 @@ class ImageReader:
             return None
         return Schema(["image"], [TensorType(np.dtype(np.uint8), (*self.size, *_CHANNELS[self.mode]))])
 
-    def project_columns(self, columns: Sequence[str]) -> None:
-        return None
-
 
 def decode_image(content: bytes, size: tuple[int, int] | None = None, mode: str | None = None) -> np.ndarray[Any, Any]:
     """Decode an image to an array of height x width, or height x width x channels."""
@@ -72,6 +69,6 @@ def decode_image(content: bytes, size: tuple[int, int] | None = None, mode: str 
                 image = image.resize((width, height), pillow.Resampling.BILINEAR)
             return np.asarray(image)
     except import_required("PIL", "decoding images", "images").UnidentifiedImageError:
-        raise InvalidContentError("it is of no format that Pillow knows") from None
+        raise InvalidContentError("Pillow does not know its format") from None
     except (SyntaxError, struct.error, zlib.error, IndexError, OverflowError, pillow.DecompressionBombError) as error:
         raise InvalidContentError(summarize_error(error)) from error

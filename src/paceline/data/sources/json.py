@@ -15,16 +15,17 @@ from typing import Any
 import pyarrow as pa
 
 from paceline.data.block import ITEM, Block, Schema
-from paceline.data.expressions import Expr
-from paceline.data.files import InputFile, explain_read_errors
+from paceline.data.sources.files import InputFile, explain_read_errors
 from paceline.data.sources.schemas import (
-    PATH,
+    FileUnit,
+    PlainSource,
     conform_table,
     partition_fields,
     table_to_block,
     to_schema,
     unify_schemas,
     with_file_columns,
+    with_path_fields,
 )
 
 JSON = "JSON"
@@ -61,10 +62,9 @@ class JsonOptions:
 
 
 @dataclass(frozen=True)
-class JsonUnit:
+class JsonUnit(FileUnit):
     """One JSON file."""
 
-    file: InputFile
     schema: Any
     """The fields in the file."""
     columns: tuple[str, ...]
@@ -73,18 +73,6 @@ class JsonUnit:
     options: JsonOptions
     partition: tuple[Any, ...]
     include_paths: bool
-
-    @property
-    def name(self) -> str:
-        return self.file.name
-
-    @property
-    def num_rows(self) -> None:
-        return None
-
-    @property
-    def num_bytes(self) -> int | None:
-        return self.file.size or None
 
     def read(self) -> Iterator[Block]:
         row = 0
@@ -112,11 +100,11 @@ def _find_bad_line(lines: bytes) -> tuple[int, str]:
     for number, line in enumerate(lines.split(b"\n"), 1):
         if line.strip():
             try:
-                found = json.loads(line)
+                value = json.loads(line)
             except ValueError as error:
                 return number, f"{error}: {line[:80].decode(errors='replace')!r}"
-            if not isinstance(found, dict):
-                return number, f"it is a {type(found).__name__}, not an object"
+            if not isinstance(value, dict):
+                return number, f"it is a {type(value).__name__}, not an object"
     return 0, ""
 
 
@@ -135,8 +123,8 @@ def read_pieces(file: InputFile, lines: bool) -> Iterator[bytes]:
             yield from _split_at_lines(file, stream, head)
             return
         with explain_read_errors(file, JSON):
-            found = json.loads(head + stream.read())
-    rows = found if isinstance(found, list) else [found]
+            document = json.loads(head + stream.read())
+    rows = document if isinstance(document, list) else [document]
     for start in range(0, len(rows), 1 << 16):
         yield b"\n".join(map(_encode_line, rows[start : start + (1 << 16)])) + b"\n"
 
@@ -174,7 +162,7 @@ def _split_at_lines(file: InputFile, stream: Any, head: bytes) -> Iterator[bytes
 
 
 @dataclass(frozen=True)
-class JsonSource:
+class JsonSource(PlainSource):
     """The source of `read_json`."""
 
     name: str
@@ -201,12 +189,6 @@ class JsonSource:
     def schema(self) -> Schema | None:
         return to_schema(self._full_schema) if self._file_schema is not None else None
 
-    def project_columns(self, columns: Sequence[str]) -> None:
-        return None
-
-    def prune_units(self, predicate: Expr) -> None:
-        return None
-
     def validate(self) -> JsonSource:
         """Read the start of the first files to check the arguments; return self."""
         self.schema()
@@ -219,17 +201,15 @@ class JsonSource:
         if explicit is not None and self.options.parse.unexpected_field_behavior != "infer":
             return explicit
         begun = ((file, next(read_pieces(file, self.lines), b"")) for file in self.files)
-        found = list(itertools.islice(((file, head) for file, head in begun if head), _NUM_SAMPLED_FILES))
-        if not found:
+        samples = list(itertools.islice(((file, head) for file, head in begun if head), _NUM_SAMPLED_FILES))
+        if not samples:
             return None
-        schemas = [parse_lines(file, head, 0, self.options).schema for file, head in found]
-        return unify_schemas([file for file, _ in found], schemas)
+        schemas = [parse_lines(file, head, 0, self.options).schema for file, head in samples]
+        return unify_schemas([file for file, _ in samples], schemas)
 
     @cached_property
     def _full_schema(self) -> Any:
-        beside = [*partition_fields(self.files), *([pa.field(PATH, pa.string())] if self.include_paths else [])]
-        names = {part.name for part in beside}
-        return pa.schema([*(part for part in self._file_schema if part.name not in names), *beside])
+        return with_path_fields(self._file_schema, self.files, self.include_paths)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}

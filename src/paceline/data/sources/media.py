@@ -9,17 +9,16 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from paceline.data.block import Block, Schema
 from paceline.data.context import DataContext
-from paceline.data.expressions import Expr
-from paceline.data.files import InputFile, explain_read_errors
-from paceline.data.source import Unit
-from paceline.data.sources.schemas import PATH, partition_fields
+from paceline.data.planning.plan import Unit
+from paceline.data.sources.files import InputFile, explain_read_errors
+from paceline.data.sources.schemas import PATH, PlainSource, partition_fields, path_fields
 
 _BLOCK_BYTES = 8 << 20
 """Rows are passed on once they reach this size, so that the first ones do not wait for the last."""
@@ -37,38 +36,38 @@ def explain_decoding(file: InputFile, kind: str) -> Iterator[None]:
             yield
     except ValueError as error:
         if isinstance(error.__cause__, InvalidContentError):
-            raise ValueError(f"{file} cannot be read as {kind}: {error.__cause__}") from error.__cause__
+            raise ValueError(f"cannot read {file} as {kind}: {error.__cause__}") from error.__cause__
         raise
 
 
-class FileReader(Protocol):
+class FileReader:
     """Reads the files of one format."""
 
-    @property
-    def unit_bytes(self) -> int:
-        """Files are grouped into units up to this size; 0: each file is a unit."""
-        ...
+    unit_bytes = 0
+    """Files are grouped into units up to this size; 0: each file is a unit."""
 
     def read_blocks(self, file: InputFile) -> Iterator[Block]:
         """Yield the rows of a file. Errors name the file."""
-        ...
+        raise NotImplementedError
 
-    def num_rows(self, file: InputFile) -> int | None: ...
+    def num_rows(self, file: InputFile) -> int | None:
+        return None
 
     def num_bytes(self, file: InputFile) -> int | None:
         """The approximate size in memory."""
-        ...
+        return file.size
 
-    def schema(self) -> Schema | None: ...
+    def schema(self) -> Schema | None:
+        return None
 
     def project_columns(self, columns: Sequence[str]) -> FileReader | None:
         """A reader of only these columns; None if that saves nothing. If a column is missing, it reads all of them, so
         that the error can list the existing ones."""
-        ...
+        return None
 
 
 @dataclass(frozen=True)
-class MediaSource:
+class MediaSource(PlainSource):
     """A source of files and their reader."""
 
     name: str
@@ -91,19 +90,15 @@ class MediaSource:
         schema = self.reader.schema()
         if schema is None:
             return None
-        more = [*partition_fields(self.files), *([pa.field(PATH, pa.string())] if self.include_paths else [])]
+        more = path_fields(self.files, self.include_paths)
         return Schema([*schema.names, *(f.name for f in more)], [*schema.types, *(f.type for f in more)])
 
     def project_columns(self, columns: Sequence[str]) -> MediaSource | None:
-        added = {PATH} if self.include_paths else set()
-        added |= {field.name for field in partition_fields(self.files)}
+        added = {field.name for field in path_fields(self.files, self.include_paths)}
         reader = self.reader.project_columns([name for name in columns if name not in added])
         if reader is None:
             return None
         return replace(self, reader=reader, include_paths=self.include_paths and PATH in columns)
-
-    def prune_units(self, predicate: Expr) -> MediaSource | None:
-        return None
 
 
 @dataclass(frozen=True)
@@ -129,27 +124,27 @@ class MediaUnit:
 
     def read(self) -> Iterator[Block]:
         limit = min(_BLOCK_BYTES, DataContext.get_current().target_max_block_size)
-        held: list[tuple[InputFile, Block]] = []
+        parts: list[tuple[InputFile, Block]] = []
         size = 0
         for file in self.files:
             for block in self.reader.read_blocks(file):
-                held.append((file, block))
+                parts.append((file, block))
                 size += block.nbytes
                 if size >= limit:
-                    yield with_origin_columns(held, self.include_paths, self.partition)
-                    held, size = [], 0
-        if held:
-            yield with_origin_columns(held, self.include_paths, self.partition)
+                    yield with_origin_columns(parts, self.include_paths, self.partition)
+                    parts, size = [], 0
+        if parts:
+            yield with_origin_columns(parts, self.include_paths, self.partition)
 
 
 def with_origin_columns(
-    held: Sequence[tuple[InputFile, Block]], include_paths: bool, partition: Sequence[Any]
+    parts: Sequence[tuple[InputFile, Block]], include_paths: bool, partition: Sequence[Any]
 ) -> Block:
     """Join blocks, and add the columns that say which file a row is from."""
-    block = Block.concat(part for _, part in held)
+    block = Block.concat(part for _, part in parts)
     if not partition and not include_paths:
         return block
-    files = [file for file, part in held for _ in range(part.num_rows)]
+    files = [file for file, part in parts for _ in range(part.num_rows)]
     for field in partition:
         block = block.with_column(
             field.name, pa.array([dict(file.partition)[field.name] for file in files], field.type)

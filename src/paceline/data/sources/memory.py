@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.data.block import Block, Schema, TensorType
-from paceline.data.expressions import Expr
+from paceline.data.sources.schemas import PlainSource
 
 _UNIT_BYTES = 8 << 20
 _PIECE_ROWS = 1 << 20
@@ -66,12 +66,12 @@ def _pack_arrow(columns: Mapping[str, Any]) -> bytes:
 
 def _rebuild_unit(name: str, names: list[str], others: dict[str, Any], packed: bytes, num_rows: int) -> MemoryUnit:
     table = pa.ipc.open_stream(packed).read_all() if packed else pa.table({})
-    found = {**others, **dict(zip(table.column_names, table.columns, strict=True))}
-    return MemoryUnit(name, Block({column: found[column] for column in names}, num_rows=num_rows))
+    columns = {**others, **dict(zip(table.column_names, table.columns, strict=True))}
+    return MemoryUnit(name, Block({column: columns[column] for column in names}, num_rows=num_rows))
 
 
 @dataclass(frozen=True, eq=False)
-class MemorySource:
+class MemorySource(PlainSource):
     """The source of `from_items`, `from_pandas`, `from_numpy` and `from_arrow`."""
 
     name: str
@@ -88,15 +88,15 @@ class MemorySource:
     def _units(self) -> Sequence[MemoryUnit]:
         """The same objects every time, so that a unit need not be sent twice."""
         function = self.name.partition("(")[0]
-        num_rows, found, before = sum(part.num_rows for part in self.parts), [], 0
+        num_rows, units, before = sum(part.num_rows for part in self.parts), [], 0
         for part in self.parts:
             share = self.num_units and max(1, round(self.num_units * part.num_rows / max(1, num_rows)))
             least = max(1, self.min_units // max(1, len(self.parts)))
             for start, stop in unit_ranges(part.num_rows, part.nbytes, share, least):
                 name = f"{function} (rows {before + start} to {before + stop - 1})"
-                found.append(MemoryUnit(name, part.slice(start, stop)))
+                units.append(MemoryUnit(name, part.slice(start, stop)))
             before += part.num_rows
-        return found
+        return units
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MemorySource, (self.name, self.parts, self.num_units, self.min_units)  # without the cached units
@@ -113,9 +113,6 @@ class MemorySource:
         return MemorySource(
             self.name, tuple(part.select(columns) for part in self.parts), self.num_units, self.min_units
         )
-
-    def prune_units(self, predicate: Expr) -> None:
-        return None
 
 
 @dataclass(frozen=True)
@@ -150,7 +147,7 @@ class RangeUnit:
 
 
 @dataclass(frozen=True)
-class RangeSource:
+class RangeSource(PlainSource):
     """The source of `range` and `range_tensor`."""
 
     name: str
@@ -170,9 +167,3 @@ class RangeSource:
     def schema(self) -> Schema:
         kind = TensorType(np.dtype(np.int64), self.shape) if self.shape else pa.int64()
         return Schema([self.column], [kind])
-
-    def project_columns(self, columns: Sequence[str]) -> None:
-        return None
-
-    def prune_units(self, predicate: Expr) -> None:
-        return None

@@ -15,17 +15,18 @@ from typing import Any
 import numpy as np
 
 from paceline._storage.store_errors import summarize_error
-from paceline.data.block import Block, Schema
-from paceline.data.expressions import Expr
-from paceline.data.files import InputFile
-from paceline.data.source import Unit
+from paceline.data.block import Block
+from paceline.data.planning.plan import Unit
+from paceline.data.sources.files import InputFile
 from paceline.data.sources.media import (
+    FileReader,
     InvalidContentError,
     MediaSource,
     MediaUnit,
     explain_decoding,
     with_origin_columns,
 )
+from paceline.data.sources.schemas import PlainSource
 
 EXTENSIONS = ("npy", "npz")
 
@@ -55,18 +56,18 @@ def read_layout(file: InputFile, opened: Any) -> NpyLayout | None:
         return None
     shape, fortran, dtype = read(opened)
     if dtype.hasobject:
-        raise InvalidContentError("its elements are Python objects, which only unpickling could bring back")
+        raise InvalidContentError("it has pickled Python objects, which are not loaded")
     if not shape:
-        raise InvalidContentError("it holds a single value, not an array with rows")
-    found = NpyLayout(shape, dtype, opened.tell())
-    if file.size and file.size < found.data_offset + shape[0] * found.row_bytes:
-        expected = found.data_offset + shape[0] * found.row_bytes
-        raise InvalidContentError(f"it has {file.size} bytes and should have {expected}: it was cut off")
-    return None if fortran and len(shape) > 1 else found
+        raise InvalidContentError("it has a single value, not an array with rows")
+    layout = NpyLayout(shape, dtype, opened.tell())
+    if file.size and file.size < layout.data_offset + shape[0] * layout.row_bytes:
+        expected = layout.data_offset + shape[0] * layout.row_bytes
+        raise InvalidContentError(f"it is truncated: it has {file.size} of {expected} bytes")
+    return None if fortran and len(shape) > 1 else layout
 
 
 @dataclass(frozen=True)
-class NumpySource:
+class NumpySource(PlainSource):
     """A source in which a large array gives several units."""
 
     files: MediaSource
@@ -87,30 +88,21 @@ class NumpySource:
         if file.size <= _UNIT_BYTES or file.path.lower().endswith(".npz"):
             return [unit]
         with explain_decoding(file, "a NumPy array"), file.open() as opened:
-            found = read_layout(file, opened)
-        if found is None or not found.row_bytes:
+            layout = read_layout(file, opened)
+        if layout is None or not layout.row_bytes:
             return [unit]
-        step = max(1, _UNIT_BYTES // found.row_bytes)
+        step = max(1, _UNIT_BYTES // layout.row_bytes)
         return [
-            NumpyUnit(file, found, begin, min(begin + step, found.shape[0]), unit.include_paths, unit.partition)
-            for begin in range(0, found.shape[0], step)
+            NumpyUnit(file, layout, begin, min(begin + step, layout.shape[0]), unit.include_paths, unit.partition)
+            for begin in range(0, layout.shape[0], step)
         ]
-
-    def schema(self) -> Schema | None:
-        return None
-
-    def project_columns(self, columns: Sequence[str]) -> None:
-        return None
-
-    def prune_units(self, predicate: Expr) -> None:
-        return None
 
 
 @dataclass(frozen=True)
-class NumpyReader:
+class NumpyReader(FileReader):
     """Reads whole files."""
 
-    unit_bytes: int = _UNIT_BYTES
+    unit_bytes = _UNIT_BYTES
 
     def read_blocks(self, file: InputFile) -> Iterator[Block]:
         with explain_decoding(file, "a NumPy array"), file.open() as opened:
@@ -118,12 +110,12 @@ class NumpyReader:
                 yield from self._read_archive(opened)
                 return
             opened.seek(0)
-            found = read_layout(file, opened)
-            if found is None:
+            layout = read_layout(file, opened)
+            if layout is None:
                 opened.seek(0)
                 yield Block({"data": np.load(opened, allow_pickle=False)})
                 return
-            yield from _read_rows(file, opened, found, 0, found.shape[0])
+            yield from _read_rows(file, opened, layout, 0, layout.shape[0])
 
     def _read_archive(self, opened: Any) -> Iterator[Block]:
         opened.seek(0)
@@ -134,18 +126,6 @@ class NumpyReader:
             raise InvalidContentError(summarize_error(error)) from error
         if columns:
             yield Block(columns)
-
-    def num_rows(self, file: InputFile) -> int | None:
-        return None
-
-    def num_bytes(self, file: InputFile) -> int | None:
-        return file.size
-
-    def schema(self) -> Schema | None:
-        return None
-
-    def project_columns(self, columns: Sequence[str]) -> None:
-        return None
 
 
 @dataclass(frozen=True)
@@ -177,18 +157,18 @@ class NumpyUnit:
                 yield with_origin_columns([(self.file, block)], self.include_paths, self.partition)
 
 
-def _read_rows(file: InputFile, opened: Any, found: NpyLayout, begin: int, end: int) -> Iterator[Block]:
-    step = max(1, _BLOCK_BYTES // max(found.row_bytes, 1))
+def _read_rows(file: InputFile, opened: Any, layout: NpyLayout, begin: int, end: int) -> Iterator[Block]:
+    step = max(1, _BLOCK_BYTES // max(layout.row_bytes, 1))
     mapped = None
-    if file.local_path is not None and found.row_bytes and end > begin:
-        mapped = np.memmap(file.local_path, found.dtype, "r", found.data_offset, found.shape)
+    if file.local_path is not None and layout.row_bytes and end > begin:
+        mapped = np.memmap(file.local_path, layout.dtype, "r", layout.data_offset, layout.shape)
     for first in range(begin, end, step):
         last = min(first + step, end)
         if mapped is not None:
             yield Block({"data": mapped[first:last].view(np.ndarray)})
             continue
-        opened.seek(found.data_offset + first * found.row_bytes)
-        content = opened.read((last - first) * found.row_bytes)
-        if len(content) < (last - first) * found.row_bytes:
-            raise InvalidContentError(f"it ends within rows {first} to {last - 1}: it was cut off")
-        yield Block({"data": np.frombuffer(content, found.dtype).reshape(last - first, *found.shape[1:])})
+        opened.seek(layout.data_offset + first * layout.row_bytes)
+        content = opened.read((last - first) * layout.row_bytes)
+        if len(content) < (last - first) * layout.row_bytes:
+            raise InvalidContentError(f"it is truncated within rows {first} to {last - 1}")
+        yield Block({"data": np.frombuffer(content, layout.dtype).reshape(last - first, *layout.shape[1:])})

@@ -12,11 +12,11 @@ import pyarrow as pa
 from paceline._storage.store_errors import summarize_error
 from paceline.data.block import Schema
 from paceline.data.expressions import Expr
-from paceline.data.files import InputFile
+from paceline.data.sources.files import InputFile
 from paceline.data.sources.footers import ParquetContents, group_bounds
 from paceline.data.sources.pruning import can_hold
 from paceline.data.sources.row_groups import ParquetScan, RowGroupUnit, filter_table, group_by_size
-from paceline.data.sources.schemas import PATH, partition_fields, to_schema, unify_schemas
+from paceline.data.sources.schemas import PATH, partition_fields, path_fields, to_schema, unify_schemas
 
 UNIT_BYTES = 32 << 20
 """The target size of a unit. A larger row group is its own unit: it can only be read from its beginning."""
@@ -58,29 +58,29 @@ class ParquetSource:
         return replace(self, projection=tuple(columns))
 
     def prune_units(self, predicate: Expr) -> ParquetSource | None:
-        found = replace(self, predicates=(*self.predicates, predicate))
-        before, after = self.units(), found.units()
-        return found if sum(len(unit.groups) for unit in after) < sum(len(unit.groups) for unit in before) else None
+        pruned = replace(self, predicates=(*self.predicates, predicate))
+        before, after = self.units(), pruned.units()
+        return pruned if sum(len(unit.groups) for unit in after) < sum(len(unit.groups) for unit in before) else None
 
     def validate(self) -> ParquetSource:
         """Read all footers and check the arguments against them; return self."""
         known = self._all_columns
         if self.columns is not None and len(set(self.columns)) < len(self.columns):
-            raise ValueError(f"columns={list(self.columns)!r} names a column twice")
+            raise ValueError(f"columns must be unique, got {list(self.columns)!r}")
         needed = [("columns", name) for name in self.columns or ()]
         if isinstance(self.filter, Expr):
             needed += [("filter", name) for name in sorted(self.filter.columns())]
         for argument, name in needed:
             if name not in known:
-                shown = ", ".join(map(repr, known)) or "none"
-                raise ValueError(f"{argument} names {name!r}, which is no column of {self.name}; there are: {shown}")
+                names = ", ".join(map(repr, known)) or "none"
+                raise ValueError(f"{argument}: unknown column {name!r} of {self.name}; the columns are {names}")
         self.schema()
         if self.filter is not None:
             try:
                 filter_table(self._full_schema.empty_table(), self.filter)
             except (pa.ArrowException, TypeError) as error:
                 raise ValueError(
-                    f"filter={self.filter!r} does not fit the columns: {summarize_error(error)}"
+                    f"cannot apply filter {self.filter!r} to the columns: {summarize_error(error)}"
                 ) from error
         return self
 
@@ -91,7 +91,7 @@ class ParquetSource:
     @cached_property
     def _file_columns(self) -> list[Any]:
         """The columns derived from a file's path."""
-        return [*self._partition_fields, *([pa.field(PATH, pa.string())] if self.include_paths else [])]
+        return path_fields(self.files, self.include_paths)
 
     @cached_property
     def _all_columns(self) -> list[str]:
@@ -120,9 +120,9 @@ class ParquetSource:
     def _file_schema(self) -> Any:
         """The schema that the rows of every file are converted to, before the columns from its path are added."""
         beside = {field.name for field in self._file_columns}
-        wanted = [name for name in self._scanned_columns if name not in beside]
-        found = self._unify_types(set(wanted))
-        return pa.schema([found.field(name) for name in wanted])
+        names = [name for name in self._scanned_columns if name not in beside]
+        schema = self._unify_types(set(names))
+        return pa.schema([schema.field(name) for name in names])
 
     def _unify_types(self, names: set[str]) -> Any:
         """The types of some columns, unified over all files."""
@@ -176,13 +176,12 @@ class ParquetSource:
                 )
 
     def _make_scan(self, schema: Any) -> ParquetScan:
-        there = set(schema.names)
-        read = tuple(name for name in self._file_schema.names if name in there)
-        own = pa.schema([schema.field(name) for name in read])
+        stored = tuple(name for name in self._file_schema.names if name in schema.names)
+        stored_schema = pa.schema([schema.field(name) for name in stored])
         return ParquetScan(
             columns=self._output_columns,
-            stored_columns=read,
-            target=None if own.equals(self._file_schema, check_metadata=True) else self._file_schema,
+            stored_columns=stored,
+            target=None if stored_schema.equals(self._file_schema, check_metadata=True) else self._file_schema,
             partition=tuple(field for field in self._partition_fields if field.name in self._scanned_columns),
             include_paths=self.include_paths and PATH in self._scanned_columns,
             filter=self.filter,

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from paceline.data.block import Block
 from paceline.data.expressions import Expr, evaluate_column
-from paceline.data.files import InputFile, explain_read_errors
+from paceline.data.sources.files import InputFile, explain_read_errors
 from paceline.data.sources.footers import PARQUET, read_footer
 from paceline.data.sources.schemas import conform_table, table_to_block, with_file_columns
 
@@ -120,25 +120,25 @@ class RowGroupUnit:
     def _check_unchanged(self, metadata: Any) -> None:
         """The file must be the one that was planned, or rows would be lost or duplicated."""
         last = self.groups[-1]
-        known = metadata.num_row_groups > last
-        rows = sum(metadata.row_group(group).num_rows for group in self.groups) if known else -1
+        has_groups = metadata.num_row_groups > last
+        rows = sum(metadata.row_group(group).num_rows for group in self.groups) if has_groups else -1
         if rows != self.num_stored:
-            now = f"they have {rows}" if known else f"there are only {metadata.num_row_groups}"
+            now = f"they have {rows}" if has_groups else f"there are only {metadata.num_row_groups} row groups"
             raise ValueError(
-                f"{self.file} has changed since the dataset was made: its row groups {self.groups[0]} to {last} had "
-                f"{self.num_stored} rows, now {now}\n\nhint: make the dataset again, from files that stay as they are"
+                f"{self.file} has changed since the dataset was created: row groups {self.groups[0]} to {last} had "
+                f"{self.num_stored} rows, now {now}\n\nhint: create the dataset again, from unchanging files"
             )
 
 
 def group_by_size(groups: Sequence[int], sizes: Sequence[int], limit: int) -> Iterator[tuple[list[int], int]]:
     """Group consecutive row groups up to a size; yield each group with its total size."""
-    found: list[int] = []
+    run: list[int] = []
     total = 0
     for group, size in zip(groups, sizes, strict=True):
-        if found and total + size > limit:
-            yield found, total
-            found, total = [], 0
-        found.append(group)
+        if run and total + size > limit:
+            yield run, total
+            run, total = [], 0
+        run.append(group)
         total += size
-    if found:
-        yield found, total
+    if run:
+        yield run, total

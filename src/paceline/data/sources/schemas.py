@@ -1,19 +1,57 @@
-"""Unifies files with different columns to one schema: missing values are null, numbers get the wider type."""
+"""What sources share: the base of sources and of units that are files, and one schema for different files.
+
+Missing values are null, and numbers get the wider type.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from paceline.data.block import Block, Schema, TensorType
-from paceline.data.files import InputFile
+from paceline.data.expressions import Expr
+from paceline.data.planning.plan import Source
 from paceline.data.sources import tensors
+from paceline.data.sources.files import InputFile
 
 PATH = "path"
 """The column added by `include_paths=True`."""
+
+
+class PlainSource:
+    """Base of sources: no schema in advance, and neither columns nor units can be left out."""
+
+    def schema(self) -> Schema | None:
+        return None
+
+    def project_columns(self, columns: Sequence[str]) -> Source | None:
+        return None
+
+    def prune_units(self, predicate: Expr) -> Source | None:
+        return None
+
+
+@dataclass(frozen=True)
+class FileUnit:
+    """A unit that is one file, with an unknown number of rows."""
+
+    file: InputFile
+
+    @property
+    def name(self) -> str:
+        return self.file.name
+
+    @property
+    def num_rows(self) -> None:
+        return None
+
+    @property
+    def num_bytes(self) -> int | None:
+        return self.file.size or None
 
 
 def unify_schemas(files: Sequence[InputFile], schemas: Sequence[Any]) -> Any:
@@ -25,13 +63,13 @@ def unify_schemas(files: Sequence[InputFile], schemas: Sequence[Any]) -> Any:
     fields: dict[str, tuple[Any, InputFile]] = {}
     for file, schema in distinct:
         for field in schema:
-            known = fields.get(field.name)
-            fields[field.name] = (field, file) if known is None else (_widen_field(known, field, file), known[1])
+            earlier = fields.get(field.name)
+            fields[field.name] = (field, file) if earlier is None else (_widen_field(earlier, field, file), earlier[1])
     return pa.schema([field for field, _ in fields.values()])
 
 
-def _widen_field(known: tuple[Any, InputFile], field: Any, file: InputFile) -> Any:
-    before, first = known
+def _widen_field(earlier: tuple[Any, InputFile], field: Any, file: InputFile) -> Any:
+    before, first = earlier
     if before.equals(field, check_metadata=True):
         return before
     if tensors.parse_tensor_field(before) != tensors.parse_tensor_field(field):
@@ -44,9 +82,9 @@ def _widen_field(known: tuple[Any, InputFile], field: Any, file: InputFile) -> A
         kind = pa.unify_schemas(both, promote_options="permissive").field(0).type
     except (pa.ArrowTypeError, pa.ArrowInvalid):
         raise ValueError(
-            f"the column {field.name!r} is {before.type} in {first} and {field.type} in {file}: there is no type for "
-            "both\n\nhint: read them apart, convert one with map_batches, and join them with union; or leave the "
-            "column out with columns=[...]"
+            f"column {field.name!r} has incompatible types: {before.type} in {first}, {field.type} in {file}\n\n"
+            "hint: read them separately, convert one with map_batches, and join them with union; or leave the column "
+            "out with columns=[...]"
         ) from None
     return pa.field(field.name, kind, metadata=before.metadata)
 
@@ -73,8 +111,26 @@ def conform_table(table: Any, target: Any) -> Any:
 def partition_fields(files: Sequence[InputFile]) -> list[Any]:
     """The columns from directory names: integers if all files have integers there, else strings."""
     names = [name for name, _ in files[0].partition] if files else []
-    whole = {name: isinstance(value, int) for file in files for name, value in file.partition if value is not None}
-    return [pa.field(name, pa.int64() if whole.get(name) else pa.string()) for name in names]
+    is_int = {name: isinstance(value, int) for file in files for name, value in file.partition if value is not None}
+    return [pa.field(name, pa.int64() if is_int.get(name) else pa.string()) for name in names]
+
+
+def check_unique_names(file: InputFile, names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{file} has two columns named {name!r}; column names must be unique")
+
+
+def path_fields(files: Sequence[InputFile], include_paths: bool) -> list[Any]:
+    """The columns derived from the path of a file."""
+    return [*partition_fields(files), *([pa.field(PATH, pa.string())] if include_paths else [])]
+
+
+def with_path_fields(schema: Any, files: Sequence[InputFile], include_paths: bool) -> Any:
+    """The schema of a file, with the columns from its path, which replace columns of the same name."""
+    fields = path_fields(files, include_paths)
+    names = {field.name for field in fields}
+    return pa.schema([*(field for field in schema if field.name not in names), *fields])
 
 
 def with_file_columns(table: Any, file: InputFile, fields: Sequence[Any], include_paths: bool) -> Any:
@@ -96,11 +152,11 @@ def to_schema(schema: Any) -> Schema:
 
 
 def _user_type(field: Any) -> Any:
-    found = tensors.parse_tensor_field(field)
-    if found is None:
+    tensor = tensors.parse_tensor_field(field)
+    if tensor is None:
         return field.type
-    dtype: Any = np.dtype(found.dtype.to_pandas_dtype())
-    return TensorType(dtype, found.shape) if found.shape is not None else TensorType(np.dtype(object), None)
+    dtype: Any = np.dtype(tensor.dtype.to_pandas_dtype())
+    return TensorType(dtype, tensor.shape) if tensor.shape is not None else TensorType(np.dtype(object), None)
 
 
 def table_to_block(table: Any) -> Block:

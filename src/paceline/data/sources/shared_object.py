@@ -39,7 +39,7 @@ class SharedObject:
         self._value = value
         self._loaded = True
         self._content: bytes | None = None
-        self._place: PickleLocation | None = None
+        self._location: PickleLocation | None = None
 
     def get(self) -> Any:
         with _lock:
@@ -50,7 +50,7 @@ class SharedObject:
 
     def pack(self) -> SharedObject:
         """Pickle it now, so that an unpicklable object fails at once."""
-        if self._content is not None or self._place is not None:
+        if self._content is not None or self._location is not None:
             return self
         with tempfile.SpooledTemporaryFile(max_size=_SMALL, dir=_spill_directory()) as file:
             try:
@@ -58,9 +58,8 @@ class SharedObject:
             except OSError:
                 raise
             except Exception as error:
-                what = f"{type(error).__name__}: {error}"
                 raise TypeError(
-                    f"{self.name} cannot be pickled, so no other process can read it: {what}\n\n"
+                    f"cannot pickle {self.name} for other processes: {type(error).__name__}: {error}\n\n"
                     "hint: open files, connections and locks where they are first used, not in the constructor"
                 ) from error
             if file.tell() <= _SMALL or not system.is_linux():  # elsewhere, processes cannot reach each other's files
@@ -69,38 +68,38 @@ class SharedObject:
                 return self
             file.flush()
             descriptor = os.dup(file.fileno())
-        self._place = os.getpid(), descriptor, secrets.token_hex(8)
+        self._location = os.getpid(), descriptor, secrets.token_hex(8)
         weakref.finalize(self, _close_descriptor, os.getpid(), descriptor)
         return self
 
     def _load(self) -> Any:
         if self._content is not None:
             return cloudpickle.loads(self._content)
-        assert self._place is not None  # either the content or the location was sent
-        process, descriptor, _ = self._place
+        assert self._location is not None  # either the content or the location was sent
+        process, descriptor, _ = self._location
         try:
             with open(f"/proc/{process}/fd/{descriptor}", "rb") as file:
                 return cloudpickle.load(file)
         except OSError as error:
             raise RuntimeError(
-                f"{self.name} cannot be fetched: the process that has it ({process}) has ended, or dropped it"
+                f"cannot fetch {self.name}: process {process}, which holds it, has ended or dropped it"
             ) from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.pack()
-        return _receive_shared, (self.name, self._content, self._place)
+        return _receive_shared, (self.name, self._content, self._location)
 
 
-def _receive_shared(name: str, content: bytes | None, place: PickleLocation | None) -> SharedObject:
+def _receive_shared(name: str, content: bytes | None, location: PickleLocation | None) -> SharedObject:
     """Return the same object each time it arrives."""
     with _lock:
-        for held in _received:
-            if (held._content, held._place) == (content, place):
-                return held
-        held = SharedObject(None, name)
-        held._loaded, held._content, held._place = False, content, place
-        _received.append(held)
-    return held
+        for shared in _received:
+            if (shared._content, shared._location) == (content, location):
+                return shared
+        shared = SharedObject(None, name)
+        shared._loaded, shared._content, shared._location = False, content, location
+        _received.append(shared)
+    return shared
 
 
 def _spill_directory() -> str | None:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline._storage.store_errors import summarize_error
-from paceline.data.block import Block, Schema, column_of
-from paceline.data.expressions import Expr
-from paceline.data.source import Unit
+from paceline.data.block import Block, column_of
+from paceline.data.planning.plan import Unit
+from paceline.data.sources.schemas import PlainSource
 
 _ROWS = 4096
 
 
 @dataclass(frozen=True)
-class SqlSource:
+class SqlSource(PlainSource):
     """A query as one unit, or as several that split the rows by a hash of some columns."""
 
     sql: str
@@ -45,15 +45,6 @@ class SqlSource:
             for index in range(self.num_shards)
         ]
 
-    def schema(self) -> Schema | None:
-        return None
-
-    def project_columns(self, columns: Sequence[str]) -> None:
-        return None
-
-    def prune_units(self, predicate: Expr) -> None:
-        return None
-
 
 @dataclass(frozen=True)
 class SqlUnit:
@@ -72,12 +63,12 @@ class SqlUnit:
                 # Each driver has its own exceptions, which may not pickle.
                 raise ValueError(f"the query failed: {summarize_error(error)}\n\nquery: {self.sql}") from error
             if cursor.description is None:
-                raise ValueError(f"the query gives no rows: {self.sql}")
+                raise ValueError(f"the query returns no rows: {self.sql}")
             names = [column[0] for column in cursor.description]
             if len(set(names)) < len(names):
-                twice = sorted({name for name in names if names.count(name) > 1})
+                repeated = sorted({name for name in names if names.count(name) > 1})
                 raise ValueError(
-                    f"the query gives several columns the name {', '.join(twice)}: {self.sql}\n\n"
+                    f"the query returns several columns named {', '.join(repeated)}: {self.sql}\n\n"
                     "hint: name them, as in SELECT a.id AS a_id, b.id AS b_id"
                 )
             while rows := cursor.fetchmany(_ROWS):

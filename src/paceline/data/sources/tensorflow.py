@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from paceline.data.block import Block, Schema
-from paceline.data.expressions import Expr
-from paceline.data.source import Unit
+from paceline.data.block import Block
+from paceline.data.planning.plan import Unit
+from paceline.data.sources.schemas import PlainSource
 from paceline.data.sources.shared_object import SharedObject
 from paceline.data.sources.torch import items_to_block
 
@@ -37,7 +37,7 @@ def _rebuild_portable(graph: bytes, element_spec: Any) -> PortableTFDataset:
 
 
 @dataclass(frozen=True, eq=False)
-class TensorFlowSource:
+class TensorFlowSource(PlainSource):
     """The source of `from_tf`, and its only unit."""
 
     name: str
@@ -54,12 +54,3 @@ class TensorFlowSource:
         while part := list(islice(elements, _BLOCK_ITEMS)):
             # A dict is always a row, with its keys as columns.
             yield items_to_block(part, self.spread or isinstance(part[0], Mapping))
-
-    def schema(self) -> Schema | None:
-        return None
-
-    def project_columns(self, columns: Sequence[str]) -> None:
-        return None
-
-    def prune_units(self, predicate: Expr) -> None:
-        return None

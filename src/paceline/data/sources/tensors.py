@@ -59,28 +59,28 @@ def without_tensor_metadata(field: Any) -> Any:
 
 def to_tensor_array(field: Any, column: Any) -> Column:
     """Convert a tensor column to one array; to an array of arrays if shapes differ or some are null."""
-    told = parse_tensor_field(field)
-    assert told is not None
+    tensor = parse_tensor_field(field)
+    assert tensor is not None
     if isinstance(column.type, pa.BaseExtensionType):
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], type=column.type.storage_type)
-    if told.shape is None:
+    if tensor.shape is None:
         return _to_object_array(zip(column, column, strict=True), len(column))
     if column.null_count:
-        shape = pa.scalar(list(told.shape))
+        shape = pa.scalar(list(tensor.shape))
         return _to_object_array(((row, {"data": row, "shape": shape}) for row in column), len(column))
     arrays = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks if len(chunk)]
-    dtype = told.dtype.to_pandas_dtype()
+    dtype = tensor.dtype.to_pandas_dtype()
     joined = np.empty(0, dtype) if not arrays else arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-    return joined.reshape(len(column), *told.shape)
+    return joined.reshape(len(column), *tensor.shape)
 
 
 def _to_object_array(rows: Iterable[tuple[Any, Any]], number: int) -> Column:
     """Each row is (a value that may be null, its data and shape)."""
-    made = np.empty(number, dtype=object)
+    arrays = np.empty(number, dtype=object)
     for index, (row, parts) in enumerate(rows):
         if row.is_valid:
-            made[index] = parts["data"].values.to_numpy(zero_copy_only=False).reshape(parts["shape"].as_py())
-    return made
+            arrays[index] = parts["data"].values.to_numpy(zero_copy_only=False).reshape(parts["shape"].as_py())
+    return arrays
 
 
 def _identity_permutation(kind: Any) -> list[int]:
@@ -94,8 +94,8 @@ def _is_list(kind: Any) -> bool:
 def _parse_shape(details: bytes) -> tuple[int, ...] | None:
     """Parse from JSON; anything else is ignored, and the column stays a list column."""
     try:
-        found = json.loads(details)
+        shape = json.loads(details)
     except ValueError:
         return None
-    found = found.get("shape") if isinstance(found, dict) else found
-    return tuple(found) if isinstance(found, list) and all(isinstance(size, int) for size in found) else None
+    shape = shape.get("shape") if isinstance(shape, dict) else shape
+    return tuple(shape) if isinstance(shape, list) and all(isinstance(size, int) for size in shape) else None

@@ -10,9 +10,16 @@ from typing import Any
 import pyarrow as pa
 
 from paceline.data.block import Block, Schema
-from paceline.data.expressions import Expr
-from paceline.data.files import InputFile, explain_read_errors
-from paceline.data.sources.schemas import PATH, partition_fields, table_to_block, to_schema, with_file_columns
+from paceline.data.sources.files import InputFile, explain_read_errors
+from paceline.data.sources.schemas import (
+    FileUnit,
+    PlainSource,
+    partition_fields,
+    path_fields,
+    table_to_block,
+    to_schema,
+    with_file_columns,
+)
 
 TEXT = "text"
 _PIECE = 4 << 20
@@ -20,26 +27,13 @@ _PIECE = 4 << 20
 
 
 @dataclass(frozen=True)
-class TextUnit:
+class TextUnit(FileUnit):
     """One text file."""
 
-    file: InputFile
     encoding: str
     drop_empty_lines: bool
     partition: tuple[Any, ...]
     include_paths: bool
-
-    @property
-    def name(self) -> str:
-        return self.file.name
-
-    @property
-    def num_rows(self) -> None:
-        return None
-
-    @property
-    def num_bytes(self) -> int | None:
-        return self.file.size or None
 
     def read(self) -> Iterator[Block]:
         kind = f"{self.encoding} text"
@@ -60,7 +54,7 @@ class TextUnit:
 
 
 @dataclass(frozen=True)
-class TextSource:
+class TextSource(PlainSource):
     """The source of `read_text`."""
 
     name: str
@@ -76,11 +70,4 @@ class TextSource:
         ]
 
     def schema(self) -> Schema:
-        fields = [pa.field(TEXT, pa.string()), *partition_fields(self.files)]
-        return to_schema(pa.schema([*fields, *([pa.field(PATH, pa.string())] if self.include_paths else [])]))
-
-    def project_columns(self, columns: Sequence[str]) -> None:
-        return None
-
-    def prune_units(self, predicate: Expr) -> None:
-        return None
+        return to_schema(pa.schema([pa.field(TEXT, pa.string()), *path_fields(self.files, self.include_paths)]))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.data.tfexample import (
+from paceline.data.sources.tfexample_codec import (
     DTYPES,
     FeatureSpan,
     Kind,
@@ -181,11 +181,11 @@ def _find_spans(data: bytes, row: int) -> list[FeatureSpan]:
     try:
         return find_feature_spans(data)
     except MalformedExampleError as error:
-        raise MalformedExampleError(error.what, row) from None
+        raise MalformedExampleError(error.reason, row) from None
 
 
 def _read_values(data: bytes, span: FeatureSpan, row: int) -> Values:
     try:
         return read_feature(data, span)
     except MalformedExampleError as error:
-        raise MalformedExampleError(error.what, row) from None
+        raise MalformedExampleError(error.reason, row) from None

@@ -14,12 +14,12 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from paceline.data.block import Block, Column, Schema
-from paceline.data.files import InputFile
-from paceline.data.sources.media import InvalidContentError, explain_decoding
+from paceline.data.block import Block, Column
+from paceline.data.sources.files import InputFile
+from paceline.data.sources.media import FileReader, InvalidContentError, explain_decoding
 from paceline.data.sources.tf_examples import DecodedFeature, ExampleDecoder
-from paceline.data.tfexample import Kind, MalformedExampleError
-from paceline.data.tfrecord import CorruptRecordError, InflatingReader, read_records
+from paceline.data.sources.tfexample_codec import Kind, MalformedExampleError
+from paceline.data.sources.tfrecord_codec import CorruptRecordError, InflatingReader, read_records
 
 Compression = Literal["GZIP", "ZLIB"]
 
@@ -29,12 +29,11 @@ _BLOCK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class TFRecordReader:
+class TFRecordReader(FileReader):
     types: tuple[tuple[str, Any], ...] = ()
     """The types the caller declared."""
     compression: Compression | None = None
     columns: tuple[str, ...] | None = None
-    unit_bytes: int = 0
 
     def read_blocks(self, file: InputFile) -> Iterator[Block]:
         shapes = FeatureShapes(dict(self.types))
@@ -44,13 +43,13 @@ class TFRecordReader:
             explain_decoding(file, "TFRecords of tf.train.Example"),
             file.open() if self.compression else file.stream() as opened,
         ):
-            found = read_records(InflatingReader(opened) if self.compression else opened)
+            records = read_records(InflatingReader(opened) if self.compression else opened)
             while True:
                 try:
-                    batch = _take_batch(found)
+                    batch = _take_batch(records)
                     columns = self._make_columns(decoder.decode(batch), shapes, len(batch))
                 except MalformedExampleError as error:
-                    raise InvalidContentError(f"record {done + error.record}: {error.what}") from None
+                    raise InvalidContentError(f"record {done + error.record}: {error.reason}") from None
                 except CorruptRecordError as error:
                     raise InvalidContentError(str(error)) from None
                 if not batch:
@@ -61,29 +60,20 @@ class TFRecordReader:
     def _make_columns(
         self, features: Mapping[str, DecodedFeature], shapes: FeatureShapes, num_rows: int
     ) -> dict[str, Column]:
-        known = shapes.feature_names(features)
-        if self.columns is not None and {*self.columns} <= {*known}:
-            known = [name for name in known if name in self.columns]
-        return {name: shapes.make_column(name, features.get(name), num_rows) for name in known}
-
-    def num_rows(self, file: InputFile) -> int | None:
-        return None
-
-    def num_bytes(self, file: InputFile) -> int | None:
-        return file.size
-
-    def schema(self) -> Schema | None:
-        return None
+        names = sorted({*features, *shapes.types})
+        if self.columns is not None and {*self.columns} <= {*names}:
+            names = [name for name in names if name in self.columns]
+        return {name: shapes.make_column(name, features.get(name), num_rows) for name in names}
 
     def project_columns(self, columns: Sequence[str]) -> TFRecordReader | None:
         return replace(self, columns=tuple(columns))
 
 
-def _take_batch(found: Iterator[bytes]) -> list[bytes]:
+def _take_batch(records: Iterator[bytes]) -> list[bytes]:
     """The next records, up to a number of records or bytes."""
     batch: list[bytes] = []
     size = 0
-    for data in islice(found, _RECORDS):
+    for data in islice(records, _RECORDS):
         batch.append(data)
         size += len(data)
         if size >= _BLOCK_BYTES:
@@ -98,21 +88,19 @@ class FeatureShapes:
     types: dict[str, Any]
     lists: dict[str, bool] = field(default_factory=dict)
 
-    def feature_names(self, features: Mapping[str, DecodedFeature]) -> list[str]:
-        return sorted({*features, *self.types})
-
     def make_column(self, name: str, feature: DecodedFeature | None, num_rows: int) -> Column:
         if feature is None:
             return pa.chunked_array([pa.nulls(num_rows, self.types[name])])
-        listed = self._is_list(name, feature)
-        made = _list_column(feature) if listed else _single_value_column(feature)
+        column = _list_column(feature) if self._is_list(name, feature) else _single_value_column(feature)
         kind = self.types.get(name)
         if kind is None:
-            return made
+            return column
         try:
-            return pa.chunked_array([made if isinstance(made, pa.Array) else pa.array(made)]).cast(kind)
+            return pa.chunked_array([column if isinstance(column, pa.Array) else pa.array(column)]).cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InvalidContentError(f"feature {name!r} cannot be {kind}, as tf_schema has it: {error}") from None
+            raise InvalidContentError(
+                f"cannot convert feature {name!r} to {kind}, its type in tf_schema: {error}"
+            ) from None
 
     def _is_list(self, name: str, feature: DecodedFeature) -> bool:
         several = feature.counts > 1
@@ -123,7 +111,7 @@ class FeatureShapes:
         if not listed and several.any():
             row = int(np.argmax(several))
             raise MalformedExampleError(
-                f"feature {name!r} has {feature.counts[row]} values, and one in the records before\n\n"
+                f"feature {name!r} has {feature.counts[row]} values, and one in earlier records\n\n"
                 f"hint: read_tfrecords(..., tf_schema={{{name!r}: pyarrow.list_(...)}}) makes it a list in all records",
                 row,
             )
@@ -131,17 +119,17 @@ class FeatureShapes:
 
 
 def _single_value_column(feature: DecodedFeature) -> Column:
-    there = feature.counts == 1
+    present = feature.counts == 1
     if feature.kind == "bytes":
-        values: list[bytes | None] = [None] * len(there)
-        for row, value in zip(np.nonzero(there)[0].tolist(), feature.values, strict=True):
+        values: list[bytes | None] = [None] * len(present)
+        for row, value in zip(np.nonzero(present)[0].tolist(), feature.values, strict=True):
             values[row] = value
         return pa.array(values, _TYPES["bytes"])
-    if there.all():
+    if present.all():
         return np.asarray(feature.values)
-    spread = np.zeros(len(there), np.asarray(feature.values).dtype)
-    spread[there] = feature.values
-    return pa.array(spread, _TYPES[feature.kind], mask=~there)
+    spread = np.zeros(len(present), np.asarray(feature.values).dtype)
+    spread[present] = feature.values
+    return pa.array(spread, _TYPES[feature.kind], mask=~present)
 
 
 def _list_column(feature: DecodedFeature) -> Column:

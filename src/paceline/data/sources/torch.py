@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any
 
-from paceline.data.block import ITEM, Block, Schema, column_of
-from paceline.data.expressions import Expr
-from paceline.data.source import Unit
+from paceline.data.block import ITEM, Block, column_of
+from paceline.data.planning.plan import Unit
+from paceline.data.sources.schemas import PlainSource
 from paceline.data.sources.shared_object import SharedObject
 
 _UNIT_ITEMS = 256
@@ -19,7 +19,7 @@ _BLOCK_ITEMS = 64
 
 
 @dataclass(frozen=True, eq=False)
-class TorchSource:
+class TorchSource(PlainSource):
     """The source of `from_torch`."""
 
     name: str
@@ -33,22 +33,10 @@ class TorchSource:
     def units(self) -> Sequence[Unit]:
         if self.num_items is None:
             return [TorchStreamUnit(self.name, self.dataset, self.spread)]
-        if self.num_units is not None:
-            number = self.num_units
-        else:
-            number = min(max(-(-self.num_items // _UNIT_ITEMS), _MIN_UNITS), _MAX_UNITS)
+        number = self.num_units or min(max(-(-self.num_items // _UNIT_ITEMS), _MIN_UNITS), _MAX_UNITS)
         number = min(number, self.num_items)
         edges = [self.num_items * index // number for index in range(number + 1)] if number else []
         return [TorchRangeUnit(self.name, self.dataset, begin, end, self.spread) for begin, end in pairwise(edges)]
-
-    def schema(self) -> Schema | None:
-        return None
-
-    def project_columns(self, columns: Sequence[str]) -> None:
-        return None
-
-    def prune_units(self, predicate: Expr) -> None:
-        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,15 +72,15 @@ def _fetch_items(dataset: Any, indices: list[int], name: str) -> list[Any]:
         if callable(many):
             items = list(many(indices))
             if len(items) != len(indices):
-                raise ValueError(f"__getitems__ gave {len(items)} items for {len(indices)} indices")
+                raise ValueError(f"__getitems__ returned {len(items)} items for {len(indices)} indices")
             return items
         items = []
         for index in indices:
             items.append(dataset[index])
         return items
     except Exception as error:
-        which = f"items {indices[0]} to {indices[-1]}" if callable(many) else f"item {index}"
-        error.add_note(f"{which} of {name}")
+        label = f"items {indices[0]} to {indices[-1]}" if callable(many) else f"item {index}"
+        error.add_note(f"{label} of {name}")
         raise
 
 
@@ -121,6 +109,6 @@ def items_to_block(items: Sequence[Any], spread: bool) -> Block:
         names = getattr(first, "_fields", None) or [f"{ITEM}_{place}" for place in range(len(first))]
         odd = next((item for item in items if len(item) != len(names)), None)
         if odd is not None:
-            raise ValueError(f"one item has {len(names)} parts and another one {len(odd)}: they cannot be columns")
+            raise ValueError(f"items must have equally many parts to be columns, got {len(names)} and {len(odd)}")
         return Block({name: column_of(values) for name, values in zip(names, zip(*items, strict=True), strict=True)})
     return Block({ITEM: column_of(items)})

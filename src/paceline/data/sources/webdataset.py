@@ -20,10 +20,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from paceline._storage.store_errors import summarize_error
-from paceline.data.block import Block, Schema
-from paceline.data.files import InputFile
+from paceline.data.block import Block
 from paceline.data.sources import images
-from paceline.data.sources.media import InvalidContentError, explain_decoding, import_required
+from paceline.data.sources.files import InputFile
+from paceline.data.sources.media import FileReader, InvalidContentError, explain_decoding, import_required
 
 EXTENSIONS = ("tar", "tar.gz", "tgz", "tar.bz2", "tar.xz", "tar.zst")
 
@@ -41,38 +41,37 @@ NUMBERS = frozenset(("cls", "cls2", "class", "count", "index", "inx", "id"))
 
 
 @dataclass(frozen=True)
-class WebDatasetReader:
+class WebDatasetReader(FileReader):
     decoder: bool | str | Callable[[Sample], Sample] | Sequence[Any] | None = True
     suffixes: Matches = None
     fileselect: Matches = None
     filerename: Callable[[str], str] | Sequence[Callable[[str], str]] | None = None
     expand_json: bool = False
     columns: tuple[str, ...] | None = None
-    unit_bytes: int = 0
 
     def read_blocks(self, file: InputFile) -> Iterator[Block]:
         with explain_decoding(file, "a tar file of samples"), file.stream() as stream:
-            held: list[Sample] = []
+            samples: list[Sample] = []
             size = 0
             for sample in group_samples(self._select_members(read_members(stream)), self.suffixes):
-                held.append(sample)
+                samples.append(sample)
                 size += sum(len(value) for value in sample.values())
-                if len(held) == _ROWS or size >= _BLOCK_BYTES:
-                    yield self._make_block(file, held)
-                    held, size = [], 0
-            if held:
-                yield self._make_block(file, held)
+                if len(samples) == _ROWS or size >= _BLOCK_BYTES:
+                    yield self._make_block(file, samples)
+                    samples, size = [], 0
+            if samples:
+                yield self._make_block(file, samples)
 
-    def _make_block(self, file: InputFile, held: Sequence[Sample]) -> Block:
-        there = {"__url__", *(suffix for sample in held for suffix in sample)}
-        if self.columns is not None and {*self.columns} <= there:
-            wanted = {"__key__", *self.columns}
-            held = [{name: sample[name] for name in sample if name in wanted} for sample in held]
-        return Block.from_rows([self._decode_sample({"__url__": str(file), **sample}) for sample in held])
+    def _make_block(self, file: InputFile, samples: Sequence[Sample]) -> Block:
+        names = {"__url__", *(suffix for sample in samples for suffix in sample)}
+        if self.columns is not None and {*self.columns} <= names:
+            selected = {"__key__", *self.columns}
+            samples = [{name: sample[name] for name in sample if name in selected} for sample in samples]
+        return Block.from_rows([self._decode_sample({"__url__": str(file), **sample}) for sample in samples])
 
-    def _select_members(self, found: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+    def _select_members(self, members: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
         renames = [] if self.filerename is None else self.filerename
-        for name, content in found:
+        for name, content in members:
             for rename in [renames] if callable(renames) else renames:
                 name = rename(name)
             if _is_wanted(name, self.fileselect):
@@ -85,25 +84,14 @@ class WebDatasetReader:
                 continue
             sample = step(sample) if callable(step) else decode_sample(sample, step)
             if not isinstance(sample, dict):
-                raise TypeError(f"decoder gave a {type(sample).__name__} for a sample: it must give a dict")
+                raise TypeError(f"decoder must return a dict for a sample, got a {type(sample).__name__}")
         if self.expand_json and "json" in sample:
             fields = sample["json"]
             fields = json.loads(fields) if isinstance(fields, bytes) else fields
             if not isinstance(fields, dict):
-                raise InvalidContentError(
-                    f"sample {sample['__key__']!r}: its json is no object, so it has no fields to expand"
-                )
+                raise InvalidContentError(f"sample {sample['__key__']!r}: its json is not an object with fields")
             sample = {**sample, **fields}
         return sample
-
-    def num_rows(self, file: InputFile) -> int | None:
-        return None
-
-    def num_bytes(self, file: InputFile) -> int | None:
-        return file.size
-
-    def schema(self) -> Schema | None:
-        return None
 
     def project_columns(self, columns: Sequence[str]) -> WebDatasetReader | None:
         known = self.decoder is None or isinstance(self.decoder, bool | str)  # a user's decoder may use any column
@@ -113,10 +101,10 @@ class WebDatasetReader:
 # Samples
 
 
-def group_samples(found: Iterable[tuple[str, bytes]], suffixes: Matches = None) -> Iterator[Sample]:
+def group_samples(members: Iterable[tuple[str, bytes]], suffixes: Matches = None) -> Iterator[Sample]:
     """Group consecutive files with the same key into samples. Files without a dot in their name are ignored."""
     sample: Sample = {}
-    for name, content in found:
+    for name, content in members:
         parts = _PARTS.match(name)
         if parts is None:
             continue
@@ -127,7 +115,7 @@ def group_samples(found: Iterable[tuple[str, bytes]], suffixes: Matches = None) 
         if not sample:
             sample = {"__key__": key}
         if suffix in sample:
-            raise InvalidContentError(f"sample {key!r} has two files that end in .{suffix}")
+            raise InvalidContentError(f"sample {key!r} has two .{suffix} files")
         if _is_wanted(suffix, suffixes):
             sample[suffix] = content
     if sample:
@@ -144,20 +132,20 @@ def _is_wanted(name: str, matches: Matches) -> bool:
 
 def decode_sample(sample: Sample, how: bool | str = True) -> Sample:
     """Decode each file of a sample by its extension. `how="PIL"` keeps images as Pillow images."""
-    made = {}
+    decoded = {}
     for suffix, content in sample.items():
         if suffix.startswith("__") or not isinstance(content, bytes):
-            made[suffix] = content
+            decoded[suffix] = content
             continue
         try:
-            made[suffix] = _decode_value(suffix.rpartition(".")[2].lower(), content, how)
+            decoded[suffix] = _decode_value(suffix.rpartition(".")[2].lower(), content, how)
         except ImportError:
             raise
         except (ValueError, TypeError, OSError, EOFError, UnicodeDecodeError) as error:
             raise InvalidContentError(
-                f"sample {sample.get('__key__')!r}: its .{suffix} cannot be decoded: {summarize_error(error)}"
+                f"sample {sample.get('__key__')!r}: cannot decode its .{suffix}: {summarize_error(error)}"
             ) from error
-    return made
+    return decoded
 
 
 def _decode_value(kind: str, content: bytes, how: bool | str) -> Any:
@@ -187,9 +175,9 @@ class _StrictTarInfo(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _StrictTarInfo:
         if not buf:
-            raise tarfile.ReadError("it ends without the mark of its end: it is empty, was cut off or is not finished")
+            raise tarfile.ReadError("it has no end marker: it is empty, truncated or unfinished")
         if len(buf) < tarfile.BLOCKSIZE:
-            raise tarfile.ReadError("it ends within the header of a file: it was cut off")
+            raise tarfile.ReadError("it is truncated within the header of a file")
         if not any(buf):  # the end-of-archive marker
             return super().frombuf(buf, encoding, errors)
         try:
@@ -210,7 +198,7 @@ def read_members(stream: BinaryIO) -> Iterator[tuple[str, bytes]]:
                     assert opened is not None  # regular files have content
                     content = opened.read()
                     if len(content) < info.size:
-                        raise tarfile.ReadError(f"it ends within {name!r}: it was cut off")
+                        raise tarfile.ReadError(f"it is truncated within {name!r}")
                     yield name, content
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise InvalidContentError(f"{summarize_error(error)}{f' (after {name!r})' * bool(name)}") from error

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from paceline._core.arguments import check_choice
 from paceline.data.block import BatchFormat, Block
 from paceline.data.transforms.user_calls import UnitCalls, UserTransform, definition_note
 
@@ -21,19 +22,15 @@ AnyFormat = Literal["default", "numpy", "pandas", "pyarrow"] | None
 
 def parse_batch_format(name: AnyFormat) -> BatchFormat:
     """Parse a `batch_format` argument; None is the format of the blocks, Arrow."""
-    if name is None:
-        return "pyarrow"
-    if name == "default":
-        return "numpy"
-    if name not in get_args(BatchFormat):
-        raise ValueError(f"batch_format must be 'default', 'numpy', 'pandas', 'pyarrow' or None, not {name!r}")
-    return name
+    check_choice("batch_format", name, ("default", *get_args(BatchFormat), None))
+    parsed: BatchFormat = "pyarrow" if name is None else "numpy" if name == "default" else name
+    return parsed
 
 
 def split_batches(blocks: Iterable[Block], batch_size: int | None) -> Iterator[tuple[int, Block]]:
     """Yield batches of `batch_size` rows, each with the number of its first row; None: the blocks as they are."""
-    held: list[Block] = []
-    num_held = first = 0
+    pending: list[Block] = []
+    num_pending = first = 0
     for block in blocks:
         if batch_size is None:
             if block.num_rows:
@@ -41,16 +38,16 @@ def split_batches(blocks: Iterable[Block], batch_size: int | None) -> Iterator[t
             first += block.num_rows
             continue
         while block.num_rows:
-            head = block.slice(0, batch_size - num_held)
+            head = block.slice(0, batch_size - num_pending)
             block = block.slice(head.num_rows)
-            held.append(head)
-            num_held += head.num_rows
-            if num_held == batch_size:
-                yield first, Block.concat(held)
+            pending.append(head)
+            num_pending += head.num_rows
+            if num_pending == batch_size:
+                yield first, Block.concat(pending)
                 first += batch_size
-                held, num_held = [], 0
-    if held:
-        yield first, Block.concat(held)
+                pending, num_pending = [], 0
+    if pending:
+        yield first, Block.concat(pending)
 
 
 def split_for_cache(block: Block) -> Iterator[tuple[int, Block]]:
@@ -64,17 +61,17 @@ def split_for_cache(block: Block) -> Iterator[tuple[int, Block]]:
 
 
 def make_batch(block: Block, batch_format: BatchFormat, *, writable: bool) -> Any:
-    """The rows as the user's function sees them; a writable batch is not shared with anybody."""
+    """Return the rows as the user's function sees them; a writable batch is not shared with anybody."""
     if batch_format != "numpy":
         return block.to_batch(batch_format)
-    seen = block.to_numpy()
-    for name, array in seen.items():
+    batch = block.to_numpy()
+    for name, array in batch.items():
         if writable and (array is block.columns[name] or not array.flags.writeable):
-            seen[name] = np.array(array)
+            batch[name] = np.array(array)
         elif not writable:
-            seen[name] = array.view()
-            seen[name].flags.writeable = False
-    return seen
+            batch[name] = array.view()
+            batch[name].flags.writeable = False
+    return batch
 
 
 @dataclass(frozen=True)
@@ -91,36 +88,36 @@ class MapBatches(UserTransform):
         def results(block: Block) -> Iterator[Any]:
             nonlocal writes
             try:
-                given = calls.fn(make_batch(block, self.batch_format, writable=writes))
+                result = calls.fn(make_batch(block, self.batch_format, writable=writes))
             except ValueError as error:
                 if writes or "read-only" not in str(error):
                     raise
                 writes = True  # Nothing was changed, so it can be called again, with its own batch.
-                given = calls.fn(make_batch(block, self.batch_format, writable=True))
-            if isinstance(given, Iterator):
-                yield from given
+                result = calls.fn(make_batch(block, self.batch_format, writable=True))
+            if isinstance(result, Iterator):
+                yield from result
             else:
-                yield given
+                yield result
 
         for first, block in split_batches(blocks, self.batch_size):
             if self.batch_size is not None or self.call.on_error == "skip":
-                for given in calls.call_batch(block, first, results):
-                    yield self._to_block(given)
+                for result in calls.call_batch(block, first, results):
+                    yield self._to_block(result)
                 continue
-            made = [
-                self._to_block(given)
+            converted = [
+                self._to_block(result)
                 for offset, piece in split_for_cache(block)
-                for given in calls.call_batch(piece, first + offset, results)
+                for result in calls.call_batch(piece, first + offset, results)
             ]
-            yield from made if len(made) < 2 else [Block.concat(made)]
+            yield from converted if len(converted) < 2 else [Block.concat(converted)]
 
-    def _to_block(self, given: Any) -> Block:
+    def _to_block(self, result: Any) -> Block:
         try:
-            return Block.from_batch(given)
+            return Block.from_batch(result)
         except (TypeError, ValueError) as error:
-            forgot = "\n\nhint: does the function return its batch?" if given is None else ""
+            hint = "\n\nhint: does the function return its batch?" if result is None else ""
             raise type(error)(
-                f"{self.name} gave what is no batch: {error}{forgot}{definition_note(self.call.fn)}"
+                f"{self.name} must return a batch: {error}{hint}{definition_note(self.call.fn)}"
             ) from None
 
 
@@ -152,12 +149,12 @@ class AddColumn(UserTransform):
     def _with_values(self, block: Block, values: Any) -> Block:
         if values is None or isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
             raise TypeError(
-                f"{self.name} must give a value for each row, as an array, a series or a list; "
-                f"it gave {type(values).__name__}{definition_note(self.call.fn)}"
+                f"{self.name} must return a value for each row, as an array, a series or a list, "
+                f"got {type(values).__name__}{definition_note(self.call.fn)}"
             )
         if len(values) != block.num_rows:
             raise ValueError(
-                f"{self.name} must give a value for each row: it gave {len(values)} for {block.num_rows} rows"
+                f"{self.name} must return a value for each of {block.num_rows} rows, got {len(values)}"
                 f"{definition_note(self.call.fn)}"
             )
         return block.with_column(self.column, values)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from paceline.data.block import Block
 from paceline.data.expressions import Expr, evaluate_column
-from paceline.data.transform import Transform, TransformScope
+from paceline.data.planning.plan import Transform, TransformScope
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class RenameAllColumns(_ColumnTransform):
     def transform_block(self, block: Block) -> Block:
         if len(self.columns) != len(block.columns):
             raise ValueError(
-                f"{self.name} has {len(self.columns)} names for {len(block.columns)} columns: "
+                f"{self.name} must have a name for each of {len(block.columns)} columns: "
                 f"{', '.join(map(repr, block.columns))}"
             )
         return Block(dict(zip(self.columns, block.columns.values(), strict=True)), num_rows=block.num_rows)
@@ -117,8 +117,8 @@ class FilterExpression(Transform):
             yield self._filter_block(block) if block.num_rows else block
 
     def _filter_block(self, block: Block) -> Block:
-        holds = evaluate_column(self.expr, block)
-        if not pa.types.is_boolean(holds.type):
-            raise TypeError(f"{self.name} gives {holds.type} for a row: a filter needs true or false")
-        mask = pc.fill_null(holds, False).to_numpy()
+        matches = evaluate_column(self.expr, block)
+        if not pa.types.is_boolean(matches.type):
+            raise TypeError(f"{self.name} must be True or False for a row, got {matches.type}")
+        mask = pc.fill_null(matches, False).to_numpy()
         return block if mask.all() else block.take(mask.nonzero()[0])

@@ -1,4 +1,4 @@
-"""Transforms of rows: `map`, `flat_map` and `filter` with a function."""
+"""Transforms of rows: `map`, `flat_map` and `filter` with a function, a random sample, and a limit."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from paceline.data.block import Block
 from paceline.data.context import DataContext
+from paceline.data.order.shuffle import hash_indices
+from paceline.data.planning.plan import Transform, TransformScope
 from paceline.data.transforms.user_calls import UnitCalls, UserTransform, definition_note
 
 
@@ -22,16 +25,16 @@ class MapRows(UserTransform):
         return self.call.on_error == "raise"
 
     def run(self, blocks: Iterator[Block], calls: UnitCalls) -> Iterator[Block]:
-        made = _RowBuffer()
+        buffer = _RowBuffer()
         for first, block in _with_first_rows(blocks):
             fn = calls.fn
             for number, row in enumerate(block.rows(), first):
-                for given in calls.call_row(fn, row, number):
-                    made.add(_check_row(given, self))
-                    if made.is_full:
-                        yield made.take_block()
-            if made.rows:
-                yield made.take_block()
+                for result in calls.call_row(fn, row, number):
+                    buffer.add(_check_row(result, self))
+                    if buffer.is_full:
+                        yield buffer.take_block()
+            if buffer.rows:
+                yield buffer.take_block()
 
 
 @dataclass(frozen=True)
@@ -39,22 +42,22 @@ class FlatMap(UserTransform):
     METHOD = "flat_map"
 
     def run(self, blocks: Iterator[Block], calls: UnitCalls) -> Iterator[Block]:
-        made = _RowBuffer()
+        buffer = _RowBuffer()
         for first, block in _with_first_rows(blocks):
             fn = _list_results(calls.fn)
             for number, row in enumerate(block.rows(), first):
-                for given in calls.call_row(fn, row, number):
-                    if not isinstance(given, list):
+                for result in calls.call_row(fn, row, number):
+                    if not isinstance(result, list):
                         raise TypeError(
-                            f"{self.name} must give a list of rows, or yield them; it gave {type(given).__name__}"
+                            f"{self.name} must return a list of rows, or yield them, got {type(result).__name__}"
                             f"{definition_note(self.call.fn)}"
                         )
-                    for one in given:
-                        made.add(_check_row(one, self))
-                        if made.is_full:
-                            yield made.take_block()
-            if made.rows:
-                yield made.take_block()
+                    for item in result:
+                        buffer.add(_check_row(item, self))
+                        if buffer.is_full:
+                            yield buffer.take_block()
+            if buffer.rows:
+                yield buffer.take_block()
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,8 @@ class FilterRows(UserTransform):
             kept = [
                 number
                 for number, row in enumerate(block.rows())
-                for given in calls.call_row(fn, row, first + number)
-                if _to_bool(given, self)
+                for result in calls.call_row(fn, row, first + number)
+                if _to_bool(result, self)
             ]
             yield block if len(kept) == block.num_rows else block.take(kept)
 
@@ -86,33 +89,33 @@ def _list_results(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Collect all rows before returning, so that an error in a generator is raised in the call."""
 
     def call_and_list(row: Any) -> Any:
-        given = fn(row)
-        if isinstance(given, Iterable) and not isinstance(given, list | str | bytes | Mapping):
-            return list(given)
-        return given
+        result = fn(row)
+        if isinstance(result, Iterable) and not isinstance(result, list | str | bytes | Mapping):
+            return list(result)
+        return result
 
     return call_and_list
 
 
-def _check_row(given: Any, transform: UserTransform) -> Mapping[str, Any]:
-    if isinstance(given, Mapping):
-        return given
-    forgot = "\n\nhint: does the function return its row?" if given is None else ""
+def _check_row(result: Any, transform: UserTransform) -> Mapping[str, Any]:
+    if isinstance(result, Mapping):
+        return result
+    hint = "\n\nhint: does the function return its row?" if result is None else ""
     raise TypeError(
-        f"{transform.name} must give rows as dicts of columns; it gave {type(given).__name__}"
-        f"{forgot}{definition_note(transform.call.fn)}"
+        f"{transform.name} must return rows as dicts, got {type(result).__name__}"
+        f"{hint}{definition_note(transform.call.fn)}"
     )
 
 
-def _to_bool(given: Any, transform: UserTransform) -> bool:
-    if isinstance(given, bool | np.bool_):
-        return bool(given)
-    if isinstance(given, np.ndarray) and given.size != 1:
+def _to_bool(result: Any, transform: UserTransform) -> bool:
+    if isinstance(result, bool | np.bool_):
+        return bool(result)
+    if isinstance(result, np.ndarray) and result.size != 1:
         raise TypeError(
-            f"{transform.name} must give True or False for a row; it gave an array of shape {given.shape}"
+            f"{transform.name} must return True or False for a row, got an array of shape {result.shape}"
             f"{definition_note(transform.call.fn)}"
         )
-    return bool(given)
+    return bool(result)
 
 
 class _RowBuffer:
@@ -141,3 +144,44 @@ def _estimate_bytes(value: Any) -> int:
         return len(value)
     nbytes = getattr(value, "nbytes", None)
     return nbytes if isinstance(nbytes, int) else 8 * len(value) if isinstance(value, list) else 8
+
+
+@dataclass(frozen=True)
+class RandomSample(Transform):
+    """Keeps each row with the same probability, by a hash of its number in its unit: the same rows every time."""
+
+    fraction: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"random_sample({self.fraction}, seed={self.seed})"
+
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
+        return self._sample_blocks(blocks, self.seed ^ xxhash.xxh3_64_intdigest(scope.unit.encode()))
+
+    def _sample_blocks(self, blocks: Iterator[Block], seed: int) -> Iterator[Block]:
+        first = 0
+        for block in blocks:
+            keys = hash_indices(np.arange(first, first + block.num_rows), seed)
+            first += block.num_rows
+            yield block.take((keys / 2.0**64 < self.fraction).nonzero()[0])
+
+
+@dataclass(frozen=True)
+class LimitRows(Transform):
+    """Keeps the first rows of each unit, so that no unit is read further than a global limit can need."""
+
+    limit: int
+
+    @property
+    def name(self) -> str:
+        return f"limit({self.limit}) of each unit"
+
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
+        remaining = self.limit
+        for block in blocks:
+            yield block.slice(0, remaining)
+            remaining -= min(remaining, block.num_rows)
+            if not remaining:
+                return

@@ -16,9 +16,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar, get_args
 
+from paceline._core.arguments import check_choice
 from paceline.data.block import Block
-from paceline.data.plan import Map, PlanNode, ReorderUnits, Union
-from paceline.data.transform import PoolSpec, SkippedRows, Transform, TransformScope
+from paceline.data.planning.plan import (
+    Map,
+    PlanNode,
+    PoolSpec,
+    ReorderUnits,
+    SkippedRows,
+    Transform,
+    TransformScope,
+    Union,
+)
 
 T = TypeVar("T")
 
@@ -48,20 +57,21 @@ class UserCall:
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
-            raise TypeError(f"fn must be a function or a class with __call__, not {self.fn!r}")
+            raise TypeError(f"fn must be a function or a class with __call__, got {self.fn!r}")
         is_class = inspect.isclass(self.fn)
         if is_class and "__call__" not in dir(self.fn):
-            raise TypeError(f"fn={self.fn.__name__} is a class without __call__: its objects are called with the rows")
+            raise TypeError(
+                f"fn must be a function or a class with __call__, got {self.fn.__name__}, a class without it"
+            )
         called = self.fn.__call__ if is_class else self.fn
         if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
-            raise TypeError(f"{self.name} is async: a function over rows must be a plain one, or a generator")
+            raise TypeError(f"fn must be a plain function or a generator, got {self.name}, which is async")
         if not is_class and (self.constructor_args or self.constructor_kwargs):
             raise ValueError(
-                f"fn_constructor_args and fn_constructor_kwargs are for classes, and {self.name} is a function\n\n"
-                "hint: give it arguments with fn_args and fn_kwargs"
+                f"fn_constructor_args and fn_constructor_kwargs are for classes, got the function {self.name}\n\n"
+                "hint: use fn_args and fn_kwargs"
             )
-        if self.on_error not in get_args(OnError):
-            raise ValueError(f"on_error must be 'raise' or 'skip', not {self.on_error!r}")
+        check_choice("on_error", self.on_error, get_args(OnError))
 
     @property
     def name(self) -> str:
@@ -79,7 +89,7 @@ class UserCall:
                     transform, lambda: self.fn(*self.constructor_args, **self.constructor_kwargs)
                 )
             except Exception as error:
-                error.add_note(f"in {transform.name}, when an object of {self.name} was made{_user_line(error)}")
+                error.add_note(f"in {transform.name}, while creating {self.name}{_user_line(error)}")
                 raise
         if not self.args and not self.kwargs:
             return called  # type: ignore[no-any-return]
@@ -146,8 +156,8 @@ class UnitCalls:
 
     def _call_halving(self, block: Block, first: int, results: Callable[[Block], Iterable[T]]) -> Iterator[T]:
         try:
-            found = list(results(block))
-        except Exception as error:  # noqa: BLE001  a user's function can raise anything
+            values = list(results(block))
+        except Exception as error:  # noqa: BLE001
             if block.num_rows == 1:
                 self.record_skipped(error, first)
                 return
@@ -155,7 +165,7 @@ class UnitCalls:
             yield from self._call_halving(block.slice(0, middle), first, results)
             yield from self._call_halving(block.slice(middle), first + middle, results)
         else:
-            yield from found
+            yield from values
 
     def call_row(self, fn: Callable[[Any], T], row: Any, number: int) -> tuple[T, ...]:
         """What the function returns for a row; empty if the row is skipped."""
@@ -165,7 +175,7 @@ class UnitCalls:
             ended = RuntimeError(f"{self._transform.name} raised StopIteration")
             ended.__cause__ = error
             return self._handle_failure(ended, number)
-        except Exception as error:  # noqa: BLE001  a user's function can raise anything
+        except Exception as error:  # noqa: BLE001
             return self._handle_failure(error, number)
 
     def _handle_failure(self, error: Exception, row: int) -> tuple[()]:
@@ -176,8 +186,8 @@ class UnitCalls:
         return ()
 
     def record_skipped(self, error: Exception, row: int) -> None:
-        said = f"{type(error).__name__}: {error}{_user_line(error)}"
-        self._scope.skipped.append(SkippedRows(self._unit, row, 1, said))
+        message = f"{type(error).__name__}: {error}{_user_line(error)}"
+        self._scope.skipped.append(SkippedRows(self._unit, row, 1, message))
 
     def add_location_note(self, error: Exception, first: int, num_rows: int = 1) -> None:
         """Add a note that says where a call failed."""
@@ -193,8 +203,8 @@ def _user_line(error: BaseException) -> str:
     frames = [frame for frame in (*_frames(error.__traceback__), *_frames(cause)) if not frame[0].startswith(_OURS)]
     if not frames:
         return ""
-    own = [frame for frame in frames if not frame[0].startswith(_INSTALLED)]
-    path, line, function = own[-1] if own else frames[0]
+    user_frames = [frame for frame in frames if not frame[0].startswith(_INSTALLED)]
+    path, line, function = user_frames[-1] if user_frames else frames[0]
     source = linecache.getline(path, line).strip()
     return f"\n  {path}:{line} in {function}" + (f": {source}" if source else "")
 

@@ -17,30 +17,32 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--kills", type=int, default=0, metavar="N", help="workers killed at moments of the seed")
     for name in ("kill", "hang", "oom"):
         parser.add_argument(f"--{name}", action="append", default=[], type=_parse_moment, metavar="RANK@PHASE[:NUMBER]")
-    parser.add_argument("--lose-driver", action="append", default=[], metavar="LINE|EVENT", help="run again to go on")
+    parser.add_argument(
+        "--lose-driver", action="append", default=[], metavar="LINE|EVENT", help="run again to continue"
+    )
     parser.add_argument("script")
     parser.add_argument("args", nargs=argparse.REMAINDER)
-    given = parser.parse_args(arguments)
-    faults = Faults(given.seed)
+    args = parser.parse_args(arguments)
+    faults = Faults(args.seed)
     for name in ("kill", "hang", "oom"):
-        for rank, at in getattr(given, name):
+        for rank, at in getattr(args, name):
             faults = getattr(faults, name)(rank, at)
-    for after in given.lose_driver:
+    for after in args.lose_driver:
         faults = faults.lose_driver(int(after) if after.isdigit() else after)
-    faults = faults.kills(given.kills)
+    faults = faults.kills(args.kills)
     print(f"paceline: faults: {faults}", file=sys.stderr)
-    sys.argv[:] = [given.script, *given.args]
+    sys.argv[:] = [args.script, *args.args]
     # As when it runs by itself: it can import modules from its own directory.
-    sys.path.insert(0, str(Path(given.script).resolve().parent))
+    sys.path.insert(0, str(Path(args.script).resolve().parent))
     with faults.applied():
-        runpy.run_path(given.script, run_name="__main__")
+        runpy.run_path(args.script, run_name="__main__")
 
 
 def _parse_moment(text: str) -> tuple[int, Any]:
     rank, at, moment = text.partition("@")
     phase, _, number = moment.partition(":")
     if not at or not rank.isdigit() or phase not in PHASES or (number and not number.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not RANK@PHASE or RANK@PHASE:NUMBER")
+        raise argparse.ArgumentTypeError(f"must be RANK@PHASE or RANK@PHASE:NUMBER, got {text!r}")
     return int(rank), (phase, int(number)) if number else phase
 
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-from paceline._core.clock import Clock
+from paceline._core.system import Clock
 from paceline._engine.base import Engine, WorkerGroupSpec, WorkerResources
 from paceline._engine.messages import (
     CheckpointCommitted,
@@ -29,8 +29,7 @@ from paceline._engine.messages import (
 )
 from paceline.testing.engine import FakeEngine
 from paceline.testing.faults import process_faults
-from paceline.testing.faults.moments import DRIVER_PHASES, FaultSchedule
-from paceline.testing.faults.strike_log import StrikeLog
+from paceline.testing.faults.moments import DRIVER_PHASES, FaultSchedule, StrikeLog
 from paceline.testing.faults.values import (
     CapacityFault,
     Faults,
@@ -46,16 +45,20 @@ MomentIterator = Iterator[tuple[str, int]]
 
 
 class FaultyEngine:
-    def __init__(self, inner: Engine, faults: Faults, fired: StrikeLog, clock: Clock, lose: Callable[[], None]) -> None:
+    def __init__(
+        self, inner: Engine, faults: Faults, strike_log: StrikeLog, clock: Clock, lose: Callable[[], None]
+    ) -> None:
         """`lose` ends the driver."""
         self._inner = inner
         self._clock = clock
         self._lose_driver = lose
         self._fake = inner if isinstance(inner, FakeEngine) else None
         timed = {i: f for i, f in enumerate(faults.all) if isinstance(f, TimedFault)}
-        self._schedule = FaultSchedule({i: f for i, f in timed.items() if self._fake or _is_driver_fault(f)}, fired)
-        self._inbound = FaultyWire(faults, fired, "in")
-        self._outbound = FaultyWire(faults, fired, "out")
+        self._schedule = FaultSchedule(
+            {i: f for i, f in timed.items() if self._fake or _is_driver_fault(f)}, strike_log
+        )
+        self._inbound = FaultyWire(faults, strike_log, "in")
+        self._outbound = FaultyWire(faults, strike_log, "out")
         self._begins: dict[int, WorkerInit] = {}
         self._unseen_ranks: set[int] = set()
         """Workers whose process is not known yet."""
@@ -68,8 +71,8 @@ class FaultyEngine:
         self._capacity_limit: int | None = None
 
     def capacity(self, needs: WorkerResources, least: int, most: int) -> int:
-        room = self._inner.capacity(needs, least, most)
-        return room if self._capacity_limit is None else min(room, self._capacity_limit)
+        capacity = self._inner.capacity(needs, least, most)
+        return capacity if self._capacity_limit is None else min(capacity, self._capacity_limit)
 
     @property
     def waits(self) -> bool:
@@ -104,13 +107,13 @@ class FaultyEngine:
                 self._pass_moments(find_rank(message), self._moments_after(message))
         self._check_spawned()
         self._deliver()
-        heard: list[FromWorker | WorkersStopped] = [
+        received: list[FromWorker | WorkersStopped] = [
             message for _, message in self._inbound.take_arrived(self._clock.now())
         ]
         if self._inbound.is_empty:
-            heard += self._stopped
+            received += self._stopped
             self._stopped = []
-        return heard
+        return received
 
     def wake(self) -> None:
         self._inner.wake()
@@ -225,8 +228,8 @@ class FaultyEngine:
             case PreemptFault(rank=rank, deadline_s=deadline_s):
                 ranks = (rank,) if rank is not None else tuple(self._begins)
                 attempt = self._begins[ranks[0]].attempt
-                told = PreemptionNoticeReceived(attempt, deadline_s, ranks, includes_driver=rank is None)
-                self._inbound.put(ranks[0], told, self._clock.now())
+                notice = PreemptionNoticeReceived(attempt, deadline_s, ranks, includes_driver=rank is None)
+                self._inbound.put(ranks[0], notice, self._clock.now())
                 self._pending_kills += [(self._clock.now() + deadline_s, attempt, rank) for rank in ranks]
 
     def _signal(self, rank: int, number: int) -> None:

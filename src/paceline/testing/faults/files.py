@@ -19,7 +19,7 @@ from typing import Any, cast
 from paceline._storage.commit import read_manifest
 from paceline._storage.files import Files
 from paceline._storage.run_layout import MANIFEST
-from paceline.testing.faults.strike_log import StrikeLog
+from paceline.testing.faults.moments import StrikeLog
 from paceline.testing.faults.values import CorruptFault, Faults, WriteFault
 
 _METADATA_ACTS = frozenset({"make_dir", "rename", "sync_dir", "remove", "remove_tree"})
@@ -30,8 +30,10 @@ ActListener = Callable[[str, Path], None]
 """Called before each operation, with the path that it changes."""
 
 
-def faulty_files(inner: Files, faults: Faults, fired: StrikeLog, root: Path, passed: ActListener, sleep: Act) -> Files:
-    return cast(Files, _FaultyFiles(inner, WriteFaults(faults, fired, root, sleep), passed))
+def faulty_files(
+    inner: Files, faults: Faults, strike_log: StrikeLog, root: Path, passed: ActListener, sleep: Act
+) -> Files:
+    return cast(Files, _FaultyFiles(inner, WriteFaults(faults, strike_log, root, sleep), passed))
 
 
 class _FaultyFiles:
@@ -58,11 +60,11 @@ class _FaultyFiles:
 class WriteFaults:
     """The write faults of one process."""
 
-    def __init__(self, faults: Faults, fired: StrikeLog, root: Path, sleep: Act = time.sleep) -> None:
+    def __init__(self, faults: Faults, strike_log: StrikeLog, root: Path, sleep: Act = time.sleep) -> None:
         self._writes: Mapping[int, WriteFault] = _select_faults(faults, WriteFault)
         self._corruptions: Mapping[int, CorruptFault] = _select_faults(faults, CorruptFault)
         self._seed = faults.seed
-        self._fired = fired
+        self._strike_log = strike_log
         self._root = root
         self._sleep = sleep
 
@@ -74,7 +76,7 @@ class WriteFaults:
                 continue
             if fault.at_byte is not None:
                 cuts[index] = fault
-            elif fault.times is None or self._fired.claim(index, fault.times):
+            elif fault.times is None or self._strike_log.claim(index, fault.times):
                 self._apply(fault, path)
         answer = perform()
         for index, fault in cuts.items():
@@ -96,7 +98,7 @@ class WriteFaults:
         self._sleep(fault.stall_s if fault.stall_s is not None else fault.delay_s)
 
     def _claim(self, index: int, fault: WriteFault) -> bool:
-        return fault.times is None or self._fired.claim(index, fault.times)
+        return fault.times is None or self._strike_log.claim(index, fault.times)
 
     def _is_affected(self, fault: WriteFault, act: str, path: Path) -> bool:
         if fault.act != act if fault.act is not None else act in _METADATA_ACTS:
@@ -113,7 +115,7 @@ class WriteFaults:
         if manifest is None:
             return
         for index, fault in self._corruptions.items():
-            if fault.after not in (None, manifest.record.seq) or not self._fired.claim(index):
+            if fault.after not in (None, manifest.record.seq) or not self._strike_log.claim(index):
                 continue
             for entry in manifest.files:
                 if fnmatch.fnmatch(entry.path, fault.file):

@@ -1,17 +1,25 @@
-"""When a fault strikes: the phases of a run, and one occurrence of a phase. Pure.
+"""When a fault strikes: the phases of a run, one occurrence of a phase, and which faults have struck.
 
-Wherever a run passes a moment, a `FaultSchedule` receives its phase and number and returns the faults that are due.
+Wherever a run passes a moment, a `FaultSchedule` receives its phase and number and returns the faults that are due. A
+`StrikeLog` outlives a killed process: each strike is one line, written under a lock before the fault acts, so that it
+does not strike a restarted attempt or a new driver again.
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
+from paceline._core.arguments import check_int, check_number
+
 if TYPE_CHECKING:
-    from paceline.testing.faults.strike_log import StrikeLog
     from paceline.testing.faults.values import TimedFault
 
 Phase = Literal[
@@ -68,11 +76,9 @@ class At:
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:
-            raise ValueError(f"at={self.phase!r} is no phase of a run: use one of {', '.join(PHASES)}")
-        if self.call < 1:
-            raise ValueError(f"call={self.call!r} is not a number from 1 on")
-        if self.delay_s < 0:
-            raise ValueError(f"delay_s={self.delay_s!r} is below 0")
+            raise ValueError(f"at must be one of {', '.join(PHASES)}, got {self.phase!r}")
+        check_int("call", self.call, at_least=1)
+        check_number("delay_s", self.delay_s, at_least=0)
 
     def __str__(self) -> str:
         number = f" {self.number}" if self.number is not None else ""
@@ -96,15 +102,15 @@ def to_at(moment: Moment) -> At:
             return At(moment)
         case (str() as phase, int() as number):
             return At(phase, number)
-    raise ValueError(f"at={moment!r} is no moment: use a phase, (phase, number), the number of a report, or At(...)")
+    raise ValueError(f"at must be a phase, (phase, number), the number of a report or At(...), got {moment!r}")
 
 
 class FaultSchedule:
     """Counts the moments that one process passes, and returns the faults due at each. Thread-safe."""
 
-    def __init__(self, faults: Mapping[int, TimedFault], fired: StrikeLog) -> None:
+    def __init__(self, faults: Mapping[int, TimedFault], strike_log: StrikeLog) -> None:
         self._faults = faults
-        self._strike_log = fired
+        self._strike_log = strike_log
         self._lock = threading.Lock()  # protects the counts
         self._num_passed = dict.fromkeys(faults, 0)
 
@@ -120,11 +126,55 @@ class FaultSchedule:
                 continue
             with self._lock:
                 self._num_passed[index] += 1
-                ripe = self._num_passed[index] >= at.call
-            if ripe and self._strike_log.claim(index):
+                is_due = self._num_passed[index] >= at.call
+            if is_due and self._strike_log.claim(index):
                 due.append(fault)
         return due
 
 
-def _matches_rank(wanted: int | None, rank: int | None) -> bool:
-    return wanted is None or rank is None or wanted == rank
+def _matches_rank(fault_rank: int | None, rank: int | None) -> bool:
+    return fault_rank is None or rank is None or fault_rank == rank
+
+
+@dataclass(frozen=True)
+class Strike:
+    """A fault that struck: its index in `Faults.all`, when, and in which process."""
+
+    fault: int
+    at: float
+    pid: int
+
+
+class StrikeLog:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._exhausted: set[int] = set()
+
+    def claim(self, fault: int, times: int = 1) -> bool:
+        """Claim one of the times that a fault may strike; return False once none are left."""
+        if fault in self._exhausted:
+            return False
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self.path.open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            num_strikes = sum(strike.fault == fault for strike in _parse_strikes(file.read()))
+            if num_strikes >= times:
+                self._exhausted.add(fault)
+                return False
+            file.write(json.dumps({"fault": fault, "at": time.time(), "pid": os.getpid()}) + "\n")
+        return True
+
+    def is_unused(self, fault: int) -> bool:
+        """Whether a fault has not struck yet."""
+        return all(strike.fault != fault for strike in self.strikes())
+
+    def strikes(self) -> list[Strike]:
+        try:
+            return _parse_strikes(self.path.read_text())
+        except FileNotFoundError:
+            return []
+
+
+def _parse_strikes(text: str) -> list[Strike]:
+    return [Strike(**json.loads(line)) for line in text.splitlines()]

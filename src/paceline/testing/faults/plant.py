@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from paceline._control.events import Event
-from paceline._core.clock import Clock
+from paceline._core.system import Clock
 from paceline._engine.base import Engine
 from paceline._storage.run_layout import RunLayout
 from paceline.testing.engine import FakeEngine
 from paceline.testing.faults.engine import FaultyEngine
 from paceline.testing.faults.files import faulty_files, find_phase
-from paceline.testing.faults.strike_log import StrikeLog
+from paceline.testing.faults.moments import StrikeLog
 from paceline.testing.faults.values import DriverLost, Faults, LoseDriverFault
 from paceline.testing.faults.worker import FaultyBackend
-from paceline.train.run_driver import RunEnvironment
+from paceline.train.driver.run_driver import RunEnvironment
 
 if TYPE_CHECKING:
     from paceline.train.trainer import DataParallelTrainer
@@ -46,23 +46,23 @@ def plant_faults(faults: Faults, trainer: Trainer) -> Trainer:
     return twin
 
 
-def build_faulty_environment(faults: Faults, seams: RunEnvironment, run_path: Path) -> RunEnvironment:
+def build_faulty_environment(faults: Faults, environment: RunEnvironment, run_path: Path) -> RunEnvironment:
     """Return an environment through which a run in that directory meets the faults."""
     driver = _FaultyDriver(faults, faults.memory(run_path), run_path)
-    sleep = getattr(seams.clock, "advance", time.sleep)
+    sleep = getattr(environment.clock, "advance", time.sleep)
     return RunEnvironment(
-        make_engine=seams.make_engine,
-        wrap_engine=lambda inner: driver.wrap_engine(inner, seams.clock),
-        files=faulty_files(seams.files, faults, driver.strike_log, run_path, driver.on_act, sleep),
-        clock=seams.clock,
+        make_engine=environment.make_engine,
+        wrap_engine=lambda inner: driver.wrap_engine(inner, environment.clock),
+        files=faulty_files(environment.files, faults, driver.strike_log, run_path, driver.on_act, sleep),
+        clock=environment.clock,
     )
 
 
 class _FaultyDriver:
     """Tracks the phases of a run's driver, and where it is lost."""
 
-    def __init__(self, faults: Faults, fired: StrikeLog, root: Path) -> None:
-        self.strike_log = fired
+    def __init__(self, faults: Faults, strike_log: StrikeLog, root: Path) -> None:
+        self.strike_log = strike_log
         self._faults = faults
         self._root = root
         self._engine: FaultyEngine | None = None

@@ -60,7 +60,7 @@ def _exhaust_memory() -> NoReturn:
         while True:
             held.append(b"\1" * (16 << 20))
     os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("a killed process goes on")
+    raise AssertionError("a killed process is still running")
 
 
 def _cgroup_memory_left() -> int | None:

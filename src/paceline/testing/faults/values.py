@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
+from paceline._core.arguments import bad_value, check_choice
 from paceline._engine.messages import ExitWorker, FromWorker, ToWorker, WorkerInit
-from paceline.testing.faults.moments import PHASES, At, Moment, to_at
-from paceline.testing.faults.strike_log import Strike, StrikeLog
+from paceline.testing.faults.moments import PHASES, At, Moment, Strike, StrikeLog, to_at
 
 if TYPE_CHECKING:
     from paceline.train.trainer import DataParallelTrainer
@@ -177,7 +177,7 @@ class Faults:
         `how`: asleep in its function, stopped by SIGSTOP, or asleep in C code that holds the interpreter's lock
         (`gil`), so that none of its threads can answer.
         """
-        _check_choice("how", how, ("asleep", "stopped", "gil"))
+        check_choice("how", how, ("asleep", "stopped", "gil"))
         return self._with_fault(HangFault(rank, to_at(at), how))
 
     def preempt(self, rank: int | None, deadline_s: float, at: Moment = "step") -> Faults:
@@ -221,7 +221,7 @@ class Faults:
         `make_dir`, `sync_dir`, ...); None means all that write data. `times=None` means forever.
         """
         if error not in codes.errorcode:
-            raise ValueError(f"error={error!r} is no error number: use one of `errno`, such as errno.EIO")
+            raise bad_value("error", "a number of `errno`, such as errno.EIO", error)
         return self._with_fault(WriteFault(path, act, times, error=error, at_byte=at_byte))
 
     def slow_write(
@@ -235,7 +235,7 @@ class Faults:
     ) -> Faults:
         """Slow writes down: each takes `delay_s` longer, plus the time its bytes need at `bytes_per_s`."""
         if not delay_s and bytes_per_s is None:
-            raise ValueError("slow_write: give delay_s or bytes_per_s")
+            raise ValueError("slow_write needs delay_s or bytes_per_s")
         return self._with_fault(WriteFault(path, act, times, delay_s=delay_s, bytes_per_s=bytes_per_s))
 
     def stall_write(
@@ -251,7 +251,7 @@ class Faults:
 
         `file` is a pattern below the checkpoint; `after` is the number of its report, None means the first.
         """
-        _check_choice("how", how, ("flip", "truncate", "zero"))
+        check_choice("how", how, ("flip", "truncate", "zero"))
         return self._with_fault(CorruptFault(file, how, after))
 
     def drop(self, message: str, *, rank: int | None = None, number: int | None = None, times: int = 1) -> Faults:
@@ -339,10 +339,5 @@ class Faults:
         return replace(self, all=(*self.all, fault))
 
     def _with_message_fault(self, fault: MessageFault) -> Faults:
-        _check_choice("message", fault.message, MESSAGES)
+        check_choice("message", fault.message, MESSAGES)
         return self._with_fault(fault)
-
-
-def _check_choice(argument: str, value: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{argument}={value!r} is none of {', '.join(allowed)}")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from paceline._engine.messages import CheckpointStaged, PreemptionNoticeReceived, UsageReported
-from paceline.testing.faults.strike_log import StrikeLog
+from paceline.testing.faults.moments import StrikeLog
 from paceline.testing.faults.values import Faults, MessageFault
 
 _MAX_ROUNDS_LATE = 3
@@ -19,29 +19,29 @@ _MAX_ROUNDS_LATE = 3
 
 
 class FaultyWire:
-    def __init__(self, faults: Faults, fired: StrikeLog, direction: str) -> None:
+    def __init__(self, faults: Faults, strike_log: StrikeLog, direction: str) -> None:
         self._faults = {i: f for i, f in enumerate(faults.all) if isinstance(f, MessageFault)}
-        self._fired = fired
+        self._strike_log = strike_log
         self._dice = random.Random(f"{faults.seed} {direction}")
-        self._held: dict[int, deque[tuple[float, int, Any]]] = {}
+        self._queues: dict[int, deque[tuple[float, int, Any]]] = {}
         """By rank: the earliest time, the earliest round, the message."""
         self._round = 0
 
     @property
     def is_empty(self) -> bool:
-        return not any(self._held.values())
+        return not any(self._queues.values())
 
     def clear(self) -> None:
-        self._held.clear()
+        self._queues.clear()
 
     def put(self, rank: int, message: Any, now: float) -> None:
         """Take a message from its sender."""
-        queue = self._held.setdefault(rank, deque())
+        queue = self._queues.setdefault(rank, deque())
         copies, due, round_ = 1, now, self._round
         for index, fault in self._faults.items():
             if not _is_affected(fault, rank, message):
                 continue
-            if fault.times is not None and not self._fired.claim(index, fault.times):
+            if fault.times is not None and not self._strike_log.claim(index, fault.times):
                 continue
             match fault.how:
                 case "drop":
@@ -57,17 +57,17 @@ class FaultyWire:
     def take_arrived(self, now: float) -> Iterator[tuple[int, Any]]:
         """Yield what has arrived by now, rank by rank; reordering shuffles the ranks."""
         self._round += 1
-        ranks = list(self._held)
+        ranks = list(self._queues)
         if any(fault.how == "reorder" for fault in self._faults.values()):
             self._dice.shuffle(ranks)
         for rank in ranks:
-            queue = self._held[rank]
+            queue = self._queues[rank]
             while queue and queue[0][0] <= now and queue[0][1] < self._round:
                 yield rank, queue.popleft()[2]
 
     def next_arrival_s(self, now: float) -> float | None:
         """Return the seconds until the next message can arrive; None if none is held."""
-        heads = [queue[0] for queue in self._held.values() if queue]
+        heads = [queue[0] for queue in self._queues.values() if queue]
         return min((max(0.0, due - now) for due, _, _ in heads), default=None)
 
 

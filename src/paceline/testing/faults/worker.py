@@ -47,11 +47,11 @@ _COLLECTIVES = (
 class FaultyBackend(BackendConfig):
     """A backend that wraps another one."""
 
-    def __init__(self, inner: BackendConfig, faults: Faults, driver: int, fired: Path) -> None:
+    def __init__(self, inner: BackendConfig, faults: Faults, driver: int, strike_log_path: Path) -> None:
         self._inner = inner
         self._faults = faults
         self._driver = driver
-        self._fired = fired
+        self._strike_log_path = strike_log_path
         # On the instance: they belong to the wrapped backend, not to a class.
         self.__dict__.update(
             preload=(*inner.preload, __name__), preload_later=inner.preload_later, start_method=inner.start_method
@@ -61,38 +61,40 @@ class FaultyBackend(BackendConfig):
         self.__dict__.update(state)
         context = worker_context.current()
         if context is not None:
-            moments = self._make_phases(context)
-            moments.wait_for_kill()
-            moments.enter("import", context.begin.attempt)
+            phases = self._make_phases(context)
+            phases.wait_for_kill()
+            phases.enter("import", context.begin.attempt)
 
     def check(self, num_workers: int, use_gpu: bool) -> None:
         self._inner.check(num_workers, use_gpu)
 
     @contextlib.contextmanager
     def around(self, context: WorkerContext) -> Iterator[None]:
-        moments = self._make_phases(context)
+        phases = self._make_phases(context)
         attempt = context.begin.attempt
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_watch_context(context, moments, self._faults))
+            stack.enter_context(_watch_context(context, phases, self._faults))
             with self._inner.around(context):
-                if not moments.count("rendezvous"):
-                    moments.enter("rendezvous", attempt)
-                moments.in_function = True
-                stack.enter_context(_watch_frameworks(moments, shards=bool(context.begin.shards)))
-                moments.enter("step", context.num_reports + 1)
+                if not phases.count("rendezvous"):
+                    phases.enter("rendezvous", attempt)
+                phases.in_function = True
+                stack.enter_context(_watch_frameworks(phases, shards=bool(context.begin.shards)))
+                phases.enter("step", context.num_reports + 1)
                 yield
-                moments.in_function = False
-            moments.enter("exit", attempt)
+                phases.in_function = False
+            phases.enter("exit", attempt)
 
     def _make_phases(self, context: WorkerContext) -> WorkerPhases:
-        return WorkerPhases(self._faults, context.begin.rank, context.begin.attempt, self._driver, self._fired)
+        return WorkerPhases(
+            self._faults, context.begin.rank, context.begin.attempt, self._driver, self._strike_log_path
+        )
 
 
 class WorkerPhases:
     """The moments that this worker passes, and the faults that it meets there."""
 
-    def __init__(self, faults: Faults, rank: int, attempt: int, driver: int, fired: Path) -> None:
-        self.strike_log = faults.memory(fired)
+    def __init__(self, faults: Faults, rank: int, attempt: int, driver: int, strike_log_path: Path) -> None:
+        self.strike_log = faults.memory(strike_log_path)
         self.in_function = False
         self._rank = rank
         self._attempt = attempt
@@ -103,11 +105,11 @@ class WorkerPhases:
             for i, f in enumerate(faults.all)
             if isinstance(f, KillFault | HangFault | PreemptFault | OutOfMemoryFault)
         }
-        own = {i: f for i, f in timed.items() if f.rank == rank}
+        of_this_rank = {i: f for i, f in timed.items() if f.rank == rank}
         self._schedule = FaultSchedule(
-            {i: f for i, f in own.items() if f.at.phase not in DRIVER_PHASES}, self.strike_log
+            {i: f for i, f in of_this_rank.items() if f.at.phase not in DRIVER_PHASES}, self.strike_log
         )
-        at_spawn = {i: f.at for i, f in own.items() if isinstance(f, KillFault) and f.at.phase == "spawn"}
+        at_spawn = {i: f.at for i, f in of_this_rank.items() if isinstance(f, KillFault) and f.at.phase == "spawn"}
         self._spawn_kills = [i for i, at in at_spawn.items() if at.number in (None, attempt)]
 
     def count(self, phase: str) -> int:
@@ -151,9 +153,9 @@ class _WatchedContext(WorkerContext):
 class _WatchedLink:
     """Wraps the connection to the driver."""
 
-    def __init__(self, inner: Any, moments: WorkerPhases) -> None:
+    def __init__(self, inner: Any, phases: WorkerPhases) -> None:
         self._inner = inner
-        self._phases = moments
+        self._phases = phases
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -172,21 +174,21 @@ class _WatchedUploader(Uploader):
     snapshot_number: Callable[[], int]
 
     def _freeze_source(self, source: CheckpointSource) -> Directory | InPlace | StateSnapshot:
-        held = super()._freeze_source(source)
-        if isinstance(held, StateSnapshot):
+        frozen = super()._freeze_source(source)
+        if isinstance(frozen, StateSnapshot):
             self.phases.enter("snapshot", self.snapshot_number())
-        return held
+        return frozen
 
-    def _stage(self, seq: int, name: str, held: Directory | InPlace | StateSnapshot) -> StagedFiles:
+    def _stage(self, seq: int, name: str, source: Directory | InPlace | StateSnapshot) -> StagedFiles:
         self.number = seq
-        return super()._stage(seq, name, held)
+        return super()._stage(seq, name, source)
 
     def on_act(self, act: str, path: Path) -> None:
         self.phases.enter("upload", self.number)
 
 
 @contextlib.contextmanager
-def _watch_context(context: WorkerContext, moments: WorkerPhases, faults: Faults) -> Iterator[None]:
+def _watch_context(context: WorkerContext, phases: WorkerPhases, faults: Faults) -> Iterator[None]:
     """Make a context, its connection and its uploader announce the moments they pass.
 
     Their classes are swapped, and restored afterwards for a function that runs in the driver's own process.
@@ -196,14 +198,14 @@ def _watch_context(context: WorkerContext, moments: WorkerPhases, faults: Faults
     root = context.layout.root
     context.__class__ = _WatchedContext
     assert isinstance(context, _WatchedContext)
-    context.phases = moments
-    context._link = _WatchedLink(before[1], moments)  # type: ignore[assignment]
+    context.phases = phases
+    context._link = _WatchedLink(before[1], phases)  # type: ignore[assignment]
     uploader.__class__ = _WatchedUploader
     assert isinstance(uploader, _WatchedUploader)
-    uploader.phases = moments
+    uploader.phases = phases
     uploader.number = 0
     uploader.snapshot_number = lambda: context.num_reports
-    uploader._files = faulty_files(before[3], faults, moments.strike_log, root, uploader.on_act, time.sleep)
+    uploader._files = faulty_files(before[3], faults, phases.strike_log, root, uploader.on_act, time.sleep)
     try:
         yield
     finally:
@@ -211,36 +213,36 @@ def _watch_context(context: WorkerContext, moments: WorkerPhases, faults: Faults
 
 
 @contextlib.contextmanager
-def _watch_frameworks(moments: WorkerPhases, *, shards: bool) -> Iterator[None]:
+def _watch_frameworks(phases: WorkerPhases, *, shards: bool) -> Iterator[None]:
     """Make datasets, and torch's collectives and data loaders, announce moments, if they are in use."""
     with contextlib.ExitStack() as stack:
         distributed = sys.modules.get("torch.distributed")
         for name in _COLLECTIVES if distributed is not None else ():
             if hasattr(distributed, name):
-                stack.enter_context(_call_before(distributed, name, lambda *_: moments.enter("collective")))
+                stack.enter_context(_call_before(distributed, name, lambda *_: phases.enter("collective")))
         loader = sys.modules.get("torch.utils.data.dataloader")
         if loader is not None:
             iterator = loader._BaseDataLoaderIter
-            stack.enter_context(_call_before(iterator, "__next__", lambda *_: moments.enter("data")))
+            stack.enter_context(_call_before(iterator, "__next__", lambda *_: phases.enter("data")))
         if shards:
-            stack.enter_context(_watch_batches(moments))
+            stack.enter_context(_watch_batches(phases))
         parallel = sys.modules.get("torch.nn.parallel.distributed")
         if parallel is not None:
-            stack.enter_context(_watch_gradients(parallel.DistributedDataParallel, moments))
+            stack.enter_context(_watch_gradients(parallel.DistributedDataParallel, phases))
         yield
 
 
 @contextlib.contextmanager
-def _watch_batches(moments: WorkerPhases) -> Iterator[None]:
+def _watch_batches(phases: WorkerPhases) -> Iterator[None]:
     """Make the batches of a dataset shard announce moments."""
-    from paceline.data.epochs import EpochIterator
+    from paceline.data.order.epochs import EpochIterator
 
     inner = EpochIterator._batches
 
     def watch_each_batch(epochs: EpochIterator, *args: Any) -> Iterator[Any]:
         batches = inner(epochs, *args)
         while True:
-            moments.enter("data")
+            phases.enter("data")
             try:
                 batch = next(batches)
             except StopIteration:
@@ -255,11 +257,11 @@ def _watch_batches(moments: WorkerPhases) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _call_before(owner: Any, name: str, tell: Callable[..., None]) -> Iterator[None]:
+def _call_before(owner: Any, name: str, hook: Callable[..., None]) -> Iterator[None]:
     inner = getattr(owner, name)
 
     def call_with_hook(*args: Any, **kwargs: Any) -> Any:
-        tell(*args)
+        hook(*args)
         return inner(*args, **kwargs)
 
     setattr(owner, name, call_with_hook)
@@ -270,7 +272,7 @@ def _call_before(owner: Any, name: str, tell: Callable[..., None]) -> Iterator[N
 
 
 @contextlib.contextmanager
-def _watch_gradients(ddp: Any, moments: WorkerPhases) -> Iterator[None]:
+def _watch_gradients(ddp: Any, phases: WorkerPhases) -> Iterator[None]:
     """Watch DDP, which reduces gradients in C++ and has all of them once that of the first parameter is there."""
     inner = ddp.__init__
 
@@ -278,7 +280,7 @@ def _watch_gradients(ddp: Any, moments: WorkerPhases) -> Iterator[None]:
         inner(model, *args, **kwargs)
         first = next((parameter for parameter in model.parameters() if parameter.requires_grad), None)
         if first is not None:
-            first.register_hook(lambda gradient: moments.enter("collective"))
+            first.register_hook(lambda gradient: phases.enter("collective"))
 
     ddp.__init__ = init_and_hook
     try:

@@ -7,11 +7,8 @@ the other ranks contribute no files. A tree that every worker holds completely i
 from __future__ import annotations
 
 import contextlib
-import shutil
 import socket
-import tempfile
 import threading
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -21,7 +18,7 @@ from paceline._worker import context as worker_context
 from paceline._worker.context import WorkerContext
 from paceline.train.backend import require
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.session import staging_directory
+from paceline.train.session import new_checkpoint
 
 
 class OrbaxCheckpoint(Checkpoint):
@@ -49,19 +46,17 @@ class OrbaxCheckpoint(Checkpoint):
         import jax
 
         context = worker_context.current()
-        checkpoint = cls.from_directory(_new_directory(context))
+        checkpoint = new_checkpoint(cls)
         path = Path(checkpoint.path)
-        if context is None:
-            weakref.finalize(checkpoint, shutil.rmtree, checkpoint.path, ignore_errors=True)
-        elif any(map(_is_sharded, jax.tree.leaves(tree))):
+        if context is not None and any(map(_is_sharded, jax.tree.leaves(tree))):
             checkpoint._write_in_progress = _TreeWrite.start_write(
-                _share_directory(context, path) / cls.DIRECTORY, tree, everybody=True
+                _share_directory(context, path) / cls.DIRECTORY, tree, all_processes=True
             )
             return checkpoint
-        elif context.begin.rank != 0:
+        if context is not None and context.begin.rank != 0:
             return checkpoint
         if system.in_worker:
-            checkpoint._write_in_progress = _TreeWrite.start_write(path / cls.DIRECTORY, tree, everybody=False)
+            checkpoint._write_in_progress = _TreeWrite.start_write(path / cls.DIRECTORY, tree, all_processes=False)
         else:
             _write_now(path / cls.DIRECTORY, tree)
         return checkpoint
@@ -70,7 +65,7 @@ class OrbaxCheckpoint(Checkpoint):
     def from_checkpoint(cls, checkpoint: Checkpoint) -> Self:
         """Convert a checkpoint of a run, such as `get_checkpoint()` or `result.checkpoint`, to this class."""
         if not isinstance(checkpoint, Checkpoint):
-            raise TypeError(f"checkpoint={checkpoint!r} is not a paceline.train.Checkpoint")
+            raise TypeError(f"checkpoint must be a paceline.train.Checkpoint, got {checkpoint!r}")
         return cls(checkpoint.path, checkpoint._filesystem)
 
     def get_pytree(self, like: Any = None) -> Any:
@@ -84,21 +79,19 @@ class OrbaxCheckpoint(Checkpoint):
         import jax
         import orbax.checkpoint as ocp
 
-        options = _single_process_options()
         with self.as_directory() as directory:
             path = Path(directory) / self.DIRECTORY
             if not path.is_dir():
                 raise ValueError(
-                    f"{self} was not made by OrbaxCheckpoint.from_pytree: it has no directory {self.DIRECTORY!r}\n\n"
-                    "hint: read its files with as_directory(), or to_dict() if Checkpoint.from_dict made it"
+                    f"{self} is not an OrbaxCheckpoint: it has no directory {self.DIRECTORY!r}\n\n"
+                    "hint: read its files with as_directory(), or with to_dict() if Checkpoint.from_dict created it"
                 )
-            handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=options)
-            with ocp.Checkpointer(handler, multiprocessing_options=options) as reader:
+            with _make_checkpointer(ocp.Checkpointer, _single_process_options()) as reader:
                 stored = reader.metadata(path).item_metadata.tree
                 if like is not None:
                     _check_same_structure(like, stored)
-                wanted = jax.tree.map(_make_restore_args, stored if like is None else like)
-                return reader.restore(path, args=ocp.args.PyTreeRestore(item=like, restore_args=wanted))
+                restore_args = jax.tree.map(_make_restore_args, stored if like is None else like)
+                return reader.restore(path, args=ocp.args.PyTreeRestore(item=like, restore_args=restore_args))
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
@@ -124,10 +117,7 @@ def _write_now(path: Path, tree: Any) -> None:
     """Write synchronously in scripts: a background writer would keep its threads until the process exits."""
     import orbax.checkpoint as ocp
 
-    options = _single_process_options()
-    with ocp.Checkpointer(
-        ocp.PyTreeCheckpointHandler(multiprocessing_options=options), multiprocessing_options=options
-    ) as writer:
+    with _make_checkpointer(ocp.Checkpointer, _single_process_options()) as writer:
         writer.save(path, args=_make_save_args(tree))
 
 
@@ -140,24 +130,22 @@ class _TreeWrite:
 
     def __init__(self, checkpointer: Any) -> None:
         self._checkpointer = checkpointer
-        self._lock = (
-            threading.Lock()
-        )  # protects the fields below: both the user's thread and the upload thread wait for the write
+        # Protects the fields below: both the user's thread and the upload thread wait for the write.
+        self._lock = threading.Lock()
         self._ended = False
         self._error: Exception | None = None
 
     @classmethod
-    def start_write(cls, path: Path, tree: Any, *, everybody: bool) -> _TreeWrite:
-        """Start writing; returns once the arrays are copied. With `everybody`, all processes must call this."""
+    def start_write(cls, path: Path, tree: Any, *, all_processes: bool) -> _TreeWrite:
+        """Start writing; returns once the arrays are copied. With `all_processes`, all processes must call this."""
         import orbax.checkpoint as ocp
 
         if cls._latest is not None:
             cls._latest._wait_for_end()
-        if everybody not in cls._checkpointers:
-            options = ocp.options.MultiprocessingOptions() if everybody else _single_process_options()
-            handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=options)
-            cls._checkpointers[everybody] = ocp.AsyncCheckpointer(handler, multiprocessing_options=options)
-        checkpointer = cls._checkpointers[everybody]
+        if all_processes not in cls._checkpointers:
+            options = ocp.options.MultiprocessingOptions() if all_processes else _single_process_options()
+            cls._checkpointers[all_processes] = _make_checkpointer(ocp.AsyncCheckpointer, options)
+        checkpointer = cls._checkpointers[all_processes]
         checkpointer.save(path, args=_make_save_args(tree))
         cls._latest = cls(checkpointer)
         return cls._latest
@@ -175,9 +163,15 @@ class _TreeWrite:
                 return
             try:
                 self._checkpointer.wait_until_finished()
-            except Exception as error:  # noqa: BLE001  raised by `wait`
+            except Exception as error:  # noqa: BLE001
                 self._error = error
             self._ended = True
+
+
+def _make_checkpointer(cls: Any, options: Any) -> Any:
+    import orbax.checkpoint as ocp
+
+    return cls(ocp.PyTreeCheckpointHandler(multiprocessing_options=options), multiprocessing_options=options)
 
 
 def _single_process_options() -> Any:
@@ -191,21 +185,17 @@ def _single_process_options() -> Any:
     )
 
 
-def _new_directory(context: WorkerContext | None) -> Path:
-    return staging_directory() if context is not None else Path(tempfile.mkdtemp(prefix="paceline-checkpoint-"))
-
-
 def _share_directory(context: WorkerContext, directory: Path) -> Path:
     """Return rank 0's directory on all ranks. Raises if this worker cannot see it."""
-    told = Path(context.join(str(directory).encode()).decode())
-    if not told.is_dir():
+    shared = Path(context.join(str(directory).encode()).decode())
+    if not shared.is_dir():
         raise RuntimeError(
-            f"rank {context.begin.rank} on {socket.gethostname()} does not see {told}, a directory that rank 0 made: "
-            "arrays that are spread over the workers are written by all of them into one directory\n\n"
+            f"rank {context.begin.rank} on {socket.gethostname()} cannot access {shared} of rank 0: all workers write "
+            "their shards of an array into one directory\n\n"
             "hint: use a storage_path that is mounted on all machines, or gather the arrays first with "
             "jax.experimental.multihost_utils.process_allgather(tree, tiled=True)"
         )
-    return told
+    return shared
 
 
 def _is_sharded(leaf: Any) -> bool:
@@ -233,8 +223,8 @@ def _to_storable(path: Any, leaf: Any) -> Any:
         return leaf
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
         raise TypeError(
-            f"tree{jax.tree_util.keystr(path)} has dtype {leaf.dtype}, which only JAX has\n\n"
-            "hint: of a random key store jax.random.key_data(key), and make it one again with jax.random.wrap_key_data"
+            f"cannot store tree{jax.tree_util.keystr(path)}: only JAX has the dtype {leaf.dtype}\n\n"
+            "hint: store a random key as jax.random.key_data(key), and restore it with jax.random.wrap_key_data"
         )
     return leaf if jax.process_count() == 1 or _is_sharded(leaf) else np.array(leaf)
 
@@ -242,18 +232,18 @@ def _to_storable(path: Any, leaf: Any) -> Any:
 def _check_same_structure(like: Any, stored: Any) -> None:
     """Reject a different structure here: Orbax's error is long, and it accepts NumPy arrays of any shape."""
     ours, theirs = _shapes_by_name(like), _shapes_by_name(stored)
-    problems = [f"it has no {name}, which the checkpoint has" for name in theirs.keys() - ours.keys()]
-    problems += [f"it has {name}, which the checkpoint does not have" for name in ours.keys() - theirs.keys()]
+    problems = [f"like lacks {name}" for name in theirs.keys() - ours.keys()]
+    problems += [f"the checkpoint lacks {name}" for name in ours.keys() - theirs.keys()]
     problems += [
-        f"{name} has the shape {ours[name]}, and {theirs[name]} in the checkpoint"
+        f"{name} has shape {ours[name]}, but {theirs[name]} in the checkpoint"
         for name in ours.keys() & theirs.keys()
         if ours[name] != theirs[name]
     ]
     if problems:
-        more = f", and {len(problems) - 3} more like these" if len(problems) > 3 else ""
+        more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise ValueError(
-            f"like is not of the form of the checkpoint: {'; '.join(sorted(problems)[:3])}{more}\n\n"
-            "hint: get_pytree() without it gives the whole tree as it was saved"
+            f"like does not match the checkpoint: {'; '.join(sorted(problems)[:3])}{more}\n\n"
+            "hint: get_pytree() without like returns the whole tree as it was saved"
         )
 
 

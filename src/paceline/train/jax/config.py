@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline._core import system
+from paceline._core.arguments import check_choice, check_int
 from paceline.train.backend import BackendConfig
 
 if TYPE_CHECKING:
     from paceline._worker.context import WorkerContext
-
-_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
 @dataclass(frozen=True)
@@ -48,18 +47,15 @@ class JaxConfig(BackendConfig):
     start_method: ClassVar[str] = "spawn"
 
     def __post_init__(self) -> None:
-        if self.platform is not None and self.platform not in _PLATFORMS:
-            raise ValueError(f"platform={self.platform!r} is none of {', '.join(map(repr, _PLATFORMS))} and None")
+        check_choice("platform", self.platform, ("cpu", "cuda", "rocm", "tpu", None))
         for name in ("initialization_timeout_s", "shutdown_timeout_s", "heartbeat_timeout_s"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}={value!r} is not a whole number of seconds of 1 or more")
+            check_int(name, getattr(self, name), at_least=1)
 
     def check(self, num_workers: int, use_gpu: bool) -> None:
         super().check(num_workers, use_gpu)
         if use_gpu and self.platform in ("cpu", "tpu"):
             raise ValueError(
-                f"platform={self.platform!r}, and ScalingConfig(use_gpu=True) gives workers GPUs\n\n"
+                f"platform={self.platform!r} cannot use the GPUs of ScalingConfig(use_gpu=True)\n\n"
                 "hint: leave platform out, or set use_gpu=False"
             )
 
@@ -74,7 +70,8 @@ class JaxConfig(BackendConfig):
         # JAX sizes its CPU thread pool by this. The user's settings take precedence, here and below.
         os.environ.setdefault("PJRT_NPROC", str(begin.num_threads))
         if self.platform is not None or not jax.config.jax_platforms:
-            jax.config.update("jax_platforms", self._platform_list(bool(begin.devices)))
+            platform = self.platform or ("cuda" if begin.devices else "cpu")
+            jax.config.update("jax_platforms", platform if platform == "cpu" else f"{platform},cpu")
         if jax.config.jax_traceback_filtering == "auto":
             # Removes the same frames, but without a note in every message.
             jax.config.update("jax_traceback_filtering", "quiet_remove_frames")
@@ -83,10 +80,6 @@ class JaxConfig(BackendConfig):
             # At exit, because it waits until all workers have returned. Skipped after a failure.
             atexit.register(jax.distributed.shutdown)
         yield
-
-    def _platform_list(self, has_gpus: bool) -> str:
-        chosen = self.platform or ("cuda" if has_gpus else "cpu")
-        return chosen if chosen == "cpu" else f"{chosen},cpu"
 
     def _connect(self, context: WorkerContext) -> None:
         import jax
@@ -99,17 +92,17 @@ class JaxConfig(BackendConfig):
         with contextlib.suppress(AttributeError):  # JAX version without this setting.
             jax.config.update("jax_enable_preemption_service", False)
         with contextlib.ExitStack() as until_connected:
-            here = b""
+            address = b""
             if begin.rank == 0:
                 port = until_connected.enter_context(_reserve_port(host))
-                here = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
-            coordinator = context.join(here).decode()
-            time_outs = {
+                address = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
+            coordinator = context.join(address).decode()
+            timeouts = {
                 "initialization_timeout": self.initialization_timeout_s,
                 "heartbeat_timeout_seconds": self.heartbeat_timeout_s,
                 "shutdown_timeout_seconds": self.shutdown_timeout_s,
             }
-            known = inspect.signature(jax.distributed.initialize).parameters  # Older versions lack some.
+            supported = inspect.signature(jax.distributed.initialize).parameters  # Older versions lack some.
             jax.distributed.initialize(
                 coordinator,
                 num_processes=begin.world_size,
@@ -118,7 +111,7 @@ class JaxConfig(BackendConfig):
                 cluster_detection_method="deactivate",
                 # Listen only where the other workers connect; by default it listens on all addresses.
                 coordinator_bind_address=coordinator,
-                **{name: seconds for name, seconds in time_outs.items() if name in known},
+                **{name: seconds for name, seconds in timeouts.items() if name in supported},
             )
 
 
@@ -143,8 +136,8 @@ def _set_gloo_host(host: str) -> None:
     """
     for name in ("jaxlib._jax", "jaxlib.xla_extension"):
         with contextlib.suppress(ImportError):
-            made_by: Any = importlib.import_module(name)
-            make = getattr(made_by, "make_gloo_tcp_collectives", None)
+            module: Any = importlib.import_module(name)
+            make = getattr(module, "make_gloo_tcp_collectives", None)
             if make is not None:
-                made_by.make_gloo_tcp_collectives = functools.partial(make, hostname=host)
+                module.make_gloo_tcp_collectives = functools.partial(make, hostname=host)
                 return

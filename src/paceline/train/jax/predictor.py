@@ -44,13 +44,13 @@ class JaxPredictor(Predictor):
         jit: bool = True,
     ) -> None:
         super().__init__(feature_columns=feature_columns, keep_columns=keep_columns, output_column=output_column)
-        given = to_checkpoint(checkpoint)
+        checkpoint = to_checkpoint(checkpoint)
         if not callable(apply):
-            raise TypeError(f"apply={apply!r} is not a function of the parameters and a batch")
+            raise TypeError(f"apply must be a function of the parameters and a batch, got {apply!r}")
         require(type(self).__name__, ("jax",), "jax")
         import jax
 
-        self.params = jax.device_put(_select_entry(_load_tree(given), params))
+        self.params = jax.device_put(_select_entry(_load_tree(checkpoint), params))
         self._apply = jax.jit(apply) if jit else apply
         self._num_rows = 0
 
@@ -70,8 +70,10 @@ class JaxPredictor(Predictor):
         num_rows = len(jax.tree.leaves(inputs)[0])
         self._num_rows = num_filled = max(self._num_rows, num_rows)
         filled = jax.tree.map(lambda values: _pad_rows(values, num_filled), inputs)
-        made = jax.device_get(self._apply(self.params, filled))
-        return jax.tree.map(lambda values: values[:num_rows] if np.shape(values)[:1] == (num_filled,) else values, made)
+        outputs = jax.device_get(self._apply(self.params, filled))
+        return jax.tree.map(
+            lambda values: values[:num_rows] if np.shape(values)[:1] == (num_filled,) else values, outputs
+        )
 
 
 def _load_tree(checkpoint: Checkpoint) -> Any:
@@ -85,7 +87,7 @@ def _select_entry(tree: Any, name: str | None) -> Any:
     for key in name.split("/") if name is not None else ():
         if not isinstance(entry, Mapping) or key not in entry:
             have = ", ".join(map(repr, entry)) if isinstance(entry, Mapping) else f"a {type(entry).__name__}"
-            raise ValueError(f"params={name!r}: the checkpoint has no {key!r} there, but {have}")
+            raise ValueError(f"params={name!r}: the checkpoint has no {key!r}, only {have}")
         entry = entry[key]
     return entry
 
@@ -93,8 +95,8 @@ def _select_entry(tree: Any, name: str | None) -> Any:
 def _check_numeric(name: str, values: Any) -> Any:
     if values.dtype.kind not in "biufc":
         raise TypeError(
-            f"the column {name!r} is of type {values.dtype}, of which JAX has no arrays\n\n"
-            "hint: name the columns that the function takes with feature_columns"
+            f"JAX cannot hold the column {name!r} of type {values.dtype}\n\n"
+            "hint: name the columns that the function takes in feature_columns"
         )
     return values
 

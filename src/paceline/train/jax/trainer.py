@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig
-from paceline.train.datasets import DataConfig
+from paceline.train.driver.datasets import DataConfig
+from paceline.train.driver.validation import ValidationConfig
 from paceline.train.jax.config import JaxConfig
 from paceline.train.trainer import DataParallelTrainer
-from paceline.train.validation import ValidationConfig
 
 
 class JaxTrainer(DataParallelTrainer):

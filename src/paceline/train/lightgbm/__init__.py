@@ -11,10 +11,13 @@ from paceline._engine.local.launchers import prewarm
 from paceline.train.lightgbm.config import LightGBMConfig
 
 if TYPE_CHECKING:
-    from paceline.train.lightgbm.callback import RayTrainReportCallback, ReportCallback
-    from paceline.train.lightgbm.checkpoint import LightGBMCheckpoint
-    from paceline.train.lightgbm.network import get_network_params
-    from paceline.train.lightgbm.predictor import LightGBMPredictor
+    from paceline.train.lightgbm.config import get_network_params
+    from paceline.train.lightgbm.model import (
+        LightGBMCheckpoint,
+        LightGBMPredictor,
+        RayTrainReportCallback,
+        ReportCallback,
+    )
     from paceline.train.lightgbm.trainer import LightGBMTrainer
 
 __all__ = [
@@ -30,10 +33,13 @@ __all__ = [
 __getattr__ = make_lazy_getattr(
     __name__,
     {
-        "paceline.train.lightgbm.callback": ("RayTrainReportCallback", "ReportCallback"),
-        "paceline.train.lightgbm.checkpoint": ("LightGBMCheckpoint",),
-        "paceline.train.lightgbm.network": ("get_network_params",),
-        "paceline.train.lightgbm.predictor": ("LightGBMPredictor",),
+        "paceline.train.lightgbm.config": ("get_network_params",),
+        "paceline.train.lightgbm.model": (
+            "LightGBMCheckpoint",
+            "LightGBMPredictor",
+            "RayTrainReportCallback",
+            "ReportCallback",
+        ),
         "paceline.train.lightgbm.trainer": ("LightGBMTrainer",),
     },
 )

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from paceline.train.checkpoint import Checkpoint
-from paceline.train.lightgbm.callback import ReportCallback
-from paceline.train.lightgbm.network import get_network_params
+from paceline.train.lightgbm.config import get_network_params
+from paceline.train.lightgbm.model import ReportCallback
 from paceline.train.trees.tables import FeatureTable
-from paceline.train.trees.training_spec import TRAIN, BoostingRules, BoostingSpec
+from paceline.train.trees.training_spec import TRAIN, BoostingLibrary, BoostingRules, BoostingSpec
 
-_ADDRESSES = "each worker finds its own port and is told those of the others; see LightGBMConfig"
-_ROUNDS = "it is num_boost_round that says how many rounds there are, also after a restart"
+_ADDRESSES = "workers choose their ports and exchange them; see LightGBMConfig"
+_ROUNDS = "num_boost_round sets the number of rounds, also after a restart"
 
 _CHOICES = {
     "tree_learner": ("tree_learner", "tree", "tree_type", "tree_learner_type"),
@@ -41,47 +39,33 @@ RULES = BoostingRules(
 )
 
 
-@dataclass(frozen=True)
-class LightGBMLibrary:
-    """Implements `paceline.train.trees.training_spec.BoostingLibrary`."""
-
-    def load_model(self, checkpoint: Checkpoint, declared: BoostingSpec) -> Any:
-        return ReportCallback.get_model(checkpoint, _report_callback(declared).plan.filename)
+class LightGBMLibrary(BoostingLibrary):
+    callback_class = ReportCallback
 
     def num_rounds(self, model: Any) -> int:
         return int(model.current_iteration())
 
-    def train(
-        self, declared: BoostingSpec, tables: Mapping[str, FeatureTable], num_rounds: int, model: Any | None
-    ) -> None:
+    def train(self, spec: BoostingSpec, tables: Mapping[str, FeatureTable], num_rounds: int, model: Any | None) -> None:
         import lightgbm
 
         network = get_network_params()
         for name, spellings in _CHOICES.items():
-            if any(spelling in declared.params for spelling in spellings):
+            if any(spelling in spec.params for spelling in spellings):
                 network.pop(name, None)
         sets: dict[str, Any] = {}
         for name, table in tables.items():
             sets[name] = lightgbm.Dataset(
                 table.features, label=table.labels, feature_name=list(table.names), reference=sets.get(TRAIN)
             )
-        reporting = _report_callback(declared)
-        others = [callback for callback in declared.train_kwargs.get("callbacks") or () if callback is not reporting]
+        callbacks = self.list_callbacks(spec)
         booster = lightgbm.train(
-            {**declared.params, **network},
+            {**spec.params, **network},
             sets[TRAIN],
             num_boost_round=num_rounds,
             valid_sets=list(sets.values()),
             valid_names=list(sets),
             init_model=model,
-            callbacks=[*others, reporting],
-            feval=declared.train_kwargs.get("feval"),
+            callbacks=callbacks,
+            feval=spec.train_kwargs.get("feval"),
         )
-        reporting.training_ended(booster)
-
-
-def _report_callback(declared: BoostingSpec) -> ReportCallback:
-    """Return the user's report callback, or one that also saves the model during training."""
-    given = declared.train_kwargs.get("callbacks") or ()
-    mine = (callback for callback in given if isinstance(callback, ReportCallback))
-    return next(mine, None) or ReportCallback(frequency=declared.checkpoint_frequency)
+        callbacks[-1].training_ended(booster)

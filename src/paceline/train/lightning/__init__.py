@@ -6,12 +6,12 @@ packages, of which a worker should import only the one its script uses.
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from paceline._engine.local.launchers import prewarm
-from paceline.train.backend import is_installed
-from paceline.train.lightning.packages import find_class_module
-from paceline.train.lightning.prepare import prepare_trainer
+from paceline.train.backend import is_installed, require
+from paceline.train.lightning.strategy import prepare_trainer
 from paceline.train.torch.config import TorchConfig
 
 if TYPE_CHECKING:
@@ -47,7 +47,20 @@ def __getattr__(name: str) -> Any:
     # Not cached: which package they are for may become clear only when the train function imports it.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(find_class_module(name)), name)
+    return find_class(name)
+
+
+def find_class(name: str) -> Any:
+    """Return our class for the package that is imported; for `lightning` if both or none are."""
+    package = "lightning"
+    if not sys.modules.get("lightning.pytorch"):
+        if sys.modules.get("pytorch_lightning") or (
+            not is_installed("lightning") and is_installed("pytorch_lightning")
+        ):
+            package = "pytorch_lightning"
+        else:
+            require(f"{__name__}.{name}", ("lightning",), "lightning")
+    return getattr(importlib.import_module(f"{__name__}.{package}_classes"), name)
 
 
 prewarm(

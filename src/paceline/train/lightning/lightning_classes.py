@@ -1,17 +1,15 @@
-"""Our classes for the package `lightning`."""
+"""Our classes for the package `lightning`: the mixins, which do the work, with the base classes of Lightning.
 
-from __future__ import annotations
-
-from typing import Any
+Lightning comes as two packages that accept only their own classes, so `pytorch_lightning_classes` has the same classes
+with the bases of the other one. Whoever changes one module changes the other; a test compares them.
+"""
 
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.plugins.environments import ClusterEnvironment
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStrategy
 
-from paceline.train.lightning.environment import ClusterEnvironmentMixin
-from paceline.train.lightning.report import ReportCallbackMixin
-from paceline.train.lightning.strategy import PacelineStrategyMixin, RequiresGpuMixin
-from paceline.train.lightning.tune_report import TuneReportCallbackMixin
+from paceline.train.lightning.report import ReportCallbackMixin, TuneReportCallbackMixin, WithoutCheckpointsMixin
+from paceline.train.lightning.strategy import ClusterEnvironmentMixin, PacelineStrategyMixin, RequiresGpuMixin
 
 
 class PacelineLightningEnvironment(ClusterEnvironmentMixin, ClusterEnvironment):  # type: ignore[misc]
@@ -47,11 +45,8 @@ class TuneReportCheckpointCallback(TuneReportCallbackMixin, Callback):  # type: 
     last_callback_class = Checkpoint
 
 
-class TuneReportCallback(TuneReportCheckpointCallback):
+class TuneReportCallback(WithoutCheckpointsMixin, TuneReportCheckpointCallback):
     """`TuneReportCheckpointCallback` without checkpoints."""
-
-    def __init__(self, metrics: Any = None, on: Any = "validation_end") -> None:
-        super().__init__(metrics, save_checkpoints=False, on=on)
 
 
 RayDDPStrategy = PacelineDDPStrategy

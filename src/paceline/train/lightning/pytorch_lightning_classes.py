@@ -1,17 +1,11 @@
-"""Our classes for the package `pytorch_lightning`."""
-
-from __future__ import annotations
-
-from typing import Any
+"""Our classes for the package `pytorch_lightning`; see `lightning_classes`."""
 
 from pytorch_lightning.callbacks import Callback, Checkpoint
 from pytorch_lightning.plugins.environments import ClusterEnvironment
 from pytorch_lightning.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStrategy
 
-from paceline.train.lightning.environment import ClusterEnvironmentMixin
-from paceline.train.lightning.report import ReportCallbackMixin
-from paceline.train.lightning.strategy import PacelineStrategyMixin, RequiresGpuMixin
-from paceline.train.lightning.tune_report import TuneReportCallbackMixin
+from paceline.train.lightning.report import ReportCallbackMixin, TuneReportCallbackMixin, WithoutCheckpointsMixin
+from paceline.train.lightning.strategy import ClusterEnvironmentMixin, PacelineStrategyMixin, RequiresGpuMixin
 
 
 class PacelineLightningEnvironment(ClusterEnvironmentMixin, ClusterEnvironment):  # type: ignore[misc]
@@ -47,11 +41,8 @@ class TuneReportCheckpointCallback(TuneReportCallbackMixin, Callback):  # type: 
     last_callback_class = Checkpoint
 
 
-class TuneReportCallback(TuneReportCheckpointCallback):
+class TuneReportCallback(WithoutCheckpointsMixin, TuneReportCheckpointCallback):
     """`TuneReportCheckpointCallback` without checkpoints."""
-
-    def __init__(self, metrics: Any = None, on: Any = "validation_end") -> None:
-        super().__init__(metrics, save_checkpoints=False, on=on)
 
 
 RayDDPStrategy = PacelineDDPStrategy

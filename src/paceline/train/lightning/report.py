@@ -1,12 +1,14 @@
-"""The callback that reports Lightning's metrics, with a checkpoint that Lightning can resume from."""
+"""The callbacks that report Lightning's metrics, with a checkpoint that Lightning can resume from."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
-from paceline._core.time_accounting import CHECKPOINT, account_time
+from paceline._core.arguments import bad_value, check_choice, join_or
+from paceline._core.time_accounting import CHECKPOINT, REPORT, account_time
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.session import CheckpointUploadMode, _require_context, report, staging_directory
 
@@ -32,8 +34,7 @@ class ReportCallbackMixin:
         on: Literal["train_epoch_end", "validation_end"] = "train_epoch_end",
         checkpoint_upload_mode: CheckpointUploadMode = CheckpointUploadMode.SYNC,
     ) -> None:
-        if on not in MOMENTS:
-            raise ValueError(f"on={on!r} is neither 'train_epoch_end' nor 'validation_end'")
+        check_choice("on", on, MOMENTS)
         super().__init__()
         self._on = on
         self._mode = CheckpointUploadMode(checkpoint_upload_mode)
@@ -69,13 +70,13 @@ class ReportCallbackMixin:
         begin = _require_context("ReportCallback").begin
         strategy = trainer.strategy
         directory = Path(strategy.broadcast(str(staging_directory()) if begin.rank == 0 else ""))
-        brings = begin.rank == 0
+        contributes = begin.rank == 0
         if begin.num_nodes > 1:
             # If the directory exists here, it is shared and rank 0 sees our files. (All ranks write shards.)
-            brings = brings or (begin.local_rank == 0 and not directory.exists())
+            contributes = contributes or (begin.local_rank == 0 and not directory.exists())
             strategy.barrier()
         trainer.save_checkpoint(directory / self.CHECKPOINT_NAME, weights_only=False)
-        return Checkpoint.from_directory(directory) if brings and directory.exists() else None
+        return Checkpoint.from_directory(directory) if contributes and directory.exists() else None
 
 
 @functools.cache
@@ -85,6 +86,51 @@ def _add_base(cls: Any, kind: type) -> Any:
 
 def to_plain_number(value: Any) -> Any:
     """Convert a metric to a plain number; a tensor with several elements to a list."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return value
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+class TuneReportCallbackMixin(ReportCallbackMixin):
+    """Reports metrics logged by Lightning, with a checkpoint, after each validation.
+
+        Trainer(callbacks=[TuneReportCheckpointCallback({"loss": "val_loss"})], enable_checkpointing=False)
+
+    `metrics`: a name, a list of names, or a dict from reported name to Lightning's name; None reports all. The
+    checkpoint is a directory with `filename`, written by `trainer.save_checkpoint`; `save_checkpoints=False` disables
+    it. `on` is `"validation_end"` or `"train_epoch_end"`. Metrics that do not exist yet, such as before the first
+    validation, are omitted; without any there is no report.
+    """
+
+    def __init__(
+        self,
+        metrics: str | Sequence[str] | Mapping[str, str] | None = None,
+        filename: str = "checkpoint",
+        save_checkpoints: bool = True,
+        on: Any = "validation_end",
+    ) -> None:
+        moments = [on] if isinstance(on, str) else list(on)
+        if len(moments) != 1 or moments[0] not in MOMENTS:
+            raise bad_value("on", join_or(map(repr, MOMENTS)), on)
+        if not isinstance(filename, str) or not filename or "/" in filename:
+            raise bad_value("filename", "a plain file name", filename)
+        super().__init__(on=cast(Literal["train_epoch_end", "validation_end"], moments[0]))
+        names = [metrics] if isinstance(metrics, str) else metrics
+        if not isinstance(names, Mapping | Sequence | None):
+            raise bad_value("metrics", "a name, a list of names or a dict of names", metrics)
+        self._names = {name: name for name in names} if isinstance(names, Sequence) else names
+        self.CHECKPOINT_NAME = filename  # type: ignore[misc]
+        self._save_checkpoints = save_checkpoints
+
+    def _report(self, trainer: Any) -> None:
+        metrics = {name: to_plain_number(value) for name, value in trainer.callback_metrics.items()}
+        if self._names is not None:
+            metrics = {name: metrics[original] for name, original in self._names.items() if original in metrics}
+        if metrics:
+            with account_time(CHECKPOINT if self._save_checkpoints else REPORT):
+                report(metrics, checkpoint=self._save_checkpoint(trainer) if self._save_checkpoints else None)
+
+
+class WithoutCheckpointsMixin:
+    """Put in front of a class with `TuneReportCallbackMixin`."""
+
+    def __init__(self, metrics: Any = None, on: Any = "validation_end") -> None:
+        super().__init__(metrics, save_checkpoints=False, on=on)  # type: ignore[call-arg]

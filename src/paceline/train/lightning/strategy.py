@@ -1,29 +1,75 @@
-"""The mixin that makes a Lightning strategy use the ranks, device and process group of the run.
+"""Make a Lightning trainer use the ranks, device and process group of the run.
 
-A Lightning strategy inspects the machine and the environment, may start processes, and may create a process group. Here
-the backend has already done all that. This module does not import Lightning: the mixins are combined with its classes
-in `lightning_classes` and `pytorch_lightning_classes`.
+Lightning inspects the machine and the environment, may start processes, and may create a process group. Here the
+backend has already done all that: a mixin each for the cluster environment and the strategy says so, and
+`prepare_trainer` checks that a trainer uses them. This module does not import Lightning: `lightning_classes` and
+`pytorch_lightning_classes` combine the mixins with its classes.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
+import os
 import signal
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline._worker.signals import PREEMPTION_SIGNALS
 from paceline.train.backend import require
-from paceline.train.lightning.environment import ClusterEnvironmentMixin
 from paceline.train.session import _require_context
-from paceline.train.torch.devices import get_device
+from paceline.train.torch.acceleration import get_device
 
 if TYPE_CHECKING:
     import torch
 
     from paceline._engine.messages import WorkerInit
+
+
+class ClusterEnvironmentMixin:
+    """Lightning uses the ranks and world size of the run and starts no processes.
+
+    Our strategies include it; `Trainer(plugins=[PacelineLightningEnvironment()])` is equivalent.
+    """
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        return True
+
+    @property
+    def main_address(self) -> str:
+        return os.environ["MASTER_ADDR"]
+
+    @property
+    def main_port(self) -> int:
+        return int(os.environ["MASTER_PORT"])
+
+    @staticmethod
+    def detect() -> bool:
+        """Never detected automatically: the user or one of our strategies provides it."""
+        return False
+
+    def world_size(self) -> int:
+        return _worker_init(self).world_size
+
+    def set_world_size(self, size: int) -> None:
+        """Ignored: the run determines the world size."""
+
+    def global_rank(self) -> int:
+        return _worker_init(self).rank
+
+    def set_global_rank(self, rank: int) -> None:
+        """Ignored: the run determines the rank."""
+
+    def local_rank(self) -> int:
+        return _worker_init(self).local_rank
+
+    def node_rank(self) -> int:
+        return _worker_init(self).node_rank
+
+    def teardown(self) -> None:
+        """Keep the process group: it belongs to the train function until that returns."""
 
 
 class PacelineStrategyMixin:
@@ -51,7 +97,7 @@ class PacelineStrategyMixin:
         else:
             raise ValueError(
                 f"{type(environment).__name__} does not know the workers of this run\n\n"
-                "hint: leave it out of Trainer(plugins=...), or give PacelineLightningEnvironment() there"
+                "hint: leave it out of Trainer(plugins=...), or pass PacelineLightningEnvironment() there"
             )
 
     @property
@@ -63,8 +109,8 @@ class PacelineStrategyMixin:
     def parallel_devices(self, devices: list[torch.device] | None) -> None:
         if devices and list(devices) != self.parallel_devices:
             raise ValueError(
-                f"parallel_devices={devices!r}, but this worker was given {get_device()}\n\n"
-                "hint: leave it out; ScalingConfig(use_gpu=..., resources_per_worker=...) says who is given what"
+                f"parallel_devices must be this worker's {get_device()}, got {devices!r}\n\n"
+                "hint: leave it out; ScalingConfig(use_gpu=..., resources_per_worker=...) assigns devices"
             )
 
     @property
@@ -137,24 +183,73 @@ class RequiresGpuMixin:
         require(name, self.requires, "deepspeed")
         if get_device().type != "cuda":
             raise RuntimeError(
-                f"{name} needs GPUs, and this worker was given none\n\n"
+                f"{name} needs a GPU, but this worker has none\n\n"
                 "hint: train with ScalingConfig(use_gpu=True), or use PacelineDDPStrategy"
             )
         super().__init__(*args, **kwargs)
 
 
-def _worker_init(strategy: object) -> WorkerInit:
-    return _require_context(type(strategy).__name__).begin
+def _worker_init(user: object) -> WorkerInit:
+    return _require_context(type(user).__name__).begin
 
 
 def silence_other_ranks(strategy: type, rank: int) -> None:
     """Let only rank 0 log. Before a strategy is set up, every process considers itself rank 0."""
-    of_package = (
-        "pytorch_lightning" if strategy.__module__.endswith("pytorch_lightning_classes") else "lightning.pytorch"
-    )
-    for name in (f"{of_package}.utilities.rank_zero", "lightning_utilities.core.rank_zero"):
+    is_other_package = any(base.__module__.startswith("pytorch_lightning.") for base in strategy.__mro__)
+    package_name = "pytorch_lightning" if is_other_package else "lightning.pytorch"
+    for name in (f"{package_name}.utilities.rank_zero", "lightning_utilities.core.rank_zero"):
         importlib.import_module(name).rank_zero_only.rank = rank
     if rank > 0:
         for package in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric"):
             logging.getLogger(package).setLevel(logging.WARNING)
         warnings.filterwarnings("ignore", module=r"(pytorch_)?lightning(_fabric)?\b")
+
+
+T = TypeVar("T")
+
+_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+_ARGUMENTS = (
+    "strategy=PacelineDDPStrategy(), plugins=[PacelineLightningEnvironment()], accelerator='auto', devices='auto'"
+)
+
+
+def prepare_trainer(trainer: T) -> T:
+    """Check that a Lightning trainer was created for the workers of this run, and return it.
+
+    The error says what to change. The strategy must be one of ours, because only those keep the ranks, devices and
+    process group of the run.
+    """
+    begin = _require_context("prepare_trainer").begin
+    if not any(cls.__module__.startswith(_PACKAGES) and cls.__name__ == "Trainer" for cls in type(trainer).__mro__):
+        raise TypeError(f"trainer must be a lightning.pytorch.Trainer, got {trainer!r}")
+    problem = _find_problem(trainer, begin)
+    if problem is not None:
+        raise ValueError(f"{problem}\n\nhint: Trainer({_ARGUMENTS})")
+    return trainer
+
+
+def _find_problem(trainer: Any, begin: WorkerInit) -> str | None:
+    strategy = trainer.strategy
+    if not isinstance(strategy, PacelineStrategyMixin):
+        return (
+            f"strategy={type(strategy).__name__} ignores the ranks and devices of this run: each of the "
+            f"{begin.world_size} workers would train alone or start its own processes"
+        )
+    if not isinstance(strategy.cluster_environment, ClusterEnvironmentMixin):
+        return f"plugins=[{type(strategy.cluster_environment).__name__}()] does not know the workers of this run"
+    if trainer.num_nodes not in (1, begin.num_nodes):
+        return f"num_nodes={trainer.num_nodes}, but the workers of this run are on {begin.num_nodes}"
+    num_devices = _requested_devices(trainer)
+    if num_devices is not None and num_devices not in (1, begin.local_world_size):
+        return (
+            f"devices={num_devices}, but each worker is one process with one device, {strategy.root_device}; "
+            "ScalingConfig(num_workers=...) sets their number"
+        )
+    return None
+
+
+def _requested_devices(trainer: Any) -> int | None:
+    """Return the number passed as `Trainer(devices=...)`; None if it means all devices."""
+    flag = getattr(trainer._accelerator_connector, "_devices_flag", None)
+    number = flag if isinstance(flag, int) else len(flag) if isinstance(flag, list) else None
+    return None if number == trainer.accelerator.auto_device_count() else number

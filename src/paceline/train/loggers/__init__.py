@@ -10,10 +10,9 @@ from paceline._core.lazy_imports import make_lazy_getattr
 
 if TYPE_CHECKING:
     from paceline.train.callbacks import LoggedCheckpoint, LoggedReport, LoggedRun, LoggerCallback
-    from paceline.train.loggers.csv import CSVLoggerCallback
-    from paceline.train.loggers.json import JsonLoggerCallback
     from paceline.train.loggers.mlflow import MLflowLoggerCallback
     from paceline.train.loggers.opentelemetry import OpenTelemetryCallback
+    from paceline.train.loggers.report_files import CSVLoggerCallback, JsonLoggerCallback
     from paceline.train.loggers.tensorboard import TBXLoggerCallback, TensorBoardLoggerCallback
     from paceline.train.loggers.wandb import WandbLoggerCallback
 
@@ -35,10 +34,9 @@ __getattr__ = make_lazy_getattr(
     __name__,
     {
         "paceline.train.callbacks": ("LoggedCheckpoint", "LoggedReport", "LoggedRun", "LoggerCallback"),
-        "paceline.train.loggers.csv": ("CSVLoggerCallback",),
-        "paceline.train.loggers.json": ("JsonLoggerCallback",),
         "paceline.train.loggers.mlflow": ("MLflowLoggerCallback",),
         "paceline.train.loggers.opentelemetry": ("OpenTelemetryCallback",),
+        "paceline.train.loggers.report_files": ("CSVLoggerCallback", "JsonLoggerCallback"),
         "paceline.train.loggers.tensorboard": ("TBXLoggerCallback", "TensorBoardLoggerCallback"),
         "paceline.train.loggers.wandb": ("WandbLoggerCallback",),
     },

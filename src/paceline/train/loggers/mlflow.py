@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
+from paceline._core.arguments import flatten_dict
 from paceline.train.backend import require
 from paceline.train.callbacks import LoggedCheckpoint, LoggedReport, LoggedRun, LoggerCallback
-from paceline.train.result import flatten_metrics
 
 _RUN_TAG = "paceline.run"
 """The tag by which a run is found again."""
@@ -88,14 +88,14 @@ class MLflowLoggerCallback(LoggerCallback):
 
     def log_checkpoint(self, checkpoint: LoggedCheckpoint) -> None:
         assert self._sender is not None
-        about = {
+        content = {
             "uri": checkpoint.uri,
             "step": checkpoint.number,
             "num_bytes": checkpoint.num_bytes,
-            "metrics": {name: _to_json_value(value) for name, value in flatten_metrics(checkpoint.metrics).items()},
+            "metrics": {name: _to_json_value(value) for name, value in flatten_dict(checkpoint.metrics).items()},
         }
         file = f"checkpoints/{checkpoint.name}.json"
-        self._sender.submit(lambda: self._client.log_dict(self._run_id, about, file))
+        self._sender.submit(lambda: self._client.log_dict(self._run_id, content, file))
 
     def log_end(self, failed: bool) -> None:
         if self._sender is not None:
@@ -116,15 +116,15 @@ class MLflowLoggerCallback(LoggerCallback):
             client = self._client = MlflowClient(tracking_uri=self._tracking_uri, registry_uri=self._registry_uri)
             experiment = self._get_or_create_experiment(self._experiment_name or run.context.run_id)
         mark = hashlib.sha256(run.uri.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-        known = self._find_run(experiment, mark) if run.continues else None
-        if known is None:
+        run_id = self._find_run(experiment, mark) if run.continues else None
+        if run_id is None:
             tags = {**self._tags, _RUN_TAG: mark}
             self._run_id = client.create_run(experiment, tags=tags, run_name=run.context.run_id).info.run_id
             self._log_params(run.context.train_loop_config)
             self._log_metrics(self._to_mlflow_metrics(report) for report in run.past)
         else:
-            self._run_id = known
-            client.update_run(known, status="RUNNING")
+            self._run_id = run_id
+            client.update_run(run_id, status="RUNNING")
             self._log_missing(run.past)
 
     def _send_reports(self, reports: list[LoggedReport]) -> None:
@@ -136,38 +136,36 @@ class MLflowLoggerCallback(LoggerCallback):
         self._client.set_terminated(self._run_id, status="FAILED" if failed else "FINISHED")
 
     def _get_or_create_experiment(self, name: str) -> str:
-        found = self._client.get_experiment_by_name(name)
-        experiment: str = found.experiment_id if found is not None else self._client.create_experiment(name)
-        return experiment
+        experiment = self._client.get_experiment_by_name(name)
+        return str(experiment.experiment_id if experiment is not None else self._client.create_experiment(name))
 
     def _find_run(self, experiment: str, mark: str) -> str | None:
-        found = self._client.search_runs(
+        runs = self._client.search_runs(
             [experiment], f"tags.`{_RUN_TAG}` = '{mark}'", max_results=1, order_by=["attributes.start_time DESC"]
         )
-        return found[0].info.run_id if found else None
+        return runs[0].info.run_id if runs else None
 
     def _log_params(self, config: Any) -> None:
         from mlflow.entities import Param
 
         if not isinstance(config, Mapping):
             return
-        known = {
-            _sanitize_key(name): value
-            for name, value in flatten_metrics({str(k): v for k, v in config.items()}).items()
-        }
-        params = [Param(name, str(value)[:_MAX_PARAM_LENGTH]) for name, value in known.items()]
+        flat = flatten_dict({str(name): value for name, value in config.items()})
+        # By key first: two names may have the same one.
+        values = {_sanitize_key(name): value for name, value in flat.items()}
+        params = [Param(name, str(value)[:_MAX_PARAM_LENGTH]) for name, value in values.items()]
         for begin in range(0, len(params), _MAX_PARAMS_PER_REQUEST):
             self._client.log_batch(self._run_id, params=params[begin : begin + _MAX_PARAMS_PER_REQUEST])
 
     def _log_missing(self, past: Iterable[LoggedReport]) -> None:
         """Log the journal's reports that the previous driver did not log."""
-        known: dict[str, set[tuple[int, int]]] = {}
+        logged: dict[str, set[tuple[int, int]]] = {}
 
         def is_missing(metric: Any) -> bool:
-            if metric.key not in known:
+            if metric.key not in logged:
                 history = self._client.get_metric_history(self._run_id, metric.key)
-                known[metric.key] = {(point.step, point.timestamp) for point in history}
-            return (metric.step, metric.timestamp) not in known[metric.key]
+                logged[metric.key] = {(point.step, point.timestamp) for point in history}
+            return (metric.step, metric.timestamp) not in logged[metric.key]
 
         self._log_metrics(
             [metric for metric in self._to_mlflow_metrics(report) if is_missing(metric)] for report in past
@@ -179,7 +177,7 @@ class MLflowLoggerCallback(LoggerCallback):
         at = int(report.time * 1000)
         numbers = {
             _sanitize_key(name): value
-            for name, value in flatten_metrics(report.metrics).items()
+            for name, value in flatten_dict(report.metrics).items()
             if isinstance(value, int | float)
         }
         return [Metric(name, _to_float(value), at, report.number) for name, value in numbers.items()]
@@ -212,12 +210,12 @@ class _Sender:
         self._thread = threading.Thread(target=self._run_jobs, name="paceline-mlflow", daemon=True)
         self._thread.start()
 
-    def submit(self, what: LoggedReport | Callable[[], object]) -> None:
+    def submit(self, job: LoggedReport | Callable[[], object]) -> None:
         """Queue a report or a call; consecutive reports are sent together."""
         with self._changed:
             if self._problem is not None:
                 raise self._problem
-            self._queue.append(what)
+            self._queue.append(job)
             self._changed.notify_all()
 
     def mark_answered(self) -> None:
@@ -234,8 +232,8 @@ class _Sender:
                 if left_s <= 0:
                     self._is_closed = True
                     raise TimeoutError(
-                        f"MLflow has not answered for {patience_s:g} s\n\n"
-                        "hint: when it answers again, run the script again: what it lacks is logged from the journal"
+                        f"MLflow did not respond for {patience_s:g} s\n\n"
+                        "hint: run the script again once MLflow responds; missing reports are logged from the journal"
                     )
                 self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
             if self._problem is not None:
@@ -252,7 +250,7 @@ class _Sender:
             problem = None
             try:
                 job()
-            except (Exception, SystemExit) as error:  # noqa: BLE001  raised again in the driver's thread
+            except (Exception, SystemExit) as error:  # noqa: BLE001
                 problem = error
             with self._changed:
                 self._is_busy, self._problem, self._answered_at = False, problem, time.monotonic()

@@ -25,9 +25,9 @@ from paceline._control.events import (
     WorkerFailure,
 )
 from paceline._control.run import Finished, Run, Running, Stopping
+from paceline._core.arguments import flatten_dict
 from paceline.train.backend import require
 from paceline.train.callbacks import TracingCallback, TrainRunContext
-from paceline.train.result import flatten_metrics
 
 _ATTRIBUTE_TYPES = (bool, int, float, str)
 
@@ -43,7 +43,7 @@ class OpenTelemetryCallback(TracingCallback):
         require("OpenTelemetryCallback", ("opentelemetry.trace",), "opentelemetry")
         for name, value in (attributes or {}).items():
             if not isinstance(name, str) or not isinstance(value, _ATTRIBUTE_TYPES):
-                raise ValueError(f"attributes[{name!r}]={value!r} is not a text, a number or a bool by name")
+                raise ValueError(f"attributes[{name!r}] must be a string, a number or a bool by name, got {value!r}")
         self._provider = tracer_provider
         self._attributes = dict(attributes or {})
 
@@ -54,9 +54,9 @@ class OpenTelemetryCallback(TracingCallback):
 
         tracer = trace.get_tracer("paceline", paceline.__version__, tracer_provider=self._provider)
         config = run_context.train_loop_config
-        known = flatten_metrics({str(k): v for k, v in config.items()}) if isinstance(config, Mapping) else {}
+        flat = flatten_dict({str(k): v for k, v in config.items()}) if isinstance(config, Mapping) else {}
         about = {
-            f"paceline.config.{name}": value for name, value in known.items() if isinstance(value, _ATTRIBUTE_TYPES)
+            f"paceline.config.{name}": value for name, value in flat.items() if isinstance(value, _ATTRIBUTE_TYPES)
         }
         about |= {"paceline.run": run_context.run_id, "paceline.uri": uri}
         return RunSpans(tracer, {**about, **self._attributes})
@@ -167,7 +167,7 @@ class RunSpans:
 
     def _end_checkpoints(self) -> None:
         for seq in list(self._checkpoint_spans):
-            self._end_checkpoint(seq, problem="it was not committed")
+            self._end_checkpoint(seq, problem="not committed")
 
     def _start_span(self, name: str, about: dict[str, Any], at: float | None = None) -> Any:
         from opentelemetry import trace

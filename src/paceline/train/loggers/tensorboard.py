@@ -18,12 +18,12 @@ import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from paceline.data.tfrecord import frame_record
-from paceline.train.callbacks import LoggedReport, LoggedRun, LoggerCallback
-from paceline.train.loggers.report_file import ReportFile
-from paceline.train.result import flatten_metrics
+from paceline._core.arguments import flatten_dict
+from paceline.data.sources.tfrecord_codec import frame_record
+from paceline.train.callbacks import LoggedReport, LoggedRun
+from paceline.train.loggers.report_files import FileLoggerCallback, ReportFile
 
 _OURS = ".paceline"
 """The suffix of our files: others may write to the same directory."""
@@ -31,7 +31,7 @@ _MAX_TEXT_LENGTH = 500
 """Limit for the text of a config value."""
 
 
-class TensorBoardLoggerCallback(LoggerCallback):
+class TensorBoardLoggerCallback(FileLoggerCallback):
     """Writes an event file to the run's directory, or to `logdir`: every numeric metric at the step of its report,
     nested ones as `eval/loss`. View it with `tensorboard --logdir` and that directory, or the one above it.
 
@@ -40,15 +40,8 @@ class TensorBoardLoggerCallback(LoggerCallback):
     """
 
     def __init__(self, logdir: str | os.PathLike[str] | None = None) -> None:
-        self._logdir = logdir
-        self._file: ReportFile | None = None
-        self._is_seen = False
-
-    def for_trial(self, search: str, run: str) -> Self:
-        """Log to a folder of the trial's own below `logdir`."""
-        copied = super().for_trial(search, run)
-        copied._logdir = Path(self._logdir) / run if self._logdir is not None else None
-        return copied
+        super().__init__(logdir)
+        self._is_published = False
 
     def log_start(self, run: LoggedRun) -> None:
         directory = Path(self._logdir or run.directory)
@@ -59,11 +52,11 @@ class TensorBoardLoggerCallback(LoggerCallback):
         number = max([int(now), *(_file_number(path) + 1 for path in old)])
         head = _encode_version(now) + _encode_restart(now, 0) + _encode_hparams(now, run.context.train_loop_config)
         self._file = ReportFile(directory / f"events.out.tfevents.{number:010d}{_OURS}", head)
-        self._is_seen = False
+        self._is_published = False
         for report in run.past:
             self.log_report(report)
         self._file.publish()
-        self._is_seen = True
+        self._is_published = True
         for path in old:
             path.unlink()
 
@@ -71,17 +64,12 @@ class TensorBoardLoggerCallback(LoggerCallback):
         assert self._file is not None
         piece = _encode_scalars(report)
         if self._file.is_replacement(report):
-            if self._is_seen:
+            if self._is_published:
                 # Do not truncate the file: a reader may already be past this point.
                 piece = _encode_restart(report.time, report.number) + piece
             else:
                 self._file.discard_from(report)
         self._file.add(report, piece)
-
-    def log_end(self, failed: bool) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
 
 
 TBXLoggerCallback = TensorBoardLoggerCallback
@@ -104,19 +92,21 @@ def _encode_hparams(at: float, config: Any) -> bytes:
     """Encode the config for the HPARAMS dashboard: a map from names to texts, numbers and bools."""
     if not isinstance(config, Mapping) or not config:
         return b""
-    named = flatten_metrics({str(name): value for name, value in config.items()})
+    named = flatten_dict({str(name): value for name, value in config.items()})
     hparams = b"".join(
         _encode_bytes(1, _encode_bytes(1, name.encode("utf-8", "replace")) + _encode_bytes(2, _encode_hparam(value)))
         for name, value in named.items()
     )
     content = _encode_bytes(3, hparams + _encode_double(5, at))
     metadata = _encode_bytes(1, _encode_bytes(1, b"hparams") + _encode_bytes(2, content))
-    nothing = (
+    placeholder = (
         _encode_int(1, 1)
         + _encode_bytes(2, _encode_bytes(2, _encode_int(1, 1)))
         + _encode_bytes(5, struct.pack("<f", 0))
     )
-    value = _encode_bytes(1, b"_hparams_/session_start_info") + _encode_bytes(8, nothing) + _encode_bytes(9, metadata)
+    value = (
+        _encode_bytes(1, b"_hparams_/session_start_info") + _encode_bytes(8, placeholder) + _encode_bytes(9, metadata)
+    )
     return frame_record(_encode_double(1, at) + _encode_bytes(5, _encode_bytes(1, value)))
 
 
@@ -134,7 +124,7 @@ def _encode_hparam(value: object) -> bytes:
 def _encode_scalars(report: LoggedReport) -> bytes:
     values = b"".join(
         _encode_bytes(1, _encode_bytes(1, name.encode("utf-8", "replace")) + _encode_float(2, value))
-        for name, value in flatten_metrics(report.metrics).items()
+        for name, value in flatten_dict(report.metrics).items()
         if isinstance(value, int | float)
     )
     return frame_record(_encode_double(1, report.time) + _encode_int(2, report.number) + _encode_bytes(5, values))

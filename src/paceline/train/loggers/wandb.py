@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from paceline._core.arguments import flatten_dict
 from paceline.train.backend import require
 from paceline.train.callbacks import LoggedCheckpoint, LoggedReport, LoggedRun, LoggerCallback
-from paceline.train.result import flatten_metrics
 
 _STEP_METRIC = "training_iteration"
 _RECORD_NAME = ".wandb-run"
@@ -74,34 +74,34 @@ class WandbLoggerCallback(LoggerCallback):
             wandb.login(key=key)
         config = run.context.train_loop_config
         self._name = run.context.run_id
-        note = self._record = _WandbRunRecord(run.directory / _RECORD_NAME, run.continues)
-        told = {
+        record = self._record = _WandbRunRecord(run.directory / _RECORD_NAME, run.continues)
+        options = {
             "project": self._project,
             "group": self._group,
             "name": run.context.run_id,
-            "id": note.run_id,
+            "id": record.run_id,
             "resume": "allow",
             "dir": str(run.directory),
             "config": dict(config) if self._log_config and isinstance(config, Mapping) else None,
         }
-        self._run = wandb.init(**{**told, **self._kwargs})
+        self._run = wandb.init(**{**options, **self._kwargs})
         self._run.define_metric(_STEP_METRIC)
         self._run.define_metric("*", step_metric=_STEP_METRIC)
         for report in run.past:
-            if note.is_new(report):
+            if record.is_new(report):
                 self.log_report(report)
 
     def log_report(self, report: LoggedReport) -> None:
         assert self._record is not None
-        metrics = {name: value for name, value in flatten_metrics(report.metrics).items() if name not in self._excludes}
+        metrics = {name: value for name, value in flatten_dict(report.metrics).items() if name not in self._excludes}
         self._run.log({**metrics, _STEP_METRIC: report.number})
         self._record.mark_logged(report)
 
     def log_checkpoint(self, checkpoint: LoggedCheckpoint) -> None:
         import wandb
 
-        about = {"training_iteration": checkpoint.number, "num_bytes": checkpoint.num_bytes, "uri": checkpoint.uri}
-        artifact = wandb.Artifact(f"{_sanitize_name(self._name)}-checkpoint", type="model", metadata=about)
+        metadata = {"training_iteration": checkpoint.number, "num_bytes": checkpoint.num_bytes, "uri": checkpoint.uri}
+        artifact = wandb.Artifact(f"{_sanitize_name(self._name)}-checkpoint", type="model", metadata=metadata)
         # Skip checksums: W&B would read every file to compute its own, and ours are in the manifest.
         artifact.add_reference(checkpoint.uri, checksum=False)
         self._run.log_artifact(artifact, aliases=["latest", _sanitize_name(checkpoint.name)])

@@ -6,10 +6,10 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from paceline.train.backend import BackendConfig
-from paceline.train.job import resolve_loop_config
+from paceline.train.driver.job import resolve_loop_config
 
 DEFAULT_NAMES = ("train_loop_per_worker", "train_func")
 
@@ -28,34 +28,32 @@ def find_backend(backend: str | BackendConfig | None) -> BackendConfig:
         return BackendConfig()
     if isinstance(backend, BackendConfig):
         return backend
-    known = _BACKENDS.get(backend) if isinstance(backend, str) else None
-    if known is None:
+    location = _BACKENDS.get(backend) if isinstance(backend, str) else None
+    if location is None:
         names = ", ".join(map(repr, _BACKENDS))
         raise ValueError(
-            f"backend={backend!r} is not one of {names}, a paceline.train.BackendConfig, or None for none\n\n"
-            "hint: a framework of your own is set up by a subclass of BackendConfig"
+            f"backend must be {names}, a paceline.train.BackendConfig or None, got {backend!r}\n\n"
+            "hint: subclass BackendConfig to set up another framework"
         )
-    module, name = known
-    found: BackendConfig = getattr(importlib.import_module(module), name)()
-    return found
+    module, name = location
+    config: BackendConfig = getattr(importlib.import_module(module), name)()
+    return config
 
 
-def find_function(fn: Callable[..., Any] | str | None, own: Any, depth: int) -> Callable[..., Any]:
+def find_function(fn: Callable[..., Any] | str | None, default: Any, depth: int) -> Callable[..., Any]:
     """Return the function to run: `fn`, the trainer's own, or the caller's by name, `depth` frames up."""
-    chosen = fn if fn is not None else own
+    chosen = fn if fn is not None else default
     if chosen is not None and not isinstance(chosen, str):
-        found: Callable[..., Any] = chosen
-        return found
+        return cast(Callable[..., Any], chosen)
     names = DEFAULT_NAMES if chosen is None else (chosen,)
     frame = sys._getframe(depth)
     for name in names:
-        there = frame.f_locals.get(name, frame.f_globals.get(name))
-        if callable(there):
-            named: Callable[..., Any] = there
-            return named
+        value = frame.f_locals.get(name, frame.f_globals.get(name))
+        if callable(value):
+            return cast(Callable[..., Any], value)
     raise ValueError(
-        f"there is no function to run: neither run(fn=...) nor Trainer(train_loop_per_worker=...) was given one, and "
-        f"{frame.f_globals.get('__name__')} has no function called {' or '.join(names)}"
+        f"no function to run: pass run(fn=...) or Trainer(train_loop_per_worker=...), or define "
+        f"{' or '.join(names)} in {frame.f_globals.get('__name__')}"
     )
 
 

@@ -1,28 +1,34 @@
 """A run whose workers persist between tasks, driven in a thread of its own.
 
 The script's thread submits tasks and waits for answers; signals are handled only while it waits, in the main thread.
+`TrainingIterator` yields the reports of a task, and `RunCallbacks` calls the callbacks of one `run()`.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import pickle
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from paceline._control.controller import Controller
-from paceline._control.events import Event, Reported, Retention
+from paceline._control.events import Event, Reported, Retention, RetentionSet
 from paceline._control.run import Run, Running
-from paceline._control.task_queue import TaskQueue
+from paceline._control.worker_sync import TaskQueue
 from paceline._engine.messages import TaskAnswered
-from paceline.train.older.callbacks import RunCallbacks
+from paceline._storage.run_store import RunStore
+from paceline.train.callbacks import Callback, TrainRunContext
+from paceline.train.display.terminal import Terminal
+from paceline.train.driver.failures import CallbackObserver, LoggerObserver, TracingObserver, make_observers
+from paceline.train.driver.run_driver import RunEnvironment, RunSpec, SignalInterrupts, execute_run
 from paceline.train.result import Result
-from paceline.train.run_driver import RunEnvironment, RunSpec, SignalInterrupts, execute_run
-from paceline.train.terminal import Terminal
+
+log = logging.getLogger("paceline")
 
 _SHUTDOWN_TIMEOUT_S = 30.0
 """How long workers may take to shut their framework down before they are killed."""
@@ -31,7 +37,7 @@ _SHUTDOWN_TIMEOUT_S = 30.0
 class PersistentWorkers:
     """The workers of one run, from `start()` to `shutdown()`. Also an observer of that run."""
 
-    def __init__(self, asked: RunSpec, terminal: PersistentWorkersTerminal, seams: RunEnvironment) -> None:
+    def __init__(self, spec: RunSpec, terminal: PersistentWorkersTerminal, environment: RunEnvironment) -> None:
         self.count = 0
         self.run: Run | None = None
         self.num_reports = 0
@@ -51,14 +57,14 @@ class PersistentWorkers:
         self._reports: dict[int, dict[int, Reported]] = {}
         self._rows: deque[tuple[Reported, ...]] | None = None
         self._callbacks: RunCallbacks | None = None
-        seams = replace(
-            seams,
+        environment = replace(
+            environment,
             task_queue=self._task_queue,
-            observer_factories=(*seams.observer_factories, lambda stop: self),
+            observer_factories=(*environment.observer_factories, lambda stop: self),
             make_interrupts=self._attach_controller,
         )
         self._thread = threading.Thread(
-            target=self._drive, args=(asked, seams), name="paceline-standing-workers", daemon=True
+            target=self._drive, args=(spec, environment), name="paceline-standing-workers", daemon=True
         )
         self._thread.start()
         # Registered after the engine's exit handler, so it runs before it: workers shut down in good order.
@@ -74,11 +80,13 @@ class PersistentWorkers:
             self._changed.wait_for(lambda: self._is_ready() or self._outcome is not None)
         self._raise_outcome()
 
-    def run_task(self, job: bytes, retention: Retention | None = None, told: RunCallbacks | None = None) -> list[Any]:
+    def run_task(
+        self, job: bytes, retention: Retention | None = None, callbacks: RunCallbacks | None = None
+    ) -> list[Any]:
         """Run a task and return what each rank's function returned."""
         assert self.run is not None
-        with told.observe_run(self.run) if told is not None else contextlib.nullcontext():
-            self._callbacks = told
+        with callbacks.observe_run(self.run) if callbacks is not None else contextlib.nullcontext():
+            self._callbacks = callbacks
             try:
                 for _ in self.iterate_task(job, retention, rows=False):
                     pass
@@ -92,7 +100,7 @@ class PersistentWorkers:
         """Run a task and yield its reports, each once all ranks have made it."""
         with self._changed:
             if self._is_waited_for:
-                raise RuntimeError("a run is under way: wait for it, or iterate to its end, before the next")
+                raise RuntimeError("a run is in progress: wait for it, or iterate to its end, before the next")
             self._answers = None
             self._rows = deque() if rows else None
             self._reports.clear()
@@ -115,7 +123,7 @@ class PersistentWorkers:
         """What the functions of the last task returned, by rank."""
         answers = self._answers
         assert answers is not None
-        return [pickle.loads(each.value) for each in answers]  # noqa: S301  from our workers' memory, not storage
+        return [pickle.loads(each.value) for each in answers]  # noqa: S301
 
     def raise_unreported(self) -> None:
         """Raise the error that ended the workers between two runs, or at their end, unless it was raised already."""
@@ -159,9 +167,9 @@ class PersistentWorkers:
                 if self._rows is not None:
                     self._add_report(event, run.size)
             self._changed.notify_all()
-        told = self._callbacks
-        if told is not None:
-            told.on_event(event, run)
+        callbacks = self._callbacks
+        if callbacks is not None:
+            callbacks.on_event(event, run)
 
     def tick(self, run: Run, now: float) -> None:
         # Here, not when the last rank answers: by now the terminal has shown the output before the answer.
@@ -173,18 +181,18 @@ class PersistentWorkers:
                 self._changed.notify_all()
 
     def _add_report(self, event: Reported, size: int) -> None:
-        made = self._reports.setdefault(event.seq, {})
-        made[event.rank] = event
-        if len(made) == size:
+        by_rank = self._reports.setdefault(event.seq, {})
+        by_rank[event.rank] = event
+        if len(by_rank) == size:
             assert self._rows is not None
-            self._rows.append(tuple(made[rank] for rank in range(size)))
+            self._rows.append(tuple(by_rank[rank] for rank in range(size)))
             del self._reports[event.seq]
 
-    def _drive(self, asked: RunSpec, seams: RunEnvironment) -> None:
+    def _drive(self, spec: RunSpec, environment: RunEnvironment) -> None:
         outcome: Result | BaseException
         try:
-            outcome = execute_run(asked, self._terminal, seams)
-        except BaseException as error:  # noqa: BLE001  raised again in the caller's thread
+            outcome = execute_run(spec, self._terminal, environment)
+        except BaseException as error:  # noqa: BLE001
             outcome = error
         with self._changed:
             self._outcome = outcome
@@ -243,10 +251,10 @@ class PersistentWorkers:
             raise KeyboardInterrupt
         if not self.num_tasks:
             raise RuntimeError(
-                "no workers were started: the run of this trainer is complete\n\n"
-                "hint: RunConfig(name=...) with another name, or a trainer of its own, for workers that stay"
+                "cannot start workers: the run of this trainer is complete\n\n"
+                "hint: use another RunConfig(name=...) or a new trainer"
             )
-        raise RuntimeError("the workers were ended while they ran a function\n\nhint: start() others")
+        raise RuntimeError("the workers ended while they ran a function\n\nhint: call start() again")
 
 
 class PersistentWorkersTerminal(Terminal):
@@ -257,3 +265,64 @@ class PersistentWorkersTerminal(Terminal):
     def say(self, text: str, *, error: bool = False) -> None:
         if error or not self.is_ending:
             super().say(text, error=error)
+
+
+class TrainingIterator:
+    """Yields one list of dicts, by rank, for each report that all ranks have made."""
+
+    def __init__(self, rows: Generator[list[dict[str, Any]], None, list[Any]]) -> None:
+        self._rows = rows
+        self._results: list[Any] | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> list[dict[str, Any]]:
+        try:
+            return next(self._rows)
+        except StopIteration as end:
+            if self._results is None:
+                self._results = end.value
+            raise StopIteration from None
+
+    def is_finished(self) -> bool:
+        return self._results is not None
+
+    def get_final_results(self, force: bool = False) -> list[Any]:
+        """Return what each rank's function returned; with `force`, skip the reports that are left."""
+        if force:
+            for _ in self:
+                pass
+        if self._results is None:
+            raise RuntimeError("the function is still running: iterate to the end, or get_final_results(force=True)")
+        return self._results
+
+
+class RunCallbacks:
+    """Calls the callbacks. One that raises is dropped, its traceback is logged, and training continues."""
+
+    def __init__(self, callbacks: list[Callback], run_context: TrainRunContext, store: RunStore) -> None:
+        # They start in the middle of a run: its journal has the earlier reports.
+        self._observers: list[CallbackObserver | LoggerObserver | TracingObserver] = make_observers(
+            callbacks, run_context, store, continues=True
+        )
+
+    @contextlib.contextmanager
+    def observe_run(self, run: Run) -> Iterator[None]:
+        # This event has no effect, but the observers start with the first event they receive.
+        self.on_event(RetentionSet(run.attempt, run.retention), run)
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            for observer in self._observers:
+                observer.close(failed)
+
+    def on_event(self, event: Event, run: Run) -> None:
+        for observer in list(self._observers):
+            try:
+                observer.on_event(event, run)
+            except (Exception, SystemExit):
+                self._observers.remove(observer)
+                log.exception("%s raised and is dropped; training continues", observer)

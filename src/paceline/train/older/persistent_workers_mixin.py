@@ -17,22 +17,26 @@ from paceline._control.recovery import load_history
 from paceline._control.report_aggregator import own_metrics
 from paceline._control.run import Run
 from paceline._core import settings
+from paceline._core.arguments import bad_value
 from paceline._engine.local.launchers import prewarm
 from paceline._engine.messages import CheckpointRecord
 from paceline._storage.retention import rank_checkpoints
 from paceline._storage.run_layout import SAVED_PREFIX
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.config import CheckpointConfig, RunConfig, ScalingConfig, coerce_config
-from paceline.train.datasets import DataConfig, build_dataset_spec
-from paceline.train.execution_target import ExecutionTarget, choose_target
-from paceline.train.job import pickle_job
-from paceline.train.older.callbacks import RunCallbacks, check_callbacks
+from paceline.train.config import CheckpointConfig, RunConfig, ScalingConfig, check_callbacks, coerce_config
+from paceline.train.driver.datasets import DataConfig, build_dataset_spec
+from paceline.train.driver.execution_target import ExecutionTarget, choose_target
+from paceline.train.driver.job import pickle_job
+from paceline.train.driver.run_driver import RunEnvironment, RunSpec, to_retention
 from paceline.train.older.function_lookup import find_function, resolve_call_config
-from paceline.train.older.iterator import TrainingIterator
-from paceline.train.older.persistent_workers import PersistentWorkers, PersistentWorkersTerminal
+from paceline.train.older.persistent_workers import (
+    PersistentWorkers,
+    PersistentWorkersTerminal,
+    RunCallbacks,
+    TrainingIterator,
+)
 from paceline.train.older.task_loop import WorkerTask, run_task_loop
-from paceline.train.run_driver import RunEnvironment, RunSpec, to_retention
 
 if TYPE_CHECKING:
     from paceline.train.backend import BackendConfig
@@ -52,7 +56,7 @@ class PersistentWorkersMixin:
     _workers: PersistentWorkers | None = None
     _next_checkpoint: Checkpoint | None = None
 
-    def _build_run_spec(self, site: ExecutionTarget, parts: Any = None) -> RunSpec:
+    def _build_run_spec(self, target: ExecutionTarget, parts: Any = None) -> RunSpec:
         raise NotImplementedError
 
     def start(self) -> None:
@@ -62,14 +66,16 @@ class PersistentWorkersMixin:
                 return
             self._workers.raise_unreported()
         _check_persistent(self.scaling_config, self.run_config)
-        site = choose_target(self.scaling_config, self.run_config)
-        site.check()
-        asked = replace(self._build_run_spec(site, (run_task_loop, None, self.backend_config)), datasets=None)
+        target = choose_target(self.scaling_config, self.run_config)
+        target.check()
+        spec = replace(self._build_run_spec(target, (run_task_loop, None, self.backend_config)), datasets=None)
         if self.backend_config.start_method == "fork":
             prewarm(*self.backend_config.preload)
-        chosen = settings.load()
-        terminal = PersistentWorkersTerminal(self.run_config.home.layout, chosen.verbosity, chosen.report_notice_s)
-        workers = PersistentWorkers(asked, terminal, self._run_environment)
+        current_settings = settings.load()
+        terminal = PersistentWorkersTerminal(
+            self.run_config.location.layout, current_settings.verbosity, current_settings.report_notice_s
+        )
+        workers = PersistentWorkers(spec, terminal, self._run_environment)
         self._workers = workers
         # A trainer that is garbage-collected stops its workers.
         weakref.finalize(self, workers.close).atexit = False
@@ -95,15 +101,18 @@ class PersistentWorkersMixin:
         or the next `run()` starts new ones.
         """
         function = find_function(fn, self.train_loop_per_worker, depth=2)
-        wanted = check_callbacks(callbacks)
+        checked = list(callbacks or ())
+        check_callbacks(checked)
         with self._prepare_task(function, config, dataset, checkpoint) as job:
             workers = self._ensure_workers()
-            told = (
-                RunCallbacks(wanted, self._make_run_context(config), self.run_config.home.open_run_store_for_reading())
-                if wanted
+            run_callbacks = (
+                RunCallbacks(
+                    checked, self._make_run_context(config), self.run_config.location.open_run_store_for_reading()
+                )
+                if checked
                 else None
             )
-            return workers.run_task(job, _parse_retention(checkpoint_strategy), told)
+            return workers.run_task(job, _parse_retention(checkpoint_strategy), run_callbacks)
 
     def run_iterator(
         self,
@@ -138,8 +147,8 @@ class PersistentWorkersMixin:
         checkpoint = self._open_checkpoint(self._current_run().latest)
         if checkpoint is None:
             raise RuntimeError(
-                f"no checkpoint has been made in {self.logdir}\n\n"
-                "hint: train.save_checkpoint(...) or train.report(..., checkpoint=...) in the train function makes one"
+                f"no checkpoint in {self.logdir}\n\n"
+                "hint: call train.save_checkpoint(...) or train.report(..., checkpoint=...) in the train function"
             )
         return checkpoint
 
@@ -188,15 +197,8 @@ class PersistentWorkersMixin:
             return workers.return_values()
 
     def _make_run_context(self, config: Mapping[str, Any] | None) -> TrainRunContext:
-        name = self.run_config.home.name
-        return TrainRunContext(
-            name,
-            self.run_config,
-            self._resolve_config(config),
-            self.scaling_config,
-            self.backend_config,
-            self.dataset_config,
-        )
+        configs = self.scaling_config, self.backend_config, self.dataset_config
+        return TrainRunContext(self.run_config.location.name, self.run_config, self._resolve_config(config), *configs)
 
     def _ensure_workers(self) -> PersistentWorkers:
         self.start()
@@ -212,9 +214,9 @@ class PersistentWorkersMixin:
     ) -> Iterator[bytes]:
         """Build the job of a task, and serve its datasets while it runs."""
         call = resolve_call_config(function, self._resolve_config(config))
-        given = _to_checkpoint(checkpoint)
-        if given is None:
-            given = self._next_checkpoint
+        start_checkpoint = _to_checkpoint(checkpoint)
+        if start_checkpoint is None:
+            start_checkpoint = self._next_checkpoint
         datasets = self.datasets if dataset is None else dataset
         if datasets is not None and not isinstance(datasets, Mapping):
             datasets = {"train": datasets}
@@ -223,17 +225,17 @@ class PersistentWorkersMixin:
         self._next_checkpoint = None
         run = workers.run
         assert run is not None
-        begun = workers.num_tasks > 0 or given is not None
-        site = choose_target(self.scaling_config, self.run_config)
-        with site.serve_datasets(data, _discard_message) as served:
+        ignores_earlier = workers.num_tasks > 0 or start_checkpoint is not None
+        target = choose_target(self.scaling_config, self.run_config)
+        with target.serve_datasets(data, _discard_message) as endpoint:
             task = WorkerTask(
                 function=function,
                 config=call,
-                checkpoint=given,
-                checkpoints_after=(run.latest.seq if run.latest is not None else 0) if begun else -1,
+                checkpoint=start_checkpoint,
+                checkpoints_after=(run.latest.seq if run.latest is not None else 0) if ignores_earlier else -1,
                 num_earlier_reports=workers.num_reports,
                 shards=data.shards if data is not None else (),
-                data_address=served.address,
+                data_address=endpoint.address,
             )
             yield _pickle_task(task, self.backend_config)
 
@@ -241,7 +243,7 @@ class PersistentWorkersMixin:
         """The run's current state, or the one recorded in its directory."""
         if self._workers is not None and self._workers.run is not None:
             return self._workers.run
-        return load_history(self.run_config.home.open_run_store_for_reading())[0]
+        return load_history(self.run_config.location.open_run_store_for_reading())[0]
 
     def _best_record(self) -> CheckpointRecord | None:
         run = self._current_run()
@@ -251,14 +253,14 @@ class PersistentWorkersMixin:
     def _open_checkpoint(self, record: CheckpointRecord | None) -> Checkpoint | None:
         if record is None:
             return None
-        return Checkpoint(*self.run_config.home.open_run_store_for_reading().locate_checkpoint(record))
+        return Checkpoint(*self.run_config.location.open_run_store_for_reading().locate_checkpoint(record))
 
 
 def _check_persistent(scaling: ScalingConfig, config: RunConfig) -> None:
     if scaling.num_workers == 0:
-        raise ValueError("num_workers=0 has no workers that could stay: use fit(), or num_workers=1")
+        raise ValueError("persistent workers need num_workers of at least 1: use fit(), or num_workers=1")
     if config.detached:
-        raise ValueError("RunConfig(detached=True) is for fit(): workers that stay belong to this script")
+        raise ValueError("RunConfig(detached=True) needs fit(): persistent workers belong to this script")
 
 
 def _to_checkpoint(checkpoint: Any) -> Checkpoint | None:
@@ -268,7 +270,7 @@ def _to_checkpoint(checkpoint: Any) -> Checkpoint | None:
         return Checkpoint.from_dict(checkpoint)
     if isinstance(checkpoint, str | Path):
         return Checkpoint.from_directory(checkpoint)
-    raise ValueError(f"checkpoint={checkpoint!r} is not a paceline.train.Checkpoint, a path, or a dict to make one of")
+    raise bad_value("checkpoint", "a paceline.train.Checkpoint, a path or a dict", checkpoint)
 
 
 def _unpack_state(checkpoint: Checkpoint | None) -> Any:

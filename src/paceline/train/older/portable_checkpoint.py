@@ -34,7 +34,7 @@ class PortableCheckpointMixin:
     def from_bytes(cls, data: bytes) -> Self:
         """Restore a checkpoint from `to_bytes`, in a directory that lasts as long as this process."""
         if not isinstance(data, bytes | bytearray | memoryview):
-            raise TypeError(f"data is a {type(data).__name__}: from_bytes takes what to_bytes() gave")
+            raise TypeError(f"data must be bytes from to_bytes(), got a {type(data).__name__}")
         directory = tempfile.mkdtemp(prefix="paceline-checkpoint-")
         atexit.register(shutil.rmtree, directory, ignore_errors=True)
         try:
@@ -42,14 +42,14 @@ class PortableCheckpointMixin:
                 archive.extractall(directory, filter="data")
         except (tarfile.TarError, OSError) as problem:
             shutil.rmtree(directory, ignore_errors=True)
-            raise ValueError(f"these are not the bytes of a checkpoint: {problem}") from problem
+            raise ValueError(f"data must be the bytes of a checkpoint: {problem}") from problem
         return cls(directory)  # type: ignore[call-arg]
 
     @classmethod
     def from_uri(cls, uri: str) -> Self:
         """The checkpoint at a URI: `s3://bucket/path`, `gs://...`, `file:///path`."""
         if not isinstance(uri, str):
-            raise TypeError(f"uri={uri!r} is not an address")
+            raise TypeError(f"uri must be a string, got {uri!r}")
         local = uri.removeprefix("file://")
         if not is_remote(local):
             return cls(Path(local).absolute())  # type: ignore[call-arg]

@@ -40,21 +40,25 @@ class RestoreMixin:
         Pass `train_loop_per_worker`, its config and the datasets again. Without a `scaling_config`, it uses as many
         workers as the run had.
         """
-        home = _locate_run(path, storage_filesystem)
-        run, _ = load_history(home.open_run_store_for_reading())
+        location = _locate_run(path, storage_filesystem)
+        run, _ = load_history(location.open_run_store_for_reading())
         if run.attempt == 0 and not run.checkpoints:
-            raise ValueError(f"there is no run at {os.fspath(path)}: its path is RunConfig's storage_path and name")
+            raise ValueError(f"no run at {os.fspath(path)}: pass the path RunConfig(storage_path)/name")
         if train_loop_per_worker is None:
             raise ValueError(
-                f"{cls.__name__}.restore needs train_loop_per_worker: functions are not kept with a run\n\n"
+                f"{cls.__name__}.restore needs train_loop_per_worker: a run does not store it\n\n"
                 f"hint: {cls.__name__}.restore({os.fspath(path)!r}, train_loop_per_worker=...)"
             )
-        asked: RunConfig = coerce_config(RunConfig, run_config, "run_config")
-        place = {"name": home.name, "storage_path": home.storage_path, "storage_filesystem": storage_filesystem}
+        config: RunConfig = coerce_config(RunConfig, run_config, "run_config")
+        identity = {
+            "name": location.name,
+            "storage_path": location.storage_path,
+            "storage_filesystem": storage_filesystem,
+        }
         return cls(
             train_loop_per_worker,  # type: ignore[call-arg]
             scaling_config=scaling_config if scaling_config is not None else ScalingConfig(num_workers=run.size),
-            run_config=dataclasses.replace(asked, **place),
+            run_config=dataclasses.replace(config, **identity),
             **arguments,
         )
 

@@ -16,8 +16,7 @@ from paceline._core.time_accounting import SETUP, USER_CODE
 from paceline._engine.messages import ShardSpec
 from paceline._worker import context as worker_context
 from paceline._worker.context import StopTraining, WorkerContext
-from paceline._worker.main import pickle_return_value
-from paceline._worker.script_globals import expose_script_globals
+from paceline._worker.main import expose_script_globals, pickle_return_value
 from paceline.train.checkpoint import Checkpoint
 
 
@@ -45,7 +44,7 @@ def run_task_loop() -> None:
     # Neither waiting for a task nor preparing one counts as time in the user's code.
     with context.time_accounting.at(SETUP):
         while True:
-            order = context.wait_for_order()
+            order = context.wait_for_task()
             if not order.job:
                 raise StopTraining
             value = pickle_return_value(_run_task(context, cloudpickle.loads(order.job)))
@@ -54,10 +53,10 @@ def run_task_loop() -> None:
 
 
 def _run_task(context: WorkerContext, task: WorkerTask) -> Any:
-    context.begin_order(
+    context.begin_task(
         since=task.checkpoints_after,
         first=task.num_earlier_reports,
-        given=task.checkpoint,
+        checkpoint=task.checkpoint,
         shards=task.shards,
         data_address=task.data_address,
     )
@@ -66,5 +65,5 @@ def _run_task(context: WorkerContext, task: WorkerTask) -> Any:
     with context.time_accounting.at(USER_CODE):
         value = task.function() if task.config is None else task.function(task.config)
     context.finish()
-    context.end_order()
+    context.end_task()
     return value

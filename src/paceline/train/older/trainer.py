@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from paceline._core.arguments import bad_value
 from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import FailureConfig, RunConfig, ScalingConfig, coerce_config
-from paceline.train.datasets import DataConfig
+from paceline.train.driver.datasets import DataConfig
+from paceline.train.driver.validation import ValidationConfig
 from paceline.train.older.function_lookup import find_backend
 from paceline.train.result import Result
 from paceline.train.trainer import DataParallelTrainer
-from paceline.train.validation import ValidationConfig
 
 MAX_RETRIES = 3
 
@@ -57,7 +58,7 @@ class Trainer(DataParallelTrainer):
         named = train_loop_per_worker if isinstance(train_loop_per_worker, str) else None
         function = train_loop_per_worker if callable(train_loop_per_worker) else _missing_function
         if train_loop_per_worker is not None and named is None and function is _missing_function:
-            raise ValueError(f"train_loop_per_worker={train_loop_per_worker!r} is not a function")
+            raise bad_value("train_loop_per_worker", "a function", train_loop_per_worker)
         super().__init__(
             function,
             train_loop_config=train_loop_config,
@@ -73,17 +74,17 @@ class Trainer(DataParallelTrainer):
 
     def _copy_with(self, changes: Mapping[str, Any]) -> Self:
         # A new configuration replaces the older arguments that contributed to it.
-        said = {
+        replaced = {
             "scaling_config": ("num_workers", "use_gpu", "resources_per_worker"),
             "run_config": ("logdir", "max_retries"),
         }
-        others = {name: None for config, names in said.items() if config in changes for name in names}
-        return super()._copy_with({**others, **changes})
+        reset = {name: None for config, names in replaced.items() if config in changes for name in names}
+        return super()._copy_with({**reset, **changes})
 
     def fit(self) -> Result:
         """Run the constructor's function once, as a trainer without persistent workers does."""
         if not callable(self.train_loop_per_worker):
-            raise ValueError("fit() needs Trainer(train_loop_per_worker=...): run() takes a function of its own")
+            raise ValueError("fit() needs Trainer(train_loop_per_worker=...); only run() takes a function itself")
         return super().fit()
 
 
@@ -91,30 +92,30 @@ _FRAMEWORKS = ("torch", "tensorflow", "jax", "xgboost", "lightgbm", "horovod")
 
 
 def _missing_function(config: Any = None) -> None:
-    raise AssertionError("stands for a function that run() will be given")
+    raise AssertionError("placeholder for a function passed to run()")
 
 
 def _build_scaling_config(
     config: Any, num_workers: Any, use_gpu: bool | None, resources: Mapping[str, float] | None
 ) -> ScalingConfig:
-    given = {"num_workers": num_workers, "use_gpu": use_gpu, "resources_per_worker": resources}
-    given = {name: value for name, value in given.items() if value is not None}
-    if config is not None and given:
-        raise ValueError(f"scaling_config is given, and {', '.join(given)} beside it: give the one or the other")
-    found: ScalingConfig = coerce_config(ScalingConfig, config if config is not None else given, "scaling_config")
+    arguments = {"num_workers": num_workers, "use_gpu": use_gpu, "resources_per_worker": resources}
+    arguments = {name: value for name, value in arguments.items() if value is not None}
+    if config is not None and arguments:
+        raise ValueError(f"use scaling_config or {', '.join(arguments)}, not both")
+    found: ScalingConfig = coerce_config(ScalingConfig, config if config is not None else arguments, "scaling_config")
     return found
 
 
 def _build_run_config(config: Any, logdir: Any, max_retries: int | None) -> RunConfig:
-    found: RunConfig = coerce_config(RunConfig, config, "run_config")
+    built: RunConfig = coerce_config(RunConfig, config, "run_config")
     if logdir is not None:
-        if config is not None and (found.storage_path, found.name) != (RunConfig(name=found.name).storage_path, None):
-            raise ValueError("run_config and logdir both say where the trainer is kept: give the one or the other")
+        if config is not None and (built.storage_path, built.name) != (RunConfig(name=built.name).storage_path, None):
+            raise ValueError("use run_config or logdir, not both: each sets the trainer's directory")
         path = Path(logdir).expanduser().absolute()
-        found = dataclasses.replace(found, storage_path=str(path.parent), name=path.name)
+        built = dataclasses.replace(built, storage_path=str(path.parent), name=path.name)
     if max_retries is None and config is None:
         max_retries = MAX_RETRIES
     if max_retries is not None:
-        limits: FailureConfig = dataclasses.replace(found.failure_config, max_failures=max_retries)
-        found = dataclasses.replace(found, failure_config=limits)
-    return found
+        limits: FailureConfig = dataclasses.replace(built.failure_config, max_failures=max_retries)
+        built = dataclasses.replace(built, failure_config=limits)
+    return built

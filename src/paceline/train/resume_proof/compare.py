@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from paceline._core.arguments import is_number
 from paceline._core.errors import StorageError
 from paceline._storage.commit import read_manifest
 from paceline._storage.state import RawLeaf, has_state, read_raw_state
@@ -53,18 +54,20 @@ def find_metric_differences(
     original: MetricsByRank, resumed: MetricsByRank, reports: range, *, ignored: frozenset[str], tolerance: float
 ) -> list[Difference]:
     """Return the differences in the order of reports, so the first one is where the runs diverge."""
-    found = []
+    differences = []
     for seq in reports:
         for rank in sorted(original):
             if seq not in resumed.get(rank, {}):
-                found.append(Difference("report", "report", seq, rank))
+                differences.append(Difference("report", "report", seq, rank))
                 continue
-            told, again = flatten_tree(original[rank][seq], "/"), flatten_tree(resumed[rank][seq], "/")
-            for name in sorted(told.keys() | again.keys()):
-                before, after = told.get(name), again.get(name)
+            before_all, after_all = flatten_tree(original[rank][seq], "/"), flatten_tree(resumed[rank][seq], "/")
+            for name in sorted(before_all.keys() | after_all.keys()):
+                before, after = before_all.get(name), after_all.get(name)
                 if name not in ignored and not _is_equal(before, after, tolerance):
-                    found.append(Difference("metric", name, seq, rank, before, after, _max_distance(before, after)))
-    return found
+                    differences.append(
+                        Difference("metric", name, seq, rank, before, after, _max_distance(before, after))
+                    )
+    return differences
 
 
 def find_ignored_metrics(original: MetricsByRank, ignore: Sequence[str]) -> frozenset[str]:
@@ -85,14 +88,14 @@ def find_checkpoint_differences(original: Path, resumed: Path, report: int, *, t
     if before == after:
         return []
     if has_state(original) and has_state(resumed):
-        found = _find_tree_differences(read_raw_state(original), read_raw_state(resumed), report, "", tolerance)
+        differences = _find_tree_differences(read_raw_state(original), read_raw_state(resumed), report, "", tolerance)
         names = {"state.json", "state.bin"}
     else:
-        found, names = [], set()
+        differences, names = [], set()
     for name in sorted((before.keys() | after.keys()) - names):
         if before.get(name) != after.get(name):
-            found += _find_file_differences(original / name, resumed / name, name, report, tolerance)
-    return found
+            differences += _find_file_differences(original / name, resumed / name, name, report, tolerance)
+    return differences
 
 
 def list_leaf_paths(checkpoint: Path) -> list[str]:
@@ -124,30 +127,32 @@ def _is_nonempty_list(value: Any) -> bool:
 
 
 def _find_tree_differences(before: Any, after: Any, report: int, prefix: str, tolerance: float) -> list[Difference]:
-    told, again = flatten_tree(before), flatten_tree(after)
-    found = []
-    for name in [*told, *(name for name in again if name not in told)]:
-        one, other = told.get(name), again.get(name)
-        if not _is_equal(one, other, tolerance):
-            amount = _max_distance(one, other)
-            found.append(
-                Difference("state", prefix + name, report, None, _summarize_value(one), _summarize_value(other), amount)
+    leaves, leaves_after = flatten_tree(before), flatten_tree(after)
+    differences = []
+    for name in [*leaves, *(name for name in leaves_after if name not in leaves)]:
+        value, value_after = leaves.get(name), leaves_after.get(name)
+        if not _is_equal(value, value_after, tolerance):
+            amount = _max_distance(value, value_after)
+            differences.append(
+                Difference(
+                    "state", prefix + name, report, None, _summarize_value(value), _summarize_value(value_after), amount
+                )
             )
-    return found
+    return differences
 
 
 def _find_file_differences(before: Path, after: Path, name: str, report: int, tolerance: float) -> list[Difference]:
-    told, again = _read_weights(before), _read_weights(after)
-    if told is None or again is None:
+    weights, weights_after = _read_weights(before), _read_weights(after)
+    if weights is None or weights_after is None:
         return [Difference("file", name, report)]
-    return _find_tree_differences(told, again, report, f"{name}:", tolerance)
+    return _find_tree_differences(weights, weights_after, report, f"{name}:", tolerance)
 
 
 def _read_weights(path: Path) -> Any:
     """Load what torch can read from a file without running its code; None for another kind of file."""
     if path.suffix not in (".pt", ".pth") or not path.is_file():
         return None
-    from paceline.train.torch.weights import read_raw_weights
+    from paceline.train.torch.checkpoint import read_raw_weights
 
     return read_raw_weights(path)
 
@@ -171,17 +176,17 @@ def _is_equal(one: Any, other: Any, tolerance: float) -> bool:
         import numpy
 
         return bool(numpy.allclose(numbers, others, rtol=tolerance, atol=tolerance, equal_nan=True))
-    if type(one) is not type(other) and not (_is_number(one) and _is_number(other)):
+    if type(one) is not type(other) and not (is_number(one) and is_number(other)):
         return False
     if isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other):
         return True
-    if _is_number(one) and _is_number(other) and tolerance:
+    if is_number(one) and is_number(other) and tolerance:
         return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
     return bool(one == other)
 
 
 def _max_distance(one: Any, other: Any) -> float | None:
-    if _is_number(one) and _is_number(other):
+    if is_number(one) and is_number(other):
         return float(abs(one - other))
     if not isinstance(one, RawLeaf) or not isinstance(other, RawLeaf) or one.shape != other.shape:
         return None
@@ -205,10 +210,6 @@ def _to_float64(leaf: RawLeaf) -> Any:
     if leaf.kind not in ("tensor", "array") or dtype.kind not in "biuf":
         return None
     return numpy.frombuffer(leaf.data, dtype).astype(numpy.float64)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _summarize_value(value: Any) -> Any:

@@ -32,15 +32,15 @@ _SAVE_HINTS: dict[TrainingPart, str] = {
     "model": "model.state_dict()",
     "optimizer": "optimizer.state_dict()",
     "scheduler": "scheduler.state_dict()",
-    "data order": "the epoch and how many batches of it were seen, or the sampler's state",
+    "data order": "the epoch and the number of batches consumed in it, or the sampler's state",
     "rng": "torch.get_rng_state() (on a GPU torch.cuda.get_rng_state(), and those of random and numpy if used)",
 }
 _LOAD_HINTS: dict[TrainingPart, str] = {
     "model": "load it with model.load_state_dict(...)",
     "optimizer": "load it with optimizer.load_state_dict(...)",
     "scheduler": "load it with scheduler.load_state_dict(...)",
-    "data order": "begin the epoch again with the same order and skip those batches",
-    "rng": "set it with torch.set_rng_state(...) once models and data loaders are made, which draw numbers too",
+    "data order": "restart the epoch in the same order and skip those batches",
+    "rng": "set it with torch.set_rng_state(...) after creating models and data loaders, which also draw numbers",
 }
 
 
@@ -54,7 +54,7 @@ class NotRestored:
 
 
 def diagnose(
-    went_on: TraceNotes,
+    continued: TraceNotes,
     resumed: TraceNotes,
     *,
     checkpoint: str,
@@ -67,19 +67,20 @@ def diagnose(
     `paths` are the checkpoint's leaves, `differences` those between the run and its replay, and `repeatable` is whether
     two replays were equal.
     """
-    held = frozenset(classify_name(path) for path in paths)
-    found: dict[TrainingPart, str] = {}
-    for rank in sorted(went_on):
-        for part, evidence in _find_divergences(went_on[rank], resumed.get(rank, ()), f"on rank {rank}", held):
-            found.setdefault(part, evidence)
-    if not found:
-        found = dict(_infer_from_differences(differences))
-    if not found and not repeatable:
-        found = {"rng": "two replays from the same checkpoint differ from each other: something random is not seeded"}
-    if not found:
-        found = {"something": f"two replays agree with each other and not with the run: {differences[0]}"}
+    saved_parts = frozenset(classify_name(path) for path in paths)
+    evidence_by_part: dict[TrainingPart, str] = {}
+    for rank in sorted(continued):
+        for part, evidence in _find_divergences(continued[rank], resumed.get(rank, ()), f"on rank {rank}", saved_parts):
+            evidence_by_part.setdefault(part, evidence)
+    if not evidence_by_part:
+        evidence_by_part = dict(_infer_from_differences(differences))
+    if not evidence_by_part and not repeatable:
+        evidence_by_part = {"rng": "two replays from the same checkpoint differ: a random generator is not seeded"}
+    if not evidence_by_part:
+        evidence_by_part = {"something": f"two replays agree with each other but not with the run: {differences[0]}"}
     return tuple(
-        NotRestored(part, evidence, _make_hint(part, checkpoint, part in held)) for part, evidence in found.items()
+        NotRestored(part, evidence, _make_hint(part, checkpoint, part in saved_parts))
+        for part, evidence in evidence_by_part.items()
     )
 
 
@@ -93,21 +94,15 @@ def classify_name(path: str) -> TrainingPart:
 
 
 def _find_divergences(
-    went_on: Sequence[TraceNote], resumed: Sequence[TraceNote], where: str, held: frozenset[TrainingPart]
+    continued: Sequence[TraceNote], resumed: Sequence[TraceNote], rank_text: str, saved_parts: frozenset[TrainingPart]
 ) -> Iterator[tuple[TrainingPart, str]]:
-    calls, again = (
-        _select_first_object(went_on, "forward", "module"),
-        _select_first_object(resumed, "forward", "module"),
-    )
-    if calls and again:
-        yield from _compare_calls(calls, again, where)
-    steps, steps_again = (
-        _select_first_object(went_on, "step", "optimizer"),
-        _select_first_object(resumed, "step", "optimizer"),
-    )
-    if steps and steps_again:
-        yield from _compare_steps(steps, steps_again, where, held)
-    yield from _compare_generators(went_on, resumed, where)
+    calls, calls_after = (_select_first_object(notes, "forward", "module") for notes in (continued, resumed))
+    if calls and calls_after:
+        yield from _compare_calls(calls, calls_after, rank_text)
+    steps, steps_after = (_select_first_object(notes, "step", "optimizer") for notes in (continued, resumed))
+    if steps and steps_after:
+        yield from _compare_steps(steps, steps_after, rank_text, saved_parts)
+    yield from _compare_generators(continued, resumed, rank_text)
 
 
 def _select_first_object(notes: Sequence[TraceNote], kind: str, key: str) -> list[TraceNote]:
@@ -117,67 +112,72 @@ def _select_first_object(notes: Sequence[TraceNote], kind: str, key: str) -> lis
 
 
 def _compare_calls(
-    calls: Sequence[TraceNote], again: Sequence[TraceNote], where: str
+    calls: Sequence[TraceNote], calls_after: Sequence[TraceNote], rank_text: str
 ) -> Iterator[tuple[TrainingPart, str]]:
     weights = [
         name
-        for what in ("parameters", "buffers")
-        for name, value in calls[0].get(what, {}).items()
-        if again[0].get(what, {}).get(name) != value
+        for kind in ("parameters", "buffers")
+        for name, value in calls[0].get(kind, {}).items()
+        if calls_after[0].get(kind, {}).get(name) != value
     ]
     if weights:
-        yield "model", f"{_join_names(weights)} of the model differ {where} at its first call after the checkpoint"
-    elif calls[0]["training"] != again[0]["training"]:
+        yield "model", f"{_join_names(weights)} of the model differ {rank_text} at its first call after the checkpoint"
+    elif calls[0]["training"] != calls_after[0]["training"]:
         modes = ["evaluation", "training"]
-        yield "model", f"the model is in {modes[again[0]['training']]} mode {where} after the checkpoint"
-    for number, (one, two) in enumerate(zip(calls, again, strict=False), start=1):
-        if one["inputs"] != two["inputs"]:
-            seen = next((n for n, call in enumerate(again, start=1) if call["inputs"] == one["inputs"]), None)
-            but = f"; what it should have been given comes at call {seen}" if seen is not None else ""
-            yield "data order", f"the model is given another batch {where} at call {number} after the checkpoint{but}"
+        yield "model", f"the model is in {modes[calls_after[0]['training']]} mode {rank_text} after the checkpoint"
+    for number, (call, call_after) in enumerate(zip(calls, calls_after, strict=False), start=1):
+        if call["inputs"] != call_after["inputs"]:
+            later = next((n for n, each in enumerate(calls_after, start=1) if each["inputs"] == call["inputs"]), None)
+            addition = f"; the expected batch comes at call {later}" if later is not None else ""
+            evidence = f"the model gets a different batch {rank_text} at call {number} after the checkpoint{addition}"
+            yield "data order", evidence
             return
 
 
 def _compare_steps(
-    steps: Sequence[TraceNote], again: Sequence[TraceNote], where: str, held: frozenset[TrainingPart]
+    steps: Sequence[TraceNote], steps_after: Sequence[TraceNote], rank_text: str, saved_parts: frozenset[TrainingPart]
 ) -> Iterator[tuple[TrainingPart, str]]:
-    state, other = steps[0].get("state", {}), again[0].get("state", {})
-    differing = [name for name in state if other.get(name) != state[name]]
+    state, state_after = steps[0].get("state", {}), steps_after[0].get("state", {})
+    differing = [name for name in state if state_after.get(name) != state[name]]
     if differing:
-        what = "is empty" if not other else f"differs in {_join_names([f'state.{name}' for name in differing])}"
-        yield "optimizer", f"the optimizer's state {what} {where} at its first step after the checkpoint"
-    for number, (one, two) in enumerate(zip(steps, again, strict=False), start=1):
-        names = [name for name in one["hyper"] if one["hyper"][name] != two["hyper"].get(name)]
+        problem = (
+            "is empty" if not state_after else f"differs in {_join_names([f'state.{name}' for name in differing])}"
+        )
+        yield "optimizer", f"the optimizer's state {problem} {rank_text} at its first step after the checkpoint"
+    for number, (step, step_after) in enumerate(zip(steps, steps_after, strict=False), start=1):
+        names = [name for name in step["hyper"] if step["hyper"][name] != step_after["hyper"].get(name)]
         if names:
             name = next((name for name in names if name.endswith(".lr")), names[0])
-            told = f"{name.partition('.')[2]} is {two['hyper'].get(name)} instead of {one['hyper'][name]}"
+            change = f"{name.partition('.')[2]} is {step_after['hyper'].get(name)} instead of {step['hyper'][name]}"
             # The optimizer stores the learning rate: without it, the rate is wrong even if the scheduler was restored.
-            of_optimizer = not name.endswith(".lr") or ("scheduler" in held and (differing or "optimizer" not in held))
+            of_optimizer = not name.endswith(".lr") or (
+                "scheduler" in saved_parts and (differing or "optimizer" not in saved_parts)
+            )
             part: TrainingPart = "optimizer" if of_optimizer else "scheduler"
-            yield part, f"{told} {where} at step {number} after the checkpoint"
+            yield part, f"{change} {rank_text} at step {number} after the checkpoint"
             return
 
 
 def _compare_generators(
-    went_on: Sequence[TraceNote], resumed: Sequence[TraceNote], where: str
+    continued: Sequence[TraceNote], resumed: Sequence[TraceNote], rank_text: str
 ) -> Iterator[tuple[TrainingPart, str]]:
     """Report generators whose state differs at the first note; ignore those that nobody draws from."""
-    if not went_on or not resumed:
+    if not continued or not resumed:
         return
-    first, again = went_on[0]["rng"], resumed[0]["rng"]
-    drawn = [name for name, state in first.items() if any(note["rng"].get(name) != state for note in went_on[1:])]
-    differing = [name for name in drawn if again.get(name) != first[name]]
+    states, states_after = continued[0]["rng"], resumed[0]["rng"]
+    drawn = [name for name, state in states.items() if any(note["rng"].get(name) != state for note in continued[1:])]
+    differing = [name for name in drawn if states_after.get(name) != states[name]]
     if differing:
         at = {"forward": "first call of the model", "step": "first optimizer step", "report": "first report"}
-        evidence = f"the random numbers of {_join_names(differing)} go on elsewhere {where}, from the "
-        yield "rng", f"{evidence}{at[went_on[0]['kind']]} after the checkpoint on"
+        evidence = f"the random state of {_join_names(differing)} differs {rank_text} at the "
+        yield "rng", f"{evidence}{at[continued[0]['kind']]} after the checkpoint"
 
 
 def _infer_from_differences(differences: Sequence[Difference]) -> Iterator[tuple[TrainingPart, str]]:
     """Without notes, use names: of a learning-rate metric, or of leaves in the next checkpoint."""
     first = differences[0] if differences else None
     if first is not None and re.search(r"(^|[/_.])(lr|learning_rate)", first.name):
-        yield "scheduler", f"the first thing to differ is {first}"
+        yield "scheduler", f"the first difference is {first}"
         return
     leaves = [difference for difference in differences if difference.kind == "state"]
     for part in ("scheduler", "optimizer", "rng", "data order"):
@@ -186,12 +186,12 @@ def _infer_from_differences(differences: Sequence[Difference]) -> Iterator[tuple
             yield part, f"{_join_names([leaf.name for leaf in of_part])} differ in the next checkpoint"
 
 
-def _make_hint(part: TrainingPart, checkpoint: str, held: bool) -> str:
+def _make_hint(part: TrainingPart, checkpoint: str, saved_parts: bool) -> str:
     if part == "something":
-        return "look at what the function keeps between steps that is not in its checkpoint"
-    if held:
-        return f"{checkpoint} holds something like it: {_LOAD_HINTS[part]}"
-    return f"{checkpoint} holds nothing like it: put {_SAVE_HINTS[part]} into the checkpoint, and {_LOAD_HINTS[part]}"
+        return "look for state that the function keeps between steps but does not checkpoint"
+    if saved_parts:
+        return f"{checkpoint} contains something like it: {_LOAD_HINTS[part]}"
+    return f"{checkpoint} contains nothing like it: add {_SAVE_HINTS[part]} to the checkpoint, and {_LOAD_HINTS[part]}"
 
 
 def _join_names(names: Sequence[str], at_most: int = 3) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from paceline._core.arguments import check_int, check_number
 from paceline._core.errors import TrainingFailedError
 from paceline._engine.messages import CheckpointRecord
 from paceline._storage.commit import find_problem, read_manifest
@@ -94,8 +95,8 @@ class ReplaySpan:
     def reports(self) -> range:
         return range(self.start.seq + 1, self.last + 1)
 
-    def is_covered(self, seen: ShadowProgress) -> bool:
-        return seen.num_reports >= self.last and set(self.checkpoints) <= set(seen.committed_seqs)
+    def is_covered(self, progress: ShadowProgress) -> bool:
+        return progress.num_reports >= self.last and set(self.checkpoints) <= set(progress.committed_seqs)
 
 
 def verify_resume(
@@ -117,18 +118,16 @@ def verify_resume(
     such as `perf/*`; `tolerance` is how far numbers may differ, relatively and absolutely. The shadow runs are created
     in `scratch`, or in the directory for temporary files, and removed; the run itself is only read.
     """
-    if num_steps is not None and (isinstance(num_steps, bool) or not isinstance(num_steps, int) or num_steps < 1):
-        raise ValueError(f"num_steps={num_steps!r} is not a whole number of 1 or more, or None")
-    if not tolerance >= 0:
-        raise ValueError(f"tolerance={tolerance!r} is not 0 or more")
+    check_int("num_steps", num_steps, at_least=1, optional=True)
+    check_number("tolerance", tolerance, at_least=0)
     layout = RunLayout(trainer.run_config.path)
-    with tempfile.TemporaryDirectory(prefix="paceline-resume-", dir=scratch) as directory:
-        place = Path(directory)
+    with tempfile.TemporaryDirectory(prefix="paceline-resume-", dir=scratch) as scratch_name:
+        directory = Path(scratch_name)
         if fresh or not layout.journal.exists():
-            log.info("training a new run to compare with, in %s", place)
+            log.info("training a new run to compare with, in %s", directory)
             try:
                 original = run_shadow(
-                    trainer, place / "original", enough=lambda seen: _has_enough_reports(seen, num_steps)
+                    trainer, directory / "original", enough=lambda progress: _has_enough_reports(progress, num_steps)
                 )
             except TrainingFailedError as error:
                 return ResumeProof("unchecked", reason=f"the function fails before it is resumed: {error}")
@@ -139,23 +138,23 @@ def verify_resume(
         if isinstance(chosen, str):
             return ResumeProof("unchecked", run, chosen)
         trainer = with_fixed_size(trainer, chosen.size)
-        return dataclasses.replace(_prove(trainer, original, chosen, place, ignore, tolerance), run=run)
+        return dataclasses.replace(_prove(trainer, original, chosen, directory, ignore, tolerance), run=run)
 
 
-def _has_enough_reports(seen: ShadowProgress, num_steps: int | None) -> bool:
-    if len(seen.committed_seqs) < 2:
+def _has_enough_reports(progress: ShadowProgress, num_steps: int | None) -> bool:
+    if len(progress.committed_seqs) < 2:
         return False
-    return num_steps is None or seen.num_reports >= seen.committed_seqs[0] + num_steps
+    return num_steps is None or progress.num_reports >= progress.committed_seqs[0] + num_steps
 
 
 def _choose_span(original: RecordedRun, num_steps: int | None, sizes: Sequence[int]) -> ReplaySpan | str:
     """Return the newest replayable part of a run, preferably one that ends with a checkpoint; or why there is none."""
     if not original.run.checkpoints:
-        return "it has no checkpoint to resume from"
+        return "the run has no checkpoint to resume from"
     spans = [span for record in original.run.checkpoints if (span := _build_span(original, record, num_steps))]
     if not spans:
         return (
-            "no report follows a checkpoint that was kept, in the attempt that made it. Report more checkpoints, keep "
+            "no report follows a kept checkpoint in the attempt that made it. Report more checkpoints, keep "
             "more of them (num_to_keep), or compare with a new run (fresh=True, --fresh), which keeps all"
         )
     if num_steps is not None:
@@ -169,7 +168,7 @@ def _choose_span(original: RecordedRun, num_steps: int | None, sizes: Sequence[i
     assert manifest is not None
     if manifest.world_size not in sizes:
         workers = format_count(manifest.world_size, "worker")
-        return f"{span.start.name} was made by {workers}, and ScalingConfig asks for {', '.join(map(str, sizes))}"
+        return f"{span.start.name} was made by {workers}, but ScalingConfig requests {', '.join(map(str, sizes))}"
     return dataclasses.replace(span, size=manifest.world_size)
 
 
@@ -179,42 +178,41 @@ def _build_span(original: RecordedRun, record: CheckpointRecord, num_steps: int 
     if not by_rank:
         return None
     last = min(max(reports) for reports in by_rank.values())
-    kept = [one.seq for one in original.run.checkpoints if one.attempt == record.attempt and one.seq > record.seq]
+    later_seqs = [one.seq for one in original.run.checkpoints if one.attempt == record.attempt and one.seq > record.seq]
     if num_steps is not None:
         last = min(last, record.seq + num_steps)
-    elif kept:
-        last = min(last, kept[0])
+    elif later_seqs:
+        last = min(last, later_seqs[0])
     if last <= record.seq:
         return None
-    return ReplaySpan(record, last, tuple(seq for seq in kept if seq <= last))
+    return ReplaySpan(record, last, tuple(seq for seq in later_seqs if seq <= last))
 
 
 def _prove(
     trainer: DataParallelTrainer,
     original: RecordedRun,
     span: ReplaySpan,
-    place: Path,
+    directory: Path,
     ignore: Sequence[str],
     tolerance: float,
 ) -> ResumeProof:
-    told = original.collect_metrics(span.start.attempt)
-    ignored = find_ignored_metrics(told, ignore)
+    ignored = find_ignored_metrics(original.collect_metrics(span.start.attempt), ignore)
     start = original.layout.checkpoint(span.start.name)
 
-    def find_differences(one: RecordedRun, attempt: int | None, other: RecordedRun) -> list[Difference]:
-        metrics = one.collect_metrics(attempt), other.collect_metrics()
-        found = find_metric_differences(*metrics, span.reports, ignored=ignored, tolerance=tolerance)
+    def find_differences(run: RecordedRun, attempt: int | None, other_run: RecordedRun) -> list[Difference]:
+        metrics = run.collect_metrics(attempt), other_run.collect_metrics()
+        differences = find_metric_differences(*metrics, span.reports, ignored=ignored, tolerance=tolerance)
         for seq in span.checkpoints:
-            before, after = one.find_checkpoint(seq), other.find_checkpoint(seq)
+            before, after = run.find_checkpoint(seq), other_run.find_checkpoint(seq)
             if before is not None and after is not None:
-                found += find_checkpoint_differences(before, after, seq, tolerance=tolerance)
+                differences += find_checkpoint_differences(before, after, seq, tolerance=tolerance)
             elif before is not None:
-                found.append(Difference("file", before.name, seq))
-        return sorted(found, key=lambda difference: difference.report)
+                differences.append(Difference("file", before.name, seq))
+        return sorted(differences, key=lambda difference: difference.report)
 
     def replay(name: str) -> RecordedRun:
         log.info("replaying %s from %s", format_count(len(span.reports), "report"), span.start.name)
-        return run_shadow(trainer, place / name, enough=span.is_covered, start=start)
+        return run_shadow(trainer, directory / name, enough=span.is_covered, start=start)
 
     proof = ResumeProof(
         "exact",
@@ -230,8 +228,8 @@ def _prove(
             return proof
         repeatable = not find_differences(replayed, None, replay("again"))
     except TrainingFailedError as error:
-        return dataclasses.replace(proof, verdict="differs", reason=f"it fails when it is resumed: {error}")
-    notes = _trace_shadow_runs(trainer, original, span, place)
+        return dataclasses.replace(proof, verdict="differs", reason=f"the function fails when resumed: {error}")
+    notes = _trace_shadow_runs(trainer, original, span, directory)
     not_restored = diagnose(
         *notes,
         checkpoint=span.start.name,
@@ -245,26 +243,28 @@ def _prove(
 
 
 def _trace_shadow_runs(
-    trainer: DataParallelTrainer, original: RecordedRun, span: ReplaySpan, place: Path
+    trainer: DataParallelTrainer, original: RecordedRun, span: ReplaySpan, directory: Path
 ) -> tuple[dict[int, list[dict[str, Any]]], dict[int, list[dict[str, Any]]]]:
     """Return the notes of a shadow run that makes the commit and continues, and of one that resumes from it."""
     before = [record for record in original.run.checkpoints if record.seq < span.start.seq]
     start = original.layout.checkpoint(before[-1].name) if before else None
     first, enough = span.start.seq, span.is_covered
-    log.info("it differs; looking for what was not restored, with two more shadow runs")
+    continued_notes, resumed_notes = directory / "on.notes", directory / "resumed.notes"
+    log.info("results differ; making two more shadow runs to find what was not restored")
     try:
-        on = run_shadow(trainer, place / "on", enough=enough, start=start, traced=(first, place / "on.notes"))
-        commit = on.find_checkpoint(first)
+        continued_run = run_shadow(
+            trainer, directory / "on", enough=enough, start=start, traced=(first, continued_notes)
+        )
+        commit = continued_run.find_checkpoint(first)
         if commit is not None:
-            run_shadow(trainer, place / "resumed", enough=enough, start=commit, traced=(first, place / "resumed.notes"))
+            run_shadow(trainer, directory / "resumed", enough=enough, start=commit, traced=(first, resumed_notes))
     except TrainingFailedError:
         # The earlier replays succeeded, so tracing caused this: keep the verdict, and diagnose by names.
         return {}, {}
-    went_on, resumed = (
-        {rank: trace.read_notes(place / name, rank) for rank in range(span.size)}
-        for name in ("on.notes", "resumed.notes")
+    continued, resumed = (
+        {rank: trace.read_notes(path, rank) for rank in range(span.size)} for path in (continued_notes, resumed_notes)
     )
-    return went_on, resumed
+    return continued, resumed
 
 
 def _format_proof(proof: ResumeProof) -> list[str]:
@@ -282,13 +282,13 @@ def _format_proof(proof: ResumeProof) -> list[str]:
         lines.append(f"does not resume exactly: {listed} {'was' if len(parts) == 1 else 'were'} not restored")
     else:
         lines.append(f"does not resume: {proof.reason}")
-    about = f"  run: {proof.run or 'a new one'}, from {proof.checkpoint}"
-    lines.append(about if proof.exact else f"{about}, {compared}")
+    run_line = f"  run: {proof.run or 'a new one'}, from {proof.checkpoint}"
+    lines.append(run_line if proof.exact else f"{run_line}, {compared}")
     if proof.differences:
         lines.append(f"  first difference: {proof.differences[0]}")
         lines += _format_leaves(proof.differences)
     if proof.repeatable is False:
-        lines.append("  two replays from that checkpoint differ from each other, too: not all that is random is seeded")
+        lines.append("  two replays from that checkpoint also differ: not every random generator is seeded")
     for one in proof.not_restored:
         lines += [f"  {one.part}: {one.evidence}", f"    hint: {one.hint}"]
     if proof.differences and proof.run is not None:

@@ -53,11 +53,11 @@ class RecordedRun:
 
     def collect_metrics(self, attempt: int | None = None) -> dict[int, dict[int, dict[str, Any]]]:
         """Return metrics by rank and report, of one attempt; by default, of the last attempt that made each report."""
-        found: dict[int, dict[int, dict[str, Any]]] = {}
-        for one in self.reports:
-            if attempt in (None, one.attempt):
-                found.setdefault(one.rank, {})[one.seq] = from_plain(msgspec.json.decode(one.metrics))
-        return found
+        metrics: dict[int, dict[int, dict[str, Any]]] = {}
+        for report in self.reports:
+            if attempt in (None, report.attempt):
+                metrics.setdefault(report.rank, {})[report.seq] = from_plain(msgspec.json.decode(report.metrics))
+        return metrics
 
     def find_checkpoint(self, seq: int) -> Path | None:
         """Return the directory of a report's checkpoint, if it is kept."""
@@ -113,10 +113,10 @@ def run_shadow(
         _copy_commit(start, layout)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         shadow.fit()
-    found = load_recorded_run(layout)
-    if not until.has_requested_stop and not found.run.is_trained:
+    recorded = load_recorded_run(layout)
+    if not until.has_requested_stop and not recorded.run.is_trained:
         raise KeyboardInterrupt  # Nobody else asks for a stop.
-    return found
+    return recorded
 
 
 class _StopWhenEnough:

@@ -94,11 +94,10 @@ def _fingerprint(value: Any) -> str:
 
 def _mentioned_names(function: Any) -> set[str]:
     """All names in a function's code, including imports inside it."""
-    code = getattr(function, "__code__", None)
     names: set[str] = set()
-    queue = [code] if code is not None else []
+    queue = [function.__code__] if hasattr(function, "__code__") else []
     while queue:
-        one = queue.pop()
-        names |= {name.partition(".")[0] for name in one.co_names}
-        queue += [constant for constant in one.co_consts if isinstance(constant, types.CodeType)]
+        code = queue.pop()
+        names |= {name.partition(".")[0] for name in code.co_names}
+        queue += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return names

@@ -10,7 +10,7 @@ from paceline.train.tensorflow.config import TensorflowConfig
 
 if TYPE_CHECKING:
     from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
-    from paceline.train.tensorflow.dataset import prepare_dataset_shard
+    from paceline.train.tensorflow.config import prepare_dataset_shard
     from paceline.train.tensorflow.predictor import TensorflowPredictor
     from paceline.train.tensorflow.trainer import TensorflowTrainer
 
@@ -26,7 +26,7 @@ __getattr__ = make_lazy_getattr(
     __name__,
     {
         "paceline.train.tensorflow.checkpoint": ("TensorflowCheckpoint",),
-        "paceline.train.tensorflow.dataset": ("prepare_dataset_shard",),
+        "paceline.train.tensorflow.config": ("prepare_dataset_shard",),
         "paceline.train.tensorflow.predictor": ("TensorflowPredictor",),
         "paceline.train.tensorflow.trainer": ("TensorflowTrainer",),
     },

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
-import weakref
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from paceline._worker import context as worker_context
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.session import staging_directory
+from paceline.train.session import new_checkpoint
 
 
 class TensorflowCheckpoint(Checkpoint):
@@ -51,7 +48,7 @@ class TensorflowCheckpoint(Checkpoint):
         """Copy a directory that `model.export(...)` or `tf.saved_model.save` wrote."""
         source = Path(dir_path)
         if not (source / "saved_model.pb").is_file():
-            raise ValueError(f"dir_path={str(dir_path)!r} is no SavedModel: it has no file saved_model.pb")
+            raise ValueError(f"dir_path must be a SavedModel, got {str(dir_path)!r}: it has no file saved_model.pb")
         return cls._from_writer(lambda directory: shutil.copytree(source, directory / cls.SAVED_MODEL))
 
     def get_model(self, *, custom_objects: Mapping[str, Any] | None = None, compile: bool = True) -> Any:
@@ -71,24 +68,19 @@ class TensorflowCheckpoint(Checkpoint):
                     return _load_model(file, custom_objects, compile)
         raise ValueError(
             f"{self} has neither {self.MODEL_FILENAME} nor {self.H5_FILENAME} nor {self.SAVED_MODEL}\n\n"
-            "hint: TensorflowCheckpoint.from_model(model) makes one that has"
+            "hint: create one with TensorflowCheckpoint.from_model(model)"
         )
 
     @classmethod
     def _from_file(cls, file_path: str | os.PathLike[str], name: str) -> Self:
         if not Path(file_path).is_file():
-            raise ValueError(f"file_path={str(file_path)!r} is not a file")
+            raise ValueError(f"file_path must be a file, got {str(file_path)!r}")
         return cls._from_writer(lambda directory: shutil.copyfile(file_path, directory / name))
 
     @classmethod
     def _from_writer(cls, write: Any) -> Self:
-        in_worker = worker_context.current() is not None
-        # In a worker, do not tie it to the object: an ASYNC upload may still read it after the object is gone.
-        directory = staging_directory() if in_worker else Path(tempfile.mkdtemp(prefix="paceline-checkpoint-"))
-        checkpoint = cls.from_directory(directory)
-        if not in_worker:
-            weakref.finalize(checkpoint, shutil.rmtree, checkpoint.path, ignore_errors=True)
-        write(directory)
+        checkpoint = new_checkpoint(cls)
+        write(Path(checkpoint.path))
         return checkpoint
 
 
@@ -97,7 +89,7 @@ def _load_model(file: Path, custom_objects: Mapping[str, Any] | None, compile: b
     if _has_stored_code(config):
         raise ValueError(
             f"{file} has a Lambda layer, whose code is stored in the file and would be run\n\n"
-            "hint: make it a layer of your own, and name that in custom_objects"
+            "hint: write a layer of your own, and pass it in custom_objects"
         )
     return _keras_for_version(version).models.load_model(
         file, custom_objects=custom_objects, compile=compile, safe_mode=True
@@ -116,7 +108,7 @@ def _read_h5_config(file: Path) -> tuple[str, Any]:
     with h5py.File(file, "r") as opened:
         attributes = opened.attrs
         if "model_config" not in attributes:
-            raise ValueError(f"{file} holds weights only\n\nhint: model.load_weights(...) reads them into a model")
+            raise ValueError(f"{file} holds only weights\n\nhint: load them into a model with model.load_weights(...)")
         return str(attributes.get("keras_version", "2")), json.loads(attributes["model_config"])
 
 
@@ -144,7 +136,7 @@ def _keras_for_version(version: str) -> Any:
         import tf_keras
     except ImportError:
         raise ImportError(
-            f"the model was written by Keras {version}, which tf_keras reads, and that is not installed\n\n"
+            f"reading a model of Keras {version} needs tf_keras, which is not installed\n\n"
             'hint: pip install "paceline[tensorflow]"'
         ) from None
     return tf_keras

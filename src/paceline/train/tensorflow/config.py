@@ -1,13 +1,23 @@
-"""The TensorFlow backend: sets `TF_CONFIG`, threads and devices around the user's function."""
+"""The TensorFlow backend: sets `TF_CONFIG`, threads, devices and signal handlers around the user's function.
+
+Workers exchange the addresses of their servers before any server starts. Each holds a port chosen by the system while
+its function runs. Its server listens on the same port, which `SO_REUSEPORT` allows only for sockets of the same user.
+Also here: notes for errors that TensorFlow does not explain, and `prepare_dataset_shard`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
+import signal
+import socket
+import threading
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline._core.settings import override_environment
 from paceline.train.backend import BackendConfig
@@ -27,19 +37,14 @@ class TensorflowConfig(BackendConfig):
     preload: ClassVar[tuple[str, ...]] = (
         "paceline.train.tensorflow.quiet_import",
         "paceline.train.tensorflow.checkpoint",
-        "paceline.train.tensorflow.cluster",
-        "paceline.train.tensorflow.error_notes",
+        "paceline.train.tensorflow.config",
         "paceline.train.tensorflow.keras",
-        "paceline.train.tensorflow.signals",
     )
     start_method: ClassVar[str] = "spawn"
 
     @contextlib.contextmanager
     def around(self, context: WorkerContext) -> Iterator[None]:
-        from paceline.train.tensorflow.cluster import exchange_addresses
-        from paceline.train.tensorflow.error_notes import explain_error, is_secondary_error
         from paceline.train.tensorflow.quiet_import import tf
-        from paceline.train.tensorflow.signals import preserve_signal_handlers
 
         begin = context.begin
         _set_visible_gpus(begin)
@@ -89,7 +94,7 @@ def _set_visible_gpus(begin: WorkerInit) -> None:
     visible = tf.config.list_physical_devices("GPU")
     if max(begin.devices) >= len(visible):
         raise RuntimeError(
-            f"this worker was given GPU {', '.join(map(str, begin.devices))}, and TensorFlow finds {len(visible)}\n\n"
+            f"this worker has GPU {', '.join(map(str, begin.devices))}, but TensorFlow finds {len(visible)}\n\n"
             'hint: pip install "tensorflow[and-cuda]", or set use_gpu=False'
         )
     mine = [visible[index] for index in begin.devices]
@@ -99,8 +104,8 @@ def _set_visible_gpus(begin: WorkerInit) -> None:
         tf.config.set_visible_devices(mine, "GPU")
     except RuntimeError as error:
         raise RuntimeError(
-            "TensorFlow was at work before the train function began, and holds the GPUs of other workers\n\n"
-            "hint: make tensors and models inside the train function"
+            "TensorFlow started before the train function and holds the GPUs of other workers\n\n"
+            "hint: create tensors and models inside the train function"
         ) from error
 
 
@@ -118,3 +123,105 @@ def set_num_threads(num_threads: int) -> None:
     except RuntimeError:
         # Tensors pickled with the function have already started TensorFlow. It still works, with one thread per core.
         return
+
+
+@contextlib.contextmanager
+def exchange_addresses(context: WorkerContext) -> Iterator[list[str]]:
+    """Yield the server address of each rank, in rank order, while holding this rank's port."""
+    begin = context.begin
+    host = begin.node_address if begin.num_nodes > 1 else "127.0.0.1"
+    with _reserve_port() as port:
+        mine = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        yield [address.decode() for address in context.gather(mine.encode())]
+
+
+@contextlib.contextmanager
+def _reserve_port() -> Iterator[int]:
+    """Reserve a port that only this user can listen on and the system gives to nobody else. Accepts no connections."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind(("", 0))
+        yield holder.getsockname()[1]
+
+
+@contextlib.contextmanager
+def preserve_signal_handlers() -> Iterator[None]:
+    """Restore the SIGTERM handler after a multi-worker strategy is created.
+
+    TensorFlow's server installs a handler below Python's that neither ends the process nor notifies us, so preemption
+    notices would be lost.
+    """
+    import tensorflow as tf
+
+    strategy: Any = tf.distribute.MultiWorkerMirroredStrategy
+    init = strategy.__init__
+
+    @functools.wraps(init)
+    def init_preserving_handlers(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        handler = signal.getsignal(signal.SIGTERM)
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
+
+    strategy.__init__ = init_preserving_handlers
+    try:
+        yield
+    finally:
+        strategy.__init__ = init
+
+
+_KERAS_3 = "/keras/src/"
+"""Path of the files of Keras 3, not of `tf_keras`."""
+
+KERAS_HINT = (
+    "hint: fit() of Keras 3 does not work under MultiWorkerMirroredStrategy with several workers, that of tf_keras "
+    'does: pip install tf_keras and set os.environ["TF_USE_LEGACY_KERAS"] = "1" before tensorflow is imported, '
+    "or train with strategy.run"
+)
+
+
+def is_secondary_error(error: BaseException) -> bool:
+    """Return whether the failure of another worker caused it: an aborted collective or an unavailable server."""
+    import tensorflow as tf
+
+    kinds = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+    return isinstance(error, kinds) and any(sign in str(error) for sign in ("Collective ops is aborted", "/job:worker"))
+
+
+def explain_error(error: BaseException, world_size: int) -> str | None:
+    """Return a note to add: the reason below a generic heading, or a hint about Keras 3."""
+    text = str(error)
+    if world_size > 1 and "replica" in text.lower() and _is_from_keras_3(error):
+        return KERAS_HINT
+    return extract_reason(text)
+
+
+def extract_reason(text: str) -> str | None:
+    """Return the reason from a `tf.function` error, which starts with a heading and node locations."""
+    heading, _, rest = text.partition("\n")
+    if heading.strip() != "Graph execution error:":
+        return None
+    *_, last = rest.split("[[{{node")[0].rstrip().split("\n\n")
+    return next((line.strip() for line in last.splitlines() if line.strip()), None)
+
+
+def _is_from_keras_3(error: BaseException) -> bool:
+    frames: Any = traceback.walk_tb(error.__traceback__)
+    return any(_KERAS_3 in frame.f_code.co_filename for frame, _ in frames)
+
+
+def prepare_dataset_shard(tf_dataset_shard: Any) -> Any:
+    """Disable automatic sharding and prefetch batches.
+
+    For datasets from `get_dataset_shard(...).to_tf(...)`, which a strategy would otherwise shard again.
+    """
+    import tensorflow as tf
+
+    if not isinstance(tf_dataset_shard, tf.data.Dataset):
+        raise TypeError(
+            f"tf_dataset_shard must be a tf.data.Dataset, got {tf_dataset_shard!r:.200}\n\n"
+            "hint: get_dataset_shard(...).to_tf(feature_columns, label_columns) returns one"
+        )
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return tf_dataset_shard.with_options(options).prefetch(tf.data.AUTOTUNE)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline._core.arguments import bad_value
 from paceline._core.time_accounting import CHECKPOINT, REPORT, account_time
 from paceline.train.session import get_context, report
 from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
@@ -19,8 +20,8 @@ from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
 __all__ = ["ReportCheckpointCallback"]
 
 _EVENTS = (
-    *(f"{what}_{when}" for what in ("epoch", "train", "test", "predict") for when in ("begin", "end")),
-    *(f"{what}_batch_{when}" for what in ("train", "test", "predict") for when in ("begin", "end")),
+    *(f"{phase}_{when}" for phase in ("epoch", "train", "test", "predict") for when in ("begin", "end")),
+    *(f"{phase}_batch_{when}" for phase in ("train", "test", "predict") for when in ("begin", "end")),
 )
 
 
@@ -34,10 +35,10 @@ class ReportCheckpointCallback:
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> ReportCheckpointCallback:
-        asked = _requested_events(*args, **kwargs) if cls.__init__ is ReportCheckpointCallback.__init__ else _EVENTS
+        events = _requested_events(*args, **kwargs) if cls.__init__ is ReportCheckpointCallback.__init__ else _EVENTS
         subclass: Any = cls
-        made: ReportCheckpointCallback = object.__new__(_with_hooks(subclass, _keras_callback_class(), asked))
-        return made
+        callback: ReportCheckpointCallback = object.__new__(_with_hooks(subclass, _keras_callback_class(), events))
+        return callback
 
     def __init__(
         self,
@@ -61,10 +62,8 @@ class ReportCheckpointCallback:
             return dict(logs)
         missing = [name for name in self._metrics.values() if name not in logs]
         if missing:
-            raise ValueError(
-                f"metrics names {missing[0]!r}, and Keras has logged {', '.join(map(repr, logs)) or 'nothing'}"
-            )
-        return {ours: logs[theirs] for ours, theirs in self._metrics.items()}
+            raise ValueError(f"unknown metric {missing[0]!r}; Keras has logged {', '.join(map(repr, logs)) or 'none'}")
+        return {name: logs[original] for name, original in self._metrics.items()}
 
 
 def _requested_events(
@@ -87,8 +86,8 @@ def _with_hooks(cls: Any, callback: Any, events: tuple[str, ...]) -> type:
 def _make_hook(event: str) -> Any:
     def hook(self: ReportCheckpointCallback, *args: Any, logs: Mapping[str, Any] | None = None) -> None:
         # The first argument is the epoch or batch, if there is one.
-        given = logs if logs is not None else next((each for each in args if isinstance(each, Mapping)), {})
-        self._on_event(event, given)
+        event_logs = logs if logs is not None else next((each for each in args if isinstance(each, Mapping)), {})
+        self._on_event(event, event_logs)
 
     return hook
 
@@ -118,16 +117,14 @@ def _check_events(argument: str, events: str | Sequence[str]) -> tuple[str, ...]
     named = (events,) if isinstance(events, str) else tuple(events)
     for event in named:
         if event not in _EVENTS:
-            raise ValueError(f"{argument}={event!r} is not one of {', '.join(_EVENTS)}")
+            raise bad_value(argument, f"one of {', '.join(_EVENTS)}", event)
     return named
 
 
 def _parse_metric_names(metrics: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, str] | None:
     if metrics is None:
         return None
-    if isinstance(metrics, Mapping):
-        return dict(metrics)
-    names = [metrics] if isinstance(metrics, str) else list(metrics)
+    names = [metrics] if isinstance(metrics, str) else metrics
     if not all(isinstance(name, str) for name in names):
-        raise ValueError(f"metrics={metrics!r} is not a name, a list of names, or a dict of names")
-    return {name: name for name in names}
+        raise bad_value("metrics", "a name, a list of names or a dict of names", metrics)
+    return dict(names) if isinstance(names, Mapping) else {name: name for name in names}

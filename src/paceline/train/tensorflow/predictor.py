@@ -33,15 +33,15 @@ class TensorflowPredictor(Predictor):
         keep_columns: bool | Sequence[str] = True,
         custom_objects: Mapping[str, Any] | None = None,
     ) -> None:
-        from paceline.train.tensorflow import quiet_import  # noqa: F401  TensorFlow without its greeting
+        from paceline.train.tensorflow import quiet_import  # noqa: F401
 
         super().__init__(feature_columns=feature_columns, keep_columns=keep_columns, output_column=output_column)
         # Otherwise each of many processes would use all cores.
         threads = settings.load().omp_num_threads or ""
         if threads.isdigit() and int(threads) > 0:
             set_num_threads(int(threads))
-        given = to_checkpoint(checkpoint)
-        self.model = TensorflowCheckpoint(given.path, given.filesystem).get_model(
+        source = to_checkpoint(checkpoint)
+        self.model = TensorflowCheckpoint(source.path, source.filesystem).get_model(
             custom_objects=custom_objects, compile=False
         )
 

@@ -38,6 +38,6 @@ if "tensorflow" not in sys.modules:
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") != "0":
         _import_quietly()
 
-import tensorflow as tf  # noqa: E402  only now, in silence
+import tensorflow as tf  # noqa: E402
 
 __all__ = ["tf"]

@@ -11,10 +11,16 @@ from paceline._engine.local.launchers import prewarm
 from paceline.train.torch.config import TorchConfig
 
 if TYPE_CHECKING:
-    from paceline.train.torch.acceleration import accelerate, backward, prepare_optimizer, unscale_gradients
-    from paceline.train.torch.accumulation import accumulate_gradients
+    from paceline.train.torch.acceleration import (
+        accelerate,
+        accumulate_gradients,
+        backward,
+        get_device,
+        get_devices,
+        prepare_optimizer,
+        unscale_gradients,
+    )
     from paceline.train.torch.checkpoint import TorchCheckpoint
-    from paceline.train.torch.devices import get_device, get_devices
     from paceline.train.torch.loader import prepare_data_loader
     from paceline.train.torch.model import prepare_model
     from paceline.train.torch.predictor import TorchPredictor
@@ -43,10 +49,16 @@ __all__ = [
 __getattr__ = make_lazy_getattr(
     __name__,
     {
-        "paceline.train.torch.acceleration": ("accelerate", "backward", "prepare_optimizer", "unscale_gradients"),
-        "paceline.train.torch.accumulation": ("accumulate_gradients",),
+        "paceline.train.torch.acceleration": (
+            "accelerate",
+            "accumulate_gradients",
+            "backward",
+            "get_device",
+            "get_devices",
+            "prepare_optimizer",
+            "unscale_gradients",
+        ),
         "paceline.train.torch.checkpoint": ("TorchCheckpoint",),
-        "paceline.train.torch.devices": ("get_device", "get_devices"),
         "paceline.train.torch.loader": ("prepare_data_loader",),
         "paceline.train.torch.model": ("prepare_model",),
         "paceline.train.torch.predictor": ("TorchPredictor",),

@@ -1,4 +1,4 @@
-"""Mixed precision for a whole train function, and the loss scaling that `fp16` needs.
+"""The device of a worker, mixed precision for a whole train function, and gradient accumulation.
 
 Gradients of a small loss underflow in `fp16`. So the loss is multiplied by a large scale before the backward pass, and
 the gradients are divided by it before the step. A step with non-finite gradients is skipped and the scale reduced.
@@ -7,16 +7,36 @@ Torch's `GradScaler` does this; this module calls it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from paceline._core.arguments import check_bool
 from paceline.train.session import _require_context
-from paceline.train.torch.devices import get_device
 
 if TYPE_CHECKING:
     import torch
+
+
+def get_device() -> torch.device:
+    """Return the first GPU assigned to this worker, or the CPU if it has none."""
+    return _assigned_devices("get_device")[0]
+
+
+def get_devices() -> list[torch.device]:
+    """Return all GPUs assigned to this worker, or only the CPU if it has none."""
+    return _assigned_devices("get_devices")
+
+
+def _assigned_devices(function: str) -> list[torch.device]:
+    indices = _require_context(function).begin.devices
+    import torch
+
+    return [torch.device("cuda", index) for index in indices] or [torch.device("cpu")]
+
 
 Opt = TypeVar("Opt", bound="torch.optim.Optimizer")
 
@@ -76,10 +96,9 @@ def accelerate(amp: bool = False) -> None:
     the precision, use `prepare_model(mixed_precision=...)` instead.
     """
     acceleration = _current_state("accelerate")
-    if not isinstance(amp, bool):
-        raise ValueError(f"amp={amp!r} is neither True nor False")
+    check_bool("amp", amp)
     if acceleration.was_set:
-        raise RuntimeError("accelerate() was called before in this train function\n\nhint: call it once, at the start")
+        raise RuntimeError("accelerate() was already called in this train function\n\nhint: call it once, at the start")
     acceleration.was_set = True
     if amp:
         import torch
@@ -97,12 +116,12 @@ def prepare_optimizer(optimizer: Opt) -> Opt:
     import torch
 
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"optimizer={optimizer!r} is not a torch.optim.Optimizer")
-    if "_step_as_given" not in optimizer.__dict__:
-        given = optimizer._step_as_given = optimizer.step
+        raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {optimizer!r}")
+    if "_unscaled_step" not in optimizer.__dict__:
+        unscaled = optimizer._unscaled_step = optimizer.step
         # It has to be a method, and keep the attributes of the original: a learning rate scheduler that wraps it later
         # checks for the former, and one that already wrapped it for the latter.
-        optimizer.step = types.MethodType(functools.wraps(given)(_make_scaled_step()), optimizer)
+        optimizer.step = types.MethodType(functools.wraps(unscaled)(_make_scaled_step()), optimizer)
         optimizer.register_state_dict_post_hook(_save_scale)
         optimizer.register_load_state_dict_pre_hook(_load_scale)
     return optimizer
@@ -158,7 +177,7 @@ def _make_scaled_step() -> Callable[..., Any]:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         scaling = _current_scaler()
         if scaling is None or not scaling.has_scaled or "_is_stepping" in self.__dict__:
-            return self._step_as_given(*args, **kwargs)
+            return self._unscaled_step(*args, **kwargs)
         # The scaler calls this method again if all gradients are finite.
         self._is_stepping = True
         try:
@@ -183,3 +202,41 @@ def _load_scale(_optimizer: Any, state: dict[str, Any]) -> None:
         scaling = _accelerations[0].scaling
         if scaling is not None:
             scaling.scaler.load_state_dict(state[_STATE])
+
+
+@contextlib.contextmanager
+def accumulate_gradients(model: torch.nn.Module, *, last: bool) -> Iterator[None]:
+    """Wrap forward and backward of each of several batches before a step. Only the last one shares gradients.
+
+        for number, batch in enumerate(batches):
+            with accumulate_gradients(model, last=number == len(batches) - 1):
+                backward(loss(model(batch)) / len(batches))
+        optimizer.step()
+
+    Works for models of `prepare_model`, wrapped in any way, compiled or not. Does nothing for a model that shares no
+    gradients. All ranks must agree on which batch is the last.
+    """
+    from torch.nn.parallel import DistributedDataParallel
+
+    with contextlib.ExitStack() as stack:
+        if not last:
+            for module in list(model.modules()):
+                if isinstance(module, DistributedDataParallel):
+                    stack.enter_context(module.no_sync())
+            for sharded in _outermost_sharded(model):
+                sharded.set_requires_gradient_sync(False)
+                stack.callback(sharded.set_requires_gradient_sync, True)
+        yield
+
+
+def _outermost_sharded(model: torch.nn.Module) -> Iterator[torch.distributed.fsdp.FSDPModule]:
+    """Yield the outermost modules passed to `fully_shard`; they forward the setting to the inner ones."""
+    # Looked up instead of imported, which takes a second; if it is not imported, nothing is sharded.
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None:
+        return
+    if isinstance(model, fsdp.FSDPModule):
+        yield model
+        return
+    for child in model.children():
+        yield from _outermost_sharded(child)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
+import pickle
 import sys
-import tempfile
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from paceline._worker import context as worker_context
+from paceline._storage.state import RawLeaf
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.session import staging_directory
+from paceline.train.session import new_checkpoint
 
 if TYPE_CHECKING:
     import torch
@@ -52,9 +50,7 @@ class TorchCheckpoint(Checkpoint):
         import torch
 
         state_dict = _require_unsharded(_rename_weights(state_dict))
-        checkpoint = cls.from_directory(_new_directory())
-        if worker_context.current() is None:
-            weakref.finalize(checkpoint, shutil.rmtree, checkpoint.path, ignore_errors=True)
+        checkpoint = new_checkpoint(cls)
         torch.save(state_dict, Path(checkpoint.path) / cls.MODEL_FILENAME)
         return checkpoint
 
@@ -62,8 +58,8 @@ class TorchCheckpoint(Checkpoint):
         """Load the weights into a model and return it. The model may be new or wrapped by `prepare_model`."""
         if model is None:
             raise ValueError(
-                f"get_model() was given no model: {self.MODEL_FILENAME} holds weights, not the code of a model\n\n"
-                "hint: checkpoint.get_model(Net()) loads them into a new one"
+                f"get_model() needs a model: {self.MODEL_FILENAME} holds weights, not the code of a model\n\n"
+                "hint: load them into a new one with checkpoint.get_model(Net())"
             )
         import torch
 
@@ -89,13 +85,6 @@ def _load_into_model(model: torch.nn.Module, weights: Mapping[str, Any]) -> None
         set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True))
     else:
         model.load_state_dict(weights)
-
-
-def _new_directory() -> Path:
-    if worker_context.current() is not None:
-        # Not a temporary directory tied to the object: an ASYNC upload may still read it after the object is gone.
-        return staging_directory()
-    return Path(tempfile.mkdtemp(prefix="paceline-checkpoint-"))
 
 
 def _unwrap_model(model: torch.nn.Module) -> torch.nn.Module:
@@ -124,7 +113,7 @@ def _require_unsharded(state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
     for name in shards:
         if state_dict[name].device_mesh.size() > 1:
             raise ValueError(
-                f"{name!r} is only this rank's shard of a tensor, and TorchCheckpoint holds whole models\n\n"
+                f"{name!r} is only this rank's shard of a tensor; TorchCheckpoint holds whole models\n\n"
                 "hint: let every rank report ShardedCheckpoint.from_state({'model': model}); or let every rank gather "
                 "the weights with get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, "
                 "cpu_offload=True)) of torch.distributed.checkpoint.state_dict, and rank 0 report "
@@ -139,3 +128,27 @@ def _is_sharded(value: Any) -> bool:
     # Looked up instead of imported, which takes a second; if it is not imported, there are no sharded tensors.
     tensors = sys.modules.get("torch.distributed.tensor")
     return tensors is not None and isinstance(value, tensors.DTensor)
+
+
+def read_raw_weights(path: Path) -> Any:
+    """Return the tree in a file, with a `RawLeaf` per tensor; None if torch cannot read it as plain weights."""
+    import torch
+
+    try:
+        return _to_raw(torch.load(path, map_location="cpu", weights_only=True))
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError):
+        return None
+
+
+def _to_raw(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        plain = value.detach().contiguous().reshape(-1)
+        data = plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+        return RawLeaf("tensor", str(value.dtype).removeprefix("torch."), tuple(value.shape), data)
+    if isinstance(value, Mapping):
+        return {key: _to_raw(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_raw(item) for item in value]
+    return value

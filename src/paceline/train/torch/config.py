@@ -8,10 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paceline._core.arguments import check_choice, check_instance, check_number
 from paceline._core.settings import override_environment
 from paceline.train.backend import BackendConfig
-from paceline.train.torch.process_group import announce_collective_failure, destroy_process_group, is_collective_error
-from paceline.train.torch.tcp_store import find_network_interface, open_tcp_store
+from paceline.train.torch.process_group import (
+    announce_collective_failure,
+    destroy_process_group,
+    find_network_interface,
+    is_collective_error,
+    open_tcp_store,
+)
 
 if TYPE_CHECKING:
     from paceline._worker.context import WorkerContext
@@ -54,12 +60,9 @@ class TorchConfig(BackendConfig):
     """How long an exiting worker tries to leave the group before it exits anyway."""
 
     def __post_init__(self) -> None:
-        if self.init_method not in ("env", "tcp"):
-            raise ValueError(f"init_method={self.init_method!r} is neither 'env' nor 'tcp'")
-        if not isinstance(self.backend, str | None):
-            raise ValueError(f"backend={self.backend!r} is not the name of a backend such as 'gloo', or None")
-        if not isinstance(self.timeout_s, int | float) or not self.timeout_s > 0:
-            raise ValueError(f"timeout_s={self.timeout_s!r} is not a number of seconds above 0")
+        check_choice("init_method", self.init_method, ("env", "tcp"))
+        check_instance("backend", self.backend, str, "the name of a backend such as 'gloo'", optional=True)
+        check_number("timeout_s", self.timeout_s, above=0)
 
     @contextlib.contextmanager
     def around(self, context: WorkerContext) -> Iterator[None]:
@@ -113,11 +116,9 @@ class TorchConfig(BackendConfig):
         begin = context.begin
         timeout = datetime.timedelta(seconds=self.timeout_s)
         host = begin.node_address if begin.num_nodes > 1 else "127.0.0.1"
-        store = None
-        if begin.rank == 0:
-            store, _ = open_tcp_store(host, timeout)
-        told = context.join(f"{host} {store.port}".encode() if store is not None else b"")
-        host, number = told.decode().split()
+        store = open_tcp_store(host, timeout)[0] if begin.rank == 0 else None
+        address = context.join(f"{host} {store.port}".encode() if store is not None else b"")
+        host, number = address.decode().split()
         port = int(number)
         if store is None:
             store = dist.TCPStore(host, port, world_size=None, is_master=False, timeout=timeout, wait_for_workers=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from paceline.train.torch.compilation import make_compilable
+from paceline.train.torch.forward_pass import make_compilable
 from paceline.train.torch.materialize import iterate_children_first, materialize
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def shard_model(
     if isinstance(model, FSDPModule):
         if half is not None or compiled is not None or blocks is not None:
             raise ValueError(
-                f"{type(model).__name__} is sharded already: mixed_precision, compile and shard_blocks come late\n\n"
-                "hint: leave fully_shard to prepare_model, or say so there (mp_policy=...) and compile it before"
+                f"{type(model).__name__} is already sharded: it takes no mixed_precision, compile or shard_blocks\n\n"
+                "hint: leave fully_shard to prepare_model, or pass it mp_policy=... and compile the model before"
             )
         return model
     units = _modules_to_shard(model, blocks)
@@ -55,11 +55,11 @@ def shard_model(
     if half is not None:
         options["mp_policy"] = _precision_policy(half)
         for_root["mp_policy"] = _precision_policy(half, full_outputs=True)
-    own = {id(unit) for unit in units}
+    unit_ids = {id(unit) for unit in units}
     for module in iterate_children_first(model):
         if not isinstance(module, FSDPModule):
             _move_and_broadcast(module, device, from_rank_0=is_spread)
-        if id(module) in own:
+        if id(module) in unit_ids:
             fully_shard(module, **options)
     return fully_shard(model, **for_root)
 
@@ -69,9 +69,7 @@ def _device_mesh(device: torch.device) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
 
     if not dist.is_initialized():
-        raise RuntimeError(
-            "parallel_strategy='fsdp' needs a process group, and there is none\n\nhint: train with a TorchTrainer"
-        )
+        raise RuntimeError("parallel_strategy='fsdp' needs a process group\n\nhint: train with a TorchTrainer")
     # Explicit, because FSDP would otherwise use any GPU of the machine, even if the workers have none.
     return init_device_mesh(device.type, (dist.get_world_size(),))
 
@@ -90,14 +88,14 @@ def _move_and_broadcast(module: torch.nn.Module, device: torch.device, *, from_r
     import torch.distributed as dist
     from torch.distributed.tensor import DTensor
 
-    held = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-    if any(tensor.is_meta and isinstance(tensor, DTensor) for tensor in held):
+    tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    if any(tensor.is_meta and isinstance(tensor, DTensor) for tensor in tensors):
         raise ValueError(
-            f"{type(module).__name__} was sharded on the meta device, and has no values yet\n\n"
-            "hint: leave fully_shard to prepare_model, or call to_empty() and initialise it before"
+            f"{type(module).__name__} was sharded on the meta device and has no values yet\n\n"
+            "hint: leave fully_shard to prepare_model, or call to_empty() and initialize it before"
         )
     materialize(module, device)
-    for tensor in held:
+    for tensor in tensors:
         if isinstance(tensor, DTensor):
             continue  # Weight of a submodule that the user has sharded.
         tensor.data = tensor.data.to(device)
@@ -114,8 +112,8 @@ def _modules_to_shard(model: torch.nn.Module, blocks: Blocks | None) -> list[tor
     chosen = [module for module in iterate_children_first(model) if module is not model and _is_block(module, blocks)]
     for block in blocks:
         if not any(_is_block(module, [block]) for module in chosen):
-            named = block if isinstance(block, str) else block.__name__
-            raise ValueError(f"shard_blocks names {named!r}, and {type(model).__name__} has no module of that class")
+            name = block if isinstance(block, str) else block.__name__
+            raise ValueError(f"shard_blocks: {type(model).__name__} has no module of class {name!r}")
     return [module for module in chosen if not isinstance(module, FSDPModule)]
 
 

@@ -36,14 +36,14 @@ def capture_state(state: Mapping[str, Any]) -> StateTree:
     """Return what to store of a state. The tensors are those of the live objects, not copies."""
     tensors: dict[str, torch.Tensor] = {}
     outlines: dict[str, Outline] = {}
-    own: set[str] = set()
+    replicated: set[str] = set()
     for key, value in state.items():
         outlines[key] = make_outline(_to_tree(key, value, state), (key,), into=tensors)
         if isinstance(value, Optimizer):
-            own.update(iterate_tensor_names(outlines[key]))
+            replicated.update(iterate_tensor_names(outlines[key]))
         elif isinstance(value, nn.Module):
-            own.update(f"{key}.{name}" for name in parameter_names(value).values())
-    return StateTree({"dict": outlines}, tensors, frozenset(own & tensors.keys()))
+            replicated.update(f"{key}.{name}" for name in parameter_names(value).values())
+    return StateTree({"dict": outlines}, tensors, frozenset(replicated & tensors.keys()))
 
 
 def parameter_names(model: nn.Module) -> dict[nn.Parameter, str]:
@@ -78,13 +78,13 @@ def plan_loading(
         return _plan_model_loading(key, value, outline, strict)
     if isinstance(value, Optimizer):
         return _plan_optimizer_loading(key, value, _optimizer_parameter_names(key, value, state), outline, stored)
-    wanted: dict[str, torch.Tensor] = {}
+    targets: dict[str, torch.Tensor] = {}
     live: dict[str, torch.Tensor] = {}
     make_outline(_to_tree(key, value, state), (key,), into=live)
 
     def target(name: str) -> torch.Tensor:
-        wanted[name] = live[name] if name in live else stored.allocate_tensor(name)
-        return wanted[name]
+        targets[name] = live[name] if name in live else stored.allocate_tensor(name)
+        return targets[name]
 
     restored = rebuild_tree(outline, target)
 
@@ -94,7 +94,7 @@ def plan_loading(
         value.load_state_dict(restored)
         return {}
 
-    return wanted, load
+    return targets, load
 
 
 def _plan_model_loading(
@@ -104,31 +104,33 @@ def _plan_model_loading(
     make_outline(get_model_state_dict(model), (key,), into=live)
     names = set(iterate_tensor_names(outline))
     _check_names(key, set(live), names, strict)
-    wanted = {name: tensor for name, tensor in live.items() if name in names}
-    kept = {name: below for name, below in outline["dict"].items() if "tensor" not in below or below["tensor"] in live}
+    targets = {name: tensor for name, tensor in live.items() if name in names}
+    entries = {
+        name: below for name, below in outline["dict"].items() if "tensor" not in below or below["tensor"] in live
+    }
 
     def load() -> dict[str, Any]:
-        weights = rebuild_tree({"dict": kept}, lambda name: wanted[name])
+        weights = rebuild_tree({"dict": entries}, lambda name: targets[name])
         set_model_state_dict(model, weights, options=StateDictOptions(strict=strict))
         return {}
 
-    return wanted, load
+    return targets, load
 
 
 def _plan_optimizer_loading(
     key: str, optimizer: Optimizer, names: Mapping[nn.Parameter, str], outline: Outline, stored: StoredState
 ) -> tuple[dict[str, torch.Tensor], Callable[[], dict[str, Any]]]:
     by_name = {name: parameter for parameter, name in names.items()}
-    wanted: dict[str, torch.Tensor] = {}
+    targets: dict[str, torch.Tensor] = {}
 
     def target(name: str) -> torch.Tensor:
         """Sharded like its parameter, if it has the same shape."""
         parameter = by_name.get(name.removeprefix(f"{key}.state.").rpartition(".")[0])
         if parameter is None or parameter.shape != stored.shapes[name]:
-            wanted[name] = stored.allocate_tensor(name)
+            targets[name] = stored.allocate_tensor(name)
         else:
-            wanted[name] = torch.empty_like(parameter, dtype=stored.dtypes[name], requires_grad=False)
-        return wanted[name]
+            targets[name] = torch.empty_like(parameter, dtype=stored.dtypes[name], requires_grad=False)
+        return targets[name]
 
     tree = rebuild_tree(outline, target)
 
@@ -136,7 +138,7 @@ def _plan_optimizer_loading(
         _load_optimizer(key, optimizer, names, tree)
         return {}
 
-    return wanted, load
+    return targets, load
 
 
 def _to_tree(key: str, value: Any, state: Mapping[str, Any]) -> Any:
@@ -160,15 +162,15 @@ def _optimizer_parameter_names(key: str, optimizer: Optimizer, state: Mapping[st
         if all(parameter in names for parameter in parameters):
             return {parameter: names[parameter] for parameter in parameters}
     raise ValueError(
-        f"{key!r} is an optimizer, and no model of the state has all {len(parameters)} parameters of it: they have no "
-        'names\n\nhint: store it together with its model, as in {"model": model, "optimizer": optimizer}; an optimizer '
-        "that was made before fully_shard(model) still has the parameters of before"
+        f"no model of the state has all {len(parameters)} parameters of the optimizer {key!r}, which name its state\n\n"
+        'hint: store it together with its model, as in {"model": model, "optimizer": optimizer}; create the optimizer '
+        "after fully_shard(model), which replaces the parameters"
     )
 
 
 def _optimizer_tree(optimizer: Optimizer, names: Mapping[nn.Parameter, str]) -> dict[str, Any]:
     return {
-        "state": {names[parameter]: dict(kept) for parameter, kept in optimizer.state.items() if parameter in names},
+        "state": {names[parameter]: dict(entry) for parameter, entry in optimizer.state.items() if parameter in names},
         "param_groups": [
             {**group, "params": [names[parameter] for parameter in group["params"]]} for group in optimizer.param_groups
         ],
@@ -183,28 +185,28 @@ def _load_optimizer(key: str, optimizer: Optimizer, names: Mapping[nn.Parameter,
         members = [names[parameter] for parameter in group["params"]]
         if frozenset(members) not in stored:
             raise ValueError(
-                f"{key!r}: the checkpoint has no group of exactly the parameters "
-                f"{_format_names(members)}, as this optimizer "
-                f"has; its groups are {'; '.join(_format_names(sorted(each)) for each in stored)}\n\n"
-                "hint: divide the parameters into groups as they were divided when the checkpoint was saved"
+                f"{key!r}: the checkpoint has no group with exactly the parameters {_format_names(members)}; "
+                f"its groups are {'; '.join(_format_names(sorted(each)) for each in stored)}\n\n"
+                "hint: divide the parameters into the groups they had when the checkpoint was saved"
             )
         for name in members:
             numbers[name] = len(numbers)
         groups.append({**stored[frozenset(members)], "params": [numbers[name] for name in members]})
-    state = {numbers[name]: kept for name, kept in tree["state"].items() if name in numbers}
+    state = {numbers[name]: entry for name, entry in tree["state"].items() if name in numbers}
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def _check_names(key: str, live: set[str], stored: set[str], strict: bool) -> None:
     missing, unknown = sorted(live - stored), sorted(stored - live)
     if strict and (missing or unknown):
-        told = [f"the checkpoint lacks {_format_names(missing)}"] if missing else []
-        told += [f"the model has no {_format_names(unknown)}"] if unknown else []
+        problems = [f"the checkpoint lacks {_format_names(missing)}"] if missing else []
+        problems += [f"the model has no {_format_names(unknown)}"] if unknown else []
         raise ValueError(
-            f"{key!r} does not fit the checkpoint: {'; '.join(told)}\n\nhint: strict=False loads what both have"
+            f"{key!r} does not match the checkpoint: {'; '.join(problems)}\n\n"
+            "hint: load only what both have with strict=False"
         )
 
 
 def _format_names(names: list[str]) -> str:
-    shown = ", ".join(map(repr, names[:3]))
-    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
+    text = ", ".join(map(repr, names[:3]))
+    return f"{text} and {len(names) - 3} more" if len(names) > 3 else text

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from paceline._core.time_accounting import DATA, account_data_wait, account_time
 from paceline.data.batches.torch import move_ahead, move_batch, pin_batch
 from paceline.train.session import _require_context
-from paceline.train.torch.devices import get_device
+from paceline.train.torch.acceleration import get_device
 from paceline.train.torch.reproducibility import derive_seed, enabled_seed
 
 if TYPE_CHECKING:
     import torch
-    from torch.utils.data import DataLoader, DistributedSampler
+    from torch.utils.data import DataLoader
 
     from paceline._engine.messages import WorkerInit
 
@@ -57,7 +57,7 @@ def prepare_data_loader(
     from torch.utils.data import DataLoader
 
     if not isinstance(data_loader, DataLoader):
-        raise TypeError(f"data_loader={data_loader!r} is not a torch.utils.data.DataLoader")
+        raise TypeError(f"data_loader must be a torch.utils.data.DataLoader, got {data_loader!r}")
     if isinstance(data_loader, _PreparedLoaderMixin):
         return data_loader
     twin = _copy_loader(data_loader)
@@ -97,21 +97,23 @@ class _PreparedLoaderMixin:
             return self._start_epoch()
 
     def _start_epoch(self) -> Iterator[Any]:
-        feed = self._options
+        options = self._options
         position, self._resume_position = self._resume_position, None
         if position is not None:
-            feed.epochs(position.epoch)
-        epoch = feed.epochs.start_epoch()
+            options.epochs(position.epoch)
+        epoch = options.epochs.start_epoch()
         first = position.num_batches if position is not None else 0
-        if feed.reseed is not None:
-            feed.reseed(epoch)
-        skips = _try_skip_batches(self, first)
+        if options.reseed is not None:
+            options.reseed(epoch)
+        sampler = self.batch_sampler  # type: ignore[attr-defined]
+        if isinstance(sampler, GlobalBatchSampler):
+            sampler.first = first  # Skips batches without loading them.
         batches: Iterator[Any] = super().__iter__()  # type: ignore[misc]
-        if not skips:
+        if not isinstance(sampler, GlobalBatchSampler):
             for _ in itertools.islice(batches, first):
                 pass
-        if feed.device is not None:
-            batches = _move_to_device(batches, feed.device, ahead=feed.prefetch)
+        if options.device is not None:
+            batches = _move_to_device(batches, options.device, ahead=options.prefetch)
         return self._count_batches(batches, epoch, first)
 
     def _count_batches(self, batches: Iterator[Any], epoch: int, num_batches: int) -> Iterator[Any]:
@@ -127,8 +129,8 @@ class _PreparedLoaderMixin:
 
     def state_dict(self) -> dict[str, int]:
         """Return the position in the loop over this loader: the epoch and the number of batches yielded."""
-        stands = self._resume_position or self._current_position or LoaderPosition(self._options.epochs.next, 0)
-        return {"epoch": stands.epoch, "num_batches": stands.num_batches}
+        position = self._resume_position or self._current_position or LoaderPosition(self._options.epochs.next, 0)
+        return position._asdict()
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Let the next iteration resume from the position in `state`."""
@@ -145,14 +147,6 @@ def _move_to_device(batches: Iterator[Any], device: torch.device, *, ahead: bool
 class LoaderPosition(NamedTuple):
     epoch: int
     num_batches: int
-
-
-def _try_skip_batches(loader: Any, num_batches: int) -> bool:
-    """Skip batches in the sampler without loading them; return whether that is possible."""
-    if isinstance(loader.batch_sampler, GlobalBatchSampler):
-        loader.batch_sampler.first = num_batches
-        return True
-    return False
 
 
 class GlobalBatchSampler:
@@ -176,8 +170,8 @@ class GlobalBatchSampler:
         self.epoch = epoch
 
     def __len__(self) -> int:
-        whole, rest = divmod(self._length, self._batch_size)
-        return whole + (1 if rest and not self._drop_last else 0)
+        num_full, rest = divmod(self._length, self._batch_size)
+        return num_full + (1 if rest and not self._drop_last else 0)
 
     def __iter__(self) -> Iterator[list[int]]:
         order = self._order()
@@ -233,7 +227,7 @@ def _copy_loader(loader: Any) -> Any:
 
 def _shard_loader(twin: Any, begin: WorkerInit) -> None:
     """Replace the samplers with those of this rank, if they are the defaults of `DataLoader`."""
-    from torch.utils.data import BatchSampler, IterableDataset
+    from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, RandomSampler
 
     if isinstance(twin.dataset, IterableDataset):
         return
@@ -241,11 +235,20 @@ def _shard_loader(twin: Any, begin: WorkerInit) -> None:
         if begin.rank == 0:
             _warn_about_kept_sampler(twin)
         return
+    is_shuffled, seed = isinstance(twin.sampler, RandomSampler), _sampler_seed(twin)
+    num_ranks, rank = begin.world_size, begin.rank
     if begin.global_batch_size is not None:
-        batches = _make_global_batch_sampler(twin, begin, begin.global_batch_size)
+        batches = GlobalBatchSampler(
+            len(twin.dataset),
+            begin.global_batch_size,
+            rank=rank,
+            world_size=num_ranks,
+            seed=seed if is_shuffled else None,
+            drop_last=twin.drop_last,
+        )
         twin.__dict__.update(batch_sampler=batches, sampler=batches, batch_size=None, drop_last=False)
         return
-    sampler = _make_rank_sampler(twin, begin)
+    sampler = DistributedSampler(twin.dataset, num_replicas=num_ranks, rank=rank, shuffle=is_shuffled, seed=seed)
     twin.__dict__["sampler"] = sampler
     if twin.batch_sampler is not None:
         twin.__dict__["batch_sampler"] = BatchSampler(sampler, twin.batch_size, twin.drop_last)
@@ -261,31 +264,6 @@ def _has_default_samplers(loader: Any) -> bool:
     return len(sampler) == len(sampler.data_source) == len(loader.dataset) and _has_default_batch_sampler(loader)
 
 
-def _make_rank_sampler(loader: Any, begin: WorkerInit) -> DistributedSampler[Any]:
-    from torch.utils.data import DistributedSampler, RandomSampler
-
-    return DistributedSampler(
-        loader.dataset,
-        num_replicas=begin.world_size,
-        rank=begin.rank,
-        shuffle=isinstance(loader.sampler, RandomSampler),
-        seed=_sampler_seed(loader),
-    )
-
-
-def _make_global_batch_sampler(loader: Any, begin: WorkerInit, size: int) -> GlobalBatchSampler:
-    from torch.utils.data import RandomSampler
-
-    return GlobalBatchSampler(
-        len(loader.dataset),
-        size,
-        rank=begin.rank,
-        world_size=begin.world_size,
-        seed=_sampler_seed(loader) if isinstance(loader.sampler, RandomSampler) else None,
-        drop_last=loader.drop_last,
-    )
-
-
 def _sampler_seed(loader: Any) -> int:
     generator = getattr(loader.sampler, "generator", None) or loader.generator
     seed: int = generator.initial_seed() if generator is not None else enabled_seed() or 0
@@ -296,18 +274,18 @@ def _sampler_seed(loader: Any) -> int:
 def _warn_about_kept_sampler(loader: Any) -> None:
     from torch.utils.data import BatchSampler, DistributedSampler
 
-    kept = loader.sampler if _has_default_batch_sampler(loader) else loader.batch_sampler
-    inner = getattr(kept, "sampler", None)
-    if isinstance(kept, DistributedSampler) or isinstance(inner, DistributedSampler):
+    sampler = loader.sampler if _has_default_batch_sampler(loader) else loader.batch_sampler
+    inner = getattr(sampler, "sampler", None)
+    if isinstance(sampler, DistributedSampler) or isinstance(inner, DistributedSampler):
         return
-    if type(kept) is BatchSampler:
-        kept = inner
+    if type(sampler) is BatchSampler:
+        sampler = inner
     # Torch's own samplers ignore ranks; of others we cannot know.
-    of_torch = type(kept).__module__ == "torch.utils.data.sampler"
+    is_from_torch = type(sampler).__module__ == "torch.utils.data.sampler"
     log.warning(
-        "prepare_data_loader keeps the %s of the loader as it is: %s. Pass add_dist_sampler=False if that is meant",
-        type(kept).__name__,
-        "every rank draws from the whole dataset" if of_torch else "what each rank sees is up to it",
+        "prepare_data_loader does not shard the loader's %s: %s. Pass add_dist_sampler=False if this is intended",
+        type(sampler).__name__,
+        "every rank draws from the whole dataset" if is_from_torch else "it decides which rows each rank sees",
     )
 
 
@@ -326,8 +304,8 @@ def _install_epoch_counter(loader: Any) -> _EpochCounter:
     if sampler is None:
         return _EpochCounter(lambda epoch: None, 0)
     if not isinstance(sampler.set_epoch, _EpochCounter):
-        said = getattr(sampler, "epoch", 0)
-        sampler.set_epoch = _EpochCounter(sampler.set_epoch, said if isinstance(said, int) and said > 0 else 0)
+        epoch = getattr(sampler, "epoch", 0)
+        sampler.set_epoch = _EpochCounter(sampler.set_epoch, epoch if isinstance(epoch, int) and epoch > 0 else 0)
     counter: _EpochCounter = sampler.set_epoch
     return counter
 

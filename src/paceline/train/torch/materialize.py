@@ -31,7 +31,7 @@ def materialize(module: torch.nn.Module, device: torch.device) -> None:
     """Allocate and initialize a module's own meta tensors, not those of its children."""
     import torch
 
-    missing = [name for name, held in _own_tensors(module) if held.is_meta]
+    missing = [name for name, tensor in _own_tensors(module) if tensor.is_meta]
     if not missing:
         return
     initializer = _find_initializer(module, missing)
@@ -39,11 +39,11 @@ def materialize(module: torch.nn.Module, device: torch.device) -> None:
         _allocate_tensor(module, name, device)
     with torch.no_grad():
         initializer()
-    for name, held in _own_tensors(module):
-        if name in missing and held.is_floating_point() and bool(torch.isnan(held.detach().float()).any()):
+    for name, tensor in _own_tensors(module):
+        if name in missing and tensor.is_floating_point() and bool(torch.isnan(tensor.detach().float()).any()):
             raise ValueError(
-                f"{name!r} of {type(module).__name__} was on the meta device, and {initializer.__name__}() has not set "
-                "it\n\nhint: set it there, or make the model on the CPU"
+                f"{initializer.__name__}() of {type(module).__name__} did not set {name!r}, which was on the meta "
+                "device\n\nhint: set it there, or create the model on the CPU"
             )
 
 
@@ -56,27 +56,26 @@ def _own_tensors(module: Any) -> list[tuple[str, torch.Tensor]]:
 
 def _find_initializer(module: torch.nn.Module, missing: list[str]) -> Any:
     for name in _INITIALIZERS:
-        if callable(found := getattr(module, name, None)):
-            return found
+        if callable(initializer := getattr(module, name, None)):
+            return initializer
     raise ValueError(
-        f"{missing[0]!r} of {type(module).__name__} is on the meta device, and nothing says which values it begins "
-        f"with: {type(module).__name__} has no reset_parameters()\n\n"
-        "hint: give it that method, or make the model on the CPU; before weights are loaded from elsewhere, "
-        "model.to_empty(device='cpu') will do"
+        f"cannot initialize {missing[0]!r}, which is on the meta device: {type(module).__name__} has no "
+        "reset_parameters()\n\nhint: add that method, or create the model on the CPU; if you load the weights "
+        "afterwards, call model.to_empty(device='cpu')"
     )
 
 
 def _allocate_tensor(module: Any, name: str, device: torch.device) -> None:
     import torch
 
-    held = getattr(module, name)
-    if not held.is_meta:
+    tensor = getattr(module, name)
+    if not tensor.is_meta:
         return  # The same weight under another name.
-    memory = torch.empty_like(held, device=device)
+    memory = torch.empty_like(tensor, device=device)
     # NaN that is still there afterwards means that the initializer did not set the value.
     memory.fill_(float("nan")) if memory.is_floating_point() else memory.zero_()
-    if isinstance(held, torch.nn.Parameter):
-        memory = torch.nn.Parameter(memory, requires_grad=held.requires_grad)
+    if isinstance(tensor, torch.nn.Parameter):
+        memory = torch.nn.Parameter(memory, requires_grad=tensor.requires_grad)
     # In place, so that a weight shared by two modules stays shared.
-    memory.__dict__.update(held.__dict__)
-    torch.utils.swap_tensors(held, memory)
+    memory.__dict__.update(tensor.__dict__)
+    torch.utils.swap_tensors(tensor, memory)

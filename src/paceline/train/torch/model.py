@@ -6,18 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline._core.arguments import bad_value, check_choice, check_instance
 from paceline.train.session import _require_context
 from paceline.train.torch import fsdp
-from paceline.train.torch.acceleration import default_half_type, enable_loss_scaling
-from paceline.train.torch.compilation import make_compilable
-from paceline.train.torch.devices import get_device
+from paceline.train.torch.acceleration import default_half_type, enable_loss_scaling, get_device
+from paceline.train.torch.forward_pass import enable_autocast, make_compilable, parse_half_type
 from paceline.train.torch.materialize import iterate_children_first, materialize
-from paceline.train.torch.precision import enable_autocast, parse_half_type
 
 if TYPE_CHECKING:
     import torch
-
-_STRATEGIES = ("ddp", "fsdp", None)
 
 
 def prepare_model(
@@ -44,10 +41,9 @@ def prepare_model(
     its modules.
     """
     begin = _require_context("prepare_model").begin
-    if parallel_strategy not in _STRATEGIES:
-        raise ValueError(f"parallel_strategy={parallel_strategy!r} is none of 'ddp', 'fsdp' and None")
+    check_choice("parallel_strategy", parallel_strategy, ("ddp", "fsdp", None))
     if shard_blocks is not None and parallel_strategy != "fsdp":
-        raise ValueError(f"shard_blocks is for parallel_strategy='fsdp', and that is {parallel_strategy!r}")
+        raise ValueError(f"shard_blocks needs parallel_strategy='fsdp', got {parallel_strategy!r}")
     kwargs = dict(parallel_strategy_kwargs or {})
     half = _resolve_half_type(mixed_precision, kwargs)
     compiled = _compiler_options(compile)
@@ -79,15 +75,14 @@ def _resolve_half_type(mixed_precision: Any, kwargs: Mapping[str, Any]) -> torch
         return half if half is not None else default_half_type()
     if half is not None:
         raise ValueError(
-            f"mixed_precision={mixed_precision!r} and parallel_strategy_kwargs['mp_policy'] both say how precise to be"
+            f"mixed_precision={mixed_precision!r} and parallel_strategy_kwargs['mp_policy'] exclude each other"
             "\n\nhint: leave one of them out"
         )
     return None
 
 
 def _compiler_options(compile: bool | Mapping[str, Any]) -> dict[str, Any] | None:
-    if not isinstance(compile, bool | Mapping):
-        raise ValueError(f"compile={compile!r} is neither a bool nor a dict with options of torch.compile")
+    check_instance("compile", compile, (bool, Mapping), "a bool or a dict of torch.compile options")
     if isinstance(compile, bool):
         return {} if compile else None
     return dict(compile)
@@ -95,12 +90,16 @@ def _compiler_options(compile: bool | Mapping[str, Any]) -> dict[str, Any] | Non
 
 def _sharding_device(move_to_device: bool | torch.device) -> torch.device:
     """Sharding moves the shards itself: a model worth sharding may not fit on one GPU."""
-    own = get_device()
-    if isinstance(move_to_device, bool) or move_to_device.type == "cpu":
-        return own if isinstance(move_to_device, bool) else move_to_device
-    if move_to_device.type == own.type and move_to_device.index in (None, own.index):
-        return own
-    raise ValueError(f"move_to_device={move_to_device!r}: a model is sharded over the CPU, or this worker's {own}")
+    device = get_device()
+    if isinstance(move_to_device, bool):
+        return device
+    if move_to_device.type == "cpu":
+        return move_to_device
+    if move_to_device.type == device.type and move_to_device.index in (None, device.index):
+        return device
+    raise bad_value(
+        "move_to_device", f"the CPU or this worker's {device} with parallel_strategy='fsdp'", move_to_device
+    )
 
 
 def _move_model(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:

@@ -33,7 +33,7 @@ def make_outline(tree: Any, path: tuple[Any, ...] = (), *, into: dict[str, torch
         name = ".".join(map(str, path))
         if name in into:
             raise ValueError(
-                f"two tensors of the state are both called {name!r}, for names are keys joined by dots\n\n"
+                f"two tensors of the state have the name {name!r}: names are keys joined by dots\n\n"
                 "hint: rename one of the keys"
             )
         into[name] = tree
@@ -60,7 +60,7 @@ def rebuild_tree(outline: Outline, tensor: Callable[[str], Any]) -> Any:
         return items if kind == "list" else tuple(items)
     if kind == "value":
         return content
-    raise ValueError(f"{kind!r} is no kind of value that this version of Paceline knows")
+    raise ValueError(f"this version of Paceline cannot read values of kind {kind!r}")
 
 
 def iterate_tensor_names(outline: Outline) -> Iterator[str]:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from paceline._core.arguments import check_choice
 from paceline._storage.state import has_state
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.predictor import Predictor, to_checkpoint
 from paceline.train.torch.checkpoint import TorchCheckpoint
+from paceline.train.torch.forward_pass import HALF_TYPES
 from paceline.train.torch.shard_writer import shard_stem
 
 if TYPE_CHECKING:
     import torch
-
-_PRECISIONS = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 class TorchPredictor(Predictor):
@@ -56,21 +56,18 @@ class TorchPredictor(Predictor):
         super().__init__(feature_columns=feature_columns, keep_columns=keep_columns, output_column=output_column)
         import torch
 
-        if precision is not None and precision not in _PRECISIONS:
-            raise ValueError(f"precision={precision!r} is not one of None, {', '.join(map(repr, _PRECISIONS))}")
+        check_choice("precision", precision, (*HALF_TYPES, None))
         if use_gpu and not torch.cuda.is_available():
-            raise ValueError(
-                "use_gpu=True, and this process sees no GPU\n\nhint: map_batches(..., num_gpus=1) gives one to each"
-            )
-        made = model if isinstance(model, torch.nn.Module) else model()
-        if not isinstance(made, torch.nn.Module):
-            raise TypeError(f"model={model!r} made {type(made).__name__}, which is not a torch.nn.Module")
+            raise ValueError("use_gpu=True, but this process has no GPU\n\nhint: pass num_gpus=1 to map_batches")
+        module = model if isinstance(model, torch.nn.Module) else model()
+        if not isinstance(module, torch.nn.Module):
+            raise TypeError(f"model must be or return a torch.nn.Module, got {type(module).__name__}")
         if checkpoint is not None:
-            load_weights(made, to_checkpoint(checkpoint), state_key)
+            load_weights(module, to_checkpoint(checkpoint), state_key)
         self.device = torch.device("cuda" if use_gpu else "cpu")
-        self.model = made.to(self.device).eval()
+        self.model = module.to(self.device).eval()
         self._run: Callable[..., Any] = torch.compile(self.model) if compile else self.model
-        self._autocast = getattr(torch, _PRECISIONS[precision]) if precision is not None else None
+        self._autocast = getattr(torch, HALF_TYPES[precision]) if precision is not None else None
         floating = (each.dtype for each in self.model.parameters() if each.is_floating_point())
         self._dtype = dtype if dtype is not None else next(floating, None)
 
@@ -127,12 +124,12 @@ def load_weights(model: torch.nn.Module, checkpoint: Checkpoint, state_key: str)
         elif has_state(Path(directory)):
             state = Checkpoint(directory).to_dict()
             if state_key not in state:
-                raise ValueError(f"{checkpoint} has no {state_key!r}: it holds {', '.join(map(repr, state))}")
+                raise ValueError(f"{checkpoint} has no {state_key!r}; the keys are {', '.join(map(repr, state))}")
             model.load_state_dict(state[state_key])
         else:
             raise ValueError(
-                f"{checkpoint} holds {', '.join(sorted(os.listdir(directory)))}, and none of it is a model's state\n\n"
-                "hint: checkpoint=None, and model=a function that loads the weights itself"
+                f"{checkpoint} has no model; its files are {', '.join(sorted(os.listdir(directory)))}\n\n"
+                "hint: pass checkpoint=None, and as model a function that loads the weights itself"
             )
 
 

@@ -1,14 +1,47 @@
-"""Tear down a process group within a time limit, and explain which ranks were missing when a collective times out.
+"""The process group: its key-value store, its network interface, its teardown and the explanation of its timeouts.
 
 Nothing here waits long for peers. After a failure they may be gone, and a worker exits without leaving the group.
 """
 
 from __future__ import annotations
 
+import datetime
 import logging
+import os
+import sys
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline._engine.messages import WorkerInit
+
+_TIMEOUT = datetime.timedelta(minutes=30)
+
+
+def open_tcp_store(host: str, timeout: datetime.timedelta = _TIMEOUT) -> tuple[Any, int]:
+    """Open a store served by this process while the object lives; return it and the port chosen by the system."""
+    import torch.distributed as dist
+
+    store = dist.TCPStore(host, 0, world_size=None, is_master=True, timeout=timeout, wait_for_workers=False)
+    return store, store.port
+
+
+def find_network_interface(begin: WorkerInit) -> str:
+    """Return the interface through which other workers reach this one: the user's setting, or loopback on one machine.
+
+    It is set explicitly, because looking up the host name often hangs.
+    """
+    if interface := os.environ.get("GLOO_SOCKET_IFNAME"):
+        return interface
+    if begin.num_nodes > 1:
+        import psutil
+
+        for name, addresses in psutil.net_if_addrs().items():
+            if any(each.address == begin.node_address for each in addresses):
+                return str(name)
+    return "lo" if sys.platform == "linux" else "lo0"
+
 
 _GRACE_S = 1.0
 """How long the other ranks in the same collective may take to announce themselves after the first one did."""
@@ -33,7 +66,7 @@ def destroy_process_group(limit_s: float, device: int | None = None) -> None:
             if device is not None:
                 torch.cuda.set_device(device)
             dist.destroy_process_group()
-        except BaseException as error:  # noqa: BLE001  raised again below, in the thread that waits
+        except BaseException as error:  # noqa: BLE001
             raised.append(error)
 
     thread = threading.Thread(target=destroy, name="paceline-teardown", daemon=True)
@@ -41,8 +74,8 @@ def destroy_process_group(limit_s: float, device: int | None = None) -> None:
     thread.join(limit_s)
     if thread.is_alive():
         log.warning(
-            "the process group was not torn down within %g s, for a collective is still under way: this process ends "
-            "without it\n\nhint: on all ranks, wait for what async_op=True started before the function returns",
+            "cannot tear down the process group within %g s: a collective is still running. This process exits anyway"
+            "\n\nhint: on all ranks, wait for collectives with async_op=True before the function returns",
             limit_s,
         )
     elif raised:
@@ -51,8 +84,10 @@ def destroy_process_group(limit_s: float, device: int | None = None) -> None:
 
 def is_collective_error(error: BaseException) -> bool:
     """Return whether an exception came from a collective: it timed out, or a peer left during it."""
+    import torch.distributed as dist
+
     text = str(error).lower()
-    return isinstance(error, RuntimeError) and ("gloo" in text or "nccl" in text or _is_torch_dist_error(error))
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and ("gloo" in text or "nccl" in text))
 
 
 def announce_collective_failure(error: Exception, store: Any, rank: int, world_size: int, timeout_s: float) -> None:
@@ -64,32 +99,26 @@ def announce_collective_failure(error: Exception, store: Any, rank: int, world_s
     text = str(error).lower()
     if "timed out" not in text and "timeout" not in text:
         return
-    told = f"a collective waited for longer than timeout_s={timeout_s:g}"
+    note = f"a collective took longer than timeout_s={timeout_s:g}"
     absent = _absent_ranks(store, rank, world_size)
     if absent:
-        named = f"rank {absent[0]}" if len(absent) == 1 else f"ranks {', '.join(map(str, absent))}"
-        told += f": {named} had not come to it"
+        ranks = f"rank {absent[0]}" if len(absent) == 1 else f"ranks {', '.join(map(str, absent))}"
+        note += f": {ranks} did not reach it"
     elif absent is not None:
-        told += ": all ranks were in one, but not in the same, or the network between them is stuck"
-    error.add_note(told)
+        note += ": the ranks were in different collectives, or the network between them is stuck"
+    error.add_note(note)
 
 
 def _absent_ranks(store: Any, rank: int, world_size: int) -> list[int] | None:
     """Return the ranks that do not announce themselves in time; None if the store died with rank 0."""
-    others = [other for other in range(world_size) if other != rank]
+    peers = [peer for peer in range(world_size) if peer != rank]
     deadline = time.monotonic() + _GRACE_S
     try:
-        while not store.check([_rank_key(other) for other in others]) and time.monotonic() < deadline:
+        while not store.check([_rank_key(peer) for peer in peers]) and time.monotonic() < deadline:
             time.sleep(0.02)
-        return [other for other in others if not store.check([_rank_key(other)])]
+        return [peer for peer in peers if not store.check([_rank_key(peer)])]
     except RuntimeError:
         return None
-
-
-def _is_torch_dist_error(error: BaseException) -> bool:
-    import torch.distributed as dist
-
-    return isinstance(error, dist.DistError)
 
 
 def _rank_key(rank: int) -> str:

@@ -6,6 +6,8 @@ import os
 import random
 import sys
 
+from paceline._core.arguments import bad_value
+
 _seed: int | None = None
 
 
@@ -17,7 +19,7 @@ def enable_reproducibility(seed: int = 0) -> None:
     an uninterrupted run would have drawn.
     """
     if not isinstance(seed, int) or not 0 <= seed < 1 << 63:
-        raise ValueError(f"seed={seed!r} is not a whole number from 0 to 2**63 - 1")
+        raise bad_value("seed", "an integer from 0 to 2**63 - 1", seed)
     import torch
 
     random.seed(seed)

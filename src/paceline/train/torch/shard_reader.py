@@ -63,24 +63,24 @@ class StoredState:
 
     def assemble_tensor(self, name: str) -> torch.Tensor:
         """Assemble a tensor from its chunks, in new memory."""
-        whole = self.allocate_tensor(name)
+        tensor = self.allocate_tensor(name)
         for offsets, data in self.chunks[name].items():
-            _narrow_tensor(whole, offsets, data.shape).copy_(data.value())
-        return whole
+            _narrow_tensor(tensor, offsets, data.shape).copy_(data.value())
+        return tensor
 
     def allocate_tensor(self, name: str) -> torch.Tensor:
         return torch.empty(self.shapes[name], dtype=self.dtypes[name])
 
     def _check_complete(self) -> None:
         for name, shape in self.shapes.items():
-            found = sum(math.prod(data.shape) for data in self.chunks[name].values())
-            if found != math.prod(shape):
+            num_elements = sum(math.prod(data.shape) for data in self.chunks[name].values())
+            if num_elements != math.prod(shape):
                 raise CheckpointCorruptError(
-                    f"{self.directory}: of {name!r} there are {found} of {math.prod(shape)} elements"
+                    f"{self.directory}: {name!r} has {num_elements} of {math.prod(shape)} elements"
                 )
 
 
-class ShardReader(StorageReader):  # type: ignore[misc]  # torch has no types here
+class ShardReader(StorageReader):  # type: ignore[misc]
     """For `torch.distributed.checkpoint.load(state, storage_reader=...)`."""
 
     def __init__(self, stored: StoredState) -> None:
@@ -88,7 +88,9 @@ class ShardReader(StorageReader):  # type: ignore[misc]  # torch has no types he
 
     def reset(self, checkpoint_id: Any = None) -> None:
         if checkpoint_id is not None:
-            raise ValueError(f"checkpoint_id={checkpoint_id!r}: this reader reads {self._stored.directory} only")
+            raise ValueError(
+                f"checkpoint_id must be None, got {checkpoint_id!r}: this reader reads only {self._stored.directory}"
+            )
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         stored = self._stored
@@ -130,13 +132,13 @@ class ShardReader(StorageReader):  # type: ignore[misc]  # torch has no types he
         return False
 
 
-def read_into(wanted: dict[str, torch.Tensor], stored: StoredState) -> None:
+def read_into(targets: dict[str, torch.Tensor], stored: StoredState) -> None:
     """Fill tensors with the stored ones of the same name; for a sharded tensor, with the local shard.
 
     Like `torch.distributed.checkpoint.load`, without the communication between ranks, which reading does not need.
     """
     reader, planner = ShardReader(stored), DefaultLoadPlanner()
-    planner.set_up_planner(wanted, reader.read_metadata(), is_coordinator=False)
+    planner.set_up_planner(targets, reader.read_metadata(), is_coordinator=False)
     reader.read_data(planner.finish_plan(planner.create_local_plan()), planner).wait()
 
 
@@ -172,17 +174,17 @@ def _save_to_buffer(value: Any) -> io.BytesIO:
 def _read_parts(directory: Path, bytes_file: Callable[[str], Path]) -> list[dict[str, Any]]:
     if not has_shards(directory):
         raise ValueError(
-            f"{directory} holds no sharded checkpoint of Paceline: there is no {shard_stem(0)}.json\n\n"
-            "hint: what torch.distributed.checkpoint.save wrote is read with torch.distributed.checkpoint.load"
+            f"{directory} is not a ShardedCheckpoint: it has no {shard_stem(0)}.json\n\n"
+            "hint: read files of torch.distributed.checkpoint.save with torch.distributed.checkpoint.load"
         )
     first = _read_part(directory, shard_stem(0), bytes_file)
     world_size = first["world_size"]
-    found = {path.stem for path in directory.glob("*.json") if is_shard_stem(path.stem)}
+    stems = {path.stem for path in directory.glob("*.json") if is_shard_stem(path.stem)}
     expected = {shard_stem(rank) for rank in range(world_size)}
-    if found != expected:
+    if stems != expected:
         raise CheckpointCorruptError(
-            f"{directory} was written by {world_size} ranks, and has the files of {len(found)}: "
-            f"{', '.join(sorted(found ^ expected))} should {'not ' if found > expected else ''}be there"
+            f"{directory} was written by {world_size} ranks but has the files of {len(stems)}; "
+            f"{'unexpected' if stems > expected else 'missing'}: {', '.join(sorted(stems ^ expected))}"
         )
     return [first, *(_read_part(directory, stem, bytes_file) for stem in sorted(expected)[1:])]
 
@@ -190,9 +192,9 @@ def _read_parts(directory: Path, bytes_file: Callable[[str], Path]) -> list[dict
 def _read_part(directory: Path, stem: str, bytes_file: Callable[[str], Path]) -> dict[str, Any]:
     part: dict[str, Any] = read_deferred_state(directory, stem, bytes_file)
     if not isinstance(part, dict) or part.get("version") != VERSION:
-        told = part.get("version") if isinstance(part, dict) else None
+        version = part.get("version") if isinstance(part, dict) else None
         raise ValueError(
-            f"{directory / stem}.json has the format {told}; this version of Paceline reads the format {VERSION}\n\n"
+            f"{directory / stem}.json has format {version}; this version of Paceline reads format {VERSION}\n\n"
             "hint: use the version of Paceline that wrote it, or a later one"
         )
     return part

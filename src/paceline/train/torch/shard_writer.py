@@ -47,20 +47,25 @@ def is_shard_stem(name: str) -> bool:
     return name.startswith(_PREFIX) and name.removeprefix(_PREFIX).isdigit()
 
 
-def build_rank_tree(outline: Outline, tensors: Mapping[str, torch.Tensor], anywhere: frozenset[str]) -> tuple[Any, str]:
+def build_rank_tree(
+    outline: Outline, tensors: Mapping[str, torch.Tensor], replicated: frozenset[str]
+) -> tuple[Any, str]:
     """Return the tree this rank writes and the stem of its files. All ranks call it together.
 
-    `anywhere` names the tensors that are equal on all ranks, such as weights under DistributedDataParallel.
+    `replicated` names the tensors that are equal on all ranks, such as weights under DistributedDataParallel.
     """
     from torch.distributed.tensor import DTensor
 
     rank, world_size = _rank_and_world_size()
     held = []
     for name, value in sorted(tensors.items()):
-        sharded = isinstance(value, DTensor)
-        if not sharded:
-            _refuse_other_shards(name, value)
-        held.append(HeldTensor(name, tuple(value.shape), value.nbytes, sharded, name in anywhere))
+        if not isinstance(value, DTensor) and hasattr(value, "local_shards"):
+            raise ValueError(
+                f"{name!r} is a ShardedTensor; only DTensor is supported\n\n"
+                "hint: shard the model with fully_shard, or pass a device_mesh to FullyShardedDataParallel"
+            )
+        is_sharded = isinstance(value, DTensor)
+        held.append(HeldTensor(name, tuple(value.shape), value.nbytes, is_sharded, name in replicated))
     everywhere = _exchange_held(held, world_size)
     ours = {name for name, writer in assign_writers(everywhere).items() if writer == rank}
     written: dict[str, Any] = {}
@@ -72,13 +77,13 @@ def build_rank_tree(outline: Outline, tensors: Mapping[str, torch.Tensor], anywh
             chunks = [[[0] * value.dim(), value.detach()]]
         if chunks:
             written[name] = {"shape": list(value.shape), "dtype": value.dtype, "chunks": chunks}
-    alike = all(each == held for each in everywhere)
+    is_same = all(each == held for each in everywhere)
     tree = {
         "version": VERSION,
         "rank": rank,
         "world_size": world_size,
         # Ranks that hold the same tensors write the outline once; otherwise each rank writes its own.
-        "outline": outline if rank == 0 or not alike else None,
+        "outline": outline if rank == 0 or not is_same else None,
         "tensors": written,
     }
     return tree, shard_stem(rank)
@@ -87,19 +92,19 @@ def build_rank_tree(outline: Outline, tensors: Mapping[str, torch.Tensor], anywh
 def assign_writers(everywhere: Sequence[Sequence[HeldTensor]]) -> dict[str, int]:
     """Return which rank writes each unsharded tensor. Large ones are spread evenly."""
     holders: dict[str, list[int]] = {}
-    kept: dict[str, HeldTensor] = {}
+    tensors: dict[str, HeldTensor] = {}
     for rank, held in enumerate(everywhere):
         for each in held:
             if not each.is_sharded:
                 holders.setdefault(each.name, []).append(rank)
-                kept.setdefault(each.name, each)
+                tensors.setdefault(each.name, each)
     chosen: dict[str, int] = {}
     load = [0] * len(everywhere)
-    for name in sorted(kept, key=lambda name: (-kept[name].nbytes, name)):
-        spread = kept[name].is_replicated and kept[name].nbytes >= SPREAD_FROM
+    for name in sorted(tensors, key=lambda name: (-tensors[name].nbytes, name)):
+        spread = tensors[name].is_replicated and tensors[name].nbytes >= SPREAD_FROM
         ranks = holders[name] if spread else holders[name][:1]
         chosen[name] = min(ranks, key=lambda rank: (load[rank], rank))
-        load[chosen[name]] += kept[name].nbytes
+        load[chosen[name]] += tensors[name].nbytes
     return chosen
 
 
@@ -111,8 +116,8 @@ def _rank_and_world_size() -> tuple[int, int]:
     context = worker_context.current()
     if context is not None and context.begin.world_size > 1:
         raise RuntimeError(
-            f"a sharded checkpoint of {context.begin.world_size} workers needs torch's process group, and there is "
-            "none\n\nhint: use TorchTrainer, or call torch.distributed.init_process_group on every worker"
+            f"a sharded checkpoint of {context.begin.world_size} workers needs a torch process group\n\n"
+            "hint: use TorchTrainer, or call torch.distributed.init_process_group on every worker"
         )
     return 0, 1
 
@@ -140,13 +145,12 @@ def _check_agreement(everywhere: Sequence[Sequence[HeldTensor]]) -> None:
     first: dict[str, tuple[int, HeldTensor]] = {}
     for rank, held in enumerate(everywhere):
         for each in held:
-            whose, other = first.setdefault(each.name, (rank, each))
+            other_rank, other = first.setdefault(each.name, (rank, each))
             if (other.shape, other.is_sharded) != (each.shape, each.is_sharded):
                 raise ValueError(
-                    f"{each.name!r} has the shape {list(other.shape)} on rank {whose} and {list(each.shape)} on rank "
-                    f"{rank}{'' if other.is_sharded == each.is_sharded else ', sharded on one of them only'}: "
-                    "they cannot be "
-                    "parts of one checkpoint\n\nhint: a tensor that differs from rank to rank needs the rank in its key"
+                    f"{each.name!r} has shape {list(other.shape)} on rank {other_rank} but {list(each.shape)} on rank "
+                    f"{rank}{'' if other.is_sharded == each.is_sharded else ', and is sharded on only one of them'}"
+                    "\n\nhint: if a tensor differs between ranks, put the rank into its key"
                 )
 
 
@@ -154,17 +158,17 @@ def _own_chunks(name: str, tensor: DTensor) -> list[Any]:
     """Return the chunks of a sharded tensor that this rank writes, each with its offset in the whole tensor."""
     from torch.distributed.checkpoint import DefaultSavePlanner
 
-    where = tensor.device_mesh.get_coordinate()
-    if where is None:
+    coordinate = tensor.device_mesh.get_coordinate()
+    if coordinate is None:
         return []  # Only other ranks hold it.
     for dim, placement in enumerate(tensor.placements):
         if placement.is_partial():
             raise ValueError(
-                f"{name!r} is a partial sum ({placement}) on each rank, and none holds the values themselves\n\n"
+                f"{name!r} is a partial sum ({placement}) on each rank; no rank holds the values\n\n"
                 "hint: store x.redistribute(placements=[Replicate()])"
             )
         # One replica writes, a different one for each name.
-        if placement.is_replicate() and where[dim] != zlib.crc32(name.encode()) % tensor.device_mesh.size(dim):
+        if placement.is_replicate() and coordinate[dim] != zlib.crc32(name.encode()) % tensor.device_mesh.size(dim):
             return []
     planner = DefaultSavePlanner()
     planner.set_up_planner({name: tensor}, is_coordinator=False)
@@ -175,11 +179,3 @@ def _own_chunks(name: str, tensor: DTensor) -> list[Any]:
         if data.numel():
             chunks.append([list(item.tensor_data.chunk.offsets), data])
     return chunks
-
-
-def _refuse_other_shards(name: str, value: torch.Tensor) -> None:
-    if hasattr(value, "local_shards"):
-        raise ValueError(
-            f"{name!r} is a ShardedTensor, as FullyShardedDataParallel made them before PyTorch had DTensor\n\n"
-            "hint: shard the model with fully_shard, or give FullyShardedDataParallel a device_mesh"
-        )

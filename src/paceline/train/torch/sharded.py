@@ -52,10 +52,10 @@ class ShardedCheckpoint(Checkpoint):
         ranks, and one rank stores them. An optimizer needs its model in the same state.
         """
         if not isinstance(state, Mapping):
-            raise TypeError(f"state={type(state).__name__} is not a dict")
+            raise TypeError(f"state must be a dict, got {type(state).__name__}")
         for key in state:
             if not isinstance(key, str):
-                raise TypeError(f"state: the key {key!r} is not a string")
+                raise TypeError(f"the keys of state must be strings, got {key!r}")
         return cls.from_dict(dict(state))
 
     def load_into(self, state: Mapping[str, Any], *, strict: bool = True) -> dict[str, Any]:
@@ -73,19 +73,19 @@ class ShardedCheckpoint(Checkpoint):
             entries = stored.outline["dict"]
             absent = [key for key in state if key not in entries]
             if absent:
-                raise ValueError(f"{self} has no {absent[0]!r}: it holds {', '.join(map(repr, entries))}")
-            wanted: dict[str, torch.Tensor] = {}
+                raise ValueError(f"{self} has no {absent[0]!r}; the keys are {', '.join(map(repr, entries))}")
+            targets: dict[str, torch.Tensor] = {}
             finishing = []
             for key in state:
                 tensors, finish = plan_loading(key, state, stored, strict)
-                wanted.update(tensors)
+                targets.update(tensors)
                 finishing.append(finish)
-            for name, tensor in wanted.items():
+            for name, tensor in targets.items():
                 if tensor.shape != stored.shapes[name]:
                     raise ValueError(
-                        f"{name!r} has the shape {list(tensor.shape)}, and {list(stored.shapes[name])} in {self}"
+                        f"{name!r} has shape {list(tensor.shape)}, but {list(stored.shapes[name])} in {self}"
                     )
-            read_into(wanted, stored)
+            read_into(targets, stored)
             rest = {
                 key: rebuild_tree(outline, stored.assemble_tensor)
                 for key, outline in entries.items()
@@ -132,8 +132,8 @@ class ShardedCheckpoint(Checkpoint):
     def _refuse_in_memory(self) -> None:
         if self._path is None:
             raise ValueError(
-                "this ShardedCheckpoint is only in memory, where no rank has all of it\n\n"
-                "hint: give it to train.report(), and take it from train.get_checkpoint() or result.checkpoint"
+                "cannot read a ShardedCheckpoint in memory: no rank has all of it\n\n"
+                "hint: pass it to train.report(), and read it from train.get_checkpoint() or result.checkpoint"
             )
 
     @contextlib.contextmanager

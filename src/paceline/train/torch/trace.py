@@ -18,16 +18,16 @@ Note = dict[str, Any]
 
 
 @contextlib.contextmanager
-def trace_training(note: Callable[[Note], None], wanted: Callable[[], bool]) -> Iterator[None]:
-    """Record every call of an outermost module and every optimizer step of this process while `wanted()` is true."""
+def trace_training(note: Callable[[Note], None], is_enabled: Callable[[], bool]) -> Iterator[None]:
+    """Record every call of an outermost module and every optimizer step while `is_enabled()` is true."""
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-    watching = _TrainingTracer(note, wanted)
+    tracer = _TrainingTracer(note, is_enabled)
     hooks = (
-        register_module_forward_pre_hook(watching.before_forward),
-        register_module_forward_hook(watching.after_forward, with_kwargs=True, always_call=True),
-        register_optimizer_step_pre_hook(watching.before_optimizer_step),
+        register_module_forward_pre_hook(tracer.before_forward),
+        register_module_forward_hook(tracer.after_forward, with_kwargs=True, always_call=True),
+        register_optimizer_step_pre_hook(tracer.before_optimizer_step),
     )
     try:
         yield
@@ -47,9 +47,9 @@ def hash_rng_states() -> dict[str, str]:
 
 
 class _TrainingTracer:
-    def __init__(self, note: Callable[[Note], None], wanted: Callable[[], bool]) -> None:
+    def __init__(self, note: Callable[[Note], None], is_enabled: Callable[[], bool]) -> None:
         self._note = note
-        self._wanted = wanted
+        self._is_enabled = is_enabled
         self._depth = 0
         self._call: Note | None = None
         self._numbers: dict[int, int] = {}
@@ -57,7 +57,7 @@ class _TrainingTracer:
 
     def before_forward(self, module: Any, args: Any) -> None:
         self._depth += 1
-        if self._depth > 1 or not self._wanted():
+        if self._depth > 1 or not self._is_enabled():
             return
         call: Note = {"kind": "forward", "module": self._number_of(module), "training": module.training}
         call["inputs"] = _hash(args)
@@ -76,21 +76,21 @@ class _TrainingTracer:
             self._call = None
 
     def before_optimizer_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if not self._wanted():
+        if not self._is_enabled():
             return
-        said: Note = {"kind": "step", "optimizer": self._number_of(optimizer)}
-        said["hyper"] = {
+        step: Note = {"kind": "step", "optimizer": self._number_of(optimizer)}
+        step["hyper"] = {
             f"{number}.{name}": value
             for number, group in enumerate(optimizer.param_groups)
             for name, value in _plain_values(group).items()
         }
         if self._num_steps < _MAX_FULL:
             states = [optimizer.state.get(one, {}) for group in optimizer.param_groups for one in group["params"]]
-            said["state"] = {
+            step["state"] = {
                 f"{number}.{name}": _hash(value) for number, state in enumerate(states) for name, value in state.items()
             }
         self._num_steps += 1
-        self._note(said)
+        self._note(step)
 
     def _number_of(self, thing: Any) -> int:
         return self._numbers.setdefault(id(thing), len(self._numbers))

@@ -43,19 +43,19 @@ class TreePredictor(Predictor):
         return cls(checkpoint, **options)
 
     def inputs(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-        known = self._feature_names()
-        columns = self._features if self._features is not None else _source_columns(known, list(batch))
+        trained = self._feature_names()
+        columns = self._features if self._features is not None else _source_columns(trained, list(batch))
         missing = [name for name in columns if name not in batch]
         if missing:
             raise ValueError(
-                f"there is no column {missing[0]!r} in the batch, which the model was trained with: it has "
+                f"the batch has no column {missing[0]!r}, which the model was trained with; the columns are "
                 f"{', '.join(map(repr, batch))}\n\n"
                 "hint: a model that was trained without names needs feature_columns=[...], in the order of training"
             )
         matrix, names = make_matrix(batch, columns, "the batch")
-        if known is not None and self._features is None:
-            places = {name: number for number, name in enumerate(names)}
-            matrix = matrix[:, [places[name] for name in known]]
+        if trained is not None and self._features is None:
+            positions = {name: number for number, name in enumerate(names)}
+            matrix = matrix[:, [positions[name] for name in trained]]
         return matrix
 
     def call_model(self, inputs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -75,12 +75,12 @@ class TreePredictor(Predictor):
         raise NotImplementedError
 
 
-def _source_columns(known: list[str] | None, there: list[str]) -> list[str]:
+def _source_columns(features: list[str] | None, batch: list[str]) -> list[str]:
     """Return the batch columns that features come from: `image_7` is an element of the column `image`."""
-    if known is None:
-        return there
+    if features is None:
+        return batch
     columns: dict[str, None] = {}
-    for name in known:
-        around = name.rpartition("_")[0]
-        columns[around if name not in there and around in there else name] = None
+    for name in features:
+        array = name.rpartition("_")[0]
+        columns[array if name not in batch and array in batch else name] = None
     return list(columns)

@@ -1,19 +1,69 @@
-"""What a report callback reports after each boosting round, and when it saves the model.
+"""A tree model in a checkpoint, and what a report callback reports after each boosting round.
 
-`ReportPlan` decides which metrics are reported under which names, and whether with a checkpoint; it is pure.
-`RoundReporter` writes the model and reports. Every rank reports, but only rank 0 contributes the file.
+`ModelCheckpoint` holds one file in the library's own format, which contains no code. `ReportPlan` decides which metrics
+are reported under which names, and whether with a checkpoint; it is pure. `RoundReporter` writes the model and reports.
+Every rank reports, but only rank 0 contributes the file. `TreeReportCallback` is the base of both libraries' callbacks.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
+from paceline._core.arguments import bad_value, check_callable, check_int
 from paceline._core.time_accounting import CHECKPOINT, account_time
+from paceline.train.backend import require
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.session import get_context, report, staging_directory
+from paceline.train.session import get_context, new_checkpoint, report, staging_directory
+
+
+class ModelCheckpoint(Checkpoint):
+    """A checkpoint with a single model file. Subclasses define how a library writes and reads it."""
+
+    MODEL_FILENAME: ClassVar[str]
+
+    @classmethod
+    def from_model(cls, booster: Any, *, path: str | os.PathLike[str] | None = None) -> Self:
+        """Write a model, into the directory `path` if given.
+
+        Otherwise, in a worker the file is created on the run's storage, and `report` moves it into place; elsewhere it
+        is a temporary file that is deleted with this object.
+        """
+        checkpoint = new_checkpoint(cls) if path is None else cls.from_directory(path)
+        directory = Path(checkpoint.path)
+        directory.mkdir(parents=True, exist_ok=True)
+        cls._write(booster, directory / cls.MODEL_FILENAME)
+        return checkpoint
+
+    def get_model(self) -> Any:
+        """Load the model."""
+        return type(self)._read_from(self, self.MODEL_FILENAME)
+
+    @classmethod
+    def _read_from(cls, checkpoint: Checkpoint, filename: str) -> Any:
+        if not isinstance(checkpoint, Checkpoint):
+            raise TypeError(f"checkpoint must be a paceline.train.Checkpoint, got {checkpoint!r}")
+        with checkpoint.as_directory() as directory:
+            file = Path(directory) / filename
+            if not file.is_file():
+                names = ", ".join(sorted(path.name for path in Path(directory).iterdir() if path.name[0] != "."))
+                raise FileNotFoundError(
+                    f"{checkpoint} has no file {filename!r}; the files are {names or 'none'}\n\n"
+                    "hint: pass the filename of the report callback: get_model(checkpoint, filename=...)"
+                )
+            return cls._read(file)
+
+    @staticmethod
+    def _write(booster: Any, file: Path) -> None:
+        raise NotImplementedError
+
+    @staticmethod
+    def _read(file: Path) -> Any:
+        raise NotImplementedError
+
 
 Values = dict[str, Any]
 PostProcess = Callable[[Values], Values]
@@ -30,25 +80,23 @@ class ReportPlan:
     checkpoint_at_end: bool
     results_postprocessing_fn: PostProcess | None = None
 
-    def select_metrics(self, found: Mapping[str, Any]) -> Values:
+    def select_metrics(self, metrics: Mapping[str, Any]) -> Values:
         """Return the metrics to report from those of a round."""
-        if self.metrics is None:
-            told = dict(found)
-        else:
-            missing = [name for name in self.metrics.values() if name not in found]
+        selected = dict(metrics)
+        if self.metrics is not None:
+            missing = [name for name in self.metrics.values() if name not in metrics]
             if missing:
                 raise KeyError(
-                    f"metrics names {missing[0]!r}, which was not evaluated; there are: "
-                    f"{', '.join(map(repr, found)) or 'none'}. "
-                    "A metric is named by its evaluation set and itself, such as 'valid-auc'"
+                    f"unknown metric {missing[0]!r}; the metrics are {', '.join(map(repr, metrics)) or 'none'}. "
+                    "A metric is named after its evaluation set and itself, such as 'valid-auc'"
                 )
-            told = {name: found[theirs] for name, theirs in self.metrics.items()}
+            selected = {name: metrics[original] for name, original in self.metrics.items()}
         if self.results_postprocessing_fn is None:
-            return told
-        made = self.results_postprocessing_fn(told)
-        if not isinstance(made, dict):
-            raise TypeError(f"results_postprocessing_fn returned {made!r}, which is not a dict of metrics")
-        return made
+            return selected
+        processed = self.results_postprocessing_fn(selected)
+        if not isinstance(processed, dict):
+            raise TypeError(f"results_postprocessing_fn must return a dict of metrics, got {processed!r}")
+        return processed
 
     def should_checkpoint(self, num_rounds: int, *, last: bool) -> bool:
         """Return whether to save the model after this round; `last` if no round is known to follow."""
@@ -64,11 +112,9 @@ def make_report_plan(
 ) -> ReportPlan:
     """Validate the arguments of a report callback."""
     if not isinstance(filename, str) or not filename or Path(filename).name != filename or filename.startswith("."):
-        raise ValueError(f"filename={filename!r} is not a plain file name")
-    if isinstance(frequency, bool) or not isinstance(frequency, int) or frequency < 0:
-        raise ValueError(f"frequency={frequency!r} is not a whole number of rounds; 0 keeps no model before the end")
-    if results_postprocessing_fn is not None and not callable(results_postprocessing_fn):
-        raise ValueError(f"results_postprocessing_fn={results_postprocessing_fn!r} is not a function")
+        raise bad_value("filename", "a plain file name", filename)
+    check_int("frequency", frequency, at_least=0)
+    check_callable("results_postprocessing_fn", results_postprocessing_fn, optional=True)
     return ReportPlan(
         _parse_metric_names(metrics), filename, frequency, bool(checkpoint_at_end), results_postprocessing_fn
     )
@@ -79,16 +125,10 @@ def _parse_metric_names(metrics: Any) -> Mapping[str, str] | None:
         return None
     if isinstance(metrics, str):
         metrics = [metrics]
-    named = dict(metrics) if isinstance(metrics, Mapping) else {name: name for name in _check_sequence(metrics)}
-    if not all(isinstance(name, str) and isinstance(theirs, str) for name, theirs in named.items()):
-        raise ValueError(f"metrics={metrics!r} is not a name, a list of names, or a dict of the names to report by")
-    return named
-
-
-def _check_sequence(metrics: Any) -> list[Any]:
-    if not isinstance(metrics, Sequence):
-        raise ValueError(f"metrics={metrics!r} is not a name, a list of names, or a dict of the names to report by")
-    return list(metrics)
+    names = {name: name for name in metrics} if isinstance(metrics, Sequence) else metrics
+    if not isinstance(names, Mapping) or not all(isinstance(name, str) for pair in names.items() for name in pair):
+        raise bad_value("metrics", "a name, a list of names or a dict of names", metrics)
+    return dict(names)
 
 
 class RoundReporter:
@@ -97,31 +137,29 @@ class RoundReporter:
     def __init__(self, plan: ReportPlan, save: Callable[[Any, Path], None]) -> None:
         self.plan = plan
         self._save = save
-        self._told: Values | None = None
-        self._num_kept = 0
+        self._metrics: Values | None = None
+        self._num_saved_rounds = 0
         """Rounds of the model in the last report; 0 if it had no model."""
 
-    def on_round_end(self, model: Any, num_rounds: int, found: Mapping[str, Any], *, last: bool = False) -> None:
+    def on_round_end(self, model: Any, num_rounds: int, metrics: Mapping[str, Any], *, last: bool = False) -> None:
         """Report a round. If it saves no model but the run is asked to stop here, the model is saved anyway."""
-        self._told = self.plan.select_metrics(found)
-        keeps = self.plan.should_checkpoint(num_rounds, last=last)
-        self._num_kept = num_rounds if keeps else 0
-        if keeps:
-            report(self._told, checkpoint=self._make_checkpoint_if_needed(model))
+        self._metrics = self.plan.select_metrics(metrics)
+        should_save = self.plan.should_checkpoint(num_rounds, last=last)
+        self._num_saved_rounds = num_rounds if should_save else 0
+        save = (lambda: self._make_checkpoint(model)) if _is_rank_zero() else None
+        if should_save:
+            report(self._metrics, checkpoint=save() if save is not None else None)
         else:
-            report(self._told, checkpoint_on_stop=(lambda: self._make_checkpoint(model)) if _is_rank_zero() else None)
+            report(self._metrics, checkpoint_on_stop=save)
 
     def on_training_end(self, model: Any, num_rounds: int, *, changed: bool = False) -> None:
         """Save the model at the end, unless the last round already saved the same model.
 
         After early stopping it may have fewer rounds; `changed` means that it differs otherwise.
         """
-        told, self._told = self._told, None
-        if told is not None and self.plan.checkpoint_at_end and (changed or self._num_kept != num_rounds):
-            report(told, checkpoint=self._make_checkpoint_if_needed(model))
-
-    def _make_checkpoint_if_needed(self, model: Any) -> Checkpoint | None:
-        return self._make_checkpoint(model) if _is_rank_zero() else None
+        metrics, self._metrics = self._metrics, None
+        if metrics is not None and self.plan.checkpoint_at_end and (changed or self._num_saved_rounds != num_rounds):
+            report(metrics, checkpoint=self._make_checkpoint(model) if _is_rank_zero() else None)
 
     def _make_checkpoint(self, model: Any) -> Checkpoint:
         directory = staging_directory()
@@ -132,3 +170,32 @@ class RoundReporter:
 
 def _is_rank_zero() -> bool:
     return get_context().get_world_rank() == 0
+
+
+class TreeReportCallback:
+    """What the report callbacks of both libraries share."""
+
+    requires: ClassVar[tuple[str, ...]] = ()
+    """Packages that a callback needs when it is created."""
+    checkpoint_class: ClassVar[type[ModelCheckpoint]]
+    CHECKPOINT_NAME: ClassVar[str]
+
+    def __init__(
+        self,
+        metrics: str | Sequence[str] | Mapping[str, str] | None = None,
+        filename: str | None = None,
+        frequency: int = 0,
+        checkpoint_at_end: bool = True,
+        results_postprocessing_fn: PostProcess | None = None,
+    ) -> None:
+        """`filename` is by default `CHECKPOINT_NAME`."""
+        require("ReportCallback", self.requires, "".join(self.requires))
+        super().__init__()
+        filename = self.CHECKPOINT_NAME if filename is None else filename
+        self.plan = make_report_plan(metrics, filename, frequency, checkpoint_at_end, results_postprocessing_fn)
+        self._reporter = RoundReporter(self.plan, self.checkpoint_class._write)
+
+    @classmethod
+    def get_model(cls, checkpoint: Checkpoint, filename: str | None = None) -> Any:
+        """Load the model from a checkpoint of this callback."""
+        return cls.checkpoint_class._read_from(checkpoint, cls.CHECKPOINT_NAME if filename is None else filename)

@@ -22,39 +22,38 @@ class FeatureTable:
     labels: np.ndarray[Any, Any]
 
 
-def make_table(batches: Iterable[Mapping[str, Any]], label_column: str, who: str) -> FeatureTable:
-    """Combine all rows of the batches. `who` names their owner in errors about missing rows or non-numeric values."""
+def make_table(batches: Iterable[Mapping[str, Any]], label_column: str, owner: str) -> FeatureTable:
+    """Combine all rows of the batches. `owner` names them in errors about missing rows or non-numeric values."""
     matrices: list[np.ndarray[Any, Any]] = []
     labels: list[np.ndarray[Any, Any]] = []
     names: tuple[str, ...] = ()
     for batch in batches:
         if label_column not in batch:
             raise KeyError(
-                f"{who} has no column {label_column!r}, which label_column names; there are: "
-                f"{', '.join(map(repr, batch))}"
+                f"{owner} has no label_column {label_column!r}; the columns are {', '.join(map(repr, batch))}"
             )
         columns = [name for name in batch if name != label_column]
         if not columns:
-            raise ValueError(f"{who} has no column but the labels {label_column!r}: there is nothing to learn from")
-        matrix, names = make_matrix(batch, columns, who)
+            raise ValueError(f"{owner} has only the label_column {label_column!r}, and no features")
+        matrix, names = make_matrix(batch, columns, owner)
         if len(matrix):
             matrices.append(matrix)
-            labels.append(_check_numeric(batch[label_column], label_column, who))
+            labels.append(_check_numeric(batch[label_column], label_column, owner))
     if not matrices:
         raise ValueError(
-            f"{who} has no rows: every worker needs some of each dataset\n\n"
-            "hint: use fewer workers, or more rows; where rows are filtered, look at dataset.count()"
+            f"{owner} has no rows: every worker needs some of each dataset\n\n"
+            "hint: use fewer workers or more rows; if rows are filtered, check dataset.count()"
         )
     return FeatureTable(np.concatenate(matrices), names, np.concatenate(labels))
 
 
 def make_matrix(
-    batch: Mapping[str, Any], columns: Sequence[str], who: str
+    batch: Mapping[str, Any], columns: Sequence[str], owner: str
 ) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
     """Return columns of a batch as a matrix with feature names; an array column has one feature per element."""
     parts, names = [], []
     for column in columns:
-        values = _check_numeric(batch[column], column, who)
+        values = _check_numeric(batch[column], column, owner)
         if values.ndim == 1:
             parts.append(values[:, None])
             names.append(column)
@@ -67,11 +66,11 @@ def make_matrix(
     return np.concatenate([part.astype(dtype, copy=False) for part in parts], axis=1), tuple(names)
 
 
-def _check_numeric(values: Any, column: str, who: str) -> np.ndarray[Any, Any]:
+def _check_numeric(values: Any, column: str, owner: str) -> np.ndarray[Any, Any]:
     array = np.asarray(values)
     if array.dtype.kind not in _NUMBERS:
         raise ValueError(
-            f"{who}: the column {column!r} holds {_describe_type(array)}, and trees are grown from numbers\n\n"
+            f"{owner}: the column {column!r} must be numeric, got {_describe_type(array)}\n\n"
             "hint: encode it with paceline.data.preprocessors (OrdinalEncoder, OneHotEncoder), or leave it out with "
             f"dataset.drop_columns({column!r})"
         )

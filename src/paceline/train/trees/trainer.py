@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from paceline.train.datasets import DataConfig
+from paceline.train.driver.datasets import DataConfig
 from paceline.train.trainer import DataParallelTrainer
 from paceline.train.trees.training_spec import (
     TRAIN,
@@ -33,27 +33,25 @@ class TreesTrainer(DataParallelTrainer):
         train_kwargs: Mapping[str, Any],
         datasets: Mapping[str, Any] | None,
         dataset_config: DataConfig | Mapping[str, Any] | None,
-        **others: Any,
+        **kwargs: Any,
     ) -> None:
         rules = type(self)._rules
         self.boosting_spec: BoostingSpec | None = None
         """What to train if no function was given."""
-        given = {"label_column": label_column, "params": params, "num_boost_round": num_boost_round, **train_kwargs}
+        declared = {"label_column": label_column, "params": params, "num_boost_round": num_boost_round, **train_kwargs}
         if train_loop_per_worker is not None:
-            for name, value in given.items():
+            for name, value in declared.items():
                 if value is not None:
                     raise TypeError(
-                        f"{rules.trainer} was given train_loop_per_worker and {name}: either a function trains, or "
-                        f"the arguments say what to train\n\nhint: pass {name} on in train_loop_config"
+                        f"{rules.trainer} takes train_loop_per_worker or {name}, not both\n\n"
+                        f"hint: pass {name} to the function in train_loop_config"
                     )
         else:
-            if others.get("train_loop_config") is not None:
+            if kwargs.get("train_loop_config") is not None:
+                raise TypeError(f"{rules.trainer} takes train_loop_config only with a train_loop_per_worker")
+            if all(value is None for value in declared.values()):
                 raise TypeError(
-                    f"{rules.trainer} was given train_loop_config and no train_loop_per_worker to give it to"
-                )
-            if all(value is None for value in given.values()):
-                raise TypeError(
-                    f"{rules.trainer} was not told what to train\n\nhint: give it a train_loop_per_worker, or "
+                    f"{rules.trainer} has nothing to train\n\nhint: pass a train_loop_per_worker, or "
                     "datasets={'train': ...}, label_column=, params= and num_boost_round="
                 )
             self.boosting_spec = make_boosting_spec(
@@ -69,4 +67,4 @@ class TreesTrainer(DataParallelTrainer):
                 # Train on every row. Each rank has the whole evaluation sets, so that all compute the same metrics and
                 # agree on early stopping.
                 dataset_config = DataConfig(datasets_to_split=[TRAIN], exact=[TRAIN])
-        super().__init__(train_loop_per_worker, datasets=datasets, dataset_config=dataset_config, **others)
+        super().__init__(train_loop_per_worker, datasets=datasets, dataset_config=dataset_config, **kwargs)

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
+from paceline._core.arguments import bad_value, check_instance, check_int, join_or
 from paceline._worker import context as worker_context
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.session import get_checkpoint, get_dataset_shard
+from paceline.train.trees.reports import TreeReportCallback
 from paceline.train.trees.tables import FeatureTable, make_table
 
 TRAIN = "train"
 _DEFAULT_ROUNDS = 10
-_NUM_KEPT = 10
+_NUM_CHECKPOINTS = 10
 """How often the model is saved during training by default."""
 
 
@@ -34,7 +36,7 @@ class BoostingSpec:
     @property
     def checkpoint_frequency(self) -> int:
         """Default number of rounds between checkpoints: a crash loses at most a tenth of the work."""
-        return max(1, self.num_boost_round // _NUM_KEPT)
+        return max(1, self.num_boost_round // _NUM_CHECKPOINTS)
 
 
 @dataclass(frozen=True)
@@ -51,17 +53,28 @@ class BoostingRules:
     """Parameter -> the only values that users may set."""
 
 
-class BoostingLibrary(Protocol):
-    """What differs between the libraries, in a worker."""
+class BoostingLibrary:
+    """A library in a worker. Subclasses define what differs."""
 
-    def load_model(self, checkpoint: Checkpoint, declared: BoostingSpec) -> Any: ...
+    callback_class: ClassVar[type[TreeReportCallback]]
 
-    def num_rounds(self, model: Any) -> int: ...
+    def num_rounds(self, model: Any) -> int:
+        raise NotImplementedError
 
-    def train(
-        self, declared: BoostingSpec, tables: Mapping[str, FeatureTable], num_rounds: int, model: Any | None
-    ) -> None:
+    def train(self, spec: BoostingSpec, tables: Mapping[str, FeatureTable], num_rounds: int, model: Any | None) -> None:
         """Train `num_rounds` rounds, continuing from `model` if given, and report each."""
+        raise NotImplementedError
+
+    def load_model(self, checkpoint: Checkpoint, spec: BoostingSpec) -> Any:
+        return self.callback_class.get_model(checkpoint, self.list_callbacks(spec)[-1].plan.filename)
+
+    def list_callbacks(self, spec: BoostingSpec) -> list[Any]:
+        """Return the user's callbacks, and last the one that reports: the user's, or one that also saves the model."""
+        callbacks = list(spec.train_kwargs.get("callbacks") or ())
+        reporting = next((each for each in callbacks if isinstance(each, self.callback_class)), None)
+        if reporting is None:
+            return [*callbacks, self.callback_class(frequency=spec.checkpoint_frequency)]
+        return [*(each for each in callbacks if each is not reporting), reporting]
 
 
 @dataclass(frozen=True)
@@ -74,21 +87,21 @@ class BoostingLoop:
     def __call__(self) -> None:
         context = worker_context.current()
         assert context is not None
-        declared = self.spec
+        spec = self.spec
         checkpoint = get_checkpoint()
-        model = self.library.load_model(checkpoint, declared) if checkpoint is not None else None
+        model = self.library.load_model(checkpoint, spec) if checkpoint is not None else None
         num_done = self.library.num_rounds(model) if model is not None else 0
-        num_left = declared.num_boost_round - num_done
+        num_left = spec.num_boost_round - num_done
         if num_left <= 0:
             if context.latest_checkpoint() is None:
                 raise ValueError(
-                    f"the model of resume_from_checkpoint has {num_done} rounds already, and num_boost_round="
-                    f"{declared.num_boost_round} counts those too\n\n"
-                    f"hint: num_boost_round={num_done + declared.num_boost_round} trains as many more"
+                    f"the model of resume_from_checkpoint already has {num_done} rounds, and num_boost_round="
+                    f"{spec.num_boost_round} includes those\n\n"
+                    f"hint: num_boost_round={num_done + spec.num_boost_round} trains as many more"
                 )
             return  # The previous workers were lost after reporting the last round.
-        tables = {name: _load_table(name, declared.label_column, context.begin.rank) for name in declared.datasets}
-        self.library.train(declared, tables, num_left, model)
+        tables = {name: _load_table(name, spec.label_column, context.begin.rank) for name in spec.datasets}
+        self.library.train(spec, tables, num_left, model)
 
 
 def _load_table(name: str, label_column: str, rank: int) -> FeatureTable:
@@ -107,29 +120,25 @@ def make_boosting_spec(
 ) -> BoostingSpec:
     """Validate the arguments and return what to train."""
     if not isinstance(datasets, Mapping) or TRAIN not in datasets:
-        there = ", ".join(map(repr, datasets)) if isinstance(datasets, Mapping) and datasets else "none"
-        raise ValueError(f"datasets= has no {TRAIN!r} to train on; there are: {there}")
+        names = ", ".join(map(repr, datasets)) if isinstance(datasets, Mapping) and datasets else "none"
+        raise ValueError(f"datasets must include {TRAIN!r}; the datasets are {names}")
     if not isinstance(label_column, str) or not label_column:
-        raise ValueError(f"label_column={label_column!r} is not the name of a column")
+        raise bad_value("label_column", "the name of a column", label_column)
     if not isinstance(params, Mapping) or not all(isinstance(name, str) for name in params):
-        raise ValueError(f"params={params!r} is not a dict of parameters for {rules.train}")
+        raise bad_value("params", f"a dict of parameters for {rules.train}", params)
     for name, reason in rules.reserved_params.items():
         if name in params:
             raise ValueError(f"params[{name!r}] cannot be set with {rules.trainer}: {reason}")
     for name, allowed in rules.only.items():
         if name in params and params[name] not in allowed:
-            raise ValueError(f"params[{name!r}]={params[name]!r} is none of {', '.join(map(repr, allowed))}")
-    rounds = _DEFAULT_ROUNDS if num_boost_round is None else num_boost_round
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise ValueError(f"num_boost_round={num_boost_round!r} is not a whole number of at least 1")
+            raise bad_value(f"params[{name!r}]", join_or(map(repr, allowed)), params[name])
+    rounds = check_int("num_boost_round", _DEFAULT_ROUNDS if num_boost_round is None else num_boost_round, at_least=1)
     for name in train_kwargs:
         if name not in rules.train_kwargs:
             raise TypeError(
-                f"{rules.trainer} takes no argument {name!r}; of those of {rules.train} it takes: "
+                f"{rules.trainer} takes no argument {name!r}; of those of {rules.train} it takes "
                 f"{', '.join(rules.train_kwargs)}"
             )
-    callbacks = train_kwargs.get("callbacks")
-    if not isinstance(callbacks, list | tuple | None):
-        raise ValueError(f"callbacks={callbacks!r} is not a list of callbacks")
-    names = (TRAIN, *(name for name in datasets if name != TRAIN))
-    return BoostingSpec(label_column, dict(params), rounds, dict(train_kwargs), names)
+    check_instance("callbacks", train_kwargs.get("callbacks"), (list, tuple), "a list of callbacks", optional=True)
+    ordered = (TRAIN, *(name for name in datasets if name != TRAIN))
+    return BoostingSpec(label_column, dict(params), rounds, dict(train_kwargs), ordered)

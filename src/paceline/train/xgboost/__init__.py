@@ -6,9 +6,7 @@ from paceline._core.lazy_imports import make_lazy_getattr
 from paceline.train.xgboost.config import XGBoostConfig
 
 if TYPE_CHECKING:
-    from paceline.train.xgboost.callback import RayTrainReportCallback, ReportCallback
-    from paceline.train.xgboost.checkpoint import XGBoostCheckpoint
-    from paceline.train.xgboost.predictor import XGBoostPredictor
+    from paceline.train.xgboost.model import RayTrainReportCallback, ReportCallback, XGBoostCheckpoint, XGBoostPredictor
     from paceline.train.xgboost.trainer import XGBoostTrainer
 
 __all__ = [
@@ -23,9 +21,12 @@ __all__ = [
 __getattr__ = make_lazy_getattr(
     __name__,
     {
-        "paceline.train.xgboost.callback": ("RayTrainReportCallback", "ReportCallback"),
-        "paceline.train.xgboost.checkpoint": ("XGBoostCheckpoint",),
-        "paceline.train.xgboost.predictor": ("XGBoostPredictor",),
+        "paceline.train.xgboost.model": (
+            "XGBoostCheckpoint",
+            "XGBoostPredictor",
+            "RayTrainReportCallback",
+            "ReportCallback",
+        ),
         "paceline.train.xgboost.trainer": ("XGBoostTrainer",),
     },
 )

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paceline._core.arguments import check_choice, check_number
 from paceline.train.backend import BackendConfig
 
 if TYPE_CHECKING:
@@ -31,12 +32,8 @@ class XGBoostConfig(BackendConfig):
     # Nothing is preloaded: forked workers import XGBoost themselves, so none of its state is ever forked.
 
     def __post_init__(self) -> None:
-        if self.xgboost_communicator != "rabit":
-            raise ValueError(
-                f"xgboost_communicator={self.xgboost_communicator!r} is not 'rabit', the only one there is"
-            )
-        if not self.timeout_s > 0:
-            raise ValueError(f"timeout_s={self.timeout_s!r} is not a number of seconds above 0")
+        check_choice("xgboost_communicator", self.xgboost_communicator, ["rabit"])
+        check_number("timeout_s", self.timeout_s, above=0)
 
     @contextlib.contextmanager
     def around(self, context: WorkerContext) -> Iterator[None]:
@@ -74,8 +71,8 @@ class XGBoostConfig(BackendConfig):
                 n_workers=begin.world_size, host_ip=host, port=0, sortby="task", timeout=self._seconds
             )
             tracker.start()
-        told = context.join(json.dumps(tracker.worker_args()).encode() if tracker is not None else b"")
-        return tracker, make_communicator_args(json.loads(told), begin.rank, self._seconds)
+        reply = context.join(json.dumps(tracker.worker_args()).encode() if tracker is not None else b"")
+        return tracker, make_communicator_args(json.loads(reply), begin.rank, self._seconds)
 
     @property
     def _seconds(self) -> int:
@@ -87,8 +84,8 @@ def note_lost_peer(error: Exception) -> None:
     text = str(error)
     if type(error).__name__ == "XGBoostError" and "/collective/" in text:
         # The last line has the system's error.
-        told = [line.strip("- ") for line in text.splitlines() if line.startswith("- [")]
-        error.add_note(f"connection closed by peer: {told[-1] if told else text.splitlines()[0]}")
+        lines = [line.strip("- ") for line in text.splitlines() if line.startswith("- [")]
+        error.add_note(f"connection closed by peer: {lines[-1] if lines else text.splitlines()[0]}")
 
 
 def make_communicator_args(tracker_arguments: dict[str, Any], rank: int, timeout_s: int) -> dict[str, Any]:

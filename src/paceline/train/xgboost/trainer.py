@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig
-from paceline.train.datasets import DataConfig
+from paceline.train.driver.datasets import DataConfig
+from paceline.train.driver.validation import ValidationConfig
 from paceline.train.trees.trainer import TreesTrainer
 from paceline.train.trees.training_spec import BoostingLibrary, BoostingRules
-from paceline.train.validation import ValidationConfig
 from paceline.train.xgboost.boosting import RULES, XGBoostLibrary
-from paceline.train.xgboost.callback import ReportCallback
 from paceline.train.xgboost.config import XGBoostConfig
+from paceline.train.xgboost.model import ReportCallback
 
 if TYPE_CHECKING:
     import xgboost

@@ -1,6 +1,6 @@
 """LightGBM in a trial: `lightgbm.train(..., callbacks=[TuneReportCheckpointCallback(...)])`."""
 
-from paceline.train.lightgbm.callback import ReportCallback
+from paceline.train.lightgbm.model import ReportCallback
 
 TuneReportCheckpointCallback = ReportCallback
 TuneReportCallback = ReportCallback

@@ -1,9 +1,8 @@
 """Lightning in a trial: `Trainer(callbacks=[TuneReportCheckpointCallback({"loss": "val_loss"})])`."""
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
-from paceline.train.lightning.packages import find_class_module
+from paceline.train.lightning import find_class
 
 if TYPE_CHECKING:
     from paceline.train.lightning.lightning_classes import TuneReportCallback, TuneReportCheckpointCallback
@@ -15,4 +14,4 @@ def __getattr__(name: str) -> Any:
     # Not cached here: see `paceline.train.lightning`.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(find_class_module(name)), name)
+    return find_class(name)

@@ -1,18 +1,4 @@
 """Lightning in a trial: `Trainer(callbacks=[TuneReportCheckpointCallback({"loss": "val_loss"})])`."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-from paceline.train.lightning.packages import find_class_module
-
-if TYPE_CHECKING:
-    from paceline.train.lightning.lightning_classes import TuneReportCallback, TuneReportCheckpointCallback
-
-__all__ = ["TuneReportCallback", "TuneReportCheckpointCallback"]
-
-
-def __getattr__(name: str) -> Any:
-    # Not cached here: see `paceline.train.lightning`.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(find_class_module(name)), name)
+from paceline.tune.integration.lightning import __all__ as __all__
+from paceline.tune.integration.lightning import __getattr__ as __getattr__

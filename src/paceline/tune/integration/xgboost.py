@@ -1,6 +1,6 @@
 """XGBoost in a trial: `xgboost.train(..., callbacks=[TuneReportCheckpointCallback(...)])`."""
 
-from paceline.train.xgboost.callback import ReportCallback
+from paceline.train.xgboost.model import ReportCallback
 
 TuneReportCheckpointCallback = ReportCallback
 TuneReportCallback = ReportCallback

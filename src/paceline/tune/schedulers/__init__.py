@@ -6,13 +6,11 @@ from paceline._core.lazy_imports import make_lazy_getattr
 
 if TYPE_CHECKING:
     from paceline.tune.schedulers.asha import ASHAScheduler, AsyncHyperBandScheduler
-    from paceline.tune.schedulers.fifo import FIFOScheduler
     from paceline.tune.schedulers.hyperband import HyperBandForBOHB, HyperBandScheduler
     from paceline.tune.schedulers.median import MedianStoppingRule
     from paceline.tune.schedulers.pb2 import PB2
-    from paceline.tune.schedulers.pbt import PopulationBasedTraining
-    from paceline.tune.schedulers.pbt_replay import PopulationBasedTrainingReplay
-    from paceline.tune.schedulers.scheduler import TrialScheduler
+    from paceline.tune.schedulers.pbt import PopulationBasedTraining, PopulationBasedTrainingReplay
+    from paceline.tune.schedulers.scheduler import FIFOScheduler, TrialScheduler
 
 __all__ = [
     "ASHAScheduler",
@@ -31,12 +29,10 @@ __getattr__ = make_lazy_getattr(
     __name__,
     {
         "paceline.tune.schedulers.asha": ("ASHAScheduler", "AsyncHyperBandScheduler"),
-        "paceline.tune.schedulers.fifo": ("FIFOScheduler",),
         "paceline.tune.schedulers.hyperband": ("HyperBandForBOHB", "HyperBandScheduler"),
         "paceline.tune.schedulers.median": ("MedianStoppingRule",),
         "paceline.tune.schedulers.pb2": ("PB2",),
-        "paceline.tune.schedulers.pbt": ("PopulationBasedTraining",),
-        "paceline.tune.schedulers.pbt_replay": ("PopulationBasedTrainingReplay",),
-        "paceline.tune.schedulers.scheduler": ("TrialScheduler",),
+        "paceline.tune.schedulers.pbt": ("PopulationBasedTraining", "PopulationBasedTrainingReplay"),
+        "paceline.tune.schedulers.scheduler": ("FIFOScheduler", "TrialScheduler"),
     },
 )

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.tune.schedulers.metric_scheduler import WORST, MetricScheduler, check_number, format_number
+from paceline._core.arguments import check_int, check_number
+from paceline.tune.schedulers.metric_scheduler import WORST, MetricScheduler, format_number
 from paceline.tune.schedulers.scheduler import Action, Stop
 from paceline.tune.trial import Trial
 
@@ -86,13 +87,13 @@ class AsyncHyperBandScheduler(MetricScheduler):
         stop_last_trials: bool = True,
     ) -> None:
         super().__init__(time_attr, metric, mode)
-        self.max_t = check_number("max_t", max_t, 0, above=True)
-        self.grace_period = check_number("grace_period", grace_period, 0, above=True)
-        self.reduction_factor = check_number("reduction_factor", reduction_factor, 1, above=True)
+        self.max_t = check_number("max_t", max_t, above=0)
+        self.grace_period = check_number("grace_period", grace_period, above=0)
+        self.reduction_factor = check_number("reduction_factor", reduction_factor, above=1)
         if grace_period > max_t:
-            raise ValueError(f"grace_period={grace_period!r} is more than max_t={max_t!r}: no trial would reach it")
+            raise ValueError(f"grace_period must be at most max_t={max_t!r}, got {grace_period!r}")
         self.stop_last_trials = stop_last_trials
-        self.brackets = check_number("brackets", brackets, 1, whole=True)
+        self.brackets = check_int("brackets", brackets, at_least=1)
         self._brackets = self._make_brackets()
         self._positions: dict[str, BracketPosition] = {}
 
@@ -111,24 +112,19 @@ class AsyncHyperBandScheduler(MetricScheduler):
             return ()
         if time >= self.max_t and self.stop_last_trials:
             self._positions.pop(trial.trial_id, None)
-            return (
-                Stop(
-                    trial.trial_id,
-                    f"reached max_t: {self.time_attr} {format_number(time)} of {format_number(self.max_t)}",
-                ),
-            )
-        place = self._positions.get(trial.trial_id)
+            return (Stop(trial.trial_id, self.format_max_t(time, self.max_t)),)
+        position = self._positions.get(trial.trial_id)
         score = self.get_score(result)
-        if place is None or score is None:
+        if position is None or score is None:
             return ()
-        rungs = place.bracket.rungs
-        reached = place.next_rung - 1
+        rungs = position.bracket.rungs
+        reached = position.next_rung - 1
         while reached + 1 < len(rungs) and rungs[reached + 1].time <= time:
             reached += 1
-        if reached < place.next_rung:
+        if reached < position.next_rung:
             return ()
         # If several rungs are passed at once, only the last is entered: at the others, no trial had trained that long.
-        place.next_rung = reached + 1
+        position.next_rung = reached + 1
         needed = rungs[reached].enter(score, self.reduction_factor)
         if score >= needed:
             return ()
@@ -137,12 +133,8 @@ class AsyncHyperBandScheduler(MetricScheduler):
         del self._positions[trial.trial_id]
         return (Stop(trial.trial_id, why),)
 
-    def on_trial_complete(self, trial: Trial, result: Mapping[str, Any] | None) -> Sequence[Action]:
-        self._positions.pop(trial.trial_id, None)
-        return ()
-
-    def on_trial_error(self, trial: Trial) -> Sequence[Action]:
-        self._positions.pop(trial.trial_id, None)
+    def _remove_trial(self, trial_id: str) -> Sequence[Action]:
+        self._positions.pop(trial_id, None)
         return ()
 
     def _make_brackets(self) -> list[AshaBracket]:

@@ -2,7 +2,7 @@
 
     k(x, t; x', t') = exp(-|x - x'|² / 2l²) (1 - e)^(|t - t'| / 2)
 
-A row holds the chosen values, between 0 and 1, and the given ones; t counts intervals. Length l, forgetting e and noise
+A row holds the chosen values, between 0 and 1, and their context; t counts intervals. Length l, forgetting e and noise
 are taken from a small table, by maximum likelihood of the observations.
 """
 
@@ -34,8 +34,8 @@ class Kernel:
     def __call__(self, rows: Array, times: Array, others: Array, other_times: Array) -> Array:
         squared = ((rows[:, None, :] - others[None, :, :]) ** 2).sum(axis=2)
         apart = np.abs(times[:, None] - other_times[None, :])
-        near: Array = np.exp(-squared / (2 * self.length**2)) * (1 - self.forgetting) ** (apart / 2)
-        return near
+        similarity: Array = np.exp(-squared / (2 * self.length**2)) * (1 - self.forgetting) ** (apart / 2)
+        return similarity
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,15 @@ class GaussianProcess:
         return mean, deviation
 
 
-def maximize_upper_bound(process: GaussianProcess, time: float, given: Array, pending: Array, generator: Any) -> Array:
+def maximize_upper_bound(
+    process: GaussianProcess, time: float, context: Array, pending: Array, generator: Any
+) -> Array:
     """Return the point between 0 and 1 with the highest upper confidence bound, by random search and refinement."""
-    size = process.rows.shape[1] - len(given)
+    size = process.rows.shape[1] - len(context)
     weight = math.sqrt(0.2 * size * math.log(2 * len(process.rows) + 2))
 
     def upper_bound(points: Array) -> Array:
-        rows = np.concatenate([points, np.tile(given, (len(points), 1))], axis=1)
+        rows = np.concatenate([points, np.tile(context, (len(points), 1))], axis=1)
         mean, deviation = process.mean_and_deviation(rows, time, pending)
         return mean + weight * deviation
 
@@ -86,10 +88,10 @@ def maximize_upper_bound(process: GaussianProcess, time: float, given: Array, pe
     for radius in (0.1, 0.03, 0.01):
         heights = upper_bound(points)
         best = points[np.argsort(-heights, kind="stable")[:5]]
-        near = np.repeat(best, 10, axis=0) + generator.normal(0.0, radius, (10 * len(best), size))
-        points = np.concatenate([best, np.clip(near, 0.0, 1.0)])
-    found: Array = points[int(np.argmax(upper_bound(points)))]
-    return found
+        nearby = np.repeat(best, 10, axis=0) + generator.normal(0.0, radius, (10 * len(best), size))
+        points = np.concatenate([best, np.clip(nearby, 0.0, 1.0)])
+    best_point: Array = points[int(np.argmax(upper_bound(points)))]
+    return best_point
 
 
 def _cholesky_factor(kernel: Kernel, rows: Array, times: Array) -> Array:

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from paceline._core.arguments import check_number
 from paceline.tune.schedulers.asha import count_best
-from paceline.tune.schedulers.metric_scheduler import WORST, MetricScheduler, check_number, format_number
+from paceline.tune.schedulers.metric_scheduler import WORST, MetricScheduler, format_number
 from paceline.tune.schedulers.scheduler import Action, Pause, Resume, Stop
 from paceline.tune.trial import Trial
 
@@ -97,8 +98,8 @@ class HyperBandScheduler(MetricScheduler):
         stop_last_trials: bool = True,
     ) -> None:
         super().__init__(time_attr, metric, mode)
-        self.max_t = check_number("max_t", max_t, 0, above=True)
-        self.reduction_factor = check_number("reduction_factor", reduction_factor, 1, above=True)
+        self.max_t = check_number("max_t", max_t, above=0)
+        self.reduction_factor = check_number("reduction_factor", reduction_factor, above=1)
         self.stop_last_trials = stop_last_trials
         order = compute_bracket_shapes(max_t, reduction_factor)
         self._shapes = order[::-1] if self.largest_first else order
@@ -125,8 +126,7 @@ class HyperBandScheduler(MetricScheduler):
         if bracket is None or time is None:
             return ()
         if time >= self.max_t and self.stop_last_trials:
-            why = f"reached max_t: {self.time_attr} {format_number(time)} of {format_number(self.max_t)}"
-            return Stop(trial_id, why), *self._remove_trial(trial_id)
+            return Stop(trial_id, self.format_max_t(time, self.max_t)), *self._remove_trial(trial_id)
         score = self.get_score(result)
         if score is None or time < bracket.time:
             return ()
@@ -135,12 +135,6 @@ class HyperBandScheduler(MetricScheduler):
         if trial_id not in bracket.arrivals:
             return actions
         return Pause(trial_id, self._format_wait_reason(bracket)), *actions
-
-    def on_trial_complete(self, trial: Trial, result: Mapping[str, Any] | None) -> Sequence[Action]:
-        return self._remove_trial(trial.trial_id)
-
-    def on_trial_error(self, trial: Trial) -> Sequence[Action]:
-        return self._remove_trial(trial.trial_id)
 
     def on_no_more_trials(self) -> Sequence[Action]:
         return self._close_bracket()
@@ -165,7 +159,6 @@ class HyperBandScheduler(MetricScheduler):
         return [*self._halve_bracket(bracket)]
 
     def _remove_trial(self, trial_id: str) -> Sequence[Action]:
-        """Remove a finished trial, so that others do not wait for it."""
         bracket = self._brackets.pop(trial_id, None)
         if bracket is None:
             return ()
@@ -190,20 +183,17 @@ class HyperBandScheduler(MetricScheduler):
                     yield Resume(trial_id)
             needed = self.format_score(ranked[count - 1][1].score)
             best = "the best" if count == 1 else f"among the best {count}"
+            among = f"{best} of the {len(ranked)} trials of its bracket (needs {needed})"
             for trial_id, arrival in ranked[count:]:
                 del self._brackets[trial_id], bracket.live_trials[trial_id]
-                best = (
-                    f"the best of the {len(ranked)}" if count == 1 else f"among the best {count} of the {len(ranked)}"
-                )
-                yield Stop(trial_id, f"{arrival.description} is not {best} trials of its bracket (needs {needed})")
+                yield Stop(trial_id, f"{arrival.description} is not {among}")
 
     def _format_wait_reason(self, bracket: HyperBandBracket) -> str:
         missing = len(bracket.live_trials) - len(bracket.arrivals)
+        awaited = f"its bracket of {bracket.shape.size} trials to fill up"
         if missing:
-            others = "1 other trial" if missing == 1 else f"{missing} other trials"
-            return f"waits at {self.time_attr} {format_number(bracket.time)} for {others} of its bracket"
-        size = bracket.shape.size
-        return f"waits at {self.time_attr} {format_number(bracket.time)} for its bracket of {size} trials to fill up"
+            awaited = f"{missing} other trial{'s' * (missing > 1)} of its bracket"
+        return f"waits at {self.time_attr} {format_number(bracket.time)} for {awaited}"
 
 
 class HyperBandForBOHB(HyperBandScheduler):

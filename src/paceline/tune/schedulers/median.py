@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.tune.schedulers.metric_scheduler import WORST, MetricScheduler, check_number, format_number
+from paceline._core.arguments import check_int, check_number
+from paceline.tune.schedulers.metric_scheduler import WORST, MetricScheduler, format_number
 from paceline.tune.schedulers.running_means import TrialMeans
 from paceline.tune.schedulers.scheduler import Action, Pause, Resume, Stop
 from paceline.tune.trial import Trial
@@ -49,9 +50,9 @@ class MedianStoppingRule(MetricScheduler):
         hard_stop: bool = True,
     ) -> None:
         super().__init__(time_attr, metric, mode)
-        self.grace_period = check_number("grace_period", grace_period, 0)
-        self.min_samples_required = check_number("min_samples_required", min_samples_required, 1, whole=True)
-        self.min_time_slice = check_number("min_time_slice", min_time_slice, 0)
+        self.grace_period = check_number("grace_period", grace_period, at_least=0)
+        self.min_samples_required = check_int("min_samples_required", min_samples_required, at_least=1)
+        self.min_time_slice = check_number("min_time_slice", min_time_slice, at_least=0)
         self.hard_stop = hard_stop
         self._means = TrialMeans()
         self._followed: dict[str, FollowedTrial] = {}
@@ -104,12 +105,6 @@ class MedianStoppingRule(MetricScheduler):
         # If all others have ended or are paused, there is nobody to yield to: it continues like them.
         return resumed if followed.is_spared else (Pause(trial.trial_id, why), *resumed)
 
-    def on_trial_complete(self, trial: Trial, result: Mapping[str, Any] | None) -> Sequence[Action]:
-        return self._remove_trial(trial.trial_id)
-
-    def on_trial_error(self, trial: Trial) -> Sequence[Action]:
-        return self._remove_trial(trial.trial_id)
-
     def on_no_more_trials(self) -> Sequence[Action]:
         self._no_more = True
         return self._resume_if_last()
@@ -120,7 +115,9 @@ class MedianStoppingRule(MetricScheduler):
     def _yield_slice(self, trial_id: str, followed: FollowedTrial, time: float) -> Sequence[Action]:
         if not self.min_time_slice or time - followed.slice_started < self.min_time_slice or not self._waiting:
             return ()
-        why = f"makes room at {self.time_attr} {format_number(time)} for {len(self._waiting)} that wait"
+        num_waiting = len(self._waiting)
+        others = f"{num_waiting} waiting trial{'s' if num_waiting > 1 else ''}"
+        why = f"makes room at {self.time_attr} {format_number(time)} for {others}"
         followed.slice_started = time
         self._waiting[trial_id] = None
         return Pause(trial_id, why), Resume(trial_id)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paceline._core.arguments import bad_value, check_choice, is_finite_number, is_number
 from paceline._core.plain_values import get_metric
-from paceline.tune.schedulers.scheduler import TrialScheduler
+from paceline.tune.schedulers.scheduler import Action, TrialScheduler
+from paceline.tune.trial import Trial
 
 log = logging.getLogger("paceline")
 
@@ -26,17 +28,15 @@ class MetricScheduler(TrialScheduler):
     """Base of schedulers that compare trials by one metric at equal times."""
 
     def __init__(self, time_attr: str, metric: str | None, mode: str | None) -> None:
-        if not isinstance(time_attr, str) or not time_attr:
-            raise ValueError(f"time_attr={time_attr!r} is not the name of a number in the reports")
-        self.time_attr = time_attr
+        self.time_attr = check_name("time_attr", time_attr)
         self.metric = metric
         self.mode = mode
-        self._check_metric()
+        check_metric(self.metric, self.mode)
         self._has_warned = False
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         agreed = super().set_search_properties(metric, mode, **spec)
-        self._check_metric()
+        check_metric(self.metric, self.mode)
         return agreed
 
     def require_metric(self) -> str:
@@ -44,20 +44,20 @@ class MetricScheduler(TrialScheduler):
         if self.metric is None or self.mode is None:
             name = type(self).__name__
             raise ValueError(
-                f"{name} compares trials, and has metric={self.metric!r}, mode={self.mode!r}\n\n"
-                f"hint: TuneConfig(metric='loss', mode='min'), or {name}(metric='loss', mode='min')"
+                f"{name} needs a metric and a mode, got metric={self.metric!r}, mode={self.mode!r}\n\n"
+                f"hint: use TuneConfig(metric='loss', mode='min') or {name}(metric='loss', mode='min')"
             )
         return self.metric
 
     def get_time(self, trial_id: str, result: Mapping[str, Any]) -> float | None:
         """Return the trial's progress; None if the report lacks it, which is logged once."""
         time = get_number(result, self.time_attr)
-        if time is not None and is_finite(time):
+        if is_finite_number(time):
             return time
         if not self._has_warned:
             self._has_warned = True
             log.warning(
-                "%s: a report of trial %s has no number under time_attr=%r, so it is not judged. It has %s",
+                "%s: a report of trial %s has no number for time_attr=%r and is not judged; it has %s",
                 type(self).__name__,
                 trial_id,
                 self.time_attr,
@@ -88,24 +88,36 @@ class MetricScheduler(TrialScheduler):
             f"{format_number(time)}"
         )
 
-    def _check_metric(self) -> None:
-        if not isinstance(self.metric, str | None):
-            raise ValueError(f"metric={self.metric!r}: {type(self).__name__} compares trials by the name of one metric")
-        if self.mode not in (None, "min", "max"):
-            raise ValueError(f"mode={self.mode!r} is neither 'min' nor 'max'")
+    def format_max_t(self, time: float, max_t: float) -> str:
+        return f"reached max_t: {self.time_attr} {format_number(time)} of {format_number(max_t)}"
+
+    def on_trial_complete(self, trial: Trial, result: Mapping[str, Any] | None) -> Sequence[Action]:
+        return self._remove_trial(trial.trial_id)
+
+    def on_trial_error(self, trial: Trial) -> Sequence[Action]:
+        return self._remove_trial(trial.trial_id)
+
+    def _remove_trial(self, trial_id: str) -> Sequence[Action]:
+        """Forget a finished trial, so that others do not wait for it."""
+        return ()
 
 
 def get_number(result: Mapping[str, Any], name: str) -> float | None:
     """Look up a number in a report, by name or by a path such as `eval/loss`."""
     value = get_metric(result if isinstance(result, dict) else dict(result), name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
+    return value if is_number(value) else None
+
+
+def check_name(argument: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise bad_value(argument, "the name of a reported number", value)
     return value
 
 
-def is_finite(value: float) -> bool:
-    """Like `math.isfinite`, which raises for integers beyond the range of floats."""
-    return value == value and abs(value) != math.inf
+def check_metric(metric: Any, mode: Any) -> None:
+    if not isinstance(metric, str | None):
+        raise bad_value("metric", "the name of one metric or None", metric)
+    check_choice("mode", mode, ("min", "max", None))
 
 
 def format_number(value: float) -> str:
@@ -114,13 +126,3 @@ def format_number(value: float) -> str:
             return "more than 1e300" if value > 0 else "less than -1e300"
         return str(value) if abs(value) < 10**15 else f"{value:.4g}"
     return f"{value:.4g}"
-
-
-def check_number(name: str, value: Any, least: float, *, above: bool = False, whole: bool = False) -> Any:
-    """Return a numeric argument, or raise a `ValueError` that states the requirement."""
-    kind = int if whole else (int, float)
-    is_number = not isinstance(value, bool) and isinstance(value, kind) and is_finite(value)
-    if is_number and (value > least or (value == least and not above)):
-        return value
-    what = "a whole number" if whole else "a number"
-    raise ValueError(f"{name}={value!r} is not {what} {f'above {least:g}' if above else f'of {least:g} or more'}")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from paceline._core.arguments import bad_value, is_finite_number
 from paceline.tune.space.domains import Categorical, Domain, Float, Function, Grid, Integer, Normal
 from paceline.tune.space.keyed_random import KeyedRandom, seed_global_generators
 
@@ -53,7 +54,7 @@ class IntervalParameter:
         return self.domain.pick(chance)
 
     def perturb(self, value: Any, factor: float, chance: KeyedRandom) -> Any:
-        if not _is_number(value):
+        if not is_finite_number(value):
             return MISSING
         moved = self.domain.nearest(value * factor)
         step = self.domain.q if self.domain.q is not None else isinstance(self.domain, Integer)
@@ -76,7 +77,7 @@ class FunctionParameter:
         return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
 
     def perturb(self, value: Any, factor: float, chance: KeyedRandom) -> Any:
-        if not _is_number(value):
+        if not is_finite_number(value):
             return MISSING
         if isinstance(value, float):
             return value * factor
@@ -118,11 +119,9 @@ class Mutations:
         changes = []
         for path, parameter in self.parameters:
             before = get_at_path(after, path)
-            again, factor = (
-                chance.draw_unit() < self.resample_probability,
-                self.factors[chance.draw_below(len(self.factors))],
-            )
-            value = MISSING if again or before is MISSING else parameter.perturb(before, factor, chance)
+            is_resampled = chance.draw_unit() < self.resample_probability
+            factor = self.factors[chance.draw_below(len(self.factors))]
+            value = MISSING if is_resampled or before is MISSING else parameter.perturb(before, factor, chance)
             is_drawn = value is MISSING
             if is_drawn:
                 value = parameter.draw(chance)
@@ -139,32 +138,32 @@ class Mutations:
         return after
 
 
-def parse_parameters(
-    spec: Mapping[str, Any], argument: str = "hyperparam_mutations"
-) -> tuple[tuple[Path, Parameter], ...]:
+def parse_parameters(spec: Mapping[str, Any]) -> tuple[tuple[Path, Parameter], ...]:
     """Check and parse the user's mutations."""
     if not isinstance(spec, Mapping):
-        raise ValueError(f"{argument}={spec!r} is not a dict of what each hyperparameter may become")
-    return tuple(_parse_parameters(spec, (), argument))
+        raise bad_value("hyperparam_mutations", "a dict with the options of each hyperparameter", spec)
+    leaves = iter_leaves(spec, "hyperparam_mutations")
+    return tuple((path, _parse_parameter(value, argument)) for path, argument, value in leaves)
 
 
-def _parse_parameters(spec: Mapping[str, Any], above: Path, argument: str) -> Iterator[tuple[Path, Parameter]]:
+def iter_leaves(spec: Mapping[str, Any], argument: str, above: Path = ()) -> Iterator[tuple[Path, str, Any]]:
+    """Iterate over the hyperparameters in nested dicts: their path, their name for messages, and their value."""
     for key, value in spec.items():
-        where = f"{argument}[{'/'.join((*above, str(key)))!r}]"
         if not isinstance(key, str):
-            raise ValueError(f"{argument} has the key {key!r}: the keys of a configuration are texts")
+            raise bad_value(f"the keys of {argument}", "strings", key)
+        path = (*above, key)
         if isinstance(value, Mapping):
-            yield from _parse_parameters(value, (*above, key), argument)
+            yield from iter_leaves(value, argument, path)
         else:
-            yield (*above, key), _parse_parameter(value, where)
+            yield path, f"{argument}[{'/'.join(path)!r}]", value
 
 
 def _parse_parameter(value: Any, where: str) -> Parameter:
     match value:
         case Grid() | Function():
             raise ValueError(
-                f"{where}={value} is not something to draw from again\n\n"
-                "hint: give a list of options, a domain such as tune.uniform(0, 1), or a function without arguments"
+                f"{where} must be something to draw from again, got {value}\n\n"
+                "hint: use a list of options, a domain such as tune.uniform(0, 1), or a function without arguments"
             )
         case Categorical(categories=options):
             return OptionParameter(_check_options(options, where))
@@ -174,18 +173,16 @@ def _parse_parameter(value: Any, where: str) -> Parameter:
             return OptionParameter(_check_options(value, where))
     if callable(value) and not isinstance(value, Domain):
         return FunctionParameter(value)
-    raise ValueError(
-        f"{where}={value!r} is not allowed: it has to be a list of options, a domain such as tune.uniform(0, 1), "
-        "a function without arguments, or a dict of these"
-    )
+    allowed = "a list of options, a domain such as tune.uniform(0, 1), a function without arguments, or a dict of these"
+    raise bad_value(where, allowed, value)
 
 
 def _check_options(values: Sequence[Any], where: str) -> tuple[Any, ...]:
     if not values:
-        raise ValueError(f"{where} is empty: give at least one option")
+        raise ValueError(f"{where} must have at least one option")
     for value in values:
         if isinstance(value, Domain):
-            raise ValueError(f"{where} has {value} among its options: a mutation is one of plain values")
+            raise ValueError(f"the options of {where} must be plain values, got {value}")
     return tuple(values)
 
 
@@ -238,7 +235,3 @@ def _find_option(values: tuple[Any, ...], value: Any) -> int | None:
 
 def _tuples_to_lists(value: Any) -> Any:
     return [_tuples_to_lists(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.tune.schedulers.mutations import MISSING, ConfigChange, Path, copy_config, get_at_path, set_at_path
+from paceline._core.arguments import bad_value, is_finite_number
+from paceline.tune.schedulers.mutations import (
+    MISSING,
+    ConfigChange,
+    Path,
+    copy_config,
+    get_at_path,
+    iter_leaves,
+    set_at_path,
+)
 from paceline.tune.schedulers.pbt import PopulationBasedTraining
 from paceline.tune.schedulers.population import PopulationMember
 from paceline.tune.space.domains import Float
@@ -31,7 +40,7 @@ class ParameterBound:
     def to_share(self, config: Mapping[str, Any]) -> float:
         """Return the position of a configuration's parameter between its bounds, from 0 to 1."""
         value = get_at_path(config, self.path)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if not is_finite_number(value):
             return 0.5
         return min(max((value - self.lower) / (self.upper - self.lower), 0.0), 1.0)
 
@@ -84,11 +93,9 @@ class PB2(PopulationBasedTraining):
         seed: int | None = None,
     ) -> None:
         if not hyperparam_bounds or not isinstance(hyperparam_bounds, Mapping):
-            raise ValueError(
-                f"hyperparam_bounds={hyperparam_bounds!r}: there is nothing to choose\n\n"
-                "hint: give the lowest and the highest value of each hyperparameter, as {'lr': [1e-4, 1e-1]}"
-            )
-        self._bounds = tuple(_parse_bounds(hyperparam_bounds, ()))
+            expected = "a dict with the lowest and highest value of each hyperparameter"
+            raise bad_value("hyperparam_bounds", expected, hyperparam_bounds, "use {'lr': [1e-4, 1e-1]}")
+        self._bounds = tuple(_parse_bounds(hyperparam_bounds))
         super().__init__(
             time_attr,
             metric,
@@ -157,24 +164,22 @@ class PB2(PopulationBasedTraining):
         scores = [row.start_score for row in rows]
         least, spread = min(scores), (max(scores) - min(scores)) or 1.0
         times = np.array([row.time for row in rows]) / self.perturbation_interval
-        seen = np.array([[*row.shares, (row.start_score - least) / spread] for row in rows])
-        process = GaussianProcess.fit(seen, times, np.array([row.gain for row in rows]))
-        standing = (
-            donor.interval_score if donor.interval_score is not None and math.isfinite(donor.interval_score) else least
-        )
+        observed = np.array([[*row.shares, (row.start_score - least) / spread] for row in rows])
+        process = GaussianProcess.fit(observed, times, np.array([row.gain for row in rows]))
+        donor_score = donor.interval_score if is_finite_number(donor.interval_score) else least
         pending = [
             [*self._next_shares(one), (one.interval_score - least) / spread]
             for one in self._population.live_members()
-            if one is not member and one.interval_score is not None and math.isfinite(one.interval_score)
+            if one is not member and is_finite_number(one.interval_score)
         ][:MAX_ROWS]
-        found = maximize_upper_bound(
+        best = maximize_upper_bound(
             process,
             time=donor.time / self.perturbation_interval + 1,
-            given=np.array([(standing - least) / spread]),
+            context=np.array([(donor_score - least) / spread]),
             pending=np.array(pending).reshape(len(pending), len(self._bounds) + 1),
             generator=np.random.default_rng(chance.draw_below(1 << 63)),
         )
-        return [float(share) for share in found]
+        return [float(share) for share in best]
 
     def _shares(self, config: Mapping[str, Any]) -> tuple[float, ...]:
         return tuple(bound.to_share(config) for bound in self._bounds)
@@ -187,24 +192,14 @@ class PB2(PopulationBasedTraining):
         return score if self._required_mode == "max" else -score
 
 
-def _parse_bounds(spec: Mapping[str, Any], above: Path) -> Iterator[ParameterBound]:
-    for key, value in spec.items():
-        where = f"hyperparam_bounds[{'/'.join((*above, str(key)))!r}]={value!r}"
-        if not isinstance(key, str):
-            raise ValueError(f"hyperparam_bounds has the key {key!r}: the keys of a configuration are texts")
-        if isinstance(value, Mapping):
-            yield from _parse_bounds(value, (*above, key))
-            continue
-        if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(_is_bound, value)):
-            raise ValueError(f"{where} is not a list of the lowest and the highest value, two finite numbers")
-        if not value[0] < value[1]:
-            raise ValueError(f"{where}: the lowest value has to be below the highest")
+def _parse_bounds(spec: Mapping[str, Any]) -> Iterator[ParameterBound]:
+    for path, argument, value in iter_leaves(spec, "hyperparam_bounds"):
+        if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(is_finite_number, value)):
+            raise bad_value(argument, "a list of the lowest and the highest value, two finite numbers", value)
         lower, upper = value
-        yield ParameterBound((*above, key), lower, upper, is_whole=isinstance(lower, int) and isinstance(upper, int))
-
-
-def _is_bound(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not lower < upper:
+            raise bad_value(argument, "a list with the lowest value below the highest", value)
+        yield ParameterBound(path, lower, upper, is_whole=isinstance(lower, int) and isinstance(upper, int))
 
 
 def _nest_values(values: Mapping[Path, Any]) -> dict[str, Any]:

@@ -1,16 +1,28 @@
 """Population based training: the worst trials continue from the best, with slightly different hyperparameters.
 
 Pure: decisions depend only on the calls it gets; random draws only on the seed, the trial and its iteration.
+`PopulationBasedTrainingReplay` trains one trial with the schedule of configurations that such a search found.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeGuard
+from pathlib import Path
+from typing import Any
 
+from paceline._core.arguments import (
+    bad_value,
+    check_callable,
+    check_int,
+    check_number,
+    is_number,
+)
 from paceline._core.plain_values import get_metric
+from paceline.tune.schedulers.metric_scheduler import check_metric, check_name
 from paceline.tune.schedulers.mutations import (
     ConfigChange,
     Mutations,
@@ -69,22 +81,20 @@ class PopulationBasedTraining(TrialScheduler):
     ) -> None:
         if not hyperparam_mutations and custom_explore_fn is None:
             raise ValueError(
-                f"hyperparam_mutations={hyperparam_mutations!r}: there is nothing to mutate\n\n"
-                "hint: say what each hyperparameter may become, as {'lr': tune.loguniform(1e-4, 1e-1)}, "
-                "or give a custom_explore_fn"
+                f"hyperparam_mutations must name at least one hyperparameter, got {hyperparam_mutations!r}\n\n"
+                "hint: use {'lr': tune.loguniform(1e-4, 1e-1)}, or pass a custom_explore_fn"
             )
-        self._check_arguments(time_attr, mode, perturbation_interval, burn_in_period, quantile_fraction)
-        _check_within("resample_probability", resample_probability, 0, 1)
+        check_metric(metric, mode)
+        check_number("perturbation_interval", perturbation_interval, above=0)
+        check_number("burn_in_period", burn_in_period, at_least=0)
+        check_number("quantile_fraction", quantile_fraction, at_least=0, at_most=0.5)
+        check_number("resample_probability", resample_probability, at_least=0, at_most=1)
         factors = perturbation_factors if isinstance(perturbation_factors, tuple | list) else ()
-        if not factors or not all(_is_number(factor) and factor > 0 for factor in factors):
-            raise ValueError(f"perturbation_factors={perturbation_factors!r} has to be numbers above 0, as (1.2, 0.8)")
-        if custom_explore_fn is not None and not callable(custom_explore_fn):
-            raise ValueError(f"custom_explore_fn={custom_explore_fn!r} is not a function")
-        self.time_attr = time_attr
-        if not isinstance(metric, str | None):
-            raise ValueError(f"metric={metric!r}: {type(self).__name__} compares trials by the name of one metric")
-        if not isinstance(seed, int | None):
-            raise ValueError(f"seed={seed!r} is not a whole number, or None for that of the search")
+        if not factors or not all(is_number(factor) and factor > 0 for factor in factors):
+            raise bad_value("perturbation_factors", "positive numbers such as (1.2, 0.8)", perturbation_factors)
+        check_callable("custom_explore_fn", custom_explore_fn, optional=True)
+        check_int("seed", seed, optional=True)
+        self.time_attr = check_name("time_attr", time_attr)
         self.metric = metric
         self.mode = mode
         self.perturbation_interval = perturbation_interval
@@ -110,17 +120,6 @@ class PopulationBasedTraining(TrialScheduler):
         self._held_back = False
         self._has_warned = False
 
-    @staticmethod
-    def _check_arguments(time_attr: str, mode: str | None, interval: float, burn_in: float, fraction: float) -> None:
-        if not isinstance(time_attr, str) or not time_attr:
-            raise ValueError(f"time_attr={time_attr!r} is not the name of what is reported")
-        if mode not in (None, "min", "max"):
-            raise ValueError(f"mode={mode!r} is neither 'min' nor 'max'")
-        if not _is_number(interval) or interval <= 0:
-            raise ValueError(f"perturbation_interval={interval!r} is not a number above 0")
-        _check_within("burn_in_period", burn_in, 0, math.inf)
-        _check_within("quantile_fraction", fraction, 0, 0.5)
-
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         if self.seed is None:
             self.seed = spec.get("seed")
@@ -131,7 +130,7 @@ class PopulationBasedTraining(TrialScheduler):
         iteration.
         """
         if not self.log_config:
-            raise ValueError("log_config=False: what configuration a trial had when is not remembered")
+            raise ValueError("policy_of() needs log_config=True, which records the configurations of each trial")
         return self._population.members[trial_id].policy
 
     def completed(self, trial_id: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -148,10 +147,8 @@ class PopulationBasedTraining(TrialScheduler):
     def on_trial_result(self, trial: Trial, result: Mapping[str, Any]) -> Sequence[Action]:
         member = self._population.get_member(trial)
         self._unstarted.discard(trial.trial_id)
-        time, score = (
-            self._get_number(trial, result, self.time_attr),
-            self._get_number(trial, result, self._required_metric),
-        )
+        time = self._get_number(trial, result, self.time_attr)
+        score = self._get_number(trial, result, self._required_metric)
         if time is None or score is None:
             return ()
         member.on_report(trial, time, self.time_attr == "training_iteration")
@@ -172,8 +169,8 @@ class PopulationBasedTraining(TrialScheduler):
         last = dict(result) if result is not None else {}
         time, score = get_metric(last, self.time_attr), get_metric(last, self._required_metric)
         # A clone may end without a report of its own: then this is its first event.
-        member.on_report(trial, time if _is_number(time) else member.time, self.time_attr == "training_iteration")
-        if _is_number(time) and _is_number(score) and time >= self.burn_in_period:
+        member.on_report(trial, time if is_number(time) else member.time, self.time_attr == "training_iteration")
+        if is_number(time) and is_number(score) and time >= self.burn_in_period:
             self._population.rank(member, score, self._required_mode)
         self._population.remove_ended(member)
         return self._on_member_gone(trial)
@@ -224,10 +221,9 @@ class PopulationBasedTraining(TrialScheduler):
         if member.trial.checkpoint is None:
             return ()  # Pausing it would lose all progress.
         self._paused.add(member.trial_id)
-        there = f"{len(self._arrived)} of {self._population.num_live} are there"
-        return (
-            Pause(member.trial_id, f"waits for the others at {self.time_attr} {self._next_synchronization:g}: {there}"),
-        )
+        arrived = f"{len(self._arrived)} of {self._population.num_live} have arrived"
+        why = f"waits for the others at {self.time_attr} {self._next_synchronization:g}: {arrived}"
+        return (Pause(member.trial_id, why),)
 
     def _synchronize(self) -> Sequence[Action]:
         """All unfinished trials have arrived: clone the worst, and resume all."""
@@ -286,8 +282,8 @@ class PopulationBasedTraining(TrialScheduler):
             if better and not any(map(_is_saved, better)) and not self._has_warned:
                 self._has_warned = True
                 log.warning(
-                    "trial %s is among the worst, but none of the best has a committed checkpoint that it could go on "
-                    "from: report one at least every perturbation_interval",
+                    "trial %s is among the worst, but none of the best has a committed checkpoint to continue from: "
+                    "report one at least every perturbation_interval",
                     member.trial_id,
                 )
             return None
@@ -327,49 +323,47 @@ class PopulationBasedTraining(TrialScheduler):
             after = self.custom_explore_fn(copy_config(config))
         if not isinstance(after, dict):
             raise ValueError(
-                f"custom_explore_fn returned {after!r:.200}, which is not a configuration\n\n"
-                "hint: return the dict that it was given, changed as needed"
+                f"custom_explore_fn must return a dict, got {after!r:.200}\n\n"
+                "hint: return the configuration it was given, changed as needed"
             )
-        told = [
+        described = [
             ConfigChange(c.path, c.before, get_at_path(after, c.path), c.is_drawn)
             for c in changes
             if c.path[0] in after
         ]
         mutated = {change.path[0] for change in changes}
-        told += [
+        described += [
             ConfigChange((key,), get_at_path(before, (key,)), value)
             for key, value in after.items()
             if key not in mutated and _differs(value, config.get(key))
         ]
-        return after, told
+        return after, described
 
     def _make_random(self, *key: int | str) -> KeyedRandom:
         return KeyedRandom(self.seed or 0, "pbt", *key)
 
     def _get_number(self, trial: Trial, result: Mapping[str, Any], attribute: str) -> float | None:
         value = get_metric(dict(result), attribute)
-        if _is_number(value):
+        if is_number(value):
             return value
         if self.require_attrs:
             raise ValueError(
-                f"trial {trial.trial_id} reported no number {attribute!r}, but {sorted(map(str, result))[:20]}\n\n"
-                f"hint: report it each time, or give {type(self).__name__}(require_attrs=False)"
+                f"trial {trial.trial_id} did not report the number {attribute!r}; it reported "
+                f"{', '.join(sorted(map(str, result))[:20])}\n\n"
+                f"hint: include it in every report, or use {type(self).__name__}(require_attrs=False)"
             )
         return None
 
     @property
     def _required_metric(self) -> str:
         if self.metric is None:
-            raise ValueError(
-                f"{type(self).__name__} does not know which metric is meant\n\n"
-                "hint: give TuneConfig(metric=..., mode=...), or the scheduler itself"
-            )
+            raise ValueError(f"{type(self).__name__} needs a metric\n\nhint: use TuneConfig(metric=..., mode=...)")
         return self.metric
 
     @property
     def _required_mode(self) -> str:
         if self.mode is None:
-            raise ValueError(f"{type(self).__name__} does not know whether metric={self.metric!r} is to be max or min")
+            raise ValueError(f"{type(self).__name__} needs a mode for metric={self.metric!r}: 'min' or 'max'")
         return self.mode
 
 
@@ -378,17 +372,56 @@ def _is_saved(member: PopulationMember) -> bool:
     return member.trial.checkpoint is not None and not member.is_being_cloned
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _check_within(name: str, value: Any, low: float, high: float) -> None:
-    if not _is_number(value) or not low <= value <= high:
-        limit = f"between {low:g} and {high:g}" if high < math.inf else f"of at least {low:g}"
-        raise ValueError(f"{name}={value!r} is not a number {limit}")
-
-
 def _differs(one: Any, other: Any) -> bool:
     """Compare plain values by equality and all others by identity."""
     plain = (str, int, float, bool, list, tuple, dict, type(None))
     return one is not other and not (isinstance(one, plain) and isinstance(other, plain) and one == other)
+
+
+class PopulationBasedTrainingReplay(TrialScheduler):
+    """Trains one trial with the schedule of configurations that another search found.
+
+        replay = PopulationBasedTrainingReplay(pbt.policy_of(results.get_best_result().trial_id))
+
+    `policy` is the result of `PopulationBasedTraining.policy_of`: pairs of an iteration and the configuration from
+    there on, the first at 0; or a JSON file with a list of these. A change takes effect at the first report with a
+    checkpoint at or after its iteration: the trial continues from that checkpoint, so nothing is trained twice.
+    """
+
+    waits_for_checkpoints = True
+
+    def __init__(self, policy: Sequence[tuple[int, Mapping[str, Any]]] | str | os.PathLike[str]) -> None:
+        pairs = json.loads(Path(policy).read_text()) if isinstance(policy, str | os.PathLike) else policy
+        self.policy = tuple((pair[0], dict(pair[1])) for pair in pairs if _is_pair(pair))
+        if len(self.policy) < len(pairs) or not self.policy or self.policy[0][0] != 0:
+            expected = "a list of pairs of an iteration and a configuration, starting at 0"
+            raise bad_value("policy", expected, policy, "use PopulationBasedTraining.policy_of(trial_id)")
+        iterations = [iteration for iteration, _ in self.policy]
+        if iterations != sorted({*iterations}):
+            raise ValueError(f"the iterations of policy must increase, got {iterations}")
+        self._trial_id: str | None = None
+        self._num_used = 1
+
+    def completed(self, trial_id: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**config, **self.policy[0][1]}
+
+    def on_trial_add(self, trial: Trial) -> Sequence[Action]:
+        if self._trial_id not in (None, trial.trial_id):
+            raise ValueError(f"{type(self).__name__} trains a single trial\n\nhint: use num_samples=1")
+        self._trial_id = trial.trial_id
+        return ()
+
+    def on_trial_result(self, trial: Trial, result: Mapping[str, Any]) -> Sequence[Action]:
+        saved = trial.checkpoint
+        due = [pair for pair in self.policy[self._num_used :] if pair[0] <= trial.iteration]
+        if not due or saved is None or saved.iteration < trial.iteration:
+            return ()
+        self._num_used += len(due)
+        at, config = due[-1]
+        changed = [f"{key} {format_value(value)}" for key, value in config.items() if trial.config.get(key) != value]
+        why = f"as at iteration {at} of the policy; {', '.join(changed) or 'nothing changes'}"
+        return (Exploit(trial.trial_id, trial.trial_id, {**trial.config, **config}, why),)
+
+
+def _is_pair(pair: Any) -> bool:
+    return len(pair) == 2 and isinstance(pair[0], int) and isinstance(pair[1], Mapping)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from paceline.tune.init_args import RecordsInitArgs
+from paceline.tune.search.searcher import RecordsInitArgs
 from paceline.tune.trial import Trial
 
 
@@ -116,3 +116,9 @@ class TrialScheduler(RecordsInitArgs):
     def choose(self, waiting: Sequence[Trial]) -> Trial | None:
         """Choose which waiting trial to start next; None: none of them yet."""
         return waiting[0] if waiting else None
+
+
+class FIFOScheduler(TrialScheduler):
+    """Lets every trial run to its end. It decides nothing, so no trial ever waits in `report()`."""
+
+    decides: ClassVar[bool] = False

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from paceline._core.lazy_imports import make_lazy_getattr
 
 if TYPE_CHECKING:
-    from paceline.tune.search.basic import BasicVariantGenerator
+    from paceline.tune.search.basic_variant import BasicVariantGenerator
     from paceline.tune.search.limiter import ConcurrencyLimiter
     from paceline.tune.search.repeater import Repeater
     from paceline.tune.search.searcher import Searcher
@@ -22,7 +22,7 @@ __all__ = [
 __getattr__ = make_lazy_getattr(
     __name__,
     {
-        "paceline.tune.search.basic": ("BasicVariantGenerator",),
+        "paceline.tune.search.basic_variant": ("BasicVariantGenerator",),
         "paceline.tune.search.limiter": ("ConcurrencyLimiter",),
         "paceline.tune.search.repeater": ("Repeater",),
         "paceline.tune.search.searcher": ("Searcher",),

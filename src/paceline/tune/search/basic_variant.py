@@ -1,5 +1,156 @@
-"""The built-in searcher under its Ray Tune import path."""
+"""Grid and random search: the default searcher."""
 
-from paceline.tune.search.basic import BasicVariantGenerator
+from __future__ import annotations
 
-__all__ = ["BasicVariantGenerator"]
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paceline._core.arguments import bad_value, check_bool, check_int, is_int
+from paceline.tune.search.searcher import Searcher
+from paceline.tune.space.points import Point
+from paceline.tune.space.space import Space
+
+
+class BasicVariantGenerator(Searcher):
+    """Every combination of `grid_search`, with random values, `num_samples` times over.
+
+    `points_to_evaluate` come first: full or partial configurations, each in place of one of the `num_samples`. Values
+    that a point leaves open are drawn, and all grid combinations that it leaves open are tried. At most
+    `max_concurrent` trials run at a time; 0 means as many as the resources allow. With `constant_grid_search`, the
+    random values are the same for all combinations of the grid. `random_state` is a seed, or a numpy generator to draw
+    one from.
+
+    The configuration of a trial depends only on the space, the seed and the trial's number, not on results.
+    """
+
+    needs_metric = False
+    counts_samples = True
+
+    def __init__(
+        self,
+        points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
+        max_concurrent: int = 0,
+        constant_grid_search: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__()
+        self.points_to_evaluate = _check_points(points_to_evaluate)
+        self.max_concurrent: int = check_int("max_concurrent", max_concurrent, at_least=0)
+        self.constant_grid_search: bool = check_bool("constant_grid_search", constant_grid_search)
+        self.random_state = to_seed(random_state)
+        self._space: Space | None = None
+        self._points: tuple[Point, ...] = ()
+        self._ends: tuple[int, ...] = ()
+        self._num_samples = 1
+        self._seed = 0
+        self._num_suggested = 0
+        self._live: set[str] = set()
+
+    @property
+    def seed(self) -> int:
+        """The seed of all randomness."""
+        return self._seed
+
+    @property
+    def total_samples(self) -> int | None:
+        """How many trials there will be; None: unlimited."""
+        if self._num_samples == -1:
+            return None
+        rest = self._num_samples - len(self._points)
+        return (self._ends[-1] if self._ends else 0) + rest * self._require_space.num_grid
+
+    def set_search_properties(
+        self,
+        metric: str | list[str] | None,
+        mode: str | list[str] | None,
+        config: Mapping[str, Any] | Space,
+        **spec: Any,
+    ) -> bool:
+        num_samples, seed = spec.get("num_samples", 1), spec.get("seed")
+        if not is_int(num_samples) or (num_samples < 1 and num_samples != -1):
+            raise bad_value("num_samples", "a positive integer, or -1 for no limit", num_samples)
+        num_points = len(self.points_to_evaluate)
+        if 0 <= num_samples < num_points:
+            raise ValueError(
+                f"num_samples must be at least {num_points}, the number of points_to_evaluate, got {num_samples}\n\n"
+                "hint: each point is one of the samples"
+            )
+        space = config if isinstance(config, Space) else Space(config)
+        points = [
+            space.parse_point(point, f"points_to_evaluate[{i}]") for i, point in enumerate(self.points_to_evaluate)
+        ]
+        ends: list[int] = []
+        for point in points:
+            ends.append((ends[-1] if ends else 0) + space.num_grid_at(point))
+        self.metric, self.mode = metric, mode
+        self._space, self._points, self._ends = space, tuple(points), tuple(ends)
+        self._num_samples = num_samples
+        self._seed = next((one for one in (self.random_state, seed) if one is not None), 0)
+        return True
+
+    def set_max_concurrency(self, max_concurrent: int) -> bool:
+        self.max_concurrent = check_int("max_concurrent", max_concurrent, at_least=0)
+        return True
+
+    def suggest(self, trial_id: str) -> Mapping[str, Any] | str | None:
+        total = self.total_samples
+        if total is not None and self._num_suggested >= total:
+            return self.FINISHED
+        if self.max_concurrent and len(self._live) >= self.max_concurrent:
+            return None
+        config = self.configuration(self._num_suggested)
+        self._add_trial(trial_id)
+        return config
+
+    def configuration(self, number: int) -> dict[str, Any]:
+        """Return the configuration of a trial by its number, from 0."""
+        space = self._require_space
+        begin = 0
+        for sample, (point, end) in enumerate(zip(self._points, self._ends, strict=True)):
+            if number < end:
+                return space.draw_combination(number - begin, self._sample_name(number, sample), self._seed, point)
+            begin = end
+        sample, grid = divmod(number - begin, space.num_grid)
+        return space.draw_combination(grid, self._sample_name(number, len(self._points) + sample), self._seed)
+
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+        self._live.discard(trial_id)
+
+    def rebuild(self, trial_id: str, config: Mapping[str, Any]) -> None:
+        self._add_trial(trial_id)
+
+    def _add_trial(self, trial_id: str) -> None:
+        self._num_suggested += 1
+        self._live.add(trial_id)
+
+    def _sample_name(self, number: int, sample: int) -> tuple[int | str, ...]:
+        return ("sample", sample) if self.constant_grid_search else ("trial", number)
+
+    @property
+    def _require_space(self) -> Space:
+        if self._space is None:
+            raise ValueError(f"{type(self).__name__} has no search space\n\nhint: call set_search_properties() first")
+        return self._space
+
+
+def to_seed(random_state: Any) -> int | None:
+    """Return the given seed, or draw one from a numpy generator; None if there is none."""
+    if random_state is None:
+        return None
+    if is_int(random_state):
+        return random_state
+    for method in ("integers", "randint"):  # Generator and RandomState.
+        if hasattr(random_state, method):
+            return int(getattr(random_state, method)(1 << 31))
+    raise bad_value("random_state", "an integer or a numpy generator such as numpy.random.default_rng(0)", random_state)
+
+
+def _check_points(points: Any) -> list[Mapping[str, Any]]:
+    if points is None:
+        return []
+    if not isinstance(points, Sequence) or isinstance(points, str):
+        raise bad_value("points_to_evaluate", "a list of configurations", points)
+    for index, point in enumerate(points):
+        if not isinstance(point, Mapping):
+            raise bad_value(f"points_to_evaluate[{index}]", "a dict of values", point)
+    return [dict(point) for point in points]

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from paceline.tune.search.searcher import Searcher, check_searcher
+from paceline._core.arguments import check_bool, check_instance, check_int
+from paceline.tune.search.searcher import Searcher
 
 
 class ConcurrencyLimiter(Searcher):
@@ -17,13 +18,9 @@ class ConcurrencyLimiter(Searcher):
     """
 
     def __init__(self, searcher: Searcher, max_concurrent: int, batch: bool = False) -> None:
-        self.searcher = check_searcher(searcher)
-        if isinstance(max_concurrent, bool) or not isinstance(max_concurrent, int) or max_concurrent < 1:
-            raise ValueError(f"max_concurrent={max_concurrent!r} is not a whole number of 1 or more")
-        if not isinstance(batch, bool):
-            raise ValueError(f"batch={batch!r} is not True or False")
-        self.max_concurrent = max_concurrent
-        self.batch = batch
+        self.searcher: Searcher = check_instance("searcher", searcher, Searcher, "a Searcher")
+        self.max_concurrent: int = check_int("max_concurrent", max_concurrent, at_least=1)
+        self.batch: bool = check_bool("batch", batch)
         super().__init__(searcher.metric, searcher.mode)
         self.needs_metric = searcher.needs_metric
         self.counts_samples = searcher.counts_samples
@@ -40,9 +37,9 @@ class ConcurrencyLimiter(Searcher):
     def set_search_properties(
         self, metric: str | list[str] | None, mode: str | list[str] | None, config: Mapping[str, Any], **spec: Any
     ) -> bool:
-        taken = self.searcher.set_search_properties(metric, mode, config, **spec)
+        is_accepted = self.searcher.set_search_properties(metric, mode, config, **spec)
         self.metric, self.mode = self.searcher.metric, self.searcher.mode
-        return taken
+        return is_accepted
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
         return True  # The limit that the user set on it stays.
@@ -68,12 +65,12 @@ class ConcurrencyLimiter(Searcher):
         self.searcher.rebuild(trial_id, config)
         self._live.add(trial_id)
 
-    def _end_trial(self, trial_id: str, tell: Callable[[], None]) -> None:
+    def _end_trial(self, trial_id: str, report: Callable[[], None]) -> None:
         self._live.discard(trial_id)
-        self._unreported.append(tell)
+        self._unreported.append(report)
         if self.batch and self._live:
             return
         # The searcher may have had fewer trials than a full group; the group is complete all the same.
-        untold, self._unreported = self._unreported, []
-        for one in untold:
-            one()
+        reports, self._unreported = self._unreported, []
+        for report in reports:
+            report()

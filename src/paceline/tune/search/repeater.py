@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline._core.arguments import check_bool, check_instance, check_int, is_number
 from paceline._core.plain_values import get_metric
-from paceline.tune.search.searcher import Searcher, check_searcher
+from paceline.tune.search.searcher import Searcher
 
 TRIAL_INDEX = "__trial_index__"
 """The configuration key with the index of the repetition, from 0: useful as a seed."""
@@ -36,13 +37,9 @@ class Repeater(Searcher):
     counts_samples = True
 
     def __init__(self, searcher: Searcher, repeat: int = 1, set_index: bool = True) -> None:
-        self.searcher = check_searcher(searcher)
-        if isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 1:
-            raise ValueError(f"repeat={repeat!r} is not a whole number of 1 or more")
-        if not isinstance(set_index, bool):
-            raise ValueError(f"set_index={set_index!r} is not True or False")
-        self.repeat = repeat
-        self.set_index = set_index
+        self.searcher: Searcher = check_instance("searcher", searcher, Searcher, "a Searcher")
+        self.repeat: int = check_int("repeat", repeat, at_least=1)
+        self.set_index: bool = check_bool("set_index", set_index)
         super().__init__(searcher.metric, searcher.mode)
         self.needs_metric = searcher.needs_metric
         self._newest: _RepetitionGroup | None = None
@@ -56,14 +53,14 @@ class Repeater(Searcher):
         if num_samples != -1:
             if num_samples < self.repeat:
                 raise ValueError(
-                    f"num_samples={num_samples} is less than repeat={self.repeat}, so nothing would be run\n\n"
-                    "hint: num_samples counts all trials: use a multiple of repeat"
+                    f"num_samples must be at least repeat={self.repeat}, got {num_samples}\n\n"
+                    "hint: num_samples counts all trials; use a multiple of repeat"
                 )
             spec["num_samples"] = num_samples // self.repeat
             self._num_left = None if self.searcher.counts_samples else spec["num_samples"]
-        taken = self.searcher.set_search_properties(metric, mode, config, **spec)
+        is_accepted = self.searcher.set_search_properties(metric, mode, config, **spec)
         self.metric, self.mode = self.searcher.metric, self.searcher.mode
-        return taken
+        return is_accepted
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
         return False  # The searcher counts suggestions, and each one is several trials.
@@ -121,12 +118,9 @@ class Repeater(Searcher):
             return None
         average = dict(results[-1])
         for metric in metrics:
-            values = [value for result in results if _is_number(value := get_metric(dict(result), metric))]
+            reported = (get_metric(dict(result), metric) for result in results)
+            values = [value for value in reported if is_number(value) and not math.isnan(value)]
             if not values:
                 return None
             average[metric] = sum(values) / len(values)
         return average
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)

@@ -1,14 +1,23 @@
-"""The interface of searchers."""
+"""The interface of searchers, and the recording of constructor arguments, which schedulers share."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, ClassVar
-
-from paceline.tune.init_args import RecordsInitArgs
+from typing import Any, ClassVar, Self
 
 log = logging.getLogger("paceline")
+
+
+class RecordsInitArgs:
+    """Base of searchers and schedulers. Records the arguments as given, before any processing."""
+
+    init_args: tuple[tuple[Any, ...], Mapping[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        instance = super().__new__(cls)
+        instance.init_args = args, kwargs
+        return instance
 
 
 class Searcher(RecordsInitArgs):
@@ -61,15 +70,8 @@ class Searcher(RecordsInitArgs):
         again = self.suggest(trial_id)
         if again != config:
             log.warning(
-                "%s suggests another configuration for trial %s than before: its knowledge of the search is not what "
-                "it was. Give it a seed, or let it implement rebuild()",
+                "%s suggests another configuration for trial %s than before, so what it learned is lost. "
+                "Give it a seed, or implement rebuild()",
                 type(self).__name__,
                 trial_id,
             )
-
-
-def check_searcher(searcher: Any) -> Searcher:
-    """Check a searcher that another one wraps."""
-    if not isinstance(searcher, Searcher):
-        raise ValueError(f"searcher={searcher!r} is not a Searcher")
-    return searcher

@@ -117,10 +117,8 @@ def _decode_lost(value: dict[str, Any], look_up: Callable[[Path], Any] | None, p
     if look_up is None:
         return LostObject(name)
     raise ValueError(
-        f"{format_path(path, 'config')} was an object of {name} that is not in param_space, so it "
-        "cannot be had again\n\n"
-        "hint: let sample_from return something plain, such as a number or a name, or choose among the objects with "
-        "tune.choice"
+        f"cannot restore {format_path(path, 'config')}: the object of {name} is not in param_space\n\n"
+        "hint: let sample_from return a plain value such as a number or a name, or use tune.choice for objects"
     )
 
 
@@ -128,17 +126,13 @@ def _decode_space_object(value: dict[str, Any], look_up: Callable[[Path], Any] |
     assert look_up is not None
     place = tuple(Option(step["option"]) if isinstance(step, dict) else step for step in value["$space"])
     try:
-        found = look_up(place)
+        restored = look_up(place)
+        now = object_name(restored)
     except LookupError:
+        restored, now = None, "no object"
+    if not is_same_name(now, value["is"]):
         raise ValueError(
-            f"{format_path(path, 'config')} was {value['is']} of {format_path(place)}, and "
-            "param_space has no object there now\n\n"
-            "hint: give the param_space that the search was begun with"
-        ) from None
-    if not is_same_name(object_name(found), value["is"]):
-        raise ValueError(
-            f"{format_path(path, 'config')} was {value['is']} of {format_path(place)}, and "
-            f"param_space has {object_name(found)} there "
-            "now\n\nhint: give the param_space that the search was begun with"
+            f"cannot restore {format_path(path, 'config')}: {format_path(place)} was {value['is']}, and param_space "
+            f"now has {now} there\n\nhint: use the param_space that the search was started with"
         )
-    return found
+    return restored

@@ -16,6 +16,7 @@ from functools import cached_property
 from statistics import NormalDist
 from typing import Any, ClassVar
 
+from paceline._core.arguments import is_finite_number
 from paceline.tune.space.keyed_random import KeyedRandom
 
 
@@ -97,7 +98,7 @@ class Float(Domain):
         return max(self.lower, min(value, math.nextafter(self.upper, self.lower)))
 
     def contains(self, picked: Any) -> bool:
-        if not _is_number(picked) or not self.first <= picked <= self.last:
+        if not is_finite_number(picked) or not self.first <= picked <= self.last:
             return False
         return self.q is None or math.isclose(self.nearest(picked), picked, rel_tol=1e-9, abs_tol=self.q * 1e-9)
 
@@ -152,7 +153,7 @@ class Integer(Domain):
 
     def contains(self, picked: Any) -> bool:
         return (
-            _is_number(picked)
+            is_finite_number(picked)
             and self.first <= picked <= self.last
             and picked == int(picked)
             and (self.q is None or int(picked) % self.q == 0)
@@ -180,7 +181,9 @@ class Normal(Domain):
         return self.nearest(NormalDist(self.mean, self.sd).inv_cdf(chance.draw_unit()))
 
     def contains(self, picked: Any) -> bool:
-        return _is_number(picked) and (self.q is None or math.isclose(self.nearest(picked), picked, abs_tol=1e-12))
+        return is_finite_number(picked) and (
+            self.q is None or math.isclose(self.nearest(picked), picked, abs_tol=1e-12)
+        )
 
     def nearest(self, picked: Any) -> float:
         value = min(max(float(picked), -sys.float_info.max), sys.float_info.max)
@@ -236,7 +239,7 @@ class Function(Domain):
         return values[0] if size == 1 else values
 
     def pick(self, chance: KeyedRandom) -> Any:
-        raise TypeError(f"{self} is not drawn by itself: it is called with the other values")
+        raise TypeError(f"{self} cannot be drawn by itself: it is called with the other values")
 
     def contains(self, picked: Any) -> bool:
         return True
@@ -261,7 +264,3 @@ def _nearest_multiple(value: float, step: float, first: int | None = None, last:
 def _to_exact_fraction(number: float) -> Fraction:
     """Return the number as written: 0.1 is a tenth, so its multiples are the ones a person would write."""
     return Fraction(repr(number))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from paceline._core.arguments import bad_value
 from paceline.tune.space.tree import DrawnNode, FixedNode, FunctionNode, GroupNode, Path, SpaceNode
 
 
@@ -22,7 +23,7 @@ class Point:
 def match_config(tree: SpaceNode, config: Any, name: str) -> Point:
     """Return what a configuration sets. Raises `ValueError` with the path, starting at `name`, of an unknown value."""
     if not isinstance(config, Mapping):
-        raise ValueError(f"{name}={config!r} is not a dict of values")
+        raise bad_value(name, "a dict of values", config)
     return _match_node(tree, dict(config), name, Point({}, {}))
 
 
@@ -31,7 +32,7 @@ def _match_node(node: SpaceNode, value: Any, name: str, point: Point) -> Point:
     match node:
         case FixedNode():
             if not is_same_value(node.value, value):
-                raise ValueError(f"{name}={value!r} is not what it is in param_space: {node.value!r}")
+                raise bad_value(name, f"{node.value!r} as in param_space", value)
             return point
         case FunctionNode():
             return Point(point.picks, {**point.function_values, node.path: value})
@@ -39,7 +40,7 @@ def _match_node(node: SpaceNode, value: Any, name: str, point: Point) -> Point:
             return _match_keys(node, value, name, point)
         case GroupNode():
             if not isinstance(value, list | tuple) or len(value) != len(node.children):
-                raise ValueError(f"{name}={value!r} is not a {node.kind} of {len(node.children)}, as in param_space")
+                raise bad_value(name, f"a {node.kind} of {len(node.children)} as in param_space", value)
             for index, child in enumerate(node.children):
                 point = _match_node(child, value[index], f"{name}[{index}]", point)
             return point
@@ -47,19 +48,18 @@ def _match_node(node: SpaceNode, value: Any, name: str, point: Point) -> Point:
             return _match_option(node, value, name, point)
         case DrawnNode():
             if not node.domain.contains(value):
-                raise ValueError(f"{name}={value!r} is not in {node.domain}")
+                raise bad_value(name, f"in {node.domain}", value)
             return Point({**point.picks, node.path: node.domain.nearest(value)}, point.function_values)
 
 
 def _match_keys(node: GroupNode, value: Any, name: str, point: Point) -> Point:
     if not isinstance(value, Mapping):
-        raise ValueError(f"{name}={value!r} is not a dict, as in param_space")
+        raise bad_value(name, "a dict as in param_space", value)
     children = dict(zip(node.keys, node.children, strict=True))
     for key, item in value.items():
         if key not in children:
-            raise ValueError(
-                f"{name}[{key!r}] is not in param_space, which has {', '.join(map(repr, children)) or 'nothing'} there"
-            )
+            known = ", ".join(map(repr, children)) or "none"
+            raise ValueError(f"{name}: unknown key {key!r}; the keys of param_space there are {known}")
         point = _match_node(children[key], item, f"{name}[{key!r}]", point)
     return point
 
@@ -67,11 +67,11 @@ def _match_keys(node: GroupNode, value: Any, name: str, point: Point) -> Point:
 def _match_option(node: DrawnNode, value: Any, name: str, point: Point) -> Point:
     for index, option in enumerate(node.options):
         try:
-            found = _match_node(option, value, name, point)
+            matched = _match_node(option, value, name, point)
         except ValueError:
             continue  # Not this option; if none matches, that is reported below.
-        return Point({**found.picks, node.path: index}, found.function_values)
-    raise ValueError(f"{name}={value!r} is not an option of {node.domain}")
+        return Point({**matched.picks, node.path: index}, matched.function_values)
+    raise bad_value(name, f"an option of {node.domain}", value)
 
 
 def is_same_value(a: Any, b: Any) -> bool:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from paceline._core.arguments import bad_value, is_int, is_number
 from paceline.tune.space.domains import Categorical, Float, Function, Grid, Integer, Normal
 
 _LARGEST_LOG = 10**300
@@ -93,13 +94,13 @@ def sample_from(func: Callable[[Any], Any]) -> Function:
     order. During the call, `random` and `numpy.random` are seeded for this trial and this parameter.
     """
     if not callable(func):
-        raise ValueError(f"tune.sample_from: func={func!r} is not a function of the other values")
+        raise bad_value("tune.sample_from: func", "a function of the other values", func)
     try:
         inspect.signature(func).bind(None)
     except TypeError as error:
         raise ValueError(
-            f"tune.sample_from: func={func!r} cannot be called with one argument: {error}\n\n"
-            "hint: it is given the other values, as in lambda spec: spec.config.lr * 10"
+            f"tune.sample_from: func must be a function of one argument, got {func!r}: {error}\n\n"
+            "hint: its argument has the other values, as in lambda spec: spec.config.lr * 10"
         ) from None
     except ValueError:
         pass  # Written in C, without a signature to inspect.
@@ -113,68 +114,62 @@ def _make_float(name: str, lower: Any, upper: Any, q: float | None = None, log: 
 
 
 def _make_integer(name: str, lower: Any, upper: Any, q: int | None = None, log: bool = False) -> Integer:
-    domain = Integer(_check_whole(name, "lower", lower), _check_whole(name, "upper", upper), log, q)
+    domain = Integer(_check_integer(name, "lower", lower), _check_integer(name, "upper", upper), log, q)
     _check_interval(name, domain)
     if log and domain.upper > _LARGEST_LOG:
-        raise ValueError(f"tune.{name}: upper={upper!r} is above 1e300, the most that is drawn by magnitude")
+        raise bad_value(f"tune.{name}: upper", "at most 1e300", upper)
     return domain
 
 
 def _check_interval(name: str, domain: Float | Integer) -> None:
     lower, upper = domain.lower, domain.upper
     if lower > upper:
-        raise ValueError(f"tune.{name}: lower={lower!r} is above upper={upper!r}")
+        raise bad_value(f"tune.{name}: lower", f"at most upper={upper!r}", lower)
     if domain.log and lower <= 0:
-        raise ValueError(
-            f"tune.{name}: lower={lower!r} is not above 0, where orders of magnitude are\n\n"
-            f"hint: use {'1' if isinstance(lower, int) else 'a small number such as 1e-6'} or more"
-        )
+        hint = f"use {'1' if isinstance(lower, int) else 'a small number such as 1e-6'} or more"
+        raise bad_value(f"tune.{name}: lower", "positive", lower, hint)
     if domain.is_empty and domain.q is not None:
         raise ValueError(f"tune.{name}: no multiple of q={domain.q!r} is between lower={lower!r} and upper={upper!r}")
     if domain.is_empty:
-        raise ValueError(
-            f"tune.{name}: there is nothing to draw from lower={lower!r} up to, but not with, upper={upper!r}"
-        )
+        raise ValueError(f"tune.{name}: the range from lower={lower!r} up to, but excluding, upper={upper!r} is empty")
 
 
 def _check_number(name: str, argument: str, value: Any) -> float:
     number = _to_python_number(value)
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        raise ValueError(f"tune.{name}: {argument}={value!r} is not a number")
     try:
-        as_float = float(number)
+        as_float = float(number) if is_number(number) else math.nan
     except OverflowError:
         as_float = math.inf
     if not math.isfinite(as_float):
-        raise ValueError(f"tune.{name}: {argument}={value!r} is not a finite number")
+        raise bad_value(f"tune.{name}: {argument}", "a finite number", value)
     return as_float
 
 
 def _check_positive(name: str, argument: str, value: Any) -> float:
     number = _check_number(name, argument, value)
     if number <= 0:
-        raise ValueError(f"tune.{name}: {argument}={value!r} is not above 0")
+        raise bad_value(f"tune.{name}: {argument}", "a positive number", value)
     return number
 
 
-def _check_whole(name: str, argument: str, value: Any) -> int:
+def _check_integer(name: str, argument: str, value: Any) -> int:
     number = _to_python_number(value)
-    if isinstance(number, bool) or not isinstance(number, int):
-        hint = "\n\nhint: tune.uniform and its kind draw floats" if isinstance(number, float) else ""
-        raise ValueError(f"tune.{name}: {argument}={value!r} is not a whole number{hint}")
+    if not is_int(number):
+        hint = "tune.uniform and its kind draw floats" if isinstance(number, float) else None
+        raise bad_value(f"tune.{name}: {argument}", "an integer", value, hint)
     return int(number)
 
 
 def _check_step(name: str, q: Any) -> int:
-    step = _check_whole(name, "q", q)
+    step = _check_integer(name, "q", q)
     if step < 1:
-        raise ValueError(f"tune.{name}: q={q!r} is not a whole number of 1 or more")
+        raise bad_value(f"tune.{name}: q", "a positive integer", q)
     return step
 
 
 def _check_base(name: str, base: Any) -> None:
     if _check_positive(name, "base", base) == 1:
-        raise ValueError(f"tune.{name}: base={base!r} is no base of a logarithm")
+        raise bad_value(f"tune.{name}: base", "a positive number other than 1", base)
 
 
 def _to_python_number(value: Any) -> Any:
@@ -184,11 +179,9 @@ def _to_python_number(value: Any) -> Any:
 
 def _check_options(name: str, argument: str, values: Any) -> tuple[Any, ...]:
     if isinstance(values, str | bytes | dict | set | frozenset) or not isinstance(values, Iterable):
-        why = ", which has no order" if isinstance(values, set | frozenset) else ""
-        raise ValueError(
-            f"tune.{name}: {argument}={values!r} is not a list of options{why}\n\nhint: tune.{name}([1, 2, 3])"
-        )
+        expected = "a list of options" + (" (sets have no order)" if isinstance(values, set | frozenset) else "")
+        raise bad_value(f"tune.{name}: {argument}", expected, values, f"tune.{name}([1, 2, 3])")
     options = tuple(values.tolist() if hasattr(values, "tolist") and hasattr(values, "ndim") else values)
     if not options:
-        raise ValueError(f"tune.{name}: {argument} has no options")
+        raise ValueError(f"tune.{name}: {argument} must have at least one option")
     return options

@@ -43,9 +43,9 @@ class ConfigFiller:
         if node in self._computing:
             circle = [*self._computing[self._computing.index(node) :], node]
             raise ValueError(
-                f"the sample_from functions of a search space need each other: "
+                f"the sample_from functions of param_space need each other: "
                 f"{' needs '.join(format_path(one.path) for one in circle)}\n\n"
-                "hint: a function may look at any value but its own and those that are made from it"
+                "hint: a function must not use its own value or values made from it"
             )
         self._computing.append(node)
         try:
@@ -87,18 +87,18 @@ class ConfigFiller:
 class Config(Mapping[Any, Any]):
     """Values by key, or by attribute."""
 
-    def __init__(self, filling: ConfigFiller, values: dict[Any, Any]) -> None:
-        self._filler = filling
+    def __init__(self, filler: ConfigFiller, values: dict[Any, Any]) -> None:
+        self._filler = filler
         self._values = values
 
     def __getitem__(self, key: Any) -> Any:
         if key not in self._values:
-            raise KeyError(f"no {key!r} among the values: there is {_format_keys(self._values)}")
+            raise KeyError(f"unknown name {key!r}; the values are {_format_keys(self._values)}")
         return self._filler.wrap_value(self._values[key])
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in self._values:
-            raise AttributeError(f"no {name!r} among the values: there is {_format_keys(self._values)}")
+            raise AttributeError(f"unknown name {name!r}; the values are {_format_keys(self._values)}")
         return self[name]
 
     def __contains__(self, key: object) -> bool:
@@ -128,8 +128,8 @@ class SampleSpec(Config):
 class SpecItems(Sequence[Any]):
     """A list or tuple with values that are not computed yet."""
 
-    def __init__(self, filling: ConfigFiller, values: list[Any] | tuple[Any, ...]) -> None:
-        self._filler = filling
+    def __init__(self, filler: ConfigFiller, values: list[Any] | tuple[Any, ...]) -> None:
+        self._filler = filler
         self._values = values
 
     def __getitem__(self, index: Any) -> Any:
@@ -152,8 +152,8 @@ def _has_pending(value: Any) -> bool:
 def _check_drawn(value: Any, node: FunctionNode) -> None:
     if isinstance(value, Domain):
         raise ValueError(
-            f"the sample_from function of {format_path(node.path)} returned {value}: it has to return a value\n\n"
-            "hint: draw it in the function with random or numpy.random, which are seeded for it"
+            f"the sample_from function of {format_path(node.path)} must return a value, got {value}\n\n"
+            "hint: draw it in the function with random or numpy.random, which are seeded"
         )
     if type(value) is dict:
         value = [*value.values()]

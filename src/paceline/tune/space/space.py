@@ -8,6 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from paceline._core.arguments import bad_value, check_int
 from paceline.tune.space import config_codec as codec
 from paceline.tune.space.domains import Categorical, Domain, Grid
 from paceline.tune.space.keyed_random import KeyedRandom
@@ -59,8 +60,8 @@ class Space:
 
     def draw(self, number: int, seed: int) -> dict[str, Any]:
         """Return the configuration of a trial by its number, from 0: the next grid combination, and random values."""
-        _check_whole("number", number, 0)
-        _check_whole("seed", seed)
+        check_int("number", number, at_least=0)
+        check_int("seed", seed)
         return self.draw_combination(number % self.num_grid, ("trial", number), seed)
 
     def draw_combination(
@@ -69,10 +70,10 @@ class Space:
         """Return grid combination number `grid` with random values from `name` and `seed`; `point` has fixed values."""
         picked: dict[Path, Any] = {**point.picks, **dict(iter_grid_options(self._tree, grid, point.picks))}
 
-        def pick_or_draw(place: SpaceParameter) -> Any:
-            if place.path in picked or isinstance(place.domain, Grid):  # A grid is never drawn at random.
-                return picked[place.path]
-            return place.domain.pick(KeyedRandom(seed, *name, self._keys[place.path]))
+        def pick_or_draw(parameter: SpaceParameter) -> Any:
+            if parameter.path in picked or isinstance(parameter.domain, Grid):  # A grid is never drawn at random.
+                return picked[parameter.path]
+            return parameter.domain.pick(KeyedRandom(seed, *name, self._keys[parameter.path]))
 
         return self._assemble_config(pick_or_draw, (seed, *name), point.function_values)
 
@@ -88,31 +89,31 @@ class Space:
         """
         unknown = [path for path in picked if path not in self._parameters]
         if unknown:
-            raise ValueError(f"there is nothing to pick at {', '.join(map(format_path, unknown))}")
+            raise ValueError(f"unknown parameters: {', '.join(map(format_path, unknown))}")
 
-        def look_up_pick(place: SpaceParameter) -> Any:
-            if place.path not in picked:
-                raise ValueError(f"nothing was picked for {format_path(place.path)}, which is {place.domain}")
-            return picked[place.path]
+        def look_up_pick(parameter: SpaceParameter) -> Any:
+            if parameter.path not in picked:
+                raise ValueError(f"no value for {format_path(parameter.path)}, which is {parameter.domain}")
+            return picked[parameter.path]
 
         return self.assemble_config(look_up_pick, number, seed)
 
     def assemble_config(
-        self, pick: Pick, number: int = 0, seed: int = 0, made: Mapping[Path, Any] | None = None
+        self, pick: Pick, number: int = 0, seed: int = 0, function_values: Mapping[Path, Any] | None = None
     ) -> dict[str, Any]:
         """Like `resolve_picks`, with a function that is called for each parameter, outer ones first.
 
-        `made` has values, by path, that replace those of `sample_from` functions, like those of a `Point`.
+        `function_values` has values, by path, that replace those of `sample_from` functions, like those of a `Point`.
         """
 
-        def pick_checked(place: SpaceParameter) -> Any:
-            picked = pick(place)
-            if not place.domain.contains(picked):
-                what = "the index of an option of" if isinstance(place.domain, Categorical) else "in"
-                raise ValueError(f"{format_path(place.path)}: {picked!r} is not {what} {place.domain}")
-            return place.domain.nearest(picked)
+        def pick_checked(parameter: SpaceParameter) -> Any:
+            picked = pick(parameter)
+            if not parameter.domain.contains(picked):
+                expected = "the index of an option of" if isinstance(parameter.domain, Categorical) else "in"
+                raise bad_value(format_path(parameter.path), f"{expected} {parameter.domain}", picked)
+            return parameter.domain.nearest(picked)
 
-        return self._assemble_config(pick_checked, (seed, "trial", number), made or {})
+        return self._assemble_config(pick_checked, (seed, "trial", number), function_values or {})
 
     def parse_point(self, config: Mapping[str, Any], name: str = "point") -> Point:
         """Return what a full or partial configuration sets. Raises `ValueError` for what is not in the space."""
@@ -127,8 +128,8 @@ class Space:
 
         Raises `ValueError` for an object that is not in this space, such as one made by a function.
         """
-        restored: dict[str, Any] = codec.decode_config(plain, self._objects.__getitem__)
-        return restored
+        config: dict[str, Any] = codec.decode_config(plain, self._objects.__getitem__)
+        return config
 
     def describe(self) -> Any:
         """Describe the space in plain form; objects and functions only by name."""
@@ -143,47 +144,50 @@ class Space:
         """List what differs from an earlier description, one line each; objects are compared only by name."""
         return find_differences(described_before, self.describe())
 
-    def _assemble_config(self, pick: Pick, key: tuple[int | str, ...], made: Mapping[Path, Any]) -> dict[str, Any]:
-        config = self._build_node(self._tree, pick, made)
+    def _assemble_config(
+        self, pick: Pick, key: tuple[int | str, ...], function_values: Mapping[Path, Any]
+    ) -> dict[str, Any]:
+        config = self._build_node(self._tree, pick, function_values)
         if self._has_functions:
             config = ConfigFiller(config, key, self._check_storable).fill_config()
         assert isinstance(config, dict)
         return config
 
-    def _build_node(self, node: SpaceNode, pick: Pick, made: Mapping[Path, Any]) -> Any:
+    def _build_node(self, node: SpaceNode, pick: Pick, function_values: Mapping[Path, Any]) -> Any:
         match node:
             case FixedNode():
                 return node.value
             case GroupNode():
-                return node.build_container([self._build_node(child, pick, made) for child in node.children])
+                return node.build_container([self._build_node(child, pick, function_values) for child in node.children])
             case FunctionNode():
-                return made[node.path] if node.path in made else PendingValue(node)
+                return function_values[node.path] if node.path in function_values else PendingValue(node)
             case DrawnNode():
                 picked = pick(self._parameters[node.path])
-                return self._build_node(node.options[picked], pick, made) if node.options else picked
+                return self._build_node(node.options[picked], pick, function_values) if node.options else picked
 
     def _check_storable(self, value: Any, node: FunctionNode) -> None:
         """Refuse a value that the journal cannot store before it is used: a search resumes from its journal."""
         lost = codec.find_lost_objects(codec.encode_config(value, self._find))
         if lost:
             raise ValueError(
-                f"the sample_from function of {format_path(node.path)} returned an object of "
-                f"{', '.join(lost)}, of which a "
-                "search can keep no record: it has to be plain, or an object that param_space has too\n\n"
-                "hint: return numbers or a name and make the object of it in the trial, or let tune.choice choose "
-                "among objects; an array is plain as x.tolist()"
+                f"the sample_from function of {format_path(node.path)} must return a plain value or an object of "
+                f"param_space, got an object of {', '.join(lost)}, which cannot be stored\n\n"
+                "hint: return numbers or a name and make the object in the trial, or let tune.choice choose among "
+                "objects; an array is plain as x.tolist()"
             )
 
     @cached_property
     def _parameters(self) -> Mapping[Path, SpaceParameter]:
-        places = [
+        parameters = [
             SpaceParameter(n.path, n.domain, n.condition) for n in iter_nodes(self._tree) if isinstance(n, DrawnNode)
         ]
-        names = _parameter_names(places)
+        names = _parameter_names(parameters)
         return MappingProxyType(
             {
-                place.path: SpaceParameter(place.path, place.domain, place.condition, names[place.path])
-                for place in places
+                parameter.path: SpaceParameter(
+                    parameter.path, parameter.domain, parameter.condition, names[parameter.path]
+                )
+                for parameter in parameters
             }
         )
 
@@ -221,29 +225,21 @@ def _check_root(tree: SpaceNode, param_space: Any) -> None:
             for option in options:
                 _check_root(option, getattr(option, "value", param_space))
             return
-    raise ValueError(
-        f"param_space={param_space!r} is not a dict of parameters\n\n"
-        "hint: param_space={'lr': tune.loguniform(1e-4, 1e-1)}"
-    )
+    raise bad_value("param_space", "a dict of parameters", param_space, "use {'lr': tune.loguniform(1e-4, 1e-1)}")
 
 
-def _check_whole(name: str, value: Any, least: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
-        raise ValueError(f"{name}={value!r} is not a whole number{'' if least is None else f' of {least} or more'}")
-
-
-def _parameter_names(places: list[SpaceParameter]) -> dict[Path, str]:
+def _parameter_names(parameters: list[SpaceParameter]) -> dict[Path, str]:
     """Use short names if they are unique, else names with the options on the way, else full paths."""
-    short = {place.path: "/".join(map(str, place.config_keys)) or "param_space" for place in places}
+    short = {parameter.path: "/".join(map(str, parameter.config_keys)) or "param_space" for parameter in parameters}
     long = {
-        place.path: "/".join(f"option {s.index}" if isinstance(s, Option) else str(s) for s in place.path)
-        for place in places
+        parameter.path: "/".join(f"option {s.index}" if isinstance(s, Option) else str(s) for s in parameter.path)
+        for parameter in parameters
     }
     num_short, num_long = Counter(short.values()), Counter(long.values())
     names: dict[Path, str] = {}
-    for place in places:
-        name = short[place.path]
+    for parameter in parameters:
+        name = short[parameter.path]
         if num_short[name] > 1:
-            name = long[place.path] if num_long[long[place.path]] == 1 else format_path(place.path)
-        names[place.path] = name
+            name = long[parameter.path] if num_long[long[parameter.path]] == 1 else format_path(parameter.path)
+        names[parameter.path] = name
     return names

@@ -39,7 +39,7 @@ def rebuild_param_space(plain_space: Any) -> Any:
     space = _rebuild_value(plain_space, "param_space", objects)
     if objects:
         raise ValueError(
-            f"the search space cannot be made again from its description: {'; '.join(objects)}\n\n"
+            f"cannot rebuild the search space from its description: {'; '.join(objects)}\n\n"
             "hint: pass param_space again"
         )
     return space
@@ -67,24 +67,25 @@ def find_differences(before: Any, now: Any, path: str = "param_space") -> list[s
 
 
 def _compare_dicts(before: dict[str, Any], now: dict[str, Any], path: str) -> list[str]:
-    found = [f"{path}[{key!r}] was {_format_description(before[key])} and is gone" for key in before if key not in now]
-    found += [f"{path}[{key!r}] is new: {_format_description(now[key])}" for key in now if key not in before]
+    changes = [
+        f"{path}[{key!r}] was {_format_description(before[key])} and is gone" for key in before if key not in now
+    ]
+    changes += [f"{path}[{key!r}] is new: {_format_description(now[key])}" for key in now if key not in before]
     for key in before:
         if key in now:
-            found += find_differences(before[key], now[key], f"{path}[{key!r}]")
+            changes += find_differences(before[key], now[key], f"{path}[{key!r}]")
     both_in_order = [key for key in before if key in now], [key for key in now if key in before]
-    if not found and both_in_order[0] != both_in_order[1] and "grid_search" in json.dumps(now):
-        found.append(f"{path} has its keys in another order, which is the order of its grid_search")
-    return found
+    if not changes and both_in_order[0] != both_in_order[1] and "grid_search" in json.dumps(now):
+        changes.append(f"the keys of {path} changed their order, which is the order of its grid_search")
+    return changes
 
 
 def _compare_lists(
-    before: list[Any], now: list[Any], path: str, step: str, whole_before: Any = None, whole_now: Any = None
+    before: list[Any], now: list[Any], path: str, step: str, node_before: Any = None, node_now: Any = None
 ) -> list[str]:
     if len(before) != len(now):
         return [
-            f"{path} was {_format_description(whole_before or before)} and is now "
-            f"{_format_description(whole_now or now)}"
+            f"{path} was {_format_description(node_before or before)} and is now {_format_description(node_now or now)}"
         ]
     pairs = enumerate(zip(before, now, strict=True))
     return [line for index, (a, b) in pairs for line in find_differences(a, b, path + step.format(index))]
@@ -96,8 +97,8 @@ def _describe_value(value: Any, path: str) -> Any:
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return {"$object": object_name(value)}
     fields = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
-    told_fields = {name: _describe_value(item, f"{path}.{name}") for name, item in fields.items()}
-    return {"$object": object_name(value), "fields": told_fields}
+    described = {name: _describe_value(item, f"{path}.{name}") for name, item in fields.items()}
+    return {"$object": object_name(value), "fields": described}
 
 
 def _rebuild_value(value: Any, path: str, objects: list[str]) -> Any:

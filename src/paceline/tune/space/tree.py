@@ -187,7 +187,7 @@ def _build_group(
     keys = tuple(value) if isinstance(value, dict) else tuple(range(len(value)))
     for key in keys:
         if isinstance(key, float) and not math.isfinite(key):
-            raise ValueError(f"{format_path(path)} has the key {key!r}: keys have to be strings or finite numbers")
+            raise ValueError(f"the keys of {format_path(path)} must be strings or finite numbers, got {key!r}")
     values = value.values() if isinstance(value, dict) else value
     children = tuple(
         _build_node(child, (*path, key), condition, choice, inside) for key, child in zip(keys, values, strict=True)
@@ -204,9 +204,9 @@ def _build_drawn(
     is_grid = isinstance(domain, Grid)
     if is_grid and choice is not None:
         raise ValueError(
-            f"{format_path(path)} is a grid_search inside an option of the choice at "
-            f"{format_path(choice)}: how many trials there "
-            "are would depend on what is drawn\n\nhint: use choice for the inner one, or grid_search for the outer one"
+            f"{format_path(path)} is a grid_search inside an option of the choice at {format_path(choice)}, "
+            "so the number of trials would be random\n\n"
+            "hint: use choice for the inner one, or grid_search for the outer one"
         )
     if id(domain) in around:
         raise ValueError(f"{format_path(path)} contains itself")
@@ -240,8 +240,7 @@ def _check_opaque(value: Any, path: Path) -> None:
     for item in inside:
         if isinstance(item, Domain):
             raise ValueError(
-                f"{format_path(path)} is a {type(value).__name__} with {item} in it, where it would "
-                "not be drawn: only plain "
-                "dicts with keys such as strings, lists and tuples are looked into\n\n"
-                "hint: let tune.choice or tune.grid_search have several of these objects as its options"
+                f"{format_path(path)} is a {type(value).__name__} with {item} in it, which would not be drawn: only "
+                "plain dicts, lists and tuples are searched for domains\n\n"
+                "hint: use tune.choice or tune.grid_search with several of these objects as options"
             )

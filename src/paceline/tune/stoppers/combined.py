@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from paceline._core.arguments import bad_value, check_callable, check_instance
 from paceline.tune.stoppers.limits import ThresholdStopper
 from paceline.tune.stoppers.stopper import Stopper
 
@@ -23,8 +24,7 @@ class FunctionStopper(Stopper):
     """Ends a trial when `function(trial_id, result)` returns true."""
 
     def __init__(self, function: Callable[[str, dict[str, Any]], bool]) -> None:
-        if not callable(function):
-            raise ValueError(f"function={function!r} is not a function of a trial's id and its result")
+        check_callable("function", function)
         _check_takes_two(function)
         self.function = function
 
@@ -33,7 +33,7 @@ class FunctionStopper(Stopper):
 
     @property
     def why(self) -> str:
-        return f"{getattr(self.function, '__name__', type(self.function).__name__)}() has stopped it"
+        return f"stopped by {getattr(self.function, '__name__', type(self.function).__name__)}()"
 
 
 class CombinedStopper(Stopper):
@@ -41,17 +41,16 @@ class CombinedStopper(Stopper):
 
     def __init__(self, *stoppers: Stopper) -> None:
         for stopper in stoppers:
-            if not isinstance(stopper, Stopper):
-                raise ValueError(f"{stopper!r} is not a Stopper, of which alone a CombinedStopper is made")
+            check_instance("each of stoppers", stopper, Stopper, "a Stopper")
         self.stoppers = stoppers
         self.decides = any(stopper.decides for stopper in stoppers)
-        self._why = "one of its stoppers has stopped it"
+        self._why = "stopped by one of its stoppers"
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
-        return self._ask_all([stopper for stopper in self.stoppers if stopper(trial_id, result)])
+        return self._record_stopped([stopper for stopper in self.stoppers if stopper(trial_id, result)])
 
     def stop_all(self) -> bool:
-        return self._ask_all([stopper for stopper in self.stoppers if stopper.stop_all()])
+        return self._record_stopped([stopper for stopper in self.stoppers if stopper.stop_all()])
 
     def continued(self, ran_s: float) -> None:
         for stopper in self.stoppers:
@@ -61,7 +60,7 @@ class CombinedStopper(Stopper):
     def why(self) -> str:
         return self._why
 
-    def _ask_all(self, stopped: list[Stopper]) -> bool:
+    def _record_stopped(self, stopped: list[Stopper]) -> bool:
         if stopped:
             self._why = ", ".join(stopper.why for stopper in stopped)
         return bool(stopped)
@@ -72,7 +71,7 @@ def stopper_of(stop: Any) -> Stopper:
     if stop is None:
         return NoopStopper()
     if isinstance(stop, type):
-        raise ValueError(f"stop={stop.__name__} is a class\n\nhint: stop={stop.__name__}(...) makes a stopper of it")
+        raise ValueError(f"stop must be an object, got the class {stop.__name__}\n\nhint: use {stop.__name__}(...)")
     if isinstance(stop, Stopper):
         return stop
     if isinstance(stop, Mapping):
@@ -81,10 +80,8 @@ def stopper_of(stop: Any) -> Stopper:
         return CombinedStopper(*map(stopper_of, stop))
     if callable(stop):
         return FunctionStopper(stop)
-    raise ValueError(
-        f"stop={stop!r} is neither a dict such as {{'training_iteration': 10}}, nor a function of a trial's id and its "
-        "result, nor a Stopper, nor a list of these"
-    )
+    allowed = "a dict such as {'training_iteration': 10}, a function of a trial's id and result, a Stopper, or a list"
+    raise bad_value("stop", allowed, stop)
 
 
 def _check_takes_two(function: Callable[..., Any]) -> None:
@@ -97,6 +94,6 @@ def _check_takes_two(function: Callable[..., Any]) -> None:
     except TypeError:
         name = getattr(function, "__name__", type(function).__name__)
         raise ValueError(
-            f"stop={name}{signature} cannot be called with a trial's id and its result\n\n"
+            f"stop must be a function of a trial's id and its result, got {name}{signature}\n\n"
             f"hint: def {name}(trial_id, result): return result['training_iteration'] >= 10"
         ) from None

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-from paceline._core.clock import Clock, SystemClock
-from paceline.tune.stoppers.metric_lookup import MetricLookup
-from paceline.tune.stoppers.stopper import Stopper
+from paceline._core.arguments import bad_value, check_int, is_finite_number
+from paceline._core.system import Clock, SystemClock
+from paceline.tune.stoppers.stopper import MetricLookup, Stopper
 
 
 class MaximumIterationStopper(Stopper):
     """Ends a trial at its `max_iter`-th iteration."""
 
     def __init__(self, max_iter: int) -> None:
-        if isinstance(max_iter, bool) or not isinstance(max_iter, int) or max_iter < 1:
-            raise ValueError(f"max_iter={max_iter!r} is not a whole number of 1 or more")
-        self.max_iter = max_iter
+        self.max_iter: int = check_int("max_iter", max_iter, at_least=1)
         self._reports: Counter[str] = Counter()
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
@@ -30,7 +27,7 @@ class MaximumIterationStopper(Stopper):
 
     @property
     def why(self) -> str:
-        return f"it has made {self.max_iter} iterations (max_iter)"
+        return f"reached {self.max_iter} iterations (max_iter)"
 
 
 class ThresholdStopper(Stopper):
@@ -50,7 +47,7 @@ class ThresholdStopper(Stopper):
         for name, limit in self.limits.items():
             value = self._metric_lookup.get_number(name, trial_id, result)
             if value is not None and value >= limit:
-                reached.append(f"{name} {value} has reached {limit}")
+                reached.append(f"{name} {value} reached {limit}")
         if reached:
             self._why = ", ".join(reached)
         return bool(reached)
@@ -70,8 +67,8 @@ class TimeoutStopper(Stopper):
 
     def __init__(self, timeout: float | timedelta, clock: Clock | None = None) -> None:
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
-            raise ValueError(f"timeout={timeout!r} is neither a number of seconds above 0 nor such a timedelta")
+        if not is_finite_number(seconds) or seconds <= 0:
+            raise bad_value("timeout", "a positive number of seconds or a timedelta", timeout)
         self.timeout_s = seconds
         self._clock = clock or SystemClock()
         self._began: float | None = None
@@ -102,13 +99,11 @@ class TimeoutStopper(Stopper):
 def _flatten_limits(limits: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
     for name, limit in limits.items():
         if not isinstance(name, str) or not name:
-            raise ValueError(f"stop={limits!r} has the key {name!r}, which is not the name of a metric")
+            raise bad_value("the keys of stop", "names of metrics", name)
         if isinstance(limit, Mapping):
             yield from _flatten_limits(limit, f"{path}{name}/")
         elif not isinstance(limit, (int, float)) or limit != limit:
-            raise ValueError(
-                f"stop={{{path + name!r}: {limit!r}}} is not a number, which the metric has to reach\n\n"
-                "hint: for anything else give a function: stop=lambda trial_id, result: result['loss'] < 0.1"
-            )
+            hint = "for other conditions use a function: stop=lambda trial_id, result: result['loss'] < 0.1"
+            raise bad_value(f"stop[{path + name!r}]", "a number to reach", limit, hint)
         else:
             yield path + name, limit

@@ -9,8 +9,8 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.tune.stoppers.metric_lookup import MetricLookup
-from paceline.tune.stoppers.stopper import Stopper
+from paceline._core.arguments import bad_value, check_choice, check_int, check_number, is_number
+from paceline.tune.stoppers.stopper import MetricLookup, Stopper
 
 
 class TrialPlateauStopper(Stopper):
@@ -31,22 +31,20 @@ class TrialPlateauStopper(Stopper):
     ) -> None:
         self.metric = _check_name(metric)
         self._metric_lookup = MetricLookup(type(self).__name__)
-        if isinstance(std, bool) or not isinstance(std, (int, float)) or not 0 <= std < math.inf:
-            raise ValueError(f"std={std!r} is not a number of 0 or more")
-        _check_count("num_results", num_results, 2)
-        _check_count("grace_period", grace_period, 0)
-        if metric_threshold is not None and mode not in ("min", "max"):
-            raise ValueError(f"mode={mode!r} is neither 'min' nor 'max', which metric_threshold needs")
-        if mode not in (None, "min", "max"):
-            raise ValueError(f"mode={mode!r} is neither 'min' nor 'max'")
-        self.std = std
-        self.num_results = num_results
-        self.grace_period = grace_period
+        self.std = check_number("std", std, at_least=0)
+        self.num_results = check_int("num_results", num_results, at_least=2)
+        self.grace_period = check_int("grace_period", grace_period, at_least=0)
+        if metric_threshold is None:
+            check_choice("mode", mode, ("min", "max", None))
+        elif not is_number(metric_threshold):
+            raise bad_value("metric_threshold", "a number or None", metric_threshold)
+        else:
+            check_choice("mode", mode, ("min", "max"), hint="metric_threshold is compared according to it")
         self.metric_threshold = metric_threshold
         self.mode = mode
         self._counts: dict[str, int] = defaultdict(int)
         self._windows: dict[str, deque[float]] = {}
-        self._why = "it has reached a plateau"
+        self._why = "reached a plateau"
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         value = self._metric_lookup.get_number(self.metric, trial_id, result)
@@ -63,7 +61,7 @@ class TrialPlateauStopper(Stopper):
         if not spread <= self.std:
             return False
         self._why = (
-            f"{self.metric} has reached a plateau: its last {self.num_results} values differ by {spread:.2g} "
+            f"{self.metric} reached a plateau: its last {self.num_results} values differ by {spread:.2g} "
             f"(std {self.std:g})"
         )
         return True
@@ -88,16 +86,10 @@ class ExperimentPlateauStopper(Stopper):
     def __init__(self, metric: str, std: float = 0.001, top: int = 10, mode: str = "min", patience: int = 0) -> None:
         self.metric = _check_name(metric)
         self._metric_lookup = MetricLookup(type(self).__name__)
-        if isinstance(std, bool) or not isinstance(std, (int, float)) or not 0 < std < math.inf:
-            raise ValueError(f"std={std!r} is not a number above 0")
-        _check_count("top", top, 2)
-        _check_count("patience", patience, 0)
-        if mode not in ("min", "max"):
-            raise ValueError(f"mode={mode!r} is neither 'min' nor 'max'")
-        self.std = std
-        self.top = top
-        self.mode = mode
-        self.patience = patience
+        self.std = check_number("std", std, above=0)
+        self.top = check_int("top", top, at_least=2)
+        self.mode = check_choice("mode", mode, ("min", "max"))
+        self.patience: int = check_int("patience", patience, at_least=0)
         self._best: list[float] = []
         """Scores, where more is better, from worst to best."""
         self._num_flat = 0
@@ -136,10 +128,5 @@ def _standard_deviation(values: deque[float] | list[float]) -> float:
 
 def _check_name(metric: Any) -> str:
     if not isinstance(metric, str) or not metric:
-        raise ValueError(f"metric={metric!r} is not the name of a metric")
+        raise bad_value("metric", "the name of a metric", metric)
     return metric
-
-
-def _check_count(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}={value!r} is not a whole number of {least} or more")

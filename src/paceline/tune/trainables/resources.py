@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from paceline._core.arguments import bad_value, check_choice, check_number
 from paceline.train.config import ScalingConfig
-from paceline.tune.trainables.trainable_plan import TrialBundle, TrialNeeds
+from paceline.tune.driver.placement import TrialBundle, TrialNeeds
 
 _KNOWN = {"cpu": "CPU", "gpu": "GPU"}
 _STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
@@ -32,11 +33,10 @@ class PlacementGroupFactory:
 
     def __post_init__(self) -> None:
         if isinstance(self.bundles, str | bytes | Mapping) or not isinstance(self.bundles, Sequence):
-            raise ValueError(f"bundles={self.bundles!r} is not a list of dicts such as [{{'CPU': 1}}]")
+            raise bad_value("bundles", "a list of dicts such as [{'CPU': 1}]", self.bundles)
         if not self.bundles:
-            raise ValueError("bundles=[] asks for nothing: give at least one, such as [{'CPU': 1}]")
-        if self.strategy not in _STRATEGIES:
-            raise ValueError(f"strategy={self.strategy!r} is not one of {', '.join(_STRATEGIES)}")
+            raise bad_value("bundles", "at least one dict such as {'CPU': 1}", self.bundles)
+        check_choice("strategy", self.strategy, _STRATEGIES)
         checked = tuple(_check_bundle(bundle, f"bundles[{number}]") for number, bundle in enumerate(self.bundles))
         object.__setattr__(self, "bundles", checked)
 
@@ -73,11 +73,11 @@ def check_resources(resources: Any) -> TrialResources:
 
 def make_single_worker_scaling(resources: TrialResources, config: Mapping[str, Any]) -> ScalingConfig:
     """Return the scaling for one worker that has all resources."""
-    where = "resources"
+    name = "resources"
     if callable(resources):
-        where = f"{getattr(resources, '__name__', 'resources')}(config)"
+        name = f"{getattr(resources, '__name__', 'resources')}(config)"
         resources = resources(config)
-    request = _to_placement_group(resources, where)
+    request = _to_placement_group(resources, name)
     if isinstance(resources, ScalingConfig) and resources.num_workers == 1:
         return resources
     total = {name: float(amount) for name, amount in request.required_resources.items() if amount or name == "CPU"}
@@ -102,19 +102,20 @@ def to_trial_needs(scaling: ScalingConfig, *, is_explicit: bool) -> TrialNeeds:
     return TrialNeeds((bundle,) * scaling.max_workers, is_explicit, scaling.placement_strategy)
 
 
-def _to_placement_group(given: Any, where: str) -> PlacementGroupFactory:
-    if isinstance(given, PlacementGroupFactory):
-        return given
-    if isinstance(given, ScalingConfig):
-        if given.max_workers == 0:
-            raise ValueError(f"{where}={given!r} has no worker: use 1 or more")
-        return PlacementGroupFactory([_worker_resources(given)] * given.max_workers, given.placement_strategy)
-    if isinstance(given, Mapping):
-        return PlacementGroupFactory([_check_bundle(given, where)])
-    raise ValueError(
-        f"{where}={given!r} is no resources: use a dict such as {{'cpu': 2, 'gpu': 0.5}}, a ScalingConfig, "
-        "a PlacementGroupFactory, or a function of the config that returns one of them"
+def _to_placement_group(resources: Any, name: str) -> PlacementGroupFactory:
+    if isinstance(resources, PlacementGroupFactory):
+        return resources
+    if isinstance(resources, ScalingConfig):
+        if resources.max_workers == 0:
+            raise bad_value(name, "a ScalingConfig with at least one worker", resources)
+        bundles = [_worker_resources(resources)] * resources.max_workers
+        return PlacementGroupFactory(bundles, resources.placement_strategy)
+    if isinstance(resources, Mapping):
+        return PlacementGroupFactory([_check_bundle(resources, name)])
+    allowed = (
+        "a dict such as {'cpu': 2, 'gpu': 0.5}, a ScalingConfig, a PlacementGroupFactory, or a function of the config"
     )
+    raise bad_value(name, allowed, resources)
 
 
 def _worker_resources(scaling: ScalingConfig) -> dict[str, float]:
@@ -122,24 +123,23 @@ def _worker_resources(scaling: ScalingConfig) -> dict[str, float]:
     return {**own, **scaling.additional_resources_per_worker}
 
 
-def _check_bundle(bundle: Any, where: str) -> dict[str, float]:
+def _check_bundle(bundle: Any, argument: str) -> dict[str, float]:
     if not isinstance(bundle, Mapping):
-        raise ValueError(f"{where}={bundle!r} is not a dict such as {{'CPU': 1}}")
-    found: dict[str, float] = {}
-    for name, amount in bundle.items():
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"{where} has {name!r}, which is not the name of a resource")
-        if name == "custom_resources" and isinstance(amount, Mapping):
-            found |= _check_bundle(amount, f"{where}['custom_resources']")
+        raise bad_value(argument, "a dict such as {'CPU': 1}", bundle)
+    amounts: dict[str, float] = {}
+    for key, amount in bundle.items():
+        if not isinstance(key, str) or not key:
+            raise bad_value(f"the keys of {argument}", "names of resources", key)
+        if key == "custom_resources" and isinstance(amount, Mapping):
+            amounts |= _check_bundle(amount, f"{argument}['custom_resources']")
             continue
-        name_of = _KNOWN.get(name.lower(), name)
-        if name_of in found:
-            raise ValueError(f"{where}={dict(bundle)!r} has {name_of} twice")
-        if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < math.inf:
-            raise ValueError(f"{where}[{name!r}]={amount!r} is not a number of 0 or more")
+        name = _KNOWN.get(key.lower(), key)
+        if name in amounts:
+            raise ValueError(f"{argument} has {name} twice: {dict(bundle)!r}")
+        check_number(f"{argument}[{key!r}]", amount, at_least=0)
         if 0 < amount < _LEAST_AMOUNT:
-            raise ValueError(f"{where}[{name!r}]={amount!r} is too little: the least amount is {_LEAST_AMOUNT}")
-        if name_of == "GPU" and amount > 1 and amount != int(amount):
-            raise ValueError(f"{where}[{name!r}]={amount!r} is neither below 1 nor a whole number")
-        found[name_of] = float(amount)
-    return found
+            raise bad_value(f"{argument}[{key!r}]", f"0 or at least {_LEAST_AMOUNT}", amount)
+        if name == "GPU" and amount > 1 and amount != int(amount):
+            raise bad_value(f"{argument}[{key!r}]", "below 1 or an integer", amount)
+        amounts[name] = float(amount)
+    return amounts

@@ -1,13 +1,15 @@
-"""Large objects that all trials of a search share: stored in memory once, mapped by every worker, never copied.
+"""What the driver pickles once for the workers of all trials: the trainable, and large objects that trials share.
 
-The objects are pickled once, with their large buffers (arrays, Arrow tables, columns of pandas frames) out of band,
-into anonymous memory that the driver holds. A worker opens it through the driver's descriptor and maps it, so it gets
-read-only views. The memory is freed with its last holder: no crash of any process can leak it. On a cluster, the
-objects are put into its object store, once.
+Shared objects are stored in memory once, mapped by every worker, never copied. They are pickled with their large
+buffers (arrays, Arrow tables, columns of pandas frames) out of band, into anonymous memory that the driver holds. A
+worker maps it through the driver's descriptor, so it gets read-only views. The memory is freed with its last holder: no
+crash of any process can leak it. On a cluster, the objects are put into its object store, once.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import mmap
 import os
 import pickle
@@ -21,9 +23,14 @@ import cloudpickle
 
 from paceline._core import system
 from paceline._core.engine_choice import EngineChoice
-from paceline.train.unpicklable import find_unpicklable
+from paceline.train.backend import BackendConfig
+from paceline.train.driver.job import pickle_job
+from paceline.train.driver.unpicklable import find_unpicklable
 
 _ALIGNMENT = 64
+_LARGE_BYTES = 20_000_000
+
+log = logging.getLogger("paceline")
 
 
 class SharedObjectsHandle(Protocol):
@@ -48,11 +55,11 @@ class _MappedHandle:
             fd = os.open(f"/proc/{self.pid}/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise RuntimeError(
-                f"the objects of with_parameters cannot be reached in the memory of process {self.pid}: {error}"
+                f"cannot open the objects of with_parameters in the memory of process {self.pid}: {error}"
             ) from error
         try:
             if os.fstat(fd).st_ino != self.inode:
-                raise RuntimeError(f"process {self.pid} does not hold the objects of with_parameters any more")
+                raise RuntimeError(f"process {self.pid} no longer holds the objects of with_parameters")
             memory = mmap.mmap(fd, self.size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         finally:
             os.close(fd)
@@ -72,7 +79,7 @@ class _CopiedHandle:
     stream: bytes
 
     def load(self) -> dict[str, Any]:
-        loaded: dict[str, Any] = pickle.loads(self.stream)  # noqa: S301  by our own driver, just now
+        loaded: dict[str, Any] = pickle.loads(self.stream)  # noqa: S301
         return loaded
 
 
@@ -83,7 +90,7 @@ class _ObjectStoreHandle:
     reference: bytes
 
     def load(self) -> dict[str, Any]:
-        from paceline._engine.ray.object_store import get_object
+        from paceline._engine.ray.connection import get_object
 
         loaded: dict[str, Any] = get_object(self.reference)
         return loaded
@@ -105,8 +112,10 @@ class SharedObjects:
                 dict(objects), protocol=5, buffer_callback=buffers.append if mapped else None
             )
         except Exception as problem:
-            found = find_unpicklable(objects)
-            path, reason = (found.path, found.problem) if found is not None else ("an object", problem)
+            unpicklable = find_unpicklable(objects)
+            path, reason = (
+                (unpicklable.path, unpicklable.problem) if unpicklable is not None else ("an object", problem)
+            )
             raise TypeError(
                 f"with_parameters: {path} cannot be sent to the workers: {type(reason).__name__}: {reason}\n\n"
                 "hint: open files and connections inside the trainable"
@@ -119,7 +128,7 @@ class SharedObjects:
         """Return a handle for workers of the chosen engine; by default, for processes on this machine."""
         if choice is None or choice.engine != "ray":
             return self._local_handle
-        from paceline._engine.ray.object_store import put_object
+        from paceline._engine.ray.connection import put_object
 
         with self._putting:
             if self._cluster_handle is None:
@@ -147,3 +156,37 @@ def _write_at(fd: int, offset: int, data: memoryview) -> None:
     while data:
         written = os.pwrite(fd, data, offset)
         data, offset = data[written:], offset + written
+
+
+class PickledTrainable:
+    """Gives `value` in any process."""
+
+    def __init__(self, data: bytes, original: Any = None) -> None:
+        self._data = data
+        self.original = original
+        """The pickled object, in the process that pickled it."""
+
+    @functools.cached_property
+    def value(self) -> Any:
+        value, _, _ = cloudpickle.loads(self._data)
+        return value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PickledTrainable, (self._data,)
+
+
+def pickle_trainable(value: Any, name: str) -> PickledTrainable:
+    """Pickle the value as it is now; an error names what does not pickle."""
+    try:
+        data = pickle_job(value, None, BackendConfig())
+    except TypeError as error:
+        text = str(error).replace("train_loop_per_worker", name)
+        raise TypeError(text) from error.__cause__
+    if len(data) > _LARGE_BYTES:
+        log.warning(
+            "%s carries %d MB to every trial\n\nhint: tune.with_parameters(%s, data=...) shares large objects",
+            name,
+            len(data) // 1_000_000,
+            name,
+        )
+    return PickledTrainable(data, value)

@@ -42,15 +42,15 @@ class Trainable:
 
     def step(self) -> dict[str, Any]:
         """Train for a while, and return the metrics to report."""
-        raise NotImplementedError(f"{type(self).__name__} has to implement step()")
+        raise NotImplementedError(f"{type(self).__name__} must implement step()")
 
     def save_checkpoint(self, checkpoint_dir: str) -> str | dict[str, Any] | None:
         """Write everything needed to resume to a directory; or return it, as a dict of numbers, strings and arrays."""
-        raise NotImplementedError(f"{type(self).__name__} has to implement save_checkpoint()")
+        raise NotImplementedError(f"{type(self).__name__} must implement save_checkpoint()")
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Resume from a checkpoint: the directory, or the dict if `save_checkpoint` returned one."""
-        raise NotImplementedError(f"{type(self).__name__} has to implement load_checkpoint()")
+        raise NotImplementedError(f"{type(self).__name__} must implement load_checkpoint()")
 
     def cleanup(self) -> None:
         """Called when the trial ends or pauses."""
@@ -72,7 +72,7 @@ class Trainable:
         began = time.monotonic()
         result = self.step()
         if not isinstance(result, dict):
-            raise TypeError(f"{type(self).__name__}.step() returned {result!r}, which is not a dict of metrics")
+            raise TypeError(f"{type(self).__name__}.step() must return a dict of metrics, got {result!r:.200}")
         self._iteration += 1
         self._time_total_s += time.monotonic() - began
         self._is_done = bool(result.get("done"))
@@ -97,8 +97,8 @@ class Trainable:
 
     def restore(self, checkpoint: Checkpoint | str | os.PathLike[str]) -> None:
         """Resume from the result of `save`."""
-        given = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(os.fspath(checkpoint))
-        with given.as_directory() as directory:
+        saved = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(os.fspath(checkpoint))
+        with saved.as_directory() as directory:
             try:
                 note = json.loads((Path(directory) / _NOTE).read_text())
             except FileNotFoundError:
@@ -107,7 +107,7 @@ class Trainable:
             self._time_total_s = note.get("time_total_s", 0.0)
             self._is_done = note.get("done", False)
             if note.get("holds") == "dict":
-                self.load_checkpoint(given.to_dict())
+                self.load_checkpoint(saved.to_dict())
             else:
                 self.load_checkpoint(str(Path(directory) / note.get("path", "")))
 
@@ -161,11 +161,11 @@ def _write_returned(returned: Any, directory: Path, name: str) -> Literal["dict"
         Checkpoint.from_dict(returned).to_directory(directory)
         return "dict"
     if not isinstance(returned, str | os.PathLike):
-        raise TypeError(f"{name}.save_checkpoint() returned {returned!r}, which is neither a dict, a path, nor None")
+        raise TypeError(f"{name}.save_checkpoint() must return a dict, a path or None, got {returned!r:.200}")
     path = Path(returned).absolute()
     if not path.is_relative_to(directory.absolute()) or not path.exists():
         raise ValueError(
-            f"{name}.save_checkpoint() returned {str(returned)!r}, which does not lie in the directory that it was "
-            f"given, {directory}"
+            f"{name}.save_checkpoint() must return a path inside {directory}, the directory it was given, got "
+            f"{str(returned)!r}"
         )
     return "path"

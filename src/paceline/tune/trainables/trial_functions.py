@@ -17,8 +17,7 @@ from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.tune import session
 from paceline.tune.stoppers.limits import ThresholdStopper
-from paceline.tune.trainables.pickled_trainable import PickledTrainable
-from paceline.tune.trainables.shared_objects import SharedObjectsHandle
+from paceline.tune.trainables.shared_objects import PickledTrainable, SharedObjectsHandle
 from paceline.tune.trainables.trainable import Trainable
 
 
@@ -108,13 +107,13 @@ class TrainableTrial:
 
     def _step(self, trainable: Trainable, stopper: ThresholdStopper | None) -> None:
         result = dict(trainable.train())
-        wanted = bool(result.pop("should_checkpoint", False))
-        wanted |= self.frequency > 0 and trainable.iteration % self.frequency == 0
-        wanted |= self.at_end and trainable.is_done
+        needs_checkpoint = bool(result.pop("should_checkpoint", False))
+        needs_checkpoint |= self.frequency > 0 and trainable.iteration % self.frequency == 0
+        needs_checkpoint |= self.at_end and trainable.is_done
         if stopper is not None:
             added = {"training_iteration": trainable.iteration, "time_total_s": trainable.time_total_s}
-            wanted |= stopper(trainable.trial_id, {**added, **result})
-        if wanted:
+            needs_checkpoint |= stopper(trainable.trial_id, {**added, **result})
+        if needs_checkpoint:
             train_session.report(result, checkpoint=_save_checkpoint(trainable))
         elif can_save(type(trainable)):
             train_session.report(result, checkpoint_on_stop=lambda: _save_checkpoint(trainable))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from paceline._core.arguments import bad_value
 from paceline.train.trainer import DataParallelTrainer
 from paceline.tune.trainables.resources import TrialResources, check_resources
 from paceline.tune.trainables.shared_objects import SharedObjects
@@ -33,7 +34,7 @@ def with_resources(trainable: Any, resources: Any) -> WrappedTrainable:
     `resources` is a dict such as `{"cpu": 2, "gpu": 0.5}`, a `ScalingConfig`, a `PlacementGroupFactory`, or a function
     of the trial's config that returns one of them.
     """
-    wrapped = _check_wrappable(trainable, "with_resources", "hint: give the trainer a scaling_config instead")
+    wrapped = _check_wrappable(trainable, "with_resources", "pass a scaling_config to the trainer instead")
     return replace(wrapped, resources=check_resources(resources))
 
 
@@ -48,12 +49,12 @@ def with_parameters(trainable: Any, **objects: Any) -> WrappedTrainable:
     read-only views of that memory and use no memory of their own.
     """
     wrapped = _check_wrappable(
-        trainable, "with_parameters", "hint: give the trainer its objects in train_loop_config, and data as datasets"
+        trainable, "with_parameters", "pass objects to the trainer in train_loop_config, and data as datasets"
     )
     if wrapped.shared is not None:
-        raise ValueError(f"with_parameters was used on {_name(wrapped.trainable)} before: give all objects at once")
+        raise ValueError(f"with_parameters was already used on {_name(wrapped.trainable)}: pass all objects at once")
     if not objects:
-        raise ValueError("with_parameters was given no objects: with_parameters(trainable, data=...)")
+        raise ValueError("with_parameters needs at least one object: with_parameters(trainable, data=...)")
     _check_takes_arguments(wrapped.trainable, tuple(objects))
     return replace(wrapped, shared=SharedObjects(objects))
 
@@ -65,12 +66,11 @@ def as_wrapped(trainable: Any) -> WrappedTrainable:
 
 def _check_wrappable(trainable: Any, function: str, for_trainers: str) -> WrappedTrainable:
     wrapped = as_wrapped(trainable)
-    given = wrapped.trainable
-    if isinstance(given, DataParallelTrainer):
-        raise ValueError(f"{function} is for functions and classes, not for a {type(given).__name__}\n\n{for_trainers}")
-    is_class = isinstance(given, type)
-    if not callable(given) or (is_class and not issubclass(given, Trainable)):
-        raise ValueError(f"{function} is for functions and subclasses of tune.Trainable, not for {given!r}")
+    inner = wrapped.trainable
+    is_unusable_class = isinstance(inner, type) and not issubclass(inner, Trainable)
+    if isinstance(inner, DataParallelTrainer) or not callable(inner) or is_unusable_class:
+        hint = for_trainers if isinstance(inner, DataParallelTrainer) else None
+        raise bad_value(f"{function}: trainable", "a function or a subclass of tune.Trainable", inner, hint)
     return wrapped
 
 
@@ -87,10 +87,9 @@ def _check_takes_arguments(trainable: Any, names: tuple[str, ...]) -> None:
     first = 2 if is_class else 1
     for name in names:
         if name not in takes[first:]:
-            after = ", ".join(takes[first:]) or "no further argument"
             raise ValueError(
-                f"with_parameters({name}=...): {_name(trainable)} takes no argument {name!r} beside its config; "
-                f"it takes {after}"
+                f"with_parameters: unknown argument {name!r}; the arguments of {_name(trainable)} besides config are "
+                f"{', '.join(takes[first:]) or 'none'}"
             )
 
 

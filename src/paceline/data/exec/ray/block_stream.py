@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import logging
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
@@ -17,7 +20,6 @@ from paceline.data.context import DataContext
 from paceline.data.exec.pipeline import Pipeline
 from paceline.data.exec.ray import ledger, ray_datasets, ray_values
 from paceline.data.exec.ray.ledger import StreamLedger
-from paceline.data.exec.ray.ray_logging import silence_ray_data
 from paceline.data.exec.ray.shipping import ShippedValue
 from paceline.data.exec.ray.stage_tasks import PoolStage, RayStage, ReadUnit, RowHeader, make_ray_stage
 from paceline.data.exec.ray.task_limits import TaskLimits, decide_task_limits, num_cpus_needed, observe_cluster
@@ -61,8 +63,8 @@ def stream_blocks(
         return
     dataset = ray_datasets.find_ray_dataset(pipeline)
     cluster = observe_cluster(num_cpus_needed(pipeline))
-    means = decide_task_limits(pipeline, cluster, DataContext.get_current())
-    lines = [means.notice if dataset is None or means.requests_cpus else ray_datasets.cpu_shortage_notice(cluster)]
+    limits = decide_task_limits(pipeline, cluster, DataContext.get_current())
+    lines = [limits.notice if dataset is None or limits.requests_cpus else ray_datasets.cpu_shortage_notice(cluster)]
     if ray_datasets.has_ray_dataset(pipeline) and (unit, offset) == (0, 0):
         lines.append(ray_datasets.RESUME_NOTICE)
     for line in filter(None, lines):
@@ -71,9 +73,9 @@ def stream_blocks(
     with silence_ray_data():
         try:
             if dataset is not None:
-                yield from _stream_ray_dataset(dataset, offset, means)
+                yield from _stream_ray_dataset(dataset, offset, limits)
             else:
-                yield from _stream_pipeline(pipeline, unit, offset, means, record)
+                yield from _stream_pipeline(pipeline, unit, offset, limits, record)
             ended = True
         finally:
             if not ended:
@@ -81,35 +83,35 @@ def stream_blocks(
                 gc.collect()
 
 
-def _stream_ray_dataset(dataset: Any, offset: int, means: TaskLimits) -> Iterator[PlacedBlock]:
+def _stream_ray_dataset(dataset: Any, offset: int, limits: TaskLimits) -> Iterator[PlacedBlock]:
     with (
-        ray_datasets.preserving_order(dataset, means.budget),
-        closing(ray_datasets.stream_ray_blocks(dataset, offset)) as found,
+        ray_datasets.preserving_order(dataset, limits.budget),
+        closing(ray_datasets.stream_ray_blocks(dataset, offset)) as blocks,
     ):
-        for begin, num_rows, num_bytes, ref, node in found:
+        for begin, num_rows, num_bytes, ref, node in blocks:
             yield PlacedBlock(0, begin, num_rows, num_bytes, ref, node, num_bytes)
 
 
 def _stream_pipeline(
-    pipeline: Pipeline, unit: int, offset: int, means: TaskLimits, record: StatsRecorder | None
+    pipeline: Pipeline, unit: int, offset: int, limits: TaskLimits, record: StatsRecorder | None
 ) -> Iterator[PlacedBlock]:
-    notes = ledger.open_stream_ledger()
+    stream_ledger = ledger.open_stream_ledger()
     try:
         with closing(
-            _object_entries(_lower_to_ray_data(pipeline, unit, offset, means, notes), pipeline, notes)
+            _object_entries(_lower_to_ray_data(pipeline, unit, offset, limits, stream_ledger), pipeline, stream_ledger)
         ) as entries:
             for placed in _read_placed_blocks(entries, record):
-                notes.add_taken(placed.unit, placed.num_bytes)
+                stream_ledger.add_taken(placed.unit, placed.num_bytes)
                 yield placed
     finally:
-        notes.close()
+        stream_ledger.close()
 
 
 def _read_placed_blocks(entries: Iterator[tuple[Any, Any]], record: StatsRecorder | None) -> Iterator[PlacedBlock]:
     ray = import_ray()
     for ref, _ in entries:
         encoded = ray_values.row_head(ray.get(ref), 0)
-        assert encoded is not None, "a row that says nothing of itself comes after one that does"
+        assert encoded is not None, "a row without a header follows one that has it"
         head = RowHeader.decode(encoded)
         if head.kind == "block":
             ref, metadata = next(entries)
@@ -125,64 +127,81 @@ def _read_placed_blocks(entries: Iterator[tuple[Any, Any]], record: StatsRecorde
             raise head.failure.to_exception(head.pickled)
 
 
-def _object_entries(dataset: Any, pipeline: Pipeline, notes: StreamLedger) -> Generator[tuple[Any, Any], None, None]:
+def _object_entries(
+    dataset: Any, pipeline: Pipeline, stream_ledger: StreamLedger
+) -> Generator[tuple[Any, Any], None, None]:
     """Ray's objects in order, with their metadata. Each has one row, because the maximum block size is one byte."""
     ray = import_ray()
     try:
         for bundle in dataset.iter_internal_ref_bundles():
             yield from zip(bundle.block_refs, bundle.metadata, strict=True)
     except ray.exceptions.RayError as error:
-        names = [pipeline.tasks[index].unit.name for index in notes.units_at_work()]
-        where = f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}: " if names else ""
-        raise DataError(f"{where}Ray could not go on: {type(error).__name__}: {error}") from error
+        names = [pipeline.tasks[index].unit.name for index in stream_ledger.units_at_work()]
+        prefix = f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}: " if names else ""
+        raise DataError(f"{prefix}Ray failed: {type(error).__name__}: {error}") from error
 
 
-def _lower_to_ray_data(pipeline: Pipeline, unit: int, offset: int, means: TaskLimits, notes: StreamLedger) -> Any:
+def _lower_to_ray_data(
+    pipeline: Pipeline, unit: int, offset: int, limits: TaskLimits, stream_ledger: StreamLedger
+) -> Any:
     """Build a Ray Data dataset: one read task per unit, and one operator per pool of each chain."""
     import_ray()
     from ray.data import ActorPoolStrategy, read_datasource
     from ray.data import DataContext as RayContext
 
     chains = {task.chain for task in pipeline.tasks[unit:]}
-    steps = {chain: _make_ray_stages(pipeline, chain, notes, means.max_ahead_bytes, (unit, offset)) for chain in chains}
+    stages_by_chain = {
+        chain: _make_ray_stages(pipeline, chain, stream_ledger, limits, (unit, offset)) for chain in chains
+    }
     reads = [
-        (ReadUnit(steps[task.chain][0], index, task.unit.name, ShippedValue.from_value(task.unit)), task.unit.num_bytes)
+        (
+            ReadUnit(stages_by_chain[task.chain][0], index, task.unit.name, ShippedValue.from_value(task.unit)),
+            task.unit.num_bytes,
+        )
         for index, task in enumerate(pipeline.tasks[unit:], start=unit)
     ]
-    with warnings.catch_warnings(), RayContext.current(_make_ray_context(means)):
+    with warnings.catch_warnings(), RayContext.current(_make_ray_context(limits)):
         warnings.simplefilter("ignore")  # from Ray's calls of its own functions
         dataset = read_datasource(
             _make_datasource(reads),
             override_num_blocks=len(reads),
-            concurrency=None if means.max_concurrency is None else min(means.max_concurrency, len(reads)),
-            num_cpus=1 if means.requests_cpus and not ray_datasets.has_ray_dataset(pipeline) else 0,
+            concurrency=None if limits.max_concurrency is None else min(limits.max_concurrency, len(reads)),
+            num_cpus=1 if limits.requests_cpus and not ray_datasets.has_ray_dataset(pipeline) else 0,
             ray_remote_args={"max_retries": -1},
         )
-        for number in range(1, max(map(len, steps.values()))):
+        for number in range(1, max(map(len, stages_by_chain.values()))):
             for chain in sorted(chains):
-                if number >= len(steps[chain]):
+                if number >= len(stages_by_chain[chain]):
                     continue
                 pool = pipeline.stages(chain)[number].pool
                 assert pool is not None, "only the first stage has no processes of its own"
                 dataset = dataset.map_batches(
                     PoolStage,
-                    fn_constructor_args=(steps[chain][number],),
+                    fn_constructor_args=(stages_by_chain[chain][number],),
                     batch_size=None,
                     batch_format="pyarrow",
                     zero_copy_batch=True,
                     compute=ActorPoolStrategy(min_size=pool.min_size, max_size=pool.max_size),
-                    num_cpus=pool.num_cpus if means.requests_cpus else 0,
+                    num_cpus=pool.num_cpus if limits.requests_cpus else 0,
                     num_gpus=pool.num_gpus or None,
                 )
         return dataset
 
 
 def _make_ray_stages(
-    pipeline: Pipeline, chain: int, notes: StreamLedger, ahead: int, at: tuple[int, int]
+    pipeline: Pipeline, chain: int, stream_ledger: StreamLedger, limits: TaskLimits, start: tuple[int, int]
 ) -> list[RayStage]:
     stages = pipeline.stages(chain)
     return [
-        make_ray_stage(stage, number, chain, last=number == len(stages) - 1, notes=notes, ahead=ahead, at=at)
+        make_ray_stage(
+            stage,
+            number,
+            chain,
+            last=number == len(stages) - 1,
+            ledger=stream_ledger,
+            max_ahead_bytes=limits.max_ahead_bytes,
+            start=start,
+        )
         for number, stage in enumerate(stages)
     ]
 
@@ -206,11 +225,11 @@ def _make_datasource(reads: list[tuple[ReadUnit, int | None]]) -> Any:
         def get_name(self) -> str:
             return "Units"
 
-    made: Any = Units
-    return made()
+    units: Any = Units
+    return units()
 
 
-def _make_ray_context(means: TaskLimits) -> Any:
+def _make_ray_context(limits: TaskLimits) -> Any:
     from ray.data import DataContext as RayContext
 
     with warnings.catch_warnings():
@@ -222,16 +241,45 @@ def _make_ray_context(means: TaskLimits) -> Any:
     context.print_on_execution_start = False
     # A unit may take any time, as on one machine.
     context.execution_no_progress_timeout_s = -1
-    options, limits = context.execution_options, DataContext.get_current().execution_options.resource_limits
+    options, ours = context.execution_options, DataContext.get_current().execution_options.resource_limits
     options.preserve_order = True
-    given = {"object_store_memory": float(means.budget)}
-    if limits.cpu is not None and means.requests_cpus:
-        given["cpu"] = limits.cpu
-    if limits.gpu is not None:
-        given["gpu"] = limits.gpu
-    options.resource_limits = type(options.resource_limits)(**given)
+    bounds = {"object_store_memory": float(limits.budget)}
+    if ours.cpu is not None and limits.requests_cpus:
+        bounds["cpu"] = ours.cpu
+    if ours.gpu is not None:
+        bounds["gpu"] = ours.gpu
+    options.resource_limits = type(options.resource_limits)(**bounds)
     return context
 
 
 def _print_line(line: str) -> None:
     print(line, file=sys.stderr)
+
+
+_NAMES = ("ray", "ray.data")
+_lock = threading.Lock()
+_levels: list[int] = []
+_num_quiet = 0
+
+
+@contextlib.contextmanager
+def silence_ray_data() -> Iterator[None]:
+    """Show errors only; with overlapping streams, until the last one ends."""
+    global _num_quiet
+    import ray.data  # noqa: F401
+
+    loggers = [logging.getLogger(name) for name in _NAMES]
+    with _lock:
+        if not _num_quiet:
+            _levels[:] = [logger.level for logger in loggers]
+            for logger in loggers:
+                logger.setLevel(logging.ERROR)
+        _num_quiet += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _num_quiet -= 1
+            if not _num_quiet:
+                for logger, level in zip(loggers, _levels, strict=True):
+                    logger.setLevel(level)

@@ -58,8 +58,8 @@ class UnitLedger:
         async with self._changed:
             self._taken.pop(stream, None)
             self._changed.notify_all()
-        for known in [known for known in self._begun if known[0] == stream]:
-            del self._begun[known]
+        for key in [key for key in self._begun if key[0] == stream]:
+            del self._begun[key]
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,6 @@ def open_stream_ledger() -> StreamLedger:
             options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": here}
             _ledgers.clear()
             _ledgers[connection] = ray.remote(UnitLedger).options(**options).remote()
-        notes = StreamLedger(_ledgers[connection], uuid.uuid4().hex)
-    notes.ledger.open.remote(notes.stream)
-    return notes
+        stream_ledger = StreamLedger(_ledgers[connection], uuid.uuid4().hex)
+    stream_ledger.ledger.open.remote(stream_ledger.stream)
+    return stream_ledger

@@ -19,23 +19,23 @@ from paceline.data.exec.ray.task_limits import ClusterResources
 from paceline.data.sources.huggingface import TableStreamSource
 
 RESUME_NOTICE = (
-    "data: a ray.data.Dataset is run as it is; a resume repeats its execution and goes on at the row where it stood, "
-    "which needs the same rows in the same order each time"
+    "data: a ray.data.Dataset runs unchanged; a resume repeats its execution and skips the used rows, so it must yield "
+    "the same rows in the same order each time"
 )
 
 
 def cpu_shortage_notice(cluster: ClusterResources) -> str:
     return (
-        f"data: a ray.data.Dataset needs CPUs, and {cluster.free_cpus:g} of the cluster's {cluster.num_cpus:g} are "
-        "free: it waits until there are some (fewer workers, or num_cpus=0 for its steps, leave it some)"
+        f"data: a ray.data.Dataset waits for CPUs: {cluster.free_cpus:g} of the cluster's {cluster.num_cpus:g} are "
+        "free (use fewer workers, or num_cpus=0 for its steps)"
     )
 
 
 def find_ray_dataset(pipeline: Pipeline) -> Any:
     """The Ray dataset, if the pipeline consists of just that without transforms; else None."""
     match [(task.unit, pipeline.chains[task.chain]) for task in pipeline.tasks]:
-        case [(TableStreamSource(how="ray", dataset=held), ())]:
-            return held.get()
+        case [(TableStreamSource(how="ray", dataset=shared), ())]:
+            return shared.get()
     return None
 
 

@@ -40,8 +40,8 @@ def make_row(head: bytes | None, data: np.ndarray[Any, Any] | None) -> Any:
 
 
 def row_head(table: Any, number: int) -> bytes | None:
-    found: bytes | None = table.column(HEAD)[number].as_py()
-    return found
+    head: bytes | None = table.column(HEAD)[number].as_py()
+    return head
 
 
 def row_data(table: Any, number: int) -> Any:

@@ -34,11 +34,11 @@ _module_paths: tuple[str, ...] = ()
 """Where the user's modules are, on this node or on another one that has them."""
 
 
-def add_module_paths(homes: tuple[str, ...]) -> None:
+def add_module_paths(paths: tuple[str, ...]) -> None:
     """Make the user's modules importable here, and in all processes that we send values to."""
     global _module_paths
-    _module_paths = homes
-    sys.path[:] = dict.fromkeys([*homes, *sys.path])
+    _module_paths = paths
+    sys.path[:] = dict.fromkeys([*paths, *sys.path])
 
 
 def pickle_with_paths(value: Any) -> bytes:
@@ -48,8 +48,8 @@ def pickle_with_paths(value: Any) -> bytes:
 
 
 def load_with_paths(data: bytes) -> Any:
-    homes, value = cloudpickle.loads(data)
-    add_module_paths(homes)
+    paths, value = cloudpickle.loads(data)
+    add_module_paths(paths)
     return cloudpickle.loads(value)
 
 
@@ -125,8 +125,8 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(source)
         self._refs = refs
 
-    def persistent_load(self, told: Any) -> Any:
-        match told:
+    def persistent_load(self, persistent_id: Any) -> Any:
+        match persistent_id:
             case ("ref", number):
                 return self._refs[number]
             case ("held", number, name):
@@ -135,7 +135,7 @@ class _Unpickler(pickle.Unpickler):
                 return MemoryUnit(name, unpack_from_ray(import_ray().get(self._refs[number])))
             case ("rows", number, num_rows):
                 return ObjectPiece(self._refs[number], 0, num_rows)
-        raise pickle.UnpicklingError(f"{told!r} is nothing that was carried")
+        raise pickle.UnpicklingError(f"unknown persistent id {persistent_id!r}")
 
 
 def _load_shared(ref: Any, name: str) -> SharedObject:

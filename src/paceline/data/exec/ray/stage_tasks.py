@@ -23,15 +23,13 @@ from paceline._engine.ray.connection import import_ray
 from paceline.data.block import Block
 from paceline.data.context import DataContext
 from paceline.data.exec import packed_blocks as layout
-from paceline.data.exec.block_sizes import split_rows
 from paceline.data.exec.failure import DataFailure, capture_failure
-from paceline.data.exec.pipeline import PipelineStage
+from paceline.data.exec.pipeline import PipelineStage, split_rows
 from paceline.data.exec.ray import ray_values, shipping
 from paceline.data.exec.ray.ledger import StreamLedger
 from paceline.data.exec.ray.shipping import ShippedValue
 from paceline.data.exec.stats import StageMeter
-from paceline.data.source import Unit
-from paceline.data.transform import SkippedRows, Transform, TransformScope
+from paceline.data.planning.plan import SkippedRows, Transform, TransformScope, Unit
 
 _JOBS_KEPT = 16
 
@@ -90,12 +88,19 @@ class RayStage:
 
 
 def make_ray_stage(
-    stage: PipelineStage, number: int, chain: int, *, last: bool, notes: StreamLedger, ahead: int, at: tuple[int, int]
+    stage: PipelineStage,
+    number: int,
+    chain: int,
+    *,
+    last: bool,
+    ledger: StreamLedger,
+    max_ahead_bytes: int,
+    start: tuple[int, int],
 ) -> RayStage:
-    title = stage.name if number else f"read -> {stage.name}" if stage.name else "read"
     pickled = shipping.pickle_with_paths((stage.transforms, DataContext.get_current()))
     key = xxhash.xxh3_128_hexdigest(pickled)
-    return RayStage(number, chain, title, last, key, import_ray().put(pickled), notes, ahead, at)
+    title = stage.title(is_first=number == 0)
+    return RayStage(number, chain, title, last, key, import_ray().put(pickled), ledger, max_ahead_bytes, start)
 
 
 class _LoadedRayStage:
@@ -110,29 +115,29 @@ class _LoadedRayStage:
 _jobs: OrderedDict[str, _LoadedRayStage] = OrderedDict()
 
 
-def _load_stage(step: RayStage) -> _LoadedRayStage:
-    if step.key not in _jobs:
-        _jobs[step.key] = _LoadedRayStage(import_ray().get(step.job))
+def _load_stage(stage: RayStage) -> _LoadedRayStage:
+    if stage.key not in _jobs:
+        _jobs[stage.key] = _LoadedRayStage(import_ray().get(stage.job))
         while len(_jobs) > _JOBS_KEPT:
             _jobs.popitem(last=False)
-    _jobs.move_to_end(step.key)
-    DataContext._current = _jobs[step.key].context
+    _jobs.move_to_end(stage.key)
+    DataContext._current = _jobs[stage.key].context
     DataContext.in_data_process = True
-    return _jobs[step.key]
+    return _jobs[stage.key]
 
 
 @dataclass(frozen=True)
 class ReadUnit:
     """Reads one unit, and sends it through the first stage of its chain."""
 
-    step: RayStage
+    stage: RayStage
     index: int
     name: str
     unit: ShippedValue
 
     def __call__(self) -> Iterator[Any]:
-        head = RowHeader(self.index, self.name, self.step.chain, "unit")
-        return _run_stage(self.step, head, self._read)
+        head = RowHeader(self.index, self.name, self.stage.chain, "unit")
+        return _run_stage(self.stage, head, self._read)
 
     def _read(self) -> Iterator[Block]:
         unit: Unit = self.unit.load_value()
@@ -142,8 +147,8 @@ class ReadUnit:
 class PoolStage:
     """An actor of a pool: sends the units of its chain through a stage, and passes everything else on unchanged."""
 
-    def __init__(self, step: RayStage) -> None:
-        self._step = step
+    def __init__(self, stage: RayStage) -> None:
+        self._step = stage
 
     def __call__(self, table: Any) -> Iterator[Any]:
         for number in range(table.num_rows):
@@ -166,61 +171,61 @@ def _input_blocks(head: RowHeader, data: Any) -> Iterator[Block]:
         raise _PreviousStageFailed
 
 
-def _run_stage(step: RayStage, head: RowHeader, read: Callable[[], Iterator[Block]]) -> Iterator[Any]:
-    job = _load_stage(step)
+def _run_stage(stage: RayStage, head: RowHeader, read: Callable[[], Iterator[Block]]) -> Iterator[Any]:
+    job = _load_stage(stage)
     scope, meter, started = job.scope, StageMeter(), time.perf_counter()
     scope.unit = head.name
     scope.skipped.clear()
-    told, pickled = head.failure, head.pickled
-    kept: list[Any] = []
-    skip = step.start[1] if step.start[0] == head.unit else 0
+    failure, pickled = head.failure, head.pickled
+    packed: list[Any] = []
+    skip = stage.start[1] if stage.start[0] == head.unit else 0
     passed = written = 0
     try:
-        deaths = step.ledger.begin_unit(head.unit, step.number)
+        deaths = stage.ledger.begin_unit(head.unit, stage.number)
         if deaths > job.context.max_unit_failures:
             raise DataError(
-                f"{head.name}: the process that worked on it died {deaths} times\n\n"
-                "hint: DataContext.max_unit_failures says how often a unit is done again"
+                f"{head.name}: its data process died {deaths} times\n\n"
+                "hint: DataContext.max_unit_failures is how often a unit is retried"
             )
         blocks = read()
         for transform in job.transforms:
             blocks = transform.apply(blocks, scope)
         for block in blocks:
-            if not step.last:
-                kept.append(layout.pack_block(block))
-                meter.num_rows, meter.num_bytes = meter.num_rows + block.num_rows, meter.num_bytes + len(kept[-1])
+            if not stage.last:
+                packed.append(layout.pack_block(block))
+                meter.num_rows, meter.num_bytes = meter.num_rows + block.num_rows, meter.num_bytes + len(packed[-1])
                 continue
             for begin, stop in split_rows(block, max(skip - passed, 0)):
                 part = block.slice(begin, stop)
                 data = layout.pack_block(part)
                 meter.num_rows, meter.num_bytes = meter.num_rows + stop - begin, meter.num_bytes + len(data)
-                place = passed + begin, part.num_rows, part.nbytes, len(data)
-                said = RowHeader(head.unit, head.name, head.chain, "block", *place)
+                position = passed + begin, part.num_rows, part.nbytes, len(data)
+                header = RowHeader(head.unit, head.name, head.chain, "block", *position)
                 began = time.perf_counter()
-                if written > step.max_ahead_bytes:
-                    step.ledger.wait_for_room(head.unit, written - step.max_ahead_bytes)
+                if written > stage.max_ahead_bytes:
+                    stage.ledger.wait_for_room(head.unit, written - stage.max_ahead_bytes)
                 written += len(data)
-                yield said.to_row()
+                yield header.to_row()
                 yield ray_values.make_row(None, data)
                 meter.waited_for_room_s += time.perf_counter() - began
             passed += block.num_rows
     except _PreviousStageFailed:
         pass
-    except (Exception, SystemExit) as error:  # noqa: BLE001  reported to the consumer of the rows
-        told, pickled = capture_failure(error, "" if isinstance(error, DataError) else head.name)
-    step.ledger.end_unit(head.unit, step.number)
-    framed, ends = ray_values.join_packed(kept)
+    except (Exception, SystemExit) as error:  # noqa: BLE001
+        failure, pickled = capture_failure(error, "" if isinstance(error, DataError) else head.name)
+    stage.ledger.end_unit(head.unit, stage.number)
+    framed, ends = ray_values.join_packed(packed)
     yield RowHeader(
         head.unit,
         head.name,
         head.chain,
-        "end" if step.last else "unit",
+        "end" if stage.last else "unit",
         ends=ends,
         stage_reports=[
             *head.stage_reports,
-            StageReport(step.number, step.title, meter.finish(time.perf_counter() - started)),
+            StageReport(stage.number, stage.title, meter.finish(time.perf_counter() - started)),
         ],
         skipped=[*head.skipped, *scope.skipped],
-        failure=told,
+        failure=failure,
         pickled=pickled,
     ).to_row(framed)

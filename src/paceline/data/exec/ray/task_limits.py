@@ -8,13 +8,10 @@ from dataclasses import dataclass
 
 from paceline._engine.ray.connection import import_ray
 from paceline.data.context import DataContext
-from paceline.data.exec.gpus import check_gpus
-from paceline.data.exec.pipeline import Pipeline, PipelineStage
+from paceline.data.exec.pipeline import Pipeline, PipelineStage, check_gpus
 
 _READERS_PER_BUSY_NODE = 2
 """Read tasks per node when the workers hold all cores."""
-
-
 _SETTLE_TIMEOUT_S = 2.0
 _POLL_S = 0.05
 
@@ -49,7 +46,7 @@ def observe_cluster(needed: float) -> ClusterResources:
     ray = import_ray()
     from ray.util import placement_group_table
 
-    there = ray.cluster_resources()
+    resources = ray.cluster_resources()
     # Ray reports free CPUs with a delay, and reservations at once.
     reserved = sum(
         bundle.get("CPU", 0.0)
@@ -57,7 +54,7 @@ def observe_cluster(needed: float) -> ClusterResources:
         if group["state"] == "CREATED"
         for bundle in group["bundles"].values()
     )
-    most = there.get("CPU", 0.0) - reserved
+    most = resources.get("CPU", 0.0) - reserved
     free = min(ray.available_resources().get("CPU", 0.0), most)
     deadline = time.monotonic() + _SETTLE_TIMEOUT_S
     while free < needed <= most and time.monotonic() < deadline:
@@ -65,10 +62,10 @@ def observe_cluster(needed: float) -> ClusterResources:
         free = min(ray.available_resources().get("CPU", 0.0), most)
     return ClusterResources(
         num_nodes=sum(1 for node in ray.nodes() if node["Alive"]),
-        num_cpus=there.get("CPU", 0.0),
+        num_cpus=resources.get("CPU", 0.0),
         free_cpus=free,
-        num_gpus=there.get("GPU", 0.0),
-        store_bytes=there.get("object_store_memory", 0.0),
+        num_gpus=resources.get("GPU", 0.0),
+        store_bytes=resources.get("object_store_memory", 0.0),
     )
 
 
@@ -101,8 +98,8 @@ def decide_task_limits(pipeline: Pipeline, cluster: ClusterResources, context: D
         False,
         most,
         budget // (2 * min(most, max(len(pipeline.tasks), 1))),
-        f"data: {cluster.free_cpus:g} of the cluster's {cluster.num_cpus:g} CPUs are free and {needed:g} are needed, "
-        f"so rows are read by up to {most} processes beside those that have them",
+        f"data: {needed:g} CPUs are needed, and {cluster.free_cpus:g} of the cluster's {cluster.num_cpus:g} are free: "
+        f"up to {most} processes read rows beside the workers",
     )
 
 

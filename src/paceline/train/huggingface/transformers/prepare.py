@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from paceline.train.backend import require
 from paceline.train.session import _require_context
-from paceline.train.torch.devices import get_device
+from paceline.train.torch.acceleration import get_device
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -28,14 +28,13 @@ def prepare_trainer(trainer: T) -> T:
     from transformers import Trainer
 
     if not isinstance(trainer, Trainer):
-        raise TypeError(f"trainer={trainer!r} is not a transformers.Trainer")
+        raise TypeError(f"trainer must be a transformers.Trainer, got {trainer!r}")
     args = trainer.args
-    found = args.process_index, args.world_size, args.device
-    if found != (begin.rank, begin.world_size, get_device()):
+    if (args.process_index, args.world_size, args.device) != (begin.rank, begin.world_size, get_device()):
         raise ValueError(
-            f"the trainer takes itself for rank {found[0]} of {found[1]} on {found[2]}; "
+            f"the trainer is set up for rank {args.process_index} of {args.world_size} on {args.device}, but "
             f"this worker is rank {begin.rank} of {begin.world_size} on {get_device()}\n\n"
-            "hint: make TrainingArguments in the train function, and leave the device to ScalingConfig(use_gpu=...)"
+            "hint: create TrainingArguments in the train function, and leave the device to ScalingConfig(use_gpu=...)"
         )
     if not isinstance(trainer, _ShardLoaderMixin):
         cls: Any = type(trainer)
@@ -73,8 +72,8 @@ def _add_shard_loader_mixin(cls: Any) -> Any:
 
 
 def _is_shard(dataset: Any) -> bool:
-    from paceline.data.epochs import _ReusableIterable
     from paceline.data.iterator import DataIterator
+    from paceline.data.order.epochs import _ReusableIterable
 
     return isinstance(dataset, DataIterator | _ReusableIterable)
 

@@ -51,16 +51,16 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
 
     def _copy_own_files(self, saved: Path, begin: WorkerInit) -> Checkpoint | None:
         """Copy the files this rank contributes. A copy, because the trainer deletes or rewrites old checkpoints."""
-        own = saved / f"rng_state_{begin.rank}.pth"
-        on_its_own_disk = begin.local_rank == 0 and not (saved / "trainer_state.json").exists()
+        rng_state = saved / f"rng_state_{begin.rank}.pth"
+        has_own_disk = begin.local_rank == 0 and not (saved / "trainer_state.json").exists()
         directory = staging_directory()
         target = directory / self.CHECKPOINT_NAME
-        if begin.rank == 0 or on_its_own_disk:
+        if begin.rank == 0 or has_own_disk:
             # Each rank contributes its own random state, from whatever node.
             shutil.copytree(saved, target, ignore=shutil.ignore_patterns("rng_state_*.pth"))
-        if own.exists():
+        if rng_state.exists():
             target.mkdir(exist_ok=True)
-            shutil.copy2(own, target)
+            shutil.copy2(rng_state, target)
         if not target.exists():
             directory.rmdir()
             return None

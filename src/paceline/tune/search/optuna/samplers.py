@@ -18,6 +18,7 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from paceline._core.arguments import bad_value, join_or
 from paceline.tune.search.optuna.log_filter import silence_optuna
 
 SamplerName = Literal["tpe", "gp", "cmaes", "qmc", "nsgaii", "nsgaiii", "random"]
@@ -85,13 +86,13 @@ class TrialSamplers:
     """Creates the sampler for each trial."""
 
     def __init__(self, sampler: str | BaseSampler, objectives: int, seed: int) -> None:
-        self._given = sampler if isinstance(sampler, BaseSampler) else None
+        self._sampler = sampler if isinstance(sampler, BaseSampler) else None
         self._kind = SAMPLER_KINDS[sampler] if isinstance(sampler, str) else None
         self._seed = seed
         if isinstance(sampler, str) and objectives > 1 and not SAMPLER_KINDS[sampler].supports_multiple_objectives:
             others = ", ".join(repr(name) for name, kind in SAMPLER_KINDS.items() if kind.supports_multiple_objectives)
             raise ValueError(
-                f"sampler={sampler!r} searches for one objective, and there are {objectives} metrics: use {others}"
+                f"sampler={sampler!r} supports one objective, got {objectives} metrics\n\nhint: use {others}"
             )
 
     @property
@@ -103,13 +104,13 @@ class TrialSamplers:
     def learns_from_stopped(self) -> bool:
         if self._kind is not None:
             return self._kind.learns_from_stopped
-        return not isinstance(self._given, _LEARNS_ONLY_FROM_WHOLE)
+        return not isinstance(self._sampler, _LEARNS_ONLY_FROM_WHOLE)
 
     def make_sampler(self, number: int) -> BaseSampler:
         """Return the sampler for the trial with this number."""
         if self._kind is None:
-            assert self._given is not None
-            return self._given
+            assert self._sampler is not None
+            return self._sampler
         with silence_optuna():
             return self._kind.make(derive_seed(self._seed, number), derive_seed(self._seed, -1))
 
@@ -163,19 +164,15 @@ def check_sampler(sampler: Any) -> str | BaseSampler:
         return "tpe"
     if isinstance(sampler, _ENDS_ITSELF):
         raise ValueError(
-            f"sampler={type(sampler).__name__} ends the study by itself, which only Optuna's own loop lets it do\n\n"
-            "hint: without a search_alg, tune.grid_search and tune.choice try all values"
+            f"{type(sampler).__name__} ends the study by itself, which works only in Optuna's own loop\n\n"
+            "hint: without a search_alg, tune.grid_search tries all values"
         )
     if isinstance(sampler, BaseSampler):
         return sampler
     if isinstance(sampler, str) and sampler in SAMPLER_KINDS:
-        needs = SAMPLER_KINDS[sampler].required_package
-        if needs is not None and importlib.util.find_spec(needs) is None:
-            raise ImportError(
-                f"sampler={sampler!r} needs the package {needs}, which is missing\n\nhint: pip install {needs}",
-                name=needs,
-            )
+        package = SAMPLER_KINDS[sampler].required_package
+        if package is not None and importlib.util.find_spec(package) is None:
+            text = f"sampler={sampler!r} needs the package {package}\n\nhint: pip install {package}"
+            raise ImportError(text, name=package)
         return sampler
-    raise ValueError(
-        f"sampler={sampler!r} is neither a sampler of Optuna's nor one of {', '.join(map(repr, SAMPLER_KINDS))}"
-    )
+    raise bad_value("sampler", f"an Optuna sampler, {join_or(map(repr, SAMPLER_KINDS))}", sampler)

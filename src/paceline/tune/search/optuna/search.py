@@ -12,6 +12,7 @@ import optuna
 from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
+from paceline._core.arguments import bad_value, check_choice, check_int
 from paceline._core.plain_values import get_metric
 from paceline.tune.search.optuna.log_filter import silence_optuna
 from paceline.tune.search.optuna.samplers import KnownParametersSampler, TrialSamplers, check_sampler
@@ -50,11 +51,10 @@ class OptunaSearch(Searcher):
     ) -> None:
         super().__init__(metric, mode)
         _check_objectives(metric, mode)
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-            raise ValueError(f"seed={seed!r} is not a whole number, or None")
+        check_int("seed", seed, optional=True)
         self._sampler = check_sampler(sampler)
         if seed is not None and isinstance(self._sampler, BaseSampler):
-            log.warning("seed=%s is not used: %s was made with its own", seed, type(self._sampler).__name__)
+            log.warning("seed=%s is ignored: %s has its own", seed, type(self._sampler).__name__)
         self._seed = seed
         self._search_seed = seed if seed is not None else secrets.randbits(32)
         self._space: OptunaSpace | None = parse_space(space, "space") if space is not None else None
@@ -92,16 +92,16 @@ class OptunaSearch(Searcher):
         """
         if self._study is not None:
             return False
-        taken = parse_space(config, "param_space") if config else None
-        if taken is not None and self._space is not None and taken.has_parameters:
+        tuner_space = parse_space(config, "param_space") if config else None
+        if tuner_space is not None and self._space is not None and tuner_space.has_parameters:
             raise ValueError(
-                f"OptunaSearch has the space {self._space}, and Tuner has a param_space with {taken}: only one of them "
+                f"OptunaSearch has the space {self._space} and Tuner the param_space {tuner_space}: only one of them "
                 "can be searched\n\nhint: leave out one of the two"
             )
         if (self.metric is None or metric is None or self.metric == metric) and _differs(self.mode, mode):
             raise ValueError(
                 f"OptunaSearch has mode={self.mode!r} and TuneConfig has mode={mode!r}\n\n"
-                "hint: give metric and mode to TuneConfig alone"
+                "hint: set metric and mode only in TuneConfig"
             )
         if self.metric is None:
             self.metric = metric
@@ -109,8 +109,8 @@ class OptunaSearch(Searcher):
             self.mode = mode
         _check_objectives(self.metric, self.mode)
         if self._space is None:
-            self._space = taken
-        elif taken is not None:
+            self._space = tuner_space
+        elif tuner_space is not None:
             self._constants = dict(config)
         if self._seed is None and spec.get("seed") is not None:
             self._seed = self._search_seed = spec["seed"]
@@ -133,8 +133,8 @@ class OptunaSearch(Searcher):
             self._ask_study(trial_id, known, again=True)
         elif not is_same_config(again := self.suggest(trial_id), config):
             log.warning(
-                "OptunaSearch does not recognise the configuration of trial %s, and suggests another one for it than "
-                "before: what that trial reports is learned under the wrong configuration. Before: %s; now: %s",
+                "OptunaSearch cannot reproduce the configuration of trial %s, so it learns its reports under the wrong "
+                "one. Before: %s; now: %s",
                 trial_id,
                 config,
                 again,
@@ -188,13 +188,11 @@ class OptunaSearch(Searcher):
     ) -> None:
         known = self._require_space().find_parameters(point)
         if known is None:
-            raise ValueError(
-                f"{dict(point)!r} is no configuration of the space: to learn from it, each parameter has to be in it, "
-                f"with a value that it can have. The space is {self._space}"
-            )
+            expected = f"a full configuration of the space {self._space}"
+            raise bad_value("an evaluated point", expected, dict(point))
         objectives = len(_to_list(self.metric))
         if len(values) != objectives:
-            raise ValueError(f"{list(values)!r} is not one number for each of the {objectives} metrics")
+            raise bad_value("the reward", f"one number for each of the {objectives} metrics", list(values))
         self._ask_study(name, known)
         for step, value in enumerate(on_the_way, start=1):
             self.on_trial_result(name, {str(self.metric): value, "training_iteration": step})
@@ -207,8 +205,8 @@ class OptunaSearch(Searcher):
         metrics, modes = _to_list(self.metric), _to_list(self.mode)
         if not metrics or not modes:
             raise ValueError(
-                f"OptunaSearch has metric={self.metric!r} and mode={self.mode!r}: it has to know what to search for\n\n"
-                'hint: OptunaSearch(metric="loss", mode="min"), or the same in TuneConfig'
+                f"OptunaSearch needs a metric and a mode, got metric={self.metric!r}, mode={self.mode!r}\n\n"
+                'hint: use TuneConfig(metric="loss", mode="min")'
             )
         self._samplers = TrialSamplers(self._sampler, len(metrics), self._search_seed)
         with silence_optuna():
@@ -224,13 +222,13 @@ class OptunaSearch(Searcher):
 
     def _check_new(self, trial_id: str) -> None:
         if trial_id in self._trials or trial_id in self._ended_numbers:
-            raise ValueError(f"trial {trial_id} was suggested already: an OptunaSearch is of one search only")
+            raise ValueError(f"trial {trial_id} was already suggested: use a new OptunaSearch for each search")
 
     def _require_space(self) -> OptunaSpace:
         if self._space is None:
             raise ValueError(
-                "OptunaSearch has no space to search in\n\n"
-                'hint: give Tuner a param_space such as {"lr": tune.loguniform(1e-5, 1e-1)}, or OptunaSearch a space'
+                "OptunaSearch has no search space\n\n"
+                'hint: pass Tuner a param_space such as {"lr": tune.loguniform(1e-5, 1e-1)}, or OptunaSearch a space'
             )
         return self._space
 
@@ -280,7 +278,7 @@ class OptunaSearch(Searcher):
         missing = [m for m, value in zip(_to_list(self.metric), values, strict=True) if value is None]
         if missing and result:
             log.warning(
-                "trial %s ended without a number for %s, so the search learns nothing from it; its last report has %s",
+                "trial %s did not report a number for %s, so the search learns nothing from it; its last report has %s",
                 trial_id,
                 " and ".join(missing),
                 ", ".join(f"{key}={value!r}" for key, value in result.items() if key != "config"),
@@ -313,26 +311,23 @@ def _check_objectives(metric: Any, mode: Any) -> None:
     for name, value in (("metric", metric), ("mode", mode)):
         names = value if isinstance(value, list | tuple) else [value]
         if value is not None and not (names and all(isinstance(item, str) and item for item in names)):
-            raise ValueError(f"{name}={value!r} is neither a name nor a list of names")
+            raise bad_value(name, "a name or a list of names", value)
     for item in _to_list(mode):
-        if item not in _DIRECTIONS:
-            raise ValueError(f"mode={mode!r} has {item!r}: it has to be 'min' or 'max'")
+        check_choice("mode", item, _DIRECTIONS)
     metrics, modes = _to_list(metric), _to_list(mode)
     if metrics and modes and len(metrics) != len(modes):
-        raise ValueError(f"metric={metric!r} and mode={mode!r}: there has to be one mode for each metric")
+        raise bad_value("mode", f"one mode for each metric of {metric!r}", mode)
     if len({*metrics}) != len(metrics):
-        raise ValueError(f"metric={metric!r} names a metric twice")
+        raise bad_value("metric", "different names", metric)
 
 
 def _check_points(points: Any, rewards: Any) -> list[Mapping[str, Any]]:
     if points is not None and (isinstance(points, Mapping | str) or not isinstance(points, Sequence)):
-        raise ValueError(f"points_to_evaluate={points!r} is not a list of configurations")
+        raise bad_value("points_to_evaluate", "a list of configurations", points)
     for point in points or ():
         if not isinstance(point, Mapping):
-            raise ValueError(f"points_to_evaluate has {point!r}, which is not a dict")
+            raise bad_value("each of points_to_evaluate", "a dict", point)
     if rewards is not None and (not isinstance(rewards, Sequence) or len(rewards) != len(points or ())):
-        raise ValueError(
-            f"evaluated_rewards={rewards!r} has to have one reward for each of the {len(points or ())} "
-            "points_to_evaluate"
-        )
+        expected = f"one reward for each of the {len(points or ())} points_to_evaluate"
+        raise bad_value("evaluated_rewards", expected, rewards)
     return [*(points or ())]

@@ -13,8 +13,8 @@ from typing import Any, Protocol, Self
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
+from paceline._core.arguments import bad_value, flatten_dict, is_number
 from paceline._core.plain_values import to_plain
-from paceline.tune.parameter_columns import flatten_config
 from paceline.tune.search.optuna.log_filter import silence_optuna, unsilence_optuna
 from paceline.tune.space.domains import Categorical, Domain, Float, Grid, Integer
 from paceline.tune.space.points import Point
@@ -30,8 +30,8 @@ class OptunaSpace(Protocol):
         """Whether there is anything to search for."""
         ...
 
-    def suggest(self, trial: optuna.Trial, given: Mapping[str, Any], seed: int) -> dict[str, Any]:
-        """Return the configuration of a trial; `given` is the point it starts from, if any."""
+    def suggest(self, trial: optuna.Trial, point: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        """Return the configuration of a trial; `point` is the point it starts from, if any."""
         ...
 
     def parse_point(self, point: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class OptunaSpace(Protocol):
 
 
 def parse_space(space: Any, name: str) -> OptunaSpace:
-    """Check and parse the given space."""
+    """Check and parse a space."""
     if isinstance(space, Mapping) and any(isinstance(value, BaseDistribution) for value in space.values()):
         return DistributionSpace(space)
     if isinstance(space, Mapping | Domain):
@@ -52,10 +52,8 @@ def parse_space(space: Any, name: str) -> OptunaSpace:
         return DomainSpace(ParamSpace(tree), name)
     if callable(space):
         return DefineByRunSpace(space)
-    raise ValueError(
-        f"{name}={space!r} is neither a dict of paceline's domains or Optuna's distributions, nor a function that "
-        'takes an Optuna trial\n\nhint: {"lr": tune.loguniform(1e-5, 1e-1)}'
-    )
+    allowed = "a dict of paceline's domains or Optuna's distributions, or a function of an Optuna trial"
+    raise bad_value(name, allowed, space, 'use {"lr": tune.loguniform(1e-5, 1e-1)}')
 
 
 class _SharedOnDeepcopy:
@@ -82,20 +80,22 @@ class DomainSpace(_SharedOnDeepcopy):
     def has_parameters(self) -> bool:
         return bool(self._places)
 
-    def suggest(self, trial: optuna.Trial, given: Mapping[str, Any], seed: int) -> dict[str, Any]:
-        made = self._point(given).function_values if given else {}
-        return self._space.assemble_config(lambda place: _suggest_parameter(trial, place), trial.number, seed, made)
+    def suggest(self, trial: optuna.Trial, point: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        function_values = self._point(point).function_values if point else {}
+        return self._space.assemble_config(
+            lambda place: _suggest_parameter(trial, place), trial.number, seed, function_values
+        )
 
     def parse_point(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        found = self._point(point)
-        return {self._places[path].name: _to_optuna_value(self._places[path], at) for path, at in found.picks.items()}
+        matched = self._point(point)
+        return {self._places[path].name: _to_optuna_value(self._places[path], at) for path, at in matched.picks.items()}
 
     def find_parameters(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
         try:
-            found = self._point(config)
+            matched = self._point(config)
         except ValueError:
             return None  # It may be from another space; the caller reports that.
-        picked: dict[Path, Any] = {**found.picks}
+        picked: dict[Path, Any] = {**matched.picks}
         for place in self._places.values():
             if place.path not in picked and all(picked.get(path) == index for path, index in place.condition):
                 return None
@@ -115,18 +115,17 @@ class DistributionSpace(_SharedOnDeepcopy):
         self._space = dict(space)
         for key, value in self._space.items():
             if not isinstance(key, str):
-                raise ValueError(f"space has the key {key!r}: the names of parameters have to be strings")
+                raise bad_value("the keys of space", "strings", key)
             if isinstance(value, Domain):
                 raise ValueError(
-                    f"space[{key!r}] is {value}, a domain of paceline's, beside distributions of Optuna's: use one "
-                    "kind of them"
+                    f"space mixes Optuna's distributions with a domain of paceline: space[{key!r}] is {value}"
                 )
 
     @property
     def has_parameters(self) -> bool:
         return True
 
-    def suggest(self, trial: optuna.Trial, given: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    def suggest(self, trial: optuna.Trial, point: Mapping[str, Any], seed: int) -> dict[str, Any]:
         return nest_config(
             {
                 name: _suggest_by_distribution(trial, name, value) if isinstance(value, BaseDistribution) else value
@@ -135,23 +134,22 @@ class DistributionSpace(_SharedOnDeepcopy):
         )
 
     def parse_point(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        flat = {**flatten_config(point), **point}
+        flat = {**flatten_dict(point), **point}
         names = [name for name, value in self._space.items() if isinstance(value, BaseDistribution)]
         unknown = [
-            name
-            for name in flatten_config(point)
-            if name not in self._space and name not in flatten_config(self._space)
+            name for name in flatten_dict(point) if name not in self._space and name not in flatten_dict(self._space)
         ]
         if unknown:
-            raise ValueError(f"points_to_evaluate has {unknown[0]!r}, and the space has {', '.join(self._space)}")
-        found = {name: flat[name] for name in names if name in flat}
-        for name, value in found.items():
+            known = ", ".join(self._space)
+            raise ValueError(f"unknown name {unknown[0]!r} in points_to_evaluate; the parameters are {known}")
+        parameters = {name: flat[name] for name in names if name in flat}
+        for name, value in parameters.items():
             if not _contains_value(self._space[name], value):
-                raise ValueError(f"points_to_evaluate has {name}={value!r}, which is not in {self._space[name]}")
-        return found
+                raise bad_value(f"points_to_evaluate: {name}", f"in {self._space[name]}", value)
+        return parameters
 
     def find_parameters(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        flat = {**flatten_config(config), **config}
+        flat = {**flatten_dict(config), **config}
         names = [name for name, value in self._space.items() if isinstance(value, BaseDistribution)]
         if not all(name in flat and _contains_value(self._space[name], flat[name]) for name in names):
             return None
@@ -171,15 +169,15 @@ class DefineByRunSpace(_SharedOnDeepcopy):
     def has_parameters(self) -> bool:
         return True
 
-    def suggest(self, trial: optuna.Trial, given: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    def suggest(self, trial: optuna.Trial, point: Mapping[str, Any], seed: int) -> dict[str, Any]:
         constants = self._call_function(trial)
         return nest_config({**trial.params, **constants})
 
     def parse_point(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        return {**flatten_config(point), **point}
+        return {**flatten_dict(point), **point}
 
     def find_parameters(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        flat = {**flatten_config(config), **config}
+        flat = {**flatten_dict(config), **config}
         trial = optuna.trial.FixedTrial(flat)
         try:
             with silence_optuna():
@@ -192,9 +190,7 @@ class DefineByRunSpace(_SharedOnDeepcopy):
         with unsilence_optuna():
             constants = self._function(trial)
         if constants is not None and not isinstance(constants, Mapping):
-            raise ValueError(
-                f"the function of the space has returned {constants!r}: it has to be a dict of constant values, or None"
-            )
+            raise ValueError(f"the space function must return a dict of constants or None, got {constants!r:.200}")
         return constants or {}
 
     def __str__(self) -> str:
@@ -203,18 +199,18 @@ class DefineByRunSpace(_SharedOnDeepcopy):
 
 def nest_config(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Turn `{"a/b": 1}` into `{"a": {"b": 1}}`."""
-    made: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     for name, value in flat.items():
         *around, last = name.split("/")
-        inside = made
+        inside = config
         for key in around:
             inside = inside.setdefault(key, {})
             if not isinstance(inside, dict):
-                raise ValueError(f"the parameter {name!r} is inside of {key!r}, which is a parameter itself")
+                raise ValueError(f"the parameter {name!r} is inside {key!r}, which is a parameter itself")
         if isinstance(inside.get(last), dict):
-            raise ValueError(f"the parameter {name!r} has others inside of it")
+            raise ValueError(f"the parameter {name!r} contains other parameters")
         inside[last] = value
-    return made
+    return config
 
 
 def is_same_config(a: Any, b: Any) -> bool:
@@ -228,14 +224,13 @@ def is_same_config(a: Any, b: Any) -> bool:
 def _check_searchable(place: SpaceParameter, name: str) -> None:
     if isinstance(place.domain, Grid):
         raise ValueError(
-            f"{format_path(place.path, name)} is a grid_search, and Optuna suggests one trial after "
-            "the other: it does not go "
-            "through a grid\n\nhint: use tune.choice, or leave out the search_alg"
+            f"{format_path(place.path, name)} is a grid_search, which Optuna does not support\n\n"
+            "hint: use tune.choice, or leave out the search_alg"
         )
     if not isinstance(place.domain, Float | Integer | Categorical):
         raise ValueError(
-            f"{format_path(place.path, name)} is {place.domain}, which Optuna has no distribution for\n\n"
-            "hint: use tune.uniform within bounds that make sense, or leave out the search_alg"
+            f"{format_path(place.path, name)} is {place.domain}, which Optuna does not support\n\n"
+            "hint: use tune.uniform with sensible bounds, or leave out the search_alg"
         )
 
 
@@ -294,13 +289,12 @@ def _suggest_by_distribution(trial: optuna.Trial, name: str, distribution: BaseD
             )
         case CategoricalDistribution():
             return trial.suggest_categorical(name, distribution.choices)
-    raise ValueError(f"space[{name!r}] is {distribution!r}, which is not a distribution that can be suggested")
+    raise ValueError(f"space[{name!r}] must be a float, int or categorical distribution, got {distribution!r}")
 
 
 def _contains_value(distribution: BaseDistribution, value: Any) -> bool:
     if isinstance(distribution, CategoricalDistribution):
         return any(value is choice or value == choice for choice in distribution.choices)
     if isinstance(distribution, FloatDistribution | IntDistribution):
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and distribution.low <= value <= distribution.high
+        return is_number(value) and distribution.low <= value <= distribution.high
     return True

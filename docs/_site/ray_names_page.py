@@ -1,0 +1,126 @@
+"""The tables of guides/ray-names: every public name of Ray, and what differs here.
+
+Made of `docs/ray_names/ray_public_api.json` (what Ray has), `notes.toml` (what differs in behaviour, and why a name is
+missing) and the package itself: missing names, members and arguments are found by comparison.
+"""
+
+import importlib.util
+import inspect
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parents[1] / "ray_names"
+AREAS = {"ray.train": "Ray Train", "ray.tune": "Ray Tune", "ray.air": "Ray AIR", "ray.data": "Ray Data"}
+
+Facts = dict[str, dict[str, Any]]
+Notes = dict[str, dict[str, str]]
+
+
+def load_facts() -> Facts:
+    facts: Facts = json.loads((FOLDER / "ray_public_api.json").read_text())["modules"]
+    return {module: names for module, names in facts.items() if not isinstance(names.get("error"), str)}
+
+
+def load_notes() -> Notes:
+    return tomllib.loads((FOLDER / "notes.toml").read_text())
+
+
+def text() -> str:
+    facts, notes = load_facts(), load_notes()
+    parts = []
+    for prefix, title in AREAS.items():
+        parts.append(f"## {title}\n")
+        modules = [module for module in {**facts, **notes} if (module + ".").startswith(prefix + ".")]
+        parts += [_format_module(module, facts.get(module, {}), notes.get(module, {})) for module in sorted(modules)]
+    return "\n".join(parts)
+
+
+def _format_module(module: str, facts: dict[str, Any], notes: dict[str, str]) -> str:
+    same, rows = [], []
+    for name in sorted({*facts, *notes} - {"about"}, key=str.lower):
+        ours = find_ours(module, name)
+        entry = facts.get(name, {})
+        if ours is None:
+            if entry.get("status") != "DEPRECATED":
+                rows.append(f"| `{name}` | no | {notes.get(name, '')} |")
+            continue
+        missing = list(find_missing(ours, entry)) if entry else []
+        missing = [each for each in missing if f"{each}=" not in missing]  # fields are arguments as well
+        differs = [notes[name].rstrip(".") + "."] if name in notes else []
+        if missing:
+            differs.append("Not here: " + ", ".join(f"`{each}`" for each in missing) + ".")
+        if differs:
+            rows.append(f"| `{name}` | yes | {' '.join(differs)} |")
+        else:
+            same.append(f"`{name}`")
+    lines = [f"### {module}\n"]
+    if "about" in notes:
+        lines.append(notes["about"] + "\n")
+    if same:
+        lines.append(f"The same: {', '.join(same)}.\n")
+    if rows:
+        lines += ["| Ray | here | what differs |", "| --- | --- | --- |", *rows, ""]
+    return "\n".join(lines)
+
+
+def find_unexplained() -> list[str]:
+    """Names that are missing here without a note, and notes for names that neither Ray nor this page has."""
+    facts, notes, page = load_facts(), load_notes(), text()
+    found = [
+        f"{module}.{name}"
+        for module, names in facts.items()
+        for name, entry in names.items()
+        if entry.get("status") != "DEPRECATED"
+        if f"`{name}`" not in page or (find_ours(module, name) is None and name not in notes.get(module, {}))
+    ]
+    return found + [f"{module}: no such area" for module in notes if not module.startswith(tuple(AREAS))]
+
+
+def find_ours(module: str, name: str) -> Any:
+    """What `paceline` has for a name of Ray: in the module (or class) of that name, or the nearest package above it."""
+    parts = module.replace(".v2", "").replace("ray", "paceline", 1).split(".")
+    for length in range(len(parts), 1, -1):
+        package, last = ".".join(parts[: length - 1]), parts[length - 1]
+        try:
+            found = importlib.import_module(f"{package}.{last}")
+        except ModuleNotFoundError:
+            found = getattr(importlib.import_module(package), last, None) if _is_importable(package) else None
+        if hasattr(found, name):
+            return getattr(found, name)
+    return None
+
+
+def _is_importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def find_missing(ours: Any, entry: dict[str, Any]) -> Iterator[str]:
+    """Members and arguments that Ray's has and ours has not."""
+    if entry["kind"] != "value" and callable(ours):
+        yield from _missing_arguments(ours, entry.get("params"), "")
+    for member, described in (entry.get("members") or {}).items():
+        if isinstance(described, dict) and described.get("status") == "DEPRECATED":
+            continue
+        fields = {*getattr(ours, "__dataclass_fields__", {}), *getattr(ours, "__annotations__", {})}
+        if not hasattr(ours, member) and member not in fields:
+            yield member
+        elif isinstance(described, dict) and callable(getattr(ours, member, None)):
+            yield from _missing_arguments(getattr(ours, member), described.get("params"), member)
+
+
+def _missing_arguments(ours: Any, parameters: list[Any] | None, member: str) -> Iterator[str]:
+    try:
+        have = inspect.signature(ours).parameters
+    except (TypeError, ValueError):
+        return
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in have.values()):
+        return
+    for name, kind, _ in parameters or []:
+        if kind not in ("VAR_POSITIONAL", "VAR_KEYWORD") and not name.startswith("_") and name not in have:
+            yield f"{member}({name}=)" if member else f"{name}="

@@ -1,0 +1,355 @@
+"""The history of a run: its attempts with their workers, failures and hangs, its checkpoints, and a timeline.
+
+Built event by event, from the run before and after each. Of reports, only the progress of ranks is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from msgspec import convert
+from msgspec.structs import replace
+
+from paceline._control.events import (
+    CheckpointBroken,
+    CheckpointsFound,
+    CommitFailed,
+    Committed,
+    DriverStarted,
+    Event,
+    HangCleared,
+    HangSuspected,
+    PreemptionNoticeReceived,
+    StagingFailed,
+    StopRequested,
+    ValidationEnded,
+    WorkerFailed,
+    WorkerReady,
+    WorkerReturned,
+)
+from paceline._control.retry_policy import first_failure
+from paceline._control.run import Finished, Run, Running, Stopping
+from paceline._engine.messages import CheckpointRecord, RankUsage, WorkerFailure
+from paceline._view.journal.usage import UsageHistory
+from paceline._view.model import Attempt, ShownFailure, ShownGpu, ShownHang, TimelineEntry, Worker, WorkerState
+
+ENDINGS = {"interrupted": "stopped"}
+
+
+@dataclass
+class TrackedWorker:
+    rank: int
+    state: WorkerState = "starting"
+    pid: int = 0
+    host: str = ""
+    num_reports: int = 0
+    failure: str | None = None
+
+
+@dataclass
+class TrackedHang:
+    """One detected hang of an attempt."""
+
+    rank: int
+    verdict: str
+    action: str
+    at: float
+    passed_after_s: float | None = None
+
+
+@dataclass
+class AttemptHistory:
+    """What the journal says about one attempt."""
+
+    number: int
+    began_at: float
+    size: int
+    resumed_from: str | None = None
+    started_at: float | None = None
+    """When its workers were requested."""
+    ready_at: float | None = None
+    """When the last worker was ready."""
+    worked_until: float | None = None
+    """When the first worker failed or the last one returned."""
+    ended_at: float | None = None
+    ending: str = ""
+    first_report: int = 0
+    last_report: int = 0
+    failures: tuple[WorkerFailure, ...] = ()
+    hangs: list[TrackedHang] = field(default_factory=list)
+    workers: dict[int, TrackedWorker] = field(default_factory=dict)
+    failure_received_at: dict[tuple[int, str], float] = field(default_factory=dict)
+    """When a failure was received, by rank and message: some carry no time."""
+
+
+@dataclass
+class TrackedCheckpoint:
+    """A checkpoint that exists or has been deleted."""
+
+    record: CheckpointRecord
+    at: float
+
+
+class RunHistory:
+    def __init__(self) -> None:
+        self.began_at = 0.0
+        self.ended_at: float | None = None
+        self.last_at = 0.0
+        self.attempts: list[AttemptHistory] = []
+        self.checkpoints: dict[tuple[int, int], TrackedCheckpoint] = {}
+        """By number and attempt, in commit order."""
+        self.timeline: list[TimelineEntry] = []
+
+    @property
+    def current_attempt(self) -> AttemptHistory | None:
+        return self.attempts[-1] if self.attempts else None
+
+    def add_event(self, event: Event, before: Run, after: Run, at: float) -> None:
+        if isinstance(event, DriverStarted):
+            self._add_driver(event, before, after, at)
+        self.last_at = max(self.last_at, at)
+        if after.attempt != before.attempt or not isinstance(after.phase, Running | Stopping):
+            self._close_attempt(before, after, at)
+        if after.attempt != before.attempt:
+            self._begin_attempt(after, at)
+        if isinstance(after.phase, Running) and not (
+            isinstance(before.phase, Running) and before.attempt == after.attempt
+        ):
+            self._start_workers(after, at)
+        self._update_workers(event, after, at)
+        self._update_checkpoints(event, after, at)
+        if isinstance(after.phase, Running | Stopping):
+            self._update_failures(after, at)
+        if isinstance(event, StopRequested):
+            self._add_timeline_entry(
+                at, "stop", "stopped at once" if event.now else "stop requested at the next report", after
+            )
+        elif isinstance(event, PreemptionNoticeReceived):
+            machines = "the machine is" if event.includes_driver else f"{len(event.ranks)} workers' machines are"
+            self._add_timeline_entry(at, "preemption", f"{machines} preempted in {event.grace_s:.0f} s", after)
+        if isinstance(after.phase, Finished) and not isinstance(before.phase, Finished):
+            self.ended_at = at
+            why = f": {after.phase.reason}" if after.phase.reason else ""
+            self._add_timeline_entry(at, "end", f"{ENDINGS.get(after.phase.ending, after.phase.ending)}{why}", after)
+        elif not isinstance(after.phase, Finished):
+            self.ended_at = None
+
+    def add_progress(self, rank: int, seq: int) -> None:
+        """Record that a rank has reached this report."""
+        now = self.current_attempt
+        if now is None:
+            return
+        if rank == 0:
+            now.first_report = now.first_report or seq
+            now.last_report = seq
+        worker = now.workers.get(rank)
+        if worker is not None:
+            worker.num_reports = seq
+            if worker.state in ("hangs", "starting"):
+                worker.state = "running"
+
+    def _add_driver(self, event: DriverStarted, before: Run, after: Run, at: float) -> None:
+        if not self.began_at:
+            self.began_at = at
+        if isinstance(before.phase, Running | Stopping):  # It was lost some time after its last event.
+            self._end_attempt("lost", self.last_at)
+        who = f"process {event.pid} on {event.host}" if event.pid else "a driver"
+        if after is not before:
+            self._add_timeline_entry(at, "driver", f"{who} took over the run", after)
+
+    def _close_attempt(self, before: Run, after: Run, at: float) -> None:
+        attempt = self.current_attempt
+        if attempt is None or attempt.ended_at is not None or not isinstance(before.phase, Running | Stopping):
+            return
+        ending: str = before.phase.ending if isinstance(before.phase, Stopping) else "lost"
+        if isinstance(after.phase, Finished):
+            ending = after.phase.ending
+        elif after.num_preemptions > before.num_preemptions:
+            ending = "preempted"
+        failures = before.phase.failures if isinstance(before.phase, Stopping) else tuple(before.phase.failed)
+        attempt.failures = failures or attempt.failures
+        self._end_attempt(ENDINGS.get(ending, ending), at)
+        if ending == "resized":
+            self._add_timeline_entry(at, "resize", "workers restart in a different number", before)
+
+    def _end_attempt(self, ending: str, at: float) -> None:
+        attempt = self.current_attempt
+        if attempt is None or attempt.ended_at is not None:
+            return
+        attempt.ending, attempt.ended_at = ending, at
+        for worker in attempt.workers.values():
+            if worker.state in ("starting", "running", "hangs"):
+                worker.state = "gone"
+
+    def _begin_attempt(self, after: Run, at: float) -> None:
+        self.attempts.append(AttemptHistory(after.attempt, at, after.size))
+
+    def _start_workers(self, after: Run, at: float) -> None:
+        attempt = self.current_attempt
+        if attempt is None:
+            return
+        resume = after.latest
+        attempt.started_at, attempt.size = at, after.size
+        attempt.resumed_from = resume.name if resume is not None else after.initial
+        attempt.workers = {rank: TrackedWorker(rank) for rank in range(after.size)}
+        began = f"attempt {after.attempt} with {after.size} worker{'s' if after.size != 1 else ''}"
+        self._add_timeline_entry(
+            at, "attempt", began + (f" from {attempt.resumed_from}" if attempt.resumed_from else ""), after
+        )
+
+    def _update_workers(self, event: Event, after: Run, at: float) -> None:
+        attempt = self.current_attempt
+        if attempt is None:
+            return
+        match event:
+            case WorkerReady(rank=rank, pid=pid):
+                if (worker := attempt.workers.get(rank)) is not None:
+                    worker.state, worker.pid = "running", pid
+                if isinstance(after.phase, Running) and after.phase.num_ready >= after.size:
+                    attempt.ready_at = at
+            case WorkerReturned(rank=rank):
+                if (worker := attempt.workers.get(rank)) is not None and worker.state != "failed":
+                    worker.state, worker.num_reports = "returned", event.num_reports
+                attempt.worked_until = at
+            case WorkerFailed(failure=failure):
+                attempt.failure_received_at.setdefault((failure.rank, failure.message), at)
+                self._mark_failed(attempt, failure, at)
+            case HangSuspected(failure=failure, action=action):
+                attempt.hangs.append(TrackedHang(failure.rank, failure.message, action, failure.at or at))
+                if (worker := attempt.workers.get(failure.rank)) is not None and worker.state == "running":
+                    worker.state = "hangs"
+                self._add_timeline_entry(failure.at or at, "hang", failure.message, after, failure.rank)
+            case HangCleared(rank=rank, after_s=after_s):
+                for hang in reversed(attempt.hangs):
+                    if hang.rank == rank and hang.passed_after_s is None:
+                        hang.passed_after_s = after_s
+                        break
+                if (worker := attempt.workers.get(rank)) is not None and worker.state == "hangs":
+                    worker.state = "running"
+                self._add_timeline_entry(at, "hang", f"rank {rank} continued after {after_s:.0f} s", after, rank)
+
+    def _mark_failed(self, attempt: AttemptHistory, failure: WorkerFailure, at: float) -> None:
+        worker = attempt.workers.get(failure.rank)
+        if worker is None or worker.state == "failed":
+            return
+        worker.state, worker.failure = "failed", failure.message
+        worker.pid, worker.host = failure.pid or worker.pid, failure.host
+        if attempt.worked_until is None:
+            attempt.worked_until = at
+
+    def _update_failures(self, after: Run, at: float) -> None:
+        """Update the attempt's failures, including those that `step` itself detected."""
+        attempt, phase = self.current_attempt, after.phase
+        if attempt is None or not isinstance(phase, Running | Stopping):
+            return
+        if len(phase.failed) == len(attempt.failures):
+            return
+        failures = tuple(phase.failed)
+        for failure in failures:
+            if (failure.rank, failure.message) not in {(f.rank, f.message) for f in attempt.failures}:
+                attempt.failure_received_at.setdefault((failure.rank, failure.message), at)
+                self._mark_failed(attempt, failure, at)
+                self._add_timeline_entry(failure.at or at, "failure", failure.message, after, failure.rank)
+        attempt.failures = failures
+
+    def _update_checkpoints(self, event: Event, after: Run, at: float) -> None:
+        match event:
+            case Committed(record=record):
+                self._add_checkpoint(record, at)
+                self._add_timeline_entry(at, "checkpoint", f"{record.name} is committed", after)
+            case CheckpointsFound(records=records):
+                for record in records:
+                    self._add_checkpoint(record, at)
+            case CommitFailed(seq=seq, error=error):
+                self._add_timeline_entry(
+                    at, "checkpoint", f"the checkpoint of report {seq} was not committed: {error}", after
+                )
+            case StagingFailed(seq=seq, error=error, rank=rank):
+                self._add_timeline_entry(
+                    at, "checkpoint", f"the checkpoint of report {seq} was abandoned: {error}", after, rank
+                )
+            case CheckpointBroken(seq=seq, problem=problem):
+                self._add_timeline_entry(
+                    at, "checkpoint", f"the checkpoint of report {seq} is broken: {problem}", after
+                )
+            case ValidationEnded(name=name, status=status):
+                self._add_timeline_entry(at, "checkpoint", f"{name}: {status.lower().replace('_', ' ')}", after)
+            case _:
+                return
+        for record in after.checkpoints:
+            tracked = self.checkpoints.get((record.seq, record.attempt))
+            if tracked is not None and tracked.record is not record:
+                tracked.record = record
+
+    def _add_checkpoint(self, record: CheckpointRecord, at: float) -> None:
+        self.checkpoints[record.seq, record.attempt] = TrackedCheckpoint(record, at)
+
+    def _add_timeline_entry(self, at: float, kind: str, text: str, run: Run, rank: int | None = None) -> None:
+        self.timeline.append(TimelineEntry(at=at, kind=kind, text=text, attempt=run.attempt, rank=rank))  # type: ignore[arg-type]
+
+
+def build_attempts(
+    history: RunHistory, usage: UsageHistory, *, is_lost: bool, file_exists: Callable[[str], bool] = lambda path: False
+) -> tuple[Attempt, ...]:
+    """Build the attempts. `file_exists`: whether a file exists below the run's directory."""
+    attempts = history.attempts
+    return tuple(
+        _build_attempt(attempt, usage, is_lost and attempt is attempts[-1], history.last_at, file_exists)
+        for attempt in attempts
+    )
+
+
+def _build_attempt(
+    attempt: AttemptHistory, usage: UsageHistory, is_lost: bool, last_at: float, file_exists: Callable[[str], bool]
+) -> Attempt:
+    path = f"logs/attempt_{attempt.number}/stacks.txt"
+    stacks = path if file_exists(path) else None
+    cause = first_failure(attempt.failures) if attempt.failures else None
+    is_over = is_lost or attempt.ended_at is not None
+    return Attempt(
+        number=attempt.number,
+        began_at=attempt.began_at,
+        ended_at=attempt.ended_at if attempt.ended_at is not None or not is_lost else last_at,
+        size=attempt.size,
+        resumed_from=attempt.resumed_from,
+        ending=attempt.ending or ("lost" if is_lost else ""),
+        first_report=attempt.first_report,
+        last_report=attempt.last_report,
+        failures=tuple(_build_failure(attempt, failure, failure is cause) for failure in attempt.failures),
+        hangs=tuple(replace(convert(hang, ShownHang, from_attributes=True), stacks=stacks) for hang in attempt.hangs),
+        workers=tuple(
+            _build_worker(
+                worker, usage.last.get((attempt.number, rank)), usage.cpu_cores(attempt.number, rank), is_over
+            )
+            for rank, worker in sorted(attempt.workers.items())
+        ),
+    )
+
+
+def _build_failure(attempt: AttemptHistory, failure: WorkerFailure, is_cause: bool) -> ShownFailure:
+    at = failure.at or attempt.failure_received_at.get((failure.rank, failure.message), 0.0)
+    return replace(convert(failure, ShownFailure, from_attributes=True), at=at, is_cause=is_cause)
+
+
+def _build_worker(worker: TrackedWorker, use: RankUsage | None, cpu: float | None, is_over: bool) -> Worker:
+    state = worker.state
+    if is_over and state in ("starting", "running", "hangs"):
+        state = "gone"
+    return Worker(
+        rank=worker.rank,
+        state=state,
+        pid=worker.pid or (use.pid if use is not None else 0),
+        host=(use.host if use is not None else "") or worker.host,
+        device=use.device if use is not None else "",
+        num_reports=max(worker.num_reports, use.num_reports if use is not None else 0),
+        cpu=cpu,
+        rss_bytes=use.rss_bytes if use is not None else None,
+        gpus=tuple(
+            ShownGpu(gpu.index, gpu.used_bytes, gpu.total_bytes, gpu.busy if gpu.busy >= 0 else None)
+            for gpu in use.gpus
+        )
+        if use is not None
+        else (),
+        failure=worker.failure,
+    )

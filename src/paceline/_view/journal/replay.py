@@ -1,0 +1,385 @@
+"""Replays a run's journal: its state as a driver would find it, its reports, its history and its usage.
+
+The state is what `Replay` makes of all events. Most lines are reports that contain only metrics. Of those, `step` gets
+only the ones with a lasting effect: the last of each rank, and those that some rank or checkpoint waits for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from operator import lt
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from paceline._control import journal
+from paceline._control.events import (
+    CheckpointsFound,
+    DiagnosticFileWritten,
+    DriverStarted,
+    Event,
+    Note,
+    Reported,
+    RunDescribed,
+    Timestamp,
+    UsageMeasured,
+    WorkerReturned,
+)
+from paceline._control.recovery import RunReplay
+from paceline._control.report_aggregator import ReportAggregator, RunReport
+from paceline._control.run import NUM_RECENT_METRICS, RankProgress, Run, Running, Stopping
+from paceline._core.errors import StorageError
+from paceline._core.reductions import Path, Reduction
+from paceline._view.journal.history import RunHistory
+from paceline._view.journal.lines import ABSENT, EventLine, JournalLines, ReportLine
+from paceline._view.journal.report_table import ReportTable
+from paceline._view.journal.usage import UsageHistory
+
+_MAX_DEFERRED = 10_000
+
+
+class JournalReplay:
+    def __init__(self, uri: str) -> None:
+        """`uri`: the journal's location, for messages about invalid lines."""
+        self.replay = RunReplay()
+        self.reports = ReportTable()
+        self.history = RunHistory()
+        self.usage = UsageHistory()
+        self.about: dict[str, Any] = {}
+        """The latest description that a driver wrote."""
+        self.files: list[DiagnosticFileWritten] = []
+        self.problem: str | None = None
+        """Why lines were skipped from some point on."""
+        self.num_lines = 0
+        self._uri = uri
+        self._at = 0.0
+        self._aggregator: ReportAggregator | None = None
+        """Set once a rank has reported a metric to be reduced."""
+        self._skipped: dict[int, tuple[int, bytes]] = {}
+        """By rank, the last report that `step` did not get: number and payload."""
+        self._skipped_of_rank_0: deque[tuple[int, bytes]] = deque(maxlen=NUM_RECENT_METRICS)
+        """The same for rank 0, as many as a checkpoint may refer to."""
+        self._skipped_awaited: dict[int, bytes] = {}
+        """Also for rank 0: reports that a checkpoint waits for, by number."""
+        self._skipped_positions: list[tuple[int, int, bytes]] = []
+        """Number, rank and payload of reports with dataset positions that some rank has not reached yet."""
+        self._first_seq: int | None = None
+        self._deferred: list[Reported] = []
+        """The same once something is reduced: all of them, in order."""
+        self._deferred_seqs: dict[int, int] = {}
+        """By rank, the number of the last deferred report."""
+        self._returned: list[WorkerReturned] = []
+        """Workers of the current attempt that have returned."""
+
+    @property
+    def run(self) -> Run:
+        """The run after all lines so far."""
+        self._catch_up()
+        return self.replay.run
+
+    @property
+    def updated_at(self) -> float:
+        return max(self._at, self.history.last_at)
+
+    def add_lines(self, lines: JournalLines) -> None:
+        """Apply lines in order. After one that cannot be applied, ignores all others."""
+        start = 0
+        for at in (*lines.special, len(lines.lines)):
+            if start < at and self.problem is None:
+                self._add_plain_reports(lines, start, at)
+            if at < len(lines.lines) and self.problem is None:
+                self._add_line(lines.payloads[at])
+            start = at + 1
+
+    def add_worker_lines(self, lines: JournalLines) -> None:
+        """Apply the lines that a worker of the last attempt wrote to its own file; most are known already."""
+        run = self.run
+        phase = run.phase
+        if not isinstance(phase, Running | Stopping):
+            return
+        progress = (phase if isinstance(phase, Running) else phase.running).progress
+        for payload, line in zip(lines.payloads, lines.lines, strict=True):
+            is_new = isinstance(line, EventLine) and (
+                line.type == "checkpoint_staged" or (line.type == "reported" and _is_ahead(line, run, progress))
+            )
+            if is_new and self.problem is None:
+                self._add_line(payload)
+
+    def apply_survey(self, survey: CheckpointsFound) -> None:
+        """Apply a survey of storage, which may contradict the journal."""
+        self._catch_up()
+        self._apply_event(survey)
+
+    def flush_reports(self) -> None:
+        """Accept reports that not every rank has made: there is no driver, so no more will come."""
+        self._catch_up()
+        if self._aggregator is not None:
+            self._add_reports(self._aggregator.flush())
+
+    def _add_plain_reports(self, lines: JournalLines, start: int, end: int) -> None:
+        """Add reports that contain only metrics."""
+        reports = lines.lines[start:end]
+        if not self._are_new_reports(reports):
+            for payload in lines.payloads[start:end]:
+                if self.problem is None:
+                    self._add_line(payload)
+            return
+        self.num_lines += len(reports)
+        first = reports
+        if self.replay.run.size > 1:
+            last: dict[int, int] = {line.rank: at for at, line in enumerate(reports)}
+            first = [line for line in reports if line.rank == 0]
+            of_first = [at for at, line in enumerate(reports) if line.rank == 0][-NUM_RECENT_METRICS:]
+        else:
+            last, of_first = {0: len(reports) - 1}, [*range(max(0, len(reports) - NUM_RECENT_METRICS), len(reports))]
+        for rank, at in last.items():
+            self._skipped[rank] = reports[at].seq, lines.payloads[start + at]
+        self._skipped_of_rank_0.extend((reports[at].seq, lines.payloads[start + at]) for at in of_first)
+        if awaited := self._awaited_seqs():
+            self._skipped_awaited |= {
+                line.seq: lines.payloads[start + at]
+                for at, line in enumerate(reports)
+                if line.rank == 0 and line.seq in awaited
+            }
+        if any(line.data is not ABSENT for line in reports):
+            self._skipped_positions += [
+                (line.seq, line.rank, lines.payloads[start + at])
+                for at, line in enumerate(reports)
+                if line.data is not ABSENT
+            ]
+            least = self._lowest_seq()
+            self._skipped_positions = [
+                position for position in self._skipped_positions if position[0] > least or position[0] in awaited
+            ]
+        if first:
+            self._first_seq = first[0].seq if self._first_seq is None else self._first_seq
+            self.reports.add_many(
+                self.replay.run.attempt,
+                [line.seq for line in first],
+                [line.at for line in first],
+                [line.metrics for line in first],
+                lines.names,
+            )
+        self._at = max(self._at, reports[-1].at)
+
+    def _are_new_reports(self, reports: Sequence[ReportLine]) -> bool:
+        """Whether the reports are new and of the current attempt."""
+        run = self.replay.run
+        phase = run.phase
+        if self._aggregator is not None or not isinstance(phase, Running | Stopping):
+            return False
+        live = phase if isinstance(phase, Running) else phase.running
+        if {line.attempt for line in reports} != {run.attempt}:
+            return False
+        ranks = {line.rank for line in reports}
+        if not 0 <= min(ranks) <= max(ranks) < run.size:
+            return False
+        reached = {rank: self._skipped[rank][0] if rank in self._skipped else live.progress[rank] for rank in ranks}
+        if len(ranks) == 1:
+            seqs = [line.seq for line in reports]
+            return seqs[0] > reached[reports[0].rank] and all(map(lt, seqs, islice(seqs, 1, None)))
+        for line in reports:
+            if line.seq <= reached[line.rank]:
+                return False
+            reached[line.rank] = line.seq
+        return True
+
+    def _lowest_seq(self) -> int:
+        """Return the number of the last report that every rank has reached."""
+        progress = self._running_phase().progress
+        ranks = range(self.replay.run.size)
+        return min(self._skipped[rank][0] if rank in self._skipped else progress[rank] for rank in ranks)
+
+    def _awaited_seqs(self) -> set[int]:
+        return {pending.seq for pending in self._running_phase().pending}
+
+    def _add_line(self, payload: bytes) -> None:
+        self.num_lines += 1
+        try:
+            event: Event = journal.decode_line(payload, self._uri, self.num_lines)
+        except journal.JournalVersionError as problem:
+            self.problem = str(problem)
+            return
+        if isinstance(event, Note):
+            self._add_note(event)
+            return
+        if isinstance(event, Reported) and self._can_defer(event):
+            self._defer_report(event)
+            return
+        self._catch_up()
+        self._apply_event(event)
+
+    def _can_defer(self, event: Reported) -> bool:
+        """Whether this is a report for reduced metrics that `step` does not need at once."""
+        run = self.replay.run
+        if event.reduce and self._aggregator is None:
+            self._catch_up()
+            run = self.replay.run
+            self._aggregator = self._make_aggregator(run)
+        return (
+            self._aggregator is not None
+            and isinstance(run.phase, Running | Stopping)
+            and event.checkpoint is None
+            and event.attempt == run.attempt
+            and 0 <= event.rank < run.size
+        )
+
+    def _defer_report(self, event: Reported) -> None:
+        assert self._aggregator is not None
+        run = self.replay.run
+        rank = event.rank
+        reached = self._deferred_seqs.get(rank)
+        if event.seq <= (reached if reached is not None else self._running_phase().progress[rank]):
+            return  # Duplicate.
+        self._deferred_seqs[rank] = event.seq
+        self._deferred.append(event)
+        self._at = max(self._at, event.at)
+        self._add_reports(self._aggregator.add_event(event, run))
+        if len(self._deferred) >= _MAX_DEFERRED:
+            self._catch_up()
+
+    def _apply_deferred(self) -> None:
+        """Pass the deferred reports with a lasting effect to `step`.
+
+        These are the reports that not every rank has made, those that a checkpoint waits for, and the last of each
+        rank; or all, if ranks differ in how they reduce.
+        """
+        deferred, self._deferred = self._deferred, []
+        last, self._deferred_seqs = self._deferred_seqs, {}
+        live = self._running_phase()
+        hows: dict[Path, Reduction] = {}
+        reductions = [*(how for reducing in live.reducing.values() for how in reducing.reductions)]
+        reductions += [(mark.path, mark.how) for event in deferred for mark in event.reduce]
+        is_uniform = all(hows.setdefault(path, how) == how for path, how in reductions)
+        ranks = range(self.replay.run.size)
+        least = min(last[rank] if rank in last else live.progress[rank] for rank in ranks)
+        awaited = self._awaited_seqs()
+        before = live.recent
+        of_first = []
+        for event in deferred:
+            rank, seq = event.rank, event.seq
+            if rank == 0:
+                of_first.append((seq, event.metrics))
+                if (attempt := self.history.current_attempt) is not None and not attempt.first_report:
+                    attempt.first_report = seq
+            if not is_uniform or seq > least or seq in awaited or seq == last[rank]:
+                run = self.replay.run
+                if self._apply_to_run(event):
+                    self.history.add_progress(rank, seq)
+                    if not is_uniform:
+                        self.history.add_event(event, run, self.replay.run, self._at)
+        self._set_recent_metrics((*before, *of_first)[-NUM_RECENT_METRICS:])
+
+    def _running_phase(self) -> Running:
+        phase = self.replay.run.phase
+        assert isinstance(phase, Running | Stopping)
+        return phase if isinstance(phase, Running) else phase.running
+
+    def _add_note(self, note: Note) -> None:
+        match note:
+            case Timestamp(at=at):
+                self._at = at
+            case RunDescribed(about=about):
+                description = msgspec.json.decode(about)
+                self.about = description if isinstance(description, dict) else {}
+            case UsageMeasured():
+                self._at = max(self._at, note.at)
+                self.usage.add_measurement(note)
+            case DiagnosticFileWritten():
+                self.files.append(note)
+
+    def _catch_up(self) -> None:
+        """Pass the skipped reports to `step`."""
+        if self._deferred:
+            self._apply_deferred()
+        if not self._skipped:
+            return
+        behind, self._skipped = self._skipped, {}
+        recent, self._skipped_of_rank_0 = self._skipped_of_rank_0, deque(maxlen=NUM_RECENT_METRICS)
+        awaited, self._skipped_awaited = self._skipped_awaited, {}
+        if (
+            (attempt := self.history.current_attempt) is not None
+            and not attempt.first_report
+            and self._first_seq is not None
+        ):
+            attempt.first_report = self._first_seq
+        self._first_seq = None
+        before = self._running_phase().recent
+        payloads = {(seq, 0): payload for seq, payload in awaited.items()}
+        payloads |= {(seq, rank): payload for seq, rank, payload in self._skipped_positions}
+        payloads |= {(seq, rank): payload for rank, (seq, payload) in behind.items()}
+        self._skipped_positions = []
+        for key in sorted(payloads):
+            event = journal.decode_line(payloads[key], self._uri)
+            if self._apply_to_run(event):
+                self.history.add_progress(event.rank, event.seq)
+        # As if all reports of rank 0 had been applied.
+        of_first = [(seq, _decode_metrics(payload).metrics) for seq, payload in recent]
+        self._set_recent_metrics((*before, *of_first)[-NUM_RECENT_METRICS:])
+
+    def _set_recent_metrics(self, recent: tuple[tuple[int, msgspec.Raw], ...]) -> None:
+        phase = self.replay.run.phase
+        if isinstance(phase, Running):
+            self.replay.run = replace(self.replay.run, phase=replace(phase, recent=recent))
+        elif isinstance(phase, Stopping):
+            live = replace(phase.running, recent=recent)
+            self.replay.run = replace(self.replay.run, phase=replace(phase, running=live))
+
+    def _apply_event(self, event: Event) -> None:
+        if isinstance(event, DriverStarted | Reported):
+            self._at = max(self._at, event.at) if isinstance(event, Reported) else event.at or self._at
+        before = self.replay.run
+        if not self._apply_to_run(event):
+            return
+        after = self.replay.run
+        if after.attempt != before.attempt:
+            self._returned = []
+        if isinstance(event, WorkerReturned):
+            self._returned.append(event)
+        if isinstance(event, Reported):
+            self.history.add_progress(event.rank, event.seq)
+        self.history.add_event(event, before, after, self._at)
+        if self._aggregator is not None:
+            self._add_reports(self._aggregator.add_event(event, after))
+        elif isinstance(event, Reported) and event.rank == 0:
+            self._add_reports([RunReport((event,))])
+
+    def _apply_to_run(self, event: Event) -> bool:
+        """Apply an event; return whether it changed anything."""
+        self.replay.num_events = self.num_lines - 1
+        try:
+            return self.replay.apply_event(event)
+        except StorageError as problem:
+            self.problem = str(problem)
+            return False
+
+    def _make_aggregator(self, run: Run) -> ReportAggregator:
+        """Create the aggregator. From here on reports wait for other ranks, so it starts with those already made."""
+        aggregator = ReportAggregator()
+        phase = run.phase
+        if isinstance(phase, Running | Stopping):
+            progress = (phase if isinstance(phase, Running) else phase.running).progress
+            for rank in range(1, run.size):
+                for seq in range(progress[0] + 1, progress[rank] + 1):
+                    aggregator.add_event(Reported(run.attempt, rank, seq, msgspec.Raw(b"{}"), 0.0, ""), run)
+            for returned in self._returned:
+                aggregator.add_event(returned, run)
+        return aggregator
+
+    def _add_reports(self, ready: Sequence[RunReport]) -> None:
+        for report in ready:
+            self.reports.add(report.attempt, report.seq, report.at, report.metrics)
+
+
+class _MetricsField(msgspec.Struct):
+    metrics: msgspec.Raw
+
+
+_decode_metrics = msgspec.json.Decoder(_MetricsField).decode
+
+
+def _is_ahead(line: ReportLine, run: Run, progress: RankProgress) -> bool:
+    return line.attempt == run.attempt and 0 <= line.rank < run.size and line.seq > progress[line.rank]

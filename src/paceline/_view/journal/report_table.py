@@ -1,0 +1,225 @@
+"""The valid reports of a run by column: numbers in arrays, without an object per point.
+
+If a later attempt repeats reports, they replace those of the earlier attempt, so rows are truncated and appended at the
+end. Rows are sorted by step.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+from msgspec import UNSET
+
+from paceline._core.plain_values import from_plain
+
+ROW_FIELDS = ("step", "time", "attempt")
+"""Fields of a row besides its metrics; a metric with such a name becomes `reported/step` and so on."""
+_MAX_EXACT_INT = 1 << 53
+
+
+@dataclass
+class MetricColumn:
+    """The numbers of one metric."""
+
+    rows: array[int] = field(default_factory=lambda: array("i"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+    is_integer: bool = True
+    """Whether all of them are integers."""
+    best_so_far: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By mode: the index of the best number so far, or -1, and how many numbers were checked."""
+
+    def add(self, row: int, value: float) -> None:
+        if self.is_integer and not (type(value) is int and -_MAX_EXACT_INT < value < _MAX_EXACT_INT):
+            self.is_integer = False
+        self.rows.append(row)
+        try:
+            self.values.append(value)
+        except OverflowError:  # An integer larger than any float.
+            self.values.append(float("inf") if value > 0 else float("-inf"))
+
+    def find_best(self, mode: str) -> int | None:
+        """Return the index of the minimum (`min`) or maximum; the first of equals. Ignores nan."""
+        at, num_checked = self.best_so_far.get(mode, (-1, 0))
+        if num_checked < len(self.values):
+            new = self.values[num_checked:]
+            best = (min if mode == "min" else max)((value for value in new if value == value), default=None)
+            if best is not None and (at < 0 or (best < self.values[at] if mode == "min" else best > self.values[at])):
+                at = num_checked + new.index(best)
+            self.best_so_far[mode] = at, len(self.values)
+        return at if at >= 0 else None
+
+    def value_at(self, at: int) -> int | float:
+        value = self.values[at]
+        return int(value) if self.is_integer else value
+
+
+@dataclass
+class NonNumericColumn:
+    """The non-numeric values of one metric: texts, booleans, lists, unchanged."""
+
+    rows: array[int] = field(default_factory=lambda: array("i"))
+    values: list[Any] = field(default_factory=list)
+
+
+class ReportTable:
+    def __init__(self) -> None:
+        self.seqs: array[int] = array("q")
+        self.ats: array[float] = array("d")
+        self.attempts: array[int] = array("i")
+        self.columns: dict[str, MetricColumn] = {}
+        self.non_numeric: dict[str, NonNumericColumn] = {}
+        self._texts: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self.seqs)
+
+    def add(self, attempt: int, seq: int, at: float, metrics: Mapping[str, Any]) -> None:
+        """Add one report, with its metrics as in the journal."""
+        self.drop_superseded(attempt, seq)
+        row = len(self.seqs)
+        self.seqs.append(seq)
+        self.ats.append(at)
+        self.attempts.append(attempt)
+        for name, value in flatten_metrics(metrics):
+            self._add_value(name, row, value)
+
+    def drop_superseded(self, attempt: int, seq: int) -> None:
+        """Drop reports of earlier attempts from this one on: the attempt is about to add it again."""
+        if self.attempts and attempt > self.attempts[-1] and self.seqs[-1] >= seq:
+            self._truncate(bisect_left(self.seqs, seq))
+
+    def add_many(
+        self,
+        attempt: int,
+        seqs: Sequence[int],
+        ats: Sequence[float],
+        metrics: Sequence[Any],
+        names: tuple[str, ...] | None = None,
+    ) -> None:
+        """Add many reports of one attempt. With `names`, metrics are numbers in the attributes `m0`, `m1` and so on."""
+        if not seqs:
+            return
+        values = _columns_by_attribute(metrics, names) if names is not None else _columns_by_key(metrics)
+        if values is None:
+            for seq, at, each in zip(seqs, ats, metrics, strict=True):
+                self.add(attempt, seq, at, each)
+            return
+        self.drop_superseded(attempt, seqs[0])
+        first = len(self.seqs)
+        self.seqs.extend(array("q", seqs))
+        self.ats.extend(array("d", ats))
+        self.attempts.extend(array("i", [attempt]) * len(seqs))
+        for name, column in values.items():
+            self._add_values(name, first, column)
+
+    def find_row(self, seq: int) -> int | None:
+        """Return the row of the last report up to this one."""
+        at = bisect_right(self.seqs, seq)
+        return at - 1 if at else None
+
+    def row_metrics(self, row: int, names: Sequence[str] | None = None) -> dict[str, Any]:
+        metrics: dict[str, Any] = {}
+        for name in self.metric_names() if names is None else names:
+            for column in (self.columns.get(name), self.non_numeric.get(name)):
+                if column is None:
+                    continue
+                at = bisect_left(column.rows, row)
+                if at < len(column.rows) and column.rows[at] == row:
+                    metrics[name] = column.value_at(at) if isinstance(column, MetricColumn) else column.values[at]
+        return metrics
+
+    def metric_names(self) -> list[str]:
+        return list(dict.fromkeys((*self.columns, *self.non_numeric)))
+
+    def iter_rows(self, first: int, end: int, names: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
+        """Yield rows as dicts, in order."""
+        cells: list[dict[str, Any]] = [{} for _ in range(end - first)]
+        for name in self.metric_names() if names is None else names:
+            label = f"reported/{name}" if name in ROW_FIELDS else name
+            column, non_numeric = self.columns.get(name), self.non_numeric.get(name)
+            if column is not None:
+                low, high = bisect_left(column.rows, first), bisect_left(column.rows, end)
+                is_integer = column.is_integer
+                for row, value in zip(column.rows[low:high], column.values[low:high], strict=True):
+                    cells[row - first][label] = int(value) if is_integer else value
+            if non_numeric is not None:
+                low, high = bisect_left(non_numeric.rows, first), bisect_left(non_numeric.rows, end)
+                for row, other in zip(non_numeric.rows[low:high], non_numeric.values[low:high], strict=True):
+                    cells[row - first][label] = other
+        for at, cell in enumerate(cells, start=first):
+            yield {"step": self.seqs[at], "time": self.ats[at], "attempt": self.attempts[at], **cell}
+
+    def _add_value(self, name: str, row: int, value: Any) -> None:
+        if type(value) is float or type(value) is int:
+            column = self.columns.get(name)
+            if column is None:
+                column = self.columns[name] = MetricColumn()
+            column.add(row, value)
+            return
+        non_numeric = self.non_numeric.get(name)
+        if non_numeric is None:
+            non_numeric = self.non_numeric[name] = NonNumericColumn()
+        non_numeric.rows.append(row)
+        # Share equal strings: the same few recur.
+        non_numeric.values.append(self._texts.setdefault(value, value) if type(value) is str else value)
+
+    def _add_values(self, name: str, first: int, values: list[Any]) -> None:
+        kinds = set(map(type, values))
+        if kinds <= {float, int}:
+            try:
+                new = array("d", values)
+            except OverflowError:  # An integer larger than any float.
+                pass
+            else:
+                column = self.columns.get(name)
+                if column is None:
+                    column = self.columns[name] = MetricColumn()
+                if column.is_integer and (
+                    float in kinds or not all(-_MAX_EXACT_INT < value < _MAX_EXACT_INT for value in new)
+                ):
+                    column.is_integer = False
+                column.rows.extend(array("i", range(first, first + len(values))))
+                column.values.extend(new)
+                return
+        for row, value in enumerate(values, start=first):
+            if value is not UNSET:
+                self._add_value(name, row, from_plain(value))
+
+    def _truncate(self, num_rows: int) -> None:
+        for values in (self.seqs, self.ats, self.attempts):
+            del values[num_rows:]
+        columns: list[MetricColumn | NonNumericColumn] = [*self.columns.values(), *self.non_numeric.values()]
+        for column in columns:
+            at = bisect_left(column.rows, num_rows)
+            del column.rows[at:]
+            del column.values[at:]
+            if isinstance(column, MetricColumn):
+                column.best_so_far.clear()
+
+
+def flatten_metrics(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield metrics as plain values under flat names: `eval/loss`."""
+    for name, value in metrics.items():
+        kind = type(value)
+        if kind is float or kind is int or kind is str:
+            yield f"{prefix}{name}", value
+        elif isinstance(value, dict) and value and type(number := from_plain(value)) is dict:
+            yield from flatten_metrics(value, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", number if isinstance(value, dict) and value else from_plain(value)
+
+
+def _columns_by_attribute(metrics: Sequence[Any], names: tuple[str, ...]) -> dict[str, list[Any]]:
+    return {name: list(map(attrgetter(f"m{at}"), metrics)) for at, name in enumerate(names)}
+
+
+def _columns_by_key(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]] | None:
+    """Return None if some are nested, or are numbers that JSON does not have."""
+    names = dict.fromkeys(name for each in metrics for name in each)
+    columns = {name: [each.get(name, UNSET) for each in metrics] for name in names}
+    return None if any(dict in set(map(type, values)) for values in columns.values()) else columns

@@ -1,0 +1,153 @@
+"""Reads a journal that another process writes, piece by piece: only whole lines, and only new ones.
+
+Detects a journal that was replaced, truncated or moved aside, and reads it again from its start. In a store the journal
+consists of segments that never change, so only new ones are fetched.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+from paceline._core.errors import StorageError
+from paceline._storage.journal_segments import JOURNAL_PREFIX
+from paceline._storage.run_location import RunLocation
+from paceline._storage.store import Store
+
+CHUNK = 1 << 20
+_NUM_COMPARED_BYTES = 512
+"""How many of the first and last bytes read are compared to detect another journal."""
+
+
+class JournalTail(Protocol):
+    def reset_if_replaced(self) -> bool:
+        """Return whether what was read is no longer there; if so, start again from the beginning."""
+        ...
+
+    def read_new(self) -> bytes:
+        """Return unread whole lines, at most about `CHUNK` bytes; empty if there are none."""
+        ...
+
+    def mark_read(self, data: bytes, num_bytes: int) -> None:
+        """Mark this many bytes of what `read_new` returned as read; it returns the rest again."""
+        ...
+
+    def stamp(self) -> object:
+        """Return a value that changes whenever there may be something new. Cheap."""
+        ...
+
+
+def open_journal_tail(location: RunLocation, store: Store | None) -> JournalTail:
+    return DiskJournalTail(location.layout.journal) if store is None else RemoteJournalTail(store)
+
+
+class DiskJournalTail:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._inode: tuple[int, int] | None = None
+        self._head = b""
+        self._last = b""
+
+    def stamp(self) -> object:
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+
+    def reset_if_replaced(self) -> bool:
+        if self._offset == 0:
+            return False
+        try:
+            with self._path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                # A journal that was truncated and has grown again may be as long as before; and one that a driver
+                # copied when it took over has the same contents in another file.
+                last = os.pread(file.fileno(), len(self._last), self._offset - len(self._last))
+                is_same_file = (status.st_dev, status.st_ino) == self._inode
+                if last == self._last and (is_same_file or os.pread(file.fileno(), len(self._head), 0) == self._head):
+                    self._inode = (status.st_dev, status.st_ino)
+                    return False
+        except FileNotFoundError:
+            pass
+        self._offset, self._inode, self._head, self._last = 0, None, b"", b""
+        return True
+
+    def read_new(self) -> bytes:
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            return b""
+        with file:
+            fd = file.fileno()
+            size = CHUNK
+            while True:
+                data = os.pread(fd, size, self._offset)
+                end = data.rfind(b"\n") + 1
+                if end or len(data) < size:
+                    break
+                size *= 2  # One line is longer than a chunk.
+            if not end:
+                return b""
+            if self._inode is None:
+                status = os.fstat(fd)
+                self._inode = (status.st_dev, status.st_ino)
+        return data if end == len(data) else data[:end]
+
+    def mark_read(self, data: bytes, num_bytes: int) -> None:
+        if self._offset == 0:
+            self._head = data[: min(num_bytes, _NUM_COMPARED_BYTES)]
+        self._offset += num_bytes
+        if num_bytes:
+            self._last = data[max(0, num_bytes - _NUM_COMPARED_BYTES) : num_bytes]
+
+
+class RemoteJournalTail:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._offset = 0
+        self._first: int | None = None
+        self._keys_ahead: list[str] = []
+        self._skipped = 0
+        """Bytes of the next segment that were read already."""
+
+    def stamp(self) -> object:
+        return tuple((entry.key, entry.size) for entry in self._store.list_entries(JOURNAL_PREFIX)[-2:])
+
+    def reset_if_replaced(self) -> bool:
+        """Segments are never replaced; but a run may be deleted and another created in its place."""
+        slices: list[tuple[int, str, int]] = []
+        for entry in self._store.list_entries(JOURNAL_PREFIX):
+            offset = entry.key.rpartition("/")[2]
+            if not offset.isdigit():
+                raise StorageError(f"{self._store.uri}: {entry.key} is not a journal segment")
+            slices.append((int(offset), entry.key, entry.size))
+        first = slices[0][2] if slices else None
+        end = slices[-1][0] + slices[-1][2] if slices else 0
+        is_another = self._offset > 0 and (first != self._first or end < self._offset)
+        if is_another:
+            self._offset = self._skipped = 0
+        self._first = first
+        self._keys_ahead = [key for offset, key, _ in slices if offset >= self._offset]
+        return is_another
+
+    def read_new(self) -> bytes:
+        if not self._keys_ahead:
+            return b""
+        key = self._keys_ahead[0]
+        offset = int(key.rpartition("/")[2])
+        if offset != self._offset:
+            raise StorageError(
+                f"{self._store.uri}: the journal ends at byte {self._offset}, but the next segment is {key}"
+            )
+        return self._store.read(key)[self._skipped :]
+
+    def mark_read(self, data: bytes, num_bytes: int) -> None:
+        if num_bytes < len(data):
+            self._skipped += num_bytes
+            return
+        self._offset += self._skipped + num_bytes
+        self._skipped = 0
+        del self._keys_ahead[0]

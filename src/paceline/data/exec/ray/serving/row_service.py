@@ -1,0 +1,315 @@
+"""The actor that serves the datasets of a run: it runs plans, has blocks cut, and tells each worker where its rows are.
+The rows themselves never come here.
+
+The driver creates it, and it ends with the driver. Its state is the passes in progress: if its process is lost, it
+restarts without any, and the next attempt of the workers starts new ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import os
+import secrets
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import msgspec
+
+from paceline._core.errors import DataError
+from paceline._engine.ray.code.bundle import ActorConfig, apply_config, find_missing_trees
+from paceline._engine.ray.connection import import_ray
+from paceline.data.context import DataContext
+from paceline.data.exec.ray.block_stream import PlacedBlock
+from paceline.data.exec.ray.serving.row_protocol import OpenRowsRequest, PiecesReply, cut_task, make_failure_reply
+from paceline.data.exec.ray.serving.served_dataset import LocalBlock, ServedDataset, make_pieces
+from paceline.data.exec.ray.serving.shared_pass import PATIENCE_S, SHARED_PATIENCE_S, PassReader, SharedPass
+from paceline.data.exec.ray.shipping import ShippedValue, add_module_paths
+from paceline.data.order.row_ownership import BlockSpan, OwnershipTracker
+
+
+@dataclass(eq=False)
+class _PassMember:
+    name: str
+    running: _RunningPass
+    reader: PassReader
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(eq=False)
+class _RunningPass:
+    request: OpenRowsRequest
+    state: SharedPass
+    members: set[_PassMember] = field(default_factory=set)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when something changes that decides whether to continue."""
+    failed: PiecesReply | None = None
+    task: asyncio.Task[None] | None = None
+
+    def notify_members(self) -> None:
+        for member in self.members:
+            member.news.set()
+
+
+class RowService:
+    """The actor. A worker calls `open`, then `take` and `mark_passed` repeatedly, then `leave`."""
+
+    def __init__(self, token: str, plans: ShippedValue, context: DataContext, config: bytes, files: Any) -> None:
+        self._token = token
+        _install_code(msgspec.msgpack.decode(config, type=ActorConfig), files)
+        self._datasets = {name: ServedDataset(plan) for name, plan in plans.load_value().items()}
+        self._limit = _budget(context) // 2
+        # The other half is for blocks computed ahead of the cutting.
+        limits = replace(context.execution_options.resource_limits, object_store_memory=float(self._limit))
+        options = replace(context.execution_options, resource_limits=limits)
+        DataContext._current = replace(context, execution_options=options)
+        self._running: list[_RunningPass] = []
+        self._members: dict[int, _PassMember] = {}
+        self._numbers = count(secrets.randbits(48))  # never repeats a number from before a restart of this process
+        self._attempt = 0
+        self._peak = 0
+        self._line_queue: asyncio.Queue[str] = asyncio.Queue()
+        self._queued_lines: set[str] = set()
+        self._cut = import_ray().remote(cut_task)
+
+    # Called by workers
+
+    async def fetch_fact(self, token: str, attempt: int, name: str, fact: str) -> tuple[bytes, bytes]:
+        """Return a pickled fact about a dataset; on failure, the error and the exception."""
+        self._check(token)
+        self._enter_attempt(attempt)
+        try:
+            dataset = self._find_dataset(name)
+            if fact == "stats":
+                return cloudpickle.dumps(dataset.record.to_stats(self._peak, self._limit)), b""
+            return await dataset.fetch_fact(fact), b""
+        except Exception as error:  # noqa: BLE001
+            return b"", msgspec.msgpack.encode(make_failure_reply(error))
+
+    async def open(self, token: str, encoded: bytes) -> int:
+        """Return the number under which the worker takes rows."""
+        self._check(token)
+        request = msgspec.msgpack.decode(encoded, type=OpenRowsRequest)
+        self._enter_attempt(request.attempt)
+        for number, member in self._members.items():
+            if member.name == request.name:
+                return number
+        running = self._find_pass(request) or self._start_pass(request)
+        number = next(self._numbers)
+        member = self._members[number] = _PassMember(request.name, running, running.state.join(request.rank))
+        running.members.add(member)
+        running.changed.set()
+        return number
+
+    async def take(self, token: str, number: int) -> tuple[bytes, list[Any]]:
+        """Wait for new pieces for a worker; return them with references to the rows."""
+        self._check(token)
+        member = self._members.get(number)
+        if member is None:
+            return msgspec.msgpack.encode(
+                make_failure_reply(DataError("the service has restarted, or this worker has left it"))
+            ), []
+        running, reader = member.running, member.reader
+        began = time.monotonic()
+        reader.is_asking = True
+        running.changed.set()
+        while not (reader.waiting or running.state.ended or running.failed or number not in self._members):
+            member.news.clear()
+            await member.news.wait()
+        reader.is_asking = False
+        pieces = running.state.take_pieces(reader)
+        if not pieces and running.failed is not None:
+            return msgspec.msgpack.encode(running.failed), []
+        dataset = self._find_dataset(running.request.dataset)
+        dataset.record.consumer_waited_s += (
+            time.monotonic() - began if reader.num_passed + len(pieces) == reader.num_sent else 0
+        )
+        headers = tuple((piece.unit, piece.offset, piece.num_rows, piece.is_whole) for piece in pieces)
+        return msgspec.msgpack.encode(PiecesReply(headers, running.state.ended)), [piece.ref for piece in pieces]
+
+    async def mark_passed(self, token: str, number: int, num: int) -> None:
+        """A worker has passed its first `num` pieces."""
+        self._check(token)
+        if (member := self._members.get(number)) is not None:
+            member.running.state.mark_passed(member.reader, num)
+            self._wake_passes()
+
+    async def leave(self, token: str, number: int) -> None:
+        self._check(token)
+        self._remove_member(number)
+
+    async def next_line(self, token: str) -> str:
+        """Wait for the next line to show to the user. Called by the driver."""
+        self._check(token)
+        return await self._line_queue.get()
+
+    async def all_stats(self, token: str) -> bytes:
+        """The statistics of all datasets. Called by the driver."""
+        self._check(token)
+        stats = {name: each.record.to_stats(self._peak, self._limit) for name, each in self._datasets.items()}
+        # The list of skipped rows may be long, and the driver does not need it.
+        return msgspec.msgpack.encode({name: replace(each, skipped=()) for name, each in stats.items()})
+
+    async def flight_stats(self, token: str) -> tuple[int, int, int]:
+        """Bytes in flight, their peak, and the number of passes in progress: for tests."""
+        self._check(token)
+        return self._in_flight, self._peak, len(self._running)
+
+    def _check(self, token: str) -> None:
+        if not hmac.compare_digest(token, self._token):
+            raise PermissionError("these datasets belong to another run")
+
+    def _enter_attempt(self, attempt: int) -> None:
+        """Drop the members and facts of an earlier attempt: its workers are gone, and files may have changed since."""
+        if attempt > self._attempt:
+            self._attempt = attempt
+            for number in list(self._members):
+                self._remove_member(number)
+            for dataset in self._datasets.values():
+                dataset.facts.clear()
+
+    def _find_dataset(self, name: str) -> ServedDataset:
+        if name not in self._datasets:
+            raise KeyError(
+                f"unknown dataset {name!r}; the datasets are {', '.join(map(repr, self._datasets)) or 'none'}"
+            )
+        return self._datasets[name]
+
+    # Passes
+
+    def _find_pass(self, request: OpenRowsRequest) -> _RunningPass | None:
+        return next(
+            (
+                running
+                for running in self._running
+                if running.request.pass_key == request.pass_key
+                and not running.failed
+                and running.state.can_join(request.rank)
+            ),
+            None,
+        )
+
+    def _start_pass(self, request: OpenRowsRequest) -> _RunningPass:
+        # If a pass over the same rows is already running without this worker, the new pass waits for nobody else.
+        is_late = any(running.request.pass_key == request.pass_key for running in self._running)
+        ranks = [request.rank] if is_late else range(request.division.world)
+        patience_s = SHARED_PATIENCE_S if request.division.num_parts == 1 else PATIENCE_S
+        running = _RunningPass(request, SharedPass(ranks, patience_s))
+        self._running.append(running)
+        running.task = asyncio.get_running_loop().create_task(self._run_to_end(running))
+        return running
+
+    def _remove_member(self, number: int) -> None:
+        member = self._members.pop(number, None)
+        if member is not None:
+            member.running.members.discard(member)
+            member.running.state.leave(member.reader, time.monotonic())
+            member.news.set()
+            self._wake_passes()
+
+    def _queue_line(self, loop: asyncio.AbstractEventLoop, line: str) -> None:
+        """Thread-safe. Each line is queued once."""
+        if line not in self._queued_lines:
+            self._queued_lines.add(line)
+            loop.call_soon_threadsafe(self._line_queue.put_nowait, line)
+
+    def _wake_passes(self) -> None:
+        for running in self._running:
+            running.changed.set()
+
+    @property
+    def _in_flight(self) -> int:
+        return sum(running.state.in_flight for running in self._running)
+
+    async def _run_to_end(self, running: _RunningPass) -> None:
+        try:
+            with ThreadPoolExecutor(1, "paceline-rows") as thread:
+                await self._run_pass(running, partial(asyncio.get_running_loop().run_in_executor, thread))
+            while not running.state.closed:
+                await self._wait_for_change(running)
+        finally:
+            self._running.remove(running)
+            self._wake_passes()
+
+    async def _run_pass(self, running: _RunningPass, in_thread: Any) -> None:
+        """Go through the rows once, as long as workers want them."""
+        request, state = running.request, running.state
+        ownership, uncut = OwnershipTracker(request.division), deque[PlacedBlock | LocalBlock]()
+        blocks: Iterator[PlacedBlock | LocalBlock] | None = None
+        try:
+            dataset, start = self._find_dataset(request.dataset), request.division.start
+            pipeline = await dataset.pipeline(start.epoch)
+            blocks = dataset.stream_blocks(
+                pipeline, start.unit, start.offset, partial(self._queue_line, asyncio.get_running_loop())
+            )
+            while await self._wait_until_wanted(running):
+                placed = await in_thread(next, blocks, None)
+                if placed is None:
+                    self._cut_blocks(running, uncut, ownership.finish())
+                    state.ended = True
+                    running.notify_members()
+                elif placed.num_rows:
+                    state.add_block(placed.num_bytes)
+                    self._peak = max(self._peak, self._in_flight)
+                    uncut.append(placed)
+                    self._cut_blocks(running, uncut, ownership.add_block(placed.num_rows))
+        except Exception as error:  # noqa: BLE001
+            self._cut_blocks(running, uncut, ownership.finish(broken=True))
+            running.failed = make_failure_reply(error)
+            running.notify_members()
+        finally:
+            if blocks is not None:
+                await in_thread(blocks.close)  # type: ignore[attr-defined]
+
+    async def _wait_until_wanted(self, running: _RunningPass) -> bool:
+        """Wait until the next block is wanted; False if none will be."""
+        while not (running.state.closed or running.state.ended):
+            if running.state.wants_more(self._limit - self._in_flight, time.monotonic()):
+                return True
+            await self._wait_for_change(running)
+        return False
+
+    async def _wait_for_change(self, running: _RunningPass) -> None:
+        """Wait for anything that may change the next decision."""
+        after_s = running.state.check_patience(time.monotonic())
+        if not running.state.closed:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(running.changed.wait(), after_s)
+        running.changed.clear()
+
+    def _cut_blocks(
+        self, running: _RunningPass, uncut: deque[PlacedBlock | LocalBlock], spans: Sequence[BlockSpan]
+    ) -> None:
+        """Cut the blocks whose rows have known owners, and notify the waiting workers."""
+        for span in spans:
+            placed = uncut.popleft()
+            running.state.add_pieces(make_pieces(running.request.division, span, placed, self._cut))
+        running.notify_members()
+
+
+def _install_code(config: ActorConfig, files: bytes | list[Any]) -> None:
+    """Install the driver's modules and directory here, and its modules in all processes that work for us."""
+    missing = find_missing_trees(config)
+    apply_config(config, missing, files if isinstance(files, bytes) else import_ray().get(files[0]) if missing else b"")
+    unpacked_to = Path(tempfile.gettempdir(), f"paceline-{os.getuid()}", config.manifest.digest)
+    # On a node that lacks them, the workers have unpacked them.
+    roots = [(str(unpacked_to / str(number)), tree.root) for number, tree in enumerate(config.manifest.trees)]
+    add_module_paths(tuple(path for paths in roots for path in paths))
+
+
+def _budget(context: DataContext) -> int:
+    """Bytes in flight: the configured limit, or a quarter of the cluster's object store memory."""
+    limit = context.execution_options.resource_limits.object_store_memory
+    if limit is not None:
+        return int(limit)
+    return int(import_ray().cluster_resources().get("object_store_memory", 0.0)) // 4

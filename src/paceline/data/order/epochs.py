@@ -1,0 +1,212 @@
+"""The epochs of one worker: each iteration is the next epoch, and the position is known after every batch.
+
+A batch counts as used once it is handed out; prefetched batches do not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from paceline._core.time_accounting import DATA, account_data_wait, account_time
+from paceline.data.batches.prefetch import prefetch_items
+from paceline.data.block import Block
+from paceline.data.order.batch_cutter import BatchCutter, WorkerBatch
+from paceline.data.order.feeds import Feeds, open_shard
+from paceline.data.order.row_ownership import EpochDivision
+from paceline.data.order.sharding import Cursor, RowDelivery, WorkerShard, next_epoch, replace_cursor, with_order
+from paceline.data.order.sparse_block import PartialDelivery
+
+Batch = Any
+
+ROWS_AT_A_TIME = 4096
+"""Number of rows converted to Python objects at once."""
+
+
+@dataclass(frozen=True)
+class BatchingOptions:
+    """How rows are cut into batches: see `BatchCutter` and `Cursor.window`."""
+
+    chunk_rows: int | None = None
+    window_rows: int = 0
+    seed: int = 0
+    drop_last: bool = False
+
+
+@dataclass(frozen=True)
+class BatchAssembly:
+    """How a batch is built and delivered."""
+
+    make: Callable[[Block], Batch]
+    transfer: Callable[[Iterator[Batch]], Iterator[Batch]] | None = None
+    """Moves batches to their device, in order, in the consuming thread."""
+    num_prefetched: int = 0
+    """Number of batches prepared ahead in a thread; 0 prepares each on demand."""
+    make_from_parts: Callable[[Sequence[Block]], Batch] | None = None
+    """Like `make`, for rows in several blocks: they are copied once, directly to their destination."""
+
+    def assemble(self, cut: WorkerBatch) -> Batch:
+        return self.make(cut.block) if self.make_from_parts is None else self.make_from_parts(cut.parts)
+
+
+class EpochIterator:
+    def __init__(self, feeds: Feeds, split: WorkerShard, name: str) -> None:
+        self._feeds = feeds
+        self._split = split
+        self._name = name
+        self._iteration = _Iteration(Cursor(), is_begun=False)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return self._feeds.fingerprint()
+
+    @property
+    def window(self) -> int:
+        """The shuffle window, in rows, of the epoch that was started last."""
+        return self._iteration.cursor.window
+
+    def cursor(self) -> Cursor:
+        return replace_cursor(self._iteration.current_cursor(), fingerprint=self.fingerprint)
+
+    def next_cursor(self) -> Cursor:
+        """Return where this worker continues: with the next epoch if the iteration was left early."""
+        cursor = self.cursor()
+        return next_epoch(cursor, cursor.total) if self._iteration.was_left_early else cursor
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the position only: another process continues with the rest of the epoch."""
+        return {**self.__dict__, "_iteration": _Iteration(self.next_cursor(), is_begun=False)}
+
+    def go_to(self, cursor: Cursor) -> None:
+        """Let the next iteration yield the rest of the cursor's epoch. An iteration in progress no longer counts."""
+        self._iteration = _Iteration(cursor, is_begun=False)
+
+    def batches(self, cutting: BatchingOptions, form: BatchAssembly) -> Iterable[Batch]:
+        return _ReusableIterable(lambda: self._batches(cutting, form))
+
+    def rows(self) -> Iterable[dict[str, Any]]:
+        return _ReusableIterable(self._rows)
+
+    def _batches(self, cutting: BatchingOptions, form: BatchAssembly) -> Iterator[Batch]:
+        with self._next_epoch(cutting) as (iteration, cutter, deliveries):
+            cuts = (cut for cut in cutter.cut(deliveries) if not (cutting.drop_last and cut.is_partial))
+            with closing(_assemble_batches(cuts, form, f"batches of {self._name or 'a dataset'}")) as batches:
+                for iteration.cursor, batch in account_data_wait(batches):
+                    yield batch
+            iteration.finish_epoch(cutter.total)
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        with self._next_epoch(BatchingOptions()) as (iteration, cutter, deliveries):
+            for cut in account_data_wait(cutter.cut(deliveries)):
+                if cut.is_partial:
+                    iteration.cursor = cut.cursor
+                    yield from cut.block.rows()  # one row, or none on some workers
+                    continue
+                iteration.cutter, iteration.num_used = cutter, 0
+                for first in range(0, cut.block.num_rows, ROWS_AT_A_TIME):
+                    rows = cut.block.slice(first, first + ROWS_AT_A_TIME).rows()
+                    for iteration.num_used, row in enumerate(rows, first + 1):
+                        yield row
+                iteration.settle()
+            iteration.finish_epoch(cutter.total)
+
+    @contextmanager
+    def _next_epoch(
+        self, cutting: BatchingOptions
+    ) -> Iterator[tuple[_Iteration, BatchCutter, Iterator[RowDelivery | PartialDelivery]]]:
+        """Start the next epoch, and leave the one that an earlier iteration is in."""
+        with account_time(DATA):
+            iteration, cutter, deliveries = self._begin_iteration(cutting)
+        try:
+            yield iteration, cutter, deliveries
+        finally:
+            iteration.settle()
+            iteration.was_left_early = iteration.is_begun
+            _close(deliveries)
+
+    def _begin_iteration(
+        self, cutting: BatchingOptions
+    ) -> tuple[_Iteration, BatchCutter, Iterator[RowDelivery | PartialDelivery]]:
+        start = self._iteration.current_cursor()
+        if self._iteration.is_begun:
+            start = next_epoch(start, start.total)
+        total = start.total
+        if total is None and start.row == 0:
+            total = self._feeds.num_rows()
+        parts = self._split.num_parts
+        chunk = cutting.chunk_rows or parts
+        start = with_order(start, cutting.window_rows, cutting.seed)
+        start = replace_cursor(start, total=total, chunk=chunk, world=parts, fingerprint=self.fingerprint)
+        self._iteration = iteration = _Iteration(start, is_begun=True)
+        cutter = BatchCutter(self._split, cutting.chunk_rows, start)
+        division = EpochDivision(start, self._split.mode, self._split.world, cutting.chunk_rows)
+        return iteration, cutter, open_shard(self._feeds, division, self._split.rank)
+
+
+class _Iteration:
+    """The position of one pass over the rows."""
+
+    def __init__(self, cursor: Cursor, *, is_begun: bool) -> None:
+        self.cursor = cursor
+        self.is_begun = is_begun
+        """The iteration is in the cursor's epoch, or was left there."""
+        self.was_left_early = False
+        """The iteration was left before the end of its epoch."""
+        self.cutter: BatchCutter | None = None
+        """The cutter of the rows that are handed out one by one."""
+        self.num_used = 0
+        """Number of those rows that were handed out."""
+
+    def current_cursor(self) -> Cursor:
+        return self.cursor if self.cutter is None else self.cutter.cursor_within(self.num_used)
+
+    def settle(self) -> None:
+        """Fix the position, and release the cutter and its memory."""
+        self.cursor, self.cutter = self.current_cursor(), None
+
+    def finish_epoch(self, total: int | None) -> None:
+        """Advance to the next epoch: all rows were handed out."""
+        self.cursor, self.is_begun = next_epoch(self.cursor, total), False
+
+
+class _ReusableIterable:
+    """An iterable that starts a new iterator each time."""
+
+    def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
+        self._begin = begin
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._begin()
+
+
+def _assemble_batches(cuts: Iterator[WorkerBatch], form: BatchAssembly, name: str) -> Generator[tuple[Cursor, Batch]]:
+    """Yield batches, each with the position after it."""
+    # A worker may have no share of a last, small chunk.
+    batches: Iterator[tuple[Cursor, Batch]] = ((cut.cursor, form.assemble(cut)) for cut in cuts if cut.parts)
+    with ExitStack() as closes:
+        closes.callback(_close, batches)
+        if form.num_prefetched:
+            batches = prefetch_items(batches, form.num_prefetched, name)
+            closes.callback(_close, batches)
+        if form.transfer is None:
+            yield from batches
+            return
+        cursors: deque[Cursor] = deque()
+
+        def without_cursors() -> Iterator[Batch]:
+            for cursor, batch in batches:
+                cursors.append(cursor)
+                yield batch
+
+        for batch in form.transfer(without_cursors()):
+            yield cursors.popleft(), batch
+
+
+def _close(iterator: Iterator[Any]) -> None:
+    close = getattr(iterator, "close", None)
+    if close is not None:
+        close()

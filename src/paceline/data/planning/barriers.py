@@ -1,0 +1,168 @@
+"""Plan nodes that need more than one unit at a time. `exec/exchange.py` runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from paceline._core.arguments import check_int
+from paceline.data.block import Schema
+from paceline.data.planning.plan import Barrier, PlanNode, Source, Unit
+
+if TYPE_CHECKING:
+    from paceline.data.expressions import Expr
+    from paceline.data.planning.group_aggregation import AggregateFn
+
+
+@dataclass(frozen=True)
+class _SingleInputBarrier(Barrier):
+    input: PlanNode
+
+    keeps_rows: ClassVar[bool] = False
+    """True if the rows are only reordered or regrouped into other units: their number is that of the input."""
+
+
+@dataclass(frozen=True)
+class RandomShuffle(_SingleInputBarrier):
+    """Shuffles all rows, differently in every epoch."""
+
+    keeps_rows = True
+    seed: int = 0
+    every_epoch: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"random_shuffle(seed={self.seed})"
+
+
+@dataclass(frozen=True)
+class Sort(_SingleInputBarrier):
+    """Sorts rows by keys; nulls and NaN come last, and the sort is stable."""
+
+    keeps_rows = True
+    keys: tuple[str, ...]
+    descending: tuple[bool, ...]
+
+    @property
+    def name(self) -> str:
+        down = self.descending if len(set(self.descending)) > 1 else any(self.descending)
+        return f"sort({_format_keys(self.keys)}{f', descending={down}' if down else ''})"
+
+
+@dataclass(frozen=True)
+class GroupBy(_SingleInputBarrier):
+    """Aggregates groups: one row per group with its keys and aggregates, sorted by the keys."""
+
+    keys: tuple[str, ...]
+    aggregates: tuple[AggregateFn, ...]
+
+    @property
+    def name(self) -> str:
+        return f"groupby({_format_keys(self.keys)}).aggregate({', '.join(agg.name for agg in self.aggregates)})"
+
+
+@dataclass(frozen=True)
+class GroupRows(_SingleInputBarrier):
+    """Sorts rows by keys and puts all rows of a group into one unit."""
+
+    keeps_rows = True
+    keys: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"groupby({_format_keys(self.keys)})"
+
+
+@dataclass(frozen=True)
+class Repartition(_SingleInputBarrier):
+    """Redistributes rows into a given number of units, or into units of a given number of rows."""
+
+    keeps_rows = True
+    num_blocks: int | None = None
+    target_num_rows_per_block: int | None = None
+    shuffle: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("num_blocks", "target_num_rows_per_block"):
+            check_int(name, getattr(self, name), at_least=1, optional=True)
+        if (self.num_blocks is None) == (self.target_num_rows_per_block is None):
+            raise ValueError("repartition takes either num_blocks or target_num_rows_per_block")
+
+    @property
+    def name(self) -> str:
+        size = self.num_blocks or f"target_num_rows_per_block={self.target_num_rows_per_block}"
+        return f"repartition({size}{', shuffle=True' if self.shuffle else ''})"
+
+
+@dataclass(frozen=True)
+class Zip(Barrier):
+    """Combines several inputs column-wise, row by row."""
+
+    parts: tuple[PlanNode, ...]
+
+    @property
+    def name(self) -> str:
+        return "zip"
+
+
+@dataclass(frozen=True)
+class SliceRows(_SingleInputBarrier):
+    """Keeps rows `start` to `stop`, in epoch order. `stop=None` means to the end."""
+
+    start: int = 0
+    stop: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"rows {self.start} to {'the end' if self.stop is None else self.stop}"
+
+
+@dataclass(frozen=True)
+class Limit(SliceRows):
+    """Keeps the first rows."""
+
+    @property
+    def name(self) -> str:
+        return f"limit({self.stop})"
+
+
+@dataclass(frozen=True)
+class Materialize(_SingleInputBarrier):
+    """Computes all rows once and keeps them."""
+
+    keeps_rows = True
+
+    @property
+    def name(self) -> str:
+        return "materialize"
+
+
+@dataclass(frozen=True)
+class PreparedSource:
+    """A source whose units already hold their rows."""
+
+    label: str
+    prepared_units: tuple[Unit, ...]
+    known_schema: Schema | None = None
+
+    @property
+    def name(self) -> str:
+        return self.label
+
+    def units(self) -> Sequence[Unit]:
+        return self.prepared_units
+
+    def schema(self) -> Schema | None:
+        return self.known_schema
+
+    def project_columns(self, columns: Sequence[str]) -> Source | None:
+        return None
+
+    def prune_units(self, predicate: Expr) -> Source | None:
+        return None
+
+
+def _format_keys(keys: Sequence[str]) -> str:
+    return repr(keys[0]) if len(keys) == 1 else repr(list(keys))

@@ -1,0 +1,179 @@
+"""Groups of rows, and how aggregates are computed over them.
+
+There are three steps, so that most of the work happens where the rows are: compute states of parts of a group, merge
+the states, and compute the value from the merged state.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+
+from paceline._core.arguments import bad_value
+from paceline.data.block import Block, Column, column_of
+from paceline.data.planning.sort_keys import SortKeys
+
+if TYPE_CHECKING:
+    from paceline.data.exec.scatter import StoredRows
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class SortedGroups:
+    """Sorted rows, and the indices at which groups start."""
+
+    block: Block
+    keys: SortKeys
+    starts: Array
+
+    @property
+    def num_groups(self) -> int:
+        return len(self.starts)
+
+    @cached_property
+    def lengths(self) -> Array:
+        return np.diff(self.starts, append=self.block.num_rows)
+
+    @cached_property
+    def ids(self) -> Array:
+        """The group number of each row."""
+        return np.repeat(np.arange(self.num_groups), self.lengths)
+
+    def reduce_values(self, values: Any, function: str, options: Any = None, ids: Any = None) -> Any:
+        """Reduce the values of each group with an Arrow function."""
+        table = pa.table({"group": self.ids if ids is None else ids, "value": values})
+        # With threads the order of the groups would be arbitrary.
+        grouped = table.group_by("group", use_threads=False).aggregate([("value", function, options)])
+        return grouped.column(f"value_{function}")
+
+
+class AggregateFn:
+    """A user-defined aggregate.
+
+    `init(key)` returns the initial state. `accumulate_row(state, row)` adds a row (a dict) to it, or
+    `accumulate_block(state, table)` several rows (a `pyarrow.Table`). `merge(state, other)` joins two states, and
+    `finalize(state)` returns the value. `name` is the column in the result. The key is a value, a tuple if there are
+    several keys, or None for an aggregate of all rows.
+    """
+
+    def __init__(
+        self,
+        init: Callable[[Any], Any],
+        merge: Callable[[Any, Any], Any],
+        name: str,
+        accumulate_row: Callable[[Any, dict[str, Any]], Any] | None = None,
+        accumulate_block: Callable[[Any, Any], Any] | None = None,
+        finalize: Callable[[Any], Any] | None = None,
+    ) -> None:
+        if (accumulate_row is None) == (accumulate_block is None):
+            raise ValueError(f"AggregateFn {name!r} takes either accumulate_row or accumulate_block")
+        if not isinstance(name, str) or not name:
+            raise bad_value("AggregateFn.name", "the name of a column", name)
+        self.name = name
+        self._init = init
+        self._merge = merge
+        self._accumulate_row = accumulate_row
+        self._accumulate_block = accumulate_block
+        self._finalize = finalize or (lambda state: state)
+
+    def compute_states(self, groups: SortedGroups) -> list[Column]:
+        """Return columns with the states of the groups."""
+        states = []
+        for start, length in zip(groups.starts.tolist(), groups.lengths.tolist(), strict=True):
+            rows = groups.block.slice(start, start + length)
+            key = groups.keys.key_values(rows, 0)
+            state = self._init(key if len(key) > 1 else key[0] if key else None)
+            if self._accumulate_block is not None:
+                state = self._accumulate_block(state, rows.to_arrow())
+            elif self._accumulate_row is not None:
+                for row in rows.rows():
+                    state = self._accumulate_row(state, row)
+            states.append(state)
+        return [_pickle_states(states)]
+
+    def merge_states(self, groups: SortedGroups, states: Sequence[Column]) -> list[Column]:
+        """Merge states: each row is a state, and a group has one or more of them."""
+        parts = _unpickle_states(states[0])
+        merged = []
+        for start, length in zip(groups.starts.tolist(), groups.lengths.tolist(), strict=True):
+            state = parts[start]
+            for other in parts[start + 1 : start + length]:
+                state = self._merge(state, other)
+            merged.append(state)
+        return [_pickle_states(merged)]
+
+    def finalize_states(self, states: Sequence[Column]) -> Column:
+        """Return the values of final states."""
+        return column_of([self._finalize(state) for state in _unpickle_states(states[0])])
+
+    def empty_value(self) -> Any:
+        """Return the value for a dataset without rows."""
+        return self._finalize(self._init(None))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+def _pickle_states(states: Sequence[Any]) -> Any:
+    # As bytes: a column would turn tuples into lists, and NumPy numbers into Python numbers.
+    return pa.chunked_array([pa.array([cloudpickle.dumps(state) for state in states], pa.large_binary())])
+
+
+def _unpickle_states(states: Any) -> list[Any]:
+    # The states come from a process of this dataset.
+    return [pickle.loads(state.as_buffer()) for state in states]  # noqa: S301
+
+
+@dataclass(frozen=True)
+class GroupAggregation:
+    """The two halves of a `groupby`: rows to group states, and states to one row per group."""
+
+    keys: SortKeys
+    aggregates: tuple[AggregateFn, ...]
+
+    def arrange(self, block: Block, place: int, first: int) -> tuple[Block, None]:
+        ordered = block.take(self.keys.sort_indices(block)) if self.keys.names else block
+        groups = SortedGroups(ordered, self.keys, self.keys.group_starts(ordered))
+        states = [aggregate.compute_states(groups) for aggregate in self.aggregates]
+        return self._with_keys(groups, _name_state_columns(states)), None
+
+    def gather(self, pieces: Sequence[StoredRows]) -> Block:
+        return self.finish_states([piece.load() for piece in pieces])
+
+    def finish_states(self, states: Sequence[Block]) -> Block:
+        merged = self.merge_states(states)
+        values = {
+            aggregate.name: aggregate.finalize_states(_select_state_columns(merged, number))
+            for number, aggregate in enumerate(self.aggregates)
+        }
+        return Block({**{name: merged.column(name) for name in self.keys.names}, **values}, num_rows=merged.num_rows)
+
+    def merge_states(self, pieces: Sequence[Block]) -> Block:
+        joined = Block.concat(pieces)
+        ordered = joined.take(self.keys.sort_indices(joined))
+        groups = SortedGroups(ordered, self.keys, self.keys.group_starts(ordered))
+        states = [
+            aggregate.merge_states(groups, _select_state_columns(ordered, number))
+            for number, aggregate in enumerate(self.aggregates)
+        ]
+        return self._with_keys(groups, _name_state_columns(states))
+
+    def _with_keys(self, groups: SortedGroups, states: dict[str, Column]) -> Block:
+        keys = groups.block.select(self.keys.names).take(groups.starts).columns
+        return Block({**keys, **states}, num_rows=groups.num_groups)
+
+
+def _name_state_columns(states: Sequence[Sequence[Column]]) -> dict[str, Column]:
+    return {f"\0{number}.{part}": column for number, parts in enumerate(states) for part, column in enumerate(parts)}
+
+
+def _select_state_columns(block: Block, number: int) -> list[Column]:
+    return [values for name, values in block.columns.items() if name.startswith(f"\0{number}.")]

@@ -1,0 +1,339 @@
+"""The terminal output of a run: a line per event, occasional progress lines, and the output of rank 0.
+
+Our lines go to standard error, prefixed with `paceline:`. The output of rank 0 goes to standard output, prefixed with
+its rank. The log files contain the full output of every rank. On a terminal and in a notebook, a live block replaces
+the progress lines: `live_terminal.py` and `notebook.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+import msgspec
+
+from paceline._control.events import (
+    CapacityChanged,
+    CheckpointBroken,
+    CommitFailed,
+    Committed,
+    Event,
+    HangCleared,
+    HangSuspected,
+    PreemptionNoticeReceived,
+    Reported,
+    StagingFailed,
+    StopRequested,
+    ValidationEnded,
+    WorkerFailed,
+    WorkerFailure,
+    WorkersStopped,
+)
+from paceline._control.retry_policy import first_failure
+from paceline._control.run import Finished, PendingCheckpoint, Restoring, Run, Running, Stopping, Validating, Waiting
+from paceline._core import settings
+from paceline._core.arguments import flatten_dict
+from paceline._core.plain_values import from_plain, get_metric
+from paceline._engine.messages import CheckpointRecord
+from paceline._storage.run_layout import RunLayout
+from paceline._view import formatting
+from paceline.train.display.run_snapshot import ProgressTracker, RunSnapshot
+from paceline.train.display.snapshot_rendering import format_progress_line
+
+log = logging.getLogger("paceline")
+
+MAX_TAIL_LINES = 40
+"""How many lines of a failing rank's output to show; its log has all of them."""
+
+
+class OutputSink(Protocol):
+    """Receives the output of workers."""
+
+    def write(self, text: str, /) -> object: ...
+    def flush(self) -> None: ...
+
+
+def make_terminal(layout: RunLayout, config: Mapping[str, Any] | None = None, *, inline: bool = False) -> Terminal:
+    """Choose the view for this process: a live block on a terminal or in a notebook, plain lines elsewhere.
+
+    `config` is the train function's config, which may say when the run is done. `inline`: the function runs in this
+    process, where a debugger may use the terminal, so nothing is drawn.
+    """
+    from paceline.train.display import live_terminal, notebook, terminal_region
+
+    config_settings = settings.load()
+    args = layout, config_settings.verbosity, config_settings.report_notice_s
+    options: dict[str, Any] = {"config": config, "progress_s": config_settings.progress_s}
+    if inline and sys.stderr.isatty():
+        options["progress_s"] = None
+    elif config_settings.verbosity >= 1 and not inline:
+        if notebook.is_in_notebook():
+            return notebook.NotebookTerminal(*args, **options)
+        if terminal_region.can_draw_on(sys.stderr, config_settings.terminal):
+            return live_terminal.LiveTerminal(*args, **options, colour=not config_settings.no_color)
+    return Terminal(*args, **options)
+
+
+class Terminal:
+    """An observer that prints. `verbosity` as in `Settings`.
+
+    With `progress_s`, prints a progress line every `progress_s` seconds.
+    """
+
+    def __init__(
+        self,
+        layout: RunLayout,
+        verbosity: int,
+        notice_s: float,
+        out: TextIO | None = None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        progress_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._layout = layout
+        self._verbosity = verbosity
+        self._notice_s = notice_s
+        self._out = out
+        self._clock = clock
+        self._progress_s = progress_s
+        self._progress_at = clock()
+        self._has_shown_progress = False
+        """Whether progress was shown at least once."""
+        self._tail: LogTail | None = None
+        self._attempt = self._size = 0
+        self._failed_attempt = 0
+        self._announced_waits: set[tuple[int, int]] = set()
+        self._has_warned_unranked = False
+        self._is_output_closed = False
+        """Nobody reads the output: the terminal was closed, or the reading process has ended."""
+        self._tracker = ProgressTracker(layout.root.name, config, time.time())
+        self._run: Run | None = None
+
+    def say(self, text: str, *, error: bool = False) -> None:
+        if self._verbosity >= 1 or error:
+            self._try_output(lambda: self._write(f"paceline: {text}\n"))
+
+    def on_event(self, event: Event, run: Run) -> None:
+        self._run = run
+        if self._verbosity >= 1:
+            self._track_event(event, run)
+        if type(event) is Reported:  # There are many, and none is printed.
+            return
+        if isinstance(run.phase, Running) and run.attempt > self._attempt:
+            self._announce_attempt(run)
+        match event:
+            case Committed(record=record):
+                if self._verbosity >= 2:
+                    self.say(f"{record.name} committed ({formatting.size(record.num_bytes)})")
+                self._warn_if_unranked(record, run.retention.score_attribute)
+            case CommitFailed(seq=seq, error=error):
+                self.say(f"cannot commit the checkpoint of report {seq}: {error}", error=True)
+            case StagingFailed(rank=rank, seq=seq, error=error):
+                self.say(f"rank {rank} cannot store the checkpoint of report {seq}: {error}", error=True)
+            case CheckpointBroken(problem=problem):
+                self.say(f"skipping a corrupt checkpoint: {problem}", error=True)
+                if run.latest is None:
+                    start = run.initial or "the beginning"
+                    self.say(f"no checkpoint of the run is left: starting from {start}", error=True)
+            case WorkerFailed() if isinstance(run.phase, Stopping) and self._failed_attempt < run.attempt:
+                self._failed_attempt = run.attempt
+                self._show_failure(run, first_failure(run.phase.failures))
+            case PreemptionNoticeReceived(grace_s=grace_s, ranks=ranks, includes_driver=includes_driver) if (
+                not run.is_trained
+            ):
+                machine = "this machine" if includes_driver else f"the machine of {_format_ranks(ranks)}"
+                self.say(
+                    f"{machine} is about to be preempted: stopping at the next report (grace period: {grace_s:.0f} s)"
+                )
+            case ValidationEnded(name=name, status="VALIDATED", metrics=metrics):
+                if self._verbosity >= 2:
+                    self.say(f"{name} is validated: {formatting.values(from_plain(msgspec.json.decode(metrics)))}")
+            case ValidationEnded(name=name, problem=problem):
+                self.say(f"cannot validate {name}: {problem}. See {self._layout.validation_log(name)}")
+            case StopRequested() if run.is_trained:
+                pass  # The end of the run reports what is left undone.
+            case HangSuspected(failure=failure, action=action):
+                then = {"warn": "", "restart": "; restarting the workers", "fail": "; ending the run"}[action]
+                self.say(f"{failure.message}; all stacks: {self._layout.stacks(run.attempt)}{then}", error=True)
+            case HangCleared(rank=rank, after_s=after_s):
+                self.say(f"rank {rank} continues after {after_s:.0f} s", error=True)
+            case StopRequested(now=False):
+                self.say("stopping at the next report; press Ctrl-C again to stop now")
+            case CapacityChanged(num_places=num_places) if isinstance(run.phase, Waiting):
+                needed = formatting.format_count(run.sizes[0], "worker")
+                self.say(f"waiting for resources: the run needs {needed}, {num_places} fit")
+        if isinstance(run.phase, Validating) and isinstance(event, WorkersStopped | Committed | CommitFailed):
+            self.say(
+                f"training is done; {formatting.format_count(len(run.pending_validations), 'validation')} left to do"
+            )
+        if isinstance(run.phase, Finished | Restoring | Stopping | Validating):
+            self._read_tail()
+
+    def _track_event(self, event: Event, run: Run) -> None:
+        reports = self._tracker.collect_reports(event, run)
+        if self._verbosity >= 2:
+            for report in reports:
+                self.say(f"report {report.seq}: {formatting.values(report.metrics)}")
+        if type(event) is not Reported:
+            self._tracker.update_state(event, run, time.time())
+
+    def tick(self, run: Run, now: float) -> None:
+        self._read_tail()
+        if isinstance(run.phase, Running):
+            for pending in run.phase.pending:
+                key = (run.attempt, pending.seq)
+                if now - pending.since > self._notice_s and key not in self._announced_waits:
+                    self._announced_waits.add(key)
+                    self.say(_format_wait(pending, run.phase, run.size, now))
+        if self._progress_s is not None and self._verbosity >= 1 and not isinstance(run.phase, Finished):
+            self._try_output(lambda: self._show_progress(run))
+
+    def close(self) -> None:
+        self._read_tail(final=True)
+        self._try_output(self._end_progress)
+        run = self._run
+        if (
+            self._has_shown_progress
+            and run is not None
+            and isinstance(run.phase, Finished)
+            and run.phase.ending != "failed"
+        ):
+            self._has_shown_progress = False
+            self.say(format_progress_line(self._take_snapshot(run)))
+
+    def _take_snapshot(self, run: Run) -> RunSnapshot:
+        return self._tracker.take_snapshot(run, time.time())
+
+    # Overridden where there is a live block.
+
+    def _write(self, text: str) -> None:
+        """Write our own lines."""
+        out = self._out if self._out is not None else sys.stderr
+        out.write(text)
+        out.flush()
+
+    def _show_progress(self, run: Run) -> None:
+        now = self._clock()
+        if self._progress_s is not None and now - self._progress_at >= self._progress_s:
+            self._progress_at, self._has_shown_progress = now, True
+            self.say(format_progress_line(self._take_snapshot(run)))
+
+    def _end_progress(self) -> None:
+        """Remove the progress view, if there is one."""
+
+    def _announce_attempt(self, run: Run) -> None:
+        self._read_tail(final=True)
+        if self._attempt:
+            since = f"checkpoint {run.latest.name}" if run.latest else "the beginning"
+            self._announce_restart(f"attempt {run.attempt}, from {since}{self._format_resize(run)}")
+        self._attempt, self._size = run.attempt, run.size
+        self._tail = LogTail(self._layout.log(run.attempt, 0), self._prefix(0)) if self._verbosity >= 1 else None
+
+    def _format_resize(self, run: Run) -> str:
+        if run.size == self._size:
+            return ""
+        return f", with {formatting.format_count(run.size, 'worker')} where there were {self._size}"
+
+    def _show_failure(self, run: Run, failure: WorkerFailure) -> None:
+        """Show the end of the failing rank's output, including its traceback."""
+        self._read_tail(final=True)
+        self.say(f"rank {failure.rank} failed: {failure.message}")
+        if failure.rank != 0 and self._verbosity >= 1:
+            tail = LogTail(self._layout.log(run.attempt, failure.rank), self._prefix(failure.rank))
+            self._try_output(lambda: tail.forward_lines(self._worker_output(), final=True, at_most=MAX_TAIL_LINES))
+
+    def _warn_if_unranked(self, record: CheckpointRecord, attribute: str | None) -> None:
+        """Warn about a misspelt attribute: it would silently delete all checkpoints but the newest."""
+        if attribute is None or self._has_warned_unranked or record.status == "PENDING_VALIDATION":
+            return
+        metrics = from_plain(msgspec.json.decode(record.metrics))
+        if isinstance(get_metric(metrics, attribute), int | float):
+            return
+        self._has_warned_unranked = True
+        names = [formatting.escape_unprintable(name) for name in flatten_dict(metrics)][:12]
+        self.say(
+            f"{record.name} ranks last: it has no number {attribute!r} (checkpoint_score_attribute) among its metrics "
+            f"{', '.join(names) or '(none)'}",
+            error=True,
+        )
+
+    def _read_tail(self, final: bool = False) -> None:
+        tail = self._tail
+        if tail is not None:
+            self._try_output(lambda: tail.forward_lines(self._worker_output(), final))
+
+    def _try_output(self, act: Callable[[], None]) -> None:
+        """Write output; once nobody reads it, the run continues silently."""
+        if self._is_output_closed:
+            return
+        try:
+            act()
+        except OSError as problem:
+            self._is_output_closed = True
+            log.warning("terminal output disabled for run %s: %s", self._layout.root.name, problem)
+
+    # Overridden by a terminal that shows many runs.
+
+    def _announce_restart(self, text: str) -> None:
+        self.say(text)
+
+    def _prefix(self, rank: int) -> str:
+        return f"[rank {rank}] "
+
+    def _worker_output(self) -> OutputSink:
+        return sys.stdout
+
+
+class LogTail:
+    """Forwards lines that are appended to a log file."""
+
+    def __init__(self, path: Path, prefix: str) -> None:
+        self._path = path
+        self._prefix = prefix
+        self._position = 0
+        self._partial = b""
+
+    def forward_lines(self, out: OutputSink, final: bool = False, at_most: int | None = None) -> None:
+        try:
+            if os.stat(self._path).st_size > self._position:
+                with self._path.open("rb") as file:
+                    file.seek(self._position)
+                    data = file.read()
+                self._position += len(data)
+                self._partial += data
+        except FileNotFoundError:
+            return
+        *lines, self._partial = self._partial.split(b"\n")
+        if final and self._partial:
+            lines.append(self._partial)
+            self._partial = b""
+        if at_most is not None:
+            lines = lines[-at_most:]
+        if lines:
+            # A progress bar returns to the start of its line: show only its last state.
+            shown = (line.rsplit(b"\r", 1)[-1].decode("utf-8", "replace") for line in lines)
+            out.write("".join(f"{self._prefix}{line}\n" for line in shown))
+            out.flush()
+
+
+def _format_wait(pending: PendingCheckpoint, running: Running, size: int, now: float) -> str:
+    behind = [rank for rank in range(size) if running.progress[rank] < pending.seq]
+    if not behind:
+        return f"report {pending.seq} has waited {now - pending.since:.0f} s for its files to be stored"
+    counts = ", ".join(f"rank {rank} has made {running.progress[rank]}" for rank in behind[:4])
+    more = f" and {len(behind) - 4} more" if len(behind) > 4 else ""
+    return (
+        f"rank {pending.rank} has waited {now - pending.since:.0f} s in report {pending.seq} with a checkpoint, "
+        f"called at {pending.where}: {counts}{more}. Every rank must call report() equally often"
+    )
+
+
+def _format_ranks(ranks: tuple[int, ...]) -> str:
+    named = ", ".join(map(str, ranks))
+    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"

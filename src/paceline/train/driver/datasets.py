@@ -1,0 +1,235 @@
+"""The datasets of a trainer: which ones are split among the workers, how, and the shard each worker gets.
+
+Processes beside the workers produce the rows. Their service belongs to the driver and outlives every attempt. A shard
+knows its cursor; `report()` stores it in the checkpoint's record, and the next attempt continues from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from paceline._control.events import StageUse
+from paceline._control.usage_collector import ReadStages
+from paceline._core.arguments import bad_value, check_names
+from paceline._engine.local.launchers import prewarm
+from paceline._engine.messages import RAY_ROWS_PREFIX, ShardSpec, WorkerInit
+from paceline._worker.context import WorkerContext
+
+if TYPE_CHECKING:
+    from paceline.data.context import DataContext, ExecutionOptions
+    from paceline.data.exec.stats import StreamStats
+    from paceline.data.iterator import DataIterator
+    from paceline.data.order.feeds import Feeds
+    from paceline.data.planning.plan import PlanNode
+
+TRAIN_DATASET_KEY = "train"
+"""The name of the training dataset in trainers that take a label and parameters themselves."""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which datasets of a trainer are split among its workers.
+
+    A split dataset gives every worker the same number of rows. The few surplus rows are dropped, different ones in each
+    epoch. Datasets named in `exact` yield every row exactly once, so workers may differ by one row: for evaluation.
+    Every worker reads all of a dataset that is not split.
+    """
+
+    datasets_to_split: Literal["all"] | Sequence[str] = "all"
+    execution_options: ExecutionOptions | None = None
+    """The resources that reading and transforming may use; None: whatever is available."""
+    enable_shard_locality: bool = True
+    """On a cluster, prefer to serve workers rows from their own machine."""
+    exact: Sequence[str] = field(default=())
+
+    def __post_init__(self) -> None:
+        if self.datasets_to_split != "all":
+            if isinstance(self.datasets_to_split, str):
+                raise bad_value("datasets_to_split", "'all' or a list of names", self.datasets_to_split)
+            check_names("datasets_to_split", self.datasets_to_split)
+        check_names("exact", self.exact)
+        _check_options(self.execution_options)
+
+    def shards(self, names: Sequence[str]) -> tuple[ShardSpec, ...]:
+        """Return how each of these datasets is sharded."""
+        divided = names if self.datasets_to_split == "all" else self.datasets_to_split
+        for argument, named in (("datasets_to_split", divided), ("exact", self.exact)):
+            for name in named:
+                if name not in names:
+                    raise ValueError(f"unknown dataset {name!r} in {argument}; the datasets are {_format_names(names)}")
+        modes: dict[str, Literal["equal", "exact", "all"]] = dict.fromkeys(names, "all")
+        modes |= dict.fromkeys(divided, "equal")
+        modes |= dict.fromkeys(self.exact, "exact")
+        return tuple(ShardSpec(name, mode) for name, mode in modes.items())
+
+
+@dataclass(frozen=True)
+class DatasetSpec:
+    """The validated datasets of a trainer."""
+
+    plans: Mapping[str, PlanNode]
+    shards: tuple[ShardSpec, ...]
+    options: ExecutionOptions | None
+
+    @property
+    def context(self) -> DataContext:
+        """The context that their execution uses."""
+        from paceline.data.context import DataContext
+
+        context = DataContext.get_current()
+        return context if self.options is None else replace(context, execution_options=self.options)
+
+    def limit_to_cores(self, num_cores: int) -> DatasetSpec:
+        """Return a copy limited to `num_cores`, unless the user has set a limit."""
+        options = self.context.execution_options
+        if options.resource_limits.cpu is not None:
+            return self
+        limits = replace(options.resource_limits, cpu=num_cores)
+        return replace(self, options=replace(options, resource_limits=limits))
+
+
+def build_dataset_spec(datasets: Mapping[str, Any] | None, config: DataConfig) -> DatasetSpec | None:
+    """Return the datasets as plans, or None if there are none. Raise on a value that is not a dataset."""
+    if datasets is None:
+        datasets = {}
+    if not isinstance(datasets, Mapping) or not all(isinstance(name, str) for name in datasets):
+        raise bad_value("datasets", "a dict of datasets by name", datasets)
+    shards = config.shards(tuple(datasets))
+    if not datasets:
+        return None
+    from paceline.data.exec.process_supervisor import PRELOAD
+    from paceline.data.interop import as_dataset
+
+    prewarm(*PRELOAD)
+    plans = {name: as_dataset(_resolve_dataset(value), f"datasets[{name!r}]")._plan for name, value in datasets.items()}
+    return DatasetSpec(plans, shards, config.execution_options)
+
+
+def _resolve_dataset(value: Any) -> Any:
+    """Call the value if it is a function that makes the dataset."""
+    return value() if inspect.isroutine(value) or isinstance(value, functools.partial) else value
+
+
+@dataclass(frozen=True)
+class DataEndpoint:
+    """Where the datasets of a running run are served."""
+
+    address: str = ""
+    """Where workers get the rows."""
+    read_stages: ReadStages | None = None
+    """Reads the progress of each stage."""
+
+
+@contextlib.contextmanager
+def serve_datasets(spec: DatasetSpec | None) -> Iterator[DataEndpoint]:
+    """Serve the rows to workers while the run is driven."""
+    if spec is None:
+        yield DataEndpoint()
+        return
+    from paceline.data.exec.service import DataService
+
+    with contextlib.closing(DataService(spec.context)) as service:
+        for name, plan in spec.plans.items():
+            service.add_dataset(name, plan)
+        yield DataEndpoint(service.address, lambda: summarize_stages(service.all_stats()))
+
+
+def summarize_stages(stats_by_dataset: Mapping[str, StreamStats]) -> tuple[tuple[StageUse, ...], bool]:
+    """Return the usage of each stage of each dataset, and whether the workers of any dataset wait for rows."""
+    stages = tuple(
+        StageUse(
+            name,
+            stage.name,
+            stage.num_rows,
+            stage.num_bytes,
+            round(stage.busy_s, 3),
+            round(stage.waited_for_input_s, 3),
+            round(stage.waited_for_room_s, 3),
+            limits=stage.name == stats.limited_by,
+        )
+        for name, stats in stats_by_dataset.items()
+        for stage in stats.stages
+    )
+    return stages, any(stage.limits for stage in stages)
+
+
+def open_shard(context: WorkerContext, name: str) -> DataIterator:
+    """Return this worker's shard of a dataset. Always the same object, because it knows which epoch is next."""
+    begin = context.begin
+    opened: DataIterator | None = context.shards.get(name)
+    if opened is not None:
+        return opened
+    shard = next((shard for shard in begin.shards if shard.name == name), None)
+    if shard is None:
+        names = [shard.name for shard in begin.shards]
+        raise KeyError(
+            f"unknown dataset {name!r}; the trainer's datasets are {_format_names(names)}. "
+            f"Pass it as TorchTrainer(..., datasets={{{name!r}: dataset}})"
+        )
+    from paceline.data.iterator import DataIterator
+    from paceline.data.order.sharding import WorkerShard
+
+    feeds = _open_feeds(begin, shard)
+    iterator = DataIterator(
+        feeds,
+        WorkerShard(begin.rank, begin.world_size, shard.mode),
+        global_batch_size=begin.global_batch_size if shard.mode == "equal" else None,
+        name=name,
+        default_device=_worker_device,
+    )
+    cursor = dict(begin.resume.data).get(name) if begin.resume is not None else None
+    if cursor is not None and cursor.fingerprint != feeds.fingerprint():
+        assert begin.resume is not None
+        raise ValueError(
+            f"cannot resume the dataset {name!r}: its files, rows or order changed since {begin.resume.name}\n\n"
+            "hint: use another RunConfig(name=...) and resume_from_checkpoint=Checkpoint(...) to continue training "
+            "with the new data from its beginning"
+        )
+    if cursor is not None:
+        iterator.go_to(cursor)
+    context.shards[name] = iterator
+    context.positions[name] = iterator.cursor
+    return iterator
+
+
+def _open_feeds(begin: WorkerInit, shard: ShardSpec) -> Feeds:
+    if begin.data_address.startswith(RAY_ROWS_PREFIX):
+        from paceline.data.exec.ray.serving.feeds import RayFeeds
+
+        return RayFeeds(begin.data_address, shard.name, begin.attempt)
+    from paceline.data.exec.service_client import RemoteFeeds
+
+    is_whole = shard.mode == "all"
+    return RemoteFeeds(
+        begin.data_address,
+        shard.name,
+        begin.rank,
+        1 if is_whole else begin.world_size,
+        shared=is_whole and begin.world_size > 1,
+    )
+
+
+def _worker_device() -> Any:
+    """The worker's own device, which is what `device="auto"` means in a worker."""
+    from paceline.train.torch.acceleration import get_device
+
+    return get_device()
+
+
+def _check_options(options: Any) -> None:
+    if options is None:
+        return
+    from paceline.data.context import ExecutionOptions
+
+    hint = "the same processes read all datasets: pass one ExecutionOptions" if isinstance(options, Mapping) else None
+    if not isinstance(options, ExecutionOptions):
+        raise bad_value("execution_options", "a paceline.data.ExecutionOptions or None", options, hint)
+
+
+def _format_names(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"

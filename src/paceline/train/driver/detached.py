@@ -1,0 +1,292 @@
+"""A run driven by an actor on the cluster. Submit it, follow it from here, and find it again later.
+
+The actor gets everything that `fit()` would have driven here, and uses the same journal and lease. This process prints
+the actor's output, forwards Ctrl-C, and exits with the actor's outcome.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import pickle
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from paceline._control.controller import Controller
+from paceline._control.recovery import load_history
+from paceline._core import settings
+from paceline._core.errors import (
+    ControllerError,
+    PacelineError,
+    PreemptionError,
+    RunHeldError,
+    StorageError,
+    TrainingFailedError,
+)
+from paceline._engine.ray.cluster_monitor import ClusterLostError, ClusterMonitor
+from paceline._engine.ray.code.bundle import CodeBundle, apply_config, apply_environment, find_missing_trees
+from paceline._engine.ray.connection import gcs_address
+from paceline._engine.ray.detached import (
+    MAX_WORK_BYTES,
+    DetachedActorGoneError,
+    DetachedFollower,
+    DetachedLink,
+    FollowerHub,
+    find_detached,
+    start_detached,
+)
+from paceline._storage.controller_registry import ControllerNote, ControllerRegistry, DetachedOutcome
+from paceline._storage.files import LocalFiles
+from paceline._storage.run_location import RunLocation
+from paceline.train.display.terminal import Terminal, make_terminal
+from paceline.train.driver import preflight
+from paceline.train.driver.cluster_target import ClusterTarget
+from paceline.train.driver.run_driver import RunEnvironment, RunSpec, create_run_directory, execute_run
+from paceline.train.driver.run_metadata import collect_metadata
+from paceline.train.driver.unpicklable import find_unpicklable
+from paceline.train.result import Result, build_result
+
+Say = Callable[[str], None]
+
+
+def fit_detached(spec: RunSpec) -> Result:
+    """Drive a run on the cluster, follow it, and return its result or raise its error."""
+    location = spec.run_config.location
+    current_settings = settings.load()
+    terminal = Terminal(location.layout, current_settings.verbosity, current_settings.report_notice_s)
+    pickled = _pickle_spec(spec)
+    registry = location.open_controller_registry()
+    with preflight.clean_up_on_refusal(location.layout):
+        create_run_directory(LocalFiles(), location.layout)
+        token = registry.get_or_create_token()
+    assert isinstance(spec.target, ClusterTarget)
+    code_bundle = spec.target.code_bundle
+    work = DetachedRun(token, code_bundle, pickled, settings.portable_variables())
+    with contextlib.closing(ClusterMonitor(gcs_address(), current_settings.cluster_patience_s)) as monitor:
+        try:
+            link = start_detached(actor_name(location), token, pickle.dumps(work), code_bundle.runtime_env, monitor)
+            _announce_controller(link, location, terminal.say)
+            follower = DetachedFollower(link, echo_output, terminal.say, monitor)
+            with _CtrlCForwarder(follower):
+                outcome = follower.wait_for_outcome()
+        except (DetachedActorGoneError, ClusterLostError) as problem:
+            store = location.open_run_store_for_reading()
+            result = build_result(store, *load_history(store))
+            ending = _read_ending(registry) if isinstance(problem, DetachedActorGoneError) else None
+            if ending is None:
+                raise ControllerError(problem, result) from problem
+            # The run had ended before the actor was lost, and this process could not receive the outcome.
+            if ending.code:
+                raise TrainingFailedError(ending.text, result) from problem
+            return result
+    return unpack_outcome(outcome)
+
+
+def _read_ending(registry: ControllerRegistry) -> DetachedOutcome | None:
+    note = registry.read_note()
+    return note.ended if note is not None else None
+
+
+def find_controller(location: RunLocation, token: str, monitor: ClusterMonitor) -> DetachedLink | None:
+    """Return a link to the controller of a run, or None if there is none."""
+    return find_detached(actor_name(location), token, monitor)
+
+
+def actor_name(location: RunLocation) -> str:
+    """The name of the actor that drives a run."""
+    uri = location.uri if location.address is not None else str(Path(location.uri).resolve())
+    return f"{location.name}:{hashlib.sha256(uri.encode(errors='surrogatepass')).hexdigest()[:16]}"
+
+
+def echo_output(stream: int, text: str) -> None:
+    """Print a controller's output as if it ran here."""
+    out = sys.stdout if stream == 1 else sys.stderr
+    out.write(text)
+    out.flush()
+
+
+@dataclass(frozen=True)
+class DetachedRun:
+    """The entry point of the actor."""
+
+    token: str
+    code_bundle: CodeBundle
+    pickled_spec: bytes
+    """The pickled `RunSpec`; unpickled in the same environment as the script's."""
+    variables: dict[str, str]
+
+    def __call__(self, followers: FollowerHub) -> bytes:
+        return pack_outcome(lambda: self._drive(followers))
+
+    def _drive(self, followers: FollowerHub) -> Result:
+        actor_config = self.code_bundle.config
+        settings.adopt_variables(self.variables)
+        apply_environment(actor_config)
+        apply_config(actor_config, find_missing_trees(actor_config), self.code_bundle.data)
+        spec: RunSpec = pickle.loads(self.pickled_spec)  # noqa: S301
+        assert isinstance(spec.target, ClusterTarget)
+        spec.target.code_bundle = self.code_bundle
+        location = spec.run_config.location
+        registry = location.open_controller_registry()
+        if registry.read_token() != self.token:
+            raise StorageError(
+                f"{location.uri} on {socket.gethostname()} differs from what the script sees\n\n"
+                "hint: set RunConfig(storage_path=...) to storage that the nodes and the script share"
+            )
+        terminal = make_terminal(location.layout, spec.run_context.train_loop_config)
+        if followers.is_restarted:
+            terminal.say(f"the controller restarted on {socket.gethostname()}")
+        registry.write_note(ControllerNote(gcs_address()))
+        environment = RunEnvironment(
+            make_interrupts=lambda controller: _FollowerInterrupts(controller, followers),
+            controller_id=followers.actor_id,
+        )
+        try:
+            result = execute_run(spec, terminal, environment)
+        except RunHeldError:
+            raise  # Another driver decides how the run ends.
+        except BaseException as error:
+            registry.write_note(
+                ControllerNote(gcs_address(), DetachedOutcome(exit_code_for(error), str(error) or type(error).__name__))
+            )
+            raise
+        registry.write_note(ControllerNote(gcs_address(), DetachedOutcome(0, "")))
+        return result
+
+
+class _FollowerInterrupts:
+    """Stop requests from followers."""
+
+    def __init__(self, controller: Controller, followers: FollowerHub) -> None:
+        self.count = 0
+        self._controller = controller
+        self._followers = followers
+
+    def __enter__(self) -> None:
+        self._followers.set_stop_handler(lambda now: self.on_stop_request(now=now))
+
+    def __exit__(self, *_: object) -> None:
+        self._followers.set_stop_handler(None)
+
+    def on_stop_request(self, *, now: bool) -> None:
+        self.count = max(self.count, 2 if now else 1)
+        self._controller.request_stop(now=now)
+
+
+class _CtrlCForwarder:
+    """The first Ctrl-C requests a stop at the next report, the second a stop now; the third stops following."""
+
+    def __init__(self, follower: DetachedFollower) -> None:
+        self._following = follower
+        self._count = 0
+        self._previous_handler: Any = None
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._previous_handler = signal.signal(signal.SIGINT, self._handle_sigint)
+
+    def __exit__(self, *_: object) -> None:
+        if self._previous_handler is not None:
+            signal.signal(signal.SIGINT, self._previous_handler)
+
+    def _handle_sigint(self, *_: object) -> None:
+        self._count += 1
+        if self._count > 2:
+            raise KeyboardInterrupt
+        self._following.ask_to_stop(now=self._count > 1)
+
+
+def exit_code_for(error: BaseException | None) -> int:
+    """The exit code of a script that does not catch this error."""
+    if error is None:
+        return 0
+    if isinstance(error, PreemptionError):
+        return PreemptionError.EXIT_CODE
+    return 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def pack_outcome(act: Callable[[], Result]) -> bytes:
+    """Call `act` and pickle its result or error, for the processes that wait for it."""
+    try:
+        return _pickle_value((act(), None, None))
+    except BaseException as error:  # noqa: BLE001
+        if not isinstance(error, PacelineError | KeyboardInterrupt):
+            error.add_note(f"in the controller on {socket.gethostname()}:\n{traceback.format_exc()}")
+        try:
+            return _pickle_value((None, error, error.__cause__))
+        except Exception:  # noqa: BLE001
+            return _pickle_value((None, TrainingFailedError(str(error)), None))
+
+
+def unpack_outcome(outcome: bytes) -> Result:
+    """Return the result of a packed outcome, or raise its error."""
+    result, error, cause = pickle.loads(outcome)  # noqa: S301
+    if error is not None:
+        raise error from cause
+    assert isinstance(result, Result)
+    return result
+
+
+def _pickle_value(value: Any) -> bytes:
+    data: bytes = cloudpickle.dumps(value)
+    return data
+
+
+def _pickle_spec(spec: RunSpec) -> bytes:
+    _, _, backend = spec.job_parts
+    try:
+        # The function itself is in the pickled job; the actor never calls the one in the spec.
+        assert isinstance(spec.target, ClusterTarget)
+        target, metadata = spec.target.copy_for_actor(), collect_metadata(spec)
+        parts = (_placeholder_function, None, backend)
+        data = _pickle_value(replace(spec, job_parts=parts, target=target, metadata=metadata))
+    except Exception as problem:
+        data_plans = spec.datasets.plans if spec.datasets is not None else {}
+        unpicklable = find_unpicklable(
+            {
+                "RunConfig(callbacks=...)": spec.run_config.callbacks,
+                "RunConfig(storage_filesystem=...)": spec.run_config.storage_filesystem,
+                "validation_config": spec.validation,
+                "datasets": data_plans,
+                "resume_from_checkpoint": spec.initial_checkpoint,
+            }
+        )
+        path = unpicklable.path if unpicklable is not None else "something that goes with the trainer"
+        reason = unpicklable.problem if unpicklable is not None else problem
+        raise TypeError(
+            f"cannot send {path} to the cluster for RunConfig(detached=True): {type(reason).__name__}: {reason}\n\n"
+            "hint: open connections, files and locks on first use, or run without detached=True"
+        ) from problem
+    if len(data) > MAX_WORK_BYTES:
+        raise ValueError(
+            f"the function, its configuration and the datasets take {len(data) / 1e6:.0f} MB, but a detached run may "
+            f"send at most {MAX_WORK_BYTES / 1e6:.0f} MB to the cluster\n\n"
+            "hint: load large objects inside train_loop_per_worker, from storage that the nodes share"
+        )
+    return data
+
+
+def _placeholder_function() -> None:
+    """Replaces the user's function in a spec sent to an actor."""
+
+
+def _announce_controller(link: DetachedLink, location: RunLocation, say: Say) -> None:
+    if link.is_new:
+        say(
+            f"run {location.name} is driven on the cluster and continues without this script; "
+            f"`paceline attach {location.uri}` follows it again, Ctrl-C stops it"
+        )
+    else:
+        say(
+            f"run {location.name} is already running on the cluster: following it. "
+            "Ctrl-C stops it; closing the terminal does not"
+        )

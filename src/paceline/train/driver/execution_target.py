@@ -1,0 +1,119 @@
+"""Where the workers of a run live (this machine or a cluster), what they get there, and what serves them.
+
+A run uses its target only through this protocol, which hides all differences between one machine and a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from paceline._core.engine_choice import choose_engine
+from paceline._engine.base import Engine, WorkerResources
+from paceline._engine.local.devices import DeviceShare, Machine, assign_devices, assign_devices_beside, this_machine
+from paceline._engine.local.engine import LocalEngine
+from paceline._engine.local.launchers import InlineLauncher
+from paceline._view.formatting import format_count
+from paceline.train.config import RunConfig, ScalingConfig
+from paceline.train.driver.datasets import DataEndpoint, DatasetSpec, serve_datasets
+
+_RAY_HINT = "hint: paceline.init(engine='ray', address=...) or RunConfig(engine='ray') runs it on a Ray cluster"
+
+Say = Callable[[str], None]
+
+
+class ExecutionTarget(Protocol):
+    preload: tuple[str, ...]
+    """Modules to preload in workers that read datasets."""
+
+    def check(self) -> None:
+        """Raise if the requested resources can never be available here."""
+        ...
+
+    def describe(self) -> str:
+        """Describe the run's resources for a person: `2 workers on this machine (1 thread each)`."""
+        ...
+
+    def compute_shares(self, size: int) -> tuple[DeviceShare, ...]:
+        """Return what each of `size` workers gets, as far as it is known before placement."""
+        ...
+
+    def compute_auxiliary_share(self, *, num_cpus: float, num_gpus: float) -> DeviceShare:
+        """Return what a process beside the workers gets."""
+        ...
+
+    def make_engine(self, inline: InlineLauncher | None, say: Say, beside: WorkerResources | None = None) -> Engine:
+        """`beside`: make the engine for one process beside the workers, with these resources."""
+        ...
+
+    def serve_datasets(self, data: DatasetSpec | None, say: Say) -> AbstractContextManager[DataEndpoint]:
+        """Serve the rows of the datasets to workers while the run is driven."""
+        ...
+
+
+class LocalTarget:
+    """This machine, or a part of it."""
+
+    preload: tuple[str, ...] = ()
+
+    def __init__(self, scaling: ScalingConfig, config: RunConfig, machine: Machine | None = None) -> None:
+        """`machine`: the part of this machine that the run may use; None: whatever is available when it is needed."""
+        self._scaling = scaling
+        self._config = config
+        self._given_machine = machine
+
+    @property
+    def _machine(self) -> Machine:
+        return self._given_machine if self._given_machine is not None else this_machine()
+
+    def check(self) -> None:
+        for argument, value in (
+            ("ScalingConfig(label_selector=...)", self._scaling.label_selector),
+            ("RunConfig(worker_runtime_env=...)", self._config.worker_runtime_env),
+            ("RunConfig(detached=True)", self._config.detached),
+        ):
+            if value:
+                raise ValueError(f"{argument} needs a cluster, but this run is on this machine\n\n{_RAY_HINT}")
+        self.compute_shares(self._scaling.sizes[0])
+
+    def describe(self) -> str:
+        least, most = self._scaling.sizes[0], self._scaling.sizes[-1]
+        if least < most:
+            workers, threads = f"{least} to {format_count(most, 'worker')}", "as many as fit"
+        else:
+            num_cores = self._machine.num_cores
+            workers = format_count(most, "worker")
+            threads = format_count(self.compute_shares(most)[0].num_threads, "thread") + (" each" if most > 1 else "")
+            if most > num_cores:
+                threads += f"; more workers than the {num_cores} cores here"
+        return f"{workers} on this machine ({threads})"
+
+    def compute_shares(self, size: int) -> tuple[DeviceShare, ...]:
+        return assign_devices(
+            self._machine,
+            size,
+            cpus_per_worker=self._scaling.num_cpus_per_worker,
+            gpus_per_worker=self._scaling.num_gpus_per_worker,
+        )
+
+    def compute_auxiliary_share(self, *, num_cpus: float, num_gpus: float) -> DeviceShare:
+        shares = self.compute_shares(self._scaling.sizes[0])
+        return assign_devices_beside(self._machine, shares, num_cpus=num_cpus, num_gpus=num_gpus)
+
+    def make_engine(self, inline: InlineLauncher | None, say: Say, beside: WorkerResources | None = None) -> Engine:
+        return LocalEngine(inline, self._given_machine)
+
+    def serve_datasets(self, data: DatasetSpec | None, say: Say) -> AbstractContextManager[DataEndpoint]:
+        if data is not None and self._given_machine is not None:
+            data = data.limit_to_cores(self._given_machine.num_cores)
+        return serve_datasets(data)
+
+
+def choose_target(scaling: ScalingConfig, config: RunConfig) -> ExecutionTarget:
+    choice = choose_engine(config.engine)
+    if choice.engine == "ray" and scaling.num_workers != 0:
+        from paceline.train.driver.cluster_target import ClusterTarget
+
+        return ClusterTarget(scaling, config, choice)
+    return LocalTarget(scaling, config)

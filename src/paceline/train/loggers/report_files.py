@@ -1,0 +1,222 @@
+"""Log metrics to files: JSON lines, comma-separated values, and the file that such loggers write.
+
+The content of a `ReportFile` is always a prefix of what the journal says. A driver writes a new file from the journal,
+beside the existing one, and then replaces that. So nothing of a lost driver is read, and a driver that was only paused
+keeps writing to a file that nobody sees. After that, each piece is appended with one write. When reports are repeated,
+the file is truncated to those before.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from array import array
+from bisect import bisect_left
+from pathlib import Path
+from typing import Any, Self
+
+from paceline._core.arguments import flatten_dict
+from paceline.train.callbacks import LoggedReport, LoggedRun, LoggerCallback
+
+
+class ReportFile:
+    def __init__(self, path: Path, head: bytes = b"") -> None:
+        self.path = path
+        self._partial_path = path.with_name(f".{path.name}.part")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(self._partial_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._is_published = False
+        self._size = 0
+        self._attempt = 0
+        # The number and the offset of each piece: sixteen bytes of memory per report.
+        self._numbers = array("Q")
+        self._offsets = array("Q")
+        self._write(head)
+
+    def is_replacement(self, report: LoggedReport) -> bool:
+        """Whether this report replaces an existing one."""
+        return report.attempt > self._attempt and bool(self._numbers) and report.number <= self._numbers[-1]
+
+    def discard_from(self, report: LoggedReport) -> None:
+        """Remove this report and all later ones."""
+        at = bisect_left(self._numbers, report.number)
+        if at < len(self._numbers):
+            self._size = self._offsets[at]
+            os.ftruncate(self._fd, self._size)
+            del self._numbers[at:], self._offsets[at:]
+
+    def add(self, report: LoggedReport, piece: bytes) -> None:
+        self._attempt = max(self._attempt, report.attempt)
+        self._numbers.append(report.number)
+        self._offsets.append(self._size)
+        self._write(piece)
+
+    def publish(self) -> None:
+        """Make the file visible under its name."""
+        os.fsync(self._fd)
+        self._partial_path.rename(self.path)
+        self._is_published = True
+        _sync_directory(self.path.parent)
+
+    def rewrite(self, pieces: list[bytes], head: bytes) -> None:
+        """Replace each piece with a new one, in a new file that replaces this one when it is complete."""
+        assert len(pieces) == len(self._numbers)
+        old, part = self._fd, self._partial_path.with_name(f"{self._partial_path.name}.new")
+        self._fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            self._size = 0
+            self._write(head)
+            for at, piece in enumerate(pieces):
+                self._offsets[at] = self._size
+                self._write(piece)
+            if not self._is_published:
+                part.rename(self._partial_path)
+            elif _is_file_at(old, self.path):
+                os.fsync(self._fd)
+                part.rename(self.path)
+            else:
+                part.unlink()  # Another driver has replaced the file, so this one is about to exit.
+        finally:
+            os.close(old)
+
+    def read(self) -> list[bytes]:
+        """Return the pieces in the file."""
+        ends = [*self._offsets[1:], self._size] if self._offsets else []
+        return [os.pread(self._fd, end - begin, begin) for begin, end in zip(self._offsets, ends, strict=True)]
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            try:
+                os.fsync(self._fd)
+            finally:
+                os.close(self._fd)
+                self._fd = -1
+
+    def _write(self, data: bytes) -> None:
+        try:
+            while data:
+                written = os.pwrite(self._fd, data, self._size)
+                self._size += written
+                data = data[written:]
+        except OSError:
+            os.close(self._fd)
+            self._fd = -1
+            raise
+
+
+def _is_file_at(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class FileLoggerCallback(LoggerCallback):
+    """Writes a `ReportFile` to the run's directory, or to `logdir`. Subclasses write a report with `log_report`."""
+
+    _filename: str
+
+    def __init__(self, logdir: str | os.PathLike[str] | None = None) -> None:
+        self._logdir = logdir
+        self._file: ReportFile | None = None
+
+    def for_trial(self, search: str, run: str) -> Self:
+        """Log to a folder of the trial's own below `logdir`."""
+        copied = super().for_trial(search, run)
+        copied._logdir = Path(self._logdir) / run if self._logdir is not None else None
+        return copied
+
+    def log_start(self, run: LoggedRun) -> None:
+        self._file = ReportFile(Path(self._logdir or run.directory) / self._filename)
+        for report in run.past:
+            self.log_report(report)
+        self._file.publish()
+
+    def log_end(self, failed: bool) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _discard_replaced(self, report: LoggedReport) -> ReportFile:
+        """Return the file, without the report that this one replaces and those after it."""
+        assert self._file is not None
+        if self._file.is_replacement(report):
+            self._file.discard_from(report)
+        return self._file
+
+
+class JsonLoggerCallback(FileLoggerCallback):
+    """Writes `result.json` to the run's directory, or to `logdir`: one line per report, with nested metrics as they
+    are.
+
+    Each line has the report's number as `training_iteration` and the time when rank 0 made it as `timestamp`; a user's
+    metrics of these names take precedence. Values that are not finite are written as `NaN` and `Infinity`, which Python
+    can read.
+    """
+
+    def __init__(self, logdir: str | os.PathLike[str] | None = None, filename: str = "result.json") -> None:
+        super().__init__(logdir)
+        self._filename = filename
+
+    def log_report(self, report: LoggedReport) -> None:
+        line = json.dumps(_to_row(report), ensure_ascii=False)
+        self._discard_replaced(report).add(report, f"{line}\n".encode())
+
+
+class CSVLoggerCallback(FileLoggerCallback):
+    """Writes `progress.csv` to the run's directory, or to `logdir`: one row per report.
+
+    Nested metrics become columns such as `eval/loss`; the report's number and time are logged as in
+    `JsonLoggerCallback`. A metric that first appears later becomes the last column: the file is then rewritten with the
+    longer header and replaced atomically. Reports without a metric have an empty cell; lists are written as JSON.
+    """
+
+    def __init__(self, logdir: str | os.PathLike[str] | None = None, filename: str = "progress.csv") -> None:
+        super().__init__(logdir)
+        self._filename = filename
+        self._columns: dict[str, None] = {}
+
+    def log_start(self, run: LoggedRun) -> None:
+        self._columns = {}
+        super().log_start(run)
+
+    def log_report(self, report: LoggedReport) -> None:
+        file = self._discard_replaced(report)
+        cells = {name: _to_cell(value) for name, value in flatten_dict(_to_row(report)).items()}
+        new = [name for name in cells if name not in self._columns]
+        if new:
+            self._columns |= dict.fromkeys(new)
+            empty = "," * len(new)
+            longer = [f"{piece.decode().removesuffix(_END)}{empty}{_END}".encode() for piece in file.read()]
+            file.rewrite(longer, _encode_row(self._columns))
+        file.add(report, _encode_row(cells.get(name, "") for name in self._columns))
+
+
+_END = "\n"
+
+
+def _to_row(report: LoggedReport) -> dict[str, object]:
+    return {"training_iteration": report.number, "timestamp": report.time, **report.metrics}
+
+
+def _to_cell(value: Any) -> Any:
+    """Convert a value so that it can be read back: numbers as digits, values without a table form as JSON."""
+    if value is None:
+        return ""
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def _encode_row(cells: Any) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator=_END).writerow(cells)
+    return text.getvalue().encode()

@@ -1,0 +1,192 @@
+"""Passes events to the searcher, scheduler and stopper, and collects their decisions.
+
+Live events and events replayed from a journal take the same path; decisions on replayed events are discarded, since the
+journal already has them. An exception raised by one of them is reported with its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from paceline._core.arguments import bad_value, is_number
+from paceline._core.plain_values import get_metric
+from paceline.tune.driver.events import (
+    Event,
+    NoMoreTrials,
+    SearchIdle,
+    TrialBegan,
+    TrialDecision,
+    TrialEnded,
+    TrialMade,
+    TrialReported,
+    TrialReset,
+    encode_raw,
+    to_decisions,
+)
+from paceline.tune.driver.search_state import Search
+from paceline.tune.error import TuneError
+from paceline.tune.schedulers.scheduler import Action, Pause, Stop, TrialScheduler
+from paceline.tune.search.searcher import Searcher
+from paceline.tune.stoppers.combined import FunctionStopper
+from paceline.tune.stoppers.stopper import Stopper
+from paceline.tune.trial import Trial
+
+
+class SearchAdvisers:
+    def __init__(
+        self,
+        searcher: Searcher,
+        scheduler: TrialScheduler,
+        stopper: Stopper | None,
+        encode_config: Callable[[Mapping[str, Any]], Any],
+    ) -> None:
+        self.searcher = searcher
+        self.scheduler = scheduler
+        self.stopper = stopper
+        self._encode_config = encode_config
+        self._searcher_metrics = _metric_names(searcher.metric)
+        self._scheduler_metrics = _metric_names(scheduler.metric)
+
+    @property
+    def must_wait_for_decisions(self) -> bool:
+        """Whether a report must block until a decision about it is made."""
+        return self.scheduler.decides or (self.stopper is not None and self.stopper.decides)
+
+    def handle_event(self, event: Event, search: Search, *, again: bool = False) -> tuple[TrialDecision, ...]:
+        """Handle an event that has been applied to `search`. `again`: it was replayed from the journal."""
+        match event:
+            case TrialMade(trial=trial_id):
+                trial = search.trials[trial_id]
+                if again:
+                    with _naming_adviser(self.searcher, "rebuild", trial_id):
+                        self.searcher.rebuild(trial_id, trial.config)
+                return self._ask_scheduler("on_trial_add", trial)
+            case NoMoreTrials(why=""):
+                return self._ask_scheduler("on_no_more_trials")
+            case SearchIdle():
+                return self._ask_scheduler("on_idle")
+            case TrialBegan(trial=trial_id):
+                with _naming_adviser(self.scheduler, "on_trial_begin", trial_id):
+                    self.scheduler.on_trial_begin(search.trials[trial_id])
+            case TrialReset(trial=trial_id, why=""):
+                return self._ask_scheduler("on_trial_add", search.trials[trial_id])
+            case TrialReported(trial=trial_id):
+                return self._on_reported(search.trials[trial_id], search)
+            case TrialEnded():
+                return self._on_ended(event, search.trials[event.trial])
+        return ()
+
+    def suggest_config(self, trial_id: str) -> msgspec.Raw | str | None:
+        """Return the configuration of a new trial in plain form, FINISHED, or None for "not now"."""
+        with _naming_adviser(self.searcher, "suggest", trial_id):
+            config = self.searcher.suggest(trial_id)
+            if config is None or isinstance(config, str):
+                return config
+        with _naming_adviser(self.scheduler, "completed", trial_id):
+            return encode_raw(self._encode_config(self.scheduler.completed(trial_id, config)))
+
+    def choose_trial(self, waiting: Sequence[Trial]) -> Trial | None:
+        """Choose which waiting trial to start next."""
+        with _naming_adviser(self.scheduler, "choose"):
+            return self.scheduler.choose(waiting)
+
+    def reason_to_end(self) -> str:
+        """Return why the whole search should end; empty if it should not."""
+        if self.stopper is None:
+            return ""
+        with _naming_adviser(self.stopper, "stop_all"):
+            return self.stopper.why if self.stopper.stop_all() else ""
+
+    def on_search_resumed(self, ran_s: float) -> None:
+        """Pass on how long earlier drivers ran the search. Called before anything else."""
+        if self.stopper is not None:
+            with _naming_adviser(self.stopper, "continued"):
+                self.stopper.continued(ran_s)
+
+    def _on_reported(self, trial: Trial, search: Search) -> tuple[TrialDecision, ...]:
+        result = trial.last_result
+        assert result is not None
+        trial_id = trial.trial_id
+        if search.trial_records[trial_id].pending_decision is not None:
+            return ()
+        if _has_metrics(result, self._searcher_metrics):
+            with _naming_adviser(self.searcher, "on_trial_result", trial_id):
+                self.searcher.on_trial_result(trial_id, result)
+        if self.stopper is not None:
+            with _naming_adviser(self.stopper, "", trial_id):
+                if self.stopper(trial_id, result):
+                    return (TrialDecision("stop", trial_id, self.stopper.why, by="stopper"),)
+        if not _has_metrics(result, self._scheduler_metrics):
+            return ()
+        with _naming_adviser(self.scheduler, "on_trial_result", trial_id):
+            return self._to_decisions(
+                _to_actions(self.scheduler.on_trial_result(trial, result), trial_id, self.scheduler)
+            )
+
+    def _on_ended(self, event: TrialEnded, trial: Trial) -> tuple[TrialDecision, ...]:
+        if event.ending in ("paused", "interrupted"):
+            return ()
+        failed = event.ending == "failed"
+        result = trial.last_result if _has_metrics(trial.last_result, self._searcher_metrics) else None
+        if event.ending == "stopped" and event.by != "stopper":
+            with _naming_adviser(self.searcher, "on_trial_stopped", trial.trial_id):
+                self.searcher.on_trial_stopped(trial.trial_id, result)
+        else:
+            with _naming_adviser(self.searcher, "on_trial_complete", trial.trial_id):
+                self.searcher.on_trial_complete(trial.trial_id, result, error=failed)
+        if failed:
+            return self._ask_scheduler("on_trial_error", trial)
+        if event.ending == "returned" or event.by != "scheduler":
+            return self._ask_scheduler("on_trial_complete", trial, trial.last_result)
+        return ()
+
+    def _ask_scheduler(self, method: str, *args: Any) -> tuple[TrialDecision, ...]:
+        with _naming_adviser(self.scheduler, method, args[0].trial_id if args else ""):
+            return self._to_decisions(getattr(self.scheduler, method)(*args))
+
+    def _to_decisions(self, actions: Sequence[Action]) -> tuple[TrialDecision, ...]:
+        return to_decisions(actions, self._encode_config) if actions else ()
+
+
+@contextlib.contextmanager
+def _naming_adviser(adviser: Searcher | TrialScheduler | Stopper, method: str, trial_id: str = "") -> Iterator[None]:
+    try:
+        yield
+    except Exception as problem:
+        kinds = ((Searcher, "searcher"), (Stopper, "stopper"), (TrialScheduler, "scheduler"))
+        role = next(role for kind, role in kinds if isinstance(adviser, kind))
+        name = type(adviser).__name__
+        if isinstance(adviser, FunctionStopper):
+            name = getattr(adviser.function, "__name__", name)
+        trial = f" for trial {trial_id}" if trial_id else ""
+        text = str(problem).strip().splitlines()
+        raise TuneError(
+            f"the {role} {name} raised {type(problem).__name__}{': ' + text[0] if text else ''} in "
+            f"{method or '__call__'}(){trial}\n\n"
+            "hint: all trials were stopped; fix it and run the script again with the same name to continue the search"
+        ) from problem
+
+
+def _to_actions(answer: str | Sequence[Action] | None, trial_id: str, scheduler: TrialScheduler) -> Sequence[Action]:
+    if answer is None or answer == TrialScheduler.CONTINUE:
+        return ()
+    if not isinstance(answer, str):
+        return answer
+    why = f"by {type(scheduler).__name__}"
+    if answer == TrialScheduler.STOP:
+        return (Stop(trial_id, why),)
+    if answer == TrialScheduler.PAUSE:
+        return (Pause(trial_id, why),)
+    raise bad_value("the answer of on_trial_result", "CONTINUE, PAUSE or STOP", answer)
+
+
+def _metric_names(metric: str | list[str] | None) -> tuple[str, ...]:
+    return () if metric is None else (metric,) if isinstance(metric, str) else tuple(metric)
+
+
+def _has_metrics(result: Mapping[str, Any] | None, names: tuple[str, ...]) -> bool:
+    return result is not None and all(is_number(get_metric(result, name)) for name in names)

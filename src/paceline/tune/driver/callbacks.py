@@ -1,0 +1,194 @@
+"""The callbacks of a search: which ones observe the search, and which ones observe a trial's run.
+
+Trials run in threads of one process. A logger holds the open resources of one run, so each run gets its own logger,
+created before it starts. Any other callback is one object shared by all trials, called one call at a time; once it
+raises, it is not called again for any of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from paceline.train.callbacks import (
+    Callback,
+    LoggedReport,
+    LoggedRun,
+    LoggerCallback,
+    TracingCallback,
+    TrainingCallback,
+    TrainRunContext,
+    UserCallback,
+)
+from paceline.train.checkpoint import Checkpoint
+from paceline.train.config import RunConfig
+from paceline.tune.callback import Callback as SearchCallback
+from paceline.tune.driver.events import Event, SearchEnded, TrialBegan, TrialEnded, TrialReported, TrialSaved
+from paceline.tune.driver.search_state import Search
+from paceline.tune.trial import Trial
+
+log = logging.getLogger("paceline")
+
+
+class SearchCallbacks:
+    """The callbacks of one search. Its loop calls `on_event`; any thread calls `for_trial` before a trial's run
+    starts.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback], search_name: str) -> None:
+        """Raise `ValueError` for a logger that cannot be created once per trial."""
+        self._search_name = search_name
+        self._guarded = [_GuardedCallback(callback) for callback in callbacks]
+        self._search_callbacks = [guarded for guarded in self._guarded if isinstance(guarded.callback, SearchCallback)]
+        self._iteration = 0
+        for callback in callbacks:
+            if isinstance(callback, LoggerCallback):
+                self._copy_logger(callback, "trial_00000")
+
+    def for_trial(self, run_config: RunConfig) -> RunConfig:
+        """Return the run config for one run, with the callbacks that observe it."""
+        assert run_config.name is not None
+        callbacks: list[Callback] = []
+        for guarded in self._guarded:
+            if guarded.handles_run_events:
+                callbacks.append(_RunCallbackForwarder(guarded))
+            if isinstance(guarded.callback, LoggerCallback):
+                callbacks.append(self._copy_logger(guarded.callback, run_config.name))
+            if isinstance(guarded.callback, TracingCallback):
+                callbacks.append(guarded.callback)  # It holds nothing open: each run gets its own watcher.
+        return dataclasses.replace(run_config, callbacks=tuple(callbacks))
+
+    def setup(self, stop: Any, num_samples: int | None, total_num_samples: int | None) -> None:
+        for guarded in self._search_callbacks:
+            guarded.call(lambda c: c.setup(stop=stop, num_samples=num_samples, total_num_samples=total_num_samples))
+
+    def on_event(self, event: Event, search: Search) -> None:
+        """Handle an event that has been applied to `search`."""
+        if not self._search_callbacks:
+            return
+        self._iteration += 1
+        about: dict[str, Any] = {"iteration": self._iteration, "trials": list(search.trials.values())}
+        calls = list(_list_calls(event, search, about))
+        for guarded in self._search_callbacks:
+            for call in calls:
+                guarded.call(call)
+
+    def tick(self, search: Search, now: float) -> None:
+        """Do nothing: callbacks are not driven by the clock."""
+
+    def _copy_logger(self, logger: LoggerCallback, run: str) -> LoggerCallback:
+        try:
+            copied = logger.for_trial(self._search_name, run)
+        except Exception as error:
+            raise ValueError(
+                f"cannot copy the {type(logger).__name__} in callbacks for each trial: "
+                f"{type(error).__name__}: {error}\n\n"
+                "hint: open its files in log_start(), or implement for_trial(search, run)"
+            ) from error
+        if not isinstance(copied, UserCallback | TrainingCallback):
+            return copied
+        # If the class is of several kinds, keep only the logger: one shared object handles the others for all trials.
+        only: type[_LoggerOnlyCallback] = type(type(logger).__name__, (_LoggerOnlyCallback,), {})
+        return only(copied)
+
+
+def _list_calls(event: Event, search: Search, about: dict[str, Any]) -> list[Callable[[SearchCallback], None]]:
+    """List the callback calls for an event, in order."""
+    trial: Trial | None = search.trials.get(getattr(event, "trial", ""))
+    calls: list[Callable[[SearchCallback], None]] = [lambda c: c.on_step_begin(**about)]
+    if trial is not None:
+        of_trial = {**about, "trial": trial}
+        match event:
+            case TrialBegan():
+                calls.append(lambda c: c.on_trial_start(**of_trial))
+                if trial.checkpoint is not None:
+                    calls.append(lambda c: c.on_trial_restore(**of_trial))
+            case TrialReported():
+                calls.append(lambda c: c.on_trial_result(**of_trial, result=dict(trial.last_result or {})))
+            case TrialSaved():
+                calls.append(lambda c: c.on_trial_save(**of_trial))
+            case TrialEnded(ending="returned" | "stopped"):
+                calls.append(lambda c: c.on_trial_complete(**of_trial))
+            case TrialEnded(ending="failed"):
+                calls.append(lambda c: c.on_trial_error(**of_trial))
+    if isinstance(event, SearchEnded):
+        calls.append(lambda c: c.on_experiment_end(trials=about["trials"]))
+    return [*calls, lambda c: c.on_step_end(**about)]
+
+
+class _GuardedCallback:
+    """Serializes calls to one callback and drops it once it raises."""
+
+    def __init__(self, callback: Any) -> None:
+        self.callback = callback
+        self._lock = threading.RLock()
+        self._is_dropped = False
+
+    @property
+    def handles_run_events(self) -> bool:
+        """False if everything it implements concerns the search only."""
+        if isinstance(self.callback, TrainingCallback):
+            return True
+        kind = type(self.callback)
+        return isinstance(self.callback, UserCallback) and (
+            kind.after_report is not UserCallback.after_report
+            or kind.after_exception is not UserCallback.after_exception
+        )
+
+    def call(self, function: Callable[[Any], None]) -> None:
+        with self._lock:
+            if self._is_dropped:
+                return
+            try:
+                function(self.callback)
+            except (Exception, SystemExit):  # `sys.exit()` in a callback must not end the search.
+                self._is_dropped = True
+                log.exception("callback %s raised and is disabled", type(self.callback).__name__)
+
+
+class _RunCallbackForwarder(UserCallback, TrainingCallback):
+    """Forwards the events of one run."""
+
+    def __init__(self, guarded: _GuardedCallback) -> None:
+        self._guarded = guarded
+        self._is_user = isinstance(guarded.callback, UserCallback)
+        self._is_older = isinstance(guarded.callback, TrainingCallback)
+
+    def after_report(
+        self, run_context: TrainRunContext, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
+    ) -> None:
+        if self._is_user:
+            self._guarded.call(lambda c: c.after_report(run_context, metrics, checkpoint))
+
+    def after_exception(self, run_context: TrainRunContext, worker_exceptions: dict[int, BaseException]) -> None:
+        if self._is_user:
+            self._guarded.call(lambda c: c.after_exception(run_context, worker_exceptions))
+
+    def start_training(self, logdir: str, config: dict[str, Any], **info: Any) -> None:
+        if self._is_older:
+            self._guarded.call(lambda c: c.start_training(logdir=logdir, config=config, **info))
+
+    def handle_result(self, results: list[dict[str, Any]], **info: Any) -> None:
+        if self._is_older:
+            self._guarded.call(lambda c: c.handle_result(results, **info))
+
+    def finish_training(self, error: bool = False, **info: Any) -> None:
+        if self._is_older:
+            self._guarded.call(lambda c: c.finish_training(error=error, **info))
+
+
+class _LoggerOnlyCallback(LoggerCallback):
+    def __init__(self, logger: LoggerCallback) -> None:
+        self._logger = logger
+
+    def log_start(self, run: LoggedRun) -> None:
+        self._logger.log_start(run)
+
+    def log_report(self, report: LoggedReport) -> None:
+        self._logger.log_report(report)
+
+    def log_end(self, failed: bool) -> None:
+        self._logger.log_end(failed)

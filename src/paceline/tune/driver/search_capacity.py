@@ -1,0 +1,152 @@
+"""The capacity of a search: what its engine has, each trial's allocation, and the execution target of a trial's run.
+
+Only the search loop calls `allocate` and `release`; the thread that drives the trial calls `make_target`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from paceline._core.engine_choice import choose_engine
+from paceline._engine.local.devices import Machine, this_machine
+from paceline.train.config import RunConfig, ScalingConfig
+from paceline.train.driver.execution_target import ExecutionTarget, LocalTarget, Say
+from paceline.tune.driver.placement import PlacementNode, TrialNeeds
+from paceline.tune.driver.resource_ledger import ResourceAllocation, ResourceLedger
+
+
+class TrialAllocation(Protocol):
+    """What a trial holds, from `allocate` to `release`."""
+
+    @property
+    def note(self) -> str:
+        """Shown to the user if the trial got something other than requested; else empty."""
+        ...
+
+    def make_target(self, scaling: ScalingConfig, run_config: RunConfig) -> ExecutionTarget:
+        """Return the checked target for the workers of a trial's run.
+
+        Raises `ValueError` for what can never be available.
+        """
+        ...
+
+
+class SearchCapacity(Protocol):
+    def allocate(self, needs: TrialNeeds) -> TrialAllocation | None:
+        """Allocate everything a trial needs, or return None.
+
+        It is retried when another trial releases its allocation, and periodically.
+        """
+        ...
+
+    def release(self, allocation: TrialAllocation) -> None:
+        """Called once the trial's run has ended in any way."""
+        ...
+
+    def find_refusal(self, needs: TrialNeeds) -> str | None:
+        """Return why such a trial can never run here; None if it can."""
+        ...
+
+    def describe(self) -> str:
+        """`2 cores, 1 GPU`"""
+        ...
+
+    def refresh(self) -> None:
+        """Take in changes. Returns immediately, so it may be called in every loop iteration.
+
+        Raises `ClusterLostError` if the whole cluster is gone.
+        """
+        ...
+
+    def is_capacity_loss(self, error: BaseException) -> bool:
+        """Whether a trial's run failed because all capacity was lost, which is not the trial's fault."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def open_search_capacity(run_config: RunConfig, say: Say = lambda _: None) -> SearchCapacity:
+    """Open the capacity of the engine selected by `RunConfig(engine=...)` and the other engine settings.
+
+    `say` receives messages for the user, from any thread: trials that got something other than requested, or that wait.
+    """
+    choice = choose_engine(run_config.engine)
+    if choice.engine == "ray":
+        from paceline.tune.driver.cluster_capacity import ClusterSearchCapacity
+
+        return ClusterSearchCapacity(run_config, choice, say)
+    return LocalSearchCapacity(this_machine(), say)
+
+
+class LocalSearchCapacity:
+    """This machine. Its capacity does not change."""
+
+    def __init__(self, machine: Machine, say: Say = lambda _: None) -> None:
+        self._machine = machine
+        self._say = say
+        self._said_notes: set[str] = set()
+        self._ledger = ResourceLedger([PlacementNode("", machine.num_cores, len(machine.gpus))], shares_cores=True)
+
+    def allocate(self, needs: TrialNeeds) -> LocalTrialAllocation | None:
+        allocation = self._ledger.allocate(_without_cluster_resources(needs))
+        if allocation is None:
+            return None
+        if allocation.note and allocation.note not in self._said_notes:
+            self._said_notes.add(allocation.note)
+            self._say(allocation.note)
+        return LocalTrialAllocation(allocation, self._machine)
+
+    def release(self, allocation: TrialAllocation) -> None:
+        assert isinstance(allocation, LocalTrialAllocation)
+        self._ledger.release(allocation.allocation)
+
+    def find_refusal(self, needs: TrialNeeds) -> str | None:
+        return self._ledger.find_refusal(_without_cluster_resources(needs))
+
+    def describe(self) -> str:
+        return self._ledger.describe()
+
+    def refresh(self) -> None:
+        pass
+
+    def is_capacity_loss(self, error: BaseException) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class LocalTrialAllocation:
+    allocation: ResourceAllocation
+    whole_machine: Machine
+    """The machine this allocation is part of."""
+
+    @property
+    def note(self) -> str:
+        return self.allocation.note
+
+    def make_target(self, scaling: ScalingConfig, run_config: RunConfig) -> ExecutionTarget:
+        target = LocalTarget(scaling, run_config, self.make_machine(scaling))
+        target.check()
+        return target
+
+    def make_machine(self, scaling: ScalingConfig) -> Machine:
+        """Return the machine a run sees: the cores and GPUs of the allocation, and which worker has which GPU."""
+        gpus = sorted({gpu for place in self.allocation.placements for gpu in place.gpus})
+        seats = tuple(tuple(map(gpus.index, place.gpus)) for place in self.allocation.placements)
+        if scaling.sizes[-1] == 1 and len(seats[:1]) and len(seats[0]) < scaling.num_gpus_per_worker:
+            seats = (tuple(range(len(gpus))),)  # One process for all bundles; it has their combined resources.
+        return Machine(self._num_cores(len(gpus)), tuple(self.whole_machine.gpus[gpu] for gpu in gpus), seats)
+
+    def _num_cores(self, num_gpus: int) -> int:
+        """The requested cores; if only GPUs were requested, the cores in proportion to them."""
+        if self.allocation.num_cores:
+            return max(1, int(self.allocation.num_cores))
+        return max(1, self.whole_machine.num_cores * num_gpus // max(1, len(self.whole_machine.gpus)))
+
+
+def _without_cluster_resources(needs: TrialNeeds) -> TrialNeeds:
+    """Drop cluster resources, which mean nothing here, so that a script for a cluster also runs on this machine."""
+    return replace(needs, bundles=tuple(replace(bundle, others=()) for bundle in needs.bundles))

@@ -1,0 +1,132 @@
+"""Describes a search's settings in plain form for its journal.
+
+Enough to resume the search, and to detect that a script requests something else under the same name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from paceline._core.plain_values import from_plain, to_plain
+from paceline._storage.run_location import RunLocation
+from paceline.tune.driver.events import SearchStarted, decode_raw
+from paceline.tune.driver.search_storage import load_past_events
+from paceline.tune.schedulers.scheduler import TrialScheduler
+from paceline.tune.search.searcher import RecordsInitArgs, Searcher
+from paceline.tune.space.space import Space
+from paceline.tune.space.space_description import rebuild_param_space
+from paceline.tune.tune_config import TuneConfig
+
+_BUILT_IN = "paceline.tune."
+
+
+def describe_search(space: Space, config: TuneConfig) -> dict[str, Any]:
+    return {
+        "space": space.describe(),
+        "search_alg": _describe_component(config.search_alg),
+        "scheduler": _describe_component(config.scheduler),
+        "max_concurrent_trials": config.max_concurrent_trials,
+        "time_budget_s": config.budget_s,
+    }
+
+
+def check_same_space(space: Space, before: Any) -> None:
+    """Raise if the space differs from the one the search was started with."""
+    differences = space.find_differences(before["space"])
+    if differences:
+        listed = "\n".join(f"  {difference}" for difference in differences)
+        raise ValueError(
+            f"param_space changed since the search was started:\n{listed}\n\n"
+            "hint: use another name, or the former space"
+        )
+
+
+class PreviousSearch:
+    """The settings of a search when it was last started."""
+
+    def __init__(self, location: RunLocation) -> None:
+        starts = [event for event in load_past_events(location) if isinstance(event, SearchStarted)]
+        self._last = starts[-1]
+        self._described: dict[str, Any] = decode_raw(self._last.described)
+
+    def param_space(self) -> Mapping[str, Any]:
+        space: Mapping[str, Any] = rebuild_param_space(self._described["space"])
+        return space
+
+    def tune_config(self) -> TuneConfig:
+        return TuneConfig(
+            metric=self._last.metric,
+            mode=self._last.mode,
+            num_samples=self._last.num_samples,
+            seed=self._last.seed,
+            max_concurrent_trials=self._described["max_concurrent_trials"],
+            time_budget_s=self._described["time_budget_s"],
+            search_alg=_rebuild_component("search_alg", self._described["search_alg"], Searcher),
+            scheduler=_rebuild_component("scheduler", self._described["scheduler"], TrialScheduler),
+        )
+
+
+def _describe_component(component: Any) -> Any:
+    """Describe a built-in class and its arguments, as far as they have a plain form."""
+    if component is None:
+        return None
+    kind = type(component)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if not name.startswith(_BUILT_IN):
+        return {"class": name}
+    args, kwargs = component.init_args
+    called = inspect.signature(kind).bind(*args, **kwargs).arguments
+    try:
+        return {"class": name, "arguments": {argument: _argument_to_plain(value) for argument, value in called.items()}}
+    except (TypeError, ValueError):
+        return {"class": name}
+
+
+def _argument_to_plain(value: Any) -> Any:
+    if isinstance(value, Searcher | TrialScheduler):
+        described = _describe_component(value)
+        if "arguments" not in described:
+            raise ValueError(f"{described['class']} has no plain form")
+        return {"made": described}
+    try:
+        return {"plain": to_plain(value)}
+    except (TypeError, ValueError):  # The value may contain domains.
+        space = Space({"value": value}).describe()
+        rebuild_param_space(space)
+        return {"space": space}
+
+
+def _rebuild_component(argument: str, described: Any, base: type[Any]) -> Any:
+    if described is None:
+        return None
+    name = described["class"]
+    kind = _find_built_in_class(name, base) if "arguments" in described else None
+    if kind is not None:
+        return kind(**{each: _rebuild_argument(argument, value) for each, value in described["arguments"].items()})
+    raise ValueError(
+        f"cannot recreate {argument}={name.rpartition('.')[2]} from the stored search\n\n"
+        f"hint: use Tuner.restore(path, trainable, tune_config=TuneConfig({argument}=..., ...))"
+    )
+
+
+def _rebuild_argument(argument: str, described: Any) -> Any:
+    if "made" in described:
+        return _rebuild_component(argument, described["made"], RecordsInitArgs)
+    if "plain" in described:
+        return from_plain(described["plain"])
+    return rebuild_param_space(described["space"])["value"]
+
+
+def _find_built_in_class(name: str, base: type[Any]) -> Any:
+    """Look up a built-in class by name. Nothing else is ever imported on the word of stored data."""
+    import importlib
+
+    for package in ("paceline.tune.schedulers", "paceline.tune.search", "paceline.tune.search.optuna"):
+        module = importlib.import_module(package)
+        kind = getattr(module, name.rpartition(".")[2], None)
+        # By the class alone: classes have moved between modules of this package.
+        if isinstance(kind, type) and issubclass(kind, base) and name.startswith(_BUILT_IN):
+            return kind
+    return None

@@ -1,0 +1,538 @@
+"""The search loop: receives messages from trials, journals events and decisions, and starts and stops runs.
+
+All decisions are made here, in one thread. An event and the decisions on it are in the journal before they take effect.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from paceline._control.recovery import load_history
+from paceline._control.request_inbox import RequestInbox
+from paceline._control.storage_thread import StorageThread
+from paceline._core.errors import StorageError
+from paceline._storage.run_location import RunLocation
+from paceline.train.checkpoint import Checkpoint
+from paceline.train.driver.run_driver import RunEnvironment
+from paceline.tune.driver.cloning import CloneCoordinator, LiveTrial
+from paceline.tune.driver.events import (
+    Event,
+    NoMoreTrials,
+    SearchEnded,
+    SearchIdle,
+    TrialBegan,
+    TrialDecision,
+    TrialEnded,
+    TrialMade,
+    TrialReported,
+    TrialReset,
+    TrialSaved,
+)
+from paceline.tune.driver.placement import TrialNeeds
+from paceline.tune.driver.requests import SearchRequestHandler
+from paceline.tune.driver.search_spec import SearchObserver, SearchOutcome, SearchSpec, TrialRunSpec
+from paceline.tune.driver.search_state import Search, run_name, total_driven_s
+from paceline.tune.driver.search_storage import OpenSearch, trial_run_location
+from paceline.tune.driver.trial_run import (
+    TrialCheckpointMessage,
+    TrialEndMessage,
+    TrialPinsMessage,
+    TrialReportMessage,
+    TrialRun,
+    TrialRunMessage,
+    format_error_line,
+)
+from paceline.tune.search.searcher import Searcher
+from paceline.tune.trial import Trial, TrialCheckpoint
+
+log = logging.getLogger("paceline")
+
+TICK_S = 0.1
+SYNC_EVERY_S = 1.0
+
+
+class SearchDriver:
+    def __init__(self, spec: SearchSpec, open_search: OpenSearch, environment: RunEnvironment) -> None:
+        self.search = Search(spec.decode_config)
+        self.outcome = SearchOutcome(self.search)
+        self._spec = spec
+        self._open_search = open_search
+        self._run_environment = environment
+        self._observers = list(spec.observers)
+        self._messages: queue.SimpleQueue[TrialRunMessage | None] = queue.SimpleQueue()
+        self._live: dict[str, LiveTrial] = {}
+        self._clones = CloneCoordinator(self.search, self._live, self._record_event, self._wall_time)
+        self._unexecuted_events: list[Event] = []
+        self._is_ending = False
+        self._stop_deadline: float | None = None
+        """When trials that should stop at their next report are stopped without one."""
+        self._fail_fast_reason = ""
+        self._has_warned = False
+        self._synced_at = time.monotonic()
+        self._checked_at = 0.0
+        self._background: StorageThread | None = None
+        inbox = RequestInbox(*spec.location.open_mailboxes(), open_search.lease.number, environment.clock)
+        self._requests = SearchRequestHandler(inbox, spec.location.name, self._stop_on_request)
+        self._replay()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do: an earlier driver finished, and no more was requested now."""
+        search, spec = self.search, self._spec
+        if not search.is_complete or (spec.reset_errored and search.trials_with_status("ERROR")):
+            return False
+        if search.stopped_because:
+            budget_s = spec.time_budget_s
+            return budget_s is None or search.ran_s >= budget_s
+        return self.num_trials is not None and len(search.trials) >= self.num_trials
+
+    @property
+    def num_trials(self) -> int | None:
+        """How many trials there will be, if known."""
+        if self._spec.num_trials is not None:
+            return self._spec.num_trials
+        return getattr(self._spec.advisers.searcher, "total_samples", None)
+
+    # Called from signal handlers.
+
+    def request_stop(self, *, now: bool) -> None:
+        """Stop at the next report of each trial, or immediately."""
+        self.outcome.num_interrupts = max(self.outcome.num_interrupts + 1, 2 if now else 1)
+        self._messages.put(None)
+
+    def _stop_on_request(self, now: bool) -> None:
+        """Stop because of a request in the search's mailbox."""
+        self.outcome.num_interrupts = max(self.outcome.num_interrupts, 2 if now else 1)
+        self._messages.put(None)
+
+    def request_preemption(self) -> None:
+        self.outcome.is_preempted = True
+        self._messages.put(None)
+
+    def _replay(self) -> None:
+        """Replay the events of earlier drivers into the search and its advisers."""
+        if self._open_search.past_events:
+            self._spec.advisers.on_search_resumed(total_driven_s(self._open_search.past_events))
+        for event in self._open_search.past_events:
+            self.search.apply(event)
+            self._spec.advisers.handle_event(event, self.search, again=True)
+            self.search.apply_decisions(event)
+
+    def drive(self) -> SearchOutcome:
+        self._background = StorageThread(lambda: None)
+        try:
+            self._record_event(self._spec.make_start_event())
+            self._resume_earlier_trials()
+            self._execute_decisions()
+            while not self._is_over():
+                self._check_time_limits()  # First: the time of a resumed search may be up already.
+                self._start_trials()
+                self._handle_messages()
+                self._open_search.lease.raise_if_lost()
+                self._sync_journal_if_due()
+                self._requests.tick(self._background.submit)
+                self._tick_observers()
+            self._end()
+            self._requests.close(self.search)
+        except BaseException as error:
+            self._requests.close(self.search, error)
+            raise
+        finally:
+            self._stop_runs()
+        return self.outcome
+
+    def _resume_earlier_trials(self) -> None:
+        """Handle trials of an earlier driver: retry failed ones if requested, or leave unfinished ones as they are."""
+        now = self._wall_time()
+        for trial in list(self.search.trials.values()):
+            if trial.status == "ERROR" and self._spec.reset_errored:
+                record = self.search.trial_records[trial.trial_id]
+                anew = self._spec.reset_errored == "restart"
+                run = run_name(trial.trial_id, record.num_runs) if anew else record.run
+                self._record_event(TrialReset(trial.trial_id, run, now))
+            elif not trial.is_over and not self._spec.resume_unfinished:
+                self._record_event(TrialEnded(trial.trial_id, "stopped", now, "not resumed", by="search"))
+
+    def _record_event(self, event: Event) -> None:
+        """Apply an event, collect the decisions on it, and journal both."""
+        self.search.apply(event)
+        decided = self._spec.advisers.handle_event(event, self.search)
+        if decided:
+            event = msgspec.structs.replace(event, then=decided)
+        self._append_event(event)
+
+    def _append_event(self, event: Event) -> None:
+        self._open_search.journal.append(event)
+        self._unexecuted_events.append(event)
+        self.search.apply_decisions(event)
+
+    def _execute_decisions(self) -> None:
+        """Execute journaled decisions and notify observers."""
+        while True:
+            self._open_search.journal.flush()
+            events, self._unexecuted_events = self._unexecuted_events, []
+            for event in events:
+                for decision in getattr(event, "then", ()):
+                    self._stop_if_live(decision)
+                self._notify_observers(event)
+            ready = [
+                decision
+                for decision in self.search.ready_decisions()
+                if not self._clones.is_awaiting_donor(decision.trial)
+            ]
+            if not ready:
+                return
+            for decision in ready:
+                self._settle_trial(decision)
+            if not self._unexecuted_events:
+                return
+
+    def _stop_if_live(self, decision: TrialDecision) -> None:
+        live = self._live.get(decision.trial)
+        if live is not None and decision.do != "resume" and not live.is_stop_requested:
+            live.is_stop_requested = True
+            live.run.stop()
+
+    def _settle_trial(self, decision: TrialDecision) -> None:
+        """Stop, pause or clone a trial that has no active run."""
+        trial_id, now = decision.trial, self._wall_time()
+        if decision.do == "stop":
+            self._record_event(TrialEnded(trial_id, "stopped", now, decision.why, by=decision.by))
+        elif decision.do in ("pause", "resume"):
+            self._record_event(TrialEnded(trial_id, "paused", now, decision.why, by=decision.by))
+        else:
+            self._clones.start_clone(decision)
+
+    def _start_trials(self) -> None:
+        """Start trials while there is capacity; create new ones if none is waiting."""
+        spec, search = self._spec, self.search
+        while not self._is_ending and (spec.max_concurrent is None or len(self._live) < spec.max_concurrent):
+            trial = spec.advisers.choose_trial(search.waiting_trials())
+            if trial is None and not (trial := self._create_trial()):
+                return
+            needs = self._resolve_needs(trial)
+            if needs is None:
+                continue
+            allocation = spec.capacity.allocate(needs)
+            if allocation is None:
+                return
+            self._start_trial(trial, allocation)
+
+    def _create_trial(self) -> Trial | None:
+        """Create a trial if the searcher has one now; a trial that already waits is not created again."""
+        search, advisers = self.search, self._spec.advisers
+        if search.is_exhausted:
+            return self._resume_when_idle()
+        number = len(search.trials)
+        trial_id = f"{number:05d}"
+        suggested: msgspec.Raw | str | None = Searcher.FINISHED
+        if self._spec.num_trials is None or number < self._spec.num_trials:
+            suggested = advisers.suggest_config(trial_id)
+        if suggested is None:
+            if not self._live and not search.waiting_trials() and not search.trials_with_status("PAUSED"):
+                name = type(advisers.searcher).__name__
+                log.warning("%s suggests nothing although no trial is running: ending the search", name)
+                suggested = Searcher.FINISHED
+            else:
+                return self._resume_when_idle()
+        if isinstance(suggested, str):
+            self._record_event(NoMoreTrials(self._wall_time()))
+            self._execute_decisions()
+            return advisers.choose_trial(search.waiting_trials()) or self._resume_when_idle()
+        self._record_event(TrialMade(trial_id, suggested, self._wall_time()))
+        self._execute_decisions()
+        waiting = search.waiting_trials()
+        return advisers.choose_trial(waiting) if waiting else None
+
+    def _resume_when_idle(self) -> Trial | None:
+        """If nothing runs and nothing can, let the scheduler resume a trial; if it resumes none, resume all."""
+        if self._live:
+            return None
+        waiting = self.search.waiting_trials()
+        if waiting:
+            return waiting[0]
+        paused = self.search.trials_with_status("PAUSED")
+        if not paused:
+            return None
+        event = SearchIdle(self._wall_time())
+        self.search.apply(event)
+        then = self._spec.advisers.handle_event(event, self.search)
+        paused_ids = {trial.trial_id for trial in paused}
+        if not any(decision.trial in paused_ids and decision.do != "pause" for decision in then):
+            name = type(self._spec.advisers.scheduler).__name__
+            log.warning("%s paused all remaining trials: resuming them", name)
+            then += tuple(TrialDecision("resume", trial.trial_id, by="search") for trial in paused)
+        self._append_event(msgspec.structs.replace(event, then=then))
+        self._execute_decisions()
+        waiting = self.search.waiting_trials()
+        return (self._spec.advisers.choose_trial(waiting) or waiting[0]) if waiting else None
+
+    def _resolve_needs(self, trial: Trial) -> TrialNeeds | None:
+        """Return what a trial needs, or fail the trial and return None if that is never available.
+
+        Raises instead if no trial has started yet.
+        """
+        try:
+            needs = self._spec.resolve_needs(trial.config)
+            refusal = self._spec.capacity.find_refusal(needs)
+            problem: Exception | None = ValueError(refusal) if refusal is not None else None
+        except Exception as raised:  # noqa: BLE001
+            problem, refusal = raised, str(raised)
+        if problem is None:
+            return needs
+        if not any(record.num_starts for record in self.search.trial_records.values()):
+            raise problem
+        self.outcome.errors[trial.trial_id] = problem
+        self._record_event(TrialEnded(trial.trial_id, "failed", self._wall_time(), format_error_line(problem)))
+        self._execute_decisions()
+        return None
+
+    def _start_trial(self, trial: Trial, allocation: Any) -> None:
+        spec, record = self._spec, self.search.trial_records[trial.trial_id]
+        self._record_event(TrialBegan(trial.trial_id, record.run, self._wall_time()))
+        self._execute_decisions()
+        trial = self.search.trials[trial.trial_id]
+        run_spec = TrialRunSpec(record.run, record.purpose, None, self.search.pinned_seqs(record.run))
+        saved = record.initial
+        run = TrialRun(
+            trial.trial_id,
+            run_spec.run,
+            lambda environment: spec.run_trial(
+                trial, _with_initial_checkpoint(run_spec, saved, spec.location), allocation, environment
+            ),
+            self._messages.put,
+            last_known_seq=record.last_seq,
+            waits_in_reports=spec.advisers.must_wait_for_decisions,
+            waits_for_checkpoints=spec.advisers.scheduler.waits_for_checkpoints,
+            is_retried=record.is_retried,
+        )
+        self._live[trial.trial_id] = LiveTrial(run, allocation, frozenset(run_spec.pinned_seqs))
+        run.start(self._run_environment)
+
+    def _handle_messages(self) -> None:
+        """Wait for a message, then handle all that have arrived."""
+        try:
+            messages = [self._messages.get(timeout=TICK_S)]
+            while not self._messages.empty():
+                messages.append(self._messages.get())
+        except queue.Empty:
+            return
+        proceeding: list[TrialReportMessage] = []
+        for message in messages:
+            match message:
+                case TrialReportMessage():
+                    if self._on_report(message):
+                        proceeding.append(message)
+                case TrialCheckpointMessage(trial_id=trial_id, run=run, seq=seq, name=name, at=at):
+                    saved = self.search.trials[trial_id].checkpoint
+                    if saved is None or (saved.run, saved.seq) != (run, seq):
+                        initial = self.search.trial_records[trial_id].initial
+                        self._record_event(TrialSaved(trial_id, run, seq, name, at))
+                        if initial is not None:
+                            self._clones.release_donor_pin(initial)
+                case TrialPinsMessage():
+                    self._clones.on_pins_confirmed(message)
+                case TrialEndMessage():
+                    self._on_run_end(message)
+        if None in messages:
+            self._on_interrupt()
+        if proceeding:
+            self._stop_if_advised()
+        self._execute_decisions()
+        for message in proceeding:
+            live = self._live.get(message.trial_id)
+            if live is not None and not live.is_stop_requested:
+                live.run.release_report(message.attempt, message.seq)
+
+    def _on_report(self, message: TrialReportMessage) -> bool:
+        """Return whether the trial may continue."""
+        if self.search.is_new_report(message.trial_id, message.run, message.seq):
+            self._record_event(TrialReported(message.trial_id, message.run, message.seq, message.metrics, message.at))
+        return self.search.trial_records[message.trial_id].pending_decision is None
+
+    def _on_run_end(self, message: TrialEndMessage) -> None:
+        live = self._live.pop(message.trial_id)
+        live.run.join()
+        self._clones.on_run_ended(message.trial_id, message.run)
+        self._spec.capacity.release(live.allocation)
+        pending = self.search.trial_records[message.trial_id].pending_decision
+        at, trial_id = message.at, message.trial_id
+        if message.error is not None and self._spec.capacity.is_capacity_loss(message.error):
+            # Not the trial's fault: it resumes with the next driver, like all others.
+            self._record_event(TrialEnded(trial_id, "interrupted", at))
+            self._open_search.journal.flush()
+            raise message.error
+        if message.ending == "not its own":
+            run = run_name(trial_id, self.search.trial_records[trial_id].num_runs)
+            self._record_event(TrialReset(trial_id, run, at, why=str(message.error)))
+        elif message.ending == "failed" and (pending is None or pending.do != "stop"):
+            assert message.error is not None
+            self.outcome.errors[trial_id] = message.error
+            self._record_event(TrialEnded(trial_id, "failed", at, format_error_line(message.error)))
+            if self._spec.fail_fast and not self._is_ending:
+                self._fail_fast_reason = f"trial {trial_id} failed and fail_fast is set"
+                self._interrupt_all(now=False)
+        elif message.ending == "returned":
+            self._check_metric(trial_id)
+            self._record_event(TrialEnded(trial_id, "returned", at))
+        elif pending is None and live.run.is_stopped_by_person and not self._is_ending:
+            self._record_event(TrialEnded(trial_id, "stopped", at, "stopped by a person", by="search"))
+        elif pending is None or pending.do == "exploit":
+            self._record_event(TrialEnded(trial_id, "interrupted", at))
+        elif pending.do == "stop":
+            self._record_event(TrialEnded(trial_id, "stopped", at, pending.why, by=pending.by))
+        else:
+            self._record_event(TrialEnded(trial_id, "paused", at, pending.why, by=pending.by))
+            self._warn_of_lost_steps(trial_id)
+
+    def _warn_of_lost_steps(self, trial_id: str) -> None:
+        if self.search.trials[trial_id].checkpoint is None and not self._has_warned:
+            self._has_warned = True
+            self._spec.say(
+                f"trial {trial_id} is paused without a checkpoint and will start over. "
+                "Use tune.report(metrics, checkpoint=...) so that trials can resume"
+            )
+
+    def _check_metric(self, trial_id: str) -> None:
+        """Record a trial that ended with reports but never with the metric that searcher or scheduler needs."""
+        search = self.search
+        if search.metric is None or search.trial_records[trial_id].has_metric or self.outcome.trial_without_metric:
+            return
+        if search.trials[trial_id].last_result is None:
+            return
+        advisers = self._spec.advisers
+        if advisers.searcher.needs_metric or advisers.scheduler.metric is not None:
+            self.outcome.trial_without_metric = trial_id
+
+    def _is_over(self) -> bool:
+        if self.outcome.trial_without_metric and not self._is_ending:
+            self._interrupt_all(now=True)
+        if self._live:
+            return False
+        return self._is_ending or self._is_exhausted()
+
+    def _is_exhausted(self) -> bool:
+        return self.search.is_exhausted and all(trial.is_over for trial in self.search.trials.values())
+
+    def _on_interrupt(self) -> None:
+        if self.outcome.is_preempted and not self._is_ending:
+            self._is_ending = True
+            self._spec.say(
+                f"preemption notice: trials stop at their next report (grace period: {self._spec.grace_s:.0f} s)"
+            )
+            for live in self._live.values():
+                live.run.preempt(self._spec.grace_s)
+        elif self.outcome.num_interrupts:
+            if self.outcome.num_interrupts == 1 and self._live:
+                self._spec.say("trials stop at their next report; press Ctrl-C again to stop now")
+            self._interrupt_all(now=self.outcome.num_interrupts > 1)
+
+    def _interrupt_all(self, *, now: bool) -> None:
+        self._is_ending = True
+        for live in self._live.values():
+            live.run.stop(now=now)
+
+    def _check_time_limits(self) -> None:
+        now = time.monotonic()
+        if now - self._checked_at < TICK_S:
+            return
+        self._checked_at = now
+        self._spec.capacity.refresh()
+        if self._stop_deadline is not None and now >= self._stop_deadline:
+            self._stop_deadline = None
+            self._interrupt_all(now=True)
+        budget_s = self._spec.time_budget_s
+        if self.search.is_exhausted and not self._live:
+            return
+        if budget_s is not None and self.search.elapsed_s(self._wall_time()) >= budget_s:
+            self._stop_all(f"time_budget_s={budget_s:g} is over")
+        else:
+            self._stop_if_advised()
+
+    def _stop_if_advised(self) -> None:
+        if why := self._spec.advisers.reason_to_end():
+            self._stop_all(why)
+
+    def _stop_all(self, why: str) -> None:
+        """Start no more trials. Unfinished ones end at their next report, or without one if it takes too long."""
+        unfinished = [trial.trial_id for trial in self.search.trials.values() if not trial.is_over]
+        pending = [trial_id for trial_id in unfinished if self.search.trial_records[trial_id].pending_decision is None]
+        if self.search.is_exhausted and not pending:
+            return
+        then = tuple(TrialDecision("stop", trial, why, by="search") for trial in pending)
+        event = NoMoreTrials(self._wall_time(), then, why)
+        self.search.apply(event)
+        self._append_event(event)
+        self._execute_decisions()
+        self._stop_deadline = time.monotonic() + self._spec.grace_s
+
+    def _end(self) -> None:
+        why = ""
+        if not (complete := self._is_exhausted()):
+            why = self._fail_fast_reason or ("preempted" if self.outcome.is_preempted else "interrupted")
+        self._record_event(SearchEnded(self._wall_time(), why, complete))
+        self._execute_decisions()
+        self._open_search.journal.sync()
+        self._open_search.lease.check()
+
+    def _stop_runs(self) -> None:
+        """Stop every run: nothing of a trial may outlive the search."""
+        for live in self._live.values():
+            live.run.stop(now=True)
+        for live in self._live.values():
+            live.run.join()
+        if self._background is not None:
+            self._background.close()
+
+    def _sync_journal_if_due(self) -> None:
+        assert self._background is not None
+        self._background.take_events()  # Raises errors from the background thread.
+        now = time.monotonic()
+        if self._open_search.journal.has_unsynced and now - self._synced_at >= SYNC_EVERY_S:
+            self._synced_at = now
+            self._open_search.journal.has_unsynced = False
+            self._background.submit(self._sync_and_ship_journal)
+
+    def _sync_and_ship_journal(self) -> None:
+        self._open_search.journal.sync_written()
+        self._open_search.store.upload_journal()
+
+    def _notify_observers(self, event: Event) -> None:
+        self._call_observers(lambda observer: observer.on_event(event, self.search))
+
+    def _tick_observers(self) -> None:
+        now = self._wall_time()
+        self._call_observers(lambda observer: observer.tick(self.search, now))
+
+    def _call_observers(self, call: Callable[[SearchObserver], None]) -> None:
+        for observer in list(self._observers):
+            try:
+                call(observer)
+            except Exception:
+                self._observers.remove(observer)
+                log.exception("observer %s raised and is disabled", type(observer).__name__)
+
+    def _wall_time(self) -> float:
+        return self._run_environment.clock.wall()
+
+
+def _with_initial_checkpoint(
+    run_spec: TrialRunSpec, saved: TrialCheckpoint | None, location: RunLocation
+) -> TrialRunSpec:
+    """Add the checkpoint the run starts from; by reference if it was committed."""
+    if saved is None:
+        return run_spec
+    store = trial_run_location(location, saved.run).open_run_store_for_reading()
+    record = next((record for record in load_history(store)[0].checkpoints if record.seq == saved.seq), None)
+    if record is not None:
+        return replace(run_spec, initial=Checkpoint(*store.locate_checkpoint(record)))
+    if load_history(trial_run_location(location, run_spec.run).open_run_store_for_reading())[0].latest is not None:
+        return run_spec  # It already has its own checkpoint, which a lost driver could not record.
+    raise StorageError(f"cannot start {run_spec.run}: {saved.name} in {store.uri} no longer exists")

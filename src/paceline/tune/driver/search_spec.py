@@ -1,0 +1,71 @@
+"""The checked specification of a search, ready to be driven, and its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from paceline._storage.run_location import RunLocation
+from paceline.train.checkpoint import Checkpoint
+from paceline.train.driver.run_driver import RunEnvironment
+from paceline.tune.driver.advisers import SearchAdvisers
+from paceline.tune.driver.events import Event, SearchStarted
+from paceline.tune.driver.placement import TrialNeeds
+from paceline.tune.driver.search_capacity import SearchCapacity
+from paceline.tune.driver.search_state import Search
+from paceline.tune.trial import Trial
+
+
+class SearchObserver(Protocol):
+    def on_event(self, event: Event, search: Search) -> None: ...
+    def tick(self, search: Search, now: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class TrialRunSpec:
+    """What a trial's run is to do."""
+
+    run: str
+    purpose: str
+    initial: Checkpoint | None
+    """A checkpoint of another trial to start from, if any."""
+    pinned_seqs: tuple[int, ...]
+    """Its own checkpoints to keep for others."""
+
+
+@dataclass(frozen=True)
+class SearchSpec:
+    """What a search was asked to do, checked and ready to be driven."""
+
+    location: RunLocation
+    advisers: SearchAdvisers
+    capacity: SearchCapacity
+    resolve_needs: Callable[[Mapping[str, Any]], TrialNeeds]
+    run_trial: Callable[[Trial, TrialRunSpec, Any, RunEnvironment], Any]
+    """Drives a trial's run in its allocation to the end, in the calling thread."""
+    decode_config: Callable[[Any], Mapping[str, Any]]
+    make_start_event: Callable[[], SearchStarted]
+    num_trials: int | None
+    """The maximum number of trials; None: as many as the searcher suggests."""
+    max_concurrent: int | None = None
+    time_budget_s: float | None = None
+    fail_fast: bool = False
+    observers: Sequence[SearchObserver] = ()
+    say: Callable[[str], None] = lambda text: None
+    """Prints a message for the user."""
+    reset_errored: str = ""
+    """What to do with failed trials: "resume" or "restart" them."""
+    resume_unfinished: bool = True
+    grace_s: float = 30.0
+
+
+@dataclass
+class SearchOutcome:
+    search: Search
+    errors: dict[str, BaseException] = field(default_factory=dict)
+    """Errors of trials that failed under this driver."""
+    num_interrupts: int = 0
+    """How often the user asked for a stop."""
+    is_preempted: bool = False
+    trial_without_metric: str = ""

@@ -1,0 +1,120 @@
+"""A search on storage: one driver holds its directory, and reads and appends to its journal.
+
+The journal has the format of a run's, with other events: the same lines, lease and slices in a store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from paceline._control import journal
+from paceline._control.journal import Journal, JournalCodec, JournalReader
+from paceline._core import settings
+from paceline._core.codec import valid_prefix
+from paceline._core.errors import StorageError
+from paceline._storage.lease import Lease, acquire_lease
+from paceline._storage.run_location import RunLocation, join_storage_path
+from paceline._storage.run_store import RunStore
+from paceline.tune.driver import events
+from paceline.tune.driver.events import SEARCH_VERSION, Event, SearchStarted
+
+if TYPE_CHECKING:
+    from paceline.train.driver.run_driver import RunEnvironment
+
+
+def _decode_search_event(payload: bytes) -> Event:
+    try:
+        event: Event = events.decode(payload)
+    except msgspec.ValidationError:
+        journal.check_version(payload, SearchStarted, SEARCH_VERSION, "search")
+        raise
+    if type(event) is SearchStarted:
+        journal.check_version(payload, SearchStarted, SEARCH_VERSION, "search")
+    return event
+
+
+SEARCH_CODEC = JournalCodec(events.encode, _decode_search_event)
+
+
+@dataclass(frozen=True)
+class OpenSearch:
+    """A search that this driver holds exclusively."""
+
+    past_events: tuple[Event, ...]
+    journal: Journal
+    store: RunStore
+    lease: Lease
+
+
+@contextlib.contextmanager
+def open_search(location: RunLocation, environment: RunEnvironment, say: Callable[[str], None]) -> Iterator[OpenSearch]:
+    # Imported here because code that only reads a search does not need it.
+    from paceline.train.driver import preflight
+    from paceline.train.driver.run_driver import create_run_directory
+
+    layout = location.layout
+    with preflight.clean_up_on_refusal(layout), contextlib.ExitStack() as opening:
+        create_run_directory(environment.files, layout)
+        lease = acquire_lease(
+            location.open_lease_store(), ttl_s=settings.load().lease_ttl_s, clock=environment.clock, say=say
+        )
+        opening.enter_context(contextlib.closing(lease))
+        lease.start_renewing()
+        preflight.check_storage(environment.files, layout)
+        store = location.open_run_store(environment.files, is_new=lease.number == 1)
+        check_is_search(location, store)
+        reader = JournalReader(layout.journal, SEARCH_CODEC)
+        past = tuple(reader)
+        search_journal = journal.reopen_journal(reader, lease, in_new_file=not lease.holder.alone)
+        opening.enter_context(contextlib.closing(search_journal))
+        resources = opening.pop_all()
+    with resources:
+        lease.mark_alone()
+        try:
+            yield OpenSearch(past, search_journal, store, lease)
+        finally:
+            if not lease.is_lost:
+                search_journal.flush()
+                store.upload_journal()
+
+
+def load_past_events(location: RunLocation) -> tuple[Event, ...]:
+    """Read the events from a search's journal without changing anything. Empty if there is no journal."""
+    store = location.open_run_store_for_reading()
+    check_is_search(location, store)
+    return tuple(iter_search_events(store.read_journal(), store.uri))
+
+
+def iter_search_events(data: bytes, uri: str) -> Iterator[Event]:
+    """Iterate over the events of a search's journal, up to the first torn or altered line."""
+    for line, payload in enumerate(valid_prefix(data), start=1):
+        yield journal.decode_line(payload, uri, line, SEARCH_CODEC.decode)
+
+
+def check_is_search(location: RunLocation, store: RunStore) -> None:
+    first = next(valid_prefix(store.read_journal()), None)
+    if first is not None and not events.is_search_header(_decode_first_line(first)):
+        raise StorageError(
+            f"{store.uri} contains a run, not a search\n\n"
+            f"hint: use another name than {location.name!r}, or read the run with paceline.train.Result.from_path"
+        )
+
+
+def is_search(location: RunLocation) -> bool:
+    first = next(valid_prefix(location.open_run_store_for_reading().read_journal()), None)
+    return first is not None and events.is_search_header(_decode_first_line(first))
+
+
+def trial_run_location(location: RunLocation, run: str) -> RunLocation:
+    """Return where a trial's run is stored: inside the search's directory, wherever that was moved to."""
+    return RunLocation(join_storage_path(location.storage_path, location.name), run, location.filesystem)
+
+
+def _decode_first_line(payload: bytes) -> dict[str, Any]:
+    line: dict[str, Any] = msgspec.json.decode(payload)
+    return line

@@ -1,0 +1,157 @@
+"""The result of one trial of a search.
+
+Its status, configuration and last metrics come from the search. Its checkpoints, its error and the reports of each rank
+are read from its run's directory on demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from paceline._control.events import Event, WorkerReturned
+from paceline._control.recovery import load_history
+from paceline._control.run import Finished, Run
+from paceline._core.errors import TrainingFailedError
+from paceline._core.plain_values import from_plain
+from paceline._engine.messages import CheckpointRecord
+from paceline._storage.retention import checkpoint_score
+from paceline._storage.run_location import RunLocation
+from paceline._storage.run_store import RunStore
+from paceline.train.checkpoint import Checkpoint
+from paceline.train.driver.failures import make_training_error
+from paceline.train.result import Result as RunResult
+from paceline.train.result import to_dataframe
+from paceline.tune.driver.search_storage import trial_run_location
+from paceline.tune.results.report_history import TrialReportHistory, reorder_user_metrics_first
+from paceline.tune.trial import Status, Trial, TrialCheckpoint
+
+
+class Result(RunResult):
+    """The result of a trial: everything in a `paceline.train.Result`, plus what the search knows about the trial.
+
+    A cloned trial has had several runs. Its reports and kept checkpoints come from all of them; `path`, `log_dir`,
+    `return_value` and the reports of single ranks come from the last one.
+    """
+
+    def __init__(
+        self,
+        trial: Trial,
+        runs: Sequence[str],
+        location: RunLocation,
+        history: TrialReportHistory,
+        error: Exception | None = None,
+    ) -> None:
+        self.trial_id: str = trial.trial_id
+        self.status: Status = trial.status
+        self.why: str = trial.why
+        """Why it was stopped or paused, or the error it failed with; empty if it returned."""
+        self.lineage: tuple[TrialCheckpoint, ...] = trial.lineage
+        """The checkpoints of other trials it was cloned from, in order."""
+        self.metrics = reorder_user_metrics_first(trial.last_result) if trial.last_result is not None else None
+        self._trial = trial
+        self._runs = tuple(runs)
+        self._location = location
+        self._history = history
+        self._raised_error = error
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The trial's configuration; for a cloned trial, the last one."""
+        return dict(self._trial.config)
+
+    # Attributes of the base class are computed on access here.
+
+    @cached_property
+    def path(self) -> str:  # type: ignore[override]
+        """The directory of the trial's last run."""
+        return self._run_store.locate_run()[0]
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint | None:  # type: ignore[override]
+        """The newest checkpoint: the trial's own, or the one it was cloned from if it has made none since."""
+        run, _ = self._load_runs[-1]
+        if run.latest is not None:
+            return Checkpoint(*self._run_store.locate_checkpoint(run.latest))
+        saved = self._trial.checkpoint
+        if saved is None or saved.run == self._runs[-1]:
+            return None
+        store = trial_run_location(self._location, saved.run).open_run_store_for_reading()
+        records = load_history(store)[0].checkpoints
+        record = next((record for record in records if (record.seq, record.name) == (saved.seq, saved.name)), None)
+        return Checkpoint(*store.locate_checkpoint(record)) if record is not None else None
+
+    @cached_property
+    def best_checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:  # type: ignore[override]
+        """The kept checkpoints of all its runs, with their metrics, best last."""
+        retention = self._load_runs[-1][0].retention
+        sign = 1 if retention.score_order == "max" else -1
+
+        def rank(index: int, record: CheckpointRecord) -> tuple[bool, float, int, int]:
+            score = (
+                checkpoint_score(record, retention.score_attribute) if retention.score_attribute is not None else None
+            )
+            return score is not None, sign * score if score is not None else 0, index, record.seq
+
+        records = [(index, record) for index, (run, _) in enumerate(self._load_runs) for record in run.checkpoints]
+        records.sort(key=lambda pair: rank(*pair))
+        return [
+            (
+                Checkpoint(*self._run_stores[index].locate_checkpoint(record)),
+                from_plain(msgspec.json.decode(record.metrics)),
+            )
+            for index, record in records
+        ]
+
+    @cached_property
+    def error(self) -> Exception | None:  # type: ignore[override]
+        """The error the trial failed with: the original exception if this process had it, else an equivalent one."""
+        if self.status != "ERROR":
+            return None
+        if self._raised_error is not None:
+            return self._raised_error
+        run, _ = self._load_runs[-1]
+        if isinstance(run.phase, Finished) and run.phase.ending == "failed" and run.phase.failures:
+            return make_training_error(self._run_store, run, [], self)
+        return TrainingFailedError(self.why, self)
+
+    @cached_property
+    def return_value(self) -> Any:
+        """The function's return value on rank 0."""
+        events = self._load_runs[-1][1]
+        value = next((e.value for e in reversed(events) if isinstance(e, WorkerReturned) and e.rank == 0), None)
+        return from_plain(msgspec.json.decode(value)) if value is not None else None
+
+    @property
+    def metrics_dataframe(self) -> Any:
+        """A pandas DataFrame with one row per report of all the trial's runs; None without reports.
+
+        Nested metrics are columns like `eval/loss`, the configuration like `config/lr`. For a cloned trial,
+        `training_iteration` continues from the checkpoint it was cloned from.
+        """
+        return to_dataframe(self._history.reports_of(self.trial_id))
+
+    def __repr__(self) -> str:
+        why = f", why={self.why!r}" if self.why else ""
+        fields = f"trial_id={self.trial_id!r}, status={self.status!r}{why}, metrics={self.metrics!r}"
+        return f"Result({fields}, path={self.path!r})"
+
+    @cached_property
+    def _run_stores(self) -> list[RunStore]:
+        return [trial_run_location(self._location, run).open_run_store_for_reading() for run in self._runs]
+
+    @property
+    def _run_store(self) -> RunStore:  # type: ignore[override]
+        return self._run_stores[-1]
+
+    @cached_property
+    def _storage_filesystem(self) -> Any:
+        return self._run_store.locate_run()[1]
+
+    @cached_property
+    def _load_runs(self) -> list[tuple[Run, list[Event]]]:
+        """Load its runs from storage."""
+        return [load_history(store) for store in self._run_stores]

@@ -1,0 +1,347 @@
+"""When silent ranks are asked, and when their silence is called a hang. Time is a number here."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline._control.events import CheckpointStaged, Committed, HangCleared, Reported, WorkerReturned
+from paceline._control.hang_detector import INTERVAL_FACTOR, MIN_THRESHOLD_S, HangDetector, HangReport, SampleRequest
+from paceline._control.run import RankProgress, Run, Running
+from paceline._core.system import ProcessStatus
+from paceline._engine.messages import CheckpointRecord, Joined, StackFrame, StacksSampled, StagedFiles
+
+RAW = msgspec.Raw(b"{}")
+
+
+def asleep(line=41):
+    return (StackFrame("train", "train_fn", f"train.py:{line}", is_user_code=True),), "time.sleep"
+
+
+def in_collective(line=44):
+    own = StackFrame("train", "train_fn", f"train.py:{line}", is_user_code=True)
+    return (own, StackFrame("torch.distributed.distributed_c10d", "all_reduce", "c10d.py:1")), ""
+
+
+class Group:
+    """Ranks that report and answer as they are told to, and the watch over them; one second at a time."""
+
+    def __init__(self, size=2, *, timeout_s=None, action="warn", at=1000.0):
+        self.run = Run(size=size, attempt=1, phase=Running(RankProgress.start_at(size, 0)))
+        self.detector = HangDetector(timeout_s, action, "/storage/run")
+        self.now = at
+        self.detector.start_attempt(size, at)
+        self.seq = 0
+        self.doing = {rank: asleep() for rank in range(size)}
+        self.computing, self.moving, self.fresh, self.traced = set(), set(), set(), set()
+        self.mute = {}
+        self.requests = []
+        self.reports = []
+
+    def report(self, *ranks, where="train.py:40"):
+        self.seq += 1
+        for rank in ranks or range(self.run.size):
+            self.detector.on_event(Reported(1, rank, self.seq, RAW, 0.0, where), self.now)
+
+    def wait(self, seconds, step=1.0):
+        """Let time pass; returns how many seconds after its beginning something was told, or None."""
+        began = self.now
+        while self.now < began + seconds:
+            self.now += step
+            decided = self.detector.tick(self.run, self.now, 0.0)
+            if isinstance(decided, HangReport):
+                self.reports.append(decided)
+                return self.now - began
+            if isinstance(decided, SampleRequest):
+                self._answer(decided)
+        return None
+
+    def _answer(self, ask):
+        self.requests.append(self.now)
+        for rank in ask.unanswered:
+            self.detector.add_missing_sample(rank, self.mute.get(rank), self.now)
+        for rank in set(range(self.run.size)) - set(self.mute):
+            main, called = self.doing[rank]
+            cpu_s = self.now if rank in self.computing else 1.0
+            condition = ProcessStatus("S", cpu_s, is_traced=rank in self.traced)
+            moved = rank in self.moving
+            fresh = rank in self.fresh
+            sample = StacksSampled(
+                1, rank, ask.number, main, called, has_moved=moved, is_new_call=fresh, process_status=condition
+            )
+            self.detector.add_sample(sample, self.now)
+
+    @property
+    def sentence(self):
+        return self.reports[-1].event.failure.message
+
+
+def test_before_the_first_report_ranks_have_four_times_as_long():
+    group = Group()
+    assert group.wait(120) is None
+    assert group.requests == []
+    assert group.wait(60) is not None
+
+
+def test_what_one_attempt_learned_holds_for_the_next():
+    group = Group()
+    group.report()
+    group.wait(20)
+    group.report()
+    group.detector.start_attempt(2, group.now)
+    assert group.wait(240) is None
+
+
+def test_a_timeout_that_was_given_is_taken_and_nothing_is_learned():
+    group = Group(timeout_s=10)
+    group.report()
+    group.wait(9)
+    group.report()
+    assert 10 < group.wait(60) < 20
+
+
+def test_the_sleeper_is_told_within_a_minute_of_the_floor_and_who_waits_for_it():
+    group = Group()
+    group.doing[0] = in_collective()
+    group.report()
+    assert group.wait(30) is None
+    assert group.requests == []
+    assert group.wait(60) <= 15
+    assert len(group.requests) == 3
+    assert group.sentence == (
+        "rank 1 has stood at train.py:41 in train_fn (time.sleep) for 42 s; "
+        "rank 0 waits for it in a collective (all_reduce) at train.py:44 in train_fn"
+    )
+    assert group.reports[-1].event.failure.rank == 1
+    assert group.reports[-1].event.failure.frames == ("train.py:41 in train_fn",)
+    assert "rank 1" in group.reports[-1].stacks
+
+
+@pytest.mark.parametrize("sign", ["barrier", "files", "commit", "return"])
+def test_every_sign_of_life_ends_the_silence(sign):
+    group = Group()
+    group.report()
+    for _ in range(10):
+        assert group.wait(25) is None
+        match sign:
+            case "barrier":
+                for rank in (0, 1):
+                    group.detector.on_barrier_joined(Joined(1, rank, 1, ""), group.now)
+            case "files":
+                for rank in (0, 1):
+                    group.detector.on_event(CheckpointStaged(1, 1, StagedFiles(rank, ())), group.now)
+            case "commit":
+                group.detector.on_event(Committed(CheckpointRecord(1, "c", 1, RAW)), group.now)
+            case "return":
+                group.detector.on_event(WorkerReturned(1, 0, 1), group.now)
+                break
+    assert group.requests == []
+
+
+@pytest.mark.parametrize("how", ["all move", "all are in another call of the same line", "one moves, one waits for it"])
+def test_ranks_that_move_are_never_told_however_long_they_say_nothing(how):
+    group = Group()
+    group.report()
+    match how:
+        case "all move":
+            group.moving = {0, 1}
+        case "all are in another call of the same line":
+            group.fresh = {0, 1}
+        case _:
+            group.moving = {0}
+            group.doing[1] = in_collective()
+    assert group.wait(3600) is None
+    if how == "all move":
+        assert len(group.requests) < 3600 / 30 + 5, "one that was seen to move is left alone for a while"
+    group.moving = group.fresh = set()
+    assert group.wait(100) is not None
+
+
+def test_a_rank_that_answers_now_and_then_is_not_taken_for_one_that_cannot():
+    group = Group(1)
+    group.report()
+    for _ in range(50):
+        group.mute = {} if group.mute else {0: ProcessStatus("S")}
+        assert group.wait(6) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "computing", "least_s", "begins"),
+    [(1, 0, 120, "rank 0 has computed"), (2, 1, 120, "rank 1 has computed"), (2, 0, 30, "rank 1 has stood")],
+    ids=["alone", "others wait for it in a collective", "it waits in a collective for a sleeper"],
+)
+def test_a_rank_that_computes_at_one_place_is_given_four_times_as_long(size, computing, least_s, begins):
+    group = Group(size)
+    if size == 2:
+        group.doing[0] = in_collective()
+    group.computing = {computing}
+    group.report()
+    assert least_s <= group.wait(300) <= least_s + 60
+    assert group.sentence.startswith(f"{begins} at train.py:41")
+    assert ("rank 0 waits for it" in group.sentence) == (computing == 1)
+
+
+def test_a_rank_that_falls_silent_alone_is_told_within_a_minute_of_the_threshold():
+    group = Group()
+    group.report()
+    while not group.reports and group.now < 1300:
+        group.wait(2)
+        if not group.reports:
+            group.report(0)
+    assert 30 < group.now - 1000 <= 90 + 2
+    assert group.sentence.startswith("rank 1 has stood")
+
+
+def test_a_rank_that_never_reports_is_not_expected_to():
+    group = Group()
+    group.moving = {0}
+    for _ in range(100):
+        group.report(0)
+        assert group.wait(20) is None
+    assert group.requests == []
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        (ProcessStatus("T"), "rank 1 is stopped by a signal (SIGSTOP), silent for"),
+        (
+            ProcessStatus("S", kernel_function="futex_wait"),
+            "holds the GIL, waiting in the kernel (futex_wait); its last report",
+        ),
+        (None, "rank 1 has been silent for"),
+    ],
+)
+def test_a_rank_that_does_not_answer_is_told_by_what_the_system_knows_and_its_last_report(condition, expected):
+    group = Group()
+    group.doing[0] = in_collective()
+    group.mute[1] = condition
+    group.report()
+    assert 30 < group.wait(300) <= 90
+    assert expected in group.sentence
+    assert "its last report was made at train.py:40; rank 0 waits for it" in group.sentence
+
+
+def test_a_hang_is_told_once_and_its_end_once_and_the_same_silence_not_again():
+    group = Group()
+    group.report()
+    assert group.wait(300) is not None
+    assert group.wait(300) is None
+    group.report()
+    assert group.wait(300) == 1
+    passed = group.reports[-1].event
+    assert isinstance(passed, HangCleared)
+    assert 340 < passed.after_s < 345
+    for _ in range(5):
+        assert group.wait(350) is None, "it has been that long before, and was no hang"
+        group.report()
+
+
+def test_a_worker_in_a_debugger_stops_the_clock_for_all():
+    group = Group()
+    group.doing[0] = in_collective()
+    group.traced = {1}
+    group.report()
+    assert group.wait(3600) is None
+    group.traced = set()
+    frames, called = asleep()
+    group.doing[1] = (*frames, StackFrame("pdb", "cmdloop", "pdb.py:1")), called
+    assert group.wait(3600) is None
+    group.doing[1] = asleep()
+    assert group.wait(100) is not None
+
+
+def test_time_in_which_the_driver_itself_stood_still_is_not_counted():
+    group = Group()
+    group.report()
+    group.wait(25)
+    group.now += 1000
+    assert group.wait(3) is None
+    assert group.requests == []
+    assert group.wait(100) is not None
+
+
+def test_workers_are_not_restarted_for_a_commit_that_the_driver_cannot_finish():
+    group = Group(action="restart")
+    group.run = Run(size=2, attempt=1, phase=Running(RankProgress.start_at(2, 1)), committing=(1,))
+    own = StackFrame("train", "train_fn", "train.py:44", is_user_code=True)
+    committing = (own, StackFrame("paceline._worker.context", "report", "context.py:1")), ""
+    group.doing = {0: committing, 1: committing}
+    group.report()
+    group.wait(100)
+    assert "the checkpoint of report 1 has waited" in group.sentence
+    assert group.reports[-1].event.action == "warn"
+
+
+def test_ranks_that_wait_for_a_validation_wait_as_long_as_it_runs():
+    group = Group()
+    own = StackFrame("train", "train_fn", "train.py:44", is_user_code=True)
+    validated = (own, StackFrame("paceline._worker.context", "checkpoints", "context.py:1")), ""
+    group.doing = {0: validated, 1: in_collective()}
+    group.report()
+    group.run = Run(size=2, attempt=1, phase=Running(RankProgress.start_at(2, 1)), validating=(1, 1))
+    assert group.wait(3600) is None
+    group.run = Run(size=2, attempt=1, phase=Running(RankProgress.start_at(2, 1)))
+    assert group.wait(100) is not None
+
+
+def test_nothing_is_asked_of_workers_that_are_being_ended():
+    group = Group()
+    group.report()
+    group.run = Run(size=2, attempt=1)
+    assert group.wait(1000) is None
+    assert group.requests == []
+
+
+intervals = st.lists(st.floats(0.1, 60.0), min_size=1, max_size=8)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(1, 4), intervals, st.lists(st.floats(0.0, 10.0), max_size=6))
+def test_reports_that_come_ten_times_later_than_any_before_raise_no_alarm(size, first, slower):
+    group = Group(size)
+    longest = 0.0
+    group.report()
+    for interval in first:
+        interval = min(interval, max(MIN_THRESHOLD_S, 10 * longest))
+        assert group.wait(interval, 0.5) is None
+        longest = max(longest, interval)
+        group.report()
+    for times in slower:
+        assert group.wait(min(times * longest, 5000), 2.0) is None
+        group.report()
+    assert group.requests == []
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data(), st.integers(1, 4), st.lists(st.floats(0.1, 2.0), max_size=8))
+def test_a_silence_that_lasts_is_told_within_a_minute_of_its_threshold(data, size, before):
+    group = Group(size)
+    for rank in range(size):
+        group.doing[rank] = data.draw(st.sampled_from([asleep(), asleep(7), in_collective(), in_collective(50)]))
+        if data.draw(st.booleans()):
+            group.mute[rank] = data.draw(st.sampled_from([None, ProcessStatus("T"), ProcessStatus("S")]))
+    group.report()
+    for interval in before:
+        group.wait(interval, 0.1)
+        group.report()
+    threshold_s = max(MIN_THRESHOLD_S, INTERVAL_FACTOR * (max(before, default=0) + 0.1))
+    after_s = group.wait(threshold_s + 61)
+    assert after_s is not None
+    assert MIN_THRESHOLD_S < after_s <= threshold_s + 60
+    assert "rank" in group.sentence
+    assert group.wait(1000) is None, "and only once"
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data(), st.integers(1, 4))
+def test_a_rank_that_was_just_seen_to_move_is_never_the_one_that_is_told(data, size):
+    group = Group(size)
+    group.report()
+    for _ in range(20):
+        for rank in range(size):
+            group.doing[rank] = data.draw(st.sampled_from([asleep(), in_collective()]))
+        group.moving = {0} | set(data.draw(st.lists(st.integers(0, size - 1))))
+        if group.wait(data.draw(st.integers(1, 40))) is not None:
+            assert group.reports[-1].event.failure.rank != 0
+            return

@@ -1,0 +1,210 @@
+"""Recovery of a run, whatever happened to its journal."""
+
+import os
+import shutil
+import tracemalloc
+
+import msgspec
+import pytest
+
+from paceline import train
+from paceline._control import journal
+from paceline._control.events import CheckpointsFound, Committed, DriverStarted, Reported, encode_event
+from paceline._control.recovery import load_history, recover_run
+from paceline._control.step import step
+from paceline._core.codec import seal_line
+from paceline._storage import commit
+from paceline._storage.files import LocalFiles
+from paceline._storage.run_layout import RunLayout
+from paceline._storage.run_store import DiskRunStore
+from paceline.train import Checkpoint, CheckpointConfig, DataParallelTrainer, Result, RunConfig, ScalingConfig
+
+
+def count(until):
+    def function():
+        last = train.get_checkpoint()
+        start = last.to_dict()["i"] + 1 if last else 0
+        for i in range(start, until):
+            train.report({"i": i, "start": start}, checkpoint=Checkpoint.from_dict({"i": i}))
+        if until == 5:
+            os._exit(1)
+
+    return function
+
+
+@pytest.fixture(scope="module")
+def failed_run(tmp_path_factory):
+    """A run that failed after five checkpoints, of which two are kept."""
+    path = tmp_path_factory.mktemp("runs")
+    config = RunConfig(name="run", storage_path=path, checkpoint_config=CheckpointConfig(num_to_keep=2))
+    with pytest.raises(train.WorkerGroupError):
+        DataParallelTrainer(count(5), scaling_config=ScalingConfig(2), run_config=config).fit()
+    return path / "run"
+
+
+@pytest.fixture
+def layout(failed_run, tmp_path):
+    """A copy of that run, to be damaged."""
+    shutil.copytree(failed_run, tmp_path / "run")
+    return RunLayout(tmp_path / "run")
+
+
+@pytest.fixture(autouse=True)
+def without_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda fd: None)
+
+
+def recover(layout):
+    recovered = recover_run(DiskRunStore(LocalFiles(), layout), 0.0)
+    recovered.journal.close()
+    return recovered
+
+
+def read_run(layout):
+    return load_history(DiskRunStore(LocalFiles(), layout))[0]
+
+
+def on_disk(layout):
+    return {manifest.record.name for manifest in commit.iter_manifests(layout)}
+
+
+def test_a_journal_cut_at_any_line_or_within_one_gives_back_every_checkpoint(layout, failed_run):
+    content = layout.journal.read_bytes()
+    lines = content.splitlines(keepends=True)
+    ends = [sum(map(len, lines[:n])) for n in range(len(lines) + 1)]
+    for length in sorted({*ends, *(end - 7 for end in ends[1:]), *(end + 1 for end in ends[:-1])}):
+        layout.journal.write_bytes(content[:length])
+        before = on_disk(layout)
+        run = recover(layout).run
+        assert {record.name for record in run.checkpoints} == on_disk(layout) == before, f"cut at {length}"
+        assert run.latest.seq == 5
+        run, commands = step(run, DriverStarted(2, 0))
+        assert commands, "the run can be started again"
+        assert read_run(layout).latest.seq == 5, "a reader sees the same"
+
+
+def test_a_lost_journal_is_rebuilt_from_the_manifests_and_the_run_goes_on(layout, tmp_path):
+    layout.journal.unlink()
+    result = DataParallelTrainer(
+        count(7), scaling_config=ScalingConfig(2), run_config=RunConfig(name="run", storage_path=tmp_path)
+    ).fit()
+    assert result.metrics == {"i": 6, "start": 5}
+    assert isinstance(journal.read_events(layout.journal)[0], CheckpointsFound)
+
+
+@pytest.mark.parametrize("staged_files_are_there", [True, False])
+def test_a_commit_that_was_asked_for_but_not_done_is_finished_if_its_files_are_there(layout, staged_files_are_there):
+    """The driver died between the last rank's word and the rename."""
+    events = journal.read_events(layout.journal)
+    last = max(at for at, event in enumerate(events) if isinstance(event, Committed))
+    seq, name = events[last].record.seq, events[last].record.name
+    # As it was a moment before: the files staged, the word given, no manifest.
+    staged = layout.staged_checkpoint(1, seq)
+    staged.mkdir(parents=True)
+    layout.checkpoint(name).rename(staged / "gathered")
+    (staged / "gathered" / ".manifest.json").unlink()
+    if not staged_files_are_there:
+        shutil.rmtree(staged)
+    layout.journal.write_bytes(b"".join(seal_line(encode_event(event)) for event in events[:last]))
+    run = recover(layout).run
+    assert run.latest.seq == (seq if staged_files_are_there else seq - 1)
+    assert commit.find_problem(layout.checkpoint(run.latest.name)) is None
+
+
+def test_reports_in_a_workers_file_are_taken_in_once(layout):
+    events = journal.read_events(layout.journal)
+    reports = [at for at, event in enumerate(events) if isinstance(event, Reported)]
+    layout.journal.write_bytes(b"".join(seal_line(encode_event(event)) for event in events[: reports[-1]]))
+    recover(layout)
+    recover(layout)
+    reported = [(e.attempt, e.rank, e.seq) for e in journal.read_events(layout.journal) if isinstance(e, Reported)]
+    assert sorted(reported) == sorted((1, rank, seq) for rank in (0, 1) for seq in range(1, 6))
+
+
+def test_a_journal_is_played_without_holding_all_of_it_in_memory(tmp_path):
+    num_workers, num_reports = 50, 100
+    layout = RunLayout(tmp_path)
+    metrics = msgspec.Raw(msgspec.json.encode({"note": 200 * "x"}))
+    with layout.journal.open("wb") as file:
+        file.write(seal_line(encode_event(DriverStarted(num_workers, 0))))
+        for seq in range(1, num_reports + 1):
+            for rank in range(num_workers):
+                file.write(seal_line(encode_event(Reported(1, rank, seq, metrics, 0.0, "x.py:1"))))
+    tracemalloc.start()
+    recovered = recover(layout)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert recovered.run.num_reports == num_reports
+    assert not any(isinstance(event, Reported) for event in recovered.history)
+    assert [event.seq for event in recovered.iter_rank_0_reports()] == list(range(1, num_reports + 1))
+    assert peak < layout.journal.stat().st_size / 2
+
+
+def copy_checkpoint(layout, seq, *, lease=0):
+    """The newest, as another: in the journal there is no word of it."""
+    source = layout.checkpoint("checkpoint_000005")
+    manifest = commit.read_manifest(source)
+    record = msgspec.structs.replace(manifest.record, seq=seq, name=f"checkpoint_{seq:06d}")
+    shutil.copytree(source, layout.checkpoint(record.name))
+    data = msgspec.json.encode(msgspec.structs.replace(manifest, record=record, lease=lease))
+    (layout.checkpoint(record.name) / ".manifest.json").write_bytes(data)
+
+
+def test_checkpoints_that_retention_had_given_up_are_deleted_when_the_driver_died_before(layout):
+    copy_checkpoint(layout, 2)
+    recover(layout)
+    assert on_disk(layout) == {"checkpoint_000004", "checkpoint_000005"}
+
+
+def test_what_is_left_of_a_deletion_is_removed_and_other_directories_are_not(layout):
+    """The driver died after the manifest of `checkpoint_000002` had gone, and before all of its files had."""
+    for name in ("checkpoint_000002", "mine"):
+        layout.checkpoint(name).mkdir()
+        (layout.checkpoint(name) / "state.bin").write_text("x")
+    (layout.checkpoint("checkpoint_000004") / ".manifest.json").unlink()
+    recovered = recover(layout)
+    assert [record.name for record in recovered.run.checkpoints] == ["checkpoint_000005"]
+    assert not layout.checkpoint("checkpoint_000002").exists()
+    assert (layout.checkpoint("mine") / "state.bin").exists(), "who put it there is not known"
+    assert (layout.checkpoint("checkpoint_000004") / "state.bin").exists(), "its manifest is lost: who knows why"
+
+
+@pytest.fixture
+def followed(layout):
+    """Its driver was followed by another, of lease 7: whoever commits with an older one was paused until now."""
+    with layout.journal.open("ab") as file:
+        file.write(seal_line(encode_event(DriverStarted(2, 0, lease=7))))
+    return layout
+
+
+@pytest.mark.parametrize(("lease", "counts"), [(0, True), (6, False), (7, True), (8, True)])
+def test_a_checkpoint_that_the_journal_does_not_tell_of_counts_unless_its_driver_had_been_followed(
+    followed, lease, counts
+):
+    copy_checkpoint(followed, 6, lease=lease)
+    assert (read_run(followed).latest.seq == 6) == counts, "for a reader"
+    assert (recover(followed).run.latest.seq == 6) == counts, "for the next driver"
+    assert ("checkpoint_000006" in on_disk(followed)) == counts
+    assert "checkpoint_000005" in on_disk(followed) or counts
+
+
+def test_a_late_commit_in_the_place_of_a_checkpoint_does_not_pass_for_it(followed):
+    copy_checkpoint(followed, 6, lease=6)
+    shutil.rmtree(followed.checkpoint("checkpoint_000005"))
+    followed.checkpoint("checkpoint_000006").rename(followed.checkpoint("checkpoint_000005"))
+    manifest = followed.checkpoint("checkpoint_000005") / ".manifest.json"
+    manifest.write_text(manifest.read_text().replace("checkpoint_000006", "checkpoint_000005"))
+    assert read_run(followed).latest.seq == 4
+    assert recover(followed).run.latest.seq == 4
+    assert on_disk(followed) == {"checkpoint_000004"}
+
+
+def test_a_reader_of_a_run_that_failed_changes_nothing(layout):
+    def contents():
+        return {str(p): p.stat().st_mtime_ns for p in layout.root.rglob("*")}
+
+    assert read_run(layout).phase.ending == "failed"
+    layout.journal.write_bytes(layout.journal.read_bytes()[:-3])
+    before = contents()
+    assert Result.from_path(layout.root).metrics == {"i": 4, "start": 0}
+    assert contents() == before

@@ -1,0 +1,107 @@
+"""Which engine is taken, and the reason that is told."""
+
+import sys
+import types
+
+import pytest
+
+import paceline
+from paceline._core import engine_choice, system
+from paceline._core.engine_choice import EngineChoice, choose_engine
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_said(monkeypatch):
+    for name in ("PACELINE_ENGINE", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(engine_choice, "_init", EngineChoice(engine=""))
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+
+
+def ray_in_use(monkeypatch, *, initialised=True):
+    monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(is_initialized=lambda: initialised))
+
+
+def test_without_a_word_it_is_this_machine_though_ray_is_imported(monkeypatch):
+    assert choose_engine() == EngineChoice("local", "it is the default")
+    ray_in_use(monkeypatch, initialised=False)
+    assert choose_engine() == EngineChoice("local", "it is the default")
+
+
+def test_ray_is_taken_where_it_is_in_use_or_a_cluster_is_named(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert choose_engine() == EngineChoice("ray", "RAY_ADDRESS=10.0.0.1:6379", "10.0.0.1:6379")
+    ray_in_use(monkeypatch)
+    assert choose_engine() == EngineChoice("ray", "Ray is initialised in this process")
+
+
+def test_what_is_asked_for_goes_before_what_is_found(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    ray_in_use(monkeypatch)
+    monkeypatch.setenv("PACELINE_ENGINE", "local")
+    assert choose_engine() == EngineChoice("local", "PACELINE_ENGINE=local")
+    engine_choice.remember_init("ray", "10.0.0.2:6379", str)
+    assert choose_engine() == EngineChoice("ray", "paceline.init() says so", "10.0.0.2:6379")
+    assert choose_engine("local").engine == "local"
+    assert choose_engine("local").reason == "RunConfig(engine='local') says so"
+
+
+def test_what_init_is_given_is_remembered():
+    engine_choice.remember_init(None, "auto", str)
+    assert choose_engine() == EngineChoice("ray", "paceline.init() says so", "auto"), "an address alone asks for Ray"
+    paceline.init(engine="local")
+    assert choose_engine() == EngineChoice("local", "paceline.init() says so")
+    paceline.init()
+    assert choose_engine() == EngineChoice()
+
+
+def test_a_run_inside_a_worker_stays_there(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    monkeypatch.setattr(system, "in_worker", True)
+    assert choose_engine().engine == "local"
+    assert choose_engine("ray").engine == "ray"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"engine": "slurm"}, "engine must be 'local', 'ray' or None, got 'slurm'"),
+        ({"engine": "ray", "address": 6379}, "address must be the address of a cluster, such as"),
+        ({"engine": "local", "address": "auto"}, "address must be None with engine='local', got 'auto'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_not_remembered(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        paceline.init(**arguments)
+    assert choose_engine().engine == "local"
+
+
+def test_a_wrong_variable_is_refused_by_name(monkeypatch):
+    monkeypatch.setenv("PACELINE_ENGINE", "slurm")
+    with pytest.raises(ValueError, match="PACELINE_ENGINE must be local or ray, got 'slurm'"):
+        choose_engine()
+
+
+def test_without_ray_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "paceline\[ray\]"'):
+        paceline.init(engine="ray")
+    assert choose_engine().engine == "local"
+
+
+def test_what_init_of_ray_takes_is_taken_and_shutdown_takes_it_back():
+    assert not paceline.is_initialized()
+    paceline.init(num_cpus=4, ignore_reinit_error=True)
+    assert paceline.is_initialized()
+    assert choose_engine().engine == "local"
+    paceline.shutdown()
+    paceline.shutdown()
+    assert not paceline.is_initialized()
+
+
+def test_arguments_of_nobody_and_those_for_ray_itself_are_refused():
+    with pytest.raises(TypeError, match="unknown argument 'num_cpu'"):
+        paceline.init(num_cpu=4)
+    with pytest.raises(ValueError, match="num_gpus is an option of Ray itself"):
+        paceline.init(engine="ray", num_gpus=1)
+    assert not paceline.is_initialized()

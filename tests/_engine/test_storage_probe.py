@@ -1,0 +1,71 @@
+"""Whether two machines see the same storage, tested with two directories in place of two machines."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from paceline._engine.ray.code.storage_probe import (
+    ProbeQuestion,
+    RunStorage,
+    StorageProbe,
+    answer_probe,
+    format_unshared_error,
+)
+
+
+@pytest.fixture
+def probe(tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    probe = StorageProbe(RunStorage(str(tmp_path / "run"), str(tmp_path / "run")))
+    probe.write_question()
+    yield probe
+    probe.close()
+    assert [*(tmp_path / "run").iterdir()] == []
+
+
+def _elsewhere(asked: ProbeQuestion, tmp_path: Path) -> ProbeQuestion:
+    return replace(asked, run_path=str(tmp_path / "elsewhere"))
+
+
+def test_detects_a_directory_of_the_same_name_that_is_not_shared(probe: StorageProbe, tmp_path: Path) -> None:
+    for node in ("n1", "n2"):
+        assert probe.find_problem(node, answer_probe(probe.question, node)) == ""
+    asked = _elsewhere(probe.question, tmp_path)
+    assert "is missing here" in answer_probe(asked, "n1")
+    (tmp_path / "elsewhere").mkdir()
+    assert "is missing here" in answer_probe(asked, "n1")
+    assert [*(tmp_path / "elsewhere").iterdir()] == []
+
+
+def test_detects_a_copy_whose_files_do_not_appear(probe: StorageProbe, tmp_path: Path) -> None:
+    shutil.copytree(tmp_path / "run", tmp_path / "elsewhere")
+    problem = answer_probe(_elsewhere(probe.question, tmp_path), "n1")
+    assert problem == ""
+    assert "did not appear" in probe.find_problem("n1", problem)
+    question = next((tmp_path / "elsewhere").rglob("driver"))
+    question.write_text("of another run")
+    assert "has other contents here" in answer_probe(_elsewhere(probe.question, tmp_path), "n1")
+
+
+def test_reports_why_a_directory_cannot_be_written(probe: StorageProbe, tmp_path: Path) -> None:
+    place = next((tmp_path / "run").rglob("driver")).parent
+    (place / "n1").mkdir()
+    assert answer_probe(probe.question, "n1").startswith("IsADirectoryError: [Errno 21]")
+
+
+def test_removes_the_probe_of_a_killed_driver(probe: StorageProbe, tmp_path: Path) -> None:
+    left = tmp_path / "run" / ".probe" / "older"
+    left.mkdir()
+    again = StorageProbe(RunStorage(str(tmp_path / "run"), str(tmp_path / "run")))
+    again.write_question()
+    assert not left.exists()
+
+
+def test_the_error_names_nodes_location_and_solution() -> None:
+    nodes = {"10.0.0.2 (abc)": "missing", "10.0.0.3 (def)": "ditto"}
+    text = format_unshared_error(RunStorage("/data/runs/a", "/data/runs/a"), nodes)
+    for part in ("/data/runs/a", "10.0.0.2 (abc)", "10.0.0.3 (def)", "NFS", "s3://"):
+        assert part in text
+    assert "env_vars" in format_unshared_error(RunStorage("s3://b/a", "/spool", "s3://b/a"), nodes)

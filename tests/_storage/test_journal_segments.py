@@ -1,0 +1,78 @@
+"""The journal in a store: consecutive segments, one writer, and which of two journals counts."""
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from paceline._core.errors import RunHeldError, StorageError
+from paceline._storage.address import open_store_at
+from paceline._storage.journal_segments import JournalUploader, read_stored_journal, reconcile_journal
+from paceline._storage.store import Store
+
+
+@pytest.fixture
+def store() -> Store:
+    return open_store_at(f"memory://{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.jsonl"
+
+
+def append(path: Path, text: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(text)
+
+
+def test_segments_hold_whole_lines_and_the_next_driver_continues_them(store: Store, path: Path) -> None:
+    segments = JournalUploader(store, path)
+    for text, journal in ((b"one\ntw", b"one\n"), (b"o\nthree\n", b"one\ntwo\nthree\n"), (b"", b"one\ntwo\nthree\n")):
+        append(path, text)
+        segments.upload_new()
+        assert read_stored_journal(store) == journal
+    assert [entry.key for entry in store.list_entries()] == ["journal/0000000000000000", "journal/0000000000000004"]
+    append(path, b"four\n")
+    JournalUploader(store, path, len(read_stored_journal(store))).upload_new()
+    assert read_stored_journal(store) == b"one\ntwo\nthree\nfour\n"
+
+
+def test_the_slower_of_two_drivers_learns_that_the_run_was_taken_over(store: Store, path: Path) -> None:
+    path.write_bytes(b"ours\n")
+    store.create("journal/0000000000000000", b"theirs\n")
+    with pytest.raises(RunHeldError, match="taken over"):
+        JournalUploader(store, path).upload_new()
+    assert read_stored_journal(store) == b"theirs\n"
+
+
+def test_a_missing_segment_is_an_error_and_not_a_shorter_journal(store: Store, path: Path) -> None:
+    segments = JournalUploader(store, path)
+    for text in (b"one\n", b"two\n", b"three\n"):
+        append(path, text)
+        segments.upload_new()
+    store.delete("journal/0000000000000004")
+    with pytest.raises(StorageError, match="ends at byte 4, but the next segment is journal/0000000000000008"):
+        read_stored_journal(store)
+
+
+@pytest.mark.parametrize(
+    ("local", "journal", "believed"),
+    [
+        (b"one\ntwo\n", b"one\n", b"one\ntwo\n"),
+        (b"one\n", b"one\n", b"one\n"),
+        (b"one\n", b"one\ntwo\n", b"one\ntwo\n"),
+        (b"other\n", b"one\n", b"one\n"),
+        (None, b"one\n", b"one\n"),
+    ],
+    ids=["a tail of its own", "the same", "behind", "another", "none"],
+)
+def test_the_local_journal_counts_if_it_continues_the_stored_one(
+    path: Path, local: bytes | None, journal: bytes, believed: bytes
+) -> None:
+    if local is not None:
+        path.write_bytes(local)
+    reconcile_journal(path, journal)
+    assert path.read_bytes() == believed
+    if local == b"other\n":
+        assert path.with_name("journal.jsonl.other").read_bytes() == local

@@ -1,0 +1,226 @@
+"""When a store retries, how long it waits and when it gives up, with fake clocks."""
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline._core.errors import StorageError
+from paceline._engine.messages import FileEntry
+from paceline._storage.address import open_store_at
+from paceline._storage.arrow_store import ArrowStore
+from paceline._storage.retrying_store import DEFAULT_RETRY_POLICY, RetryingStore, StoreRetryPolicy
+from paceline._storage.run_location import is_remote, join_storage_path
+from paceline._storage.store import ProgressCallback, download_all, ignore_progress, run_in_parallel, upload_all
+from paceline._storage.store_errors import http_status, is_transient, summarize_error
+from paceline.testing import FakeClock
+
+
+class Failing(ArrowStore):
+    """A store in memory whose calls raise what they are told, in turn, before they work."""
+
+    def __init__(self, *failures: BaseException) -> None:
+        from fsspec.implementations.memory import MemoryFileSystem
+        from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+        super().__init__(PyFileSystem(FSSpecHandler(MemoryFileSystem())), "/failing", "memory://failing")
+        self.failures = list(failures)
+
+    def write(self, key: str, data: bytes) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        super().write(key, data)
+
+
+def _retrying(
+    store: ArrowStore, pauses: list[float], patience: StoreRetryPolicy = DEFAULT_RETRY_POLICY
+) -> RetryingStore:
+    clock = FakeClock()
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        clock.advance(seconds)
+
+    return RetryingStore(store, patience, clock=clock, sleep=sleep, chance=lambda: 1.0)
+
+
+def test_pauses_grow_to_a_limit() -> None:
+    pauses: list[float] = []
+    store = _retrying(
+        Failing(*[TimeoutError("late")] * 6), pauses, StoreRetryPolicy(first_pause_s=1, longest_pause_s=8)
+    )
+    store.write("key", b"x")
+    assert pauses == [1, 2, 4, 8, 8, 8]
+
+
+@given(num_failed=st.integers(1, 200), chance=st.floats(0, 1))
+def test_a_pause_is_scattered_and_bounded(num_failed: int, chance: float) -> None:
+    patience = StoreRetryPolicy()
+    full_pause_s = patience.backoff_s(num_failed, 1.0)
+    assert full_pause_s / 2 <= patience.backoff_s(num_failed, chance) <= full_pause_s <= patience.longest_pause_s
+
+
+def test_the_error_counts_the_tries_and_quotes_the_last() -> None:
+    pauses: list[float] = []
+    store = _retrying(Failing(*[OSError(errno.EIO, "the disk is on fire")] * 99), pauses, StoreRetryPolicy(num_tries=3))
+    with pytest.raises(StorageError, match=r"cannot write memory://failing/key: 3 tries in .*on fire"):
+        store.write("key", b"x")
+    assert len(pauses) == 2
+    # The deadline ends tries that move nothing, though some were left.
+    patience = StoreRetryPolicy(num_tries=99, first_pause_s=10, longest_pause_s=10, stall_timeout_s=35)
+    with pytest.raises(StorageError, match="5 tries in 40 s"):
+        _retrying(Failing(*[TimeoutError("late")] * 99), pauses, patience).write("key", b"x")
+
+
+def test_a_transfer_longer_than_the_deadline_is_left_alone_while_it_moves(tmp_path: Path) -> None:
+    clock = FakeClock()
+
+    class Slow(Failing):
+        def upload(self, source: Path, key: str, moved: ProgressCallback = ignore_progress) -> FileEntry:
+            for _ in range(10):
+                clock.advance(100)
+                moved(1)
+            return FileEntry(key, 10, "")
+
+    assert RetryingStore(Slow(), StoreRetryPolicy(stall_timeout_s=120), clock=clock).upload(tmp_path, "key").size == 10
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        OSError(errno.ENOSPC, "no space left"),
+        PermissionError(errno.EACCES, "not yours"),
+        ValueError("a mistake of ours"),
+        OSError("AWS Error ACCESS_DENIED during PutObject operation: Access Denied"),
+        OSError("AWS Error NO_SUCH_BUCKET during PutObject operation"),
+        OSError("Server returned non-2xx status code: 412 Precondition Failed"),
+        OSError("google::cloud::Status(PERMISSION_DENIED: Permanent error)"),
+        OSError("UploadFrom failed for 'http://h/a/b'. Azure Error: [ContainerNotFound] 404 The specified container"),
+    ],
+    ids=lambda failure: str(failure)[:30],
+)
+def test_does_not_retry_permanent_errors(failure: BaseException) -> None:
+    pauses: list[float] = []
+    store = _retrying(Failing(failure), pauses)
+    with pytest.raises(StorageError):
+        store.write("key", b"x")
+    assert pauses == []
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        OSError(errno.EIO, "input/output error"),
+        OSError(errno.ESTALE, "stale file handle"),
+        TimeoutError(),
+        ConnectionResetError(),
+        BrokenPipeError(),
+        OSError("AWS Error SLOW_DOWN during PutObject operation: Please reduce your request rate"),
+        OSError("AWS Error NETWORK_CONNECTION during PutObject operation: curlCode: 56"),
+        OSError("AWS Error UNKNOWN (HTTP status 503) during HeadObject operation: No response body."),
+        OSError("Server returned non-2xx status code: 429 Too Many Requests"),
+        OSError("google::cloud::Status(UNAVAILABLE: Retry policy exhausted)"),
+        OSError("UploadFrom failed for 'http://h/a/b'. Azure Error: [ServerBusy] 503 The server is busy"),
+        OSError("Failed to acquire a lease on file 'b/r': h Azure Error: [LeaseAlreadyPresent] 409 There is already"),
+    ],
+    ids=lambda failure: repr(failure)[:40],
+)
+def test_retries_transient_errors(failure: BaseException) -> None:
+    assert is_transient(failure)
+
+
+def test_a_status_is_found_where_libraries_put_it_and_an_error_is_shortened_to_what_a_person_can_use() -> None:
+    class WithResponse(Exception):
+        response = {"ResponseMetadata": {"HTTPStatusCode": 503}}  # noqa: RUF012
+
+    class WithStatus(Exception):
+        status = 429
+
+    assert http_status(WithResponse()) == 503
+    assert http_status(WithStatus()) == 429
+    assert http_status(OSError("Received HTTP status code: 404")) == 404
+    assert http_status(OSError("took 500 ms")) is None
+    text = (
+        "Error performing PUT http://h/b/x in 1ms - Server returned non-2xx status code: 404 Not Found: "
+        '<?xml version="1.0"?>\n<Error><Code>NoSuchBucket</Code><Message>It does not exist</Message></Error>'
+        "\n\nDebug source:\nNotFound { ... }"
+    )
+    shortened = summarize_error(OSError(text))
+    assert shortened.endswith("404 Not Found: NoSuchBucket: It does not exist")
+    assert "\n" not in shortened
+
+
+def test_a_few_are_under_way_at_once_answers_keep_their_order_and_after_a_failure_nothing_more_begins() -> None:
+    running, most = 0, 0
+    lock = threading.Lock()
+    full = threading.Barrier(4)
+
+    def call(index: int) -> int:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        full.wait(timeout=60)
+        with lock:
+            running -= 1
+        return index
+
+    assert run_in_parallel([lambda i=i: call(i) for i in range(12)], num_at_once=4) == list(range(12))
+    assert most == 4
+
+    begun: list[int] = []
+
+    def fail(index: int) -> None:
+        begun.append(index)
+        raise OSError(f"number {index}")
+
+    with pytest.raises(OSError, match="number 0"):
+        run_in_parallel([lambda i=i: fail(i) for i in range(50)], num_at_once=1)
+    assert begun == [0]
+
+
+def test_uploads_and_downloads_many_files(tmp_path: Path) -> None:
+    store = open_store_at("memory://many")
+    names = [f"part_{number}/file_{number}" for number in range(9)]
+    for name in names:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(name.encode())
+    up = upload_all(store, [(tmp_path / name, name) for name in names])
+    down = download_all(store, [(name, tmp_path / "down" / name) for name in names])
+    assert up == down
+    assert [entry.path for entry in up] == names
+
+
+@pytest.mark.parametrize(
+    ("path", "remote"),
+    [("/data/runs", False), ("runs", False), ("file:///data", False), ("s3://b/x", True), ("memory://x", True)],
+)
+def test_a_path_tells_whether_it_is_a_store(path: str, remote: bool) -> None:
+    assert is_remote(path) is remote
+
+
+def test_options_stay_at_the_end_and_out_of_messages() -> None:
+    address = join_storage_path("s3://key:secret@bucket/runs/?region=eu-west-1", "alpha")
+    assert address == "s3://key:secret@bucket/runs/alpha?region=eu-west-1"
+    assert open_store_at(address).uri == "s3://bucket/runs/alpha"
+
+
+def test_refuses_an_invalid_address_without_showing_secrets() -> None:
+    with pytest.raises(ValueError, match="unknown option 'regoin'") as raised:
+        open_store_at("s3://key:secret@bucket/runs?regoin=eu")
+    assert "secret" not in str(raised.value)
+    with pytest.raises(ValueError, match="must be a filesystem of pyarrow or fsspec"):
+        open_store_at("/x", object())
+    with pytest.raises(ValueError, match="nosuch"):
+        open_store_at("nosuch://x/y")
+
+
+def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from paceline._storage import address
+
+    monkeypatch.setattr(address, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r'pip install "paceline\[cloud\]"'):
+        open_store_at("memory://x")

@@ -1,0 +1,78 @@
+"""How a script finds its cluster, and the messages about it."""
+
+import os
+
+import pytest
+
+import paceline
+from paceline._core import engine_choice
+from paceline._core.engine_choice import EngineChoice
+from paceline.train import DataParallelTrainer, RunConfig
+
+SCRIPT = """
+import sys
+from paceline.train import DataParallelTrainer, RunConfig
+
+if "--init" in sys.argv:
+    import paceline
+    paceline.init(engine="ray", address=sys.argv[2])
+
+def function():
+    import os
+    return os.environ.get("RAY_ADDRESS")
+
+config = RunConfig(name="a", storage_path=sys.argv[1], engine="ray" if "--config" in sys.argv else None)
+print("at", DataParallelTrainer(function, run_config=config).fit().return_value)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "reason"),
+    [
+        ([], {"RAY_ADDRESS": "{address}"}, "RAY_ADDRESS={address}"),
+        pytest.param(["--init"], {}, "paceline.init() says so", marks=pytest.mark.slow),
+        pytest.param(
+            ["--config"],
+            {"RAY_ADDRESS": "{address}", "PACELINE_ENGINE": "local"},
+            "RunConfig(engine='ray') says so",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_script_says_in_one_line_where_it_runs_and_why(cluster, run_script, tmp_path, arguments, environment, reason):
+    env = {name: value.format(address=cluster.address) for name, value in environment.items()}
+    ended = run_script(SCRIPT, str(tmp_path), cluster.address, *arguments, env=env)
+    first, *_ = [line for line in ended.stderr.splitlines() if line.startswith("paceline: ")]
+    expected = f"1 worker on the Ray cluster at {cluster.address} ({reason.format(address=cluster.address)})"
+    assert expected in first, ended.stderr
+    assert f"at {cluster.address}" in ended.stdout
+
+
+def test_ray_that_is_initialised_is_used_unless_the_script_wants_this_machine(tmp_path, capsys):
+    result = DataParallelTrainer(lambda: 1, run_config=RunConfig(name="a", storage_path=tmp_path)).fit()
+    assert result.return_value == 1
+    assert "(Ray is initialised in this process)" in capsys.readouterr().err
+    DataParallelTrainer(lambda: 1, run_config=RunConfig(name="b", storage_path=tmp_path, engine="local")).fit()
+    assert "on this machine" in capsys.readouterr().err
+    config = RunConfig(name="c", storage_path=tmp_path)
+    trainer = DataParallelTrainer(lambda: os.getpid(), scaling_config={"num_workers": 0}, run_config=config)
+    assert trainer.fit().return_value == os.getpid(), "zero workers stay in this process"
+    assert "Ray" not in capsys.readouterr().err
+
+
+def test_another_cluster_than_the_one_in_use_is_refused(monkeypatch, cluster):
+    monkeypatch.setattr(engine_choice, "_init", EngineChoice(engine=""))
+    with pytest.raises(ValueError, match=f"already connected to another cluster, {cluster.address}"):
+        paceline.init(engine="ray", address="192.0.2.77:6379")
+    with pytest.raises(ValueError, match="must not be a Ray Client address"):
+        paceline.init(engine="ray", address="ray://192.0.2.77:10001")
+    paceline.init(engine="ray", address=cluster.address)
+    assert engine_choice.choose_engine().engine == "ray"
+
+
+@pytest.mark.slow
+def test_a_cluster_that_does_not_answer_is_told_at_once(run_script, tmp_path):
+    ended = run_script(SCRIPT, str(tmp_path), "127.0.0.1:1", "--init")
+    assert ended.returncode == 1
+    assert "cannot reach a Ray cluster at '127.0.0.1:1'" in ended.stderr
+    assert "hint: " in ended.stderr

@@ -1,0 +1,218 @@
+"""What is shipped to the nodes: modules, directories, variables; and Ray in the user's function."""
+
+import importlib
+import json
+import os
+import signal
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+from waiting import wait_until
+
+import paceline
+from paceline import train
+from paceline.train import TrainingFailedError
+
+pytestmark = pytest.mark.slow
+
+BLIND = {"CPU": 1, "blind": 1}
+SEEING = {"CPU": 1, "node:__internal_head__": 0.001}
+
+
+@pytest.fixture
+def project(hidden: Path, tmp_path: Path, monkeypatch) -> Path:
+    """A project of the user's, which the blind node does not have; this process is in it, and has it on its path."""
+    path = hidden / tmp_path.name
+    (path / "own_package").mkdir(parents=True)
+    (path / "own_package" / "__init__.py").write_text("")
+    (path / "own_package" / "later.py").write_text("VALUE = 'imported later'")
+    (path / "own_package" / "labels.txt").write_text("cat dog")
+    (path / "own_loop.py").write_text(
+        textwrap.dedent(
+            """
+            import importlib, json, os, sys
+            from pathlib import Path
+            import own_package
+
+            ANSWER = 1
+
+            def loop(config):
+                from paceline import train
+                from own_package.later import VALUE
+                told = {
+                    "answer": ANSWER,
+                    "later": VALUE,
+                    "labels": Path(own_package.__file__).with_name("labels.txt").read_text(),
+                    "file": __file__,
+                    "argv": sys.argv,
+                    "cwd": os.getcwd(),
+                }
+                rank = train.get_context().get_world_rank()
+                Path(config["path"], f"rank_{rank}.json").write_text(json.dumps(told))
+            """
+        )
+    )
+    monkeypatch.chdir(path)
+    monkeypatch.syspath_prepend(str(path))
+    monkeypatch.setattr(sys, "argv", ["train.py", "--lr=1"])
+    yield path
+    for name in [name for name in sys.modules if name.startswith("own_")]:
+        del sys.modules[name]
+
+
+def _told(path: Path, num: int) -> list[dict]:
+    return [json.loads((path / f"rank_{rank}.json").read_text()) for rank in range(num)]
+
+
+def test_modules_that_a_node_lacks_travel_and_one_that_was_changed_arrives_changed(
+    project: Path, tmp_path: Path, fit: Callable
+) -> None:
+    @ray.remote(resources={"blind": 1})
+    def sees() -> tuple[list[str], bool]:
+        return os.listdir(project.parent), importlib.util.find_spec("own_loop") is None
+
+    assert ray.get(sees.remote()) == ([], True)
+    own = importlib.import_module("own_loop")
+    fit(own.loop, 2, resources=BLIND, config={"path": str(tmp_path)})
+    first = _told(tmp_path, 2)
+    for told in first:
+        assert (told["answer"], told["later"], told["labels"]) == (1, "imported later", "cat dog")
+        assert told["argv"] == ["train.py", "--lr=1"]
+        assert not told["file"].startswith(str(project))
+    assert first[0]["file"] == first[1]["file"]
+    (project / "own_loop.py").write_text((project / "own_loop.py").read_text().replace("ANSWER = 1", "ANSWER = 2"))
+    fit(importlib.reload(own).loop, name="changed", resources=BLIND, config={"path": str(tmp_path)})
+    (second,) = _told(tmp_path, 1)
+    assert second["answer"] == 2
+    assert second["file"] != first[0]["file"]
+    wait_until(lambda: not any(Path(told["file"]).parents[1].exists() for told in (*first, second)))
+
+
+def test_a_node_that_has_the_very_files_uses_them_where_they_are(project: Path, tmp_path: Path, fit: Callable) -> None:
+    own = importlib.import_module("own_loop")
+    fit(own.loop, resources=SEEING, config={"path": str(tmp_path)})
+    (told,) = _told(tmp_path, 1)
+    assert (told["file"], told["cwd"]) == (str(project / "own_loop.py"), str(project))
+
+
+def test_a_working_dir_of_this_machine_travels_and_variables_are_those_that_were_given(
+    project: Path, fit: Callable, monkeypatch
+) -> None:
+    monkeypatch.setenv("PACELINE_REPORT_NOTICE_S", "7")
+    monkeypatch.setenv("PACELINE_PREEMPTION_GRACE_S", "8")
+    monkeypatch.setenv("OF_THE_DRIVER", "1")
+    (project / "wanted").mkdir()
+    (project / "wanted" / "table.txt").write_text("rows")
+    (project / "wanted" / "own_beside.py").write_text("VALUE = 3")
+    names = ("PACELINE_REPORT_NOTICE_S", "PACELINE_PREEMPTION_GRACE_S", "OF_THE_DRIVER", "OMP_NUM_THREADS", "GIVEN")
+
+    def look() -> None:
+        import own_beside
+
+        of_ray = sorted(name for name in os.environ if name.startswith(("RAY_JOB", "RAY_RAYLET", "RAY_CLIENT", "SPT_")))
+        table = Path("table.txt").read_text()
+        return {n: os.environ.get(n) for n in names}, of_ray, table, own_beside.VALUE, os.environ["RAY_ADDRESS"]
+
+    given = {"PACELINE_PREEMPTION_GRACE_S": "9", "OMP_NUM_THREADS": "3", "GIVEN": "yes"}
+    result = fit(look, resources=BLIND, worker_runtime_env={"working_dir": "wanted", "env_vars": given})
+    variables, of_ray, table, value, address = result.return_value
+    assert list(variables.values()) == ["7", "9", None, "3", "yes"]
+    assert of_ray == []
+    assert (table, value) == ("rows", 3)
+    assert address == ray.get_runtime_context().gcs_address
+
+
+REFUSED = {
+    "no paceline": (
+        ("paceline/__init__.py", "raise ModuleNotFoundError(\"No module named 'paceline'\", name='paceline')"),
+        ("is not installed on node", "{version} (Python ", "hint: install", "another attempt would end the same way"),
+    ),
+    "another paceline": (
+        ("paceline/__init__.py", "__version__ = '0.0.1'"),
+        ("has Paceline 0.0.1", "{version} (Python ", "hint: install", "another attempt would end the same way"),
+    ),
+    "an actor that cannot start": (("xxhash.py", "raise ImportError('planted')"), ("ImportError: planted", "node")),
+    "no such environment": (None, ("cannot set up the workers' environment on node", "worker_runtime_env")),
+}
+
+
+@pytest.mark.parametrize(("module", "parts"), REFUSED.values(), ids=REFUSED)
+def test_a_node_that_cannot_have_workers_is_told_in_a_few_sentences(
+    module: tuple[str, str] | None, parts: tuple[str, ...], tmp_path: Path, fit: Callable, capfd
+) -> None:
+    environment: dict = {"conda": "no-such-environment"}
+    if module is not None:
+        name, source = module
+        (tmp_path / "there" / name).parent.mkdir(parents=True)
+        (tmp_path / "there" / name).write_text(source)
+        environment = {"env_vars": {"PYTHONPATH": os.pathsep.join([str(tmp_path / "there"), *sys.path])}}
+    with pytest.raises(TrainingFailedError) as raised:
+        fit(lambda: None, worker_runtime_env=environment)
+    text = str(raised.value)
+    for part in parts:
+        assert part.format(version=paceline.__version__) in text
+    assert len(text) < 1200
+    assert "Traceback" not in capfd.readouterr().err or module is None
+
+
+@ray.remote(num_cpus=0)
+class Counter:
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def add(self, number: int) -> int:
+        self.seen.append(number)
+        return len(self.seen)
+
+
+@ray.remote(num_cpus=0)
+def double(number: int) -> int:
+    return 2 * number
+
+
+def test_handles_references_tasks_and_named_actors_work_in_the_function(tmp_path: Path, fit: Callable) -> None:
+    counter = Counter.options(name="counter").remote()
+    held = ray.put({"a": [1, 2]})
+
+    def loop(config: dict) -> list:
+        handler = signal.getsignal(signal.SIGTERM)
+        made = ray.get(config["counter"].add.remote(5))
+        doubled = ray.get(double.remote(21))
+        named = ray.get(ray.get_actor("counter").add.remote(6))
+        context = ray.get_runtime_context()
+        kept = ray.get(config["held"])
+        same = train.get_context().get_local_rank() == 0 and signal.getsignal(signal.SIGTERM) is handler
+        return [made, doubled, named, kept, context.namespace, same, getattr(handler, "__module__", "")]
+
+    result = fit(loop, config={"counter": counter, "held": held})
+    here = ray.get_runtime_context().namespace
+    assert result.return_value == [1, 42, 2, {"a": [1, 2]}, here, True, "paceline._worker.signals"]
+    assert (tmp_path / "run" / "logs" / "attempt_1" / "rank_0.log").read_text() == ""
+    ray.kill(counter)
+
+
+def test_ray_connects_at_its_first_use_and_a_killed_worker_leaves_nothing(tmp_path: Path, fit: Callable) -> None:
+    counter = Counter.options(name="kept").remote()
+    ray.get(counter.add.remote(1))
+
+    def loop() -> None:
+        import ray
+
+        handler = signal.getsignal(signal.SIGTERM)
+        mine = ray.remote(num_cpus=0)(type("Mine", (), {"pid": lambda self: __import__("os").getpid()})).remote()
+        train.report({"pid": ray.get(mine.pid.remote()), "seen": ray.get(ray.get_actor("kept").add.remote(2))})
+        assert signal.getsignal(signal.SIGTERM) is handler
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(TrainingFailedError, match="killed by SIGKILL") as raised:
+        fit(loop)
+    metrics = raised.value.result.metrics
+    assert metrics["seen"] == 2
+    wait_until(lambda: not psutil.pid_exists(metrics["pid"]))
+    assert (tmp_path / "run" / "logs" / "attempt_1" / "rank_0.log").read_text() == ""
+    ray.kill(counter)

@@ -1,0 +1,76 @@
+"""What a query may ask for."""
+
+import contextlib
+import math
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline._dashboard.query_fields import (
+    MAX_POINTS,
+    MAX_POINTS_PER_REQUEST,
+    MIN_POINTS,
+    QueryFields,
+    RequestRefusedError,
+    points_per_metric,
+)
+
+
+def parse(query: str) -> QueryFields:
+    return QueryFields.from_query(query.encode())
+
+
+def test_fields_are_read() -> None:
+    found = parse("run=a%2Fb+c%C3%A9&name=x&name=y&name=x&limit=7&from=-1.5&x=time")
+    assert found.text("run") == "a/b cé"
+    assert found.all_texts("name") == ("x", "y")
+    assert found.integer("limit") == 7
+    assert found.integer("points", 12) == 12
+    assert found.range() == (-1.5, math.inf)
+    assert found.axis() == "time"
+    assert parse("").range() is None
+    assert parse("").optional_integer("before") is None
+
+
+@pytest.mark.parametrize("value", ["1.5", "-1", "1_0", "%D9%A1", "9" * 40, ""])
+def test_what_is_no_whole_number_is_refused(value: str) -> None:
+    with pytest.raises(RequestRefusedError):
+        parse(f"n={value}").integer("n")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: parse("").text("run"),
+        lambda: parse("run=a&run=b").text("run"),
+        lambda: parse(f"run={'a' * 5000}").text("run"),
+        lambda: parse("n=0").integer("n", least=1),
+        lambda: parse("from=nan").range(),
+        lambda: parse("from=2&to=1").range(),
+        lambda: parse("x=other").axis(),
+        lambda: parse("&".join(f"a{n}=1" for n in range(2000))),
+        lambda: parse("a=" + "x" * 40_000),
+    ],
+)
+def test_wrong_fields_are_refused_with_a_reason(ask: Callable[[], object]) -> None:
+    with pytest.raises(RequestRefusedError) as caught:
+        ask()
+    assert caught.value.status in (400, 414)
+    assert caught.value.text
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_query_or_refused(query: bytes) -> None:
+    with contextlib.suppress(RequestRefusedError):
+        assert all(isinstance(name, str) for name in QueryFields.from_query(query).all_texts("name"))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 10**9), st.integers(0, 10**6))
+def test_points_are_bounded_over_all_metrics(wanted: int, num_metrics: int) -> None:
+    each = points_per_metric(wanted, num_metrics)
+    assert 1 <= each <= min(wanted, MAX_POINTS)
+    assert each <= MIN_POINTS or each * num_metrics <= MAX_POINTS_PER_REQUEST

@@ -1,0 +1,139 @@
+"""Datasources of users: their tasks are units like any others, and their metadata is checked."""
+
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from read_back import block, pipeline
+
+from paceline.data import BlockMetadata, Dataset, Datasource, ReadTask, read_datasource
+
+
+def batches(start: int, stop: int) -> Iterable[Any]:
+    """Numbers, as each of the things that a batch may be."""
+    middle = (start + stop) // 2
+    yield pa.table({"id": range(start, middle)})
+    yield pd.DataFrame({"id": range(middle, stop)})
+    yield {"id": np.empty(0, np.int64)}
+
+
+class NumbersDatasource(Datasource):
+    def __init__(self, sizes: list[int], *, size: int | None = None) -> None:
+        self.sizes = sizes
+        self.size = size
+        self.requested: list[int] = []
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        return self.size
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ReadTask]:
+        self.requested.append(parallelism)
+        edges = np.cumsum([0, *self.sizes]).tolist()
+        return [
+            ReadTask(partial(batches, start, stop), BlockMetadata(stop - start, size_bytes=8))
+            for start, stop in pairwise(edges)
+        ]
+
+
+def read_tasks(*tasks: Any) -> Dataset:
+    class Tasks(Datasource):
+        def get_read_tasks(self, parallelism: int) -> list[ReadTask]:  # type: ignore[override]
+            return list(tasks)
+
+    return read_datasource(Tasks())
+
+
+def of_one(read_fn: Callable[[], Any], metadata: BlockMetadata | None = None, **more: Any) -> Dataset:
+    return read_tasks(ReadTask(read_fn, metadata, **more))
+
+
+def test_the_rows_of_all_tasks_come_in_the_order_of_the_tasks() -> None:
+    dataset = read_datasource(NumbersDatasource([3, 0, 4]))
+    assert dataset._plan.name == "read_datasource(Numbers)"
+    assert next(task.unit.name for task in pipeline(dataset).tasks) == "read_datasource(Numbers) (task 1 of 3)"
+    assert block(dataset).to_numpy()["id"].tolist() == [*range(7)]
+    assert dataset.count() == 7
+
+
+def test_the_number_of_tasks_follows_from_the_size_and_not_from_the_machine() -> None:
+    for size, given_number, requested in [
+        (None, None, 16),
+        (1 << 30, None, 128),
+        (1 << 60, None, 10_000),
+        (None, 3, 3),
+    ]:
+        source = NumbersDatasource([1], size=size)
+        read_datasource(source, override_num_blocks=given_number)
+        assert source.requested == [requested]
+
+
+@pytest.mark.parametrize(("said", "gave"), [(5, "only 4"), (3, "more")])
+def test_a_task_with_another_number_of_rows_than_it_said_fails_by_name(said: int, gave: str) -> None:
+    dataset = of_one(partial(batches, 0, 4), BlockMetadata(num_rows=said, input_files=["a.log"]))
+    with pytest.raises(ValueError, match=rf"a\.log must have {said} rows according to its metadata, got {gave}"):
+        block(dataset)
+
+
+def test_a_limit_of_a_task_ends_it() -> None:
+    dataset = of_one(partial(batches, 0, 10), BlockMetadata(num_rows=10, size_bytes=80), per_task_row_limit=7)
+    assert block(dataset).to_numpy()["id"].tolist() == [*range(7)]
+    assert dataset.count() == 7
+    assert of_one(partial(batches, 0, 10), BlockMetadata(size_bytes=8), per_task_row_limit=0).take_all() == []
+
+
+def test_another_name_of_a_task_is_another_dataset() -> None:
+    state = of_one(partial(batches, 0, 4), name="a.log, 400 bytes").iterator().get_state()
+    of_one(partial(batches, 0, 4), name="a.log, 400 bytes").iterator().set_state(state)
+    with pytest.raises(ValueError, match="has changed since the state was saved"):
+        of_one(partial(batches, 0, 4), name="a.log, 500 bytes").iterator().set_state(state)
+
+
+def test_a_schema_is_known_without_reading() -> None:
+    def read_fn() -> Any:
+        raise AssertionError("nobody asked for rows")
+
+    schema = of_one(read_fn, schema=pa.schema([("id", pa.int64())])).schema()
+    assert schema is not None
+    assert schema.names == ["id"]
+
+
+@pytest.mark.parametrize("one", [pd.DataFrame({"id": [1]}), {"id": [1]}, 7])
+def test_one_batch_that_is_not_in_a_list_is_refused(one: Any) -> None:
+    with pytest.raises(TypeError, match=f"must return an iterable of batches, got a {type(one).__name__}"):
+        block(of_one(lambda: one))
+
+
+def test_what_cannot_be_read_is_refused_at_once() -> None:
+    lock = threading.Lock()
+    for make, message in [
+        (lambda: read_datasource(NumbersDatasource), "must be an instance of a paceline.data.Datasource"),  # type: ignore[arg-type]
+        (lambda: read_datasource("train/"), "must be an instance of a paceline.data.Datasource"),  # type: ignore[arg-type]
+        (lambda: read_datasource(Datasource()), "Datasource must implement get_read_tasks"),
+        (
+            lambda: read_datasource(NumbersDatasource([1]), override_num_blocks=0),
+            "override_num_blocks must be a positive integer or None, got 0",
+        ),
+        (lambda: read_datasource(NumbersDatasource([1], size=-1)), "must be a non-negative integer or None, got -1"),
+        (lambda: ReadTask([1]), "read_fn must be a function"),  # type: ignore[arg-type]
+        (
+            lambda: ReadTask(list, per_task_row_limit=-1),
+            "per_task_row_limit must be a non-negative integer or None, got -1",
+        ),
+        (
+            lambda: of_one(list, BlockMetadata(num_rows=-1)),
+            "num_rows of .* must be a non-negative integer or None, got -1",
+        ),
+        (lambda: of_one(lambda: [lock]), "cannot pickle"),
+        (lambda: read_tasks(ReadTask(list, name="a"), ReadTask(list, name="a")), "different names, got two of 'a'"),
+        (lambda: read_tasks(pa.table({})), r"must return a list of paceline\.data.ReadTask, got a Table"),
+    ]:
+        with pytest.raises((TypeError, ValueError, NotImplementedError), match=message):
+            make()

@@ -1,0 +1,171 @@
+"""Metrics become JSON and come back as they were, or are refused by path."""
+
+import enum
+import json
+import math
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from paceline._core.plain_values import from_plain, get_metric, to_plain
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+keys = text.filter(lambda key: key != "$number")
+numbers = st.one_of(
+    st.floats(),
+    st.integers(),
+    st.integers(2**63 - 2, 2**63 + 2),
+    st.integers(-(2**63) - 2, -(2**63) + 2),
+    st.integers(-(10**2000), 10**2000),
+)
+values = st.recursive(
+    st.one_of(numbers, st.none(), st.booleans(), text),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(keys, inner, max_size=4)),
+    max_leaves=12,
+)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal in value and in type, nan being equal to nan."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, float):
+        return one == other or (math.isnan(one) and math.isnan(other))
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    return bool(one == other)
+
+
+@settings(deadline=None)
+@given(values)
+@example([math.nan, math.inf, -math.inf, -0.0])
+@example([sign * (2**bits + by) for bits in (31, 53, 63, 64) for by in (-1, 0, 1) for sign in (1, -1)])
+def test_any_value_comes_back_from_json_that_others_read_too(value: Any) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    wire = msgspec.json.encode(to_plain(value))
+    assert same(from_plain(msgspec.json.decode(wire)), value)
+    assert same(from_plain(json.loads(wire, parse_constant=refuse)), value)
+
+
+@given(st.lists(st.one_of(numbers, text), max_size=4))
+def test_a_tuple_comes_back_as_a_list(items: list[Any]) -> None:
+    assert same(from_plain(to_plain(tuple(items))), items)
+
+
+@given(
+    st.lists(st.one_of(keys, st.integers(0, 3)), min_size=1, max_size=5),
+    st.sampled_from([object(), b"bytes", {1, 2}, 1j, Fraction(1, 3), np.datetime64("2024-01-01"), np.clongdouble(1)]),
+)
+def test_what_has_no_plain_form_is_refused_by_its_path(steps: list[str | int], culprit: object) -> None:
+    value: Any = culprit
+    path = ""
+    for at in reversed(steps):
+        value = {at: value} if isinstance(at, str) else [0] * at + [value]
+        path = f"[{at!r}]{path}"
+    with pytest.raises(TypeError) as refusal:
+        to_plain(value)
+    assert str(refusal.value).startswith(f"metrics{path} must be ")
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        *(({key: 1}, TypeError, "the keys of metrics['eval'] must be ") for key in (None, (1, 2), True, b"loss")),
+        ({"$number": "nan"}, ValueError, "metrics['eval'] has the key '$number'"),
+        ({"name": "ab\ud800c"}, ValueError, r"metrics['eval']['name'] is a text with '\ud800' at position 2"),
+        (["ok", "\udfff"], ValueError, r"metrics['eval'][1] is a text with '\udfff' at position 0"),
+        ({"\ud800": 1}, ValueError, r"metrics['eval'] has a key with '\ud800' at position 0"),
+        ({1: 0, "1": 0}, ValueError, "metrics['eval'] has the keys 1 and '1', which are the same text"),
+        ({"0.5": 0, 0.5: 0}, ValueError, "metrics['eval'] has the keys '0.5' and 0.5, which are the same text"),
+    ],
+)
+def test_what_could_not_come_back_is_refused_by_its_path(value: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as refusal:
+        to_plain({"eval": value})
+    assert str(refusal.value).startswith(message)
+    assert "\\ud" not in message or "hint: " in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.longdouble(2.5), 2.5),
+        (np.uint64(2**64 - 1), 2**64 - 1),
+        (np.bool_(True), True),
+        (np.str_("good"), "good"),
+        (np.float32("nan"), math.nan),
+        (np.float32("-inf"), -math.inf),
+        (np.array(3), 3),
+        (np.array([[4.5]]), 4.5),
+    ],
+    ids=lambda value: f"{type(value).__name__}",
+)
+def test_scalars_of_numpy_become_numbers(value: Any, number: Any) -> None:
+    assert same(from_plain(msgspec.json.decode(msgspec.json.encode(to_plain({"x": value})))), {"x": number})
+
+
+def test_tensors_of_one_element_become_numbers_and_others_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+    metrics = {
+        "loss": torch.tensor(1.5, requires_grad=True),
+        "half": torch.tensor([0.5], dtype=torch.bfloat16),
+        "count": torch.tensor([[7]]),
+        "done": torch.tensor(True),
+        "nan": torch.tensor(float("nan")),
+    }
+    expected = {"loss": 1.5, "half": 0.5, "count": 7, "done": True, "nan": math.nan}
+    assert same(from_plain(to_plain(metrics)), expected)
+    with pytest.raises(ValueError, match=r"^metrics\['acc'\] must be one number, got a Tensor of shape \(2, 3\)"):
+        to_plain({"acc": torch.zeros(2, 3)})
+
+
+@pytest.mark.parametrize("value", [np.zeros((2, 3)), np.zeros(0)])
+def test_an_array_of_many_elements_is_refused_with_its_path_and_shape(value: Any) -> None:
+    with pytest.raises(ValueError) as refusal:
+        to_plain({"eval": [1, {"acc": value}]})
+    first, _, hint = str(refusal.value).partition("\n\n")
+    assert first.startswith("metrics['eval'][1]['acc'] must be one number, got a")
+    assert str(tuple(value.shape)) in first
+    assert hint.startswith("hint: ")
+
+
+def test_subclasses_of_numbers_and_strings_become_the_plain_kind_and_number_keys_text() -> None:
+    class Level(enum.IntEnum):
+        HIGH = 3
+
+    class Name(str):
+        pass
+
+    assert same(to_plain([Level.HIGH, Name("a")]), [3, "a"])
+    assert to_plain({1: "a", 0.5: "b"}) == {"1": "a", "0.5": "b"}
+
+
+def test_a_metric_is_found_by_its_name_or_by_its_path() -> None:
+    metrics = {"eval": {"loss": 1, "a/b": 2}, "eval/loss": 3, "x": {"y": {"z": 4}}}
+    assert get_metric(metrics, "eval/loss") == 3
+    assert get_metric(metrics, "eval/a/b") == 2
+    assert get_metric(metrics, "x/y/z") == 4
+    assert get_metric(metrics, "x/y/none") is None
+    assert get_metric(metrics, "eval/loss/deeper") is None
+    assert get_metric([1], "x") is None
+
+
+@pytest.mark.parametrize("digits", [4300, 4301, 10_000])
+def test_an_integer_of_any_length_comes_back(digits: int) -> None:
+    value = {"n": [10**digits - 1, 1 - 10**digits]}
+    assert from_plain(msgspec.json.decode(msgspec.json.encode(to_plain(value)))) == value
+
+
+@pytest.mark.parametrize("text", ["junk", "", "0xzz", "9" * 5000])
+def test_a_number_that_nobody_wrote_stays_what_it_is(text: str) -> None:
+    assert from_plain({"$number": text}) == {"$number": text}
