@@ -11,7 +11,7 @@ from _crowd import Crowd, Plan
 
 from paceline._control.controller import Controller
 from paceline._control.events import DriverStarted, Retention
-from paceline._control.hang_detector import HangDetector
+from paceline._control.extensions import HangWatch
 from paceline._control.run import Finished, Running
 from paceline._core.codec import unseal_line
 from paceline._engine.base import WorkerGroupSpec, WorkerSpec
@@ -20,7 +20,8 @@ from paceline._storage.run_location import RunLocation
 from paceline.testing import FakeClock
 from paceline.train.display.terminal import Terminal
 from paceline.train.driver.failures import ResultCollector
-from paceline.train.driver.run_driver import RunEnvironment, open_run
+from paceline.train.driver.run_directory import open_run
+from paceline.train.driver.run_spec import RunEnvironment
 
 
 class Restart:
@@ -75,15 +76,13 @@ def simulated(path, size, plan):
         layout = depot.layout
         crowd = Crowd(layout, clock, plan)
         controller = Controller(
-            found.run,
-            journal=found.journal,
+            found,
             engine=crowd,
             store=depot,
             group=lambda command, run: group_of(layout, command, run),
             clock=clock,
-            hang_detector=HangDetector(None, "warn", str(path)),
+            extensions=[HangWatch(None, "warn", str(path))],
             observers=[ResultCollector(found.history, found.run), Terminal(layout, 1, 3600.0), Restart(crowd)],
-            fence=found.fence,
         )
         run = controller.drive(DriverStarted(size, 1, Retention(num_to_keep=1)))
     assert run.phase == Finished("complete"), run.phase

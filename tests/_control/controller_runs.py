@@ -4,16 +4,18 @@ from paceline._control import journal
 from paceline._control.controller import Controller
 from paceline._control.events import DriverStarted
 from paceline._control.journal import Journal
+from paceline._control.recovery import RecoveredRun
 from paceline._control.run import Run
 from paceline._engine.base import WorkerGroupSpec, WorkerSpec
 from paceline._engine.messages import WorkerInit
 from paceline._storage.files import LocalFiles
+from paceline._storage.lease import UNFENCED
 from paceline._storage.run_layout import RunLayout
 from paceline._storage.run_store import DiskRunStore
 from paceline.testing import FakeClock, FakeEngine
 
 
-def drive(tmp_path, worker, *, size=2, max_failures=0, before=None, conditions=(), **options):
+def drive(tmp_path, worker, *, size=2, max_failures=0, before=None, conditions=(), fence=UNFENCED, **options):
     """Return the run, the events of its journal, and the engine; `options` are the controller's."""
     layout = RunLayout(tmp_path)
     clock = FakeClock()
@@ -29,8 +31,8 @@ def drive(tmp_path, worker, *, size=2, max_failures=0, before=None, conditions=(
 
     journal_file = Journal(layout.journal)
     store = DiskRunStore(LocalFiles(), layout)
-    options |= {"engine": engine, "store": store, "group": group, "clock": clock}
-    controller = Controller(Run(), journal=journal_file, **options)
+    recovered = RecoveredRun(Run(), journal_file, (), fence)
+    controller = Controller(recovered, engine=engine, store=store, group=group, clock=clock, **options)
     if before is not None:
         before(controller)
     run = controller.drive(DriverStarted(size, max_failures))

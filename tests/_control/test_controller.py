@@ -6,7 +6,7 @@ import pytest
 from _control.controller_runs import RecordingObserver, drive
 from paceline._control import journal
 from paceline._control.events import CommitFailed, HangCleared, HangSuspected, Reported, StopRequested, Timestamp
-from paceline._control.hang_detector import HangDetector
+from paceline._control.extensions import HangWatch
 from paceline._control.run import Finished
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._core.system import ProcessStatus
@@ -234,7 +234,7 @@ def test_silent_ranks_are_asked_and_told_and_their_stacks_are_written(tmp_path):
         yield reported(begin, 2)
         yield WorkerReturned(begin.attempt, begin.rank, 2)
 
-    run, events, _ = drive(tmp_path, worker, hang_detector=HangDetector(None, "warn", "/storage"))
+    run, events, _ = drive(tmp_path, worker, extensions=[HangWatch(None, "warn", "/storage")])
     assert run.phase == Finished("complete")
     (suspected,) = (event for event in events if isinstance(event, HangSuspected))
     assert suspected.failure.message.startswith("ranks 0 and 1 have stood at train.py:41 in train_fn (time.sleep)")
@@ -254,8 +254,8 @@ def test_a_hang_is_retried_within_the_budget_or_ends_the_run(tmp_path, action, n
         while True:
             yield None
 
-    detector = HangDetector(5.0, action, "/storage")
-    run, _, engine = drive(tmp_path, worker, max_failures=2, hang_detector=detector, conditions={1: ProcessStatus("T")})
+    watch = HangWatch(5.0, action, "/storage")
+    run, _, engine = drive(tmp_path, worker, max_failures=2, extensions=[watch], conditions={1: ProcessStatus("T")})
     assert run.phase.ending == "failed"
     assert run.phase.failures[0].kind == "hang"
     assert "rank 1 is stopped by a signal" in run.phase.failures[0].message

@@ -16,7 +16,8 @@ from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import RunLayout
 from paceline._storage.run_store import DiskRunStore
 from paceline.train import Checkpoint, CheckpointConfig, DataParallelTrainer, RunConfig
-from paceline.train.driver.run_driver import RunEnvironment, SignalInterrupts
+from paceline.train.driver.interrupts import SignalInterrupts
+from paceline.train.driver.run_spec import RunHooks
 
 
 class Pinning(SignalInterrupts):
@@ -55,7 +56,7 @@ def test_other_threads_pin_and_what_is_pinned_outlasts_the_driver_and_recovery(t
     pinning = Pinning({2: (2,), 5: (1, 2), 7: (7,)})
     run_config = RunConfig(name="donor", storage_path=tmp_path, checkpoint_config=CheckpointConfig(num_to_keep=1))
     trainer = DataParallelTrainer(save_eight_and_fail, run_config=run_config)
-    trainer._run_environment = RunEnvironment(make_interrupts=pinning.of, observer_factories=(lambda stop: pinning,))
+    trainer._run_hooks = RunHooks(make_interrupts=pinning.of, observer_factories=(lambda stop: pinning,))
     with pytest.raises(train.TrainingFailedError):
         trainer.fit()
     # Retention took the first before it was asked for, and the second as soon as it was not asked for any more.

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from _control.controller_runs import RecordingObserver, drive
 from paceline._control.events import RunDescribed, StageUse, UsageMeasured, WorkersStopped
-from paceline._control.hang_detector import HangDetector
+from paceline._control.extensions import DescriptionRecorder, HangWatch, UsagePolling
 from paceline._control.run import Finished
-from paceline._control.usage_collector import AT_LAST_EVERY_S, EVERY_S, UsageCollector, poll_interval_s
+from paceline._control.usage_collector import AT_LAST_EVERY_S, EVERY_S, poll_interval_s
 from paceline._engine.messages import (
     MeasureUsage,
     RankUsage,
@@ -47,8 +47,8 @@ def test_all_ranks_are_polled_regularly_and_each_round_of_answers_is_one_event(t
         yield WorkerReturned(begin.attempt, begin.rank, 0)
 
     observer = RecordingObserver()
-    collector = UsageCollector(lambda: (stages, True))
-    run, events, _ = drive(tmp_path, worker, usage_collector=collector, observers=[observer])
+    polling = UsagePolling(lambda: (stages, True))
+    run, events, _ = drive(tmp_path, worker, extensions=[polling], observers=[observer])
     assert run.phase == Finished("complete")
     notes = measured(events)
     assert [[(use.rank, use.cpu_s) for use in each.ranks] for each in notes] == [[(0, n), (1, n)] for n in (1, 2, 3)]
@@ -67,7 +67,7 @@ def test_a_rank_that_does_not_answer_does_not_block_the_others(tmp_path):
                 yield None
         yield WorkerReturned(begin.attempt, begin.rank, 0)
 
-    _, events, _ = drive(tmp_path, worker, usage_collector=UsageCollector())
+    _, events, _ = drive(tmp_path, worker, extensions=[UsagePolling()])
     assert [[use.rank for use in each.ranks] for each in measured(events)] == [[0], [0]]
 
 
@@ -82,7 +82,7 @@ def test_what_workers_say_unasked_at_their_end_is_told_of_their_own_attempt(tmp_
             yield WorkerFailed(begin.attempt, begin.rank, WorkerFailure(begin.rank, "killed", "killed by SIGKILL"))
         yield WorkerReturned(begin.attempt, begin.rank, 0)
 
-    run, events, _ = drive(tmp_path, worker, max_failures=1, usage_collector=UsageCollector())
+    run, events, _ = drive(tmp_path, worker, max_failures=1, extensions=[UsagePolling()])
     assert run.phase == Finished("complete")
     notes = measured(events)
     assert [(each.attempt, use.rank, use.wall_s) for each in notes for use in each.ranks] == [(1, 0, 1), (2, 0, 2)]
@@ -97,8 +97,7 @@ def test_what_workers_of_an_earlier_attempt_say_is_not_taken_for_the_present(tmp
         yield StacksSampled(begin.attempt - 1, 7, 1)
         yield WorkerReturned(begin.attempt, begin.rank, 0)
 
-    detector = HangDetector(None, "warn", "/storage")
-    run, events, _ = drive(tmp_path, worker, usage_collector=UsageCollector(), hang_detector=detector)
+    run, events, _ = drive(tmp_path, worker, extensions=[HangWatch(None, "warn", "/storage"), UsagePolling()])
     assert run.phase == Finished("complete")
     assert measured(events) == []
 
@@ -115,11 +114,11 @@ def test_a_description_is_written_once_and_without_one_the_run_goes_on(tmp_path,
         making.set_exception(outcome)
     else:
         making.set_result(outcome)
-    run, events, _ = drive(tmp_path, returning, description=making)
+    run, events, _ = drive(tmp_path, returning, extensions=[DescriptionRecorder(making)])
     assert run.phase == Finished("complete")
     described = [event for event in events if isinstance(event, RunDescribed)]
     assert described == ([outcome] if isinstance(outcome, RunDescribed) else [])
-    assert ("cannot describe the run" in caplog.text) == isinstance(outcome, Exception)
+    assert ("DescriptionRecorder failed" in caplog.text) == isinstance(outcome, Exception)
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1e6))

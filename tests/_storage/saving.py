@@ -4,6 +4,7 @@ import shutil
 
 import msgspec
 
+from paceline._core.errors import RunHeldError
 from paceline._engine.messages import CheckpointRecord
 from paceline._storage import commit
 from paceline._storage.files import LocalFiles
@@ -12,6 +13,17 @@ from paceline._worker.upload import Directory, InPlace, State, Uploader
 
 KINDS = ("state", "copied", "moved", "in place")
 CALLS = ("make_dir", "write_parts", "copy", "seal", "rename", "sync_dir", "remove", "remove_tree")
+
+
+class Lost:
+    """The lease of a driver that was taken over."""
+
+    number = 1
+
+    def check(self):
+        raise RunHeldError("taken over")
+
+    raise_if_lost = check
 
 
 class HookedFiles(LocalFiles):

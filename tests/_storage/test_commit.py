@@ -7,7 +7,7 @@ import zlib
 
 import msgspec
 import pytest
-from saving import HookedFiles, list_committed
+from saving import HookedFiles, Lost, list_committed
 
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._engine.messages import CheckpointRecord, StagedFiles
@@ -133,6 +133,27 @@ def test_a_directory_without_a_manifest_is_no_checkpoint(layout):
     assert "is missing" in commit.find_problem(layout.root / "checkpoint_000009")
 
 
+def test_a_link_or_a_file_is_never_taken_for_a_checkpoint_nor_removed(layout, stage, commit_text):
+    target = commit_text(1).rename(layout.root.parent / "elsewhere")
+    layout.checkpoint("checkpoint_000001").symlink_to(target)
+    layout.checkpoint("checkpoint_000002").write_text("mine")
+    for name in ("mine", ".mine", "logs"):
+        (layout.root / name).mkdir()
+    assert commit.find_without_manifest(layout) == {"mine"}
+    assert commit.has_manifest(target)
+    assert not commit.has_manifest(layout.checkpoint("checkpoint_000001"))
+    assert list(commit.iter_manifests(layout)) == []
+    with pytest.raises(StorageError, match="is a symbolic link; not deleted"):
+        commit.delete_checkpoint(LocalFiles(), layout, record(1))
+    for seq in (1, 2):
+        later = msgspec.structs.replace(record(seq), attempt=2)
+        parts = stage(seq, "new", attempt=2)
+        with pytest.raises(StorageError, match="is not a checkpoint; not overwritten"):
+            commit.commit_checkpoint(LocalFiles(), layout, later, parts, world_size=1, created_at=0)
+    assert commit.find_problem(target) is None
+    assert layout.checkpoint("checkpoint_000002").read_text() == "mine"
+
+
 def test_a_copy_of_a_checkpoint_under_another_name_is_ignored(layout, commit_text):
     shutil.copytree(commit_text(1), layout.root / "my-copy")
     assert list_committed(layout) == {"checkpoint_000001": 1}
@@ -188,17 +209,6 @@ def test_a_name_that_was_used_again_keeps_the_newer_checkpoint(layout, stage, co
     assert list_committed(layout) == {"best": 3}
     commit.delete_checkpoint(LocalFiles(), layout, record(3, "best"))
     assert list_committed(layout) == {}
-
-
-class Lost:
-    """The lease of a driver that was taken over."""
-
-    number = 1
-
-    def check(self):
-        raise RunHeldError("taken over")
-
-    raise_if_lost = check
 
 
 def test_a_driver_that_lost_the_run_makes_no_checkpoint_and_removes_none(layout, stage, commit_text):

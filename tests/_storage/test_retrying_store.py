@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from obstore.store import MemoryStore
 
 from paceline._core.errors import StorageError
 from paceline._engine.messages import FileEntry
 from paceline._storage.address import open_store_at
 from paceline._storage.arrow_store import ArrowStore
+from paceline._storage.object_store import ObjectStore
 from paceline._storage.retrying_store import DEFAULT_RETRY_POLICY, RetryingStore, StoreRetryPolicy
 from paceline._storage.run_location import is_remote, join_storage_path
 from paceline._storage.store import ProgressCallback, download_all, ignore_progress, run_in_parallel, upload_all
@@ -38,7 +40,7 @@ class Failing(ArrowStore):
 def _retrying(
     store: ArrowStore, pauses: list[float], patience: StoreRetryPolicy = DEFAULT_RETRY_POLICY
 ) -> RetryingStore:
-    clock = FakeClock()
+    clock = FakeClock(1000.0)
 
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
@@ -192,6 +194,14 @@ def test_uploads_and_downloads_many_files(tmp_path: Path) -> None:
     down = download_all(store, [(name, tmp_path / "down" / name) for name in names])
     assert up == down
     assert [entry.path for entry in up] == names
+
+
+def test_directory_markers_are_no_entries_of_a_listing() -> None:
+    client = MemoryStore()
+    store = ObjectStore(lambda retry_config: client, filesystem=lambda: None, bucket="b", path="b/p", uri="s3://b/p")
+    for key in ("run", "run/a", "run/a/b", "run/c", "run/cd", "runner"):
+        store.write(key, b"")
+    assert [entry.key for entry in store.list_entries()] == ["run/a/b", "run/c", "run/cd", "runner"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import oracle
 import pytest
 
 from paceline.train import DataParallelTrainer
-from paceline.train.driver.run_driver import RunEnvironment
+from paceline.train.driver.run_spec import RunEnvironment
 
 
 def pytest_configure(config):

@@ -14,7 +14,7 @@ from paceline._control.events import HangSuspected
 from paceline._core.system import SystemClock
 from paceline.testing import At, Faults
 from paceline.train import DataParallelTrainer, RunHeldError, WorkerGroupError
-from paceline.train.driver.run_driver import RunEnvironment
+from paceline.train.driver.run_spec import RunEnvironment
 from processes import small_memory
 
 OOM = "a worker killed by the kernel, out of memory"

@@ -14,7 +14,8 @@ from paceline._core.system import SystemClock
 from paceline._storage.lease import acquire_lease
 from paceline._storage.run_location import RunLocation
 from paceline.train import Checkpoint, Result
-from paceline.train.driver.run_driver import RunEnvironment, open_run
+from paceline.train.driver.run_directory import open_run
+from paceline.train.driver.run_spec import RunEnvironment
 
 
 def names(result):

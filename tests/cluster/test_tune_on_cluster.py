@@ -16,7 +16,8 @@ from paceline import train, tune
 from paceline._storage.run_location import RunLocation
 from paceline.train import Checkpoint, DataParallelTrainer, RunConfig, ScalingConfig
 from paceline.train.display.terminal import Terminal
-from paceline.train.driver.run_driver import RunEnvironment, execute_run
+from paceline.train.driver.run_session import execute_run
+from paceline.train.driver.run_spec import RunEnvironment
 from paceline.tune import TuneConfig, Tuner
 from paceline.tune.driver import cluster_capacity, search_storage
 from paceline.tune.driver.placement import TrialBundle, TrialNeeds

@@ -77,7 +77,7 @@ NEVER = {
         ("_control", "_engine", "_storage", "_worker", "data", "train", "tune.driver"),
     ),
     **dict.fromkeys(
-        ("_view/formatting.py", "_view/sparklines.py", "_view/pace.py"),
+        ("_view/formatting.py", "_view/pace.py"),
         ("_control", "_core", "_engine", "_storage", "_worker", "data", "train", "tune"),
     ),
     "tune/results/scopes.py": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune"),
@@ -318,6 +318,16 @@ def _package() -> dict[str, str]:
 def test_the_package_keeps_its_direction() -> None:
     found = violations(_package())
     assert not found, "\n" + "\n".join(found)
+
+
+def test_the_rules_name_files_that_are_there() -> None:
+    named = {
+        SETTINGS,
+        *(path for paths in OPTIONAL.values() for path in paths),
+        *NEVER,
+        *(path for rule in (ONLY, EXCEPTIONS, OTHERS_VARIABLES) for path, _ in rule),
+    }
+    assert not [path for path in sorted(named) if not (SRC / "paceline" / path).exists()]
 
 
 BREACHES = {

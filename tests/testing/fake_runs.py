@@ -8,8 +8,9 @@ import msgspec
 
 from paceline._control.controller import Controller
 from paceline._control.events import DriverStarted, Retention
+from paceline._control.extensions import CapacityWatch
 from paceline._control.recovery import load_history
-from paceline._engine.base import WorkerGroupSpec, WorkerSpec
+from paceline._engine.base import WorkerGroupSpec, WorkerResources, WorkerSpec
 from paceline._engine.messages import (
     CheckpointCommitted,
     CheckpointRefused,
@@ -32,7 +33,8 @@ from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import DiskRunStore
 from paceline.testing import DriverLost, FakeClock, FakeEngine
 from paceline.testing.faults.plant import build_faulty_environment
-from paceline.train.driver.run_driver import RunEnvironment, open_run
+from paceline.train.driver.run_directory import open_run
+from paceline.train.driver.run_spec import RunEnvironment
 
 STEPS = 7
 LAST_CHECKPOINT = 6
@@ -129,14 +131,13 @@ def drive(path, faults, *, size=2, limit=float("inf"), before=None, stop_after=N
         ):
             with contextlib.closing(environment.wrap_engine(environment.make_engine(None))) as faulty:
                 controller = Controller(
-                    found.run,
-                    journal=found.journal,
+                    found,
                     engine=faulty,
                     store=run_store,
-                    fence=found.fence,
                     group=lambda command, run: _group(path, command, run),
                     clock=environment.clock,
                     observers=[stopper],
+                    extensions=[CapacityWatch(WorkerResources())],
                 )
                 if before is not None:
                     before(controller)

@@ -17,7 +17,7 @@ import pytest
 from paceline import train
 from paceline._storage.files import LocalFiles
 from paceline.train import Checkpoint, FailureConfig, UserCallback, WorkerGroupError
-from paceline.train.driver.run_driver import RunEnvironment
+from paceline.train.driver.run_spec import RunEnvironment
 
 FOR_EVER_S = 1000
 

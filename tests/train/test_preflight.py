@@ -25,7 +25,8 @@ from paceline.train import (
     StorageError,
 )
 from paceline.train.driver import preflight, unpicklable
-from paceline.train.driver.run_driver import RunEnvironment, open_run
+from paceline.train.driver.run_directory import open_run
+from paceline.train.driver.run_spec import RunEnvironment
 
 
 class Model:

@@ -29,7 +29,8 @@ from paceline.train import (
     TrainingFailedError,
     ValidationConfig,
 )
-from paceline.train.driver.run_driver import RunEnvironment, open_run
+from paceline.train.driver.run_directory import open_run
+from paceline.train.driver.run_spec import RunEnvironment
 from servers import AZURITE_KEY, BUCKET, Server, azure_path, s3_variables
 
 SCRIPT = f"""{HEAD}

@@ -186,7 +186,8 @@ def prune_checkpoints(location: RunLocation, num_to_keep: int, say: Callable[[st
 
     Raises `RunHeldError` if a driver holds the run or its search.
     """
-    from paceline.train.driver.run_driver import RunEnvironment, open_run
+    from paceline.train.driver.run_directory import open_run
+    from paceline.train.driver.run_spec import RunEnvironment
 
     _refuse_in_unfinished_search(location)
     best = _best_names(location)

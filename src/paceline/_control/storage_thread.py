@@ -1,4 +1,4 @@
-"""Storage work that may block: one thread for it, and the stacks and profiles that people request as files.
+"""Storage work that may block: one thread for it, checkpoints, and the stacks and profiles requested as files.
 
 Commits, verifications, deletions and files are done in order of submission. Each piece of work returns an event, which
 the controller handles together with the engine's events.
@@ -6,6 +6,7 @@ the controller handles together with the engine's events.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -13,12 +14,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
 
-from paceline._control.events import Event
+from paceline._control.commands import CommitCheckpoint
+from paceline._control.events import CheckpointBroken, CheckpointVerified, CommitFailed, Committed, Event
 from paceline._control.flame_graph import render_flame_page
+from paceline._control.journal import Journal
 from paceline._control.requests import DiagnosticFile
-from paceline._core.system import make_private_dirs, open_private
-from paceline._engine.messages import ProfileRecorded
+from paceline._core.errors import RunHeldError
+from paceline._core.system import Clock, make_private_dirs, open_private
+from paceline._engine.messages import CheckpointRecord, ProfileRecorded
+from paceline._storage.lease import Fence
 from paceline._storage.run_store import RunStore
+
+log = logging.getLogger("paceline")
 
 Work = Callable[[], Event | None]
 
@@ -61,6 +68,74 @@ class StorageThread:
             if event is not None:
                 self._results.append(event)
                 self._wake()
+
+
+class CheckpointWork:
+    """What the storage thread does for a controller: verify, commit and delete checkpoints, sync the journal."""
+
+    def __init__(self, store: RunStore, journal: Journal, fence: Fence, clock: Clock) -> None:
+        self._store = store
+        self._journal = journal
+        self._fence = fence
+        self._clock = clock
+
+    def sync_run_start(self) -> None:
+        self._journal.sync_written()
+        self._store.sync()
+
+    def sync_journal(self) -> None:
+        self._journal.sync_written()
+        self._store.upload_journal()
+
+    def verify(self, attempt: int, record: CheckpointRecord) -> Event:
+        problem = self._store.find_problem(record)
+        if problem is None:
+            return CheckpointVerified(attempt, record.seq)
+        quarantine_path = self._store.quarantine(record, self._fence)
+        if quarantine_path is not None:
+            problem = f"{problem}; moved to {quarantine_path}"
+        return CheckpointBroken(attempt, record.seq, problem)
+
+    def commit(self, command: CommitCheckpoint, world_size: int) -> Event:
+        record = command.record
+        try:
+            differing = self._store.commit(
+                record,
+                command.parts,
+                world_size=world_size,
+                created_at=self._clock.wall(),
+                fence=self._fence,
+            )
+            # Check again before announcing it: a driver that takes over later finds the checkpoint.
+            self._fence.check()
+        except RunHeldError:
+            raise
+        except OSError as error:
+            self._store.discard_staged(record)
+            return CommitFailed(record.attempt, record.seq, f"{type(error).__name__}: {error}")
+        if differing:
+            log.warning(
+                "%s: ranks wrote different contents to %s; keeping those of the lowest rank",
+                record.name,
+                ", ".join(differing),
+            )
+        return Committed(record)
+
+    def write_stacks(self, path: Path, text: str) -> None:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(path, "a", opener=open_private) as file:
+                file.write(text)
+        except OSError as error:
+            log.warning("cannot write the stacks to %s: %s", path, error)
+
+    def delete(self, record: CheckpointRecord) -> None:
+        try:
+            self._store.delete(record, self._fence)
+        except RunHeldError:
+            raise
+        except OSError as error:
+            log.warning("cannot delete %s: %s", record.name, error)
 
 
 def write_stacks_file(store: RunStore, path: Path, text: str, at: float) -> DiagnosticFile | str:

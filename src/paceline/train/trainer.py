@@ -19,7 +19,8 @@ from paceline.train.driver import preflight
 from paceline.train.driver.datasets import DataConfig, build_dataset_spec
 from paceline.train.driver.execution_target import ExecutionTarget, choose_target
 from paceline.train.driver.job import pickle_filesystem, pickle_job, resolve_loop_config
-from paceline.train.driver.run_driver import RunEnvironment, RunSpec, ValidationSpec, execute_run
+from paceline.train.driver.run_session import execute_run
+from paceline.train.driver.run_spec import RunEnvironment, RunHooks, RunSpec, ValidationSpec
 from paceline.train.driver.validation import ValidationConfig
 from paceline.train.older.persistent_workers_mixin import PersistentWorkersMixin
 from paceline.train.older.restore import RestoreMixin
@@ -40,6 +41,7 @@ class DataParallelTrainer(PersistentWorkersMixin, RestoreMixin):
 
     _default_backend: ClassVar[Callable[[], BackendConfig]] = BackendConfig
     _run_environment: RunEnvironment = RunEnvironment()
+    _run_hooks: RunHooks = RunHooks()
     _init_args: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -103,7 +105,7 @@ class DataParallelTrainer(PersistentWorkersMixin, RestoreMixin):
 
             return fit_detached(spec)
         terminal = make_terminal(self.run_config.location.layout, self.train_loop_config, inline=spec.is_inline)
-        return execute_run(spec, terminal, self._run_environment)
+        return execute_run(spec, terminal, self._run_environment, self._run_hooks)
 
     def _named_init_args(self) -> dict[str, Any]:
         """The constructor's arguments by name."""
@@ -126,8 +128,7 @@ class DataParallelTrainer(PersistentWorkersMixin, RestoreMixin):
     def _copy_with(self, changes: Mapping[str, Any]) -> Self:
         """Return a copy; if there are changes, construct it anew with changed arguments. This trainer is unchanged."""
         trainer = type(self)(**{**self._named_init_args(), **changes})
-        if "_run_environment" in vars(self):
-            trainer._run_environment = self._run_environment
+        trainer._run_environment, trainer._run_hooks = self._run_environment, self._run_hooks
         return trainer
 
     def _build_run_spec(self, target: ExecutionTarget, parts: Job | None = None) -> RunSpec:

@@ -16,7 +16,9 @@ from paceline._core.errors import PreemptionError
 from paceline._engine.local.launchers import prewarm
 from paceline._storage.run_location import RunLocation, join_storage_path
 from paceline.train.config import RunConfig, coerce_config
-from paceline.train.driver.run_driver import RunEnvironment, SignalInterrupts, execute_run
+from paceline.train.driver.interrupts import SignalInterrupts
+from paceline.train.driver.run_session import execute_run
+from paceline.train.driver.run_spec import RunEnvironment, RunHooks
 from paceline.train.result import Result
 from paceline.train.trainer import DataParallelTrainer
 from paceline.tune.config import RunConfig as TuneRunConfig
@@ -218,9 +220,7 @@ class Tuner:
         config, location = self.tune_config, self.run_config.location
         notice_s = settings.load().report_notice_s
 
-        def run_trial(
-            trial: Trial, run_spec: TrialRunSpec, allocation: TrialAllocation, environment: RunEnvironment
-        ) -> Result:
+        def run_trial(trial: Trial, run_spec: TrialRunSpec, allocation: TrialAllocation, hooks: RunHooks) -> Result:
             run_config = callbacks.for_trial(self._make_trial_run_config(run_spec.run))
             trainer = self._trainable_plan.make_trainer(trial.config, run_config, run_spec.initial)
             target = allocation.make_target(trainer.scaling_config, run_config)
@@ -231,7 +231,7 @@ class Tuner:
                 purpose=run_spec.purpose,
             )
             trial_terminal = TrialTerminal(trial.trial_id, run_config.location.layout, terminal, notice_s)
-            return execute_run(spec, trial_terminal, environment)
+            return execute_run(spec, trial_terminal, self._run_environment, hooks)
 
         def make_start_event() -> SearchStarted:
             return SearchStarted(

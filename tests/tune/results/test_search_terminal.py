@@ -15,7 +15,7 @@ from paceline._core import settings
 from paceline._storage.run_layout import RunLayout
 from paceline.train import DataParallelTrainer, FailureConfig, RunConfig
 from paceline.train.driver.execution_target import choose_target
-from paceline.train.driver.run_driver import execute_run as run_played
+from paceline.train.driver.run_session import execute_run as run_played
 from paceline.tune.display.log_lines import LineBudget
 from paceline.tune.display.terminal import SearchTerminal, TableSearchTerminal, TrialTerminal, make_search_terminal
 from paceline.tune.display.trial_table import TrialTableState, build_table

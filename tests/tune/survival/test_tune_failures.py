@@ -12,7 +12,7 @@ from searching import make_tuner, statuses, steps_of, told
 from paceline import tune
 from paceline._core.system import SystemClock
 from paceline.train import WorkerGroupError
-from paceline.train.driver.run_driver import RunEnvironment
+from paceline.train.driver.run_spec import RunEnvironment
 from paceline.tune.schedulers import ASHAScheduler
 from paceline.tune.search import BasicVariantGenerator
 

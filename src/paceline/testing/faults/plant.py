@@ -26,7 +26,7 @@ from paceline.testing.faults.files import faulty_files, find_phase
 from paceline.testing.faults.moments import StrikeLog
 from paceline.testing.faults.values import DriverLost, Faults, LoseDriverFault
 from paceline.testing.faults.worker import FaultyBackend
-from paceline.train.driver.run_driver import RunEnvironment
+from paceline.train.driver.run_spec import RunEnvironment
 
 if TYPE_CHECKING:
     from paceline.train.trainer import DataParallelTrainer

@@ -50,8 +50,10 @@ from paceline._storage.run_location import RunLocation
 from paceline.train.display.terminal import Terminal, make_terminal
 from paceline.train.driver import preflight
 from paceline.train.driver.cluster_target import ClusterTarget
-from paceline.train.driver.run_driver import RunEnvironment, RunSpec, create_run_directory, execute_run
+from paceline.train.driver.run_directory import create_run_directory
 from paceline.train.driver.run_metadata import collect_metadata
+from paceline.train.driver.run_session import execute_run
+from paceline.train.driver.run_spec import RunEnvironment, RunHooks, RunSpec
 from paceline.train.driver.unpicklable import find_unpicklable
 from paceline.train.result import Result, build_result
 
@@ -146,12 +148,10 @@ class DetachedRun:
         if followers.is_restarted:
             terminal.say(f"the controller restarted on {socket.gethostname()}")
         registry.write_note(ControllerNote(gcs_address()))
-        environment = RunEnvironment(
-            make_interrupts=lambda controller: _FollowerInterrupts(controller, followers),
-            controller_id=followers.actor_id,
-        )
+        environment = RunEnvironment(controller_id=followers.actor_id)
+        hooks = RunHooks(make_interrupts=lambda controller: _FollowerInterrupts(controller, followers))
         try:
-            result = execute_run(spec, terminal, environment)
+            result = execute_run(spec, terminal, environment, hooks)
         except RunHeldError:
             raise  # Another driver decides how the run ends.
         except BaseException as error:

@@ -281,11 +281,14 @@ class CallbackObserver(_GuardedObserver):
                 self._older.handle_result(metrics)
 
 
+CallbackObservers = list[CallbackObserver | LoggerObserver | TracingObserver]
+
+
 def make_observers(
     callbacks: Iterable[Callback], run_context: TrainRunContext, store: RunStore, *, continues: bool
-) -> list[CallbackObserver | LoggerObserver | TracingObserver]:
+) -> CallbackObservers:
     """Make the observers that call the callbacks. One class may be several kinds of callback."""
-    observers: list[CallbackObserver | LoggerObserver | TracingObserver] = []
+    observers: CallbackObservers = []
     for callback in callbacks:
         if isinstance(callback, UserCallback | TrainingCallback):
             observers.append(CallbackObserver(callback, run_context, store))

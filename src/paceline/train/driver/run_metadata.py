@@ -33,7 +33,7 @@ from paceline._view import formatting
 from paceline._view.diff import find_changes
 
 if TYPE_CHECKING:
-    from paceline.train.driver.run_driver import RunSpec
+    from paceline.train.driver.run_spec import RunSpec
 
 MAX_SOURCE_BYTES = 200_000
 """Limit for the user's own source files together."""

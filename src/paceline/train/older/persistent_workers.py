@@ -13,7 +13,6 @@ import pickle
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator
-from dataclasses import replace
 from typing import Any, Self
 
 from paceline._control.controller import Controller
@@ -25,7 +24,9 @@ from paceline._storage.run_store import RunStore
 from paceline.train.callbacks import Callback, TrainRunContext
 from paceline.train.display.terminal import Terminal
 from paceline.train.driver.failures import CallbackObserver, LoggerObserver, TracingObserver, make_observers
-from paceline.train.driver.run_driver import RunEnvironment, RunSpec, SignalInterrupts, execute_run
+from paceline.train.driver.interrupts import SignalInterrupts
+from paceline.train.driver.run_session import execute_run
+from paceline.train.driver.run_spec import RunEnvironment, RunHooks, RunSpec
 from paceline.train.result import Result
 
 log = logging.getLogger("paceline")
@@ -57,14 +58,13 @@ class PersistentWorkers:
         self._reports: dict[int, dict[int, Reported]] = {}
         self._rows: deque[tuple[Reported, ...]] | None = None
         self._callbacks: RunCallbacks | None = None
-        environment = replace(
-            environment,
-            task_queue=self._task_queue,
-            observer_factories=(*environment.observer_factories, lambda stop: self),
+        hooks = RunHooks(
+            observer_factories=(lambda stop: self,),
             make_interrupts=self._attach_controller,
+            task_queue=self._task_queue,
         )
         self._thread = threading.Thread(
-            target=self._drive, args=(spec, environment), name="paceline-standing-workers", daemon=True
+            target=self._drive, args=(spec, environment, hooks), name="paceline-standing-workers", daemon=True
         )
         self._thread.start()
         # Registered after the engine's exit handler, so it runs before it: workers shut down in good order.
@@ -110,7 +110,7 @@ class PersistentWorkers:
         self.num_tasks += 1
         try:
             with self._forward_signals():
-                self._controller.submit_task(job, retention)
+                self._submit_task(job, retention)
                 while (row := self._next_row()) is not None:
                     yield list(row)
             self._raise_outcome()
@@ -118,6 +118,13 @@ class PersistentWorkers:
             self._rows = None
             self._is_waited_for = False
             self._is_busy = self._answers is None
+
+    def _submit_task(self, job: bytes, retention: Retention | None = None) -> None:
+        assert self._controller is not None
+        if retention is not None:
+            self._controller.set_retention(retention)
+        self._task_queue.submit(job)
+        self._controller.engine.wake()
 
     def return_values(self) -> list[Any]:
         """What the functions of the last task returned, by rank."""
@@ -144,7 +151,7 @@ class PersistentWorkers:
             at_rest = self._is_ready() and not self._is_busy
         if self.is_alive and self._controller is not None:
             if at_rest:
-                self._controller.submit_task(b"")
+                self._submit_task(b"")
             else:
                 self._controller.request_stop(now=True)
         if threading.current_thread() is self._thread:
@@ -188,10 +195,10 @@ class PersistentWorkers:
             self._rows.append(tuple(by_rank[rank] for rank in range(size)))
             del self._reports[event.seq]
 
-    def _drive(self, spec: RunSpec, environment: RunEnvironment) -> None:
+    def _drive(self, spec: RunSpec, environment: RunEnvironment, hooks: RunHooks) -> None:
         outcome: Result | BaseException
         try:
-            outcome = execute_run(spec, self._terminal, environment)
+            outcome = execute_run(spec, self._terminal, environment, hooks)
         except BaseException as error:  # noqa: BLE001
             outcome = error
         with self._changed:

@@ -28,7 +28,8 @@ from paceline.train.config import CheckpointConfig, RunConfig, ScalingConfig, ch
 from paceline.train.driver.datasets import DataConfig, build_dataset_spec
 from paceline.train.driver.execution_target import ExecutionTarget, choose_target
 from paceline.train.driver.job import pickle_job
-from paceline.train.driver.run_driver import RunEnvironment, RunSpec, to_retention
+from paceline.train.driver.run_spec import RunEnvironment, RunSpec
+from paceline.train.driver.worker_setup import to_retention
 from paceline.train.older.function_lookup import find_function, resolve_call_config
 from paceline.train.older.persistent_workers import (
     PersistentWorkers,

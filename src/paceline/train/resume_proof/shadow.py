@@ -27,6 +27,7 @@ from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import MANIFEST, METADATA, RunLayout
 from paceline._storage.run_store import DiskRunStore
 from paceline.train.config import CheckpointConfig, FailureConfig
+from paceline.train.driver.run_spec import RunHooks
 from paceline.train.resume_proof.trace import TracedFunction
 from paceline.train.trainer import DataParallelTrainer
 
@@ -101,9 +102,8 @@ def run_shadow(
         detached=False,
     )
     until = _StopWhenEnough(enough)
-    shadow._run_environment = dataclasses.replace(
-        trainer._run_environment, files=LocalFiles(), observer_factories=(until.attach,)
-    )
+    shadow._run_environment = dataclasses.replace(trainer._run_environment, files=LocalFiles())
+    shadow._run_hooks = RunHooks(observer_factories=(until.attach,))
     if traced is not None:
         first, directory = traced
         directory.mkdir()

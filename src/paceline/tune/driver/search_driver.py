@@ -20,7 +20,7 @@ from paceline._control.storage_thread import StorageThread
 from paceline._core.errors import StorageError
 from paceline._storage.run_location import RunLocation
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.driver.run_driver import RunEnvironment
+from paceline.train.driver.run_spec import RunEnvironment
 from paceline.tune.driver.cloning import CloneCoordinator, LiveTrial
 from paceline.tune.driver.events import (
     Event,
@@ -304,8 +304,8 @@ class SearchDriver:
         run = TrialRun(
             trial.trial_id,
             run_spec.run,
-            lambda environment: spec.run_trial(
-                trial, _with_initial_checkpoint(run_spec, saved, spec.location), allocation, environment
+            lambda hooks: spec.run_trial(
+                trial, _with_initial_checkpoint(run_spec, saved, spec.location), allocation, hooks
             ),
             self._messages.put,
             last_known_seq=record.last_seq,
@@ -314,7 +314,7 @@ class SearchDriver:
             is_retried=record.is_retried,
         )
         self._live[trial.trial_id] = LiveTrial(run, allocation, frozenset(run_spec.pinned_seqs))
-        run.start(self._run_environment)
+        run.start()
 
     def _handle_messages(self) -> None:
         """Wait for a message, then handle all that have arrived."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from paceline._storage.run_location import RunLocation
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.driver.run_driver import RunEnvironment
+from paceline.train.driver.run_spec import RunHooks
 from paceline.tune.driver.advisers import SearchAdvisers
 from paceline.tune.driver.events import Event, SearchStarted
 from paceline.tune.driver.placement import TrialNeeds
@@ -42,7 +42,7 @@ class SearchSpec:
     advisers: SearchAdvisers
     capacity: SearchCapacity
     resolve_needs: Callable[[Mapping[str, Any]], TrialNeeds]
-    run_trial: Callable[[Trial, TrialRunSpec, Any, RunEnvironment], Any]
+    run_trial: Callable[[Trial, TrialRunSpec, Any, RunHooks], Any]
     """Drives a trial's run in its allocation to the end, in the calling thread."""
     decode_config: Callable[[Any], Mapping[str, Any]]
     make_start_event: Callable[[], SearchStarted]

@@ -14,17 +14,16 @@ import msgspec
 
 from paceline._control import journal
 from paceline._control.journal import Journal, JournalCodec, JournalReader
-from paceline._core import settings
 from paceline._core.codec import valid_prefix
 from paceline._core.errors import StorageError
-from paceline._storage.lease import Lease, acquire_lease
+from paceline._storage.lease import Lease
 from paceline._storage.run_location import RunLocation, join_storage_path
 from paceline._storage.run_store import RunStore
 from paceline.tune.driver import events
 from paceline.tune.driver.events import SEARCH_VERSION, Event, SearchStarted
 
 if TYPE_CHECKING:
-    from paceline.train.driver.run_driver import RunEnvironment
+    from paceline.train.driver.run_spec import RunEnvironment
 
 
 def _decode_search_event(payload: bytes) -> Event:
@@ -54,27 +53,15 @@ class OpenSearch:
 @contextlib.contextmanager
 def open_search(location: RunLocation, environment: RunEnvironment, say: Callable[[str], None]) -> Iterator[OpenSearch]:
     # Imported here because code that only reads a search does not need it.
-    from paceline.train.driver import preflight
-    from paceline.train.driver.run_driver import create_run_directory
+    from paceline.train.driver.run_directory import open_directory
 
-    layout = location.layout
-    with preflight.clean_up_on_refusal(layout), contextlib.ExitStack() as opening:
-        create_run_directory(environment.files, layout)
-        lease = acquire_lease(
-            location.open_lease_store(), ttl_s=settings.load().lease_ttl_s, clock=environment.clock, say=say
-        )
-        opening.enter_context(contextlib.closing(lease))
-        lease.start_renewing()
-        preflight.check_storage(environment.files, layout)
-        store = location.open_run_store(environment.files, is_new=lease.number == 1)
+    def recover(store: RunStore, lease: Lease) -> tuple[tuple[Event, ...], Journal]:
         check_is_search(location, store)
-        reader = JournalReader(layout.journal, SEARCH_CODEC)
+        reader = JournalReader(location.layout.journal, SEARCH_CODEC)
         past = tuple(reader)
-        search_journal = journal.reopen_journal(reader, lease, in_new_file=not lease.holder.alone)
-        opening.enter_context(contextlib.closing(search_journal))
-        resources = opening.pop_all()
-    with resources:
-        lease.mark_alone()
+        return past, journal.reopen_journal(reader, lease, in_new_file=not lease.holder.alone)
+
+    with open_directory(location, environment, say, recover) as (past, search_journal, store, lease):
         try:
             yield OpenSearch(past, search_journal, store, lease)
         finally:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -29,7 +29,7 @@ from paceline._control.report_aggregator import (
 from paceline._control.retry_policy import first_failure
 from paceline._control.run import Finished, Run, Running
 from paceline._core.errors import PreemptionError, TrainingFailedError
-from paceline.train.driver.run_driver import DifferentRunError, RunEnvironment
+from paceline.train.driver.run_spec import DifferentRunError, RunHooks
 from paceline.train.result import Result
 
 Ending = Literal["returned", "failed", "interrupted", "preempted", "not its own"]
@@ -85,13 +85,13 @@ TrialRunMessage = TrialReportMessage | TrialCheckpointMessage | TrialPinsMessage
 
 
 class TrialRun:
-    """Drives a run to its end with `execute`, in the run environment it is given."""
+    """Drives a run to its end with `execute`, which gets the hooks that connect the run to the search."""
 
     def __init__(
         self,
         trial_id: str,
         run: str,
-        execute: Callable[[RunEnvironment], Result],
+        execute: Callable[[RunHooks], Result],
         send: Callable[[TrialRunMessage], None],
         *,
         last_known_seq: int,
@@ -119,13 +119,7 @@ class TrialRun:
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run_thread, name=f"paceline-{run}", daemon=True)
 
-    def start(self, environment: RunEnvironment) -> None:
-        self._run_environment = replace(
-            environment,
-            observer_factories=(*environment.observer_factories, lambda stop: self._reporter),
-            make_interrupts=lambda controller: _AttachedController(self, controller),
-            on_recovered=self._on_recovered,
-        )
+    def start(self) -> None:
         self._thread.start()
 
     def release_report(self, attempt: int, seq: int) -> None:
@@ -183,7 +177,12 @@ class TrialRun:
         ending: Ending = "failed"
         error: BaseException | None = None
         try:
-            self._execute(self._run_environment)
+            hooks = RunHooks(
+                observer_factories=(lambda stop: self._reporter,),
+                make_interrupts=lambda controller: _AttachedController(self, controller),
+                on_recovered=self._on_recovered,
+            )
+            self._execute(hooks)
             ending = "interrupted" if self._reporter.was_interrupted else "returned"
         except _RunNotStarted:
             ending = "interrupted"

@@ -1,0 +1,314 @@
+"""What a controller looks after beside its loop: hangs, usage, requests, tasks, validations, capacity, the description.
+
+Each is an `Extension`. All methods are called in the controller's thread. An extension that raises is dropped and
+training continues, unless it is essential.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from paceline._control import commands
+from paceline._control.events import (
+    CapacityChanged,
+    Event,
+    HangAction,
+    RunDescribed,
+    WorkerFailed,
+    WorkerReady,
+    WorkersStopped,
+)
+from paceline._control.hang_detector import HangDetector, HangReport, SampleRequest
+from paceline._control.request_handler import ControllerHandle, RequestHandler
+from paceline._control.request_inbox import RequestInbox
+from paceline._control.usage_collector import ReadStages, UsageCollector
+from paceline._control.validation_runner import ValidationRunner
+from paceline._control.worker_sync import TaskQueue
+from paceline._engine import messages
+from paceline._engine.base import WorkerResources
+from paceline._storage.mailbox import Mailbox
+
+if TYPE_CHECKING:
+    from paceline._control.controller import Controller
+
+log = logging.getLogger("paceline")
+
+CAPACITY_POLL_S = 1.0
+DESCRIPTION_TIMEOUT_S = 2.0
+"""How long a run that ends at once waits for its description."""
+
+
+class Interrupts(Protocol):
+    """A context manager that forwards stop requests to a controller while it is driving."""
+
+    count: int
+    """1: stop at the next report; 2 or more: stop now."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+    def on_stop_request(self, *, now: bool) -> None:
+        """Called in the controller's thread when a request to the run asks for a stop."""
+        ...
+
+
+class Extension:
+    is_essential: ClassVar[bool] = False
+    """Whether the run fails if the extension raises."""
+    control: Controller
+
+    def attach(self, control: Controller) -> None:
+        self.control = control
+
+    def on_attempt_started(self, size: int) -> None:
+        """Workers are about to start."""
+
+    def on_message(self, message: Any) -> bool:
+        """Called for all messages of workers except reports. Return whether it is done with: the first one that says so
+        gets it alone. `control.add_event` puts an event before the message."""
+        return False
+
+    def on_event(self, event: Event, now: float) -> None:
+        """Called when an event took effect, before its commands are executed."""
+
+    def execute(self, command: commands.Command) -> bool:
+        """Execute a command that is not the controller's own; return whether it did."""
+        return False
+
+    def poll(self) -> Iterable[Event]:
+        """Called in every turn of the loop. Return events to apply."""
+        return ()
+
+    def on_run_ended(self) -> None:
+        """Called when the run is finished, while the storage thread still works."""
+
+    def on_storage_closed(self) -> None:
+        """Called when nothing runs any more: the last chance to record something."""
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Called as the driver exits; `error` is the exception it exits with."""
+
+
+class HangWatch(Extension):
+    def __init__(self, timeout_s: float | None, action: HangAction, storage: str) -> None:
+        self.detector = HangDetector(timeout_s, action, storage)
+
+    def on_attempt_started(self, size: int) -> None:
+        self.detector.start_attempt(size, self.control.clock.now())
+
+    def on_message(self, message: Any) -> bool:
+        now = self.control.clock.now()
+        if isinstance(message, messages.Joined) and message.attempt == self.control.run.attempt:
+            self.detector.on_barrier_joined(message, now)
+        if not isinstance(message, messages.StacksSampled):
+            return False
+        if message.attempt == self.control.run.attempt:
+            self.detector.add_sample(message, now)
+        return True
+
+    def on_event(self, event: Event, now: float) -> None:
+        self.detector.on_event(event, now)
+
+    def poll(self) -> Iterable[Event]:
+        """Request stack samples or report a hang, when due."""
+        control, now = self.control, self.control.clock.now()
+        if control.engine.waits:
+            self.detector.start_attempt(control.run.size, now)
+            return ()
+        match self.detector.tick(control.run, now, control.clock.wall()):
+            case SampleRequest(number=number, unanswered=unanswered):
+                for rank in unanswered:
+                    self.detector.add_missing_sample(rank, control.engine.condition(rank), now)
+                control.broadcast(messages.SampleStacks(number))
+            case HangReport(event=event, stacks=stacks):
+                if stacks:
+                    control.write_stacks(stacks)
+                return [event]
+        return ()
+
+
+class UsagePolling(Extension):
+    def __init__(self, read_stages: ReadStages | None = None) -> None:
+        self._collector = UsageCollector(read_stages)
+
+    def on_attempt_started(self, size: int) -> None:
+        self._collector.start_attempt(self.control.clock.now())
+
+    def on_message(self, message: Any) -> bool:
+        if isinstance(message, WorkersStopped):  # They have sent their last usage.
+            self._record()
+        if not isinstance(message, messages.UsageReported):
+            return False
+        self._collector.add_usage(message, self.control.run, self.control.clock.now())
+        return True
+
+    def poll(self) -> Iterable[Event]:
+        control, now = self.control, self.control.clock.now()
+        if self._collector.should_record(control.run, now):
+            self._record()
+        if self._collector.should_poll(control.run, now) and not control.engine.waits:
+            control.broadcast(messages.MeasureUsage())
+        return ()
+
+    def _record(self) -> None:
+        measured = self._collector.take_measurement(self.control.run, self.control.clock.wall())
+        if measured is not None:
+            self.control.record_note(measured)
+
+
+class RequestService(Extension):
+    """Answers the requests of people: stop, stacks, profiles."""
+
+    def __init__(self, mailboxes: tuple[Mailbox, Mailbox | None], lease: int) -> None:
+        self._mailboxes = mailboxes
+        self._lease = lease
+        self.interrupts: Interrupts | None = None
+        """Counts the stops that are requested here, too."""
+
+    def attach(self, control: Controller) -> None:
+        super().attach(control)
+        inbox = RequestInbox(*self._mailboxes, self._lease, control.clock)
+        self._handler = RequestHandler(inbox, control.store, control.clock, stop=self._stop)
+
+    def _stop(self, now: bool) -> None:
+        stop = self.interrupts.on_stop_request if self.interrupts is not None else self.control.request_stop
+        stop(now=now)
+
+    def on_message(self, message: Any) -> bool:
+        if not isinstance(message, messages.StacksSampled | messages.ProfileRecorded):
+            return False
+        # Nobody waits for a late profile any more.
+        return self._handler.accept_answer(message) or isinstance(message, messages.ProfileRecorded)
+
+    def poll(self) -> Iterable[Event]:
+        self._record(self._handler.tick(self._handle()))
+        return ()
+
+    def on_run_ended(self) -> None:
+        self._record(self._handler.finish_pending(self._handle()))
+
+    def on_storage_closed(self) -> None:
+        self._record(self._handler.flush_answers(self._handle()))
+
+    def close(self, error: BaseException | None = None) -> None:
+        self._handler.close(self.control.run, error)
+
+    def _handle(self) -> ControllerHandle:
+        control = self.control
+        return ControllerHandle(control.run, control.engine.send, control.engine.condition, control.run_in_background)
+
+    def _record(self, notes: Sequence[Any]) -> None:
+        for note in notes:
+            self.control.record_note(note)
+
+
+class TaskDispatch(Extension):
+    """Sends the tasks of persistent workers, which stay idle between them."""
+
+    is_essential = True
+
+    def __init__(self, queue: TaskQueue, hang_watch: HangWatch | None = None) -> None:
+        self._queue = queue
+        self._hang_watch = hang_watch
+
+    def on_message(self, message: Any) -> bool:
+        if not isinstance(message, messages.TaskAnswered):
+            return False
+        if self._queue.add_answer(message, self.control.run):
+            self.control.barriers.mark_returned(message.rank)
+            self._mark_idle(message.rank)
+        return True
+
+    def on_event(self, event: Event, now: float) -> None:
+        if isinstance(event, WorkerReady):
+            self._mark_idle(event.rank)
+
+    def poll(self) -> Iterable[Event]:
+        control = self.control
+        task = self._queue.take_due(control.run)
+        if task is not None:
+            control.barriers.clear_returned()
+            if self._hang_watch is not None:
+                self._hang_watch.detector.mark_all_busy(control.clock.now())
+            control.broadcast(task)
+        mismatch = self._queue.find_mismatch(control.run, control.clock.wall())
+        return [WorkerFailed(control.run.attempt, mismatch.rank, mismatch)] if mismatch is not None else ()
+
+    def _mark_idle(self, rank: int) -> None:
+        if self._hang_watch is not None:
+            self._hang_watch.detector.mark_idle(rank, self.control.clock.now())
+
+
+class CapacityWatch(Extension):
+    """Polls the engine's capacity for elastic runs, and when workers are gone: it decides how many start next."""
+
+    is_essential = True
+
+    def __init__(self, resources: WorkerResources) -> None:
+        self._resources = resources
+        self._checked_at = float("-inf")
+
+    def attach(self, control: Controller) -> None:
+        super().attach(control)
+        self._checked_at = control.clock.now()
+
+    def on_message(self, message: Any) -> bool:
+        if isinstance(message, WorkersStopped):
+            for event in self._check():
+                self.control.add_event(event)
+        return False
+
+    def poll(self) -> Iterable[Event]:
+        return self._check() if self.control.clock.now() - self._checked_at >= CAPACITY_POLL_S else ()
+
+    def _check(self) -> Sequence[Event]:
+        run = self.control.run
+        if len(run.sizes) < 2:
+            return ()
+        self._checked_at = self.control.clock.now()
+        num_places = self.control.engine.capacity(self._resources, run.sizes[0], run.sizes[-1])
+        return [CapacityChanged(run.attempt, num_places)] if num_places != run.num_places else ()
+
+
+class Validations(Extension):
+    is_essential = True
+
+    def __init__(self, runner: ValidationRunner) -> None:
+        self._runner = runner
+
+    def execute(self, command: commands.Command) -> bool:
+        if not isinstance(command, commands.StartValidation):
+            return False
+        self._runner.start(command)
+        return True
+
+    def poll(self) -> Iterable[Event]:
+        return self._runner.take_ended()
+
+
+class DescriptionRecorder(Extension):
+    """Writes the description of the run to the journal once it is computed, in the background."""
+
+    def __init__(self, description: Future[RunDescribed | None]) -> None:
+        self._description: Future[RunDescribed | None] | None = description
+
+    def poll(self) -> Iterable[Event]:
+        if self._description is not None and self._description.done():
+            self._record(0.0)
+        return ()
+
+    def on_storage_closed(self) -> None:
+        self._record(DESCRIPTION_TIMEOUT_S)
+
+    def _record(self, timeout_s: float) -> None:
+        future, self._description = self._description, None
+        if future is None:
+            return
+        try:
+            described = future.result(timeout_s)
+        except TimeoutError:
+            return
+        if described is not None:
+            self.control.record_note(described)

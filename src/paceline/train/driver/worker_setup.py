@@ -1,0 +1,157 @@
+"""Builds what a run starts with: the engine, its first event, worker groups, and the runner of validations."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+
+from paceline._control.commands import StartWorkers
+from paceline._control.controller import Controller
+from paceline._control.events import DriverStarted, Retention
+from paceline._control.run import Run
+from paceline._control.validation_runner import ValidationRunner, ValidationSetup
+from paceline._engine.base import Engine, WorkerGroupSpec, WorkerResources, WorkerSpec
+from paceline._engine.local.launchers import InlineLauncher
+from paceline._engine.messages import CheckpointRecord, WorkerFailed, WorkerInit
+from paceline._storage.lease import Fence
+from paceline._storage.run_layout import RunLayout
+from paceline.train.backend import BackendConfig
+from paceline.train.config import CheckpointConfig
+from paceline.train.display.terminal import Terminal
+from paceline.train.driver.failures import to_exception
+from paceline.train.driver.job import pickle_filesystem, pickle_job
+from paceline.train.driver.run_spec import RunEnvironment, RunSpec, ValidationSpec
+from paceline.train.driver.validation import ValidationFunction
+
+
+def make_start_event(spec: RunSpec, controller: Controller, fence: Fence) -> DriverStarted:
+    checkpoints, failures = spec.run_config.checkpoint_config, spec.run_config.failure_config
+    sizes = spec.scaling_config.sizes
+    return DriverStarted(
+        size=sizes[-1],
+        sizes=sizes,
+        num_places=controller.engine.capacity(spec.needs, sizes[0], sizes[-1]) if len(sizes) > 1 else None,
+        resize_every_s=spec.scaling_config.elastic_resize_monitor_interval_s,
+        max_failures=failures.max_failures,
+        max_preemption_failures=failures.max_preemption_failures,
+        controller_failure_limit=failures.controller_failure_limit,
+        retention=to_retention(checkpoints),
+        at=controller.clock.wall(),
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        initial=spec.initial_checkpoint.path if spec.initial_checkpoint is not None else None,
+        lease=fence.number,
+        validates=spec.validation is not None,
+        pinned=spec.pinned,
+        purpose=spec.purpose,
+    )
+
+
+def to_retention(config: CheckpointConfig) -> Retention:
+    return Retention(config.num_to_keep, config.checkpoint_score_attribute, config.checkpoint_score_order)
+
+
+def make_engine(
+    spec: RunSpec,
+    environment: RunEnvironment,
+    terminal: Terminal,
+    inline: InlineLauncher | None = None,
+    beside: WorkerResources | None = None,
+) -> Engine:
+    if environment.make_engine is not None:
+        return environment.wrap_engine(environment.make_engine(inline))
+    return environment.wrap_engine(spec.target.make_engine(inline, terminal.say, beside))
+
+
+@dataclass(frozen=True)
+class GroupBuilder:
+    """Builds the worker group of an attempt."""
+
+    spec: RunSpec
+    layout: RunLayout
+    data_address: str
+    """Where workers reach the datasets."""
+
+    def __call__(self, command: StartWorkers, run: Run) -> WorkerGroupSpec:
+        spec, layout = self.spec, self.layout
+        _, _, backend = spec.job_parts
+        initial = spec.initial_checkpoint
+        initial_filesystem = (
+            pickle_filesystem(initial.filesystem) if initial is not None and not initial.is_local else None
+        )
+        workers = []
+        for rank, share in enumerate(spec.target.compute_shares(command.size)):
+            begin = WorkerInit(
+                run_name=layout.root.name,
+                run_path=str(layout.root),
+                attempt=command.attempt,
+                rank=rank,
+                world_size=command.size,
+                local_rank=rank,
+                local_world_size=command.size,
+                node_rank=0,
+                first_seq=command.resume.seq if command.resume else 0,
+                num_threads=share.num_threads,
+                devices=share.devices,
+                checkpoints=run.checkpoints,
+                initial=run.initial,
+                initial_filesystem=initial_filesystem,
+                resume=command.resume,
+                score_attribute=run.retention.score_attribute,
+                score_order=run.retention.score_order,
+                global_batch_size=spec.scaling_config.global_batch_size,
+                max_failed_saves=spec.run_config.checkpoint_config.max_failed_saves,
+                store=spec.run_config.location.address,
+                filesystem=spec.pickled_filesystem,
+                validates=run.validates,
+                shards=spec.datasets.shards if spec.datasets is not None else (),
+                data_address=self.data_address,
+                waits_in_reports=spec.waits_in_reports,
+                purpose=spec.purpose,
+            )
+            workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
+        preload = backend.preload + (spec.target.preload if spec.datasets is not None else ())
+        return WorkerGroupSpec(
+            command.attempt, tuple(workers), spec.pickled_job, preload, backend.preload_later, backend.start_method
+        )
+
+
+def make_validation_runner(
+    spec: RunSpec, validation: ValidationSpec, layout: RunLayout, environment: RunEnvironment, terminal: Terminal
+) -> ValidationRunner:
+    config, share = validation.config, validation.share
+    _, _, backend = spec.job_parts
+
+    def build_group(record: CheckpointRecord, number: int) -> WorkerGroupSpec:
+        begin = WorkerInit(
+            run_name=layout.root.name,
+            run_path=str(layout.root),
+            attempt=number,
+            store=spec.run_config.location.address,
+            filesystem=spec.pickled_filesystem,
+            rank=0,
+            world_size=1,
+            local_rank=0,
+            local_world_size=1,
+            node_rank=0,
+            first_seq=0,
+            num_threads=share.num_threads,
+            devices=share.devices,
+        )
+        worker = WorkerSpec(begin, layout.validation_log(record.name), share.env)
+        kwargs = bytes(record.validation.kwargs) if record.validation is not None else b"{}"
+        function = ValidationFunction(validation.pickled_job, (record.seq, record.name, record.attempt), kwargs)
+        # Preload the training's framework but do not set it up: a validation is not part of the worker group.
+        job = pickle_job(function, None, BackendConfig())
+        return WorkerGroupSpec(number, (worker,), job, backend.preload, start_method=backend.start_method)
+
+    def should_retry(failed: WorkerFailed) -> bool:
+        raised = bool(failed.failure.traceback)
+        return config.should_retry(to_exception(failed.failure, failed.pickled) if raised else None)
+
+    def make_validation_engine() -> Engine:
+        return make_engine(spec, environment, terminal, beside=WorkerResources(config.num_cpus, config.num_gpus))
+
+    validator = ValidationSetup(make_validation_engine, build_group, config.timeout_s, config.max_retries, should_retry)
+    return ValidationRunner(validator, environment.clock)
