@@ -1,4 +1,4 @@
-"""When, where and with what something was measured: without it a number says nothing."""
+"""When, where and with which versions something was measured."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def circumstances(storage: Path) -> dict[str, Any]:
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": shlex.join(shown(["python", *sys.argv])),
+        "command": shlex.join(relative_command(["python", *sys.argv])),
         "commit": _commit(),
         "machine": {
             "system": f"{platform.system()} {platform.release().partition('-')[0]}",
@@ -34,14 +34,14 @@ def circumstances(storage: Path) -> dict[str, Any]:
             "filesystem": _filesystem(storage),
             "load_average": os.getloadavg(),
         },
-        # Not the metadata of an installed package: a source tree on PYTHONPATH has none.
+        # Not from package metadata: a source tree on PYTHONPATH has none.
         "versions": {"python": platform.python_version(), "paceline": paceline.__version__}
         | {name: importlib.metadata.version(name) for name in ("torch", "numpy", "msgspec")},
     }
 
 
-def shown(command: Sequence[str]) -> list[str]:
-    """A command as seen from the repository's root."""
+def relative_command(command: Sequence[str]) -> list[str]:
+    """A command with paths relative to the repository's root."""
     words = []
     for word in command:
         path = Path(word)

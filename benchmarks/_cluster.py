@@ -1,4 +1,4 @@
-"""What the benchmarks on a Ray cluster share: one local cluster, on which ours and Ray Train take turns."""
+"""Shared code of the benchmarks on a Ray cluster: one local cluster on which ours and Ray Train take turns."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from _measure import Bench, BenchmarkError, check, python
 
 NUM_CPUS = 4
-"""Of Ray's counting: two for workers, and room for whatever a trainer needs beside them."""
+"""As Ray counts them: two for workers, two for what a trainer needs besides."""
 
 
 @contextlib.contextmanager
 def cluster() -> Iterator[None]:
-    """A Ray cluster of this machine alone, and this process connected to it."""
+    """Start a local Ray cluster and connect to it."""
     import ray
 
     ray.init(
@@ -34,21 +34,21 @@ def cluster() -> Iterator[None]:
         ray.shutdown()
 
 
-def session(bench: Bench, script: str, *arguments: object, timeout_s: float) -> dict[str, Any]:
-    """What a script that has such a cluster to itself found: `ours` and, unless it is left out, `ray`."""
+def run_session(bench: Bench, script: str, *arguments: object, timeout_s: float) -> dict[str, Any]:
+    """Run a script with its own cluster and return its results: `ours` and, unless left out, `ray`."""
     directory = bench.directory("session")
-    # Its sockets lie there, and the path of a socket may have 107 characters.
+    # Ray puts its sockets there, and a socket's path may have 107 characters.
     env = {"RAY_TMPDIR": tempfile.mkdtemp(prefix="ray-"), "RAY_USAGE_STATS_ENABLED": "0"}
     peer_rounds = 0 if "ray" in bench.options.without else bench.repeats
     bench.run(python(script, directory, bench.repeats, peer_rounds, *arguments), directory, env, timeout_s)
-    path = directory / "found.json"
-    check(path.exists(), "nothing was found: the session did not run to its end")
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    path = directory / "result.json"
+    check(path.exists(), "the session wrote no results, so it did not finish")
+    results: dict[str, Any] = json.loads(path.read_text())
+    return results
 
 
-def emptied(path: Path) -> Path:
-    """A new directory for one run."""
+def make_directory(path: Path) -> Path:
+    """Make a new directory for one run."""
     if path.exists():
         raise BenchmarkError(f"{path} was used before")
     path.mkdir(parents=True)

@@ -1,7 +1,7 @@
-"""The datasets that several benchmarks read, and how each contestant has to prepare the rows.
+"""The datasets that several benchmarks read, and how every contestant prepares the rows.
 
-All is made from a seed. A contestant leaves `rank_0.json` and `rank_1.json`: for each epoch when it began and ended,
-how many rows came, and a sum over them, by which one sees that they were the right ones.
+The data is generated from a seed. A contestant writes `rank_0.json` and `rank_1.json`: when each epoch began and ended,
+the number of rows, and a sum that shows they were the right ones.
 """
 
 from __future__ import annotations
@@ -20,74 +20,76 @@ import pyarrow.parquet as pq
 
 NUM_COLUMNS = 32
 NAMES = [f"c{number:02d}" for number in range(NUM_COLUMNS)]
-STORED, WANTED = 256, 224
-DISTINCT = 200
-"""As many different pictures there are; the others are the same again, which takes as long to decode."""
+STORED_SIZE, IMAGE_SIZE = 256, 224
+NUM_DISTINCT = 200
+"""Number of different images. The others are repetitions, which take as long to decode."""
 
 Batch = dict[str, Any]
 
 
-# Made once
+# Generating the files
 
 
 def write_tabular(directory: Path, num_rows: int, num_files: int, row_group_rows: int) -> None:
-    """Columns of float32, as many rows in each file."""
+    """Write columns of float32, evenly split over the files."""
     directory.mkdir()
-    for number, rows in enumerate(_even(num_rows, num_files)):
+    for number, rows in enumerate(_split_evenly(num_rows, num_files)):
         values = np.random.default_rng(number).random((NUM_COLUMNS, rows), np.float32)
         table = pa.table(dict(zip(NAMES, values, strict=True)))
         pq.write_table(table, directory / f"part-{number:04d}.parquet", row_group_size=row_group_rows)
 
 
-def write_pictures(directory: Path, num_rows: int, num_files: int) -> None:
-    """JPEGs as bytes, and a label."""
+def write_images(directory: Path, num_rows: int, num_files: int) -> None:
+    """Write JPEGs as bytes, with a label."""
     directory.mkdir()
-    encoded = [_jpeg(seed) for seed in range(min(DISTINCT, num_rows))]
+    encoded = [_jpeg(seed) for seed in range(min(NUM_DISTINCT, num_rows))]
     start = 0
-    for number, rows in enumerate(_even(num_rows, num_files)):
+    for number, rows in enumerate(_split_evenly(num_rows, num_files)):
         numbers = range(start, start + rows)
         start += rows
         table = pa.table({"jpeg": [encoded[n % len(encoded)] for n in numbers], "label": pa.array(numbers)})
         pq.write_table(table, directory / f"part-{number:04d}.parquet", row_group_size=128)
 
 
-def _even(total: int, parts: int) -> list[int]:
+def _split_evenly(total: int, parts: int) -> list[int]:
     return [total * (number + 1) // parts - total * number // parts for number in range(parts)]
 
 
 def _jpeg(seed: int) -> bytes:
-    """A picture with large shapes and some noise, as photographs have."""
+    """An image with large shapes and some noise, like a photograph."""
     from PIL import Image
 
     random = np.random.default_rng(seed)
-    coarse = Image.fromarray(random.integers(0, 256, (8, 8, 3), np.uint8)).resize((STORED, STORED), Image.BICUBIC)
-    noisy = np.asarray(coarse, np.int16) + random.integers(-12, 13, (STORED, STORED, 3), np.int16)
+    coarse = Image.fromarray(random.integers(0, 256, (8, 8, 3), np.uint8)).resize(
+        (STORED_SIZE, STORED_SIZE), Image.BICUBIC
+    )
+    noisy = np.asarray(coarse, np.int16) + random.integers(-12, 13, (STORED_SIZE, STORED_SIZE, 3), np.int16)
     file = io.BytesIO()
     Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(file, "jpeg", quality=90)
     return file.getvalue()
 
 
-# What is done to every batch
+# Preparing a batch
 
 
-def stacked(batch: Mapping[str, Any]) -> Batch:
-    """One matrix of all columns, scaled."""
+def stack_columns(batch: Mapping[str, Any]) -> Batch:
+    """Stack all columns into one scaled matrix."""
     matrix = np.stack([batch[name] for name in NAMES], axis=1)
     matrix -= np.float32(0.5)
     matrix *= np.float32(2.0)
     return {"x": matrix}
 
 
-def decoded(batch: Mapping[str, Any]) -> Batch:
-    """Pictures as arrays of the size that a network wants."""
+def decode_images(batch: Mapping[str, Any]) -> Batch:
+    """Decode and resize images for a network."""
     from PIL import Image
 
-    pictures = np.empty((len(batch["jpeg"]), WANTED, WANTED, 3), np.float32)
+    images = np.empty((len(batch["jpeg"]), IMAGE_SIZE, IMAGE_SIZE, 3), np.float32)
     for row, data in enumerate(batch["jpeg"]):
-        with Image.open(io.BytesIO(data)) as picture:
-            pictures[row] = np.asarray(picture.resize((WANTED, WANTED)), np.float32)
-    pictures /= np.float32(255)
-    return {"x": pictures, "label": np.array(batch["label"])}
+        with Image.open(io.BytesIO(data)) as image:
+            images[row] = np.asarray(image.resize((IMAGE_SIZE, IMAGE_SIZE)), np.float32)
+    images /= np.float32(255)
+    return {"x": images, "label": np.array(batch["label"])}
 
 
 @dataclass(frozen=True)
@@ -96,14 +98,14 @@ class Case:
     columns: Sequence[str]
     batch_size: int
     read_rows: int
-    """How many rows a contestant without batches of its own takes from a file at a time."""
+    """Rows that a plain reader takes from a file at a time."""
 
 
-CASES = {"tabular": Case(stacked, NAMES, 1024, 62_500), "images": Case(decoded, ["jpeg", "label"], 64, 64)}
+CASES = {"tabular": Case(stack_columns, NAMES, 1024, 62_500), "images": Case(decode_images, ["jpeg", "label"], 64, 64)}
 
 
 def plain_batches(files: Sequence[Path], case: Case, rank: int, num_ranks: int) -> Iterator[Batch]:
-    """What one writes without a library: every other file, a piece at a time, cut into batches."""
+    """Read batches without a library: every `num_ranks`-th file, piece by piece."""
     for path in files[rank::num_ranks]:
         with pq.ParquetFile(path) as file:
             for piece in file.iter_batches(case.read_rows, columns=list(case.columns), use_threads=False):
@@ -113,11 +115,11 @@ def plain_batches(files: Sequence[Path], case: Case, rank: int, num_ranks: int) 
                     yield {name: values[start : start + case.batch_size] for name, values in ready.items()}
 
 
-# What a contestant says
+# Results of a contestant
 
 
-def timed_epoch(batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Take all batches and look at each."""
+def time_epoch(batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Iterate over all batches and sum one column."""
     began = time.perf_counter()
     rows, total = 0, 0.0
     for batch in batches:
@@ -127,5 +129,5 @@ def timed_epoch(batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return {"began": began, "ended": time.perf_counter(), "rows": rows, "sum": total}
 
 
-def leave(directory: str | Path, rank: int, epochs: Sequence[Mapping[str, float]]) -> None:
+def write_result(directory: str | Path, rank: int, epochs: Sequence[Mapping[str, float]]) -> None:
     Path(directory, f"rank_{rank}.json").write_text(json.dumps(epochs))

@@ -1,7 +1,7 @@
-"""The training that several benchmarks time, alike for ours and the peers: a model, data in memory.
+"""The training loop that several benchmarks time, the same for ours and the peers: a model, data in memory.
 
-Rank 0 is told over a socket how many steps to train and how often to report, and answers how long they took, so several
-contestants that run at the same time can take turns. It runs inside the workers.
+Runs inside the workers. Rank 0 receives over a socket how many steps to train and how often to report, and answers how
+long they took, so that several contestants running at the same time can take turns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REPORT_EVERY = 10
 MODELS = {"small": (256, (512, 512)), "middle": (512, (1024, 1024, 512))}
 
 
-def made_model(name: str) -> nn.Module:
+def make_model(name: str) -> nn.Module:
     features, hidden = MODELS[name]
     torch.manual_seed(0)
     layers: list[nn.Module] = []
@@ -43,28 +43,28 @@ def dataset(name: str) -> TensorDataset:
 
 
 class Turns:
-    """What a rank is told to do. Rank 0 hears it and tells the others."""
+    """Receives instructions: rank 0 reads them from the socket and broadcasts them."""
 
     def __init__(self, port: int) -> None:
         first = dist.get_rank() == 0
         self._line: TextIO | None = socket.create_connection(("127.0.0.1", port)).makefile("rw") if first else None
         pids: list[int | None] = [None] * dist.get_world_size()
         dist.all_gather_object(pids, os.getpid())
-        self._say(" ".join(map(str, pids)))
+        self._send(" ".join(map(str, pids)))
 
     def next(self) -> tuple[int, int]:
-        """How many steps, and after how many of them to report each time (0: never). No steps: it is over."""
-        told = (self._line.readline() or "0 0").split() if self._line else ("0", "0")
-        numbers = torch.tensor([int(word) for word in told])
+        """The number of steps (0: stop) and how often to report (0: never)."""
+        words = (self._line.readline() or "0 0").split() if self._line else ("0", "0")
+        numbers = torch.tensor([int(word) for word in words])
         dist.broadcast(numbers, 0)
         dist.barrier()
         self._began = time.perf_counter()
         return int(numbers[0]), int(numbers[1])
 
     def done(self) -> None:
-        self._say(str(time.perf_counter() - self._began))
+        self._send(str(time.perf_counter() - self._began))
 
-    def _say(self, text: str) -> None:
+    def _send(self, text: str) -> None:
         if self._line:
             self._line.write(f"{text}\n")
             self._line.flush()
@@ -78,7 +78,7 @@ def train_in_turns(
     report: Callable[[dict[str, float]], object] | None = None,
     backward: Callable[[torch.Tensor], object] = torch.Tensor.backward,
 ) -> int:
-    """Train whenever told, until told to end. Returns the number of steps."""
+    """Train when instructed, until instructed to stop. Returns the number of steps."""
     steps = _steps(model, optimizer, epochs, backward)
     turns = Turns(port)
     total = 0
@@ -90,7 +90,7 @@ def train_in_turns(
             loss = next(steps)
             total += 1
             if total % REPORT_EVERY == 0:
-                value = loss.item()  # Whoever reports or not: a person looks at the loss now and then.
+                value = loss.item()  # All contestants read the loss now and then, as a person would.
                 if report is not None and every and total % every == 0:
                     report({"step": total, "loss": value})
         turns.done()
@@ -102,11 +102,11 @@ def _steps(
     epochs: Iterable[DataLoader[Any]],
     backward: Callable[[torch.Tensor], object],
 ) -> Iterator[torch.Tensor]:
-    lossy = nn.CrossEntropyLoss()
+    loss_fn = nn.CrossEntropyLoss()
     for loader in epochs:
         for rows, labels in loader:
             optimizer.zero_grad()
-            loss = lossy(model(rows), labels)
+            loss = loss_fn(model(rows), labels)
             backward(loss)
             optimizer.step()
             yield loss.detach()

@@ -1,4 +1,4 @@
-"""Rows a second that two workers are given: ours, plain processes, torch's DataLoader and Ray, one after the other."""
+"""Rows a second that two workers receive: ours, plain processes, torch's DataLoader and Ray, one after the other."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from _measure import Bench, check, from_ranks, note, python
+from _measure import Bench, check, note, python, read_rank_results
 
 EPOCHS = 3
-"""Of a run. The first also has to start processes and fill caches; the best of the others counts, for all alike."""
+"""Epochs of a run. The first also starts processes and fills caches, so the best of the others counts."""
 TIMEOUT_S = 240.0
 PLAIN, LOADER, RAY = "plain processes", "DataLoader", "Ray Data"
 
 Epoch = Mapping[str, float]
-"""What one rank says of it."""
+"""The result of one rank."""
 
 
-class Delivered:
-    """What contestants delivered, run by run."""
+class DeliveryRates:
+    """Rows a second of each contestant, run by run."""
 
     def __init__(self, bench: Bench, case: str, files: Path, num_rows: int) -> None:
         self.bench, self.case, self.files, self.num_rows = bench, case, files, num_rows
@@ -50,13 +50,13 @@ class Delivered:
             {"OMP_NUM_THREADS": "1"},
             timeout_s=TIMEOUT_S,
         )
-        epochs = self.checked(name, from_ranks(directory))
-        rates = [self.num_rows / took_s(ranks) for ranks in epochs]
+        epochs = self.check_epochs(name, read_rank_results(directory))
+        rates = [self.num_rows / epoch_seconds(ranks) for ranks in epochs]
         self.first[name].append(rates[0])
         self.rates[name].append(max(rates[1:]))
 
-    def checked(self, name: str, ranks: Sequence[Sequence[Epoch]]) -> list[tuple[Epoch, ...]]:
-        """The epochs, each by rank, once it is sure that all rows came, and the right ones."""
+    def check_epochs(self, name: str, ranks: Sequence[Sequence[Epoch]]) -> list[tuple[Epoch, ...]]:
+        """Check that all the right rows arrived; return the epochs, each by rank."""
         epochs = list(zip(*ranks, strict=True))
         for number, epoch in enumerate(epochs):
             rows = sum(rank["rows"] for rank in epoch)
@@ -68,6 +68,6 @@ class Delivered:
         return epochs
 
 
-def took_s(ranks: Sequence[Epoch]) -> float:
-    """From the first to begin to the last to end."""
+def epoch_seconds(ranks: Sequence[Epoch]) -> float:
+    """Seconds from the first rank's start to the last rank's end."""
     return max(rank["ended"] for rank in ranks) - min(rank["began"] for rank in ranks)

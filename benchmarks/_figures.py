@@ -1,6 +1,6 @@
-"""What was measured: a number (`Measure`) or how one grows (`Curve`), of ours, of the peers and of the floor.
+"""Results: a number (`Measure`) or how a number grows (`Curve`), for ours, the peers and the floor.
 
-Every one keeps all its samples, says itself in words, and goes to JSON and back.
+Each keeps all its samples, can be printed, and converts to JSON and back.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 Samples = Sequence[float]
 Line = Mapping[float, Samples]
-"""Samples by where on the x axis they were taken."""
+"""Samples by their x value."""
 
 
 class BenchmarkError(Exception):
-    """The numbers would mean nothing: something did not run, or something was lost."""
+    """The numbers are meaningless: something did not run or was lost."""
 
 
 def check(holds: bool, message: str) -> None:
@@ -27,7 +27,7 @@ def check(holds: bool, message: str) -> None:
 
 @dataclass(frozen=True)
 class Bar:
-    """What has to hold for the median: of ours, or of ours divided by the first peer's where `ratio`."""
+    """A limit for our median, or with `ratio` for our median divided by the first peer's."""
 
     sign: str
     """`<`, `<=` or `>=`."""
@@ -43,7 +43,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Of medians, with the least and the most that any sample divided by any of the other's gives."""
+    """A ratio of medians, with the least and the greatest ratio of any two samples."""
 
     middle: float
     least: float
@@ -61,9 +61,9 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of ours, the same of each peer, all over several repeats. A bar's ratio is to the first peer.
+    """Samples of one number for ours and for each peer. A bar's ratio is to the first peer.
 
-    The floor is what the hardware or the bare framework allows, by what it is: `{"import torch": [...]}`.
+    The floor is what the hardware or the bare framework allows, by name: `{"import torch": [...]}`.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Measure:
 
     @property
     def met(self) -> bool | None:
-        """None where there is no bar, or where the peer it compares with was left out."""
+        """None if there is no bar or its peer was left out."""
         value = self.ratio if self.bar and self.bar.ratio else statistics.median(self.ours)
         return None if self.bar is None or value is None else self.bar.met(value)
 
@@ -122,11 +122,10 @@ class Measure:
 
 @dataclass(frozen=True)
 class Curve:
-    """How a number changes as something grows, at the same places of x for ours; peers may have fewer.
+    """How a number changes with x. Peers may have fewer values of x.
 
-    A bar holds for the growth: what ours is at the last x, divided by what it is at the first. Where the bar is a
-    `ratio`, it holds for ours divided by the first peer, both at the last x that the peer has. A bar in words is only
-    printed.
+    A bar limits the growth: ours at the last x divided by ours at the first. With `ratio`, it limits ours divided by
+    the first peer, at the last x of that peer. A bar that is a text is only printed.
     """
 
     name: str
@@ -155,7 +154,7 @@ class Curve:
 
     @property
     def last_of_peer(self) -> float | None:
-        """The last place where the first peer was, too."""
+        """The last x that the first peer has too."""
         first = next(iter(self.peers.values()), {})
         return max(first.keys() & self.ours.keys(), default=None)
 
@@ -175,7 +174,7 @@ class Curve:
         return _met_text(self.bar if isinstance(self.bar, Bar) else None, self.met)
 
     def at(self, x: float) -> Measure:
-        """What was measured at one place, with whoever was there."""
+        """The samples at one x."""
         return Measure(
             f"{self.name}, {self.x_label} {number(x, '')}",
             self.unit,
@@ -224,16 +223,16 @@ class Curve:
 
 @dataclass(frozen=True)
 class Report:
-    """What a benchmark found."""
+    """The results of a benchmark."""
 
     measures: Sequence[Measure] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
-    """What else is worth a word, without a bar: name and text."""
+    """Further results without a bar: name and text."""
     curves: Sequence[Curve] = ()
 
     def line(self, question: str) -> str:
-        noted = [f"{name} {text}" for name, text in self.notes.items()]
-        return f"{question} | " + " | ".join([*map(str, self.measures), *map(str, self.curves), *noted])
+        notes = [f"{name} {text}" for name, text in self.notes.items()]
+        return f"{question} | " + " | ".join([*map(str, self.measures), *map(str, self.curves), *notes])
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -252,7 +251,7 @@ class Report:
 
 
 def note(samples: Samples, unit: str) -> str:
-    """The median, with the least and the most."""
+    """The median with the smallest and the largest sample."""
     middle = number(statistics.median(samples), unit)
     if len(samples) < 2:
         return middle
@@ -271,7 +270,7 @@ def _met_text(bar: Bar | None, met: bool | None) -> str:
 
 
 def _summary(samples: Samples) -> dict[str, Any]:
-    check(len(samples) > 0, "there is a number without a single sample")
+    check(len(samples) > 0, "a measure has no samples")
     return {
         "median": statistics.median(samples),
         "min": min(samples),

@@ -1,6 +1,6 @@
-"""What ours and the bare loops both train on a GPU: a GPT of 124 million parameters, a ResNet, and how each is timed.
+"""What ours and the bare loops train on a GPU, and how it is timed: a GPT of 124 million parameters and a ResNet.
 
-A contestant brings the model to its device, the batches and where numbers go; the loop is the same for all.
+A contestant provides the model on its device, the batches and a report function; the loop is the same for all.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch import nn
 from torch.nn import functional
 
 WIDTH, HEADS = 768, 12
-TELL_EVERY = 10
-"""Steps between two readings of the loss: each waits for the GPU, so all contestants have to read as often."""
+READ_EVERY = 10
+"""Steps between two readings of the loss. Each waits for the GPU, so all contestants read equally often."""
 
 
 # A GPT
@@ -31,7 +31,7 @@ class Size:
     layers: int = 12
     context: int = 1024
     sequences: int = 16
-    """In a batch."""
+    """Sequences in a batch."""
     vocabulary: int = 50_304
 
 
@@ -49,8 +49,8 @@ class Block(nn.Module):
         batch, length, _ = x.shape
         parts = self.qkv(self.before_attention(x)).view(batch, length, 3, HEADS, WIDTH // HEADS)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.out(seen.transpose(1, 2).reshape(batch, length, WIDTH))
+        attention = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(attention.transpose(1, 2).reshape(batch, length, WIDTH))
         return x + self.mlp(self.before_mlp(x))
 
 
@@ -74,11 +74,11 @@ def gpt_rates(
     model: nn.Module,
     size: Size,
     device: torch.device,
-    told: Callable[[dict[str, Any]], object],
+    report: Callable[[dict[str, Any]], object],
     turns: int,
     steps: int,
 ) -> list[float]:
-    """Tokens a second in each of several turns of so many steps, after a warm-up that compiles."""
+    """Tokens a second in each turn, after a warm-up that compiles."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=device.type == "cuda")
     tokens = torch.randint(size.vocabulary, (8, size.sequences, size.context + 1), device=device)
     batches = itertools.cycle(tokens)
@@ -93,10 +93,10 @@ def gpt_rates(
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        if count % TELL_EVERY == 0:
-            told({"step": count, "loss": loss.item()})
+        if count % READ_EVERY == 0:
+            report({"step": count, "loss": loss.item()})
 
-    for _ in range(2 * TELL_EVERY):
+    for _ in range(2 * READ_EVERY):
         step()
     rates = []
     for _ in range(turns):
@@ -134,7 +134,7 @@ class Residual(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Eighteen layers, for pictures of 224 x 224 as bytes, with the colour last."""
+    """Eighteen layers, for images of 224 x 224 bytes, channels last."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,24 +153,24 @@ class ResNet(nn.Module):
             nn.Linear(512, 1000),
         )
 
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        # Bytes cross to the device, a quarter of the floats they become there.
-        return self.layers((pictures.permute(0, 3, 1, 2).float() - 127.5) / 64)
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        # Bytes are copied to the device: a quarter of the floats they become there.
+        return self.layers((images.permute(0, 3, 1, 2).float() - 127.5) / 64)
 
 
-def picture_epoch(
+def train_image_epoch(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     batches: Iterable[Mapping[str, torch.Tensor]],
     device: torch.device,
 ) -> dict[str, float]:
-    """Train on all batches: how many pictures came, how long it took, and for how much of it the GPU had nothing."""
+    """Train on all batches: number of images, seconds, and the share of time the GPU was idle."""
     wait_for(device)
     began = time.perf_counter()
-    pictures, turns, until_first = 0, [], 0.0
+    num_images, turns, until_first = 0, [], 0.0
     for batch in batches:
         until_first = until_first or time.perf_counter() - began
-        first, last = event(device), event(device)
+        first, last = make_event(device), make_event(device)
         first.record()
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             loss = functional.cross_entropy(model(batch["x"]), batch["label"] % 1000)
@@ -179,24 +179,24 @@ def picture_epoch(
         optimizer.zero_grad(set_to_none=True)
         last.record()
         turns.append((first, last))
-        pictures += len(batch["x"])
+        num_images += len(batch["x"])
     wait_for(device)
     seconds = time.perf_counter() - began
     busy = sum(first.elapsed_time(last) for first, last in turns) / 1000
     return {
-        "pictures": pictures,
+        "pictures": num_images,
         "seconds": seconds,
         "waited": max(0.0, 1 - busy / seconds),
         "until_first": until_first,
     }
 
 
-def picture_model(device: torch.device) -> tuple[nn.Module, torch.optim.Optimizer]:
+def make_image_model(device: torch.device) -> tuple[nn.Module, torch.optim.Optimizer]:
     model = ResNet().to(device, memory_format=torch.channels_last)
     return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
-# What they say
+# Timing and results
 
 
 def wait_for(device: torch.device) -> None:
@@ -204,26 +204,26 @@ def wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def event(device: torch.device) -> Any:
-    """A moment on the device; where there is none, of the host, so that the scripts can be tried without a GPU."""
-    return torch.cuda.Event(enable_timing=True) if device.type == "cuda" else _HostMoment()
+def make_event(device: torch.device) -> Any:
+    """A CUDA event, or one of the host, so that the scripts can be tried without a GPU."""
+    return torch.cuda.Event(enable_timing=True) if device.type == "cuda" else _HostEvent()
 
 
-class _HostMoment:
+class _HostEvent:
     def record(self) -> None:
         self.at = time.perf_counter()
 
-    def elapsed_time(self, later: _HostMoment) -> float:
+    def elapsed_time(self, later: _HostEvent) -> float:
         return 1000 * (later.at - self.at)
 
 
-def leave(directory: str | Path, found: Mapping[str, Any]) -> None:
-    """The proof that it ran."""
-    Path(directory, "found.json").write_text(json.dumps(found))
+def write_result(directory: str | Path, result: Mapping[str, Any]) -> None:
+    """Write the result, which proves that the script ran."""
+    Path(directory, "result.json").write_text(json.dumps(result))
 
 
-def found_in(directory: Path) -> dict[str, Any]:
-    return json.loads((directory / "found.json").read_text())
+def read_result(directory: Path) -> dict[str, Any]:
+    return json.loads((directory / "result.json").read_text())
 
 
 def middle(samples: Iterable[float]) -> float:

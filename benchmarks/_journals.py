@@ -1,4 +1,4 @@
-"""Runs as a driver would have left them: journals of any length, written by what writes them in a run."""
+"""Writes run directories with journals of any length, using the real `Journal`."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _FLUSH_EVERY = 1000
 
 
 def write_run(path: Path, num_reports: int, num_metrics: int, *, ended: bool = True) -> None:
-    """One worker that reported. Not `ended`: its driver and it were lost after the last report."""
+    """Write a run of one worker. Without `ended`, driver and worker were lost after the last report."""
     path.mkdir()
     names = [f"metric_{n}" for n in range(num_metrics)]
-    book = Journal(path / "journal.jsonl")
-    book.append(events.DriverStarted(1, 0, at=BEGAN, lease=1))
-    book.append(events.Timestamp(BEGAN))
-    book.append(WorkerReady(1, 0, 1))
+    journal = Journal(path / "journal.jsonl")
+    journal.append(events.DriverStarted(1, 0, at=BEGAN, lease=1))
+    journal.append(events.Timestamp(BEGAN))
+    journal.append(WorkerReady(1, 0, 1))
     for step in range(num_reports):
         metrics = {name: math.sin(step / 1000 + n) + (step % 7) / 10 for n, name in enumerate(names)}
         at = BEGAN + step / 100
-        book.append(Reported(1, 0, step + 1, msgspec.Raw(msgspec.json.encode(metrics)), at, "train.py:10"))
+        journal.append(Reported(1, 0, step + 1, msgspec.Raw(msgspec.json.encode(metrics)), at, "train.py:10"))
         if step % _FLUSH_EVERY == 0:
-            book.flush()
+            journal.flush()
     if ended:
-        book.append(WorkerReturned(1, 0, num_reports))
-        book.append(events.Timestamp(BEGAN + num_reports / 100))
-        book.append(WorkersStopped(1))
-    book.close()
+        journal.append(WorkerReturned(1, 0, num_reports))
+        journal.append(events.Timestamp(BEGAN + num_reports / 100))
+        journal.append(WorkersStopped(1))
+    journal.close()

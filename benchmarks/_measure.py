@@ -1,6 +1,6 @@
-"""What all benchmarks share: contestants that take turns, the command line, the one line, the JSON.
+"""The harness of all benchmarks: rounds, processes, the command line, the printed line and the JSON file.
 
-A benchmark is a function that is handed a `Bench` and returns a `Report`; `main` does the rest.
+A benchmark is a function that takes a `Bench` and returns a `Report`; `main` does the rest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from _circumstances import ROOT, circumstances
 from _figures import Bar, BenchmarkError, Curve, Measure, Ratio, Report, check, note
 from _peers import PEERS, Environments
-from _processes import Ended, Process, adopt_orphans, end_leftovers
+from _processes import Process, ProcessResult, adopt_orphans, end_leftovers
 
 __all__ = [
     "HERE",
@@ -37,32 +37,32 @@ __all__ = [
     "Ratio",
     "Report",
     "check",
-    "from_ranks",
     "main",
     "note",
     "python",
-    "times_in",
+    "read_rank_results",
+    "read_times",
 ]
 
 HERE = ROOT / "benchmarks"
 OUT = HERE / "out"
 
 LEFT_BEHIND_S = 2.0
-"""How long after its end a run may still have processes."""
+"""How long processes of a run may outlive it."""
 
 
 def python(script: str, *arguments: object) -> list[str]:
-    """Ours: a script by the interpreter that runs the benchmark."""
+    """The command that runs a script with the interpreter of the benchmark."""
     return [sys.executable, str(HERE / script), *map(str, arguments)]
 
 
 @dataclass
 class Bench:
-    """What a benchmark is handed."""
+    """The options, directories and processes of one benchmark."""
 
     options: argparse.Namespace
     storage: Path
-    """An empty directory, gone afterwards."""
+    """An empty directory, removed afterwards."""
     environments: Environments
     _began: float = field(default_factory=time.monotonic)
     _slow_s: float = 0.0
@@ -82,9 +82,9 @@ class Bench:
         return path
 
     def rounds(self, warm_up: int = 0) -> Iterator[int]:
-        """Numbers of rounds; in each, ours and the peers take their turns. Those to warm up have negative numbers.
+        """Yield the number of each round, in which ours and the peers take turns. Warm-up rounds are negative.
 
-        None is begun, after the first, that would not end in the time given (`--within`).
+        After the first, a round starts only if it is expected to end within `--within` seconds.
         """
         took: list[float] = []
         slow: list[float] = []
@@ -93,48 +93,48 @@ class Bench:
             expected = min(took, default=0.0) + (min(slow, default=0.0) if number < self.options.peer_repeats else 0.0)
             if took and began - self._began + expected > self.options.within:
                 self._cut = f"{len(took)} of {self.repeats}: there was no time for more"
-                self.say(f"rounds {self._cut}")
+                self.log(f"rounds {self._cut}")
                 return
-            self.say(f"round {number + 1} of {self.repeats}" if number >= 0 else "warming up")
+            self.log(f"round {number + 1} of {self.repeats}" if number >= 0 else "warming up")
             yield number
             if number >= 0:
                 slow.append(self._slow_s - slow_before)
                 took.append(time.monotonic() - began - slow[-1])
 
     def notes(self) -> dict[str, str]:
-        """What the harness itself has to say of the numbers."""
+        """Notes of the harness about the numbers."""
         return {"rounds": self._cut} if self._cut else {}
 
     # Peers
 
     def takes_part(self, name: str, number: int) -> bool:
-        """Whether a peer takes part in this round: not where it is left out, and slow ones not in all of them."""
+        """Whether a peer runs in this round. Slow peers skip some rounds."""
         if name in self.environments.without:
             return False
         self.environments.versions(name)
         return not PEERS[name].slow or 0 <= number < self.options.peer_repeats
 
     def peer(self, name: str, script: str, *arguments: object) -> list[str]:
-        """A script by the interpreter of the peer's own environment."""
+        """The command that runs a script with the interpreter of the peer's environment."""
         return [self.environments.python(name), str(HERE / script), *map(str, arguments)]
 
     def launcher(self, name: str, program: str) -> str:
-        """A command that was installed with the peer, in its environment."""
+        """The path of a command installed in the peer's environment."""
         return self.environments.program(name, program)
 
     def torchrun(self, script: str, *arguments: object, options: Sequence[str] = (), size: int = 2) -> list[str]:
-        """Workers of a script, started by torchrun.
+        """The command that runs a script with torchrun.
 
-        Without an address it gives its workers the machine's name, and waits for minutes where that does not resolve.
+        Without an address, torchrun uses the machine's name and waits for minutes if that does not resolve.
         """
         alone = ["--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(size)]
         launcher = self.launcher("torchrun", "torchrun")
         return [launcher, *alone, *options, str(HERE / script), *map(str, arguments)]
 
     def accelerate(self, script: str, *arguments: object, size: int = 2) -> list[str]:
-        """Workers of a script, started by `accelerate launch`. The script itself says that it is for the CPU.
+        """The command that runs a script with `accelerate launch`. The script itself selects the CPU.
 
-        With `--cpu` the launcher starts a single process, whatever the number asked for, where there is no MPI.
+        Without MPI, `--cpu` makes the launcher start a single process whatever the requested number.
         """
         launcher = [self.launcher("accelerate", "accelerate"), "launch", "--multi_gpu", "--num_machines", "1"]
         launcher += ["--num_processes", str(size), "--main_process_ip", "127.0.0.1", "--main_process_port", "0"]
@@ -144,11 +144,9 @@ class Bench:
     # Processes
 
     @contextlib.contextmanager
-    def running(
-        self, command: Sequence[str], directory: Path, env: Mapping[str, str] | None = None
-    ) -> Iterator[Process]:
-        """A fresh process that is waited for. Nothing of it is left afterwards, and if ours had left it, that fails."""
-        peer = self.environments.whose(command[0])
+    def start(self, command: Sequence[str], directory: Path, env: Mapping[str, str] | None = None) -> Iterator[Process]:
+        """Start a process and kill what it leaves behind. Fails if one of ours leaves a process behind."""
+        peer = self.environments.peer_of(command[0])
         extra = {**_environment(peer), **(env or {})}
         began = time.monotonic()
         process = Process(command, directory / "output.log", extra)
@@ -178,45 +176,45 @@ class Bench:
         directory: Path,
         env: Mapping[str, str] | None = None,
         timeout_s: float = 300,
-    ) -> Ended:
-        """Run a command to its end, which has to be a good one, and in time."""
-        with self.running(command, directory, env) as process:
+    ) -> ProcessResult:
+        """Run a command. Fails if it exits with an error or takes too long."""
+        with self.start(command, directory, env) as process:
             return process.wait(timeout_s)
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         print(f"  {Path(sys.argv[0]).stem}: {text}", file=sys.stderr, flush=True)
 
 
-# What contestants leave behind
+# Result files of the scripts
 
 
-def from_ranks(directory: Path, pattern: str = "rank_{}.json", size: int = 2) -> list[dict[str, Any]]:
-    """What each rank left behind for us: the proof that it ran."""
-    found = []
+def read_rank_results(directory: Path, pattern: str = "rank_{}.json", size: int = 2) -> list[dict[str, Any]]:
+    """Read the file that each rank wrote, which proves that it ran."""
+    results = []
     for rank in range(size):
         path = directory / pattern.format(rank)
         if not path.exists():
             raise BenchmarkError(f"{directory.name}: rank {rank} has not left {path.name}: it did not really run")
-        found.append(json.loads(path.read_text()))
-    return found
+        results.append(json.loads(path.read_text()))
+    return results
 
 
-def times_in(directory: Path, fits: int) -> list[float]:
-    """What a script of several fits wrote: how long each took."""
+def read_times(directory: Path, fits: int) -> list[float]:
+    """Read how long each fit of a script took."""
     path = directory / "took.json"
-    check(path.exists(), f"{directory.name}: no times were written, so it did not run to its end")
+    check(path.exists(), f"{directory.name}: no times were written, so it did not finish")
     took: list[float] = json.loads(path.read_text())
     check(len(took) == fits, f"{directory.name}: {len(took)} fits instead of {fits}")
     return took
 
 
 def _environment(peer: str | None) -> dict[str, str]:
-    """Variables for a command: a peer's finds what the contestants share, and nothing of ours."""
+    """Environment variables of a command. A peer can import the shared modules, but not Paceline."""
     if peer is None:
         return {"PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])}
     if peer != "ray":
         return {"PYTHONPATH": str(HERE)}
-    # Its sockets lie there, and the path of a socket may have 107 characters.
+    # Ray puts its sockets there, and a socket's path may have 107 characters.
     return {"RAY_TMPDIR": tempfile.mkdtemp(prefix="ray-"), "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": ""}
 
 
@@ -225,14 +223,14 @@ def _environment(peer: str | None) -> dict[str, str]:
 
 def main(
     question: str,
-    measured: Callable[[Bench], Report],
+    measure: Callable[[Bench], Report],
     *,
     repeats: int,
     peers: Sequence[str] = (),
     peer_repeats: int = 2,
     add_arguments: Callable[[argparse.ArgumentParser], object] | None = None,
 ) -> None:
-    """Measure, print the line, write the JSON. `peers` are those that have to be there before anything is measured."""
+    """Measure, print the line and write the JSON. The environments of `peers` are checked first."""
     parser = argparse.ArgumentParser(description=question)
     parser.add_argument("--repeats", type=int, default=repeats, help=f"rounds of ours and the peer (default {repeats})")
     parser.add_argument(
@@ -243,17 +241,17 @@ def main(
         help=f"rounds that slow peers take part in: all but torchrun (default {peer_repeats})",
     )
     parser.add_argument(
-        "--within", type=float, default=math.inf, metavar="S", help="begin no further round that takes longer than this"
+        "--within", type=float, default=math.inf, metavar="S", help="start no round that would end later than this"
     )
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write all samples there")
-    parser.add_argument("--storage", type=Path, metavar="DIR", help="where runs are kept (default benchmarks/out)")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write all samples to this file")
+    parser.add_argument("--storage", type=Path, metavar="DIR", help="directory of the runs (default benchmarks/out)")
     add_peer_arguments(parser)
     parser.add_argument("--keep", action="store_true", help="keep what the runs wrote")
     if add_arguments is not None:
         add_arguments(parser)
     options = parser.parse_args()
     if options.repeats < 1 or options.peer_repeats < 1:
-        parser.error("--repeats and --peer-repeats: at least one is needed; --without leaves a peer out")
+        parser.error("--repeats and --peer-repeats must be at least 1; use --without to leave a peer out")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     adopt_orphans()
     environments = Environments(options.environments.absolute(), options.without)
@@ -261,10 +259,10 @@ def main(
         versions = environments.check(peers)
         with _storage(options) as storage:
             bench = Bench(options, storage, environments)
-            report = measured(bench)
+            report = measure(bench)
             left_out = [name for name in peers if name in options.without]
-            said = {**report.notes, **bench.notes(), **({"left out": ", ".join(left_out)} if left_out else {})}
-            report = Report(report.measures, said, report.curves)
+            notes = {**report.notes, **bench.notes(), **({"left out": ", ".join(left_out)} if left_out else {})}
+            report = Report(report.measures, notes, report.curves)
             if options.json is not None:
                 document = {
                     "question": question,
@@ -286,7 +284,7 @@ def add_peer_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-ray", action="append_const", dest="without", const="ray", help="--without ray")
     parser.add_argument(
-        "--environments", type=Path, default=ROOT, metavar="DIR", help="what holds .venv-ray and the others"
+        "--environments", type=Path, default=ROOT, metavar="DIR", help="directory of .venv-ray and the others"
     )
 
 

@@ -1,4 +1,4 @@
-"""JPEGs decoded into bytes of one size: what a network that scales on its GPU is fed with. No torch here."""
+"""Decodes JPEGs into bytes of one size, for a network that scales on the GPU. Does not import torch."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from _data import WANTED
+from _data import IMAGE_SIZE
 
 
-def decoded_one(data: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def decode_image(data: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
     from PIL import Image
 
-    with Image.open(io.BytesIO(data)) as picture:
-        return np.asarray(picture.resize((WANTED, WANTED)))
+    with Image.open(io.BytesIO(data)) as image:
+        return np.asarray(image.resize((IMAGE_SIZE, IMAGE_SIZE)))
 
 
-def decoded_bytes(batch: Mapping[str, Any]) -> dict[str, Any]:
-    pictures = np.empty((len(batch["jpeg"]), WANTED, WANTED, 3), np.uint8)
+def decode_batch(batch: Mapping[str, Any]) -> dict[str, Any]:
+    images = np.empty((len(batch["jpeg"]), IMAGE_SIZE, IMAGE_SIZE, 3), np.uint8)
     for row, data in enumerate(batch["jpeg"]):
-        pictures[row] = decoded_one(data)
-    return {"x": pictures, "label": np.array(batch["label"])}
+        images[row] = decode_image(data)
+    return {"x": images, "label": np.array(batch["label"])}

@@ -1,4 +1,4 @@
-"""Commands in fresh processes, and what they leave behind."""
+"""Runs commands in new processes and finds the processes they leave behind."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from _circumstances import shown
+from _circumstances import relative_command
 from _figures import BenchmarkError
 
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessResult:
     seconds: float
-    """From the start of the process until it was gone."""
+    """From the start of the process to its exit."""
     cpu_s: float
-    """Processor time of it and of all it waited for: steadier than seconds on a busy machine."""
+    """Processor time including children: steadier than seconds on a busy machine."""
 
 
 class Process:
-    """A command under way, with its output in a file."""
+    """A running command with its output in a file."""
 
     def __init__(self, command: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
         self.command = command
@@ -47,7 +47,7 @@ class Process:
             )
         self.pid = self._process.pid
 
-    def wait(self, timeout_s: float) -> Ended:
+    def wait(self, timeout_s: float) -> ProcessResult:
         before = psutil.Process().cpu_times()
         try:
             code = self._process.wait(timeout_s)
@@ -58,11 +58,11 @@ class Process:
         if code != 0:
             raise self.problem(f"exited with code {code}")
         used = after.children_user + after.children_system - before.children_user - before.children_system
-        return Ended(seconds, used)
+        return ProcessResult(seconds, used)
 
     def problem(self, what: str) -> BenchmarkError:
         tail = "\n".join(self._log.read_text("utf-8", "replace").splitlines()[-30:])
-        return BenchmarkError(f"{shlex.join(shown(self.command))} {what}; its last lines:\n{tail}")
+        return BenchmarkError(f"{shlex.join(relative_command(self.command))} {what}; its last lines:\n{tail}")
 
     def kill(self) -> None:
         self._process.kill()
@@ -70,13 +70,13 @@ class Process:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what our commands leave behind, so that it is found."""
+    """Become the parent of orphans, so that leftover processes are found."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_leftovers(others: Sequence[int], grace_s: float = 0.0) -> list[str]:
-    """End what a command left behind, and name it: all that descends from us, but for other commands under way."""
+    """Kill all our descendants except other running commands (`others`), and return their names."""
     deadline = time.monotonic() + grace_s
     while True:
         left = _living_descendants(others)

@@ -1,9 +1,8 @@
 """Run the benchmarks, print one table of ratios, write `benchmarks/out/results.json`.
 
-Without `--more`, those of the questions that compare with peers. Arguments that are not known here go to every
-benchmark: `all.py --repeats 1`. With `--quick` everything is small: it shows that the benchmarks work, and its numbers
-mean nothing. Whatever hangs is ended: a benchmark has its seconds, all together have `--minutes`. Exit code 1 if
-anything failed.
+Without `--more`, only those that compare with peers. Unknown arguments are passed to every benchmark:
+`all.py --repeats 1`. `--quick` makes everything small, to check that the benchmarks work; its numbers mean nothing.
+A benchmark that hangs is killed: each has its own limit, and all together have `--minutes`. Exit code 1 if any failed.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from _figures import BenchmarkError, Report
 from _measure import HERE, OUT, add_peer_arguments
 from _peers import PEERS, Environments
 from _processes import adopt_orphans, end_leftovers
-from keep import kept
-from table import terminal
+from keep import keep_results
+from table import format_terminal
 
 
 @dataclass(frozen=True)
 class Question:
     seconds: float
-    """What it takes on two cores that are free. It may take much longer, while there is time at all."""
+    """Usual duration on two idle cores. It may take much longer if there is time left."""
     quick: tuple[str, ...] = ()
-    """Arguments that make it small."""
+    """Arguments for `--quick`."""
 
 
 QUESTIONS = {
@@ -70,21 +69,21 @@ MORE = {
 EVERY = QUESTIONS | MORE
 MINUTES, MORE_MINUTES = 28.0, 90.0
 PATIENCE, LEAST_S = 4, 300.0
-"""A benchmark is ended after so many times its seconds, but not before these."""
+"""A benchmark is killed after PATIENCE times its usual duration, but not before LEAST_S."""
 IN_ROUNDS = 0.95
-"""The part of the time that rounds may be begun in."""
+"""The share of the time in which rounds may start."""
 TO_END_S = 20.0
-"""What a benchmark that took too long has to end its own processes."""
+"""Time for a late benchmark to end its own processes."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=EVERY, help="run these alone")
-    parser.add_argument("--more", action="store_true", help="and those that compare with nobody, or need longer")
+    parser.add_argument("--only", nargs="+", choices=EVERY, help="run only these")
+    parser.add_argument("--more", action="store_true", help="also run those without a peer and those that take longer")
     parser.add_argument("--quick", action="store_true", help="one small round of each")
     parser.add_argument("--minutes", type=float, help=f"for all (default {MINUTES:g}; {MORE_MINUTES:g} with --more)")
     parser.add_argument("--json", type=Path, default=OUT / "results.json", help="where the results go")
-    parser.add_argument("--commit-as", metavar="NAME", help="keep them as benchmarks/results/DATE-NAME.json as well")
+    parser.add_argument("--commit-as", metavar="NAME", help="also write benchmarks/results/DATE-NAME.json")
     add_peer_arguments(parser)
     options, passed_on = parser.parse_known_args()
     names = options.only or list(EVERY if options.more else QUESTIONS)
@@ -98,7 +97,7 @@ def main() -> None:
     machine = document["machine"]
     if machine["load_average"][0] > machine["cores"] / 2:
         busy = f"{machine['load_average'][0]:.1f} on {machine['cores']} cores"
-        print(f"the machine is busy: load average {busy}. These numbers will say little", file=sys.stderr)
+        print(f"the machine is busy: load average {busy}. The numbers will be unreliable", file=sys.stderr)
     if options.without:
         print(f"left out: {', '.join(document['without'])}", file=sys.stderr)
         passed_on += ["--without", *document["without"]]
@@ -111,7 +110,7 @@ def main() -> None:
         print(f"== {name} ==", file=sys.stderr, flush=True)
         started = time.monotonic()
         left_s = began + 60 * minutes - started
-        # Its share of what is left: a machine that is slower than thought makes fewer rounds of each, and says so.
+        # Its share of the time left: a slow machine runs fewer rounds of each, and reports it.
         share = EVERY[name].seconds / sum(EVERY[later].seconds for later in names[place:])
         arguments += ["--within", f"{max(1.0, IN_ROUNDS * left_s * share):.0f}"]
         limit_s = min(max(LEAST_S, PATIENCE * EVERY[name].seconds), left_s)
@@ -128,12 +127,12 @@ def main() -> None:
     options.json.write_text(json.dumps(document, indent=1) + "\n")
     _print(document)
     if options.commit_as and not failed:
-        print("kept: " + ", ".join(kept(options.json, options.commit_as)))
+        print("kept: " + ", ".join(keep_results(options.json, options.commit_as)))
     sys.exit(1 if failed else 0)
 
 
 def _peers(options: argparse.Namespace) -> dict[str, dict[str, str]]:
-    """Versions of the peers, all of which can run. With `--only`, each benchmark looks for its own."""
+    """Check that the peers can run and return their versions. With `--only`, each benchmark checks its own."""
     environments = Environments(options.environments.absolute(), options.without)
     try:
         return environments.check(() if options.only else PEERS, imports=True)
@@ -142,12 +141,12 @@ def _peers(options: argparse.Namespace) -> dict[str, dict[str, str]]:
 
 
 def _run(name: str, path: Path, arguments: list[str], limit_s: float) -> dict[str, Any] | str:
-    """What a benchmark found, or why it failed."""
+    """Run a benchmark and return its results, or why it failed."""
     if limit_s <= 0:
-        return "not run: the minutes of all benchmarks were over"
+        return "not run: no time left (--minutes)"
     path.unlink(missing_ok=True)
     command = [sys.executable, str(HERE / f"{name}.py"), "--json", str(path), *arguments]
-    said: list[str] = []
+    output: list[str] = []
     late = threading.Event()
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         timer = threading.Timer(limit_s, _end, [process, late])
@@ -155,7 +154,7 @@ def _run(name: str, path: Path, arguments: list[str], limit_s: float) -> dict[st
         try:
             assert process.stderr is not None
             for line in process.stderr:
-                said.append(line)
+                output.append(line)
                 sys.stderr.write(line)
                 sys.stderr.flush()
             process.wait()
@@ -165,18 +164,18 @@ def _run(name: str, path: Path, arguments: list[str], limit_s: float) -> dict[st
                 process.kill()
             end_leftovers(())
     if late.is_set():
-        last = said[-1].strip() if said else "nothing"
-        return f"ended, for it took longer than its {limit_s:.0f} s; it last said: {last}"
+        last = output[-1].strip() if output else "nothing"
+        return f"killed after {limit_s:.0f} s; its last line: {last}"
     if process.returncode == 0 and path.exists():
-        found: dict[str, Any] = json.loads(path.read_text())
-        report = Report.from_json(found)
-        return {"question": found["question"], "peers": found["peers"], **report.as_json()}
-    problem = "".join(line for line in said if not line.startswith("  "))
+        document: dict[str, Any] = json.loads(path.read_text())
+        report = Report.from_json(document)
+        return {"question": document["question"], "peers": document["peers"], **report.as_json()}
+    problem = "".join(line for line in output if not line.startswith("  "))
     return problem.strip() or f"exited with code {process.returncode}"
 
 
 def _end(process: subprocess.Popen[str], late: threading.Event) -> None:
-    """End a benchmark that took too long: it ends what it started, and if it does not, it is killed."""
+    """Terminate a late benchmark, and kill it if it does not end its processes in time."""
     late.set()
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGTERM)
@@ -188,7 +187,7 @@ def _end(process: subprocess.Popen[str], late: threading.Event) -> None:
 
 def _print(document: dict[str, Any]) -> None:
     print()
-    print(terminal(document))
+    print(format_terminal(document))
     figures = [m for data in document["benchmarks"].values() for m in (*data["measures"], *data["curves"])]
     with_bar = [one["met"] for one in figures if one["met"] is not None]
     print(f"{sum(with_bar)} of {len(with_bar)} bars met")

@@ -1,9 +1,9 @@
-"""How long does a checkpoint keep training waiting: one of 1 MB, of 256 MB, of 2 GB?
+"""How long does a checkpoint of 1 MB, 256 MB or 2 GB block training?
 
 Sixteen float32 tensors. SYNC: `torch.save` into the staging directory and `report`, which returns when the checkpoint
-is on the disk, against `torch.save` with fsync. ASYNC: `report` of a state that is snapshotted, against `torch.save`
-without fsync. All on one filesystem, each with nothing else waiting to be written. The first of each size in a process
-is cold, and apart. The floor is what so many bytes take to be copied in memory, and to be written with fsync.
+is on disk, against `torch.save` with fsync. ASYNC: `report` of a state, which is copied in memory, against `torch.save`
+without fsync. All on one filesystem, each with no other writes pending. The first of each size in a process is cold and
+reported separately. The floor is copying the same bytes in memory, and writing them with fsync.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from _measure import Bar, Bench, Measure, Report, check, main, note, python
 from paceline._control import journal
 from paceline._control.events import Committed
 
-Took = dict[int, dict[str, list[float]]]
+SaveTimes = dict[int, dict[str, list[float]]]
 
 DURABLE = {"save+fsync": "save_fsync", "Lightning": "save_checkpoint", "Ray Train": "SYNC"}
 BLOCKED = {"save": "save", "DCP async": "dcp_async", "Ray Train ASYNC": "ASYNC"}
-"""Peers of SYNC and of ASYNC, by the names that their scripts give to the ways."""
+"""Peers of SYNC and ASYNC: title and key in the results of their scripts."""
 WAYS = {"ours SYNC": "staged", **DURABLE, "ours ASYNC": "snapshot", **BLOCKED}
 
 
-def measured(bench: Bench) -> Report:
+def measure(bench: Bench) -> Report:
     sizes = _sizes(bench.options.megabytes, bench.options.times)
-    found: dict[int, dict[str, list[float]]] = {size: defaultdict(list) for size, _ in sizes}
+    warm: dict[int, dict[str, list[float]]] = {size: defaultdict(list) for size, _ in sizes}
     cold: dict[int, dict[str, list[float]]] = {size: defaultdict(list) for size, _ in sizes}
     contestants = {"ours": "ours/checkpoint_stall.py", "floor": "floors/copied_bytes.py"} | {
         "torchrun": "peers/torch_checkpoint.py",
@@ -38,33 +38,35 @@ def measured(bench: Bench) -> Report:
     for number in bench.rounds():
         for name, script in contestants.items():
             if name in ("ours", "floor") or bench.takes_part(name, number):
-                for size, ways in _took(bench, name, script, sizes).items():
+                for size, ways in _measure_saves(bench, name, script, sizes).items():
                     for way, samples in ways.items():
                         cold[size][way].append(samples[0])
-                        found[size][way] += samples[1:]
+                        warm[size][way] += samples[1:]
     measures: list[Measure] = []
     notes: dict[str, str] = {}
     for size, _ in sizes:
-        measures += _measures(size, found[size])
+        measures += _measures(size, warm[size])
         first = {title: cold[size][way] for title, way in WAYS.items() if way in cold[size]}
-        notes[f"{_named(size)}, the first (cold)"] = ", ".join(f"{title} {note(s, 's')}" for title, s in first.items())
-        notes[f"{_named(size)}, ASYNC on the disk after"] = note(found[size]["written_after"], "s")
+        notes[f"{_format_size(size)}, the first (cold)"] = ", ".join(
+            f"{title} {note(s, 's')}" for title, s in first.items()
+        )
+        notes[f"{_format_size(size)}, ASYNC on the disk after"] = note(warm[size]["written_after"], "s")
     return Report(measures, notes)
 
 
 def _sizes(megabytes: list[int], times: int | None) -> list[tuple[int, int]]:
-    """How often each: large ones take their time."""
+    """How often to save each size: large ones take longer."""
     return [(size, times or (7 if size < 64 else 4 if size < 1024 else 2)) for size in megabytes]
 
 
-def _took(bench: Bench, name: str, script: str, sizes: list[tuple[int, int]]) -> Took:
+def _measure_saves(bench: Bench, name: str, script: str, sizes: list[tuple[int, int]]) -> SaveTimes:
     directory = bench.directory(name)
     arguments = (directory, json.dumps(sizes))
     is_peer = name not in ("ours", "floor")
     command = bench.peer(name, script, *arguments) if is_peer else python(script, *arguments)
     bench.run(command, directory, timeout_s=500)
     path = directory / "took.json"
-    check(path.exists(), f"{name}: no times were written, so it did not run to its end")
+    check(path.exists(), f"{name}: no times were written, so it did not finish")
     took = {int(size): ways for size, ways in json.loads(path.read_text()).items()}
     for size, times in sizes:
         check(size in took, f"{name}: nothing of {size} MB was saved")
@@ -74,17 +76,17 @@ def _took(bench: Bench, name: str, script: str, sizes: list[tuple[int, int]]) ->
         events = journal.read_events(directory / "run" / "journal.jsonl")
         committed, expected = sum(isinstance(event, Committed) for event in events), sum(2 + 2 * n for _, n in sizes)
         check(committed == expected, f"{committed} of {expected} checkpoints were committed")
-    if not bench.options.keep:  # Gigabytes, which the next one's would compete with.
+    if not bench.options.keep:  # Gigabytes that would compete with the next contestant's.
         shutil.rmtree(directory)
     return took
 
 
 def _measures(size: int, took: dict[str, list[float]]) -> list[Measure]:
-    """Bars are for what takes long enough to be about bytes."""
+    """Measures of one size. Only large sizes have bars: small ones measure overhead, not bytes."""
     large = size >= 256
     return [
         Measure(
-            f"checkpoint of {_named(size)}, SYNC",
+            f"checkpoint of {_format_size(size)}, SYNC",
             "s",
             took["staged"],
             {title: took[way] for title, way in DURABLE.items() if way in took},
@@ -92,7 +94,7 @@ def _measures(size: int, took: dict[str, list[float]]) -> list[Measure]:
             {"write+fsync": took["write+fsync"]},
         ),
         Measure(
-            f"checkpoint of {_named(size)}, ASYNC",
+            f"checkpoint of {_format_size(size)}, ASYNC",
             "s",
             took["snapshot"],
             {title: took[way] for title, way in BLOCKED.items() if way in took},
@@ -102,7 +104,7 @@ def _measures(size: int, took: dict[str, list[float]]) -> list[Measure]:
     ]
 
 
-def _named(size: int) -> str:
+def _format_size(size: int) -> str:
     return f"{size / 1024:g} GB" if size >= 1024 else f"{size} MB"
 
 
@@ -113,4 +115,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 if __name__ == "__main__":
     peers = ("torchrun", "lightning", "ray")
-    main("checkpoint stall", measured, peers=peers, repeats=1, peer_repeats=1, add_arguments=add_arguments)
+    main("checkpoint stall", measure, peers=peers, repeats=1, peer_repeats=1, add_arguments=add_arguments)

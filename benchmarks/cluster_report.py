@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import argparse
 
-from _cluster import session
+from _cluster import run_session
 from _measure import Bar, Bench, Measure, Report, main
 
 
-def measured(bench: Bench) -> Report:
+def measure(bench: Bench) -> Report:
     options = bench.options
-    bench.say(f"{bench.repeats} rounds in one session")
+    bench.log(f"{bench.repeats} rounds in one session")
     timeout_s = 600 + bench.repeats * (300 + 5 * options.peer_reports)
-    found = session(bench, "both/cluster_report.py", options.reports, options.peer_reports, timeout_s=timeout_s)
-    in_ms = {name: [1e3 * seconds for took in rounds for seconds in took] for name, rounds in found.items()}
+    results = run_session(bench, "both/cluster_report.py", options.reports, options.peer_reports, timeout_s=timeout_s)
+    in_ms = {name: [1e3 * seconds for took in rounds for seconds in took] for name, rounds in results.items()}
     peers = {"Ray Train": in_ms["ray"]} if in_ms["ray"] else {}
     return Report([Measure("report(), on Ray", "ms", in_ms["ours"], peers, Bar("<", 2.0))])
 
@@ -27,4 +27,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    main("cluster report", measured, repeats=3, add_arguments=add_arguments)
+    main("cluster report", measure, repeats=3, add_arguments=add_arguments)

@@ -1,7 +1,7 @@
 """How long does the smallest run take, from `python script.py` to its exit?
 
-Two workers, one all-reduce, one report. The floor is what `python -c "import torch"` takes: every process of every
-contestant has to do that.
+Two workers, one all-reduce, one report. The floor is `python -c "import torch"`, which every process of every
+contestant has to do.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from _measure import Bar, Bench, Measure, Report, check, from_ranks, main, note, python
+from _measure import Bar, Bench, Measure, Report, check, main, note, python, read_rank_results
 from _peers import PEERS
 
 from paceline.train import Result
 
 
-def measured(bench: Bench) -> Report:
+def measure(bench: Bench) -> Report:
     took: dict[str, list[float]] = defaultdict(list)
     cpu: dict[str, list[float]] = defaultdict(list)
     for number in bench.rounds(warm_up=1):
@@ -64,11 +64,11 @@ def _command(bench: Bench, name: str, directory: Path) -> list[str]:
 def _check_it_ran(name: str, directory: Path) -> None:
     if name in ("ours", "sorted"):
         metrics = Result.from_path(directory / "run").metrics
-        check(metrics == {"total": 2.0}, f"the run reported {metrics}: two workers were to sum up to 2")
+        check(metrics == {"total": 2.0}, f"the run reported {metrics}; expected a total of 2 from two workers")
     elif name != "floor":
-        for said in from_ranks(directory):
-            check(said == {"total": 2.0}, f"{name} said {said}: two workers were to sum up to 2")
+        for result in read_rank_results(directory):
+            check(result == {"total": 2.0}, f"{name} wrote {result}; expected a total of 2 from two workers")
 
 
 if __name__ == "__main__":
-    main("cold start", measured, peers=tuple(PEERS), repeats=5)
+    main("cold start", measure, peers=tuple(PEERS), repeats=5)

@@ -1,7 +1,7 @@
 """How long does the command `paceline` take to answer?
 
-The best of twenty, on the clock, of `paceline --version`, `ls`, `show` and `logs` over a few small runs, and of
-`python -c pass`, which is part of each of them. Everything is compiled, as it is where it was installed.
+The best of twenty wall-clock times of `paceline --version`, `ls`, `show` and `logs` over a few small runs, and of
+`python -c pass`, which is part of each. All modules are compiled to bytecode, as in an installation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if __name__ == "__main__":
 """
 
 PROGRAM = "import sys; from paceline.cli import main; sys.exit(main())"
-"""What the command that is installed does."""
+"""What the installed command does."""
 
 COMMANDS = {
     "paceline --version": ["-c", PROGRAM, "--version"],
@@ -46,7 +46,7 @@ COMMANDS = {
 BARE = ["-c", "pass"]
 
 
-def measured(bench: Bench) -> Report:
+def measure(bench: Bench) -> Report:
     directory = bench.directory("runs")
     (directory / "runs.py").write_text(RUNS)
     bench.run([sys.executable, str(directory / "runs.py"), str(directory / "kept"), str(bench.options.runs)], directory)
@@ -75,9 +75,9 @@ def _seconds(arguments: Sequence[str], directory: Path) -> float:
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=10, help="that are listed")
-    parser.add_argument("--times", type=int, default=20, help="of which the best counts")
+    parser.add_argument("--runs", type=int, default=10, help="how many runs to list")
+    parser.add_argument("--times", type=int, default=20, help="repetitions, of which the best counts")
 
 
 if __name__ == "__main__":
-    main("how long the command takes to answer", measured, repeats=3, add_arguments=_options)
+    main("how long the command takes to answer", measure, repeats=3, add_arguments=_options)

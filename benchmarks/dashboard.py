@@ -1,10 +1,9 @@
-"""Does a run with 1,000,000 points open at once? And what does an open page cost a run that reports all the time?
+"""How fast does a run with 1,000,000 points open? And how much does an open page slow down a run that reports?
 
-The first: a server that was just started is asked for all that the page asks for to show the run, with the plots of
-all its metrics; the time until the last byte, and the peak of the server's memory. The second: a worker computes and
-reports 10,000 times a second, in turns with and without a page that listens to events and, whenever it is told of new
-points, which is at most twice a second, asks for all plots. Both turns are of one run on one machine: what differs is
-the page.
+The first: a newly started server answers all requests of the page for the run and the plots of all its metrics; the
+time to the last byte, and the server's peak memory. The second: a worker computes and reports 10,000 times a second,
+in turns with and without a page that listens to events and requests all plots whenever there are new points, at most
+twice a second. Both turns belong to the same run.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ STARTS_S, ANSWERS_S, TURN_S = 60.0, 60.0, 300.0
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)")
 
 
-def measured(bench: Bench) -> Report:
-    opened = [_opened(bench) for _ in bench.rounds()]
-    turns = _taken_turns(bench)
+def measure(bench: Bench) -> Report:
+    timings = [_open_long_run(bench) for _ in bench.rounds()]
+    turns = _take_turns(bench)
     return Report(
         [
             Measure(
-                f"open a run of {bench.options.points:,} points", "s", [one.seconds for one in opened], {}, Bar("<", 2)
+                f"open a run of {bench.options.points:,} points", "s", [one.seconds for one in timings], {}, Bar("<", 2)
             ),
-            Measure("peak of the server", "MB", [one.peak_mb for one in opened], {}, Bar("<", 200)),
+            Measure("peak of the server", "MB", [one.peak_mb for one in timings], {}, Bar("<", 200)),
             Measure(
                 f"steps at {RATE:,} reports/s with the page open",
                 "/s",
@@ -52,26 +51,26 @@ def measured(bench: Bench) -> Report:
             ),
         ],
         {
-            "processor time to start and open": note([one.cpu_s for one in opened], "s"),
-            "slow-down in neighbouring turns": note(turns.slowed(), "%"),
+            "processor time to start and open": note([one.cpu_s for one in timings], "s"),
+            "slow-down in neighbouring turns": note(turns.slow_downs(), "%"),
             "server's share of a core": note(turns.shares, "%"),
             "the page got": f"{turns.num_events:,} events and {turns.num_answers:,} answers",
         },
     )
 
 
-# A long run, opened
+# Opening a long run
 
 
 @dataclass(frozen=True)
-class Opened:
+class LongRunTimes:
     seconds: float
     peak_mb: float
     cpu_s: float
-    """Of the server, its start included: steadier than seconds on a busy machine."""
+    """Of the server, its start included. Steadier than seconds on a busy machine."""
 
 
-def _opened(bench: Bench) -> Opened:
+def _open_long_run(bench: Bench) -> LongRunTimes:
     directory = bench.directory("long")
     num_metrics = bench.options.metrics
     write_run(directory / "long", bench.options.points // num_metrics, num_metrics)
@@ -83,11 +82,11 @@ def _opened(bench: Bench) -> Opened:
         seconds = time.perf_counter() - began
         cpu_s = server.cpu_s()
         peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{server.pid}/status").read_text())
-    check(peak is not None, "the system does not tell the peak of a process")
+    check(peak is not None, "/proc does not report the peak memory of the server")
     assert peak is not None
-    seen = sum(one["num_points"] for one in plots["series"])
-    check(seen == bench.options.points, f"the page was told of {seen:,} points of {bench.options.points:,}")
-    return Opened(seconds, int(peak[1]) / 1000, cpu_s)
+    num_points = sum(one["num_points"] for one in plots["series"])
+    check(num_points == bench.options.points, f"the page received {num_points:,} points of {bench.options.points:,}")
+    return LongRunTimes(seconds, int(peak[1]) / 1000, cpu_s)
 
 
 # A live run, with and without a page
@@ -102,18 +101,18 @@ class Turns:
     num_events: int = 0
     num_answers: int = 0
 
-    def slowed(self) -> list[float]:
+    def slow_downs(self) -> list[float]:
         return [100 * (1 - a / b) for a, b in zip(self.with_page, self.without, strict=True)]
 
 
-def _taken_turns(bench: Bench) -> Turns:
+def _take_turns(bench: Bench) -> Turns:
     turns = Turns()
     directory = bench.directory("live")
     count = int(RATE * bench.options.seconds)
-    with _server(bench, directory) as server, _trainee(bench, directory) as line:
-        bench.say(f"a step is {int(line.readline()):,} turns of an empty loop and a report")
+    with _server(bench, directory) as server, _start_training(bench, directory) as line:
+        bench.log(f"a step is {int(line.readline()):,} turns of an empty loop and a report")
         for number in range(bench.options.turns):
-            # On, off, off, on: what drifts meanwhile hits both alike.
+            # On, off, off, on: a drift affects both equally.
             for is_on in (True, False) if number % 2 else (False, True):
                 page = _Page(server) if is_on else None
                 before, began = server.cpu_s(), time.perf_counter()
@@ -126,7 +125,7 @@ def _taken_turns(bench: Bench) -> Turns:
                 turns.num_events += page.num_events
                 turns.num_answers += page.num_answers
                 page.close()
-                check(page.num_events > 0 and page.num_answers > 0, "the page heard nothing of the run")
+                check(page.num_events > 0 and page.num_answers > 0, "the page received nothing about the run")
         line.write("0\n")
         line.flush()
     return turns
@@ -139,15 +138,15 @@ def _turn(line: TextIO, count: int) -> float:
 
 
 @contextlib.contextmanager
-def _trainee(bench: Bench, directory: Path) -> Iterator[TextIO]:
-    with socket.create_server(("127.0.0.1", 0)) as meeting:
-        meeting.settimeout(STARTS_S)
-        command = python("ours/dashboard.py", directory, meeting.getsockname()[1], RATE)
-        with bench.running(command, bench.directory("trainee")) as process:
+def _start_training(bench: Bench, directory: Path) -> Iterator[TextIO]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(STARTS_S)
+        command = python("ours/dashboard.py", directory, listener.getsockname()[1], RATE)
+        with bench.start(command, bench.directory("training")) as process:
             try:
-                end, _ = meeting.accept()
+                end, _ = listener.accept()
             except TimeoutError:
-                raise process.problem(f"did not begin to train within {STARTS_S:.0f} s") from None
+                raise process.problem(f"did not start training within {STARTS_S:.0f} s") from None
             with end:
                 end.settimeout(TURN_S)
                 with end.makefile("rw") as line:
@@ -156,7 +155,7 @@ def _trainee(bench: Bench, directory: Path) -> Iterator[TextIO]:
 
 
 class _Page:
-    """An open page: it hears events, and asks for all plots when there are new points."""
+    """An open page: it reads events and requests all plots when there are new points."""
 
     def __init__(self, server: _Server) -> None:
         self.num_events = self.num_answers = 0
@@ -167,7 +166,7 @@ class _Page:
         self._stream.request("GET", "/api/events?run=live", headers=server.headers)
         self._answer = self._stream.getresponse()
         check(self._answer.status == 200, f"events were answered with {self._answer.status}")
-        self._threads = [threading.Thread(target=self._hear), threading.Thread(target=self._ask)]
+        self._threads = [threading.Thread(target=self._read_events), threading.Thread(target=self._fetch_plots)]
         for thread in self._threads:
             thread.start()
 
@@ -181,14 +180,14 @@ class _Page:
             thread.join()
         self._stream.close()
 
-    def _hear(self) -> None:
+    def _read_events(self) -> None:
         with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
             while line := self._answer.readline():
                 self.num_events += line.startswith(b"event:")
                 if line.startswith(b"event: points"):
                     self._points.set()
 
-    def _ask(self) -> None:
+    def _fetch_plots(self) -> None:
         query = urlencode({"run": "live", "points": 1000})
         while not self._closed:
             self._points.wait()
@@ -236,22 +235,22 @@ class _Server:
 @contextlib.contextmanager
 def _server(bench: Bench, directory: Path) -> Iterator[_Server]:
     scratch = bench.directory("server")
-    with bench.running(python("ours/dashboard_serve.py", directory), scratch) as process:
+    with bench.start(python("ours/dashboard_serve.py", directory), scratch) as process:
         end = time.monotonic() + STARTS_S
-        while (found := _ADDRESS.search((scratch / "output.log").read_text())) is None:
-            check(time.monotonic() < end, "the dashboard did not tell its address")
+        while (address := _ADDRESS.search((scratch / "output.log").read_text())) is None:
+            check(time.monotonic() < end, "the dashboard did not print its address")
             time.sleep(0.005)
-        yield _Server(process, int(found[1]), found[2])
+        yield _Server(process, int(address[1]), address[2])
         os.kill(process.pid, signal.SIGINT)
         process.wait(ANSWERS_S)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--points", type=int, default=1_000_000, help="of the long run (default 1,000,000)")
-    parser.add_argument("--metrics", type=int, default=4, help="that it has (default 4)")
-    parser.add_argument("--turns", type=int, default=10, help="with and without a page (default 10)")
-    parser.add_argument("--seconds", type=float, default=5, help="of a turn (default 5)")
+    parser.add_argument("--points", type=int, default=1_000_000, help="points of the long run (default 1,000,000)")
+    parser.add_argument("--metrics", type=int, default=4, help="metrics of the long run (default 4)")
+    parser.add_argument("--turns", type=int, default=10, help="turns with and without a page (default 10)")
+    parser.add_argument("--seconds", type=float, default=5, help="seconds of a turn (default 5)")
 
 
 if __name__ == "__main__":
-    main("dashboard", measured, repeats=3, add_arguments=add_arguments)
+    main("dashboard", measure, repeats=3, add_arguments=add_arguments)

@@ -1,8 +1,7 @@
-"""Does memory grow with the dataset? The most that all processes hold together, for some rows and for 50 times as many.
+"""Does memory grow with the dataset? Peak memory of all processes, for some rows and for 50 times as many.
 
-The unique set size of the driver, the data processes and two workers, which take their time, so that readers that did
-not stop would run far ahead. Rows in shared memory belong to nobody in that count, so there is a second one, of all
-pages, each once.
+The unique set size of the driver, the data processes and two slow workers, so that readers without a limit would run
+far ahead. That count omits shared memory, so a second one counts every page once.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from _measure import Bar, Bench, Measure, Report, main, note, python
 FILE_ROWS = 15_625
 
 
-def measured(bench: Bench) -> Report:
+def measure(bench: Bench) -> Report:
     options = bench.options
     larger = options.times
     files = {}
@@ -27,33 +26,35 @@ def measured(bench: Bench) -> Report:
         num = options.files * times
         files[times] = bench.storage / f"rows-{times}"
         write_tabular(files[times], num * FILE_ROWS, num, FILE_ROWS)
-    held: dict[int, list[tuple[float, float]]] = {times: [] for times in files}
+    peaks: dict[int, list[tuple[float, float]]] = {times: [] for times in files}
     for _ in bench.rounds():
         for times, path in files.items():
-            held[times].append(_peaks(bench, path, larger // times))
-    grown = [(large[0] - small[0], large[1] - small[1]) for small, large in zip(held[1], held[larger], strict=True)]
+            peaks[times].append(_peaks(bench, path, larger // times))
+    growth = [(large[0] - small[0], large[1] - small[1]) for small, large in zip(peaks[1], peaks[larger], strict=True)]
     dataset_mb = options.files * larger * FILE_ROWS * NUM_COLUMNS * 4 / 1e6
     bar = Bar("<", options.budget_mb)
     return Report(
         [
-            Measure("growth of unique set size", "MB", [unique for unique, _ in grown], {}, bar),
-            Measure("growth with shared memory", "MB", [whole for _, whole in grown], {}, bar),
+            Measure("growth of unique set size", "MB", [unique for unique, _ in growth], {}, bar),
+            Measure("growth with shared memory", "MB", [whole for _, whole in growth], {}, bar),
         ],
         {
-            "peak": ", then ".join(note([unique for unique, _ in peaks], "MB") for peaks in held.values()),
-            "with shared memory": ", then ".join(note([whole for _, whole in peaks], "MB") for peaks in held.values()),
+            "peak": ", then ".join(note([unique for unique, _ in samples], "MB") for samples in peaks.values()),
+            "with shared memory": ", then ".join(
+                note([whole for _, whole in samples], "MB") for samples in peaks.values()
+            ),
             "rows": f"{dataset_mb / larger:.0f} MB, then {dataset_mb:.0f} MB",
         },
     )
 
 
 def _peaks(bench: Bench, files: Path, epochs: int) -> tuple[float, float]:
-    """In MB: the most of what is unique, and the most of all."""
+    """Peak MB of unique pages, and of all pages."""
     directory = bench.directory("ours")
     options = bench.options
     command = python("ours/data_memory.py", directory, files, epochs, options.budget_mb, options.step_ms)
     most_unique = most_whole = 0.0
-    with bench.running(command, directory, {"OMP_NUM_THREADS": "1"}) as process:
+    with bench.start(command, directory, {"OMP_NUM_THREADS": "1"}) as process:
         first = psutil.Process(process.pid)
         while first.is_running() and first.status() != psutil.STATUS_ZOMBIE:
             unique = whole = 0.0
@@ -68,20 +69,20 @@ def _peaks(bench: Bench, files: Path, epochs: int) -> tuple[float, float]:
 
 
 def _unique_and_part(pid: int) -> tuple[float, float]:
-    """In MB: pages that are of this process alone, and those together with its part of the shared ones."""
-    found: dict[str, float] = {}
+    """MB of pages that only this process has, and of those plus its part of shared pages."""
+    sizes_mb: dict[str, float] = {}
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
         name, value = line.split()[:2]
-        found[name.rstrip(":")] = float(value) * 1024 / 1e6
-    return found["Private_Clean"] + found["Private_Dirty"], found["Pss"]
+        sizes_mb[name.rstrip(":")] = float(value) * 1024 / 1e6
+    return sizes_mb["Private_Clean"] + sizes_mb["Private_Dirty"], sizes_mb["Pss"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--files", type=int, default=4, help=f"of {FILE_ROWS:,} rows each (default 4)")
     parser.add_argument("--times", type=int, default=50, help="how much larger the second dataset is (default 50)")
-    parser.add_argument("--budget-mb", type=float, default=64, help="what may be in flight (default 64)")
-    parser.add_argument("--step-ms", type=float, default=5, help="how long a worker is busy with a batch (default 5)")
+    parser.add_argument("--budget-mb", type=float, default=64, help="limit of data in flight (default 64)")
+    parser.add_argument("--step-ms", type=float, default=5, help="milliseconds a worker spends on a batch (default 5)")
 
 
 if __name__ == "__main__":
-    main("memory of data", measured, repeats=2, add_arguments=add_arguments)
+    main("memory of data", measure, repeats=2, add_arguments=add_arguments)

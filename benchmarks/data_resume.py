@@ -1,7 +1,7 @@
-"""What does it cost to go on in the middle of an epoch? The time to the first batch from 90 % of it, against 1 %.
+"""What does it cost to resume in the middle of an epoch? Time to the first batch at 90 % of it, against 1 %.
 
-The floor is the first batch from the start. The peer is a torch DataLoader, which has no place to go on from and goes
-through what was consumed.
+The floor is the first batch from the start. The peer is a torch DataLoader, which has no position to resume from and
+reads the consumed rows again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from _data import write_tabular
 from _measure import Bar, Bench, Measure, Report, main, note, python
 
 
-def measured(bench: Bench) -> Report:
+def measure(bench: Bench) -> Report:
     options = bench.options
     files = bench.storage / "rows"
     write_tabular(files, options.rows, options.files, 62_500)
@@ -28,7 +28,7 @@ def measured(bench: Bench) -> Report:
         bench.run(python("peers/data_resume.py", directory, files, options.peer_times, *loader), directory)
         for place, seconds in json.loads((directory / "took.json").read_text()).items():
             loader[place] += [1e3 * s for s in seconds]
-    # Noise of the machine is what the bar leaves room for: a resume that read what was consumed would take 50 times.
+    # The bar leaves room for noise: reading the consumed rows again would take 50 times as long.
     bar = Bar("<=", 1.25, ratio=True)
     floor = {"from the start": took["0.0"]}
     return Report(
@@ -43,10 +43,10 @@ def measured(bench: Bench) -> Report:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, default=2_000_000, help="in all files together (default 2,000,000)")
     parser.add_argument("--files", type=int, default=32)
-    parser.add_argument("--times", type=int, default=5, help="resumes from each place in a round (default 5)")
-    parser.add_argument("--peer-times", type=int, default=2, help="of the peer in a round (default 2)")
-    parser.add_argument("--pause-s", type=float, default=0.7, help="between two of them (default 0.7)")
+    parser.add_argument("--times", type=int, default=5, help="resumes from each position in a round (default 5)")
+    parser.add_argument("--peer-times", type=int, default=2, help="resumes of the peer in a round (default 2)")
+    parser.add_argument("--pause-s", type=float, default=0.7, help="seconds between two resumes (default 0.7)")
 
 
 if __name__ == "__main__":
-    main("resume", measured, repeats=2, add_arguments=add_arguments)
+    main("resume", measure, repeats=2, add_arguments=add_arguments)

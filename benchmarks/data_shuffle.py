@@ -1,7 +1,7 @@
 """What does a full shuffle cost? An epoch of the tabular rows in a random order.
 
 The floor is an epoch in the order of files, in the same run and in turns with it. The peer is Ray Data's
-`random_shuffle`, whose rows are in another order, and as many.
+`random_shuffle`, with the same number of rows in another order.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import argparse
 
 from _data import write_tabular
-from _delivery import RAY, TIMEOUT_S, Delivered, took_s
-from _measure import Bar, Bench, Measure, Report, from_ranks, main, note, python
+from _delivery import RAY, TIMEOUT_S, DeliveryRates, epoch_seconds
+from _measure import Bar, Bench, Measure, Report, main, note, python, read_rank_results
 
 EPOCHS = 3
 
 
-def measured(bench: Bench) -> Report:
+def measure(bench: Bench) -> Report:
     options = bench.options
     files = bench.storage / "rows"
     write_tabular(files, options.rows, options.files, 62_500)
-    delivered = Delivered(bench, "tabular", files, options.rows)
+    delivery = DeliveryRates(bench, "tabular", files, options.rows)
     plain: list[float] = []
     shuffled: list[float] = []
     ray: list[float] = []
@@ -27,15 +27,17 @@ def measured(bench: Bench) -> Report:
         directory = bench.directory("ours")
         command = python("ours/data.py", directory, "tabular", files, EPOCHS, 1)
         bench.run(command, directory, {"OMP_NUM_THREADS": "1"}, timeout_s=TIMEOUT_S)
-        took = [took_s(ranks) for ranks in delivered.checked("ours", from_ranks(directory))]
-        # The first of each also has to start processes and fill caches.
+        took = [epoch_seconds(ranks) for ranks in delivery.check_epochs("ours", read_rank_results(directory))]
+        # The first of each also starts processes and fills caches.
         plain.append(min(took[2::2]))
         shuffled.append(min(took[3::2]))
         if bench.takes_part("ray", number):
             directory = bench.directory("ray")
             command = bench.peer("ray", "peers/ray_data.py", directory, "tabular", files, EPOCHS, 1)
             bench.run(command, directory, {"OMP_NUM_THREADS": "1"}, timeout_s=TIMEOUT_S)
-            ray.append(min(took_s(ranks) for ranks in delivered.checked(RAY, from_ranks(directory))[1:]))
+            ray.append(
+                min(epoch_seconds(ranks) for ranks in delivery.check_epochs(RAY, read_rank_results(directory))[1:])
+            )
     rate = [options.rows / seconds for seconds in shuffled]
     return Report(
         [
@@ -54,4 +56,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    main("shuffle", measured, peers=("ray",), repeats=3, peer_repeats=1, add_arguments=add_arguments)
+    main("shuffle", measure, peers=("ray",), repeats=3, peer_repeats=1, add_arguments=add_arguments)

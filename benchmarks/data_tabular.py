@@ -1,7 +1,7 @@
-"""How many rows of numbers a second do two workers get?
+"""How many rows of numbers a second do two workers receive?
 
 32 columns of float32 in Parquet files, stacked and scaled, in batches of 1,024 as torch tensors. The floor is two
-processes that read and prepare with pyarrow for themselves; the peers are two with a torch DataLoader of one worker
+processes that read and prepare their own data with pyarrow; the peers are two with a torch DataLoader of one worker
 process each, and Ray Train with Ray Data.
 """
 
@@ -10,23 +10,23 @@ from __future__ import annotations
 import argparse
 
 from _data import write_tabular
-from _delivery import LOADER, PLAIN, RAY, Delivered
+from _delivery import LOADER, PLAIN, RAY, DeliveryRates
 from _measure import Bar, Bench, Measure, Report, main
 
 
-def measured(bench: Bench) -> Report:
+def measure(bench: Bench) -> Report:
     options = bench.options
     files = bench.storage / "rows"
     write_tabular(files, options.rows, options.files, 62_500)
-    delivered = Delivered(bench, "tabular", files, options.rows)
-    delivered.take_turns()
-    ours, floor = delivered.rates["ours"], delivered.peers(PLAIN)
+    delivery = DeliveryRates(bench, "tabular", files, options.rows)
+    delivery.take_turns()
+    ours, floor = delivery.rates["ours"], delivery.peers(PLAIN)
     return Report(
         [
             Measure("tabular rows", "/s", ours, floor, Bar(">=", 0.9, ratio=True), floor),
-            Measure("tabular rows", "/s", ours, delivered.peers(LOADER, RAY), Bar(">=", 3, ratio=True), floor),
+            Measure("tabular rows", "/s", ours, delivery.peers(LOADER, RAY), Bar(">=", 3, ratio=True), floor),
         ],
-        delivered.notes(),
+        delivery.notes(),
     )
 
 
@@ -36,4 +36,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    main("tabular rows", measured, peers=("ray",), repeats=2, peer_repeats=1, add_arguments=add_arguments)
+    main("tabular rows", measure, peers=("ray",), repeats=2, peer_repeats=1, add_arguments=add_arguments)

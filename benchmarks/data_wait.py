@@ -1,6 +1,6 @@
-"""How much of a step is spent waiting for its batch, where the readers can keep up?
+"""How much of a step is spent waiting for its batch if the readers can keep up?
 
-Two workers take batches of 1,024 tabular rows and are busy elsewhere for 20 ms after each, as with a GPU.
+Two workers take batches of 1,024 tabular rows and sleep for 20 ms after each, like a step on a GPU.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 
 from _data import write_tabular
-from _measure import Bar, Bench, Measure, Report, check, from_ranks, main, note, python
+from _measure import Bar, Bench, Measure, Report, check, main, note, python, read_rank_results
 
 
-def measured(bench: Bench) -> Report:
+def measure(bench: Bench) -> Report:
     options = bench.options
     files = bench.storage / "rows"
     rows = 2 * 1024 * options.steps
@@ -22,11 +22,11 @@ def measured(bench: Bench) -> Report:
         directory = bench.directory("ours")
         command = python("ours/data_wait.py", directory, files, options.step_ms)
         bench.run(command, directory, {"OMP_NUM_THREADS": "1"})
-        for rank, said in enumerate(from_ranks(directory)):
-            waits = said["waits"]
+        for rank, result in enumerate(read_rank_results(directory)):
+            waits = result["waits"]
             check(len(waits) == options.steps, f"rank {rank} took {len(waits)} of {options.steps} steps")
-            # The first batch is what the start of an epoch costs; it stands by itself.
-            shares.append(100 * sum(waits[1:]) / said["took"])
+            # The first batch is the cost of starting an epoch, and not counted.
+            shares.append(100 * sum(waits[1:]) / result["took"])
             longest.append(1e3 * max(waits[1:]))
     return Report(
         [Measure("waiting", "%", shares, {}, Bar("<", 2))],
@@ -35,9 +35,9 @@ def measured(bench: Bench) -> Report:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, default=400, help="of each worker (default 400)")
-    parser.add_argument("--step-ms", type=float, default=20, help="how long each is busy (default 20)")
+    parser.add_argument("--steps", type=int, default=400, help="steps of each worker (default 400)")
+    parser.add_argument("--step-ms", type=float, default=20, help="milliseconds of a step (default 20)")
 
 
 if __name__ == "__main__":
-    main("waiting for data", measured, repeats=2, add_arguments=add_arguments)
+    main("waiting for data", measure, repeats=2, add_arguments=add_arguments)

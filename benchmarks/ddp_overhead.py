@@ -5,11 +5,10 @@ memory, one thread for each worker. Ours uses `prepare_model` and `prepare_data_
 or never; the bare loop is started by torchrun and reports nothing, nor do the peers.
 
 Single turns of seconds differ by a third on two virtual cores. So all contestants run at the same time, all but one of
-them stopped (SIGSTOP), and take short turns, forward and then backward through the line: whatever the machine does, it
-does to all. What decides is the median of the ratios of neighbouring turns, with the interval that holds the true
-median in 95 of 100 cases (bootstrap). It is told twice: of steps a second, and of processor time for a step, of all
-processes of the contestant, its driver included, which is steadier. What the method can tell apart is seen in the bare
-loop against itself: it takes two turns, and its ratio should be 1.
+them stopped (SIGSTOP), and take short turns in alternating order, so that noise affects all equally. The result is the
+median ratio of neighbouring turns with its 95 % bootstrap interval, for steps a second and for processor time per step.
+The latter is steadier and includes all processes of the contestant, its driver too. The bare loop takes two turns: its
+ratio to itself should be 1 and shows the precision of the method.
 """
 
 from __future__ import annotations
@@ -25,25 +24,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from _measure import Bar, Bench, Measure, Report, check, main
-from _turns import REPORT_EVERY, Trainee, trainee
+from _turns import REPORT_EVERY, TrainingGroup, start_group
 
 WARM_UP = {"small": 100, "middle": 10}
 SETTLE_S = 0.003
-"""After a turn, before its processor time is read: the driver may have the last reports to write."""
+"""Wait before reading the processor time of a turn: the driver may still write the last reports."""
 BARE, AGAIN, QUIET, OURS = "bare loop", "bare loop again", "ours without reports", "ours"
 PEERS = {"accelerate": "Accelerate", "lightning": "Lightning"}
 
 
 @dataclass
-class Taken:
-    """Of one model: by contestant, turn by turn."""
+class TurnSamples:
+    """Samples of one model, by contestant and turn."""
 
     rates: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     cpu_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """For a step."""
+    """Milliseconds of processor time per step."""
 
     def against_bare(self, name: str) -> Interval:
-        # A peer that takes part in fewer rounds does so in the first ones.
+        # A peer that runs in fewer rounds runs in the first ones.
         return Interval.of([a / b for a, b in zip(self.rates[name], self.rates[BARE], strict=False)])
 
     def cpu_against_bare(self, name: str) -> Interval:
@@ -59,64 +58,62 @@ class Interval:
 
     @classmethod
     def of(cls, ratios: Sequence[float]) -> Interval:
-        """The median, and where 95 of 100 medians of as many ratios, drawn from these, lie."""
+        """The median with its 95 % bootstrap interval."""
         chance = random.Random(0)
-        drawn = sorted(statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(2000))
-        return cls(statistics.median(ratios), drawn[50], drawn[-51], ratios)
+        medians = sorted(statistics.median(chance.choices(ratios, k=len(ratios))) for _ in range(2000))
+        return cls(statistics.median(ratios), medians[50], medians[-51], ratios)
 
     def __str__(self) -> str:
         return f"{self.middle:.4f} ({self.low:.4f} to {self.high:.4f})"
 
 
-def measured(bench: Bench) -> Report:
-    check(
-        bench.takes_part("torchrun", 0), "torchrun runs the bare loop, which all are compared with: it has to be there"
-    )
+def measure(bench: Bench) -> Report:
+    check(bench.takes_part("torchrun", 0), "torchrun must take part: it runs the bare loop that all are compared with")
     measures, notes = [], {}
     for model in ("small", "middle"):
-        taken = Taken()
+        samples = TurnSamples()
         for number in bench.rounds():
-            _take_turns(bench, model, number, taken)
-        others = [name for name in taken.rates if name in PEERS.values()]
+            _take_turns(bench, model, number, samples)
+        others = [name for name in samples.rates if name in PEERS.values()]
         measures += [
             Measure(
                 f"{model} DDP model, steps against the bare loop",
                 "",
-                taken.against_bare(OURS).samples,
+                samples.against_bare(OURS).samples,
                 {},
                 Bar(">=", 0.99),
             ),
             Measure(
                 f"{model} DDP model, processor time against the bare loop",
                 "",
-                taken.cpu_against_bare(OURS).samples,
+                samples.cpu_against_bare(OURS).samples,
                 {},
                 Bar("<=", 1.01),
             ),
             Measure(
                 f"{model} DDP model, steps",
                 "/s",
-                taken.rates[OURS],
-                {name: taken.rates[name] for name in others},
+                samples.rates[OURS],
+                {name: samples.rates[name] for name in others},
                 None,
-                {BARE: taken.rates[BARE]},
+                {BARE: samples.rates[BARE]},
             ),
         ]
         for name in (OURS, QUIET, AGAIN, *others):
             notes[f"{model}, {name} against the {BARE}"] = (
-                f"steps {taken.against_bare(name)}, processor time {taken.cpu_against_bare(name)}"
+                f"steps {samples.against_bare(name)}, processor time {samples.cpu_against_bare(name)}"
             )
-        told = ", ".join(f"{name} {statistics.median(ms):.3g}" for name, ms in taken.cpu_ms.items())
-        notes[f"{model}, processor time for a step (ms)"] = f"{told}; {len(taken.rates[BARE])} turns of each"
+        cpu_text = ", ".join(f"{name} {statistics.median(ms):.3g}" for name, ms in samples.cpu_ms.items())
+        notes[f"{model}, processor time for a step (ms)"] = f"{cpu_text}; {len(samples.rates[BARE])} turns of each"
     return Report(measures, notes)
 
 
-def _take_turns(bench: Bench, model: str, number: int, taken: Taken) -> None:
-    with contextlib.ExitStack() as running:
-        groups: dict[str, Trainee] = {}
+def _take_turns(bench: Bench, model: str, number: int, samples: TurnSamples) -> None:
+    with contextlib.ExitStack() as stack:
+        groups: dict[str, TrainingGroup] = {}
         for name in ("ours", "torchrun", *PEERS):
             if name == "ours" or bench.takes_part(name, number):
-                groups[name] = running.enter_context(trainee(bench, name, model))
+                groups[name] = stack.enter_context(start_group(bench, name, model))
                 groups[name].train(WARM_UP[model])
                 groups[name].pause()
         steps = _steps_for(bench.options.seconds, model, groups)
@@ -126,20 +123,20 @@ def _take_turns(bench: Bench, model: str, number: int, taken: Taken) -> None:
         for turn in range(_num_turns(bench, model)):
             for name, group, every in line if turn % 2 == 0 else reversed(line):
                 rate, cpu_ms = _turn(group, steps, every)
-                taken.rates[name].append(rate)
-                taken.cpu_ms[name].append(cpu_ms)
-        bench.say(f"{model}: turns of {steps} steps")
+                samples.rates[name].append(rate)
+                samples.cpu_ms[name].append(cpu_ms)
+        bench.log(f"{model}: turns of {steps} steps")
 
 
 def _num_turns(bench: Bench, model: str) -> int:
-    """A turn of the larger one takes longer."""
+    """Fewer turns for the larger model, whose turns take longer."""
     turns: int = bench.options.turns
     return turns if model == "small" else max(2, turns // 2)
 
 
-def _turn(group: Trainee, steps: int, every: int) -> tuple[float, float]:
-    """Steps a second, and milliseconds of processor time for one."""
-    group.go_on()
+def _turn(group: TrainingGroup, steps: int, every: int) -> tuple[float, float]:
+    """Steps a second, and milliseconds of processor time per step."""
+    group.resume()
     before = group.cpu_s()
     seconds = group.train(steps, every)
     time.sleep(SETTLE_S)
@@ -148,17 +145,17 @@ def _turn(group: Trainee, steps: int, every: int) -> tuple[float, float]:
     return steps / seconds, 1e3 * used / steps
 
 
-def _steps_for(seconds: float, model: str, groups: dict[str, Trainee]) -> int:
-    """As many as the fastest of them does in that time, and whole rounds of reports."""
+def _steps_for(seconds: float, model: str, groups: dict[str, TrainingGroup]) -> int:
+    """As many steps as the fastest group does in that time, rounded up to whole rounds of reports."""
     rates = [_turn(group, WARM_UP[model], 0)[0] for group in groups.values()]
     return max(REPORT_EVERY, REPORT_EVERY * math.ceil(seconds * max(rates) / REPORT_EVERY))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=0.2, help="how long a turn lasts at least (default 0.2)")
-    parser.add_argument("--turns", type=int, default=36, help="of each; half with the larger model (default 36)")
+    parser.add_argument("--turns", type=int, default=36, help="turns of each; half with the larger model (default 36)")
 
 
 if __name__ == "__main__":
     peers = ("torchrun", "accelerate", "lightning")
-    main("DDP overhead", measured, peers=peers, repeats=1, add_arguments=add_arguments)
+    main("DDP overhead", measure, peers=peers, repeats=1, add_arguments=add_arguments)

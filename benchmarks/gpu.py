@@ -1,10 +1,10 @@
-"""What does Paceline cost, and save, where the work is done by a GPU?
+"""How fast is Paceline on a GPU?
 
-One GPU, side by side: tokens a second of a compiled GPT under our trainer and in a bare loop; pictures a second of a
-ResNet that is fed by `paceline.data` and by a DataLoader with as many processes; how long a checkpoint of GPU state
-keeps the loop waiting, beside the bare copy, `torch.save` and DCP; a worker that dies with its CUDA context; and, as
-the host of a GPU has cores, runs of 1 to 16 CPU workers. Without a GPU it refuses, unless `--try-on-cpu`: then sizes
-are tiny and the numbers mean nothing.
+Compared on one GPU: tokens a second of a compiled GPT under our trainer and in a bare loop; images a second of a ResNet
+fed by `paceline.data` and by a DataLoader with as many processes; how long a checkpoint of GPU state blocks the loop,
+against a bare copy, `torch.save` and DCP; recovery of a killed worker with a CUDA context; and runs of 1 to 16 CPU
+workers on the host. Without a GPU it fails, unless `--try-on-cpu` is given: then sizes are tiny and the numbers mean
+nothing.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from _data import write_pictures
-from _gpu import found_in
+from _data import write_images
+from _gpu import read_result
 from _measure import HERE, Bar, Bench, BenchmarkError, Curve, Measure, Report, main, note, python
 
 QUESTIONS = ("tokens", "pictures", "checkpoint", "recovery", "workers")
 
 
-def measured(bench: Bench) -> Report:
+def measure(bench: Bench) -> Report:
     import torch
 
     tiny = not torch.cuda.is_available()
     if tiny and not bench.options.try_on_cpu:
-        raise BenchmarkError("there is no GPU: --try-on-cpu shows whether the scripts work")
+        raise BenchmarkError("no GPU found; use --try-on-cpu to check that the scripts work")
     measures: list[Measure] = []
     curves: list[Curve] = []
-    notes = {"device": "CPU, tiny sizes: these numbers mean nothing" if tiny else _device()}
-    asked: dict[str, Callable[[Bench, bool], Report]] = {
+    notes = {"device": "CPU, tiny sizes: these numbers mean nothing" if tiny else _describe_device()}
+    questions: dict[str, Callable[[Bench, bool], Report]] = {
         "tokens": _tokens,
-        "pictures": _pictures,
+        "pictures": _images,
         "checkpoint": _checkpoint,
         "recovery": _recovery,
         "workers": _workers,
     }
     for name in bench.options.only:
-        report = asked[name](bench, tiny)
+        report = questions[name](bench, tiny)
         measures += report.measures
         curves += report.curves
         notes |= report.notes
@@ -50,27 +50,27 @@ def measured(bench: Bench) -> Report:
 
 
 def _tokens(bench: Bench, tiny: bool) -> Report:
-    told = {"turns": 1 if tiny else 5, "steps": 1 if tiny else 60, "tiny": tiny}
-    # Both compile the same graph: the second to do so finds it in the cache, so a first round is not counted.
+    config = {"turns": 1 if tiny else 5, "steps": 1 if tiny else 60, "tiny": tiny}
+    # Both compile the same graph, and the second finds it in the cache, so the first round is not counted.
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(bench.directory("compiled"))}
     ours, bare = [], []
     for number in bench.rounds(warm_up=0 if tiny else 1):
         for samples, command in ((ours, "ours/gpu.py"), (bare, "peers/gpu_bare.py")):
             directory = bench.directory("tokens")
-            bench.run(python(command, directory, "tokens", json.dumps(told)), directory, cache)
+            bench.run(python(command, directory, "tokens", json.dumps(config)), directory, cache)
             if number >= 0:
-                samples += found_in(directory)["rates"]
+                samples += read_result(directory)["rates"]
     return Report(
         [Measure("GPT tokens", "/s", ours, {"bare loop": bare}, Bar(">=", 0.99, ratio=True), floor={"bare loop": bare})]
     )
 
 
-def _pictures(bench: Bench, tiny: bool) -> Report:
+def _images(bench: Bench, tiny: bool) -> Report:
     files = bench.storage / "pictures"
     rows, batch_size = (64, 16) if tiny else (32_768, 256)
-    write_pictures(files, rows, num_files=8 if tiny else 64)
+    write_images(files, rows, num_files=8 if tiny else 64)
     processes = 2 if tiny else len(os.sched_getaffinity(0))
-    told = {"files": str(files), "rows": rows, "batch_size": batch_size, "processes": processes}
+    config = {"files": str(files), "rows": rows, "batch_size": batch_size, "processes": processes}
     rate: dict[str, list[float]] = {}
     waited: dict[str, list[float]] = {}
     for _ in bench.rounds():
@@ -81,11 +81,11 @@ def _pictures(bench: Bench, tiny: bool) -> Report:
             ("decoded only", "peers/gpu_bare.py", "decoded", 2),
         ):
             directory = bench.directory(question)
-            bench.run(python(script, directory, question, json.dumps({**told, "epochs": epochs})), directory)
-            all_epochs = found_in(directory)["epochs"]
+            bench.run(python(script, directory, question, json.dumps({**config, "epochs": epochs})), directory)
+            all_epochs = read_result(directory)["epochs"]
             if any(epoch["pictures"] != rows for epoch in all_epochs):
-                raise BenchmarkError(f"{name}: an epoch had not {rows} pictures: {all_epochs}")
-            # In the first epoch processes start, and kernels are chosen.
+                raise BenchmarkError(f"{name}: an epoch did not have {rows} images: {all_epochs}")
+            # The first epoch starts processes and selects kernels.
             best = max(all_epochs[1:], key=lambda epoch: epoch["pictures"] / epoch["seconds"])
             rate.setdefault(name, []).append(best["pictures"] / best["seconds"])
             waited.setdefault(name, []).append(100 * best["waited"])
@@ -108,27 +108,27 @@ def _checkpoint(bench: Bench, tiny: bool) -> Report:
     measures, notes = [], {}
     for gigabytes in (0.01, 0.02) if tiny else bench.options.gigabytes:
         saves, others = (1, 1) if tiny else (4, 2)
-        told = json.dumps({"gigabytes": gigabytes, "saves": saves, "others": others})
+        config = json.dumps({"gigabytes": gigabytes, "saves": saves, "others": others})
         directory = bench.directory("checkpoint")
-        bench.run(python("ours/gpu.py", directory, "checkpoint", told), directory)
-        found = found_in(directory)
+        bench.run(python("ours/gpu.py", directory, "checkpoint", config), directory)
+        result = read_result(directory)
         measures.append(
             Measure(
                 f"{gigabytes:g} GB: the loop is blocked",
                 "s",
-                found["ours"][1:],
+                result["ours"][1:],
                 {
-                    "bare copy": found["copy"][1:],
-                    "torch.save": found["torch.save"],
-                    "DCP async": found["DCP async"],
+                    "bare copy": result["copy"][1:],
+                    "torch.save": result["torch.save"],
+                    "DCP async": result["DCP async"],
                 },
                 Bar("<=", 1.2, ratio=True),
-                floor={"bare copy": found["copy"][1:]},
+                floor={"bare copy": result["copy"][1:]},
             )
         )
-        notes[f"{gigabytes:g} GB, report() returned"] = note(found["ours returned"][1:], "s")
-        notes[f"{gigabytes:g} GB, committed"] = note(found["committed"][1:], "s")
-        notes[f"{gigabytes:g} GB, first save, with its pinned memory"] = note(found["ours"][:1], "s")
+        notes[f"{gigabytes:g} GB, report() returned"] = note(result["ours returned"][1:], "s")
+        notes[f"{gigabytes:g} GB, committed"] = note(result["committed"][1:], "s")
+        notes[f"{gigabytes:g} GB, first save, with its pinned memory"] = note(result["ours"][:1], "s")
     return Report(measures, notes)
 
 
@@ -137,31 +137,31 @@ def _recovery(bench: Bench, tiny: bool) -> Report:
     for _ in bench.rounds():
         directory = bench.directory("recovery")
         bench.run(python("ours/gpu.py", directory, "recovery", "{}"), directory)
-        ours.append(found_in(directory)["seconds"])
+        ours.append(read_result(directory)["seconds"])
         directory = bench.directory("recovery")
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
         script = [str(HERE / "peers" / "gpu_bare.py"), str(directory), "recovery", "{}"]
         bench.run([*command, "--nproc-per-node", "1", "--max-restarts", "1", *script], directory)
-        torchrun.append(found_in(directory)["seconds"])
+        torchrun.append(read_result(directory)["seconds"])
     return Report([Measure("kill to first kernel", "s", ours, {"torchrun": torchrun}, Bar("<", 1.0))])
 
 
 def _workers(bench: Bench, tiny: bool) -> Report:
-    """The question of `growth_workers.py`, here for its cores."""
+    """Run `growth_workers.py` on the cores of this machine."""
     path = bench.storage / "workers.json"
     sizes = ("1", "2") if tiny else ("1", "2", "4", "8", "16")
-    options = ["--workers", *sizes, "--environments", _torch_of_this(bench), "--repeats", "1"]
+    options = ["--workers", *sizes, "--environments", _make_torchrun_environment(bench), "--repeats", "1"]
     bench.run(python("growth_workers.py", "--json", path, *options), bench.directory("workers"))
-    found: dict[str, Any] = json.loads(path.read_text())
+    result: dict[str, Any] = json.loads(path.read_text())
     return Report(
-        [Measure.from_json(each) for each in found["measures"]],
-        {f"CPU workers, {name}": text for name, text in found["notes"].items()},
-        [Curve.from_json(each) for each in found["curves"]],
+        [Measure.from_json(each) for each in result["measures"]],
+        {f"CPU workers, {name}": text for name, text in result["notes"].items()},
+        [Curve.from_json(each) for each in result["curves"]],
     )
 
 
-def _torch_of_this(bench: Bench) -> Path:
-    """An environment of torchrun's that is this interpreter: where there is a GPU, torch is one built for it."""
+def _make_torchrun_environment(bench: Bench) -> Path:
+    """Make an environment for torchrun from this interpreter, whose torch is built for the GPU."""
     directory = bench.directory("environments")
     programs = directory / ".venv-torchrun" / "bin"
     programs.mkdir(parents=True)
@@ -171,22 +171,22 @@ def _torch_of_this(bench: Bench) -> Path:
     return directory
 
 
-def _device() -> str:
+def _describe_device() -> str:
     import torch
 
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
-    found = torch.cuda.get_device_properties(0)
-    return f"{found.name}, {found.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}, driver {driver}"
+    properties = torch.cuda.get_device_properties(0)
+    return f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}, driver {driver}"
 
 
-def _arguments(parser: argparse.ArgumentParser) -> Sequence[object]:
+def _add_arguments(parser: argparse.ArgumentParser) -> Sequence[object]:
     return (
-        parser.add_argument("--only", nargs="+", choices=QUESTIONS, default=QUESTIONS, help="these questions alone"),
+        parser.add_argument("--only", nargs="+", choices=QUESTIONS, default=QUESTIONS, help="only these questions"),
         parser.add_argument("--gigabytes", nargs="+", type=float, default=(2, 8), help="sizes of the state"),
-        parser.add_argument("--try-on-cpu", action="store_true", help="tiny, to see that the scripts work"),
+        parser.add_argument("--try-on-cpu", action="store_true", help="tiny sizes, to check that the scripts work"),
     )
 
 
 if __name__ == "__main__":
-    main("on a GPU", measured, repeats=2, add_arguments=_arguments)
+    main("on a GPU", measure, repeats=2, add_arguments=_add_arguments)

@@ -1,10 +1,9 @@
-"""What becomes dearer as the dataset grows? 1 to 50 times 62,500 rows of 32 float32, in as many times four Parquet
-files.
+"""Which costs grow with the dataset? 1 to 50 times 62,500 rows of 32 float32, each in four Parquet files.
 
-One process takes an epoch in batches of 1,024, then resumes at 90 % of it three times: rows a second, time to the
-first batch, time to the first batch after a resume, and the most memory that all its processes hold, shared pages
-counted once. Against a torch DataLoader of two processes, which resumes by going through what was consumed. The floor
-reads and prepares the same rows in the process itself.
+One process reads an epoch in batches of 1,024, then resumes at 90 % of it three times: rows a second, time to the
+first batch, time to the first batch after a resume, and peak memory of all its processes, shared pages counted once.
+The peer is a torch DataLoader of two processes, which resumes by reading the consumed rows again. The floor reads and
+prepares the same rows in the process itself.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from _data import CASES, plain_batches, timed_epoch, write_tabular
+from _data import CASES, plain_batches, time_epoch, write_tabular
 from _measure import Bar, Bench, Curve, Report, check, main, python
 
 FILES, FILE_ROWS = 4, 15_625
@@ -29,26 +28,26 @@ TIMEOUT_S = 180.0
 Line = dict[float, list[float]]
 
 
-def measured(bench: Bench) -> Report:
+def measure(bench: Bench) -> Report:
     options = bench.options
     sizes = sorted(options.times)
     files = bench.storage / "rows"
     num_files = FILES * sizes[-1]
-    bench.say(f"writing {num_files * options.file_rows:,} rows")
+    bench.log(f"writing {num_files * options.file_rows:,} rows")
     write_tabular(files, num_files * options.file_rows, num_files, options.file_rows)
     ours: dict[str, Line] = defaultdict(lambda: defaultdict(list))
     loader: dict[str, Line] = defaultdict(lambda: defaultdict(list))
     floor: dict[str, Line] = defaultdict(lambda: defaultdict(list))
     for _ in bench.rounds():
         for times in sizes:
-            bench.say(f"{times} times")
+            bench.log(f"{times} times")
             count = FILES * times
-            plain = _plain(sorted(files.iterdir())[:count])
+            plain = _read_plainly(sorted(files.iterdir())[:count])
             floor["rate"][times].append(plain["rows"] / plain["epoch"])
             floor["first"][times].append(1e3 * plain["first"])
-            _noted(ours, times, *_run(bench, "ours", files, count), plain)
+            _record(ours, times, *_run(bench, "ours", files, count), plain)
             if times in options.peer_times:
-                _noted(loader, times, *_run(bench, "DataLoader", files, count), plain)
+                _record(loader, times, *_run(bench, "DataLoader", files, count), plain)
     lines: dict[str, dict[str, Line]] = {name: {"DataLoader": dict(line)} for name, line in loader.items()}
     plain_floor = {name: {"in the process itself": dict(line)} for name, line in floor.items()}
 
@@ -68,56 +67,58 @@ def measured(bench: Bench) -> Report:
             curve("rows", "/s", "rate", Bar(">=", 1)),
             curve("first batch", "ms", "first", Bar("<=", 2)),
             curve("first batch at 90 %", "ms", "resume", Bar("<=", 2)),
-            # What may be in flight is the same however much there is to read; small datasets do not fill it.
+            # The limit of data in flight does not depend on the dataset; small datasets do not reach it.
             curve("memory", "MB", "peak", Bar("<=", 2)),
             Curve("to open and count", "ms", "times the rows", dict(ours["opened"])),
         ],
     )
 
 
-def _noted(lines: dict[str, Line], times: int, said: dict[str, Any], peak_mb: float, plain: dict[str, float]) -> None:
-    right = said["rows"] == plain["rows"] and abs(said["sum"] - plain["sum"]) <= 1e-3 * (plain["rows"] ** 0.5 + 1)
-    check(right, f"{said['rows']:,} rows with the sum {said['sum']}, not {plain['rows']:,.0f} with {plain['sum']}")
-    lines["rate"][times].append(said["rows"] / said["epoch"])
-    lines["first"][times].append(1e3 * said["first"])
-    lines["resume"][times] += [1e3 * seconds for seconds in said["resume"]]
+def _record(
+    lines: dict[str, Line], times: int, result: dict[str, Any], peak_mb: float, plain: dict[str, float]
+) -> None:
+    right = result["rows"] == plain["rows"] and abs(result["sum"] - plain["sum"]) <= 1e-3 * (plain["rows"] ** 0.5 + 1)
+    check(right, f"{result['rows']:,} rows with the sum {result['sum']}, not {plain['rows']:,.0f} with {plain['sum']}")
+    lines["rate"][times].append(result["rows"] / result["epoch"])
+    lines["first"][times].append(1e3 * result["first"])
+    lines["resume"][times] += [1e3 * seconds for seconds in result["resume"]]
     lines["peak"][times].append(peak_mb)
-    if "opened" in said:
-        lines["opened"][times].append(1e3 * said["opened"])
+    if "opened" in result:
+        lines["opened"][times].append(1e3 * result["opened"])
 
 
-def _plain(paths: Sequence[Path]) -> dict[str, float]:
-    """The same rows without a library and without another process."""
+def _read_plainly(paths: Sequence[Path]) -> dict[str, float]:
+    """Read the same rows without a library and without another process."""
     began = time.perf_counter()
     batches = plain_batches(paths, CASES["tabular"], 0, 1)
     first = next(batches)
     first_s = time.perf_counter() - began
-    rest = timed_epoch(batches)
+    rest = time_epoch(batches)
     epoch_s = time.perf_counter() - began
     total = rest["sum"] + float(first["x"][:, 0].sum())
     return {"rows": rest["rows"] + len(first["x"]), "sum": total, "first": first_s, "epoch": epoch_s}
 
 
 def _run(bench: Bench, name: str, files: Path, count: int) -> tuple[dict[str, Any], float]:
-    """What it told, and the most megabytes that its processes held."""
+    """Run a script; return its result and the peak memory of its processes in MB."""
     directory = bench.directory(name)
-    told = directory / "told.json"
+    result_path = directory / "result.json"
     script = "ours/growth_dataset.py" if name == "ours" else "peers/growth_dataset.py"
     most = 0.0
-    with bench.running(python(script, told, count, files), directory, ONE_THREAD) as process:
+    with bench.start(python(script, result_path, count, files), directory, ONE_THREAD) as process:
         deadline = time.monotonic() + TIMEOUT_S
         first = psutil.Process(process.pid)
         while first.is_running() and first.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
-            most = max(most, sum(_held_mb(one.pid) for one in [first, *first.children(recursive=True)]))
+            most = max(most, sum(_memory_mb(one.pid) for one in [first, *first.children(recursive=True)]))
             time.sleep(0.05)
         process.wait(1)
-    check(told.exists(), f"{name} told nothing: it did not run to its end")
-    said: dict[str, Any] = json.loads(told.read_text())
-    return said, most
+    check(result_path.exists(), f"{name} wrote no result, so it did not finish")
+    result: dict[str, Any] = json.loads(result_path.read_text())
+    return result, most
 
 
-def _held_mb(pid: int) -> float:
-    """Pages of this process, and its part of those that it shares."""
+def _memory_mb(pid: int) -> float:
+    """Pages of this process, plus its part of shared pages."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError, StopIteration):
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         return next(float(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("Pss:"))
@@ -125,10 +126,18 @@ def _held_mb(pid: int) -> float:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--times", type=int, nargs="+", default=(1, 5, 10, 25, 50), help="the rows (default 1 to 50)")
-    parser.add_argument("--peer-times", type=int, nargs="+", default=(1, 10, 50), help="of the peer (default 1 10 50)")
+    parser.add_argument(
+        "--times",
+        type=int,
+        nargs="+",
+        default=(1, 5, 10, 25, 50),
+        help="sizes, as multiples of the smallest (default 1 to 50)",
+    )
+    parser.add_argument(
+        "--peer-times", type=int, nargs="+", default=(1, 10, 50), help="sizes of the peer (default 1 10 50)"
+    )
     parser.add_argument("--file-rows", type=int, default=FILE_ROWS, help=f"rows of a file (default {FILE_ROWS:,})")
 
 
 if __name__ == "__main__":
-    main("as the dataset grows", measured, repeats=2, add_arguments=add_arguments)
+    main("as the dataset grows", measure, repeats=2, add_arguments=add_arguments)

@@ -1,9 +1,8 @@
-"""What becomes dearer as a run gets longer? Journals of 10^3 to 10^6 reports with four metrics each.
+"""Which costs grow with the length of a run? Journals of 10^3 to 10^6 reports with four metrics each.
 
-Written by what writes them in a run. Then, each in a fresh process: `fit()` of the same name goes on with it, which
-has to read all of it first, and reports 20,000 times more; `Result.from_path`; its `metrics_dataframe`; `paceline ls`
-and `paceline show`, whole commands, their start included. The floor is to read the file's bytes. One repeat copies
-nothing: a run that is continued is written again.
+Each in a new process: `fit()` with the same name resumes the run, which reads the whole journal, and reports 20,000
+times more; `Result.from_path`; its `metrics_dataframe`; the commands `paceline ls` and `paceline show`, their start
+included. The floor is reading the file's bytes. The journal is written anew for the resumed run.
 """
 
 from __future__ import annotations
@@ -20,38 +19,38 @@ from _measure import Bar, Bench, Curve, Report, check, main, python
 
 NUM_METRICS = 4
 PROGRAM = "import sys; from paceline.cli import main; sys.exit(main())"
-"""What the command that is installed does."""
-LOOKS = {"bytes": "read the bytes", "from_path": "Result.from_path", "dataframe": "metrics_dataframe"}
+"""What the installed command does."""
+READS = {"bytes": "read the bytes", "from_path": "Result.from_path", "dataframe": "metrics_dataframe"}
 COMMANDS = {"paceline ls": ("ls",), "paceline show": ("show", "run")}
 TIMEOUT_S = 240.0
 MOST_AGAIN = 100_000
-"""More reports than that are measured in the first round only: it takes its time, and what is long varies little."""
+"""Longer journals are measured in the first round only: they take long and vary little."""
 
 Line = dict[float, list[float]]
 
 
-def measured(bench: Bench) -> Report:
-    found: dict[str, Line] = defaultdict(lambda: defaultdict(list))
+def measure(bench: Bench) -> Report:
+    values: dict[str, Line] = defaultdict(lambda: defaultdict(list))
     sizes = sorted(bench.options.reports)
     for number in bench.rounds():
         for num_reports in sizes:
             if number > 0 and num_reports > MOST_AGAIN:
                 continue
-            for name, value in _measured(bench, num_reports).items():
-                found[name][num_reports].append(value)
-    # Ten times as many reports are to cost ten times as much, with some room for noise: nothing grows faster.
+            for name, value in _measure_size(bench, num_reports).items():
+                values[name][num_reports].append(value)
+    # Ten times as many reports may cost ten times as much, with some room for noise.
     linear = Bar("<=", 1.5 * sizes[-1] / sizes[0])
-    floor = {"the file's bytes": dict(found["read the bytes"])}
+    floor = {"the file's bytes": dict(values["read the bytes"])}
 
     def curve(name: str, unit: str = "s", bar: Bar | str | None = None, floor: dict[str, Line] | None = None) -> Curve:
-        return Curve(name, unit, "reports", dict(found[name]), {}, floor or {}, bar)
+        return Curve(name, unit, "reports", dict(values[name]), {}, floor or {}, bar)
 
     return Report(
         (),
         {
             "processor time of the longest, s": ", ".join(
                 f"{name.removeprefix('CPU of ')} {min(line[sizes[-1]]):.3g}"
-                for name, line in found.items()
+                for name, line in values.items()
                 if name.startswith("CPU of ")
             )
         },
@@ -69,19 +68,19 @@ def measured(bench: Bench) -> Report:
     )
 
 
-def _measured(bench: Bench, num_reports: int) -> dict[str, float]:
+def _measure_size(bench: Bench, num_reports: int) -> dict[str, float]:
     directory = bench.directory(f"reports-{num_reports}")
     home = directory / "runs"
     home.mkdir()
     write_run(home / "run", num_reports, NUM_METRICS)
-    bench.say(f"{num_reports:,} reports")
-    found = {"journal": (home / "run" / "journal.jsonl").stat().st_size / 1e6}
-    for look, name in LOOKS.items():
-        said = _looked(bench, look, home / "run")
-        found[name], found[f"CPU of {name}"] = said["seconds"], said["cpu_s"]
-        found[f"memory of {name}"] = said["peak_mb"]
-        if look == "dataframe":
-            check(said["rows"] == num_reports, f"{said['rows']:,} of {num_reports:,} reports are in the dataframe")
+    bench.log(f"{num_reports:,} reports")
+    values = {"journal": (home / "run" / "journal.jsonl").stat().st_size / 1e6}
+    for kind, name in READS.items():
+        result = _run_script(bench, kind, home / "run")
+        values[name], values[f"CPU of {name}"] = result["seconds"], result["cpu_s"]
+        values[f"memory of {name}"] = result["peak_mb"]
+        if kind == "dataframe":
+            check(result["rows"] == num_reports, f"{result['rows']:,} of {num_reports:,} reports are in the dataframe")
     for name, words in COMMANDS.items():
         ended = bench.run(
             [sys.executable, "-c", PROGRAM, *words],
@@ -89,34 +88,36 @@ def _measured(bench: Bench, num_reports: int) -> dict[str, float]:
             {"PACELINE_STORAGE_PATH": str(home)},
             timeout_s=TIMEOUT_S,
         )
-        found[name], found[f"CPU of {name}"] = ended.seconds, ended.cpu_s
+        values[name], values[f"CPU of {name}"] = ended.seconds, ended.cpu_s
     lost = directory / "lost"
     lost.mkdir()
     write_run(lost / "run", num_reports, NUM_METRICS, ended=False)
-    said = _looked(bench, "continue", lost / "run")
-    found |= {
-        "go on with the run": said["seconds"],
-        "CPU of go on with the run": said["cpu_s"],
-        "memory to go on": said["peak_mb"],
-        "report()": said["report_us"],
-        "reports that arrive": said["arrived"],
+    result = _run_script(bench, "continue", lost / "run")
+    values |= {
+        "go on with the run": result["seconds"],
+        "CPU of go on with the run": result["cpu_s"],
+        "memory to go on": result["peak_mb"],
+        "report()": result["report_us"],
+        "reports that arrive": result["arrived"],
     }
-    return found
+    return values
 
 
-def _looked(bench: Bench, what: str, run: Path) -> dict[str, Any]:
+def _run_script(bench: Bench, what: str, run: Path) -> dict[str, Any]:
     directory = bench.directory(what)
-    told = directory / "told.json"
-    bench.run(python("ours/growth_journal.py", what, run, told), directory, timeout_s=TIMEOUT_S)
-    check(told.exists(), f"{what} told nothing: it did not run to its end")
-    said: dict[str, Any] = json.loads(told.read_text())
-    return said
+    result_path = directory / "result.json"
+    bench.run(python("ours/growth_journal.py", what, run, result_path), directory, timeout_s=TIMEOUT_S)
+    check(result_path.exists(), f"{what} wrote no result, so it did not finish")
+    result: dict[str, Any] = json.loads(result_path.read_text())
+    return result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     sizes = (1_000, 10_000, 100_000, 1_000_000)
-    parser.add_argument("--reports", type=int, nargs="+", default=sizes, help="in the journal (default 10^3 to 10^6)")
+    parser.add_argument(
+        "--reports", type=int, nargs="+", default=sizes, help="reports in the journal (default 10^3 to 10^6)"
+    )
 
 
 if __name__ == "__main__":
-    main("as the journal grows", measured, repeats=2, add_arguments=add_arguments)
+    main("as the journal grows", measure, repeats=2, add_arguments=add_arguments)

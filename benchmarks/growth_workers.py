@@ -1,12 +1,11 @@
-"""What becomes dearer with more workers? 1 to 16 of them on one machine.
+"""Which costs grow with the number of workers? 1 to 16 of them on one machine.
 
 A cold run (from `python script.py` to its exit, one all-reduce and one report), against the same under torchrun; a
-`fit()` that is not the first of its process; reports from all workers at once, flat out, until the journal has them;
-memory that a worker holds for itself. The floor of the cold run is `import torch`, which one process at least has to
-do.
+`fit()` that is not the first of its process; reports from all workers at full speed, until the journal has them; unique
+memory of a worker. The floor of the cold run is `import torch`, which at least one process has to do.
 
-All workers share the cores that there are. More workers than cores wait for each other: what is asked is whether the
-cost of each stays what it is, not whether the machine gets faster.
+All workers share the cores. With more workers than cores they wait for each other: the question is whether the cost of
+each stays the same, not whether the machine gets faster.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from _measure import Bar, Bench, Curve, Report, check, from_ranks, main, note, python, times_in
+from _measure import Bar, Bench, Curve, Report, check, main, note, python, read_rank_results, read_times
 
 from paceline.train import Result
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 TIMEOUT_S = 180.0
 PEER_AGAIN = 2
-"""More workers than that torchrun starts in the first round only: each of them imports torch."""
+"""torchrun starts larger groups in the first round only, because each worker imports torch."""
 
 Line = dict[float, list[float]]
 Lines = dict[str, Line]
 
 
-def measured(bench: Bench) -> Report:
+def measure(bench: Bench) -> Report:
     options = bench.options
     ours: Lines = defaultdict(lambda: defaultdict(list))
     torchrun: Lines = defaultdict(lambda: defaultdict(list))
@@ -39,13 +38,13 @@ def measured(bench: Bench) -> Report:
     sizes = sorted(options.workers)
     for number in bench.rounds():
         for size in sizes:
-            bench.say(f"{size} workers")
-            _warm(bench, size, ours)
+            bench.log(f"{size} workers")
+            _measure_warm(bench, size, ours)
             if not options.no_cold:
-                _cold(bench, size, ours)
+                _measure_cold(bench, size, ours)
                 again = number == 0 or size <= PEER_AGAIN
                 if again and size <= options.peer_workers and bench.takes_part("torchrun", number):
-                    _cold_torchrun(bench, size, torchrun)
+                    _measure_cold_torchrun(bench, size, torchrun)
         if not options.no_cold:
             alone = bench.run([sys.executable, "-c", "import torch"], bench.directory("floor"), ONE_THREAD).seconds
             for size in sizes:
@@ -64,7 +63,7 @@ def _curves(ours: Lines, torchrun: Lines, floor: Line) -> list[Curve]:
         return Curve(name, unit, "workers", ours[key], peers, floor or {}, bar)
 
     curves = [
-        # Each worker is forked, connected and heard: at most as many times the work as there are workers.
+        # Each worker is forked and connected, so the cost may grow with their number.
         curve("second fit", "s", Bar("<=", most), "later"),
         curve("reports of all workers that arrive", "/s", Bar(">=", 0.5), "arrived"),
         curve("a round of reports, one of each worker", "us", Bar("<=", 2 * most), "round"),
@@ -78,7 +77,7 @@ def _curves(ours: Lines, torchrun: Lines, floor: Line) -> list[Curve]:
     return curves
 
 
-def _cold(bench: Bench, size: int, ours: Lines) -> None:
+def _measure_cold(bench: Bench, size: int, ours: Lines) -> None:
     directory = bench.directory(f"cold-{size}")
     ended = bench.run(_command(directory, size, 1, 0), directory, ONE_THREAD, timeout_s=TIMEOUT_S)
     metrics = Result.from_path(directory / "run-0").metrics
@@ -87,26 +86,26 @@ def _cold(bench: Bench, size: int, ours: Lines) -> None:
     ours["cpu"][size].append(ended.cpu_s)
 
 
-def _cold_torchrun(bench: Bench, size: int, torchrun: Lines) -> None:
+def _measure_cold_torchrun(bench: Bench, size: int, torchrun: Lines) -> None:
     directory = bench.directory(f"torchrun-{size}")
     command = bench.torchrun("peers/torchrun_cold_start.py", directory, size=size)
     ended = bench.run(command, directory, ONE_THREAD, timeout_s=TIMEOUT_S)
-    said = from_ranks(directory, size=size)
-    check(all(one == {"total": size} for one in said), f"torchrun's {size} workers said {said}")
+    results = read_rank_results(directory, size=size)
+    check(all(one == {"total": size} for one in results), f"torchrun's {size} workers wrote {results}")
     torchrun["cold"][size].append(ended.seconds)
     torchrun["cpu"][size].append(ended.cpu_s)
 
 
-def _warm(bench: Bench, size: int, ours: Lines) -> None:
-    """Fits in one process, the last of which reports flat out."""
+def _measure_warm(bench: Bench, size: int, ours: Lines) -> None:
+    """Several fits in one process; the last reports at full speed."""
     fits, reports = bench.options.fits, max(1, bench.options.reports // size)
     directory = bench.directory(f"warm-{size}")
     bench.run(_command(directory, size, fits, reports), directory, ONE_THREAD, timeout_s=TIMEOUT_S)
-    *took, arrived_at = times_in(directory, fits + 1)
-    ranks = from_ranks(directory, size=size)
+    *took, arrived_at = read_times(directory, fits + 1)
+    ranks = read_rank_results(directory, size=size)
     seconds = arrived_at - min(rank["began"] for rank in ranks)
-    found = _num_reports(directory / f"run-{fits - 1}")
-    check(found == reports + 1, f"{found} rounds of reports arrived instead of {reports + 1}")
+    num_rounds = _num_reports(directory / f"run-{fits - 1}")
+    check(num_rounds == reports + 1, f"{num_rounds} rounds of reports arrived instead of {reports + 1}")
     ours["first"][size].append(took[0])
     ours["later"][size] += took[1:-1]
     ours["arrived"][size].append(size * reports / seconds)
@@ -127,12 +126,14 @@ def _command(directory: Path, size: int, fits: int, reports: int) -> list[str]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     sizes = (1, 2, 4, 8, 16)
-    parser.add_argument("--workers", type=int, nargs="+", default=sizes, help="of a run (default 1 to 16)")
-    parser.add_argument("--peer-workers", type=int, default=8, help="the most that torchrun is given (default 8)")
-    parser.add_argument("--no-cold", action="store_true", help="leave the cold runs out, and with them torchrun")
-    parser.add_argument("--fits", type=int, default=5, help="in one process, the last one with reports (default 5)")
-    parser.add_argument("--reports", type=int, default=40_000, help="of all workers together (default 40,000)")
+    parser.add_argument("--workers", type=int, nargs="+", default=sizes, help="workers of a run (default 1 to 16)")
+    parser.add_argument("--peer-workers", type=int, default=8, help="largest group of torchrun (default 8)")
+    parser.add_argument("--no-cold", action="store_true", help="skip the cold runs, and with them torchrun")
+    parser.add_argument(
+        "--fits", type=int, default=5, help="fits in one process, the last one with reports (default 5)"
+    )
+    parser.add_argument("--reports", type=int, default=40_000, help="reports of all workers together (default 40,000)")
 
 
 if __name__ == "__main__":
-    main("as workers grow", measured, peers=("torchrun",), repeats=2, add_arguments=add_arguments)
+    main("as workers grow", measure, peers=("torchrun",), repeats=2, add_arguments=add_arguments)

@@ -1,7 +1,7 @@
-"""Keep results where they are committed: `benchmarks/results/DATE-NAME.json`, the page's table and the plots with them.
+"""Copy results to `benchmarks/results/DATE-NAME.json`, and update the tables and plots of the docs.
 
-Argument: a name for the machine, `two-cores`. What is kept is `benchmarks/out/results.json`, unless another is named.
-Results in which anything failed are not kept.
+Argument: a name for the machine, `two-cores`. The source is `benchmarks/out/results.json` unless `--results` is given.
+Results with failures are refused.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from _circumstances import ROOT
 from _measure import HERE, OUT
 
 
-def kept(results: Path, name: str) -> list[str]:
-    """What was written, as seen from the repository's root."""
-    import plots  # Only here: matplotlib takes its time.
+def keep_results(results: Path, name: str) -> list[str]:
+    """Return the written files, relative to the repository's root."""
+    import plots  # Imported here because matplotlib is slow to import.
 
     document = json.loads(results.read_text())
     if document["failed"]:
@@ -29,7 +29,7 @@ def kept(results: Path, name: str) -> list[str]:
     path.write_text(results.read_text())
     table.main([str(path)])
     short_table.main([str(path)])
-    written = [path, table.PAGE, short_table.PAGE, *plots.plotted(document, plots.IMAGES)]
+    written = [path, table.PAGE, short_table.PAGE, *plots.write_plots(document, plots.IMAGES)]
     return [str(one.relative_to(ROOT)) for one in written]
 
 
@@ -39,6 +39,6 @@ if __name__ == "__main__":
     parser.add_argument("--results", type=Path, default=OUT / "results.json")
     options = parser.parse_args()
     try:
-        print("kept: " + ", ".join(kept(options.results, options.name)))
+        print("kept: " + ", ".join(keep_results(options.results, options.name)))
     except (OSError, ValueError) as problem:
         sys.exit(str(problem))

@@ -1,8 +1,8 @@
-"""How much memory do all processes of a run hold for themselves while a small DDP model trains?
+"""How much unique memory do all processes of a run use while a small DDP model trains?
 
-The unique set size (what would be free if the process ended) of whatever was started, of two workers, and of all
-processes between and beside them: zygotes that workers fork from, an agent, Ray's daemons. Taken some seconds into
-training, when nothing is imported any more. The floor is the two workers of torchrun without the one that watches them.
+The unique set size (what would be free if the process ended) of the started process, of two workers, and of all other
+processes: zygotes that workers fork from, an agent, Ray's daemons. Sampled some seconds into training, after all
+imports. The floor is torchrun's two workers without its agent.
 """
 
 from __future__ import annotations
@@ -16,80 +16,80 @@ from collections import defaultdict
 import psutil
 from _measure import Bar, Bench, Measure, Report, check, main
 from _peers import PEERS
-from _turns import Trainee, trainee
+from _turns import TrainingGroup, start_group
 
 WARM_UP, STEPS = 100, 20
 SAMPLES = 5
 
-Held = dict[str, float]
-"""Megabytes, by process."""
+Memory = dict[str, float]
+"""Megabytes by process."""
 
 
-def measured(bench: Bench) -> Report:
-    held: dict[str, list[Held]] = defaultdict(list)
+def measure(bench: Bench) -> Report:
+    memory: dict[str, list[Memory]] = defaultdict(list)
     for number in bench.rounds():
         for name in ("ours", *PEERS):
             if name == "ours" or bench.takes_part(name, number):
-                bench.say(name)
-                held[name].append(_held(bench, name))
-    sums = {name: [sum(one.values()) for one in samples] for name, samples in held.items()}
+                bench.log(name)
+                memory[name].append(_measure_memory(bench, name))
+    sums = {name: [sum(sample.values()) for sample in samples] for name, samples in memory.items()}
     peers = {peer.title: sums[name] for name, peer in PEERS.items() if name in sums}
     floor = {}
-    if "torchrun" in held:
-        floor["two bare workers"] = [one["worker 0"] + one["worker 1"] for one in held["torchrun"]]
+    if "torchrun" in memory:
+        floor["two bare workers"] = [sample["worker 0"] + sample["worker 1"] for sample in memory["torchrun"]]
     return Report(
         [Measure("memory", "MB", sums["ours"], peers, Bar("<", 700), floor)],
-        {f"{name}, each": _each(samples) for name, samples in held.items()},
+        {f"{name}, each": _describe_processes(samples) for name, samples in memory.items()},
     )
 
 
-def _held(bench: Bench, name: str) -> Held:
-    """The median of some samples while it trains."""
-    found: list[Held] = []
-    with trainee(bench, name) as one:
+def _measure_memory(bench: Bench, name: str) -> Memory:
+    """The median of some samples during training."""
+    samples: list[Memory] = []
+    with start_group(bench, name) as group:
         settled = time.monotonic() + bench.options.after
-        one.train(WARM_UP)
+        group.train(WARM_UP)
         time.sleep(max(0.0, settled - time.monotonic()))
-        processes = _processes(one)
+        processes = _processes(group)
         check(sum(role.startswith("worker") for role in processes) == 2, f"{name}: two workers expected: {processes}")
         for _ in range(SAMPLES):
-            one.begin(STEPS)
+            group.begin(STEPS)
             time.sleep(0.02)
-            found.append(_now(processes))
-            one.took()
-    lasting = [role for role in processes if all(role in sample for sample in found)]
-    return {role: statistics.median(sample[role] for sample in found) for role in lasting}
+            samples.append(_sample_memory(processes))
+            group.read_seconds()
+    lasting = [role for role in processes if all(role in sample for sample in samples)]
+    return {role: statistics.median(sample[role] for sample in samples) for role in lasting}
 
 
-def _now(processes: dict[str, psutil.Process]) -> Held:
-    held = {}
+def _sample_memory(processes: dict[str, psutil.Process]) -> Memory:
+    memory = {}
     for role, process in processes.items():
-        with contextlib.suppress(psutil.NoSuchProcess):  # Of Ray's, some come and go.
-            held[role] = process.memory_full_info().uss / 1e6
-    return held
+        with contextlib.suppress(psutil.NoSuchProcess):  # Some of Ray's processes come and go.
+            memory[role] = process.memory_full_info().uss / 1e6
+    return memory
 
 
-def _processes(one: Trainee) -> dict[str, psutil.Process]:
-    """All of a run, by what they are. What was started may be a worker itself: with Lightning it is."""
-    first = psutil.Process(one.process.pid)
-    found, others = {}, 0
+def _processes(group: TrainingGroup) -> dict[str, psutil.Process]:
+    """All processes of a run by role. The started process may be a worker, as with Lightning."""
+    first = psutil.Process(group.process.pid)
+    processes, others = {}, 0
     for process in (first, *first.children(recursive=True)):
-        if process.pid in one.pids:
-            found[f"worker {one.pids.index(process.pid)}"] = process
+        if process.pid in group.pids:
+            processes[f"worker {group.pids.index(process.pid)}"] = process
         elif process is first:
-            found["driver"] = process
+            processes["driver"] = process
         else:
             others += 1
-            found[f"other {others}"] = process
-    return found
+            processes[f"other {others}"] = process
+    return processes
 
 
-def _each(samples: list[Held]) -> str:
+def _describe_processes(samples: list[Memory]) -> str:
     roles = [role for role in samples[0] if all(role in sample for sample in samples)]
     each = [
         f"{role} {statistics.median(s[role] for s in samples):.0f}" for role in roles if not role.startswith("other")
     ]
-    others = [sum(held for role, held in s.items() if role.startswith("other")) for s in samples]
+    others = [sum(memory for role, memory in s.items() if role.startswith("other")) for s in samples]
     count = statistics.median(sum(role.startswith("other") for role in s) for s in samples)
     return ", ".join([*each, f"{count:.0f} others {statistics.median(others):.0f}"]) + " MB"
 
@@ -99,4 +99,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    main("memory", measured, peers=tuple(PEERS), repeats=2, peer_repeats=1, add_arguments=add_arguments)
+    main("memory", measure, peers=tuple(PEERS), repeats=2, peer_repeats=1, add_arguments=add_arguments)

@@ -1,4 +1,4 @@
-"""Plots of a results file, as SVG: every curve, and all ratios in one chart. The same file gives the same bytes.
+"""Draws the plots of a results file as SVG: every curve, and all ratios in one chart. The output is reproducible.
 
 `python benchmarks/plots.py benchmarks/results/X.json` writes docs/images/bench-*.svg.
 """
@@ -18,10 +18,10 @@ from typing import Any
 import matplotlib
 from _circumstances import ROOT
 from _figures import Curve, Line, Measure, Ratio, Report
-from table import plots_of
+from table import plot_titles
 
 matplotlib.use("svg")
-# Text stays text, and the names of parts do not depend on chance.
+# Text stays text, and ids are not random.
 SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "paceline", "font.size": 9, "font.sans-serif": ["DejaVu Sans"]}
 matplotlib.rcParams.update(SETTINGS)
 
@@ -32,23 +32,23 @@ COLOURS = {"ours": "#1f6feb", "floor": "#8b949e"}
 PEER_COLOURS = ("#d1242f", "#bf8700", "#8250df", "#1a7f37", "#bc4c00")
 
 
-def plotted(document: Mapping[str, Any], directory: Path) -> list[Path]:
-    """The files that were written."""
+def write_plots(document: Mapping[str, Any], directory: Path) -> list[Path]:
+    """Draw all plots and return the written files."""
     directory.mkdir(parents=True, exist_ok=True)
     reports = {data["question"]: Report.from_json(data) for data in document["benchmarks"].values()}
     written = []
-    for name, shown in plots_of(document).items():
+    for name, title in plot_titles(document).items():
         path = directory / name
-        if shown in reports:
-            written.append(_curves(shown, reports[shown].curves, path))
+        if title in reports:
+            written.append(_plot_curves(title, reports[title].curves, path))
         else:
             compared = [measure for report in reports.values() for measure in report.measures if measure.peers]
-            written.append(_ratios(compared, path))
+            written.append(_plot_ratios(compared, path))
     return written
 
 
-def _curves(title: str, curves: Sequence[Curve], path: Path) -> Path:
-    """All of a question in one picture, each with axes of its own."""
+def _plot_curves(title: str, curves: Sequence[Curve], path: Path) -> Path:
+    """Draw all curves of a question in one image, each with its own axes."""
     columns = min(2, len(curves))
     lines = math.ceil(len(curves) / columns)
     figure, panels = plt.subplots(
@@ -57,17 +57,17 @@ def _curves(title: str, curves: Sequence[Curve], path: Path) -> Path:
     for panel in panels.flat[len(curves) :]:
         panel.set_visible(False)
     for curve, panel in zip(curves, panels.flat, strict=False):
-        _curve(curve, panel)
+        _plot_curve(curve, panel)
     figure.suptitle(title)
-    return _saved(figure, path)
+    return _save_figure(figure, path)
 
 
-def _curve(curve: Curve, axes: Any) -> None:
+def _plot_curve(curve: Curve, axes: Any) -> None:
     for name, line in curve.floor.items():
-        _line(axes, f"floor: {name}", line, COLOURS["floor"], "--")
+        _plot_line(axes, f"floor: {name}", line, COLOURS["floor"], "--")
     for (name, line), colour in zip(curve.peers.items(), PEER_COLOURS, strict=False):
-        _line(axes, name, line, colour, "-")
-    _line(axes, "Paceline", curve.ours, COLOURS["ours"], "-")
+        _plot_line(axes, name, line, colour, "-")
+    _plot_line(axes, "Paceline", curve.ours, COLOURS["ours"], "-")
     if len(curve.xs) > 1 and curve.xs[0] > 0 and curve.xs[-1] / curve.xs[0] >= 8:
         axes.set_xscale("log")
         axes.set_xticks(curve.xs, [f"{x:,.10g}" for x in curve.xs])
@@ -75,7 +75,7 @@ def _curve(curve: Curve, axes: Any) -> None:
     middles = [statistics.median(samples) for line in lines for samples in line.values()]
     if min(middles) > 0 and max(middles) / min(middles) >= 20:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(_plain)
+        axes.yaxis.set_major_formatter(_format_plain)
     else:
         axes.set_ylim(0, 1.2 * max(max(samples) for line in lines for samples in line.values()))
     axes.set_xlabel(curve.x_label)
@@ -87,7 +87,7 @@ def _curve(curve: Curve, axes: Any) -> None:
         axes.legend(frameon=False)
 
 
-def _line(axes: Any, name: str, line: Line, colour: str, style: str) -> None:
+def _plot_line(axes: Any, name: str, line: Line, colour: str, style: str) -> None:
     xs = sorted(line)
     middles = [statistics.median(line[x]) for x in xs]
     below = [middle - min(line[x]) for x, middle in zip(xs, middles, strict=True)]
@@ -97,8 +97,8 @@ def _line(axes: Any, name: str, line: Line, colour: str, style: str) -> None:
     )
 
 
-def _ratios(measures: list[Measure], path: Path) -> Path:
-    """How many times better than the peer: the peer's time by ours, or our rate by the peer's."""
+def _plot_ratios(measures: list[Measure], path: Path) -> Path:
+    """Draw how many times better than the peer: its time divided by ours, or our rate divided by its rate."""
     bars = []
     for measure in measures:
         for name, samples in measure.peers.items():
@@ -113,24 +113,24 @@ def _ratios(measures: list[Measure], path: Path) -> Path:
         axes.plot([ratio.least, ratio.most], [place, place], color="black", linewidth=0.8)
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(_plain)
+    axes.xaxis.set_major_formatter(_format_plain)
     axes.minorticks_off()
     axes.set_yticks(range(len(bars)), [label for label, _ in reversed(bars)])
     axes.set_ylim(-0.6, len(bars) - 0.4)
     axes.set_xlabel("times as fast, or as little, as the peer; thin: the spread")
     axes.grid(alpha=0.25, axis="x")
-    return _saved(figure, path)
+    return _save_figure(figure, path)
 
 
-def _plain(value: float, _: int) -> str:
+def _format_plain(value: float, _: int) -> str:
     return f"{value:,.10g}"
 
 
-def _saved(figure: Any, path: Path) -> Path:
-    drawn = io.StringIO()
-    figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
+def _save_figure(figure: Any, path: Path) -> Path:
+    svg = io.StringIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     plt.close(figure)
-    path.write_text(re.sub(r"\n\s+", "\n", drawn.getvalue()))
+    path.write_text(re.sub(r"\n\s+", "\n", svg.getvalue()))
     return path
 
 
@@ -139,5 +139,5 @@ if __name__ == "__main__":
     parser.add_argument("results", type=Path)
     parser.add_argument("--into", type=Path, default=IMAGES, help="default docs/images")
     options = parser.parse_args()
-    for path in plotted(json.loads(options.results.read_text()), options.into):
+    for path in write_plots(json.loads(options.results.read_text()), options.into):
         print(path)

@@ -1,10 +1,10 @@
-"""How long after the SIGKILL of a worker has the restored group done its first step, and from where?
+"""How long after the SIGKILL of a worker has the restored group done its first step, and from where does it resume?
 
-Two torch workers save at every step. Some seconds into the run one notes the time and kills itself, right after a
-`report()` with a checkpoint returned; both note the time when they have restored and done one step. Once a step is one
-all-reduce, once it trains a DDP model with an optimizer, which takes more to set up. The rounds kill rank 0 and rank 1
-in turn. torchrun restarts its workers too (`--max-restarts`), with `torch.save` and `torch.load` by hand. The floor is
-two forks of a process that has torch, which meet and sum up once.
+Two torch workers save at every step. Some seconds into the run one records the time and kills itself, right after a
+`report()` with a checkpoint returned; both record when they have restored and done one step. A step is either one
+all-reduce or one step of a DDP model with an optimizer, which takes longer to set up. Rounds alternate between killing
+rank 0 and rank 1. torchrun restarts its workers too (`--max-restarts`), with `torch.save` and `torch.load` in the
+script. The floor is two forks of a process that has imported torch, with one all-reduce.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from _measure import Bar, Bench, Measure, Report, check, from_ranks, main, note, python, times_in
+from _measure import Bar, Bench, Measure, Report, check, main, note, python, read_rank_results, read_times
 
 from paceline._control import journal
 from paceline._engine.messages import Reported
@@ -25,7 +25,7 @@ FORKS = 5
 
 FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """Without it torchrun keeps one store over restarts, and a restarted group may connect to the addresses of the dead one
-(github.com/pytorch/pytorch/issues/135712): it then fails or hangs, and there would be nothing to compare with."""
+(github.com/pytorch/pytorch/issues/135712): it then fails or hangs."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Recovery:
     steps_lost: int
 
 
-def measured(bench: Bench) -> Report:
+def measure(bench: Bench) -> Report:
     took: dict[str, list[float]] = defaultdict(list)
     by_victim: dict[int, list[float]] = defaultdict(list)
     floor: list[float] = []
@@ -44,7 +44,7 @@ def measured(bench: Bench) -> Report:
         for what in ("tensor", "ddp"):
             directory = bench.directory(f"ours-{what}")
             bench.run(python("ours/recovery.py", directory, victim, after_s, what), directory)
-            seconds = _exact_recovery("ours", directory)
+            seconds = _check_exact_recovery("ours", directory)
             _check_journal(directory / "run" / "journal.jsonl")
             took[f"ours {what}"].append(seconds)
             if what == "tensor":
@@ -54,14 +54,14 @@ def measured(bench: Bench) -> Report:
                 arguments = (directory, victim, after_s, what)
                 command = bench.torchrun("peers/torchrun_recovery.py", *arguments, options=("--max-restarts=1",))
                 bench.run(command, directory, FRESH_STORE, timeout_s=120)
-                took[f"torchrun {what}"].append(_exact_recovery("torchrun", directory))
+                took[f"torchrun {what}"].append(_check_exact_recovery("torchrun", directory))
         directory = bench.directory("floor")
         bench.run(python("floors/forked_group.py", directory, FORKS), directory)
-        floor += times_in(directory, FORKS)[1:]
+        floor += read_times(directory, FORKS)[1:]
         if bench.takes_part("ray", number):
             directory = bench.directory("ray")
             bench.run(bench.peer("ray", "peers/ray_recovery.py", directory, victim), directory)
-            recovery = _recovery("Ray Train", directory)
+            recovery = _read_recovery("Ray Train", directory)
             took["ray"].append(recovery.seconds)
             notes["Ray Train lost"] = f"{recovery.steps_lost} step(s) whose report had returned"
     by_title = {"torchrun": took["torchrun tensor"], "Ray Train": took["ray"]}
@@ -79,31 +79,33 @@ def measured(bench: Bench) -> Report:
     )
 
 
-def _recovery(name: str, directory: Path) -> Recovery:
+def _read_recovery(name: str, directory: Path) -> Recovery:
     check((directory / "lost.json").exists(), f"{name}: no worker was killed")
     lost = json.loads((directory / "lost.json").read_text())
-    restored = from_ranks(directory, "restored_{}.json")
-    check(restored[0]["from"] == restored[1]["from"], f"{name}: the ranks began from different steps: {restored}")
-    from_ranks(directory)
+    restored = read_rank_results(directory, "restored_{}.json")
+    check(restored[0]["from"] == restored[1]["from"], f"{name}: the ranks resumed from different steps: {restored}")
+    read_rank_results(directory)
     return Recovery(max(one["at"] for one in restored) - lost["at"], lost["step"] - restored[0]["from"])
 
 
-def _exact_recovery(name: str, directory: Path) -> float:
-    recovery = _recovery(name, directory)
-    check(recovery.steps_lost == 0, f"{name} went on {recovery.steps_lost} steps before the last that was saved")
-    for said in from_ranks(directory):
-        check(said["weight"] == 2 * LAST, f"{name} ended with weight {said['weight']}, not {2 * LAST}: steps differ")
+def _check_exact_recovery(name: str, directory: Path) -> float:
+    recovery = _read_recovery(name, directory)
+    check(recovery.steps_lost == 0, f"{name} resumed {recovery.steps_lost} steps before the last saved one")
+    for result in read_rank_results(directory):
+        check(
+            result["weight"] == 2 * LAST, f"{name} ended with weight {result['weight']}, not {2 * LAST}: steps differ"
+        )
     return recovery.seconds
 
 
 def _check_journal(path: Path) -> None:
-    """Every report of every rank is there once, in the attempt that made it."""
-    found = Counter((e.attempt, e.rank, e.seq) for e in journal.read_events(path) if isinstance(e, Reported))
+    """Check that the journal has every report of every rank once, in the right attempt."""
+    counts = Counter((e.attempt, e.rank, e.seq) for e in journal.read_events(path) if isinstance(e, Reported))
     expected = {(1, rank, seq) for rank in range(2) for seq in range(1, LOST_AT + 1)}
     expected |= {(2, rank, seq) for rank in range(2) for seq in range(LOST_AT + 1, LAST + 1)}
-    missing = expected - found.keys()
+    missing = expected - counts.keys()
     check(not missing, f"reports that had returned are not in the journal: {sorted(missing)}")
-    twice = [key for key, count in found.items() if count > 1]
+    twice = [key for key, count in counts.items() if count > 1]
     check(not twice, f"reports are in the journal more than once: {sorted(twice)}")
 
 
@@ -112,4 +114,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    main("recovery", measured, peers=("torchrun", "ray"), repeats=2, add_arguments=add_arguments)
+    main("recovery", measure, peers=("torchrun", "ray"), repeats=2, add_arguments=add_arguments)

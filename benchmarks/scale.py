@@ -1,10 +1,10 @@
-"""Does the controller's cost of an event grow with the number of workers? And what do ten thousand of them cost?
+"""Does the controller's cost of an event grow with the number of workers? And what do ten thousand workers cost?
 
-The real controller, journal and checkpoints on disk; the workers are simulated, on a clock that runs as fast as the
-controller allows. Each reports once a second and saves every minute; then one in a hundred dies and takes the
-connections of all others along, and the group is restarted from the last checkpoint. Afterwards the journal has every
-report of every worker once. What the simulation itself takes is not counted; the processes of workers, the wire to them
-and their share of a checkpoint are not there.
+The real controller, journal and checkpoints on disk, with simulated workers on a clock that runs as fast as the
+controller allows. Each worker reports once a second and saves every minute; then one in a hundred dies, all others lose
+their connections, and the group restarts from the last checkpoint. At the end the journal must have every report of
+every worker once. The time of the simulation is not counted; worker processes, their connections and their part of a
+checkpoint are not simulated.
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ SIZES = (10, 100, 1_000, 10_000)
 DEAD = 0.01
 
 
-def measured(bench: Bench) -> Report:
-    found: dict[int, list[dict[str, float]]] = defaultdict(list)
+def measure(bench: Bench) -> Report:
+    results: dict[int, list[dict[str, float]]] = defaultdict(list)
     for _ in bench.rounds():
         for size in bench.options.workers:
-            found[size].append(_simulated(bench, size))
-    _print(found)
-    sizes = sorted(found)
+            results[size].append(_simulate(bench, size))
+    _print(results)
+    sizes = sorted(results)
     small, most = next(size for size in sizes if size >= 100 or size == sizes[-1]), sizes[-1]
-    growth = [b["cpu_us"] / a["cpu_us"] for a, b in zip(found[small], found[most], strict=True)]
+    growth = [b["cpu_us"] / a["cpu_us"] for a, b in zip(results[small], results[most], strict=True)]
 
-    def of(size: int, what: str) -> list[float]:
-        return [one[what] for one in found[size]]
+    def values_of(size: int, what: str) -> list[float]:
+        return [one[what] for one in results[size]]
 
     return Report(
         [
-            Measure(f"events, {most:,} workers", "/s", of(most, "events_per_s"), {}, Bar(">=", float(most))),
+            Measure(f"events, {most:,} workers", "/s", values_of(most, "events_per_s"), {}, Bar(">=", float(most))),
             Measure(f"cost of an event, {most:,} to {small:,} workers", "x", growth, {}, Bar("<=", 2.0)),
         ],
         {
-            f"{size:,} workers": ", ".join(f"{note(of(size, what), unit)}{text}" for what, unit, text in _COLUMNS)
+            f"{size:,} workers": ", ".join(
+                f"{note(values_of(size, what), unit)}{text}" for what, unit, text in _COLUMNS
+            )
             for size in sizes
         },
     )
@@ -57,14 +59,14 @@ _COLUMNS = (
 )
 
 
-def _simulated(bench: Bench, size: int) -> dict[str, float]:
+def _simulate(bench: Bench, size: int) -> dict[str, float]:
     options = bench.options
     directory = bench.directory(f"{size}-workers")
-    # Of few workers for longer: a handful of events says nothing.
+    # Few workers run for longer, to get enough events.
     seconds = max(options.seconds, options.events // size)
     dies_at = seconds - seconds % options.save_every + options.save_every // 2
     plan = {"size": size, "dies_at": dies_at, "share": DEAD, "ends_at": dies_at + 5, "save_every": options.save_every}
-    bench.say(f"{size:,} workers, {dies_at:,} seconds of theirs")
+    bench.log(f"{size:,} workers, {dies_at:,} simulated seconds")
     bench.run(python("ours/scale.py", directory, json.dumps(plan)), directory, timeout_s=3600)
     path = directory / "result.json"
     check(path.exists(), f"{size} workers: no result was written")
@@ -72,10 +74,10 @@ def _simulated(bench: Bench, size: int) -> dict[str, float]:
     return result
 
 
-def _print(found: dict[int, list[dict[str, Any]]]) -> None:
+def _print(results: dict[int, list[dict[str, Any]]]) -> None:
     rows = [("workers", "events/s", "CPU/event", "storage", "peak", "stop", "start", "all again")]
-    for size, results in sorted(found.items()):
-        cells = [note([one[what] for one in results], unit) for what, unit, _ in _COLUMNS]
+    for size, samples in sorted(results.items()):
+        cells = [note([one[what] for one in samples], unit) for what, unit, _ in _COLUMNS]
         rows.append((f"{size:,}", *cells))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
@@ -91,4 +93,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    main("scale", measured, repeats=1, add_arguments=add_arguments)
+    main("scale", measure, repeats=1, add_arguments=add_arguments)

@@ -1,21 +1,21 @@
-"""How long does `fit()` take where it is not the first in its process?
+"""How long does a `fit()` take that is not the first in its process?
 
 Two workers, one all-reduce, one report, with the process that workers fork from already warm. Lightning forks its
-workers too (`ddp_fork`). The floor is two forks of a process that has torch, which meet and sum up once.
+workers too (`ddp_fork`). The floor is two forks of a process that has imported torch, with one all-reduce.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from _measure import Bar, Bench, Measure, Report, check, from_ranks, main, note, python, times_in
+from _measure import Bar, Bench, Measure, Report, check, main, note, python, read_rank_results, read_times
 
 from paceline.train import Result
 
 FORKS = 5
 
 
-def measured(bench: Bench) -> Report:
+def measure(bench: Bench) -> Report:
     fits = bench.options.fits
     first: dict[str, list[float]] = {"ours": [], "Lightning": [], "Ray Train": []}
     later: dict[str, list[float]] = {"ours": [], "Lightning": [], "Ray Train": []}
@@ -23,7 +23,7 @@ def measured(bench: Bench) -> Report:
     for number in bench.rounds():
         directory = bench.directory("ours")
         bench.run(python("ours/second_fit.py", directory, fits), directory)
-        took = times_in(directory, fits)
+        took = read_times(directory, fits)
         for fit in range(fits):
             metrics = Result.from_path(directory / f"run-{fit}").metrics
             check(metrics == {"total": 2.0}, f"fit {fit + 1} reported {metrics}")
@@ -31,15 +31,15 @@ def measured(bench: Bench) -> Report:
         later["ours"] += took[1:]
         directory = bench.directory("floor")
         bench.run(python("floors/forked_group.py", directory, FORKS), directory)
-        floor += times_in(directory, FORKS)[1:]
+        floor += read_times(directory, FORKS)[1:]
         for name, title, times in (("lightning", "Lightning", fits), ("ray", "Ray Train", 2)):
             if bench.takes_part(name, number):
                 directory = bench.directory(name)
                 bench.run(bench.peer(name, f"peers/{name}_second_fit.py", directory, times), directory)
-                took = times_in(directory, times)
+                took = read_times(directory, times)
                 for fit in range(times):
-                    for said in from_ranks(directory, f"fit_{fit}_rank_{{}}.json"):
-                        check(said == {"total": 2.0}, f"fit {fit + 1} of {title} said {said}")
+                    for result in read_rank_results(directory, f"fit_{fit}_rank_{{}}.json"):
+                        check(result == {"total": 2.0}, f"fit {fit + 1} of {title} wrote {result}")
                 first[title].append(took[0])
                 later[title] += took[1:]
     peers = {title: later[title] for title in ("Lightning", "Ray Train") if later[title]}
@@ -54,4 +54,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    main("second fit", measured, peers=("lightning", "ray"), repeats=3, add_arguments=add_arguments)
+    main("second fit", measure, peers=("lightning", "ray"), repeats=3, add_arguments=add_arguments)

@@ -1,7 +1,6 @@
-"""A few lines of a results file, one column for each peer, for the README.
+"""Formats a few lines of a results file for the README, with one column for each peer.
 
-`python benchmarks/short_table.py benchmarks/results/X.json` puts them between the README's markers, so that its numbers
-are those of the file.
+`python benchmarks/short_table.py benchmarks/results/X.json` writes them between the README's markers.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from _circumstances import ROOT
 from _figures import Report, number
 
 PAGE = ROOT / "README.md"
-MARKED = re.compile(r"<!-- results in short: (?P<file>\S+) -->\n.*?<!-- end of results in short -->", re.DOTALL)
+MARKERS = re.compile(r"<!-- results in short: (?P<file>\S+) -->\n.*?<!-- end of results in short -->", re.DOTALL)
 COLUMNS = ("Ray Train", "torchrun", "Accelerate", "Lightning")
 
 
@@ -30,7 +29,7 @@ class Line:
     benchmark: str
     measure: str
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Peers of another name: which column they stand in. What they are called is said beside the number."""
+    """Columns of peers with another name. The name is printed beside the number."""
 
 
 LINES = (
@@ -50,11 +49,11 @@ LINES = (
 )
 
 
-def markdown(document: Mapping[str, Any], file: str) -> str:
+def format_markdown(document: Mapping[str, Any], file: str) -> str:
     rows = [["", "Paceline", *COLUMNS], ["---"] * (len(COLUMNS) + 2)]
     for line in LINES:
-        if (found := _cells(document, line)) is not None:
-            rows.append([line.text, *found])
+        if (cells := _cells(document, line)) is not None:
+            rows.append([line.text, *cells])
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     machine = document["machine"]
     return f"{document['date'][:10]}, {machine['cores']} cores, medians of [all samples]({file}):\n\n{table}"
@@ -71,16 +70,16 @@ def _cells(document: Mapping[str, Any], line: Line) -> list[str] | None:
         for name, samples in measure.peers.items():
             column = line.columns.get(name, name)
             if column in cells:
-                called = {"save": " (`torch.save`)", "Ray Data": " (Ray Data)", "Ray Tune": " (Ray Tune)"}.get(name, "")
-                cells[column] = number(statistics.median(samples), measure.unit) + called
+                suffix = {"save": " (`torch.save`)", "Ray Data": " (Ray Data)", "Ray Tune": " (Ray Tune)"}.get(name, "")
+                cells[column] = number(statistics.median(samples), measure.unit) + suffix
     ours = f"**{number(statistics.median(measures[0].ours), measures[0].unit)}**"
     return [ours, *cells.values()]
 
 
-def put_into(page: str, file: str, text: str) -> str:
-    if len(MARKED.findall(page)) != 1:
-        raise ValueError("the page needs one place for results in short")
-    return MARKED.sub(lambda _: f"<!-- results in short: {file} -->\n{text}\n<!-- end of results in short -->", page)
+def insert_table(page: str, file: str, text: str) -> str:
+    if len(MARKERS.findall(page)) != 1:
+        raise ValueError("the page must have exactly one pair of markers for the short results")
+    return MARKERS.sub(lambda _: f"<!-- results in short: {file} -->\n{text}\n<!-- end of results in short -->", page)
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
@@ -89,7 +88,9 @@ def main(arguments: Iterable[str] | None = None) -> None:
     options = parser.parse_args(arguments if arguments is None else list(arguments))
     file = str(options.results.resolve().relative_to(ROOT))
     try:
-        PAGE.write_text(put_into(PAGE.read_text(), file, markdown(json.loads(options.results.read_text()), file)))
+        PAGE.write_text(
+            insert_table(PAGE.read_text(), file, format_markdown(json.loads(options.results.read_text()), file))
+        )
     except ValueError as problem:
         sys.exit(str(problem))
 

@@ -1,25 +1,25 @@
 """How long does a `fit()` of a framework that must not be forked take, the first time and later?
 
 Two workers of a `JaxTrainer`, one gather over both, one report. The first fit starts interpreters that import JAX;
-later ones find some that wait. The start of `jax.distributed` and its compiler are part of both.
+later ones use spare interpreters. Both include the start of `jax.distributed` and its compiler.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from _measure import Bench, Measure, Report, check, main, python, times_in
+from _measure import Bench, Measure, Report, check, main, python, read_times
 
 from paceline.train import Result
 
 
-def measured(bench: Bench) -> Report:
+def measure(bench: Bench) -> Report:
     first: list[float] = []
     later: list[float] = []
     for _ in bench.rounds():
         directory = bench.directory("ours")
         bench.run(python("ours/spawned_fit.py", directory, bench.options.fits), directory)
-        took = times_in(directory, bench.options.fits)
+        took = read_times(directory, bench.options.fits)
         for fit in range(bench.options.fits):
             metrics = Result.from_path(directory / f"run-{fit}").metrics
             check(metrics == {"total": 2.0}, f"fit {fit + 1} reported {metrics}")
@@ -33,4 +33,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    main("spawned fit", measured, repeats=3, add_arguments=add_arguments)
+    main("spawned fit", measure, repeats=3, add_arguments=add_arguments)

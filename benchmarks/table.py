@@ -1,7 +1,7 @@
-"""The one table of a results file: for the terminal, and in Markdown between the markers of a page.
+"""Formats a results file as a table: for the terminal, and as Markdown between the markers of a page.
 
-`python benchmarks/table.py benchmarks/results/X.json` puts it into docs/benchmarks.md, so that the numbers there are
-those of the file. The page says where: `<!-- results: benchmarks/results/X.json -->` to `<!-- end of results -->`.
+`python benchmarks/table.py benchmarks/results/X.json` writes it to docs/benchmarks.md. The markers are
+`<!-- results: benchmarks/results/X.json -->` to `<!-- end of results -->`.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ from _figures import Curve, Measure, Ratio, Report, note, number
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 HEADINGS = ("", "ours", "floor", "peer", "ours / peer", "bar", "")
-MARKED = re.compile(r"<!-- results: (?P<file>\S+) -->\n.*?<!-- end of results -->", re.DOTALL)
+MARKERS = re.compile(r"<!-- results: (?P<file>\S+) -->\n.*?<!-- end of results -->", re.DOTALL)
 NOT_YET = "No results are kept here yet: `make bench`, then `make bench-results NAME=two-cores`."
 
 Row = tuple[str, ...]
 
 
-def rows(document: Mapping[str, Any]) -> list[Row]:
-    """One row for each number and peer; of a curve, for its first and its last place."""
-    found: list[Row] = []
+def make_rows(document: Mapping[str, Any]) -> list[Row]:
+    """One row for each measure and peer; for a curve, its first and last x."""
+    rows: list[Row] = []
     for data in document["benchmarks"].values():
         report = Report.from_json(data)
         for measure in report.measures:
-            found += _of_measure(measure, measure.bar.text(measure.unit) if measure.bar else "", measure.met_text())
+            rows += _measure_rows(measure, measure.bar.text(measure.unit) if measure.bar else "", measure.met_text())
         for curve in report.curves:
-            found += _of_curve(curve)
-    return found
+            rows += _curve_rows(curve)
+    return rows
 
 
-def _of_measure(measure: Measure, bar: str, met: str) -> list[Row]:
+def _measure_rows(measure: Measure, bar: str, met: str) -> list[Row]:
     ours = note(measure.ours, measure.unit)
     floor = ", ".join(f"{name} {note(samples, measure.unit)}" for name, samples in measure.floor.items())
-    first, found = (measure.name, ours, floor), list[Row]()
+    first, rows = (measure.name, ours, floor), list[Row]()
     for name, samples in measure.peers.items():
         peer = f"{name} {note(samples, measure.unit)}"
-        found.append((*(first if not found else ("", "", "")), peer, str(Ratio.of(measure.ours, samples))))
+        rows.append((*(first if not rows else ("", "", "")), peer, str(Ratio.of(measure.ours, samples))))
     return [
-        (*cells, *((bar, met) if not place else ("", ""))) for place, cells in enumerate(found or [(*first, "", "")])
+        (*cells, *((bar, met) if not place else ("", ""))) for place, cells in enumerate(rows or [(*first, "", "")])
     ]
 
 
-def _of_curve(curve: Curve) -> list[Row]:
+def _curve_rows(curve: Curve) -> list[Row]:
     places = sorted({curve.xs[0], curve.xs[-1], *filter(None, [curve.last_of_peer])})
-    found = [row for x in places for row in _of_measure(curve.at(x), "", "")]
-    grown = f"from {number(curve.xs[0], '')} to {number(curve.xs[-1], '')}: {curve.growth} x"
-    return [*found, (f"{curve.name}, growth", grown, "", "", "", curve.bar_text(), curve.met_text())]
+    rows = [row for x in places for row in _measure_rows(curve.at(x), "", "")]
+    growth = f"from {number(curve.xs[0], '')} to {number(curve.xs[-1], '')}: {curve.growth} x"
+    return [*rows, (f"{curve.name}, growth", growth, "", "", "", curve.bar_text(), curve.met_text())]
 
 
-def terminal(document: Mapping[str, Any]) -> str:
-    lines = [about(document)]
-    table = [HEADINGS, *rows(document)]
+def format_terminal(document: Mapping[str, Any]) -> str:
+    lines = [describe_run(document)]
+    table = [HEADINGS, *make_rows(document)]
     widths = [max(len(row[column]) for row in table) for column in range(len(HEADINGS))]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
     for data in document["benchmarks"].values():
@@ -68,8 +68,8 @@ def terminal(document: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def markdown(document: Mapping[str, Any], file: str) -> str:
-    """A row for each number: medians, with the spread of the ratio that a bar is about. The file has the rest."""
+def format_markdown(document: Mapping[str, Any], file: str) -> str:
+    """One row for each measure: medians, with the spread of the ratio that the bar limits."""
     headings = ("", "ours", "floor", "ours / peer", "bar", "met")
     table = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
     for data in document["benchmarks"].values():
@@ -78,10 +78,10 @@ def markdown(document: Mapping[str, Any], file: str) -> str:
             _curve_cells(each) for each in report.curves
         ]
         table += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells]
-    images = [f"![{title}](images/{name})" for name, title in plots_of(document).items()]
-    about_it = textwrap.fill(about(document), 120, break_long_words=False, break_on_hyphens=False)
+    images = [f"![{title}](images/{name})" for name, title in plot_titles(document).items()]
+    description = textwrap.fill(describe_run(document), 120, break_long_words=False, break_on_hyphens=False)
     source = f"All samples, their spread and further notes: [{Path(file).name}](../{file})."
-    return "\n\n".join([about_it, "\n".join(table), source, *images])
+    return "\n\n".join([description, "\n".join(table), source, *images])
 
 
 def _measure_cells(measure: Measure) -> Row:
@@ -104,42 +104,42 @@ def _curve_cells(curve: Curve) -> Row:
     return name, f"{first} to {last}", "", peer, curve.bar_text(), curve.met_text()
 
 
-def plots_of(document: Mapping[str, Any]) -> dict[str, str]:
-    """Names of the plots' files, which `plots.py` makes, and what they show."""
+def plot_titles(document: Mapping[str, Any]) -> dict[str, str]:
+    """File names of the plots that `plots.py` draws, with their titles."""
     reports = document["benchmarks"]
-    found = {}
+    titles = {}
     if any(measure["peers"] for data in reports.values() for measure in data["measures"]):
-        found["bench-ratios.svg"] = "How many times as fast, or as little, as each peer"
+        titles["bench-ratios.svg"] = "How many times as fast, or as little, as each peer"
     for name, data in reports.items():
         if data["curves"]:
-            found[f"bench-{name.replace('_', '-')}.svg"] = data["question"]
-    return found
+            titles[f"bench-{name.replace('_', '-')}.svg"] = data["question"]
+    return titles
 
 
-def about(document: Mapping[str, Any]) -> str:
-    """When, where, with what, and who did not take part."""
+def describe_run(document: Mapping[str, Any]) -> str:
+    """Date, command, machine, versions, and which peers were left out."""
     machine, versions = document["machine"], document["versions"]
-    said = (
+    text = (
         f"{document['date'][:10]}, `{document['command']}`, {document['total_s'] / 60:.0f} minutes, commit "
         f"{document['commit']}; {machine['processor']}, {machine['cores']} cores, {machine['memory_gb']} GB, "
         f"{machine['filesystem']}, {machine['system']}, load average {machine['load_average'][0]:.1f} before; "
         f"Python {versions['python']}, torch {versions['torch']}"
     )
-    for name, have in document["peers"].items():
-        said += f"; {name}: " + ", ".join(f"{package} {version}" for package, version in have.items())
+    for name, packages in document["peers"].items():
+        text += f"; {name}: " + ", ".join(f"{package} {version}" for package, version in packages.items())
     if document["without"]:
-        said += f"; LEFT OUT: {', '.join(document['without'])}"
+        text += f"; LEFT OUT: {', '.join(document['without'])}"
     if document["failed"]:
-        said += f"; FAILED: {', '.join(document['failed'])}"
-    return said + "."
+        text += f"; FAILED: {', '.join(document['failed'])}"
+    return text + "."
 
 
-def put_into(page: str, file: str, text: str) -> str:
-    """A page with the table between its markers, which then name the file."""
-    found = MARKED.findall(page)
-    if len(found) != 1:
-        raise ValueError(f"the page has {len(found)} places for a table of results; one is needed")
-    return MARKED.sub(lambda _: f"<!-- results: {file} -->\n{text}\n<!-- end of results -->", page)
+def insert_table(page: str, file: str, text: str) -> str:
+    """The page with the table between its markers, which name the file."""
+    places = MARKERS.findall(page)
+    if len(places) != 1:
+        raise ValueError(f"the page must have one pair of markers for the results, got {len(places)}")
+    return MARKERS.sub(lambda _: f"<!-- results: {file} -->\n{text}\n<!-- end of results -->", page)
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
@@ -149,9 +149,9 @@ def main(arguments: Iterable[str] | None = None) -> None:
     options = parser.parse_args(arguments if arguments is None else list(arguments))
     path = options.results.resolve()
     name = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
-    text = markdown(json.loads(path.read_text()), name)
+    text = format_markdown(json.loads(path.read_text()), name)
     try:
-        page = put_into(options.page.read_text(), name, text)
+        page = insert_table(options.page.read_text(), name, text)
     except ValueError as problem:
         sys.exit(f"{options.page}: {problem}")
     options.page.write_text(page)

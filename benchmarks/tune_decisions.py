@@ -1,8 +1,8 @@
-"""What does a scheduler's decision on a report cost, with a thousand trials?
+"""How long does a scheduler take to decide on a report, with a thousand trials?
 
-No trial runs: in each search a thousand are under way, and whichever ends is replaced by a new one, until ten thousand
-reports have been decided about. They come in no order, with losses that fall and are noisy. What is timed is what the
-driver of a search waits for, the call with the report: its processor time, so that a busy machine does not count.
+No trial really runs. Each search has a thousand active trials, and one that ends is replaced, until ten thousand
+reports have been handled. Reports come in random order, with falling and noisy losses. The time is the processor time
+of the call that the search's driver waits for.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SCHEDULERS: dict[str, Callable[[], TrialScheduler]] = {
 
 
 class Trials:
-    """So many trials under way, as a scheduler is told of them."""
+    """Simulates active trials for a scheduler."""
 
     def __init__(self, scheduler: TrialScheduler, alive: int) -> None:
         self._scheduler = scheduler
@@ -58,8 +58,8 @@ class Trials:
         for _ in range(alive):
             self._add()
 
-    def decided_us(self) -> float:
-        """Let some trial make its next report, and tell how long the decision took."""
+    def time_decision_us(self) -> float:
+        """Make the next report of a random trial and return the microseconds of the decision."""
         while not self._running:
             self._add()
         trial_id = self._chance.choice(self._running)
@@ -74,16 +74,16 @@ class Trials:
             "trial_id": trial_id,
             "config": config,
         }
-        saved = TrialCheckpoint(f"trial_{trial_id}", iteration, f"checkpoint_{iteration:06d}", iteration)
-        trial = Trial(trial_id, config, "RUNNING", result, saved, iteration)
+        checkpoint = TrialCheckpoint(f"trial_{trial_id}", iteration, f"checkpoint_{iteration:06d}", iteration)
+        trial = Trial(trial_id, config, "RUNNING", result, checkpoint, iteration)
         began = time.thread_time_ns()
         answer = self._scheduler.on_trial_result(trial, result)
         took = time.thread_time_ns() - began
         check(not isinstance(answer, str), f"{type(self._scheduler).__name__} answers {answer!r}")
-        self._follow(answer)
+        self._apply(answer)
         return took / 1e3
 
-    def _follow(self, actions: Sequence[Any]) -> None:
+    def _apply(self, actions: Sequence[Any]) -> None:
         for action in actions:
             trial_id = action.trial_id
             match action:
@@ -105,10 +105,10 @@ class Trials:
         self._iterations[trial_id] = 0
         self._rates[trial_id] = 10 ** self._chance.uniform(-3, 0)
         self._running.append(trial_id)
-        self._follow(self._scheduler.on_trial_add(Trial(trial_id, {"lr": self._rates[trial_id]})))
+        self._apply(self._scheduler.on_trial_add(Trial(trial_id, {"lr": self._rates[trial_id]})))
 
 
-def measured(bench: Bench) -> Report:
+def measure(bench: Bench) -> Report:
     alive, reports = bench.options.trials, bench.options.reports
     means: dict[str, list[float]] = defaultdict(list)
     tails: dict[str, list[float]] = defaultdict(list)
@@ -116,7 +116,7 @@ def measured(bench: Bench) -> Report:
     for _ in bench.rounds():
         for name, make in SCHEDULERS.items():
             trials = Trials(make(), alive)
-            took = sorted(trials.decided_us() for _ in range(reports))
+            took = sorted(trials.time_decision_us() for _ in range(reports))
             check(len(took) == reports, f"{name}: {len(took)} reports instead of {reports}")
             means[name].append(statistics.fmean(took))
             tails[name].append(took[int(0.999 * reports)])
@@ -131,9 +131,9 @@ def measured(bench: Bench) -> Report:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trials", type=int, default=1000, help="how many are under way (default 1000)")
-    parser.add_argument("--reports", type=int, default=10_000, help="how many are decided about (default 10000)")
+    parser.add_argument("--trials", type=int, default=1000, help="how many are active (default 1000)")
+    parser.add_argument("--reports", type=int, default=10_000, help="how many reports (default 10000)")
 
 
 if __name__ == "__main__":
-    main("tune decisions", measured, repeats=3, add_arguments=add_arguments)
+    main("tune decisions", measure, repeats=3, add_arguments=add_arguments)

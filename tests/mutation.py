@@ -2,7 +2,8 @@
 
 Mutations come from cosmic-ray. Only a seeded sample is tried, and each mutant is judged by the tests that execute its
 line, the quickest first; where none does in its own process, by those that execute its file. Left out is what no test
-can see: annotations, decorators, sizes and timeouts, and keyword arguments such as `frozen` and `daemon`.
+can see: annotations, decorators, sizes and timeouts, the bare `*` of a signature, and keyword arguments such as
+`frozen` and `daemon`.
 """
 
 import argparse
@@ -126,8 +127,9 @@ def find_mutants(path: Path, name: str) -> Iterator[Mutant]:
         operator = cosmic_ray.plugins.get_operator(f"core/{operator_name}")()
         occurrence = 0
         for node in ast_nodes(tree):
+            is_bare_star = node.type == "operator" and node.parent.type in ("parameters", "param")
             for (line, column), _ in operator.mutation_positions(node):
-                if not any(begin <= (line, column) <= end for begin, end in outside):
+                if not is_bare_star and not any(begin <= (line, column) <= end for begin, end in outside):
                     yield Mutant(name, operator_name, occurrence, line)
                 occurrence += 1
 
@@ -143,7 +145,8 @@ def _lines_to_leave_out(source: str) -> list[tuple[tuple[int, int], tuple[int, i
         left_out: list[Any] = [getattr(node, "annotation", None), getattr(node, "returns", None)]
         left_out += getattr(node, "decorator_list", [])
         left_out += [node] if node in constants else []
-        left_out += [keyword for keyword in getattr(node, "keywords", []) if keyword.arg in INVISIBLE]
+        is_zip = isinstance(node, ast.Call) and ast.unparse(node.func) == "zip"  # zip(..., strict=True) only guards.
+        left_out += [keyword for keyword in getattr(node, "keywords", []) if is_zip or keyword.arg in INVISIBLE]
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             left_out.append(node)
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.BitOr):
@@ -288,6 +291,7 @@ def run_target(name: str, sample: int, seed: int) -> dict[str, Any]:
         import psutil  # noqa: F401
         import pyarrow  # noqa: F401
         import pytest  # noqa: F401
+        import torch  # noqa: F401
 
         quickest = sorted(seconds, key=lambda test: seconds[test])[:20]
         if run_tests(tree, quickest, 120) != 0:

@@ -1,4 +1,4 @@
-"""`fit()` of nothing on two workers, ours and Ray Train in turns.
+"""Fits an empty function on two workers, ours and Ray Train in turns.
 
 Arguments: a directory, rounds of ours, of Ray Train.
 """
@@ -11,16 +11,16 @@ from pathlib import Path
 
 from paceline import train as our_train
 from paceline.train.torch import TorchTrainer as OurTrainer
-from _cluster import cluster, emptied
+from _cluster import cluster, make_directory
 
 
 def noop(config):
-    """Only a proof that it ran."""
+    """Only prove that the worker ran."""
     Path(config["proof"]).mkdir(exist_ok=True)
     (Path(config["proof"]) / str(time.monotonic_ns())).touch()
 
 
-def ours(path):
+def our_trainer(path):
     return OurTrainer(
         noop,
         train_loop_config={"proof": str(path / "proof")},
@@ -29,7 +29,7 @@ def ours(path):
     )
 
 
-def rays(path):
+def ray_trainer(path):
     from ray import train
     from ray.train.torch import TorchTrainer
 
@@ -41,8 +41,8 @@ def rays(path):
     )
 
 
-def fitted(make, path):
-    emptied(path)
+def time_fit(make, path):
+    make_directory(path)
     began = time.perf_counter()
     make(path).fit()
     took = time.perf_counter() - began
@@ -52,14 +52,14 @@ def fitted(make, path):
 
 
 directory, rounds, peer_rounds = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-found = {"ours": [], "ray": []}
+results = {"ours": [], "ray": []}
 with cluster():
-    # The first ones of a session start processes and import torch in them; the session is warm after that.
-    first = {"ours": fitted(ours, directory / "ours-first")}
+    # The first fits of a session start processes and import torch; then the session is warm.
+    first = {"ours": time_fit(our_trainer, directory / "ours-first")}
     if peer_rounds:
-        first["ray"] = fitted(rays, directory / "ray-first")
+        first["ray"] = time_fit(ray_trainer, directory / "ray-first")
     for number in range(rounds):
-        found["ours"].append(fitted(ours, directory / f"ours-{number}"))
+        results["ours"].append(time_fit(our_trainer, directory / f"ours-{number}"))
         if number < peer_rounds:
-            found["ray"].append(fitted(rays, directory / f"ray-{number}"))
-Path(directory, "found.json").write_text(json.dumps({**found, "first": first}))
+            results["ray"].append(time_fit(ray_trainer, directory / f"ray-{number}"))
+Path(directory, "result.json").write_text(json.dumps({**results, "first": first}))

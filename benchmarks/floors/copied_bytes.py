@@ -1,4 +1,4 @@
-"""What so many bytes cost at least: copied in memory, and written to a file with fsync.
+"""The floor of a checkpoint: copies the bytes in memory, and writes them to a file with fsync.
 
 Arguments: a directory, and `[[megabytes, times], ...]`. The first of each is cold, as with the contestants.
 """
@@ -14,13 +14,13 @@ import numpy as np
 QUIET_S = 0.2
 
 
-def copied(source, target):
+def time_copy(source, target):
     began = time.perf_counter()
     np.copyto(target, source)
     return time.perf_counter() - began
 
 
-def written(source, path):
+def time_write(source, path):
     began = time.perf_counter()
     with path.open("wb", buffering=0) as file:
         left = memoryview(source)
@@ -32,14 +32,14 @@ def written(source, path):
     return took
 
 
-directory, found = Path(sys.argv[1]), {}
+directory, times_by_size = Path(sys.argv[1]), {}
 for megabytes, times in json.loads(sys.argv[2]):
     source = np.arange((megabytes << 20) // 4, dtype=np.float32).view(np.uint8)
     target = np.zeros_like(source)
-    found[megabytes] = took = {"memcpy": [], "write+fsync": []}
+    times_by_size[megabytes] = took = {"memcpy": [], "write+fsync": []}
     for _ in range(1 + times):
         os.sync()
         time.sleep(QUIET_S)
-        took["memcpy"].append(copied(source, target))
-        took["write+fsync"].append(written(source, directory / "bytes"))
-(directory / "took.json").write_text(json.dumps(found))
+        took["memcpy"].append(time_copy(source, target))
+        took["write+fsync"].append(time_write(source, directory / "bytes"))
+(directory / "took.json").write_text(json.dumps(times_by_size))

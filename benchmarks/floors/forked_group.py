@@ -1,6 +1,6 @@
-"""What a group of two workers costs at least: fork from a process that has torch, meet, sum up once, end.
+"""The floor of starting two workers: fork from a process that has imported torch, all-reduce once, exit.
 
-Arguments: a directory for the times, how many times. No trainer, no watching, nothing kept.
+Arguments: a directory for the times, how many times.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""What a search costs at least: a fork for each trial, two at a time, each writing three lines to a file.
+"""The floor of a search: a fork for each trial, two at a time, each writing three lines to a file.
 
-Arguments: a directory for the result, how many trials. The interpreter's own start is not in it.
+Arguments: a directory for the result, how many trials. The interpreter's start is not counted.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What a report of four numbers costs at least: encode it and write it to a pipe that another process empties.
+"""The floor of a report of four numbers: encode it and write it to a pipe that another process reads.
 
 Arguments: a directory for the result, how many.
 """

@@ -1,8 +1,8 @@
-"""Ways to save the same tensors, in turns, in one worker. Arguments: a directory, `[[megabytes, times], ...]`.
+"""Saves the same tensors in several ways, in turns, in one worker. Arguments: a directory, `[[megabytes, times], ...]`.
 
-Every way begins with a quiet disk, and the time is what the training thread waits. Rank 1 gives no checkpoint.
-Old files are deleted all along: a virtual machine takes its time over memory that it has never used, and a cache that
-only grows would measure that. The first of each size is cold.
+Each save starts with an idle disk, and the time is how long the training thread waits. Rank 1 reports no checkpoint.
+Old files are deleted during the run: memory that a virtual machine uses for the first time is slow, and a growing page
+cache would measure that. The first save of each size is cold.
 """
 
 import json
@@ -22,29 +22,29 @@ QUIET_S = 0.2
 
 
 def train_func(config):
-    rank, found = train.get_context().get_world_rank(), {}
+    rank, times_by_size = train.get_context().get_world_rank(), {}
     for megabytes, times in config["sizes"]:
         if rank == 0:
-            found[megabytes] = saved(megabytes, times)
+            times_by_size[megabytes] = time_saves(megabytes, times)
         else:
             for _ in range(1 + times):
                 for way in ("staged", "snapshot"):
                     train.collective.barrier()
                     train.report({"way": way})
     if rank == 0:
-        Path(config["directory"], "took.json").write_text(json.dumps(found))
+        Path(config["directory"], "took.json").write_text(json.dumps(times_by_size))
 
 
-def saved(megabytes, times):
+def time_saves(megabytes, times):
     per_tensor = megabytes * (1 << 20) // 4 // NUM_TENSORS
     state = {f"layer_{i}": torch.arange(per_tensor, dtype=torch.float32) + i for i in range(NUM_TENSORS)}
     took = {"staged": [], "snapshot": [], "written_after": []}
     for _ in range(1 + times):
-        for way in (staged, snapshot):
+        for way, save in (("staged", save_staged), ("snapshot", save_snapshot)):
             train.collective.barrier()
             os.sync()
             time.sleep(QUIET_S)
-            took[way.__name__].append(way(state))
+            took[way].append(save(state))
         began = time.perf_counter()
         train.get_all_reported_checkpoints()
         took["written_after"].append(time.perf_counter() - began)
@@ -52,7 +52,7 @@ def saved(megabytes, times):
     return took
 
 
-def staged(state):
+def save_staged(state):
     began = time.perf_counter()
     directory = train.staging_directory()
     torch.save(state, directory / "state.pt")
@@ -60,7 +60,7 @@ def staged(state):
     return time.perf_counter() - began
 
 
-def snapshot(state):
+def save_snapshot(state):
     began = time.perf_counter()
     train.report(
         {"way": "snapshot"},
@@ -71,7 +71,7 @@ def snapshot(state):
 
 
 def check(state):
-    """What was saved is what it was saved from."""
+    """Check that the saved state equals the original."""
     last = {way.metrics["way"]: way.checkpoint for way in train.get_all_reported_checkpoints()}
     for read in (lambda: torch.load(Path(last["staged"].path, "state.pt")), last["snapshot"].to_dict):
         again = read()

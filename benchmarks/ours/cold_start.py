@@ -1,5 +1,5 @@
-"""One all-reduce and one report on two workers. Argument: where to keep the run."""
-# ruff: noqa: I001  The trainer first: its workers then import torch while this script does.
+"""One all-reduce and one report on two workers. Argument: directory of the run."""
+# ruff: noqa: I001  The trainer comes first, so that its workers import torch while this script does.
 
 import sys
 

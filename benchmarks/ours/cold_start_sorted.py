@@ -1,4 +1,4 @@
-"""The same script as `cold_start.py` with its imports in the order that formatters put them: torch comes first."""
+"""The same as `cold_start.py`, with imports sorted as formatters do: torch comes first."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Trains and reports, in turns. Arguments: a directory, the port of who tells when, reports a second to aim at."""
+"""Trains and reports in turns. Arguments: a directory, the port of the benchmark, reports a second to aim at."""
 
 import socket
 import sys
@@ -14,7 +14,7 @@ def train_func(config):
     report, now = train.report, time.perf_counter
 
     def steps(first, count, work):
-        """Each a piece of work that takes no memory and no lock, and a report."""
+        """Each step is an empty loop, which needs no memory and no lock, and a report."""
         began = now()
         for step in range(first, first + count):
             for _ in range(work):
@@ -22,13 +22,13 @@ def train_func(config):
             report({"step": step, "loss": 0.25, "accuracy": 0.75, "rate": 1e-3})
         return now() - began
 
-    # The least of several: what is slow the first time, or because others are at work, is not to count.
-    done, took, turn = 0, [], []
+    # The minimum of several, to exclude warm-up and other load.
+    done, took, loop_s = 0, [], []
     for _ in range(8):
         took.append(steps(done, 2000, SOME_WORK) / 2000)
-        turn.append(_seconds_per_turn())
+        loop_s.append(_time_empty_loop())
         done += 2000
-    work = max(1, int(SOME_WORK + (1 / config["rate"] - min(took)) / min(turn)))
+    work = max(1, int(SOME_WORK + (1 / config["rate"] - min(took)) / min(loop_s)))
     with socket.create_connection(("127.0.0.1", config["port"])) as end, end.makefile("rw") as line:
         line.write(f"{work}\n")
         line.flush()
@@ -39,7 +39,7 @@ def train_func(config):
             line.flush()
 
 
-def _seconds_per_turn():
+def _time_empty_loop():
     began = time.perf_counter()
     for _ in range(100_000):
         pass

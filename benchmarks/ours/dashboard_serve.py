@@ -1,4 +1,4 @@
-"""The dashboard of a directory, which is its one argument, until Ctrl-C."""
+"""Serves the dashboard of a directory, its only argument, until Ctrl-C."""
 
 import sys
 

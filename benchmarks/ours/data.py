@@ -1,6 +1,6 @@
-"""Two workers that take batches of a dataset. Arguments: directory, `tabular` or `images`, files, epochs, shuffle.
+"""Two workers read batches of a dataset. Arguments: directory, `tabular` or `images`, files, epochs, shuffle.
 
-With shuffle (1), every epoch is followed by one of the same rows in a random order.
+With shuffle (1), every epoch is followed by one with the same rows in random order.
 """
 # ruff: noqa: I001
 
@@ -10,7 +10,7 @@ import paceline.data
 from paceline import train
 from paceline.train.torch import TorchTrainer
 import torch
-from _data import CASES, leave, timed_epoch
+from _data import CASES, write_result, time_epoch
 
 
 def train_func(config):
@@ -19,8 +19,8 @@ def train_func(config):
     for _ in range(config["epochs"]):
         for name in config["names"]:
             torch.distributed.barrier()
-            epochs.append(timed_epoch(train.get_dataset_shard(name).iter_torch_batches(batch_size=case.batch_size)))
-    leave(config["directory"], train.get_context().get_world_rank(), epochs)
+            epochs.append(time_epoch(train.get_dataset_shard(name).iter_torch_batches(batch_size=case.batch_size)))
+    write_result(config["directory"], train.get_context().get_world_rank(), epochs)
 
 
 directory, name, files, epochs, shuffle = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""Two workers that take their time. Arguments: directory, files, epochs, megabytes in flight, milliseconds a batch."""
+"""Two slow workers read a dataset. Arguments: directory, files, epochs, megabytes in flight, milliseconds a batch."""
 # ruff: noqa: I001
 
 import sys
@@ -7,7 +7,7 @@ import time
 import paceline.data
 from paceline import train
 from paceline.train.torch import TorchTrainer
-from _data import stacked
+from _data import stack_columns
 
 
 def train_func(config):
@@ -25,6 +25,6 @@ TorchTrainer(
     train_loop_config={"epochs": int(epochs), "step_s": float(step_ms) / 1000},
     scaling_config=train.ScalingConfig(num_workers=2),
     run_config=train.RunConfig(name="run", storage_path=directory),
-    datasets={"train": paceline.data.read_parquet(files).map_batches(stacked, batch_format="numpy")},
+    datasets={"train": paceline.data.read_parquet(files).map_batches(stack_columns, batch_format="numpy")},
     dataset_config=train.DataConfig(execution_options=options),
 ).fit()

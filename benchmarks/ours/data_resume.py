@@ -1,6 +1,6 @@
-"""Resumes at places of an epoch, taking turns. Arguments: directory, files, times, seconds between, places.
+"""Resumes at several positions of an epoch, in turns. Arguments: directory, files, times, seconds between, positions.
 
-A place is a number from 0, the beginning of the epoch, to 1.
+A position is a number from 0, the beginning of the epoch, to 1.
 """
 
 import json
@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from _data import stacked
+from _data import stack_columns
 
 import paceline.data
 
@@ -16,14 +16,14 @@ BATCH = 1024
 
 if __name__ == "__main__":
     directory, files, times, pause_s, *places = sys.argv[1:]
-    dataset = paceline.data.read_parquet(files).map_batches(stacked, batch_format="numpy")
+    dataset = paceline.data.read_parquet(files).map_batches(stack_columns, batch_format="numpy")
     num_batches = -(-dataset.count() // BATCH)
-    wanted = {round(float(place) * num_batches): place for place in places}
+    place_at = {round(float(place) * num_batches): place for place in places}
     iterator = dataset.iterator()
-    states = {wanted[0]: iterator.get_state()} if 0 in wanted else {}
+    states = {place_at[0]: iterator.get_state()} if 0 in place_at else {}
     for number, _ in enumerate(iterator.iter_torch_batches(batch_size=BATCH), start=1):
-        if number in wanted:
-            states[wanted[number]] = iterator.get_state()
+        if number in place_at:
+            states[place_at[number]] = iterator.get_state()
     took = {place: [] for place in places}
     for _ in range(int(times)):
         for place in places:
@@ -34,5 +34,5 @@ if __name__ == "__main__":
             next(batches)
             took[place].append(time.perf_counter() - began)
             batches.close()
-            time.sleep(float(pause_s))  # what was read ahead for this one is not to be in the way of the next
+            time.sleep(float(pause_s))  # let read-ahead finish before the next one
     Path(directory, "took.json").write_text(json.dumps(took))

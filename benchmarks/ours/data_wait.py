@@ -1,4 +1,4 @@
-"""Two workers with steps of a given length. Arguments: directory, files, milliseconds."""
+"""Two workers with steps of a fixed length. Arguments: directory, files, milliseconds."""
 # ruff: noqa: I001
 
 import json
@@ -10,7 +10,7 @@ import paceline.data
 from paceline import train
 from paceline.train.torch import TorchTrainer
 import torch
-from _data import stacked
+from _data import stack_columns
 
 
 def train_func(config):
@@ -18,16 +18,16 @@ def train_func(config):
     waits = []
     torch.distributed.barrier()
     while True:
-        asked = time.perf_counter()
+        began_waiting = time.perf_counter()
         if next(batches, None) is None:
             break
-        waits.append(time.perf_counter() - asked)
+        waits.append(time.perf_counter() - began_waiting)
         if len(waits) == 1:
             began = time.perf_counter()
         time.sleep(config["step_s"])
     rank = train.get_context().get_world_rank()
-    said = {"waits": waits, "took": time.perf_counter() - began}
-    Path(config["directory"], f"rank_{rank}.json").write_text(json.dumps(said))
+    result = {"waits": waits, "took": time.perf_counter() - began}
+    Path(config["directory"], f"rank_{rank}.json").write_text(json.dumps(result))
 
 
 directory, files, step_ms = sys.argv[1:]
@@ -36,5 +36,5 @@ TorchTrainer(
     train_loop_config={"directory": directory, "step_s": float(step_ms) / 1000},
     scaling_config=train.ScalingConfig(num_workers=2),
     run_config=train.RunConfig(name="run", storage_path=directory),
-    datasets={"train": paceline.data.read_parquet(files).map_batches(stacked, batch_format="numpy")},
+    datasets={"train": paceline.data.read_parquet(files).map_batches(stack_columns, batch_format="numpy")},
 ).fit()

@@ -1,4 +1,4 @@
-"""A model trained with DDP, in turns. Arguments: a directory, the port of who tells when, `small` or `middle`."""
+"""Trains a model with DDP, in turns. Arguments: a directory, the port of the benchmark, `small` or `middle`."""
 # ruff: noqa: I001
 
 import itertools
@@ -11,11 +11,11 @@ from paceline.train.torch import TorchTrainer, prepare_data_loader, prepare_mode
 import torch
 from torch.utils.data import DataLoader
 
-from _ddp import dataset, made_model, train_in_turns
+from _ddp import dataset, make_model, train_in_turns
 
 
 def train_func(config):
-    model = prepare_model(made_model(config["model"]))
+    model = prepare_model(make_model(config["model"]))
     loader = prepare_data_loader(DataLoader(dataset(config["model"]), batch_size=64, shuffle=True))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     steps = train_in_turns(model, optimizer, itertools.repeat(loader), config["port"], train.report)

@@ -1,7 +1,7 @@
-"""One worker with the GPU, if there is one. Arguments: a directory, a question, and what that needs (as JSON).
+"""One worker with the GPU, if there is one. Arguments: a directory, a question, and its configuration as JSON.
 
-`tokens`: a compiled GPT. `pictures`: a ResNet fed by `paceline.data`. `checkpoint`: GPU state, saved in
-several ways in turn. `recovery`: a worker killed after its first checkpoint.
+`tokens`: a compiled GPT. `pictures`: a ResNet fed by `paceline.data`. `checkpoint`: GPU state, saved in several ways in
+turn. `recovery`: a worker killed after its first checkpoint.
 """
 # ruff: noqa: I001
 
@@ -19,11 +19,11 @@ from paceline.train import Checkpoint, CheckpointUploadMode, RunConfig, ScalingC
 from paceline.train.torch import TorchConfig, TorchTrainer, get_device, prepare_model
 import torch
 import torch.distributed.checkpoint as dcp
-from _gpu import TINY, Gpt, Size, gpt_rates, leave, picture_epoch, picture_model, wait_for
-from _pictures import decoded_bytes
+from _gpu import TINY, Gpt, Size, gpt_rates, write_result, train_image_epoch, make_image_model, wait_for
+from _pictures import decode_batch
 
 
-def tokens(config):
+def train_gpt(config):
     torch.set_float32_matmul_precision("high")
     torch.manual_seed(0)
     size = TINY if config["tiny"] else Size()
@@ -31,28 +31,28 @@ def tokens(config):
     if not config["tiny"]:
         model = torch.compile(model)
     rates = gpt_rates(model, size, get_device(), train.report, config["turns"], config["steps"])
-    leave(config["directory"], {"rates": rates})
+    write_result(config["directory"], {"rates": rates})
 
 
-def pictures(config):
+def train_on_images(config):
     device = get_device()
-    model, optimizer = picture_model(device)
+    model, optimizer = make_image_model(device)
     shard = train.get_dataset_shard("train")
     epochs = []
     for _ in range(config["epochs"]):
         batches = shard.iter_torch_batches(batch_size=config["batch_size"])
-        epochs.append(picture_epoch(model, optimizer, batches, device))
+        epochs.append(train_image_epoch(model, optimizer, batches, device))
         train.report(epochs[-1])
-    leave(config["directory"], {"epochs": epochs, "stages": str(shard.stats())})
+    write_result(config["directory"], {"epochs": epochs, "stages": str(shard.stats())})
 
 
-def checkpoint(config):
+def time_checkpoints(config):
     device, gigabytes, parts = get_device(), config["gigabytes"], 32
     state = {f"w{n}": torch.randn(int(gigabytes * 1e9) // 4 // parts, device=device) for n in range(parts)}
-    found = {name: [] for name in ("copy", "ours returned", "ours", "committed", "torch.save", "DCP async")}
+    times = {name: [] for name in ("copy", "ours returned", "ours", "committed", "torch.save", "DCP async")}
     host = [torch.empty(t.shape, pin_memory=device.type == "cuda") for t in state.values()]
     for _ in range(3):
-        with timed(found["copy"], device):
+        with Timer(times["copy"], device):
             for there, here in zip(host, state.values(), strict=True):
                 there.copy_(here, non_blocking=True)
     del host
@@ -68,27 +68,27 @@ def checkpoint(config):
         wait_for(device)
         free = time.perf_counter()
         train.get_all_reported_checkpoints()
-        found["ours returned"].append(returned - began)
-        found["ours"].append(free - began)
-        found["committed"].append(time.perf_counter() - began)
+        times["ours returned"].append(returned - began)
+        times["ours"].append(free - began)
+        times["committed"].append(time.perf_counter() - began)
     read = train.get_checkpoint().to_dict()
-    assert all(torch.equal(read[name], value.cpu()) for name, value in state.items()), "what was saved is another state"
+    assert all(torch.equal(read[name], value.cpu()) for name, value in state.items()), "the saved state differs"
     del read
     for _ in range(config["others"]):
         place = Path(config["directory"], "other")
         place.mkdir()
-        with timed(found["torch.save"], device):
+        with Timer(times["torch.save"], device):
             torch.save(state, place / "state.pt")
         shutil.rmtree(place)
         place.mkdir()
-        with timed(found["DCP async"], device):
+        with Timer(times["DCP async"], device):
             written = dcp.async_save(state, checkpoint_id=str(place))
         written.result()
         shutil.rmtree(place)
-    leave(config["directory"], found)
+    write_result(config["directory"], times)
 
 
-class timed:
+class Timer:
     def __init__(self, samples, device):
         self.samples, self.device = samples, device
 
@@ -101,7 +101,7 @@ class timed:
         self.samples.append(time.perf_counter() - self.began)
 
 
-def recovery(config):
+def recover(config):
     device, lost = get_device(), Path(config["directory"], "lost")
     weights = torch.ones(1000, device=device)
     restored = train.get_checkpoint()
@@ -112,19 +112,21 @@ def recovery(config):
         os.kill(os.getpid(), signal.SIGKILL)
     weights = restored.to_dict()["weights"].to(device)
     assert weights.sum().item() == 1e6
-    leave(config["directory"], {"seconds": time.time() - float(lost.read_text())})
+    write_result(config["directory"], {"seconds": time.time() - float(lost.read_text())})
 
 
 def main():
-    directory, question, told = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    directory, question, config = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     datasets = {}
     if question == "pictures":
-        rows = paceline.data.read_parquet(told["files"], columns=["jpeg", "label"])
-        datasets["train"] = rows.map_batches(decoded_bytes, batch_format="numpy")
+        rows = paceline.data.read_parquet(config["files"], columns=["jpeg", "label"])
+        datasets["train"] = rows.map_batches(decode_batch, batch_format="numpy")
     has_gpu = torch.cuda.is_available()
     TorchTrainer(
-        {"tokens": tokens, "pictures": pictures, "checkpoint": checkpoint, "recovery": recovery}[question],
-        train_loop_config={**told, "directory": directory},
+        {"tokens": train_gpt, "pictures": train_on_images, "checkpoint": time_checkpoints, "recovery": recover}[
+            question
+        ],
+        train_loop_config={**config, "directory": directory},
         torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if has_gpu else "gloo"),
         scaling_config=ScalingConfig(num_workers=1, use_gpu=has_gpu),
         run_config=RunConfig(

@@ -1,6 +1,6 @@
-"""One look at a run, or its continuation. Arguments: `continue`, `from_path`, `dataframe` or `bytes`, the run, a file.
+"""Reads or resumes a run. Arguments: `continue`, `from_path`, `dataframe` or `bytes`, the run, the result file.
 
-Into the file goes how long it took, processor time and the peak of memory; for `continue` also what a report cost.
+The result has seconds, processor time and peak memory; for `continue` also the cost of a report.
 """
 
 import json
@@ -25,30 +25,30 @@ def train_func(config):
         before = now()
         report({"metric_0": 0.25, "metric_1": 0.75, "metric_2": 1e-3, "metric_3": float(i)})
         took.append(now() - before)
-    told = {"began": began, "report_us": statistics.median(took) / 1e3, "ended": time.time()}
-    Path(config["told"]).write_text(json.dumps(told))
+    result = {"began": began, "report_us": statistics.median(took) / 1e3, "ended": time.time()}
+    Path(config["result_path"]).write_text(json.dumps(result))
 
 
-def continued(run, told):
+def continue_run(run, result_path):
     began, cpu = time.time(), time.process_time()
     result = DataParallelTrainer(
         train_func,
-        train_loop_config={"reports": REPORTS, "told": told},
+        train_loop_config={"reports": REPORTS, "result_path": result_path},
         run_config=RunConfig(name=run.name, storage_path=str(run.parent)),
     ).fit()
     ended, used = time.time(), time.process_time() - cpu
     assert result.metrics["metric_3"] == REPORTS - 1, result.metrics
-    said = json.loads(Path(told).read_text())
+    worker_result = json.loads(Path(result_path).read_text())
     return {
-        "seconds": said["began"] - began,
+        "seconds": worker_result["began"] - began,
         "cpu_s": used,
-        "report_us": said["report_us"],
-        "arrived": REPORTS / (ended - said["began"]),
+        "report_us": worker_result["report_us"],
+        "arrived": REPORTS / (ended - worker_result["began"]),
     }
 
 
-def dataframe(run):
-    import pandas  # noqa: F401  not what is timed
+def time_dataframe(run):
+    import pandas  # noqa: F401  imported before timing starts
 
     result = Result.from_path(run)
     began, cpu = time.perf_counter(), time.process_time()
@@ -56,22 +56,22 @@ def dataframe(run):
     return {"seconds": time.perf_counter() - began, "cpu_s": time.process_time() - cpu, "rows": rows}
 
 
-def seen(run, look):
+def time_read(run, read):
     began, cpu = time.perf_counter(), time.process_time()
-    found = look(run)
-    return {"seconds": time.perf_counter() - began, "cpu_s": time.process_time() - cpu, "rows": found}
+    rows = read(run)
+    return {"seconds": time.perf_counter() - began, "cpu_s": time.process_time() - cpu, "rows": rows}
 
 
 if __name__ == "__main__":
-    what, run, told = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+    what, run, result_path = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     match what:
         case "continue":
-            found = continued(run, f"{told}.worker")
+            result = continue_run(run, f"{result_path}.worker")
         case "from_path":
-            found = seen(run, lambda run: Result.from_path(run).metrics is not None)
+            result = time_read(run, lambda run: Result.from_path(run).metrics is not None)
         case "dataframe":
-            found = dataframe(run)
+            result = time_dataframe(run)
         case "bytes":
-            found = seen(run, lambda run: len((run / "journal.jsonl").read_bytes()))
-    found["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-    Path(told).write_text(json.dumps(found))
+            result = time_read(run, lambda run: len((run / "journal.jsonl").read_bytes()))
+    result["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    Path(result_path).write_text(json.dumps(result))

@@ -1,7 +1,6 @@
-"""Small runs with some workers. Arguments: where to keep them, how many workers, how many fits, reports of each worker.
+"""Small runs in one process. Arguments: a directory, number of workers, number of fits, reports of each worker.
 
-The last fit reports flat out. Into `took.json` goes how long each fit took, and of the last one when its first report
-was made and when all had arrived.
+The last fit reports at full speed. `took.json` has the seconds of each fit and the time when all reports had arrived.
 """
 # ruff: noqa: I001
 
@@ -16,8 +15,8 @@ import torch
 
 
 def unique_mb():
-    found = dict(line.split()[:2] for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
-    return (int(found["Private_Clean:"]) + int(found["Private_Dirty:"])) * 1024 / 1e6
+    sizes_kb = dict(line.split()[:2] for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
+    return (int(sizes_kb["Private_Clean:"]) + int(sizes_kb["Private_Dirty:"])) * 1024 / 1e6
 
 
 def train_func(config):
@@ -29,9 +28,9 @@ def train_func(config):
         began = time.time()
         for i in range(config["reports"]):
             train.report({"total": total.item(), "i": i, "loss": 0.25, "rate": 1e-3})
-        said = {"began": began, "ended": time.time(), "unique_mb": unique_mb()}
+        result = {"began": began, "ended": time.time(), "unique_mb": unique_mb()}
         rank = train.get_context().get_world_rank()
-        Path(config["directory"], f"rank_{rank}.json").write_text(json.dumps(said))
+        Path(config["directory"], f"rank_{rank}.json").write_text(json.dumps(result))
 
 
 directory, workers, fits, reports = sys.argv[1], *map(int, sys.argv[2:])

@@ -1,6 +1,6 @@
-"""Train, save every step, lose a worker, go on.
+"""Trains, saves every step, kills a worker and resumes.
 
-Arguments: a directory, the rank to lose, after how many seconds, and `tensor` or `ddp` for what is trained.
+Arguments: a directory, the rank to kill, after how many seconds, and what to train: `tensor` or `ddp`.
 """
 
 import json
@@ -45,8 +45,8 @@ def train_func(config):
         torch.distributed.all_reduce(total)
         weights += total
         if restored is not None and step == began_from + 1:
-            said = {"at": time.time(), "from": began_from}
-            (directory / f"restored_{rank}.json").write_text(json.dumps(said))
+            result = {"at": time.time(), "from": began_from}
+            (directory / f"restored_{rank}.json").write_text(json.dumps(result))
         if restored is None and step == LOST_AT:
             time.sleep(config["after_s"])
         state = {"step": step, "weights": weights}

@@ -1,4 +1,4 @@
-"""Reports at a given pace. Arguments: directory, name, number of reports, reports a second (0: as fast as they go)."""
+"""Reports at a given rate. Arguments: directory, name, number of reports, reports a second (0: full speed)."""
 # ruff: noqa: I001
 
 import json
@@ -12,7 +12,7 @@ from paceline.train.torch import TorchTrainer
 import torch
 
 AHEAD_S = 0.0005
-"""Sleep only from here on: shorter sleeps take longer than they say."""
+"""Sleep only if ahead by this much: shorter sleeps overshoot."""
 
 
 def train_func(config):

@@ -1,4 +1,4 @@
-"""The real controller with many simulated workers. Arguments: a directory, and a `Plan` and more in JSON."""
+"""Runs the real controller with many simulated workers. Arguments: a directory, and the size and `Plan` as JSON."""
 
 import json
 import resource
@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import psutil
-from _crowd import Crowd, Plan
+from _crowd import Plan, SimulatedEngine
 
 from paceline._control.controller import Controller
 from paceline._control.events import DriverStarted, Retention
@@ -24,24 +24,24 @@ from paceline.train.driver.run_directory import open_run
 from paceline.train.driver.run_spec import RunEnvironment
 
 
-class Restart:
-    """Notes when every worker of the second attempt has made its first report."""
+class RestartObserver:
+    """Records when every worker of the second attempt has made its first report."""
 
-    def __init__(self, crowd):
-        self._crowd = crowd
+    def __init__(self, engine):
+        self._engine = engine
 
     def on_event(self, event, run):
-        moments = self._crowd.moments
-        if run.attempt == 1 or not isinstance(run.phase, Running) or "again" in moments.at:
+        timings = self._engine.timings
+        if run.attempt == 1 or not isinstance(run.phase, Running) or "again" in timings.at:
             return
-        if run.phase.progress.minimum > self._crowd.first_seq:
-            self._crowd.mark("again")
+        if run.phase.progress.minimum > self._engine.first_seq:
+            self._engine.mark("again")
 
     def tick(self, run, now):
         pass
 
 
-def group_of(layout, command, run):
+def make_group(layout, command, run):
     first = command.resume.seq if command.resume else 0
     size = command.size
     return WorkerGroupSpec(
@@ -70,53 +70,57 @@ def group_of(layout, command, run):
     )
 
 
-def simulated(path, size, plan):
+def simulate_run(path, size, plan):
     clock = FakeClock(1000.0)
-    with open_run(RunLocation.from_path(str(path)), RunEnvironment(), say=lambda text: None) as (found, depot):
-        layout = depot.layout
-        crowd = Crowd(layout, clock, plan)
+    with open_run(RunLocation.from_path(str(path)), RunEnvironment(), say=lambda text: None) as (recovered, store):
+        layout = store.layout
+        engine = SimulatedEngine(layout, clock, plan)
         controller = Controller(
-            found,
-            engine=crowd,
-            store=depot,
-            group=lambda command, run: group_of(layout, command, run),
+            recovered,
+            engine=engine,
+            store=store,
+            group=lambda command, run: make_group(layout, command, run),
             clock=clock,
             extensions=[HangWatch(None, "warn", str(path))],
-            observers=[ResultCollector(found.history, found.run), Terminal(layout, 1, 3600.0), Restart(crowd)],
+            observers=[
+                ResultCollector(recovered.history, recovered.run),
+                Terminal(layout, 1, 3600.0),
+                RestartObserver(engine),
+            ],
         )
         run = controller.drive(DriverStarted(size, 1, Retention(num_to_keep=1)))
     assert run.phase == Finished("complete"), run.phase
     assert run.num_failures == 1
     assert run.latest is not None, "no checkpoint was committed"
-    return crowd
+    return engine
 
 
 def check_journal(path, expected):
-    """Every report of both attempts is there once."""
-    found = Counter()
+    """Check that the journal has every report of both attempts once."""
+    counts = Counter()
     with (path / "journal.jsonl").open("rb") as lines:
         for line in lines:
             payload = unseal_line(line)
             assert payload is not None
             if b'"type":"reported"' in payload:
                 event = json.loads(payload)
-                found[event["attempt"], event["rank"]] += 1
-    wrong = {key: (found[key], count) for key, count in expected.items() if found[key] != count}
-    assert found.keys() == expected.keys(), "workers are in the journal that there were not"
-    assert not wrong, f"reports in the journal, and made, by attempt and rank: {wrong}"
+                counts[event["attempt"], event["rank"]] += 1
+    wrong = {key: (counts[key], count) for key, count in expected.items() if counts[key] != count}
+    assert counts.keys() == expected.keys(), "the journal has reports of unknown workers"
+    assert not wrong, f"reports in the journal and reports made, by attempt and rank: {wrong}"
 
 
 def main():
-    path, told = Path(sys.argv[1]) / "run", json.loads(sys.argv[2])
-    size = told.pop("size")
-    plan = Plan(**told)
+    path, options = Path(sys.argv[1]) / "run", json.loads(sys.argv[2])
+    size = options.pop("size")
+    plan = Plan(**options)
     before = psutil.Process().memory_info().rss
-    crowd = simulated(path, size, plan)
+    engine = simulate_run(path, size, plan)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    made = {1: plan.dies_at, 2: plan.ends_at - crowd.first_seq}
-    check_journal(path, {(attempt, rank): made[attempt] for attempt in made for rank in range(size)})
-    moments = crowd.moments
-    wall_s, cpu_s, storage_s, events = (b - a for a, b in zip(moments.steady[0], moments.steady[-1], strict=True))
+    num_reports = {1: plan.dies_at, 2: plan.ends_at - engine.first_seq}
+    check_journal(path, {(attempt, rank): num_reports[attempt] for attempt in num_reports for rank in range(size)})
+    timings = engine.timings
+    wall_s, cpu_s, storage_s, events = (b - a for a, b in zip(timings.steady[0], timings.steady[-1], strict=True))
     result = {
         "events": events,
         "events_per_s": events / wall_s,
@@ -124,10 +128,10 @@ def main():
         "storage_us": 1e6 * storage_s / events,
         "peak_mb": peak / 1e6,
         "begun_with_mb": before / 1e6,
-        "stop_s": moments.at["stopped"] - moments.at["died"],
-        "start_s": moments.at["started"] - moments.at["died"],
-        "again_s": moments.at["again"] - moments.at["died"],
-        "messages_to_workers": crowd.num_told,
+        "stop_s": timings.at["stopped"] - timings.at["died"],
+        "start_s": timings.at["started"] - timings.at["died"],
+        "again_s": timings.at["again"] - timings.at["died"],
+        "messages_to_workers": engine.num_sent,
     }
     (path.parent / "result.json").write_text(json.dumps(result))
 

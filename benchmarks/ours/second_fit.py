@@ -1,4 +1,4 @@
-"""Several small runs in one process. Arguments: where to keep them, how many."""
+"""Several small runs in one process. Arguments: a directory, how many."""
 # ruff: noqa: I001
 
 import json

@@ -1,4 +1,4 @@
-"""Fits of a JaxTrainer one after the other, with a pause for the interpreters that wait to come up: seconds of each."""
+"""Several fits of a JaxTrainer, with pauses in which spare interpreters start. Arguments: a directory, how many."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from paceline.train import RunConfig, ScalingConfig
 from paceline.train.jax import JaxTrainer
 
 ENOUGH_S = 12.0
-"""Interpreters are started two seconds into a run, and import JAX beside it."""
+"""Spare interpreters start two seconds into a run and import JAX in the background."""
 
 
 def train_func(config):

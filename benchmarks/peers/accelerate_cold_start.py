@@ -1,4 +1,4 @@
-"""One sum over two workers. Argument: a directory to say there that it was done."""
+"""One sum over two workers. Argument: a directory for the result."""
 
 import json
 import sys
@@ -9,6 +9,6 @@ from accelerate import Accelerator
 
 accelerator = Accelerator(cpu=True)
 total = accelerator.reduce(torch.ones(1), reduction="sum")
-said = {"total": total.item()}
-Path(sys.argv[1], f"rank_{accelerator.process_index}.json").write_text(json.dumps(said))
+result = {"total": total.item()}
+Path(sys.argv[1], f"rank_{accelerator.process_index}.json").write_text(json.dumps(result))
 accelerator.end_training()

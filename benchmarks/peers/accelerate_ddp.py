@@ -1,4 +1,4 @@
-"""The same with Accelerate. Arguments: a directory, the port of who tells when, which model."""
+"""Trains the same with Accelerate. Arguments: a directory, the port of the benchmark, which model."""
 
 import itertools
 import json
@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 
 import torch
-from _ddp import dataset, made_model, train_in_turns
+from _ddp import dataset, make_model, train_in_turns
 from accelerate import Accelerator
 from torch.utils.data import DataLoader
 
 directory, port, name = sys.argv[1:]
 accelerator = Accelerator(cpu=True)
 assert accelerator.num_processes == 2, f"{accelerator.num_processes} processes instead of 2"
-model = made_model(name)
+model = make_model(name)
 model, optimizer, loader = accelerator.prepare(
     model,
     torch.optim.SGD(model.parameters(), lr=0.01),

@@ -1,4 +1,4 @@
-"""Two processes that read and prepare their own rows. Arguments: directory, kind, files, epochs, loader.
+"""Two processes read and prepare their own rows. Arguments: directory, kind, files, epochs, loader.
 
 The kind is `tabular` or `images`. With loader (1), each has a torch DataLoader with one worker process.
 """
@@ -7,10 +7,10 @@ import multiprocessing
 import sys
 from pathlib import Path
 
-import pandas  # noqa: F401  pyarrow does it on the first batch: here it is done before the processes are forked
+import pandas  # noqa: F401  imported before forking, since pyarrow imports it on the first batch
 import pyarrow
 import torch
-from _data import CASES, leave, plain_batches, timed_epoch
+from _data import CASES, plain_batches, time_epoch, write_result
 from torch.utils.data import DataLoader, IterableDataset
 
 
@@ -32,8 +32,8 @@ def main(rank, barrier, directory, name, files, epochs, loader):
     done = []
     for _ in range(epochs):
         barrier.wait()
-        done.append(timed_epoch(batches))
-    leave(directory, rank, done)
+        done.append(time_epoch(batches))
+    write_result(directory, rank, done)
 
 
 if __name__ == "__main__":

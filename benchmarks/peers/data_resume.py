@@ -1,11 +1,11 @@
-"""A torch DataLoader that resumes by going through what was consumed. Arguments: directory, files, times, places."""
+"""A torch DataLoader that resumes by reading consumed rows again. Arguments: directory, files, times, positions."""
 
 import json
 import sys
 import time
 from pathlib import Path
 
-import pandas  # noqa: F401  pyarrow does it on the first batch: here it is done before the processes are forked
+import pandas  # noqa: F401  imported before forking, since pyarrow imports it on the first batch
 import pyarrow
 import torch
 from _data import CASES, plain_batches

@@ -1,11 +1,11 @@
-"""The same with a torch DataLoader of two processes, which resumes by going through what was consumed."""
+"""The same with a torch DataLoader of two processes, which resumes by reading the consumed rows again."""
 
 import json
 import sys
 import time
 from pathlib import Path
 
-import pandas  # noqa: F401  pyarrow does it on the first batch: here it is done before the processes are forked
+import pandas  # noqa: F401  imported before forking, since pyarrow imports it on the first batch
 import pyarrow
 import torch
 from _data import CASES, plain_batches
@@ -25,8 +25,8 @@ class Rows(IterableDataset):
             yield {name: torch.from_numpy(values) for name, values in batch.items()}
 
 
-def epoch(files, skipped):
-    """Seconds to the first batch after those that are skipped, to the last one, rows from there on and their sum."""
+def time_epoch(files, skipped):
+    """Seconds to the first batch that is not skipped and to the last, the number of rows and their sum."""
     began = time.perf_counter()
     loader = DataLoader(Rows(files), batch_size=None, num_workers=2, multiprocessing_context="fork")
     rows, total, first_s = 0, 0.0, None
@@ -40,10 +40,10 @@ def epoch(files, skipped):
 
 
 if __name__ == "__main__":
-    told, count, directory = sys.argv[1:]
+    result_path, count, directory = sys.argv[1:]
     torch.set_num_threads(1)
     files = sorted(Path(directory).iterdir())[: int(count)]
-    first_s, epoch_s, rows, total = epoch(files, 0)
-    resume_s, *_ = epoch(files, round(0.9 * -(-rows // BATCH)))
-    said = {"rows": rows, "sum": total, "first": first_s, "epoch": epoch_s, "resume": [resume_s]}
-    Path(told).write_text(json.dumps(said))
+    first_s, epoch_s, rows, total = time_epoch(files, 0)
+    resume_s, *_ = time_epoch(files, round(0.9 * -(-rows // BATCH)))
+    result = {"rows": rows, "sum": total, "first": first_s, "epoch": epoch_s, "resume": [resume_s]}
+    Path(result_path).write_text(json.dumps(result))

@@ -1,6 +1,6 @@
-"""`Trainer.save_checkpoint` in training, timed. Arguments: a directory, `[[megabytes, times], ...]`.
+"""Times `Trainer.save_checkpoint` during training. Arguments: a directory, `[[megabytes, times], ...]`.
 
-The first of each is cold. What is saved is a module of so many bytes, read back once.
+The first of each is cold. The saved module is read back once.
 """
 
 import json
@@ -42,7 +42,7 @@ class Large(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-directory, found = Path(sys.argv[1]), {}
+directory, times_by_size = Path(sys.argv[1]), {}
 for megabytes, times in json.loads(sys.argv[2]):
     model = Large(megabytes, directory / "state.ckpt")
     lightning.Trainer(
@@ -56,6 +56,6 @@ for megabytes, times in json.loads(sys.argv[2]):
     ).fit(model, DataLoader(torch.ones(1 + times)))
     saved = torch.load(model.path, weights_only=True)["state_dict"]
     assert all(torch.equal(saved[f"layers.{i}"], layer) for i, layer in enumerate(model.layers))
-    found[megabytes] = {"save_checkpoint": model.took}
+    times_by_size[megabytes] = {"save_checkpoint": model.took}
     del saved, model
-(directory / "took.json").write_text(json.dumps(found))
+(directory / "took.json").write_text(json.dumps(times_by_size))

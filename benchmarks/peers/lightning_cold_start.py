@@ -1,4 +1,4 @@
-"""One sum over two workers, in one step of a trainer. Argument: a directory to say there that it was done."""
+"""One sum over two workers, in one step of a trainer. Argument: a directory for the result."""
 
 import json
 import sys
@@ -17,8 +17,8 @@ class Sum(lightning.LightningModule):
     def training_step(self, batch, number):
         total = self.trainer.strategy.reduce(torch.ones(1), reduce_op="sum")
         self.log("total", total)
-        said = json.dumps({"total": total.item()})
-        Path(sys.argv[1], f"rank_{self.global_rank}.json").write_text(said)
+        result = json.dumps({"total": total.item()})
+        Path(sys.argv[1], f"rank_{self.global_rank}.json").write_text(result)
         return self.weight * batch.sum()
 
     def configure_optimizers(self):

@@ -1,6 +1,6 @@
-"""The same with Lightning. Arguments: a directory, the port of who tells when, which model.
+"""Trains the same with Lightning. Arguments: a directory, the port of the benchmark, which model.
 
-It starts its second process itself. No logger, no progress bar and no checkpoints: the loop alone.
+Lightning starts the second process itself. No logger, progress bar or checkpoints: only the loop.
 """
 
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import lightning
 import torch
-from _ddp import REPORT_EVERY, Turns, dataset, made_model
+from _ddp import REPORT_EVERY, Turns, dataset, make_model
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -17,11 +17,11 @@ from torch.utils.data import DataLoader
 class Model(lightning.LightningModule):
     def __init__(self, name):
         super().__init__()
-        self.model, self.lossy = made_model(name), nn.CrossEntropyLoss()
+        self.model, self.loss_fn = make_model(name), nn.CrossEntropyLoss()
 
     def training_step(self, batch, number):
         rows, labels = batch
-        return self.lossy(self.model(rows), labels)
+        return self.loss_fn(self.model(rows), labels)
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.01)

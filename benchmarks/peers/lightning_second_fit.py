@@ -1,4 +1,4 @@
-"""Several small runs in one process, whose workers are forked. Arguments: where to leave the times, how many."""
+"""Several small runs in one process, with forked workers. Arguments: a directory, how many."""
 
 import json
 import sys
@@ -19,8 +19,8 @@ class Sum(lightning.LightningModule):
     def training_step(self, batch, number):
         total = self.trainer.strategy.reduce(torch.ones(1), reduce_op="sum")
         self.log("total", total)
-        said = json.dumps({"total": total.item()})
-        Path(sys.argv[1], f"fit_{self.number}_rank_{self.global_rank}.json").write_text(said)
+        result = json.dumps({"total": total.item()})
+        Path(sys.argv[1], f"fit_{self.number}_rank_{self.global_rank}.json").write_text(result)
         return self.weight * batch.sum()
 
     def configure_optimizers(self):

@@ -1,7 +1,6 @@
-"""`report` with a checkpoint of so many bytes, SYNC and ASYNC, timed.
+"""Times `report` with a checkpoint, SYNC and ASYNC. Arguments: a directory, `[[megabytes, times], ...]`.
 
-Arguments: a directory, `[[megabytes, times], ...]`. The time is that of `torch.save` into a directory and of
-`report`. Rank 1 gives no checkpoint. The first of each is cold.
+The time includes `torch.save` into a directory. Rank 1 reports no checkpoint. The first of each is cold.
 """
 
 import json
@@ -33,12 +32,12 @@ def report(state, mode, directory):
 
 
 def train_func(config):
-    rank, found = train.get_context().get_world_rank(), {}
+    rank, times_by_size = train.get_context().get_world_rank(), {}
     for megabytes, times in config["sizes"]:
         per_tensor = megabytes * (1 << 20) // 4 // NUM_TENSORS
         count = NUM_TENSORS if rank == 0 else 0
         state = {f"layer_{i}": torch.arange(per_tensor, dtype=torch.float32) + i for i in range(count)}
-        found[megabytes] = took = {"SYNC": [], "ASYNC": []}
+        times_by_size[megabytes] = took = {"SYNC": [], "ASYNC": []}
         for _ in range(1 + times):
             for mode, samples in took.items():
                 torch.distributed.barrier()
@@ -55,7 +54,7 @@ def train_func(config):
             assert all(torch.equal(again[name], state[name]) for name in state)
             del again
     if rank == 0:
-        Path(config["directory"], "took.json").write_text(json.dumps(found))
+        Path(config["directory"], "took.json").write_text(json.dumps(times_by_size))
 
 
 TorchTrainer(

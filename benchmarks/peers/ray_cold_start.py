@@ -1,4 +1,4 @@
-"""One all-reduce and one report on two workers. Argument: a directory for the run and for the proof."""
+"""One all-reduce and one report on two workers. Argument: a directory for the run and the result."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The same with Ray Train. Arguments: a directory, the port of who tells when, which model."""
+"""Trains the same with Ray Train. Arguments: a directory, the port of the benchmark, which model."""
 
 import itertools
 import json
@@ -15,10 +15,10 @@ HERE = str(Path(__file__).resolve().parents[1])
 
 
 def train_func(config):
-    from _ddp import dataset, made_model, train_in_turns
+    from _ddp import dataset, make_model, train_in_turns
 
     torch.set_num_threads(1)
-    model = prepare_model(made_model(config["model"]))
+    model = prepare_model(make_model(config["model"]))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loader = prepare_data_loader(DataLoader(dataset(config["model"]), batch_size=64, shuffle=True))
     steps = train_in_turns(model, optimizer, itertools.repeat(loader), config["port"])

@@ -1,4 +1,4 @@
-"""Train, save every step, lose a worker, go on. Arguments: a directory, the rank to lose."""
+"""Trains, saves every step, kills a worker and resumes. Arguments: a directory, the rank to kill."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from ray import train
 from ray.train.torch import TorchTrainer
 
 LOST_AT, LAST = 3, 4
-"""Each report may take it two seconds, so fewer of them."""
+"""Fewer steps, since each report may take two seconds."""
 
 
 def train_func(config):
@@ -31,8 +31,8 @@ def train_func(config):
         torch.distributed.all_reduce(total)
         weights += total
         if restored is not None and step == began_from + 1:
-            said = {"at": time.time(), "from": began_from}
-            (directory / f"restored_{rank}.json").write_text(json.dumps(said))
+            result = {"at": time.time(), "from": began_from}
+            (directory / f"restored_{rank}.json").write_text(json.dumps(result))
         with tempfile.TemporaryDirectory() as path:
             torch.save({"step": step, "weights": weights}, Path(path, "state.pt"))
             train.report({"step": step}, checkpoint=train.Checkpoint.from_directory(path))

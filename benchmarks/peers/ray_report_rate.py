@@ -1,4 +1,4 @@
-"""A few reports, each timed. Arguments: a directory for the run and the times, the number of reports."""
+"""Times a few reports. Arguments: a directory, the number of reports."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Several small runs in one process. Arguments: where to keep them, how many."""
+"""Several small runs in one process. Arguments: a directory, how many."""
 
 import json
 import sys
@@ -14,9 +14,9 @@ def train_func(config):
     total = torch.ones(1)
     torch.distributed.all_reduce(total)
     train.report({"total": total.item()})
-    said = json.dumps({"total": total.item()})
+    result = json.dumps({"total": total.item()})
     rank = train.get_context().get_world_rank()
-    Path(config["directory"], f"fit_{config['number']}_rank_{rank}.json").write_text(said)
+    Path(config["directory"], f"fit_{config['number']}_rank_{rank}.json").write_text(result)
 
 
 took = []

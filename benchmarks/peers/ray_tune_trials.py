@@ -1,4 +1,4 @@
-"""A search of trivial trials. Arguments: where to keep it, how many."""
+"""A search of trivial trials. Arguments: a directory, how many."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 began = time.perf_counter()
 
-from ray import tune  # noqa: E402  its import counts
+from ray import tune  # noqa: E402  the import is timed too
 
 
 def train_func(config):

@@ -1,7 +1,7 @@
-"""Ways of torch itself to save the same tensors, in turns. Arguments: a directory, `[[megabytes, times], ...]`.
+"""Saves the same tensors with torch, in turns. Arguments: a directory, `[[megabytes, times], ...]`.
 
-`torch.save`, the same with fsync, and DCP's `async_save`, of which only the time until it returns counts: it is waited
-for afterwards. Every way begins with a quiet disk. The first of each is cold.
+`torch.save`, the same with fsync, and DCP's `async_save`, of which only the time until it returns counts. Each save
+starts with an idle disk. The first of each is cold.
 """
 
 import json
@@ -21,7 +21,7 @@ QUIET_S = 0.2
 
 def save(state, path, *, durable):
     began = time.perf_counter()
-    torch.save(state, path)  # To a path: to an open file of Python's it takes longer.
+    torch.save(state, path)  # To a path: saving to an open file is slower.
     if durable:
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -39,13 +39,13 @@ def save_async(state, path):
 
 
 def check(state, path):
-    """What was saved is what it was saved from."""
+    """Check that the saved state equals the original."""
     again = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
     dcp.load(again, checkpoint_id=path)
     assert all(torch.equal(again[name], state[name]) for name in state)
 
 
-directory, found = Path(sys.argv[1]), {}
+directory, times_by_size = Path(sys.argv[1]), {}
 dist.init_process_group("gloo", init_method=f"file://{directory}/meet", rank=0, world_size=1)
 for megabytes, times in json.loads(sys.argv[2]):
     per_tensor = megabytes * (1 << 20) // 4 // NUM_TENSORS
@@ -55,7 +55,7 @@ for megabytes, times in json.loads(sys.argv[2]):
         "save": lambda state=state: save(state, directory / "state.pt", durable=False),
         "dcp_async": lambda state=state: save_async(state, directory / "dcp"),
     }
-    found[megabytes] = took = {name: [] for name in ways}
+    times_by_size[megabytes] = took = {name: [] for name in ways}
     for number in range(1 + times):
         for name, way in ways.items():
             os.sync()
@@ -65,4 +65,4 @@ for megabytes, times in json.loads(sys.argv[2]):
             check(state, directory / "dcp")
         shutil.rmtree(directory / "dcp")
 dist.destroy_process_group()
-(directory / "took.json").write_text(json.dumps(found))
+(directory / "took.json").write_text(json.dumps(times_by_size))

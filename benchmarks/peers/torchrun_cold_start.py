@@ -1,4 +1,4 @@
-"""One all-reduce on two workers. Argument: a directory to say there that it was done."""
+"""One all-reduce on two workers. Argument: a directory for the result."""
 
 import json
 import sys

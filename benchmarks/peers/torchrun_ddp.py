@@ -1,4 +1,4 @@
-"""A model trained with DDP, in turns: the bare loop. Arguments: a directory, who tells when (a port), which model."""
+"""Trains a model with DDP in a bare loop, in turns. Arguments: a directory, the port of the benchmark, which model."""
 
 import itertools
 import json
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from _ddp import dataset, made_model, train_in_turns
+from _ddp import dataset, make_model, train_in_turns
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -20,7 +20,7 @@ def epochs(loader, sampler):
 
 directory, port, name = sys.argv[1:]
 dist.init_process_group("gloo")
-model = DistributedDataParallel(made_model(name))
+model = DistributedDataParallel(make_model(name))
 rows = dataset(name)
 sampler = DistributedSampler(rows, shuffle=True)
 loader = DataLoader(rows, batch_size=64, sampler=sampler)

@@ -1,4 +1,4 @@
-// The page: its frame, and which view stands in it.
+// The page: its frame and the current view.
 //
 // Where views plug in (`tabs.ts`): a tab of a run is `{id, title, view}` in `runTabs`, its view gets `ViewProps`; the
 // view of a search, of a difference and the buttons of a run go into `places`. What a person chooses in a view is kept
@@ -16,22 +16,22 @@ import type { About, Summary } from "./api";
 import { Compare } from "./compare";
 import { KEYS, listen } from "./keys";
 import { Guarded, Loading, Note, textOf } from "./parts";
-import { formatted, go, patched, toRuns, useRoute } from "./router";
+import { formatRoute, go, patchQuery, toRuns, useRoute } from "./router";
 import type { Patch } from "./router";
 import { RunPage } from "./run";
 import { Runs } from "./runs";
 import type { Source } from "./source";
-import { next, put, remembered } from "./theme";
+import { nextTheme, saveTheme, loadTheme } from "./theme";
 import type { Theme } from "./theme";
 
 export interface AppProps { readonly source: Source }
 
 export function App({ source }: AppProps) {
   const route = useRoute();
-  const [theme, setTheme] = useState<Theme>(remembered);
+  const [theme, setTheme] = useState<Theme>(loadTheme);
   const [help, setHelp] = useState(false);
   const { about, runs, error, connected } = useRuns(source);
-  const turn = () => setTheme((before) => (put(next(before)), next(before)));
+  const turn = () => setTheme((before) => (saveTheme(nextTheme(before)), nextTheme(before)));
   const isHelp = useRef(help);
   isHelp.current = help;
   useEffect(() => listen({
@@ -40,7 +40,7 @@ export function App({ source }: AppProps) {
     theme: turn,
   }), []);
   const set = useCallback((patch: Patch) => {
-    go(formatted({ ...route, query: patched(route.query, patch) }), true);
+    go(formatRoute({ ...route, query: patchQuery(route.query, patch) }), true);
   }, [route]);
   const only = source.fixed && runs !== null ? runs[0] : undefined;
   const here = only !== undefined && route.page !== "run" ? { page: "run" as const, id: only.id, tab: "", query: route.query } : route;
@@ -70,24 +70,24 @@ export function App({ source }: AppProps) {
   );
 }
 
-interface Followed {
+interface RunsState {
   readonly about: About | null;
   readonly runs: readonly Summary[] | null;
   readonly error: string | null;
   readonly connected: boolean;
 }
 
-function useRuns(source: Source): Followed {
+function useRuns(source: Source): RunsState {
   const [about, setAbout] = useState<About | null>(null);
   const [runs, setRuns] = useState<readonly Summary[] | null>(null);
   const [error, setError] = useState<string | null>(null);
   const [connected, setConnected] = useState(true);
   useEffect(() => {
     let wanted = true;
-    source.about().then((told) => wanted && setAbout(told), (failed: unknown) => wanted && setError(textOf(failed)));
-    source.runs().then((told) => wanted && (setRuns(told), setError(null)), (failed: unknown) => wanted && setError(textOf(failed)));
+    source.about().then((value) => wanted && setAbout(value), (failed: unknown) => wanted && setError(textOf(failed)));
+    source.runs().then((value) => wanted && (setRuns(value), setError(null)), (failed: unknown) => wanted && setError(textOf(failed)));
     const end = source.follow({
-      runs: (changed, gone) => (setRuns((before) => merged(before ?? [], changed, gone)), setError(null)),
+      runs: (changed, gone) => (setRuns((before) => mergeRuns(before ?? [], changed, gone)), setError(null)),
       connected: setConnected,
     });
     return () => (wanted = false, end());
@@ -95,7 +95,7 @@ function useRuns(source: Source): Followed {
   return { about, runs, error, connected };
 }
 
-function merged(before: readonly Summary[], changed: readonly Summary[], gone: readonly string[]): readonly Summary[] {
+function mergeRuns(before: readonly Summary[], changed: readonly Summary[], gone: readonly string[]): readonly Summary[] {
   const fresh = new Map(changed.map((run) => [run.id, run]));
   const kept = before.filter((run) => !gone.includes(run.id)).map((run) => fresh.get(run.id) ?? run);
   const known = new Set(before.map((run) => run.id));
@@ -104,7 +104,7 @@ function merged(before: readonly Summary[], changed: readonly Summary[], gone: r
 
 function Connection({ yes }: { yes: boolean }) {
   return (
-    <span class={`live ${yes ? "is-on" : "is-off"}`} role="status" title={yes ? "What happens is shown as it happens" : "The server does not answer; trying again"}>
+    <span class={`live ${yes ? "is-on" : "is-off"}`} role="status" title={yes ? "Updates live" : "The server does not answer; trying again"}>
       {yes ? "live" : "no connection"}
     </span>
   );

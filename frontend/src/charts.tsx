@@ -1,5 +1,5 @@
-// A grid of plots of metrics, one line for each run: of one run on its page, of several when they are compareMetrics. Only
-// what is on the screen is loaded, and a part that is zoomed into is loaded again, finer.
+// A grid of plots of metrics, one line for each run: of one run on its page, of several when they are compared. Only
+// visible plots are loaded, and a zoomed part is loaded again with more points.
 
 import { Fragment } from "preact";
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
@@ -9,7 +9,7 @@ import { Note, textOf, useVisible } from "./parts";
 import { Plot } from "./plot/Plot";
 import type { Range } from "./plot/range";
 import type { Line, PlotProps } from "./plot/types";
-import { extentOf, grouped, keyOf, named, spliced } from "./points";
+import { extentOf, groupByPrefix, keyOf, nameFilter, splicePoints } from "./points";
 import { numberOf, one } from "./router";
 import type { Patch, Query } from "./router";
 import type { Source } from "./source";
@@ -44,24 +44,24 @@ export function Charts({ source, title, runs, names, marks, query, set }: Charts
   const smoothing = Math.max(0, Math.min(0.99, numberOf(query, "smooth") ?? 0));
   const [from, to] = [numberOf(query, "from"), numberOf(query, "to")];
   const range = useMemo<Range | null>(() => (from !== null && to !== null && from < to ? [from, to] : null), [from, to]);
-  const groups = useMemo(() => grouped(names.filter(named(filter))), [names, filter]);
-  const [seen, setSeen] = useState<ReadonlySet<string>>(new Set());
-  const see = useCallback((name: string, yes: boolean) => setSeen((before) => {
+  const groups = useMemo(() => groupByPrefix(names.filter(nameFilter(filter))), [names, filter]);
+  const [visible, setVisible] = useState<ReadonlySet<string>>(new Set());
+  const onVisible = useCallback((name: string, yes: boolean) => setVisible((before) => {
     if (before.has(name) === yes) return before;
     const after = new Set(before);
     if (yes) after.add(name);
     else after.delete(name);
     return after;
   }), []);
-  const wanted = useMemo(() => [...seen].filter((name) => names.includes(name)).sort(), [seen, names]);
+  const wanted = useMemo(() => [...visible].filter((name) => names.includes(name)).sort(), [visible, names]);
   const coarse = usePoints(source, runs, wanted, x, null, COARSE);
-  // What is there point by point cannot be had finer.
+  // Complete points cannot be loaded with more detail.
   const isWhole = (key: string) => coarse.points.get(key)?.whole ?? true;
   const fine = usePoints(source, runs, wanted, x, range, FINE, isWhole);
   const whole = useMemo(() => extentOf(coarse.points.values()), [coarse.points]);
   const shownMarks = useMemo(() => marks?.(x) ?? [], [marks, x]);
-  const setRange = useCallback((asked: Range | null) => {
-    set(asked === null ? { from: null, to: null } : { from: String(asked[0]), to: String(asked[1]) });
+  const setRange = useCallback((next: Range | null) => {
+    set(next === null ? { from: null, to: null } : { from: String(next[0]), to: String(next[1]) });
   }, [set]);
   const shown = groups.reduce((sum, group) => sum + group.names.length, 0);
   const error = coarse.error ?? fine.error;
@@ -93,7 +93,7 @@ export function Charts({ source, title, runs, names, marks, query, set }: Charts
           <summary class="group-head"><h2>{prefix === "" ? (groups.length > 1 ? "general" : "metrics") : prefix}</h2><span class="count">{own.length}</span></summary>
           <div class={`grid ${shown <= 3 ? "grid-wide" : ""}`}>
             {own.map((name) => (
-              <Cell key={name} name={name} runs={runs} coarse={coarse.points} fine={fine.points} loaded={coarse.loaded} see={see} x={x} logY={logY}
+              <Cell key={name} name={name} runs={runs} coarse={coarse.points} fine={fine.points} loaded={coarse.loaded} onVisible={onVisible} x={x} logY={logY}
                 smoothing={smoothing} range={range} whole={whole} marks={shownMarks} setRange={setRange} />
             ))}
           </div>
@@ -109,7 +109,7 @@ interface CellProps {
   readonly coarse: ReadonlyMap<string, Points>;
   readonly fine: ReadonlyMap<string, Points>;
   readonly loaded: boolean;
-  readonly see: (name: string, yes: boolean) => void;
+  readonly onVisible: (name: string, yes: boolean) => void;
   readonly x: "step" | "time";
   readonly logY: boolean;
   readonly smoothing: number;
@@ -120,16 +120,16 @@ interface CellProps {
 }
 
 function Cell(props: CellProps) {
-  const { name, runs, coarse, fine, see } = props;
+  const { name, runs, coarse, fine, onVisible } = props;
   const [ref, isSeen] = useVisible<HTMLDivElement>();
-  useEffect(() => see(name, isSeen), [name, isSeen]);
-  useEffect(() => () => see(name, false), [name]);
+  useEffect(() => onVisible(name, isSeen), [name, isSeen]);
+  useEffect(() => () => onVisible(name, false), [name]);
   const points = runs.map((run) => coarse.get(keyOf(run.id, name)));
   const finer = runs.map((run) => fine.get(keyOf(run.id, name)));
   const lines = useMemo(() => runs.flatMap((run, index): Line[] => {
-    const held = points[index];
-    if (held === undefined || (held.x.length === 0 && runs.length > 1)) return [];
-    const { x, y, low, high } = spliced(held, finer[index]);
+    const whole = points[index];
+    if (whole === undefined || (whole.x.length === 0 && runs.length > 1)) return [];
+    const { x, y, low, high } = splicePoints(whole, finer[index]);
     return [{ name: run.name, color: run.color, dashed: run.dashed, x, y, low, high }];
   }), [...runs.flatMap(({ name: own, color, dashed }) => [own, color, dashed]), ...points, ...finer, runs.length]);
   return (
@@ -141,7 +141,7 @@ function Cell(props: CellProps) {
   );
 }
 
-interface Held {
+interface LoadedPoints {
   readonly x: "step" | "time";
   readonly points: ReadonlyMap<string, Points>;
   readonly error: string | null;
@@ -150,13 +150,13 @@ interface Held {
 
 const EACH_MS = 1000;
 
-// Points of all these metrics of all these runs, kept up to date: one question at a time. What grows is asked for again
-// once a second at most; what somebody waits for, at once. `leave`: those that need not be asked for.
+// Points of these metrics and runs, kept up to date with one request at a time. Growing points are fetched again at most
+// once a second, missing ones at once. `leave` selects those that need not be fetched.
 function usePoints(
   source: Source, runs: readonly Shown[], names: readonly string[], x: "step" | "time", range: Range | null, most: number,
   leave: (key: string) => boolean = () => false,
-): Held {
-  const [held, setHeld] = useState<Held>({ x, points: new Map(), error: null, loaded: false });
+): LoadedPoints {
+  const [state, setState] = useState<LoadedPoints>({ x, points: new Map(), error: null, loaded: false });
   const off = most === FINE && range === null;
   const what = JSON.stringify([x, range]);
   const have = useRef<{ what: string; last: Map<string, number> }>({ what: "", last: new Map() });
@@ -180,18 +180,18 @@ function usePoints(
       return;
     }
     pace.current.busy = true;
-    const asked = missing.map(({ run, some }) => source.metrics(run.id, { names: some, x, range, points: most }));
-    Promise.all(asked).then(
-      (told) => {
+    const requests = missing.map(({ run, some }) => source.metrics(run.id, { names: some, x, range, points: most }));
+    Promise.all(requests).then(
+      (answers) => {
         have.current = { what, last: new Map(known) };
         for (const { run, some } of missing) for (const name of some) have.current.last.set(keyOf(run.id, name), run.last);
-        setHeld((before) => {
+        setState((before) => {
           const points = new Map(isNew ? [] : before.points);
-          told.forEach((all, index) => all.forEach((each) => points.set(keyOf(missing[index]?.run.id ?? "", each.name), each)));
+          answers.forEach((all, index) => all.forEach((each) => points.set(keyOf(missing[index]?.run.id ?? "", each.name), each)));
           return { x, points, error: null, loaded: true };
         });
       },
-      (error: unknown) => setHeld((before) => ({ ...before, error: textOf(error), loaded: true })),
+      (error: unknown) => setState((before) => ({ ...before, error: textOf(error), loaded: true })),
     ).finally(() => {
       pace.current.busy = false;
       pace.current.next = now + EACH_MS;
@@ -205,8 +205,8 @@ function usePoints(
   useEffect(() => {
     if (!off) return ask.current();
     have.current = { what: "", last: new Map() };
-    setHeld((before) => (before.points.size === 0 ? before : { x, points: new Map(), error: null, loaded: false }));
+    setState((before) => (before.points.size === 0 ? before : { x, points: new Map(), error: null, loaded: false }));
   }, [source, what, names, off, left, ...runs.flatMap((run) => [run.id, run.last]), runs.length]);
-  // Steps are not seconds: what was asked for before the choice of x is not shown after it.
-  return useMemo(() => (held.x === x ? held : { x, points: new Map(), error: held.error, loaded: false }), [held, x]);
+  // Steps are not seconds: points fetched for another x are not shown.
+  return useMemo(() => (state.x === x ? state : { x, points: new Map(), error: state.error, loaded: false }), [state, x]);
 }

@@ -1,4 +1,4 @@
-// Several runs over one another, and what differs between two of them.
+// Compares several runs in the same plots, and shows the differences of two.
 
 import { Fragment } from "preact";
 import { useMemo } from "preact/hooks";
@@ -28,7 +28,7 @@ export function Compare({ source, runs, query, set }: CompareProps) {
   const shown = useMemo(() => labelled(chosen).map((name, index) => ({
     id: chosen[index]?.id ?? "", name, color: lineColor(index), dashed: index >= NUM_COLORS, last: chosen[index]?.num_reports ?? 0,
   })), [key, chosen.map((run) => run.num_reports).join()]);
-  // Names of metrics come with the first reports: then they are asked for again.
+  // Names of metrics come with the first reports, so they are fetched again then.
   const begun = chosen.map((run) => (run.num_reports > 0 ? 1 : 0)).join();
   const details = useLoaded(() => Promise.all(chosen.map((run) => source.run(run.id))), [source, key, begun]);
   const names = useMemo(() => [...new Set((details.value ?? []).flatMap((detail) => detail.metric_names))].sort(), [details.value]);
@@ -96,7 +96,7 @@ function Lasts({ a, b }: { a: Summary; b: Summary }) {
   );
 }
 
-// Names that tell the runs apart: two of the same name are told by their ids.
+// Distinct labels of the runs: equal names get their ids.
 export function labelled(runs: readonly { readonly id: string; readonly name: string }[]): string[] {
   return runs.map((run) => (runs.some((other) => other !== run && other.name === run.name) ? run.id : run.name));
 }

@@ -1,4 +1,4 @@
-// Values that lie in the page itself: of a report, which is one file. They are described in `_dashboard/__init__.py`.
+// Data embedded in the page of a report. The format is described in `_dashboard/__init__.py`.
 
 import type { About, Detail, LogLine, LogPage, Points, SearchDetail, Summary, UsageSeries } from "./api";
 import type { LogQuery, MetricsQuery, Source } from "./source";
@@ -15,21 +15,21 @@ export interface Report {
   readonly cut?: readonly string[];
 }
 
-export function embedded(text: string): Source {
-  return reported(JSON.parse(text) as Report);
+export function embeddedSource(text: string): Source {
+  return reportSource(JSON.parse(text) as Report);
 }
 
-export function reported(report: Report): Source {
-  const never = () => Promise.reject(new Error("A report is a picture of one run: nothing can be asked of it."));
+export function reportSource(report: Report): Source {
+  const never = () => Promise.reject(new Error("A report is a snapshot of one run and accepts no requests."));
   return {
     fixed: true,
     cut: report.cut ?? [],
     about: () => Promise.resolve({ ...report.about, control: false }),
     runs: () => Promise.resolve<readonly Summary[]>([report.detail.summary]),
     run: () => Promise.resolve(report.detail),
-    metrics: (_id, asked) => Promise.resolve(asked.names.map((name) => chosen(report, name, asked))),
+    metrics: (_id, query) => Promise.resolve(query.names.map((name) => selectPoints(report, name, query))),
     use: () => Promise.resolve(report.use),
-    logs: (_id, asked) => Promise.resolve(page(report, asked)),
+    logs: (_id, query) => Promise.resolve(selectLines(report, query)),
     diff: never,
     search: () => (report.search ? Promise.resolve(report.search) : never()),
     follow: () => () => undefined,
@@ -44,12 +44,12 @@ export function reported(report: Report): Source {
 
 const NOTHING: Omit<Points, "name"> = { x: [], y: [], low: [], high: [], num_points: 0, whole: true };
 
-function chosen(report: Report, name: string, asked: MetricsQuery): Points {
-  const all = (report.points[asked.x] ?? []).find((points) => points.name === name);
+function selectPoints(report: Report, name: string, query: MetricsQuery): Points {
+  const all = (report.points[query.x] ?? []).find((points) => points.name === name);
   if (all === undefined) return { name, ...NOTHING };
-  if (asked.range === null) return all;
-  const [from, to] = asked.range;
-  // One more on each side, so that the line goes on to the edge.
+  if (query.range === null) return all;
+  const [from, to] = query.range;
+  // One more on each side, so that the line reaches the edge.
   const first = Math.max(0, all.x.findIndex((x) => x >= from) - 1);
   const after = all.x.findIndex((x) => x > to);
   const end = after < 0 ? all.x.length : after + 1;
@@ -58,16 +58,16 @@ function chosen(report: Report, name: string, asked: MetricsQuery): Points {
   return { ...all, x: cut(all.x), y: cut(all.y), low: cut(all.low), high: cut(all.high) };
 }
 
-function page(report: Report, asked: LogQuery): LogPage {
-  const held = report.logs.find((log) => log.attempt === asked.attempt && log.rank === asked.rank)?.page;
-  if (held === undefined) return { lines: [], before: null, after: 0, num_bytes: 0 };
-  const limit = asked.limit ?? 500;
-  const search = asked.search?.toLowerCase() ?? "";
-  const found = held.lines.filter((line: LogLine) => line.text.toLowerCase().includes(search)
-    && (asked.before === undefined || line.offset < asked.before) && (asked.after === undefined || line.offset >= asked.after));
-  const lines = asked.after === undefined ? found.slice(-limit) : found.slice(0, limit);
-  const isFirst = lines.length === 0 || lines[0] === found[0];
+function selectLines(report: Report, query: LogQuery): LogPage {
+  const log = report.logs.find((log) => log.attempt === query.attempt && log.rank === query.rank)?.page;
+  if (log === undefined) return { lines: [], before: null, after: 0, num_bytes: 0 };
+  const limit = query.limit ?? 500;
+  const search = query.search?.toLowerCase() ?? "";
+  const matching = log.lines.filter((line: LogLine) => line.text.toLowerCase().includes(search)
+    && (query.before === undefined || line.offset < query.before) && (query.after === undefined || line.offset >= query.after));
+  const lines = query.after === undefined ? matching.slice(-limit) : matching.slice(0, limit);
+  const isFirst = lines.length === 0 || lines[0] === matching[0];
   const last = lines.at(-1);
-  const next = last === undefined ? held.after : (held.lines[held.lines.indexOf(last) + 1]?.offset ?? held.after);
-  return { lines, before: isFirst ? null : (lines[0]?.offset ?? null), after: next, num_bytes: held.num_bytes };
+  const next = last === undefined ? log.after : (log.lines[log.lines.indexOf(last) + 1]?.offset ?? log.after);
+  return { lines, before: isFirst ? null : (lines[0]?.offset ?? null), after: next, num_bytes: log.num_bytes };
 }

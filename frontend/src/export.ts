@@ -1,15 +1,15 @@
-// What is shown, as files: pictures of plots, and tables of their points.
+// Saves plots as images and their points as CSV.
 
 import type { Chart } from "./plot/chart";
-import { resolved } from "./plot/colors";
+import { resolveColor } from "./plot/colors";
 import { FONT } from "./plot/options";
 import type { PlotProps } from "./plot/types";
 import { plotsOnPage } from "./plot/plots-on-page";
 
-export interface Pictured { readonly title: string; readonly chart: Chart; readonly props: PlotProps }
+export interface ExportedPlot { readonly title: string; readonly chart: Chart; readonly props: PlotProps }
 export type Cell = string | number | null;
 
-// RFC 4180, with nothing that a spreadsheet would take for a formula.
+// RFC 4180, with formulas of spreadsheets escaped.
 export function csv(rows: readonly (readonly Cell[])[]): string {
   return rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
 }
@@ -21,7 +21,7 @@ function cell(value: Cell): string {
   return /[",\r\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
 }
 
-// A row for each point that a plot holds.
+// A row for each point of a plot.
 export function tableOf(props: PlotProps): Cell[][] {
   return [["plot", "line", props.xLabel ?? "x", "value", "low", "high"], ...rowsOf(props)];
 }
@@ -56,15 +56,15 @@ const WIDTH = 640;
 const GAP = 16;
 const HEAD = 26;
 const ROW = 16;
-// Pixels of the file for each of a plot.
+// Pixels of the file per pixel of a plot.
 const DENSE = 2;
 
-export function savePng(title: string, plots: readonly Pictured[]): void {
+export function savePng(title: string, plots: readonly ExportedPlot[]): void {
   if (plots.length === 0) return;
   const across = plots.length === 1 ? 1 : plots.length <= 4 ? 2 : 3;
   const width = plots.length === 1 ? 900 : WIDTH;
   const height = plots.length === 1 ? 420 : 260;
-  const rows: Pictured[][] = [];
+  const rows: ExportedPlot[][] = [];
   for (let index = 0; index < plots.length; index += across) rows.push(plots.slice(index, index + across));
   const tops: number[] = [];
   let total = plots.length === 1 ? GAP : GAP + HEAD;
@@ -78,21 +78,21 @@ export function savePng(title: string, plots: readonly Pictured[]): void {
   const pen = canvas.getContext("2d");
   if (pen === null) return;
   pen.scale(DENSE, DENSE);
-  pen.fillStyle = resolved("var(--paper)");
+  pen.fillStyle = resolveColor("var(--paper)");
   pen.fillRect(0, 0, canvas.width, canvas.height);
-  if (plots.length > 1) heading(pen, title, GAP, GAP + 12, canvas.width / DENSE - 2 * GAP);
+  if (plots.length > 1) drawHeading(pen, title, GAP, GAP + 12, canvas.width / DENSE - 2 * GAP);
   rows.forEach((row, index) => row.forEach((plot, column) => {
     pen.save();
     pen.translate(GAP + column * (width + GAP), tops[index] ?? 0);
-    one(pen, plot, width, height);
+    drawPlot(pen, plot, width, height);
     pen.restore();
   }));
   canvas.toBlob((blob) => blob !== null && save(fileName(title, "png"), blob), "image/png");
 }
 
-function one(pen: CanvasRenderingContext2D, plot: Pictured, width: number, height: number): void {
-  heading(pen, plot.title, 0, 12, width);
-  pen.drawImage(plot.chart.picture(width * DENSE, height * DENSE, DENSE), 0, HEAD, width, height);
+function drawPlot(pen: CanvasRenderingContext2D, plot: ExportedPlot, width: number, height: number): void {
+  drawHeading(pen, plot.title, 0, 12, width);
+  pen.drawImage(plot.chart.renderCanvas(width * DENSE, height * DENSE, DENSE), 0, HEAD, width, height);
   if (plot.props.lines.length < 2) return;
   pen.font = FONT;
   pen.textAlign = "left";
@@ -101,7 +101,7 @@ function one(pen: CanvasRenderingContext2D, plot: Pictured, width: number, heigh
   plot.props.lines.forEach((line, index) => {
     const x = (index % across) * (width / across);
     const y = HEAD + height + Math.floor(index / across) * ROW + 8;
-    pen.strokeStyle = resolved(line.color);
+    pen.strokeStyle = resolveColor(line.color);
     pen.lineWidth = 2;
     pen.setLineDash(line.dashed ? [4, 3] : []);
     pen.beginPath();
@@ -109,28 +109,28 @@ function one(pen: CanvasRenderingContext2D, plot: Pictured, width: number, heigh
     pen.lineTo(x + 16, y);
     pen.stroke();
     pen.setLineDash([]);
-    pen.fillStyle = resolved("var(--ink)");
-    pen.fillText(clipped(pen, line.name, width / across - 30), x + 22, y);
+    pen.fillStyle = resolveColor("var(--ink)");
+    pen.fillText(clipText(pen, line.name, width / across - 30), x + 22, y);
   });
 }
 
-function heading(pen: CanvasRenderingContext2D, title: string, x: number, y: number, width: number): void {
+function drawHeading(pen: CanvasRenderingContext2D, title: string, x: number, y: number, width: number): void {
   pen.font = FONT.replace("11px", "600 13px");
   pen.textAlign = "left";
   pen.textBaseline = "middle";
-  pen.fillStyle = resolved("var(--ink)");
-  pen.fillText(clipped(pen, title, width), x, y);
+  pen.fillStyle = resolveColor("var(--ink)");
+  pen.fillText(clipText(pen, title, width), x, y);
 }
 
 function legendColumns(width: number): number {
   return Math.max(1, Math.floor(width / 210));
 }
 
-function legendRows(plot: Pictured, width: number): number {
+function legendRows(plot: ExportedPlot, width: number): number {
   return plot.props.lines.length < 2 ? 0 : Math.ceil(plot.props.lines.length / legendColumns(width));
 }
 
-function clipped(pen: CanvasRenderingContext2D, text: string, width: number): string {
+function clipText(pen: CanvasRenderingContext2D, text: string, width: number): string {
   if (pen.measureText(text).width <= width) return text;
   let end = text.length;
   while (end > 1 && pen.measureText(`${text.slice(0, end)}…`).width > width) end -= 1;

@@ -1,5 +1,5 @@
-// What keys do anywhere on the page. Lists take part by marking their rows with `data-item`, search fields by
-// `data-search`, and tabs by `role="tab"`.
+// Keyboard shortcuts of the page. Rows of lists are marked with `data-item`, search fields with `data-search`, and tabs
+// with `role="tab"`.
 
 import { go, toRuns } from "./router";
 
@@ -10,10 +10,10 @@ export const KEYS: readonly (readonly [string, string])[] = [
   ["x", "mark the row, to compare"],
   ["[  ]", "previous and next tab"],
   ["g r", "to the list of runs"],
-  ["t", "light, dark, or as the system has it"],
+  ["t", "light, dark or system theme"],
   ["?", "this list"],
   ["Esc", "close, or leave the search field"],
-  ["+  -  ←  →  0", "on a plot: zoom, pan, all of it"],
+  ["+  -  ←  →  0", "on a plot: zoom, pan, reset"],
 ];
 
 export interface KeyActions { readonly help: () => void; readonly close: () => boolean; readonly theme: () => void }
@@ -21,12 +21,12 @@ export interface KeyActions { readonly help: () => void; readonly close: () => b
 export function listen(actions: KeyActions): () => void {
   let before = "";
   let beforeAt = 0;
-  const pressed = (event: KeyboardEvent) => {
+  const handleKey = (event: KeyboardEvent) => {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
     const target = event.target instanceof HTMLElement ? event.target : document.body;
     if (event.key === "Escape") {
       if (actions.close() || !isField(target)) return;
-      // A browser would empty the field, and tell nobody.
+      // A browser would clear the field without an event.
       event.preventDefault();
       target.blur();
       return;
@@ -37,21 +37,21 @@ export function listen(actions: KeyActions): () => void {
     beforeAt = event.timeStamp;
     if (act(key, target, actions)) event.preventDefault();
   };
-  document.addEventListener("keydown", pressed);
-  return () => document.removeEventListener("keydown", pressed);
+  document.addEventListener("keydown", handleKey);
+  return () => document.removeEventListener("keydown", handleKey);
 }
 
 function act(key: string, target: HTMLElement, actions: KeyActions): boolean {
   switch (key) {
-    case "/": return focused(document.querySelector<HTMLElement>("[data-search]"));
-    case "j": return moved(target, 1);
-    case "k": return moved(target, -1);
-    case "ArrowDown": return target.closest("[data-item]") !== null && moved(target, 1);
-    case "ArrowUp": return target.closest("[data-item]") !== null && moved(target, -1);
-    case "Enter": return opened(target);
-    case "x": return clicked(target.closest("[data-item]")?.querySelector("input[type=checkbox]"));
-    case "[": return tabbed(-1);
-    case "]": return tabbed(1);
+    case "/": return focus(document.querySelector<HTMLElement>("[data-search]"));
+    case "j": return moveFocus(target, 1);
+    case "k": return moveFocus(target, -1);
+    case "ArrowDown": return target.closest("[data-item]") !== null && moveFocus(target, 1);
+    case "ArrowUp": return target.closest("[data-item]") !== null && moveFocus(target, -1);
+    case "Enter": return openRow(target);
+    case "x": return click(target.closest("[data-item]")?.querySelector("input[type=checkbox]"));
+    case "[": return switchTab(-1);
+    case "]": return switchTab(1);
     case "g r": return go(toRuns()), true;
     case "t": return actions.theme(), true;
     case "?": return actions.help(), true;
@@ -59,23 +59,23 @@ function act(key: string, target: HTMLElement, actions: KeyActions): boolean {
   }
 }
 
-function moved(target: HTMLElement, by: 1 | -1): boolean {
+function moveFocus(target: HTMLElement, by: 1 | -1): boolean {
   const items = [...document.querySelectorAll<HTMLElement>("[data-item]")];
   const here = items.indexOf(target.closest<HTMLElement>("[data-item]") ?? document.body);
-  return focused(items[here < 0 ? (by > 0 ? 0 : items.length - 1) : Math.max(0, Math.min(items.length - 1, here + by))]);
+  return focus(items[here < 0 ? (by > 0 ? 0 : items.length - 1) : Math.max(0, Math.min(items.length - 1, here + by))]);
 }
 
-function opened(target: HTMLElement): boolean {
-  return target.matches("[data-item]") && clicked(target.querySelector("[data-open]") ?? target.querySelector("a"));
+function openRow(target: HTMLElement): boolean {
+  return target.matches("[data-item]") && click(target.querySelector("[data-open]") ?? target.querySelector("a"));
 }
 
-function tabbed(by: 1 | -1): boolean {
+function switchTab(by: 1 | -1): boolean {
   const tabs = [...document.querySelectorAll<HTMLElement>("[role=tab]")];
   const here = tabs.findIndex((tab) => tab.getAttribute("aria-selected") === "true");
-  return here >= 0 && clicked(tabs[(here + by + tabs.length) % tabs.length]);
+  return here >= 0 && click(tabs[(here + by + tabs.length) % tabs.length]);
 }
 
-function focused(element: HTMLElement | null | undefined): boolean {
+function focus(element: HTMLElement | null | undefined): boolean {
   if (!element) return false;
   element.focus();
   element.scrollIntoView({ block: "nearest" });
@@ -83,7 +83,7 @@ function focused(element: HTMLElement | null | undefined): boolean {
   return true;
 }
 
-function clicked(element: Element | null | undefined): boolean {
+function click(element: Element | null | undefined): boolean {
   if (!(element instanceof HTMLElement)) return false;
   element.click();
   return true;

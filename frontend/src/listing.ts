@@ -2,7 +2,7 @@
 
 import type { State, Summary } from "./api";
 
-export interface Chosen {
+export interface ListFilter {
   readonly text: string;
   readonly states: readonly string[];
   readonly sort: string;
@@ -18,7 +18,7 @@ export interface Row {
   readonly open: boolean;
 }
 
-// All words have to be found: in the name, the path, the state, the kind or the names of metrics.
+// All words must occur in the name, the path, the state, the kind or the names of metrics.
 export function matches(run: Summary, text: string): boolean {
   const words = text.toLowerCase().split(/\s+/).filter((word) => word !== "");
   if (words.length === 0) return true;
@@ -26,7 +26,7 @@ export function matches(run: Summary, text: string): boolean {
   return words.every((word) => hay.includes(word));
 }
 
-export function rows(runs: readonly Summary[], chosen: Chosen): Row[] {
+export function listRows(runs: readonly Summary[], filter: ListFilter): Row[] {
   const searches = new Set(runs.filter((run) => run.kind === "search").map((run) => run.id));
   const trials = new Map<string, Summary[]>();
   for (const run of runs) {
@@ -35,25 +35,25 @@ export function rows(runs: readonly Summary[], chosen: Chosen): Row[] {
     siblings.push(run);
     trials.set(run.search, siblings);
   }
-  const isWanted = (run: Summary) => matches(run, chosen.text) && (chosen.states.length === 0 || chosen.states.includes(run.state));
-  const compare = order(chosen.sort, chosen.down);
-  const made: Row[] = [];
+  const isWanted = (run: Summary) => matches(run, filter.text) && (filter.states.length === 0 || filter.states.includes(run.state));
+  const compare = order(filter.sort, filter.down);
+  const result: Row[] = [];
   const top = runs.filter((run) => run.search === null || !searches.has(run.search));
   for (const run of [...top].sort(compare)) {
     const own = trials.get(run.id) ?? [];
-    const found = own.filter(isWanted);
-    const isOpen = chosen.open.includes(run.id);
-    if (!isWanted(run) && found.length === 0) continue;
-    made.push({ run, depth: 0, trials: own.length, open: isOpen });
+    const matching = own.filter(isWanted);
+    const isOpen = filter.open.includes(run.id);
+    if (!isWanted(run) && matching.length === 0) continue;
+    result.push({ run, depth: 0, trials: own.length, open: isOpen });
     if (!isOpen) continue;
-    // A search that is itself found shows all its trials, but where a state is asked for.
-    const shown = matches(run, chosen.text) ? own.filter((each) => chosen.states.length === 0 || chosen.states.includes(each.state)) : found;
-    for (const trial of [...shown].sort(compare)) made.push({ run: trial, depth: 1, trials: 0, open: false });
+    // A search that matches shows all its trials, filtered only by state.
+    const visible = matches(run, filter.text) ? own.filter((each) => filter.states.length === 0 || filter.states.includes(each.state)) : matching;
+    for (const trial of [...visible].sort(compare)) result.push({ run: trial, depth: 1, trials: 0, open: false });
   }
-  return made;
+  return result;
 }
 
-export function counted(runs: readonly Summary[]): [State, number][] {
+export function countStates(runs: readonly Summary[]): [State, number][] {
   const counts = new Map<State, number>();
   for (const run of runs) counts.set(run.state, (counts.get(run.state) ?? 0) + 1);
   return [...counts].sort((a, b) => STATES.indexOf(a[0]) - STATES.indexOf(b[0]));

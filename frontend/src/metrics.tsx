@@ -1,4 +1,4 @@
-// The metrics of one run, as plots that grow while it goes on.
+// The metrics of one run, as plots that grow during the run.
 
 import { useCallback, useMemo } from "preact/hooks";
 import { Charts } from "./charts";

@@ -1,4 +1,4 @@
-// Small things that all views use: badges, bars, notes, what is loading, what went wrong.
+// Small components that all views use: badges, bars, notes, loading and errors.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useErrorBoundary, useRef, useState } from "preact/hooks";
@@ -57,7 +57,7 @@ export function textOf(error: unknown): string {
 
 export interface Loaded<T> { readonly value: T | null; readonly error: string | null; readonly loading: boolean }
 
-// What `load` gives, loaded again when one of the inputs is another; what was there stays until then.
+// The result of `load`, loaded again when an input changes; the old value stays until then.
 export function useLoaded<T>(load: () => Promise<T>, inputs: readonly unknown[]): Loaded<T> {
   const [loaded, setLoaded] = useState<Loaded<T>>({ value: null, error: null, loading: true });
   useEffect(() => {

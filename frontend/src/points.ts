@@ -1,23 +1,23 @@
-// Points of several runs, as plots take them. Pure; `charts.tsx` loads and shows them.
+// Points of several runs, prepared for plots. Pure; `charts.tsx` loads and shows them.
 
 import type { Points } from "./api";
 import type { Range } from "./plot/range";
 
 export interface Group { readonly prefix: string; readonly names: readonly string[] }
 
-// By what stands before the first `/`; what has none comes first.
-export function grouped(names: readonly string[]): Group[] {
+// Groups names by the part before the first `/`; names without one come first.
+export function groupByPrefix(names: readonly string[]): Group[] {
   const groups = new Map<string, string[]>();
   for (const name of names) {
-    const cut = name.indexOf("/");
-    const prefix = cut > 0 ? name.slice(0, cut) : "";
+    const slash = name.indexOf("/");
+    const prefix = slash > 0 ? name.slice(0, slash) : "";
     groups.set(prefix, [...(groups.get(prefix) ?? []), name]);
   }
   return [...groups].map(([prefix, own]) => ({ prefix, names: own.sort() })).sort((a, b) => (a.prefix < b.prefix ? -1 : 1));
 }
 
-// A filter of names: plain words, all of which are to be found; or /a regular expression/.
-export function named(filter: string): (name: string) => boolean {
+// A filter of names: words that must all occur, or /a regular expression/.
+export function nameFilter(filter: string): (name: string) => boolean {
   const text = filter.trim();
   if (text.length > 2 && text.startsWith("/") && text.endsWith("/")) {
     try {
@@ -31,17 +31,17 @@ export function named(filter: string): (name: string) => boolean {
   return (name) => words.every((word) => name.toLowerCase().includes(word));
 }
 
-// The fine points of a part, put into the coarse ones of the whole: what is panned to shows at once.
-export function spliced(whole: Points, part: Points | undefined): Points {
+// Inserts the fine points of a part into the coarse ones of the whole, so that panning shows something at once.
+export function splicePoints(whole: Points, part: Points | undefined): Points {
   const [first, last] = [part?.x[0], part?.x.at(-1)];
   if (part === undefined || first === undefined || last === undefined || whole.whole) return whole;
   let before = 0;
   while (before < whole.x.length && (whole.x[before] as number) < first) before += 1;
   let after = before;
   while (after < whole.x.length && (whole.x[after] as number) <= last) after += 1;
-  const put = <T>(coarse: readonly T[], fine: readonly T[]): T[] => [...coarse.slice(0, before), ...fine, ...coarse.slice(after)];
+  const splice = <T>(coarse: readonly T[], fine: readonly T[]): T[] => [...coarse.slice(0, before), ...fine, ...coarse.slice(after)];
   return {
-    ...whole, x: put(whole.x, part.x), y: put(whole.y, part.y), low: put(whole.low, part.low), high: put(whole.high, part.high),
+    ...whole, x: splice(whole.x, part.x), y: splice(whole.y, part.y), low: splice(whole.low, part.low), high: splice(whole.high, part.high),
   };
 }
 

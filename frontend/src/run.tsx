@@ -1,4 +1,4 @@
-// One run: how it stands, and its tabs. A search has a page of its own in their place.
+// One run: its state and its tabs. A search has its own page instead.
 
 import { Fragment } from "preact";
 import { useEffect, useState } from "preact/hooks";
@@ -111,10 +111,10 @@ function Head({ source, summary, detail, control }: {
       </div>
       <Facts summary={summary} detail={detail} fixed={source.fixed} />
       {source.cut.length === 0 ? null : <p class="dim small">This report holds a part only: {source.cut.join("; ")}.</p>}
-      {summary.hang === null ? null : <Note kind="warn" title="Hanging ranks"><pre class="said">{summary.hang}</pre></Note>}
+      {summary.hang === null ? null : <Note kind="warn" title="Hanging ranks"><pre class="message">{summary.hang}</pre></Note>}
       {summary.failure === null ? null : (
         <Note kind="bad" title={summary.state === "failed" ? "It failed" : "A failure, from which it went on"}>
-          <pre class="said">{summary.failure}</pre>
+          <pre class="message">{summary.failure}</pre>
         </Note>
       )}
     </header>

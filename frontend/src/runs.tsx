@@ -3,7 +3,7 @@
 import { Fragment } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Summary } from "./api";
-import { counted, metricNames, rows } from "./listing";
+import { countStates, metricNames, listRows } from "./listing";
 import type { Row } from "./listing";
 import { Badge, Bar, ENDED, Empty, useNow } from "./parts";
 import { go, many, one, toCompare, toRun } from "./router";
@@ -31,7 +31,7 @@ export function Runs({ runs, query, set, root }: RunsProps) {
   const names = useMemo(() => metricNames(runs), [runs]);
   const metric = one(query, "metric") ?? (names.includes("loss") ? "loss" : names[0] ?? null);
   const [column, down] = sort.startsWith("-") ? [sort.slice(1), true] : [sort, false];
-  const found = useMemo(() => rows(runs, { text, states, sort: column, down, open }), [runs, query]);
+  const found = useMemo(() => listRows(runs, { text, states, sort: column, down, open }), [runs, query]);
   const [end, more] = useMore(found.length);
   if (runs.length === 0) return <NoRuns root={root} />;
   const toggled = (list: readonly string[], value: string) => (list.includes(value) ? list.filter((each) => each !== value) : [...list, value]);
@@ -42,7 +42,7 @@ export function Runs({ runs, query, set, root }: RunsProps) {
         <input type="search" class="search" data-search placeholder="Search runs  ( / )" aria-label="Search runs" value={text}
           onInput={(event) => set({ q: event.currentTarget.value })} />
         <div class="row chips" role="group" aria-label="States">
-          {counted(runs).map(([state, count]) => (
+          {countStates(runs).map(([state, count]) => (
             <button key={state} type="button" class="chip" aria-pressed={states.includes(state) ? "true" : "false"}
               onClick={() => set({ state: toggled(states, state) })}>{state}<span class="count">{count}</span></button>
           ))}
@@ -153,8 +153,8 @@ function Line({ row, metric, now, isPicked, pick, unfold }: LineProps) {
           {row.trials > 0 ? <span class="count">{plural(row.trials, "trial")}</span> : null}
         </span>
         {run.id === run.name || row.depth > 0 ? null : <span class="dim runs-id cut">{run.id}</span>}
-        {run.hang === null ? null : <span class="runs-said warn cut" title={run.hang}>{run.hang}</span>}
-        {run.failure === null || run.state !== "failed" ? null : <span class="runs-said bad cut" title={run.failure}>{firstLine(run.failure)}</span>}
+        {run.hang === null ? null : <span class="runs-message warn cut" title={run.hang}>{run.hang}</span>}
+        {run.failure === null || run.state !== "failed" ? null : <span class="runs-message bad cut" title={run.failure}>{firstLine(run.failure)}</span>}
       </td>
       <td class="col-state"><Badge state={run.state} /></td>
       <td class="col-progress num" data-title="progress">{run.progress === null ? "" : (

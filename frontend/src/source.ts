@@ -1,4 +1,4 @@
-// Where the page gets its values: from the server, or, in a report that is one file, from what lies in it.
+// Where the page gets its data: from the server, or from the file itself in a report.
 
 import type { About, Detail, Diff, LogPage, Points, SearchDetail, Summary, UsageSeries } from "./api";
 
@@ -18,8 +18,8 @@ export interface LogQuery {
   readonly search?: string;
 }
 
-export interface Told {
-  // Those that changed, and the ids of those that are no more.
+export interface SourceListener {
+  // Changed runs, and the ids of removed runs.
   readonly runs?: (changed: readonly Summary[], gone: readonly string[]) => void;
   readonly run?: (detail: Detail) => void;
   readonly points?: (last: number) => void;
@@ -35,18 +35,18 @@ export interface Source {
   about(): Promise<About>;
   runs(): Promise<readonly Summary[]>;
   run(id: string): Promise<Detail>;
-  metrics(id: string, asked: MetricsQuery): Promise<readonly Points[]>;
+  metrics(id: string, query: MetricsQuery): Promise<readonly Points[]>;
   use(id: string): Promise<readonly UsageSeries[]>;
-  logs(id: string, asked: LogQuery): Promise<LogPage>;
+  logs(id: string, query: LogQuery): Promise<LogPage>;
   diff(a: string, b: string): Promise<Diff>;
   search(id: string, metric?: string, mode?: string): Promise<SearchDetail>;
-  // Tell of changes until the function that this returns is called. `id`: also of all that happens to this run.
-  follow(told: Told, id?: string): () => void;
-  // Asks of a run that goes on; what was answered.
+  // Notifies of changes until the returned function is called. With `id`, also of all events of this run.
+  follow(listener: SourceListener, id?: string): () => void;
+  // Requests to a running run; they return its answer.
   stop(id: string, now: boolean): Promise<string>;
   stacks(id: string): Promise<string>;
   profile(id: string, seconds: number, rank: number | null): Promise<string>;
-  // Addresses, for links; null in a report.
+  // URLs for links; null in a report.
   csvUrl(id: string, names?: readonly string[]): string | null;
   fileUrl(id: string, path: string): string | null;
   reportUrl(id: string): string | null;

@@ -1,4 +1,4 @@
-// What there is to see of a run, and where views plug in: add yours here.
+// The tabs of a run, and where views plug in: add yours here.
 
 import type { FunctionComponent } from "preact";
 import type { Detail, Summary } from "./api";
@@ -11,12 +11,11 @@ export interface ViewProps {
   readonly source: Source;
   // All about the run but its points; a new value whenever something is new.
   readonly detail: Detail;
-  // The last step that there are points of. It grows while the run goes on, and is less again after a failure from
-  // which the run goes on at a checkpoint.
+  // The last step with points. It grows during the run, and decreases when the run resumes from a checkpoint.
   readonly last: number;
   // Whether stop, stacks and profile are allowed.
   readonly control: boolean;
-  // What stands in the address: whatever a person chose, so that a link shows the same.
+  // The choices of the user, kept in the URL so that a link shows the same.
   readonly query: Query;
   readonly set: (patch: Patch) => void;
 }

@@ -1,4 +1,4 @@
-// Light or dark: as the system has it, until a person says otherwise, which is remembered.
+// Light or dark theme: follows the system until the user chooses, and remembers the choice.
 
 export type Theme = "system" | "light" | "dark";
 
@@ -6,7 +6,7 @@ const KEY = "paceline-theme";
 const NEXT: Readonly<Record<Theme, Theme>> = { system: "light", light: "dark", dark: "system" };
 const listeners = new Set<() => void>();
 
-export function remembered(): Theme {
+export function loadTheme(): Theme {
   try {
     const value = localStorage.getItem(KEY);
     return value === "light" || value === "dark" ? value : "system";
@@ -15,21 +15,21 @@ export function remembered(): Theme {
   }
 }
 
-export function next(theme: Theme): Theme {
+export function nextTheme(theme: Theme): Theme {
   return NEXT[theme];
 }
 
-export function put(theme: Theme): void {
+export function saveTheme(theme: Theme): void {
   try {
     if (theme === "system") localStorage.removeItem(KEY);
     else localStorage.setItem(KEY, theme);
   } catch {
-    // It holds until the page is closed.
+    // The choice then lasts until the page is closed.
   }
-  shown(theme);
+  applyTheme(theme);
 }
 
-export function shown(theme: Theme): void {
+export function applyTheme(theme: Theme): void {
   if (theme === "system") delete document.documentElement.dataset["theme"];
   else document.documentElement.dataset["theme"] = theme;
   for (const each of [...listeners]) each();

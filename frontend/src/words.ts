@@ -1,4 +1,4 @@
-// Numbers, times and sizes in words, as the command line tells them.
+// Formats numbers, times and sizes like the command line.
 
 export function shortened(value: number): string {
   return number(value);

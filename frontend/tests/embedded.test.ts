@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { reported } from "../src/embedded";
+import { reportSource } from "../src/embedded";
 import type { Report } from "../src/embedded";
 
 const series = { name: "loss", x: [0, 10, 20, 30, 40], y: [5, 4, 3, 2, 1], low: [5, 4, 3, 2, 1], high: [5, 4, 3, 2, 1], num_points: 5, whole: true };
@@ -11,7 +11,7 @@ const report = {
   use: [],
   logs: [{ attempt: 1, rank: 0, page: { lines, before: null, after: 40, num_bytes: 40 } }],
 } as unknown as Report;
-const source = reported(report);
+const source = reportSource(report);
 const asked = { x: "step" as const, points: 100 };
 
 test("a report shows its one run, and nothing can be done to it", async () => {

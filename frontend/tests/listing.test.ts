@@ -1,15 +1,15 @@
 import { expect, test } from "vitest";
 import type { Summary } from "../src/api";
-import { counted, matches, metricNames, rows } from "../src/listing";
-import type { Chosen } from "../src/listing";
+import { countStates, matches, metricNames, listRows } from "../src/listing";
+import type { ListFilter } from "../src/listing";
 
 const run = (id: string, more: Partial<Summary> = {}): Summary => ({
   id, name: id.split("/").at(-1) ?? id, path: `/runs/${id}`, kind: "run", state: "complete", began_at: 0, ended_at: null, updated_at: 0,
   attempt: 1, num_workers: 1, num_reports: 0, num_checkpoints: 0, num_failures: 0, metrics: {}, best: null, progress: null, left_s: null,
   steps_per_s: null, epochs_per_s: null, failure: null, hang: null, search: null, ...more,
 });
-const all: Chosen = { text: "", states: [], sort: "name", down: false, open: [] };
-const ids = (runs: readonly Summary[], chosen: Partial<Chosen>) => rows(runs, { ...all, ...chosen }).map((row) => row.run.id);
+const all: ListFilter = { text: "", states: [], sort: "name", down: false, open: [] };
+const ids = (runs: readonly Summary[], chosen: Partial<ListFilter>) => listRows(runs, { ...all, ...chosen }).map((row) => row.run.id);
 
 test("all words have to be found, anywhere", () => {
   const one = run("vision/ResNet", { metrics: { "eval/loss": 1 }, state: "failed" });
@@ -35,7 +35,7 @@ test("trials stand below their search once it is unfolded", () => {
   const runs = [run("s/t2", { kind: "trial", search: "s" }), run("s", { kind: "search" }), run("s/t1", { kind: "trial", search: "s", state: "failed" }), run("a")];
   expect(ids(runs, {})).toStrictEqual(["a", "s"]);
   expect(ids(runs, { open: ["s"] })).toStrictEqual(["a", "s", "s/t1", "s/t2"]);
-  expect(rows(runs, { ...all, open: ["s"] }).map((row) => [row.depth, row.trials])).toStrictEqual([[0, 0], [0, 2], [1, 0], [1, 0]]);
+  expect(listRows(runs, { ...all, open: ["s"] }).map((row) => [row.depth, row.trials])).toStrictEqual([[0, 0], [0, 2], [1, 0], [1, 0]]);
 });
 
 test("a trial that is found brings its search along", () => {
@@ -50,6 +50,6 @@ test("a trial whose search is not listed stands for itself", () => {
 });
 
 test("states are counted, and metrics named", () => {
-  expect(counted([run("a"), run("b", { state: "running" }), run("c")])).toStrictEqual([["running", 1], ["complete", 2]]);
+  expect(countStates([run("a"), run("b", { state: "running" }), run("c")])).toStrictEqual([["running", 1], ["complete", 2]]);
   expect(metricNames([run("a", { metrics: { b: 1, a: 2, text: "x" } })])).toStrictEqual(["a", "b"]);
 });

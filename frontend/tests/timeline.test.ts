@@ -1,9 +1,9 @@
 import { assert, expect, test } from "vitest";
-import { causes, drawn, ticks, together } from "../src/views/timeline";
+import { causes, layoutTimeline, ticks, groupMarks } from "../src/views/timeline";
 import { attempts, BEGAN, detail, summary } from "./sample";
 
 test("bars lie where their attempts were, and the last one reaches to now", () => {
-  const chart = drawn(detail(), 1000, BEGAN + 4000);
+  const chart = layoutTimeline(detail(), 1000, BEGAN + 4000);
   const [one, two] = chart.lanes;
   expect(Math.round(one?.bar?.left ?? -1)).toBe(1);
   expect(Math.round(one?.bar?.width ?? -1)).toBe(324);
@@ -12,21 +12,21 @@ test("bars lie where their attempts were, and the last one reaches to now", () =
 });
 
 test("marks stand in the lane of their attempt", () => {
-  const chart = drawn(detail(), 1000, BEGAN + 4000);
+  const chart = layoutTimeline(detail(), 1000, BEGAN + 4000);
   expect(chart.lanes[0]?.marks.map((mark) => mark.kind)).toStrictEqual(["checkpoint", "checkpoint", "failure"]);
   expect(chart.lanes[1]?.marks.some((mark) => mark.kind === "hang")).toBe(true);
 });
 
 test("what belongs to no attempt has a lane below the others", () => {
   const stop = { at: BEGAN + 10, kind: "stop" as const, text: "asked to stop", attempt: 0, rank: null };
-  const chart = drawn(detail({ timeline: [stop] }), 1000, BEGAN + 4000);
+  const chart = layoutTimeline(detail({ timeline: [stop] }), 1000, BEGAN + 4000);
   expect(chart.lanes.length).toBe(3);
   expect(chart.lanes[2]?.marks[0]?.of).toStrictEqual([stop]);
 });
 
 test("nothing is drawn outside of the chart", () => {
   const late = { at: BEGAN + 9_999, kind: "end" as const, text: "the end", attempt: 2, rank: null };
-  const chart = drawn(detail({ timeline: [late], summary: summary({ ended_at: BEGAN + 4000 }) }), 300, BEGAN + 4000);
+  const chart = layoutTimeline(detail({ timeline: [late], summary: summary({ ended_at: BEGAN + 4000 }) }), 300, BEGAN + 4000);
   for (const lane of chart.lanes) {
     expect(lane.bar === null || (lane.bar.left >= 0 && lane.bar.left + lane.bar.width <= 300.001)).toBe(true);
     expect(lane.marks.every((mark) => mark.x >= 0 && mark.x <= 300)).toBe(true);
@@ -34,13 +34,13 @@ test("nothing is drawn outside of the chart", () => {
 });
 
 test("a run of no length at all is drawn", () => {
-  const chart = drawn(detail({ attempts: [], timeline: [], summary: summary({ ended_at: BEGAN }) }), 300, BEGAN);
+  const chart = layoutTimeline(detail({ attempts: [], timeline: [], summary: summary({ ended_at: BEGAN }) }), 300, BEGAN);
   expect(chart.to > chart.from).toBe(true);
 });
 
 test("a thousand checkpoints are as many marks as there is room for, and none is lost", () => {
   const many = Array.from({ length: 1000 }, (_, index) => ({ at: index, kind: "checkpoint" as const, text: String(index), attempt: 1, rank: null }));
-  const marks = together(many, (at) => at / 2);
+  const marks = groupMarks(many, (at) => at / 2);
   expect(marks.length <= 500 / 13 + 1).toBe(true);
   expect(marks.reduce((sum, mark) => sum + mark.of.length, 0)).toBe(1000);
 });

@@ -1,6 +1,6 @@
 import { assert, expect, test } from "vitest";
 import type { Spent } from "../src/api";
-import { meaning, parts, stageShares } from "../src/views/timespent";
+import { explainTime, parts, stageShares } from "../src/views/timespent";
 import { detail } from "./sample";
 
 const NOTHING: Spent = { wall_s: 0, starting_s: 0, data_s: 0, compute_s: 0, report_s: 0, checkpoint_s: 0, between_s: 0 };
@@ -14,7 +14,7 @@ test("the parts sum to the wall time, and their shares to one", () => {
 
 test("time that nobody accounts for is a part of its own", () => {
   const all = parts({ ...NOTHING, wall_s: 100, compute_s: 60 });
-  expect(all.at(-1)).toStrictEqual({ name: "untold", seconds: 40, share: 0.4, what: "not accounted for yet" });
+  expect(all.at(-1)).toStrictEqual({ name: "unaccounted", seconds: 40, share: 0.4, what: "not accounted for yet" });
 });
 
 test("parts that are a little more than the wall time never make a share above one", () => {
@@ -25,23 +25,23 @@ test("parts that are a little more than the wall time never make a share above o
 
 test("workers that wait for data are told, with the stage that limits and what to do", () => {
   const { spent, stages, limited_by } = detail();
-  expect(meaning(spent, stages, limited_by)).toStrictEqual(["data: workers waited 41 % of the time; stage map(decode) limits: give it more processes."]);
+  expect(explainTime(spent, stages, limited_by)).toStrictEqual(["data: workers waited 41 % of the time; stage map(decode) limits: give it more processes."]);
 });
 
 test("the costliest part comes first", () => {
-  const formatLabel = meaning({ ...NOTHING, wall_s: 100, compute_s: 30, checkpoint_s: 50, data_s: 20 }, [], null);
-  expect(formatLabel.length).toBe(2);
-  expect(formatLabel[0]?.startsWith("checkpoint: 50 %")).toBe(true);
-  expect(formatLabel[1]?.startsWith("data: workers waited 20 %")).toBe(true);
+  const sentences = explainTime({ ...NOTHING, wall_s: 100, compute_s: 30, checkpoint_s: 50, data_s: 20 }, [], null);
+  expect(sentences.length).toBe(2);
+  expect(sentences[0]?.startsWith("checkpoint: 50 %")).toBe(true);
+  expect(sentences[1]?.startsWith("data: workers waited 20 %")).toBe(true);
 });
 
 test("a compute-bound run is described as such", () => {
-  const formatLabel = meaning({ ...NOTHING, wall_s: 100, compute_s: 96, data_s: 4 }, [], null);
-  expect(formatLabel).toStrictEqual(["compute: 96 % of the time went into your own code; nothing else holds it up."]);
+  const sentences = explainTime({ ...NOTHING, wall_s: 100, compute_s: 96, data_s: 4 }, [], null);
+  expect(sentences).toStrictEqual(["compute: 96 % of the time went into your own code; nothing else slows it down."]);
 });
 
-test("nothing is formatLabel of a run that has not begun", () => {
-  expect(meaning(NOTHING, [], null)).toStrictEqual(["There is nothing to tell yet."]);
+test("nothing is sentences of a run that has not begun", () => {
+  expect(explainTime(NOTHING, [], null)).toStrictEqual(["No time has been measured yet."]);
   expect(parts(NOTHING).every((part) => part.share === 0)).toBe(true);
 });
 

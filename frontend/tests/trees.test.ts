@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { compareMetrics, diffLines } from "../src/views/differences";
-import { filtered, leaves, nodes, written } from "../src/views/trees";
+import { filterTree, leaves, nodes, formatValue } from "../src/views/trees";
 import { detail, diff } from "./sample";
 
 test("a tree has a node for each key, lists of plain values stay on one line", () => {
@@ -12,16 +12,16 @@ test("a tree has a node for each key, lists of plain values stay on one line", (
 
 test("a filter keeps what has all its words in the path or the value", () => {
   const all = nodes(detail().config);
-  expect(filtered(all, "MODEL width").map((node) => node.children?.map((each) => each.key))).toStrictEqual([["width"]]);
-  expect(filtered(all, "resnet50")[0]?.children?.map((node) => node.key)).toStrictEqual(["name"]);
-  expect(filtered(all, "model")[0]?.children?.length).toBe(3);
-  expect(filtered(all, "nowhere")).toStrictEqual([]);
-  expect(filtered(all, "  ")).toBe(all);
+  expect(filterTree(all, "MODEL width").map((node) => node.children?.map((each) => each.key))).toStrictEqual([["width"]]);
+  expect(filterTree(all, "resnet50")[0]?.children?.map((node) => node.key)).toStrictEqual(["name"]);
+  expect(filterTree(all, "model")[0]?.children?.length).toBe(3);
+  expect(filterTree(all, "nowhere")).toStrictEqual([]);
+  expect(filterTree(all, "  ")).toBe(all);
 });
 
 test("texts that read as something else have quotes", () => {
-  expect(["1e3", "12", "None", "", " a", "relu", "2.7.1"].map(written)).toStrictEqual(['"1e3"', '"12"', '"None"', '""', '" a"', "relu", "2.7.1"]);
-  expect([null, true, 0.1].map(written)).toStrictEqual(["None", "True", "0.1"]);
+  expect(["1e3", "12", "None", "", " a", "relu", "2.7.1"].map(formatValue)).toStrictEqual(['"1e3"', '"12"', '"None"', '""', '" a"', "relu", "2.7.1"]);
+  expect([null, true, 0.1].map(formatValue)).toStrictEqual(["None", "True", "0.1"]);
 });
 
 test("a tree of any depth ends", () => {

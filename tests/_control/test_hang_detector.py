@@ -251,12 +251,13 @@ def test_a_worker_in_a_debugger_stops_the_clock_for_all():
     assert group.wait(100) is not None
 
 
-def test_time_in_which_the_driver_itself_stood_still_is_not_counted():
-    group = Group()
+@pytest.mark.parametrize(("timeout_s", "silent_s", "paused_s"), [(None, 25, 1000), (4, 1, 3)])
+def test_time_in_which_the_driver_itself_stood_still_is_not_counted(timeout_s, silent_s, paused_s):
+    group = Group(timeout_s=timeout_s)
     group.report()
-    group.wait(25)
-    group.now += 1000
-    assert group.wait(3) is None
+    group.wait(silent_s)
+    group.now += paused_s
+    assert group.wait(2) is None
     assert group.requests == []
     assert group.wait(100) is not None
 

@@ -306,6 +306,16 @@ def test_a_checkpoint_that_a_returned_rank_never_comes_to_fails_the_run_with_bot
     assert failure.frames == ("train.py:21 in train_fn",)
 
 
+def test_a_rank_that_returned_early_is_the_cause_of_connections_that_break() -> None:
+    run = heard(running(2, max_failures=0), reported(0, 1), returned(0, 1), reported(1, 1))
+    run = heard(run, failed(1, collateral=True, frames=("train.py:41 in train_fn",)), WorkersStopped(1))
+    cause = first_failure(run.phase.failures)
+    assert (cause.rank, cause.kind) == (0, "mismatch")
+    assert cause.message == (
+        "returned after 1 report, the last at train.py:90 in train_fn, while rank 1 still waited for it at train.py:41"
+    )
+
+
 TASK = ValidationTask(Raw(b'{"split":"test"}'), 60.0)
 
 
@@ -342,6 +352,18 @@ def test_validations_are_made_one_after_the_other_and_the_end_waits_for_them_and
         (DeadlinePassed(1), Validating, []),
         (validated(2), Finished, []),
     )
+
+
+def test_a_rank_that_returned_after_all_its_reports_does_not_fail_those_that_are_behind() -> None:
+    run = heard(running(), reported(0, 1, files=True), reported(0, 2, files=True), returned(0, 2))
+    run = heard(run, reported(1, 1, files=True), reported(1, 2, files=True))
+    assert isinstance(run.phase, Running)
+    assert isinstance(heard(run, reported(1, 3, files=True)).phase, Stopping)
+
+
+def test_the_others_have_ten_seconds_after_the_first_rank_has_stopped() -> None:
+    run, _ = step(step(running(3), returned(0, 0, stopped=True), 100.0)[0], returned(1, 0, stopped=True), 105.0)
+    assert run.phase.stop_deadline == 110.0
 
 
 def test_what_is_found_out_about_a_checkpoint_that_is_no_more_is_dropped() -> None:

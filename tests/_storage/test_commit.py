@@ -140,14 +140,12 @@ def test_a_link_or_a_file_is_never_taken_for_a_checkpoint_nor_removed(layout, st
     for name in ("mine", ".mine", "logs"):
         (layout.root / name).mkdir()
     assert commit.find_without_manifest(layout) == {"mine"}
-    assert commit.has_manifest(target)
     assert not commit.has_manifest(layout.checkpoint("checkpoint_000001"))
     assert list(commit.iter_manifests(layout)) == []
     with pytest.raises(StorageError, match="is a symbolic link; not deleted"):
         commit.delete_checkpoint(LocalFiles(), layout, record(1))
     for seq in (1, 2):
-        later = msgspec.structs.replace(record(seq), attempt=2)
-        parts = stage(seq, "new", attempt=2)
+        parts, later = stage(seq, "new", attempt=2), msgspec.structs.replace(record(seq), attempt=2)
         with pytest.raises(StorageError, match="is not a checkpoint; not overwritten"):
             commit.commit_checkpoint(LocalFiles(), layout, later, parts, world_size=1, created_at=0)
     assert commit.find_problem(target) is None

@@ -1,7 +1,5 @@
 """The checkpoints of a run, on a disk and in a store: which files they hold, which one a name means, what is left."""
 
-import pickle
-import re
 import types
 import uuid
 from pathlib import Path
@@ -18,21 +16,16 @@ from paceline._storage.files import LocalFiles
 from paceline._storage.journal_segments import JournalUploader
 from paceline._storage.run_layout import MANIFEST, METADATA
 from paceline._storage.run_location import RunLocation
-from paceline._storage.run_store import LOG_UPLOAD_INTERVAL_S, RemoteRunStore, checkpoint_prefix
+from paceline._storage.run_store import LOG_UPLOAD_INTERVAL_S, RemoteRunStore, read_store_manifest
 from paceline.testing import FakeClock
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
 
 
 @pytest.fixture
-def location(tmp_path, monkeypatch):
+def remote(tmp_path, monkeypatch):
     monkeypatch.setenv("PACELINE_SPOOL_PATH", str(tmp_path / "spool"))
-    return RunLocation(f"memory://{uuid.uuid4().hex}", "run")
-
-
-@pytest.fixture
-def remote(location):
-    run_store = location.open_run_store(LocalFiles(), is_new=True)
+    run_store = RunLocation(f"memory://{uuid.uuid4().hex}", "run").open_run_store(LocalFiles(), is_new=True)
     run_store.layout.journal.write_bytes(b"started\n")
     return run_store
 
@@ -73,23 +66,17 @@ def list_committed(run_store):
 
 
 def read(run_store, record):
-    [manifest] = [manifest for manifest in run_store.list_manifests() if manifest.record == record]
     path, filesystem = run_store.locate_checkpoint(record)
-    filesystem = filesystem or LocalFileSystem()
-    keys = {entry.path: f"{path}/{manifest.keys.get(entry.path, entry.path)}" for entry in manifest.files}
-    return {name: filesystem.open_input_stream(key).read().decode() for name, key in keys.items()}
+    store = ArrowStore(filesystem or LocalFileSystem(), path, path)
+    manifest = read_store_manifest(store)
+    return {entry.path: store.read(manifest.keys.get(entry.path, entry.path)).decode() for entry in manifest.files}
 
 
 def test_a_checkpoint_holds_the_files_of_all_ranks_and_the_lowest_rank_decides(run_store):
-    texts = {
-        2: {"common": "C", "same": "s", "two": "2"},
-        0: {"common": "A", "same": "s", METADATA: "{}"},
-        1: {"common": "B", "same": "s", "one": "1"},
-    }
+    texts = {rank: {"common": str(rank), "same": "s", f"of-{rank}": "x"} for rank in (2, 0, 1)}
+    texts[0][METADATA] = "{}"
     assert save(run_store, record(7), texts) == ["common"], "only where ranks differ, and once"
-    assert read(run_store, record(7)) == {"common": "A", "same": "s", "one": "1", "two": "2"}
-    [manifest] = run_store.list_manifests()
-    assert (manifest.world_size, manifest.created_at, manifest.lease) == (3, 5.0, 0)
+    assert read(run_store, record(7)) == {"common": "0", "same": "s", "of-0": "x", "of-1": "x", "of-2": "x"}
     assert not run_store.layout.staged_rank(1, 7, 0).exists()
 
 
@@ -108,11 +95,7 @@ def test_the_newest_checkpoint_of_a_name_stays_and_other_names_are_left_alone(ru
 
 @pytest.mark.parametrize(
     ("victim", "text", "problem"),
-    [
-        ("shard", None, "shard( is missing|: No such file)"),
-        ("shard", b"on", "shard has 2 bytes, expected 3"),
-        (MANIFEST, b"{", "cannot read .*manifest"),
-    ],
+    [("shard", b"on", "shard has 2 bytes, expected 3"), (MANIFEST, b"{", "cannot read ")],
 )
 def test_a_damaged_checkpoint_is_found_and_kept_in_quarantine(run_store, victim, text, problem):
     assert "is missing" in run_store.find_problem(record(1))
@@ -122,11 +105,9 @@ def test_a_damaged_checkpoint_is_found_and_kept_in_quarantine(run_store, victim,
     path, filesystem = run_store.locate_checkpoint(record(1))
     key = f"{path}/.rank_1/{victim}" if filesystem is not None and victim == "shard" else f"{path}/{victim}"
     filesystem = filesystem or LocalFileSystem()
-    filesystem.delete_file(key)
-    if text is not None:
-        with filesystem.open_output_stream(key) as file:
-            file.write(text)
-    assert re.search(problem, run_store.find_problem(record(1)))
+    with filesystem.open_output_stream(key) as file:
+        file.write(text)
+    assert problem in run_store.find_problem(record(1))
     place = run_store.quarantine(record(1))
     assert "/.broken/" in place
     assert not run_store.has_checkpoint(record(1))
@@ -150,40 +131,37 @@ def test_only_the_driver_that_holds_the_run_changes_what_is_committed(remote):
             act()
     assert list_committed(remote) == {("checkpoint_000001", 1, 1)}
     remote.commit(record(2), parts, world_size=1, created_at=0.0)
-    assert read(pickle.loads(pickle.dumps(remote)), record(2)) == {"model": "2"}
+    assert read(remote, record(2)) == {"model": "2"}
     assert remote.read_journal() == b"started\n", "stored before any checkpoint is"
 
 
-def test_staging_is_cleared_of_what_was_never_committed_and_of_nothing_else(location, remote):
+def test_staging_is_cleared_of_what_was_never_committed_and_of_nothing_else(remote):
     save(remote, record(1))
     save(remote, record(2, "best"))
-    store = location.open_store()
+    store = ArrowStore(remote.locate_run()[1], remote.locate_run()[0], remote.uri)
     before = store.list_entries()
     for each in (record(3), record(1, attempt=2), record(4, "best")):
         stage(remote, each, {0: {"model": "m"}, 1: {"shard": "s"}})
-    remote.discard_staged(record(4, "best"))
-    assert len(store.list_entries()) == len(before) + 4
     remote.clear_staging()
     assert store.list_entries() == before
     assert not remote.layout.staging.exists()
 
 
-def test_refuses_a_file_that_changes_during_its_upload_and_a_commit_of_missing_files(location, remote):
+def test_refuses_a_file_that_changes_during_its_upload_and_a_commit_of_missing_files(remote):
     parts = stage(remote, record(1), {0: {"model": "before"}})
     directory = remote.layout.staged_rank(1, 1, 0)
     directory.mkdir()
     (directory / "model").write_text("after!")
     with pytest.raises(StorageError, match="model changed while it was uploaded"):
         remote.upload_staged(record(1), 0, directory, parts[0].files)
-    location.open_store().delete_all(checkpoint_prefix(record(1)))
+    remote.discard_staged(record(1))
     with pytest.raises(StorageError, match="model is missing"):
         remote.commit(record(1), parts, world_size=1, created_at=0.0)
     with pytest.raises(StorageError, match="NO_UPLOAD needs a run on a disk"):
         remote.commit(record(1), [*parts, StagedFiles(1, (), in_place=True)], world_size=1, created_at=0.0)
-    assert list_committed(remote) == set()
 
 
-def test_logs_are_uploaded_now_and_then_and_an_outage_is_reported_once(layout, tmp_path, monkeypatch, caplog):
+def test_a_log_is_uploaded_now_and_then_and_an_outage_is_reported_once(layout, tmp_path, monkeypatch, caplog):
     clock = FakeClock(1000.0)
     monkeypatch.setattr("paceline._storage.run_store.time", types.SimpleNamespace(monotonic=clock.now))
     root = tmp_path / "store"
@@ -191,24 +169,16 @@ def test_logs_are_uploaded_now_and_then_and_an_outage_is_reported_once(layout, t
     remote = RemoteRunStore(store, layout, journal_uploader=JournalUploader(store, layout.journal))
     log = layout.log(1, 0)
     log.parent.mkdir(parents=True)
-    for after_s, stored in (
-        (0, None), (LOG_UPLOAD_INTERVAL_S, "xx"), (LOG_UPLOAD_INTERVAL_S - 1, "xx"), (1, "xxxx"),
-    ):  # fmt: skip
+    for after_s, num_stored in ((0, 0), (LOG_UPLOAD_INTERVAL_S, 2), (LOG_UPLOAD_INTERVAL_S - 1, 2), (1, 4)):
         clock.advance(after_s)
         with layout.journal.open("a") as journal, log.open("a") as file:
             journal.write("line\n")
             file.write("x")
         remote.upload_journal()
-        uploaded = root / log.relative_to(layout.root)
-        assert (uploaded.read_text() if uploaded.exists() else None) == stored
-    assert remote.read_journal() == b"line\n" * 4
-
-    for path in (layout.stacks(1), layout.root / "result.json", layout.root / "mine.txt"):
-        path.write_text("x")
+        assert [entry.size for entry in store.list_entries("logs")] == [num_stored] * bool(num_stored)
     for _ in range(2):
-        root.rename(tmp_path / "away")
-        root.touch()  # A file in its place: every write fails.
-        for _ in range(2):
+        root.rename(tmp_path / "away").with_name("store").touch()  # A file in its place: every write fails.
+        for _ in range(3):
             with layout.journal.open("a") as journal:
                 journal.write("line\n")
             remote.upload_journal()
@@ -216,7 +186,4 @@ def test_logs_are_uploaded_now_and_then_and_an_outage_is_reported_once(layout, t
         (tmp_path / "away").rename(root)
         remote.upload_journal()
     assert [message.partition(" to ")[0] for message in caplog.messages] == ["cannot upload the journal or a log"] * 2
-    remote.close()
-    stored = {entry.key for entry in store.list_entries() if not entry.key.startswith("journal")}
-    assert stored == {"logs/attempt_1/rank_0.log", "logs/attempt_1/stacks.txt", "result.json"}
-    assert remote.read_journal() == b"line\n" * 8
+    assert remote.read_journal() == b"line\n" * 10

@@ -17,17 +17,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline._storage import pinned_memory
+from paceline._storage import pinned_memory, state
 from paceline._storage.files import hash_file
-from paceline._storage.state import (
-    SnapshotMemory,
-    has_state,
-    read_deferred_state,
-    read_raw_state,
-    read_state,
-    take_snapshot,
-    write_state,
-)
+from paceline._storage.state import SnapshotMemory, has_state, read_state, take_snapshot, write_state
 from paceline._storage.state_tree import MAX_DEPTH
 
 PIECE = pinned_memory.PIECE_BYTES
@@ -537,7 +529,7 @@ def test_a_hostile_node_is_refused_with_its_path(tmp_path: Path, node: Any) -> N
     with pytest.raises(ValueError, match=r"state\.json: state\['a'\]\[1\]"):
         read_state(tmp_path)
     if list(node) == ["$leaf"]:
-        for read in (read_raw_state, lambda path: read_deferred_state(path, "state", path.joinpath)):
+        for read in (state.read_raw_state, lambda path: state.read_deferred_state(path, "state", path.joinpath)):
             with pytest.raises(ValueError, match=r"state\['a'\]\[1\]"):
                 read(tmp_path)
 

@@ -13,18 +13,18 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 VERSIONS = '{"python": "3.12.1", "ray": "2.58.0", "torch": "2.13.0"}'
 
 SMALL = """
-from _measure import Bar, Bench, Measure, Report, from_ranks, main
+from _measure import Bar, Bench, Measure, Report, main, read_rank_results
 
-def measured(bench):
+def measure(bench):
     peers = {}
     for number in bench.rounds():
         if bench.takes_part("ray", number):
             directory = bench.directory("ray")
             bench.run(bench.peer("ray", "peers/nothing.py", directory), directory, timeout_s=10)
-            peers["Ray Train"] = [said["took"] for said in from_ranks(directory)]
+            peers["Ray Train"] = [result["took"] for result in read_rank_results(directory)]
     return Report([Measure("small", "s", [1.0, 2.0], peers, Bar("<=", 0.5, ratio=True), {"nothing": [0.5]})])
 
-main("a small one", measured, peers=("ray",), repeats=1)
+main("a small one", measure, peers=("ray",), repeats=1)
 """
 
 
@@ -77,9 +77,9 @@ def test_a_peer_that_ran_is_compared_and_one_that_is_left_out_is_reported(tmp_pa
     assert ended.returncode == 0, ended.stderr
     assert "left out ray" in ended.stdout
     assert "rounds 1 of 3: there was no time for more" in ended.stdout
-    found = json.loads((tmp_path / "results.json").read_text())
-    assert found["without"] == ["ray"]
-    assert found["measures"][0]["met"] is None
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["without"] == ["ray"]
+    assert results["measures"][0]["met"] is None
 
 
 @pytest.mark.slow

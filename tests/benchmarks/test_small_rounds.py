@@ -44,16 +44,16 @@ def test_a_small_round_gives_a_number_for_everything_it_measures(name: str, tmp_
         command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *options]
         ended = subprocess.run(command, stdout=printed, stderr=printed, timeout=580, env=environ)
     assert ended.returncode == 0, (tmp_path / "printed").read_text()
-    found = json.loads(results.read_text())
-    assert found["measures"] or found["curves"]
-    for measure in found["measures"]:
+    document = json.loads(results.read_text())
+    assert document["measures"] or document["curves"]
+    for measure in document["measures"]:
         assert measure["ours"]["samples"]
         has_absolute_bar = measure["bar"] is not None and not measure["bar"]["ratio"]
         assert measure["met"] is None or measure["bar"] is not None
         assert measure["met"] is not None or not has_absolute_bar, "a ratio is judged only beside its peer"
-    for curve in found["curves"]:
+    for curve in document["curves"]:
         assert curve["ours"], curve["name"]
         assert all(point["median"] > 0 for point in curve["ours"]), curve["name"]
     if name == "scale":
-        _, growth = found["measures"]
+        _, growth = document["measures"]
         assert growth["ours"]["median"] < 15, "it would be 40 if an event cost more the more workers there are"

@@ -48,8 +48,8 @@ def test_the_timeline_shows_attempts_with_what_ended_them(shown, look):
     first, second = (lanes.nth(index).locator(".attempt-bar").bounding_box() for index in range(2))
     assert second["x"] >= first["x"] + first["width"] - 2
     lanes.nth(0).locator(".mark-place").last.hover()
-    page.locator(".timeline-told", has_text=re.compile("rank 1|SIGKILL")).wait_for()
-    page.get_by_text("All that happened").click()
+    page.locator(".timeline-details", has_text=re.compile("rank 1|SIGKILL")).wait_for()
+    page.get_by_text("All events").click()
     page.locator(".event-failure").wait_for()  # Exactly one, or this raises.
 
 
@@ -69,7 +69,7 @@ def test_logs_are_found_by_search_and_shown_with_what_is_around_them(shown, look
     at = shown_now.index(f"rank 1, line 600: {NEEDLE}")
     assert shown_now[at - 1 : at + 2 : 2] == ["rank 1, line 599", "rank 1, line 601"]
     page.get_by_label("Search this log").fill("no such text")
-    page.get_by_text("nothing has “no such text” in it").wait_for()
+    page.get_by_text("no line contains “no such text”").wait_for()
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ def test_the_parts_of_the_time_sum_to_the_wall_time(shown, look):
     widths = page.locator(".time-part").evaluate_all("all => all.map((part) => part.getBoundingClientRect().width)")
     longest = max(range(len(parts)), key=parts.__getitem__)
     assert widths[longest] / sum(widths) == pytest.approx(parts[longest] / sum(parts), abs=0.03)
-    assert re.match("(starting|data|compute|report|checkpoint|between): ", page.locator(".time-said").inner_text())
+    assert re.match("(starting|data|compute|report|checkpoint|between): ", page.locator(".time-summary").inner_text())
 
 
 def test_checkpoints_say_which_are_kept_and_where(shown, look):
@@ -162,7 +162,7 @@ def test_a_search_is_shown_with_its_trials(shown, look):
     assert "0.03" in rows.first.inner_text()
     assert "gelu" in rows.first.inner_text()
     rows.first.hover()
-    page.locator(".told", has_text=HOSTILE).wait_for()
+    page.locator(".trial-details", has_text=HOSTILE).wait_for()
     page.get_by_role("button", name=re.compile("^lr")).click()
     page.get_by_role("button", name=re.compile("^lr")).click()
     page.wait_for_function("() => document.querySelector('table.trials tbody tr').textContent.includes('0.3')")

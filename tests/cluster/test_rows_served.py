@@ -11,11 +11,12 @@ from waiting import wait_until
 
 import paceline.data
 from paceline._core.errors import DataError
+from paceline._engine.ray.code.bundle import CodeBundle
 from paceline.data.context import DataContext, ExecutionOptions, ExecutionResources
 from paceline.data.exec.pipeline import InlineExecutor
 from paceline.data.exec.ray.serving import feeds as feeds_module
 from paceline.data.exec.ray.serving.feeds import RayFeeds, get_service_client
-from paceline.data.exec.ray.serving.service_launch import serve_datasets
+from paceline.data.exec.ray.serving.service_launch import serve_with_stats
 from paceline.data.iterator import DataIterator
 from paceline.data.order.feeds import LocalFeeds
 from paceline.data.order.sharding import WorkerShard, merge_cursors
@@ -23,11 +24,14 @@ from paceline.data.order.sharding import WorkerShard, merge_cursors
 MODES = ("equal", "exact", "all")
 
 
+@contextlib.contextmanager
 def served(limit=None, **datasets):
     context = DataContext()
     if limit is not None:
         context = DataContext(ExecutionOptions(ExecutionResources(object_store_memory=limit)))
-    return serve_datasets({name: dataset._plan for name, dataset in datasets.items()}, context)
+    plans = {name: dataset._plan for name, dataset in datasets.items()}
+    with serve_with_stats(plans, context, CodeBundle(), lambda _: None) as (address, _):
+        yield address
 
 
 def shards(feeds, world, mode, cursor=None):
@@ -211,7 +215,7 @@ def test_a_service_that_is_lost_begins_anew_and_serves_its_own_run_alone():
         with pytest.raises(DataError, match="belong to another run"):
             RayFeeds(address[:-1] + "?", "rows").num_rows()
         get_service_client(address)._owner = 0
-        with pytest.raises(DataError, match="survives a fork"):
+        with pytest.raises(DataError, match="survive a fork"):
             again.num_rows()
         batches.close()
     with pytest.raises(ValueError, match=name):

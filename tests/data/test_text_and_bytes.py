@@ -9,7 +9,7 @@ import pytest
 from units_read import blocks_of, column, rows_of, source_of
 
 from paceline.data import read_binary_files, read_text
-from paceline.data.sources import binary, text
+from paceline.data.sources import binary, media, text
 
 
 def test_a_row_of_text_is_a_line_without_its_end(tmp_path: Path) -> None:
@@ -50,16 +50,16 @@ def test_partitions_and_paths_are_columns(tmp_path: Path) -> None:
 
 
 def test_small_files_share_a_unit_and_large_ones_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binary, "_UNIT_BYTES", 1000)
-    monkeypatch.setattr(binary, "_UNIT_FILES", 3)
-    monkeypatch.setattr(binary, "_PIECE_BYTES", 700)
+    monkeypatch.setattr(binary.BinaryReader, "unit_bytes", 1000)
+    monkeypatch.setattr(binary.BinaryReader, "max_unit_files", 3)
+    monkeypatch.setattr(media, "_BLOCK_BYTES", 700)
     contents = [os.urandom(size) for size in (10, 10, 10, 10, 5000, 400, 400, 0)]
     for number, content in enumerate(contents):
         (tmp_path / f"{number}").write_bytes(content)
     units = source_of(read_binary_files(tmp_path)).units()
-    assert [unit.name for unit in units] == ["0 to 2", "3", "4", "5 to 7"]
+    assert [unit.name for unit in units] == ["0 to 2 (3 files)", "3", "4", "5 to 7 (3 files)"]
     assert [unit.num_rows for unit in units] == [3, 1, 1, 3]
-    assert [block.num_rows for block in units[3].read()] == [1, 2]
+    assert [block.num_rows for block in units[3].read()] == [2, 1]
     assert column(read_binary_files(tmp_path), "bytes") == contents
     for number, sizes in ((2, [4, 4]), (100, [1] * 8)):
         units = source_of(read_binary_files(tmp_path, override_num_blocks=number)).units()

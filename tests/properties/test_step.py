@@ -8,7 +8,7 @@ taken away with and without a word, room for workers comes and goes, and the dri
 
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -186,11 +186,21 @@ class Life:
                 return Mismatch(self.announced(seq), short)
         return None
 
+    def early_return(self) -> WorkerReturned | None:
+        """The rank whose return broke the others, if all that is known are connections that broke."""
+        early = [returned for returned in self.returned.values() if not returned.stopped]
+        echoes = [f for f in self.failures if isinstance(f, WorkerFailure) and f.collateral and f.kind == "user"]
+        if not early or not echoes or len(echoes) < len(self.failures):
+            return None
+        return min(early, key=lambda returned: returned.num_reports)
+
     def cause(self) -> WorkerFailure | None:
         """The first failure in time that is no echo; None for a mismatch."""
         own = [failure for failure in self.failures if isinstance(failure, WorkerFailure)]
         if len(own) < len(self.failures):
             return None
+        if (early := self.early_return()) is not None:
+            return WorkerFailure(early.rank, "mismatch", "")
         causes = [failure for failure in own if not failure.collateral] or own
         return min(causes, key=lambda failure: (failure.at, failure.rank))
 
@@ -648,7 +658,11 @@ class Model:
             assert bool(self.reason) == bool(run.phase.reason)
             assert self.ending != "resized", "a run ends because there is room"
 
-    def _check_failures(self, failures: tuple[WorkerFailure, ...]) -> None:
+    def _check_failures(self, failures: Sequence[WorkerFailure]) -> None:
+        if (early := self.life.early_return()) is not None:
+            *failures, blamed = failures
+            assert (blamed.rank, blamed.kind, blamed.collateral) == (early.rank, "mismatch", False)
+            assert early.where in blamed.message
         assert len(failures) == len(self.life.failures)
         for failure, expected in zip(failures, self.life.failures, strict=True):
             if not isinstance(expected, Mismatch):

@@ -104,13 +104,13 @@ from paceline._storage.run_layout import RunLayout
 from paceline.train.display.live_terminal import LiveTerminal
 
 other = LiveTerminal(RunLayout(Path("runs/other")), 1, 60.0)
-output = other._worker_output()
+output = other._write_worker_output
 assert region.draw(lines("block 1", "block 2"))
-output.write("[rank 0] printed\\n")
+output("[rank 0] printed\\n")
 other.say("begins")
 assert region.draw(lines("block 3", "block 4"))
 region.close()
-output.write("[rank 0] more\\n")
+output("[rank 0] more\\n")
 """
     ended, lines = lines_after(script, tmp_path)
     assert ended == 0

@@ -136,6 +136,34 @@ def test_a_barrier_that_a_rank_never_comes_to_is_told(fit):
         fit(function)
 
 
+def test_ranks_in_different_collective_calls_are_told_so_at_once(fit):
+    def function():
+        if train.get_context().get_world_rank() == 0:
+            train.collective.broadcast_from_rank_zero("first")
+        else:
+            train.collective.barrier()
+
+    with pytest.raises(WorkerGroupError) as caught:
+        fit(function)
+    line = str(caught.value).splitlines()[2]
+    assert "calls barrier at" in line
+    assert "calls broadcast_from_rank_zero at" in line
+    assert line.count("test_failures.py:") == 2
+
+
+def test_a_rank_that_returns_early_is_the_cause_when_the_others_break(fit):
+    def function():
+        import torch
+        import torch.distributed as dist
+
+        train.report({"step": 1})
+        if train.get_context().get_world_rank() == 0:
+            dist.all_reduce(torch.ones(1))
+
+    with pytest.raises(WorkerGroupError, match=r"rank 1: returned after 1 report, .* rank 0 still waited for it at"):
+        TorchTrainer(function, scaling_config={"num_workers": 2}).fit()
+
+
 def test_the_death_is_the_cause_and_not_the_broken_connection_it_leaves(fit):
     def function():
         import torch

@@ -60,13 +60,13 @@ def test_lines_are_passed_on_whole_and_a_progress_bar_by_its_last_state(tmp_path
     log = tmp_path / "log"
     tail = LogTail(log, "[rank 0] ")
     out = io.StringIO()
-    tail.forward_lines(out)
+    tail.forward_lines(out.write)
     text = "one\ntwo halves\nschön\n 10%\r 50%\r100%\nlast words".encode()
     for length in (10, 19, len(text)):  # The second is in the middle of a character.
         log.write_bytes(text[:length])
-        tail.forward_lines(out)
+        tail.forward_lines(out.write)
         assert out.getvalue().endswith("\n")
-    tail.forward_lines(out, final=True)
+    tail.forward_lines(out.write, final=True)
     assert out.getvalue().splitlines() == [
         f"[rank 0] {line}" for line in ("one", "two halves", "schön", "100%", "last words")
     ]

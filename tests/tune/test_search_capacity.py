@@ -102,7 +102,7 @@ def test_this_machine_refuses_what_it_can_never_have_and_ignores_resources_of_cl
     scaling = ScalingConfig(1, label_selector={"zone": "a"})
     with pytest.raises(ValueError, match="label_selector"):
         capacity.allocate(needs(scaling)).make_target(scaling, run_config)
-    assert capacity.describe() == "8 cores, 4 GPUs"
+    assert capacity._ledger.describe() == "8 cores, 4 GPUs"
     assert "needs 5 x (1 GPU), and this machine has 8 cores, 4 GPUs" in capacity.find_refusal(
         needs(ScalingConfig(5, use_gpu=True))
     )
@@ -123,7 +123,7 @@ def test_a_trial_that_gets_less_than_it_would_take_is_told_of_once():
 def test_the_room_is_that_of_the_engine(run_config):
     capacity = open_search_capacity(run_config)
     capacity.refresh()
-    assert capacity.describe() == "8 cores, 3 GPUs"
+    assert capacity._ledger.describe() == "8 cores, 3 GPUs"
     capacity.close()
 
 

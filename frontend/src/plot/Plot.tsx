@@ -1,10 +1,10 @@
-// A plot: its title, what uPlot draws, a legend with the values at the pointer, and what can be done with it.
+// A plot with its title, legend, values at the pointer, and buttons.
 
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { saveCsv, savePng, tableOf } from "../export";
 import { Chart } from "./chart";
 import type { Shown } from "./chart";
-import { handled } from "./gestures";
+import { attachGestures } from "./gestures";
 import { registerPlot } from "./plots-on-page";
 import type { PlotProps } from "./types";
 
@@ -22,18 +22,18 @@ export function Plot(props: PlotProps) {
 
   useLayoutEffect(() => {
     if (area.current === null || place.current === null) return;
-    const made = new Chart(place.current, (shown) => tell(shown));
-    chart.current = made;
-    const unlisten = handled(area.current, made);
-    const unlist = registerPlot({ title: () => latest.current.title, props: () => latest.current, chart: made, element: area.current });
-    return () => (unlisten(), unlist(), made.end());
+    const created = new Chart(place.current, (shown) => showValues(shown));
+    chart.current = created;
+    const unlisten = attachGestures(area.current, created);
+    const unlist = registerPlot({ title: () => latest.current.title, props: () => latest.current, chart: created, element: area.current });
+    return () => (unlisten(), unlist(), created.end());
   }, []);
   useLayoutEffect(() => {
     if (chart.current?.set(props) && text.current !== null) text.current.textContent = chart.current.describePlot();
   });
 
-  // The pointer moves more often than anything is rendered: texts are put in place directly.
-  const tell = (shown: Shown | null) => {
+  // The pointer moves more often than the page renders, so texts are set directly.
+  const showValues = (shown: Shown | null) => {
     if (x.current !== null) {
       const only = shown !== null && latest.current.lines.length === 1 ? `  ${shown.values[0] ?? ""}` : "";
       const label = latest.current.xLabel;
@@ -59,7 +59,7 @@ export function Plot(props: PlotProps) {
       </figcaption>
       <div class="plot-area" ref={area} tabIndex={0} role="group" aria-roledescription="plot" aria-label={title}
         style={{ height: `${(props.height ?? 200) * (large ? 2 : 1)}px` }}>
-        <div class="plot-drawn" ref={place} aria-hidden="true" />
+        <div class="plot-canvas" ref={place} aria-hidden="true" />
         {isEmpty ? <span class="plot-nothing dim">{nothing}</span> : null}
         <p class="away" ref={text} />
       </div>

@@ -1,5 +1,5 @@
-// Colours of lines: told apart also by eyes that see few colours, in light and in dark. The values stand in
-// css/0-base.css; a canvas has to be told what they are now.
+// Colours of lines, safe for colour-blind readers, in light and dark. css/0-base.css defines them; a canvas needs their
+// current values.
 
 export const NUM_COLORS = 10;
 
@@ -10,11 +10,11 @@ export function lineColor(index: number): string {
 let probe: HTMLElement | null = null;
 const known = new Map<string, string>();
 
-// A colour as a canvas takes it.
-export function resolved(color: string): string {
+// The value of a colour for a canvas.
+export function resolveColor(color: string): string {
   if (!color.startsWith("var(")) return color;
-  const held = known.get(color);
-  if (held !== undefined) return held;
+  const cached = known.get(color);
+  if (cached !== undefined) return cached;
   if (probe === null) {
     probe = document.createElement("span");
     probe.hidden = true;
@@ -26,6 +26,6 @@ export function resolved(color: string): string {
   return value;
 }
 
-export function forget(): void {
+export function clearColors(): void {
   known.clear();
 }

@@ -1,20 +1,19 @@
-// What hands and keys do on a plot beside what uPlot knows, which is dragging to pick a part and pointing: shift-drag or
-// two fingers to pan and zoom, wheel to zoom (sideways to pan), double click to reset. One finger scrolls the page,
-// as it does elsewhere, and a tap points.
+// Gestures and keys beyond those of uPlot, which handles dragging and hovering: shift-drag or two fingers to pan and
+// zoom, wheel to zoom (sideways to pan), double click to reset. One finger scrolls the page, and a tap hovers.
 
 import type { Chart } from "./chart";
 
-export function handled(element: HTMLElement, chart: Chart): () => void {
+export function attachGestures(element: HTMLElement, chart: Chart): () => void {
   const fingers = new Map<number, { x: number; y: number }>();
   const ended = new AbortController();
-  let panned: number | null = null;
+  let panX: number | null = null;
   let gap = 0;
   let middle = 0;
 
   const on = <K extends keyof HTMLElementEventMap>(name: K, act: (event: HTMLElementEventMap[K]) => void) =>
     element.addEventListener(name, act, { signal: ended.signal, passive: false });
 
-  const pinched = () => {
+  const updatePinch = () => {
     const [a, b] = [...fingers.values()];
     if (a === undefined || b === undefined) return;
     gap = Math.max(8, Math.hypot(a.x - b.x, a.y - b.y));
@@ -23,35 +22,35 @@ export function handled(element: HTMLElement, chart: Chart): () => void {
   on("pointerdown", (event) => {
     if (event.pointerType === "touch") {
       fingers.set(event.pointerId, { x: event.clientX, y: event.clientY });
-      return pinched();
+      return updatePinch();
     }
     if (!(event.button === 1 || (event.button === 0 && event.shiftKey))) return;
     event.preventDefault();
     element.focus();
     element.setPointerCapture(event.pointerId);
-    panned = event.clientX;
+    panX = event.clientX;
   });
   on("pointermove", (event) => {
     if (fingers.has(event.pointerId)) fingers.set(event.pointerId, { x: event.clientX, y: event.clientY });
     if (fingers.size === 2) {
       const before = { gap, middle };
-      pinched();
+      updatePinch();
       chart.pan(middle - before.middle);
       chart.zoom(middle, before.gap / gap);
-    } else if (panned !== null) {
-      chart.pan(event.clientX - panned);
-      panned = event.clientX;
+    } else if (panX !== null) {
+      chart.pan(event.clientX - panX);
+      panX = event.clientX;
     }
   });
   const up = (event: PointerEvent) => {
     fingers.delete(event.pointerId);
-    panned = null;
+    panX = null;
   };
   on("pointerup", up);
   on("pointercancel", up);
   on("wheel", (event) => {
     const sideways = Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey;
-    // A page that is scrolled past a plot is not caught by it: one has to point at it, or hold ctrl, first.
+    // Scrolling the page must not zoom a plot: that needs a click on it, or ctrl.
     if (!sideways && !event.ctrlKey && document.activeElement !== element) return;
     event.preventDefault();
     if (sideways) chart.pan(-(event.deltaX || event.deltaY));
@@ -59,13 +58,13 @@ export function handled(element: HTMLElement, chart: Chart): () => void {
   });
   on("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (pressed(event.key, chart)) event.preventDefault();
+    if (handleKey(event.key, chart)) event.preventDefault();
   });
   on("dblclick", () => chart.reset());
   return () => ended.abort();
 }
 
-function pressed(key: string, chart: Chart): boolean {
+function handleKey(key: string, chart: Chart): boolean {
   switch (key) {
     case "+": case "=": return chart.zoomMiddle(0.7), true;
     case "-": case "_": return chart.zoomMiddle(1 / 0.7), true;

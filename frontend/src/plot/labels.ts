@@ -1,5 +1,4 @@
-// How values are written beside an axis and under the pointer, and the steps between them. Where they stand is uPlot's
-// work.
+// Formats values for axes and the pointer, and defines the steps between ticks. uPlot positions them.
 
 import { day, duration, number, share, size, two } from "../words";
 
@@ -24,7 +23,7 @@ for (let power = 0; power < 6; power += 1) {
   for (const factor of [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 500, 512]) BINARY.push(factor * 1024 ** power);
 }
 
-// Labels of ticks a step apart, with as many digits as tell them apart. What is to have none is null.
+// Labels of ticks, with enough digits to distinguish them. Null means no label.
 export function labels(at: readonly (number | null)[], kind: Kind, step: number, log = false): string[] {
   return at.map((value, index) => {
     if (value === null) return "";

@@ -1,35 +1,35 @@
-// The options of uPlot for a plot: its lines, scales and axes, in the page's own colours. Whatever may change while the plot
-// stays is asked for when it is drawn.
+// The options of uPlot for a plot: its lines, scales and axes, in the page's own colours. What may change during the
+// life of a plot is read when it is drawn.
 
 import uPlot from "uplot";
-import { resolved } from "./colors";
+import { resolveColor } from "./colors";
 import { labels, steps } from "./labels";
 import type { Kind } from "./labels";
-import { roomy } from "./range";
+import { padRange } from "./range";
 import type { Range } from "./range";
 import type { Column, Table } from "./table";
 import type { PlotProps } from "./types";
 
 export const FONT = '11px -apple-system, "Segoe UI", Roboto, "Noto Sans", "Liberation Sans", "DejaVu Sans", system-ui, sans-serif';
 
-export interface Drawn {
+export interface PlotState {
   readonly props: () => PlotProps;
   readonly range: () => Range;
   readonly table: () => Table;
 }
 
-// A plot for which this is the same can be given other values; for another one uPlot is made anew.
+// While this stays the same, uPlot can take new data; otherwise it is created again.
 export function shapeOf(props: PlotProps, table: Table): string {
   const dashes = props.lines.map((line) => line.dashed ?? false);
   return JSON.stringify([table.columns.map(({ line, part }) => [line, part]), dashes, props.xKind, props.yKind, props.xLabel, props.logY]);
 }
 
-// `scale` makes all of it larger, for a picture that is to be saved.
-export function options({ props, range, table }: Drawn, width: number, height: number, scale = 1): uPlot.Options {
+// `scale` enlarges everything, for an image to save.
+export function options({ props, range, table }: PlotState, width: number, height: number, scale = 1): uPlot.Options {
   const { columns } = table();
   const { xKind = "number", yKind = "number", xLabel = "", logY: log = false } = props();
   const font = FONT.replace("11px", `${11 * scale}px`);
-  const soft = () => resolved("var(--soft)");
+  const soft = () => resolveColor("var(--soft)");
   const axis = { stroke: soft, font, ticks: { show: false } };
   return {
     width,
@@ -39,7 +39,7 @@ export function options({ props, range, table }: Drawn, width: number, height: n
     cursor: { show: false },
     scales: {
       x: { time: xKind === "clock", range: () => [...range()] },
-      y: { distr: log ? 3 : 1, range: (_, low, high) => [...roomy(low, high, log, props().yShows)] },
+      y: { distr: log ? 3 : 1, range: (_, low, high) => [...padRange(low, high, log, props().yShows)] },
     },
     axes: [
       {
@@ -48,7 +48,7 @@ export function options({ props, range, table }: Drawn, width: number, height: n
         ...(xLabel === "" ? {} : { label: xLabel, labelFont: font, labelSize: 14 * scale, labelGap: 0 }),
       },
       {
-        ...axis, grid: { stroke: () => resolved("var(--line)"), width: scale, filter: labelled }, space: (log ? 20 : 32) * scale, gap: 6 * scale, values: valuesOf(yKind, log),
+        ...axis, grid: { stroke: () => resolveColor("var(--line)"), width: scale, filter: labelled }, space: (log ? 20 : 32) * scale, gap: 6 * scale, values: valuesOf(yKind, log),
         ...(log ? {} : { incrs: steps(yKind) }),
         size: (self, values) => widest(self, values, font, scale),
       },
@@ -57,7 +57,7 @@ export function options({ props, range, table }: Drawn, width: number, height: n
     bands: columns.flatMap(({ part, line }, index): uPlot.Band[] => (part !== "high" ? [] : [{
       series: [index + 1, index], fill: () => colorOf(props(), line),
     }])),
-    hooks: { drawClear: [(self) => marked(self, props(), font, scale)] },
+    hooks: { drawClear: [(self) => drawMarks(self, props(), font, scale)] },
   };
 }
 
@@ -65,18 +65,18 @@ function valuesOf(kind: Kind, log: boolean): uPlot.Axis.Values {
   return (_, splits: readonly (number | null)[], __, ___, step) => labels(splits, kind, step, log);
 }
 
-// Of a log scale's many lines only those that have a label.
+// On a log scale, only the lines with a label.
 const labelled: uPlot.Axis.Filter = (self, splits, index, space, step) => self.axes[index]?.filter?.(self, splits, index, space, step) ?? splits;
 
 function colorOf(props: PlotProps, line: number): string {
-  return resolved(props.lines[line]?.color ?? "");
+  return resolveColor(props.lines[line]?.color ?? "");
 }
 
 function seriesOf(index: number, table: () => Table, props: () => PlotProps, scale: number): uPlot.Series {
   const { line, part } = table().columns[index] as Column;
   const isSmooth = table().columns.some((other) => other.line === line && other.part === "faint");
   const color = () => colorOf(props(), line);
-  // What smoothing leaves behind would make all that one looks at flat.
+  // The unsmoothed line must not determine the y range.
   const auto = part === "main" || !isSmooth;
   if (part === "low" || part === "high") return { auto, width: 0, alpha: isSmooth ? 0.1 : 0.18, points: { show: false } };
   return {
@@ -85,33 +85,32 @@ function seriesOf(index: number, table: () => Table, props: () => PlotProps, sca
     width: (part === "faint" ? 1 : 1.6) * scale,
     alpha: part === "faint" ? 0.28 : 1,
     pxAlign: 0,
-    paths: thinned(table),
+    paths: linePaths(table),
     ...(props().lines[line]?.dashed ? { dash: [5 * scale, 4 * scale] } : {}),
     points: {
       show: false, size: 5 * scale, width: 0, fill: color,
-      filter: (self) => seen(table().columns[index]?.lonely ?? [], self.series[index + 1]?.idxs),
+      filter: (self) => visibleIndices(table().columns[index]?.isolated ?? [], self.series[index + 1]?.idxs),
     },
   };
 }
 
 const linear = uPlot.paths.linear?.() as uPlot.Series.PathBuilder;
 
-// So many points of all lines together are drawn as wide as they should be. Of more, lines are one pixel wide: where no
-// graphics card helps, that is drawn ten times faster.
+// Beyond this number of points, lines are one pixel wide, which is ten times faster without a GPU.
 const WIDE = 10_000;
 
-function thinned(table: () => Table): uPlot.Series.PathBuilder {
+function linePaths(table: () => Table): uPlot.Series.PathBuilder {
   return (self, index, first, last) => {
     const stroked = table().columns.filter(({ part }) => part === "main" || part === "faint");
     const made = linear(self, index, first, last);
-    const seen = (last - first) / Math.max(1, self.data[0].length);
+    const visibleShare = (last - first) / Math.max(1, self.data[0].length);
     // uPlot draws four points in a column of pixels at most.
-    const num = stroked.reduce((sum, { numValues }) => sum + Math.min(numValues * seen, 4 * self.bbox.width), 0);
+    const num = stroked.reduce((sum, { numValues }) => sum + Math.min(numValues * visibleShare, 4 * self.bbox.width), 0);
     return made === null || num <= WIDE ? made : Object.assign(made, { _width: 1 / uPlot.pxRatio });
   };
 }
 
-function seen(indices: readonly number[], [first, last]: uPlot.Series.MinMaxIdxs = [0, 0]): number[] | null {
+function visibleIndices(indices: readonly number[], [first, last]: uPlot.Series.MinMaxIdxs = [0, 0]): number[] | null {
   const made = indices.filter((index) => index >= first && index <= last);
   return made.length === 0 ? null : made;
 }
@@ -125,7 +124,7 @@ function widest(self: uPlot, values: readonly string[] | null, font: string, sca
 }
 
 // Where an attempt began: a line across, and its name.
-function marked(self: uPlot, { marks = [] }: PlotProps, font: string, scale: number): void {
+function drawMarks(self: uPlot, { marks = [] }: PlotProps, font: string, scale: number): void {
   const { ctx: pen, bbox } = self;
   const [from, to] = [self.scales["x"]?.min ?? 0, self.scales["x"]?.max ?? 0];
   const ratio = uPlot.pxRatio;
@@ -134,7 +133,7 @@ function marked(self: uPlot, { marks = [] }: PlotProps, font: string, scale: num
   pen.rect(bbox.left, bbox.top, bbox.width, bbox.height);
   pen.clip();
   pen.font = font.replace(/^[\d.]+/, String(11 * scale * ratio));
-  pen.strokeStyle = pen.fillStyle = resolved("var(--soft)");
+  pen.strokeStyle = pen.fillStyle = resolveColor("var(--soft)");
   pen.globalAlpha = 0.55;
   pen.setLineDash([3 * scale * ratio, 3 * scale * ratio]);
   pen.lineWidth = scale * ratio;

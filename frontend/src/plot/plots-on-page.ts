@@ -1,4 +1,4 @@
-// The plots that are on the page now, in the order in which they stand there: to save all of them at once.
+// The plots on the page, in their order, for saving all of them at once.
 
 import type { Chart } from "./chart";
 import type { PlotProps } from "./types";

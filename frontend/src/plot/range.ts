@@ -1,20 +1,20 @@
-// What part of a plot is seen, along x and along y. Along x `whole` is all there is; null stands for it.
+// The visible ranges of x and y. `whole` is the full range of x; null stands for it.
 
 export type Range = readonly [number, number];
 
-export function zoomed(range: Range, at: number, factor: number, whole: Range): Range | null {
+export function zoomRange(range: Range, at: number, factor: number, whole: Range): Range | null {
   const [from, to] = range;
   const width = Math.max((to - from) * factor, least(whole));
   const part = to === from ? 0.5 : (at - from) / (to - from);
-  return held([at - part * width, at + (1 - part) * width], whole);
+  return clampRange([at - part * width, at + (1 - part) * width], whole);
 }
 
-export function panned(range: Range, by: number, whole: Range): Range | null {
-  return held([range[0] + by, range[1] + by], whole);
+export function panRange(range: Range, by: number, whole: Range): Range | null {
+  return clampRange([range[0] + by, range[1] + by], whole);
 }
 
-// Kept within the whole, without changing its width where that fits; null if it is the whole.
-export function held(range: Range, whole: Range): Range | null {
+// Moves a range into the whole, keeping its width if possible; null if it is the whole.
+export function clampRange(range: Range, whole: Range): Range | null {
   const [from, to] = range;
   const width = Math.max(to - from, least(whole));
   if (!(width < (whole[1] - whole[0]) * 0.9999)) return null;
@@ -22,14 +22,14 @@ export function held(range: Range, whole: Range): Range | null {
   return [begin, begin + width];
 }
 
-// Further in one cannot see: there floats end.
+// The smallest width: floats allow no less.
 function least(whole: Range): number {
   return Math.max(Math.abs(whole[0]), Math.abs(whole[1]), 1e-300) * 1e-12 + (whole[1] - whole[0]) * 1e-9;
 }
 
-// What of y is shown for the least and greatest value: a little more than those, or on a log scale up to a number that
-// its axis can name. `shows` is the least that is shown in any case.
-export function roomy(low: number | null, high: number | null, log: boolean, shows?: Range): Range {
+// The range of y for the least and greatest value, with padding, or on a log scale rounded to a labelled number. `shows`
+// is always included.
+export function padRange(low: number | null, high: number | null, log: boolean, shows?: Range): Range {
   if (low === null || high === null || !(low <= high)) return log ? [0.1, 10] : shows ?? [0, 1];
   if (log) {
     const [from, to] = [Math.floor(low / decade(low)) * decade(low), Math.ceil(high / decade(high)) * decade(high)];

@@ -1,10 +1,10 @@
-// Lines as the one table that uPlot draws: a column of x, and for each line the columns that it is drawn by. Null is a
-// gap; undefined is an x that only another line has, and where it goes on.
+// Builds the table that uPlot draws: a column of x, and the columns of each line. Null is a gap; undefined is an x that
+// only another line has.
 
 import uPlot from "uplot";
 import type { Line } from "./types";
 
-// Low and high are the edges of a band; what is smoothed leaves what it was made of, faintly.
+// Low and high are the edges of a band; faint is the original of a smoothed line.
 export type Part = "low" | "high" | "faint" | "main";
 export type Values = readonly (number | null | undefined)[];
 
@@ -12,21 +12,21 @@ export interface Column {
   readonly line: number;
   readonly part: Part;
   readonly numValues: number;
-  // Indices of values with a gap on both sides: they would not be seen as a line.
-  readonly lonely: number[];
+  // Indices of values with a gap on both sides, which a line would not show.
+  readonly isolated: number[];
 }
 
 export interface Table {
   readonly data: uPlot.AlignedData;
-  // Of data[1] and what follows. Bands come first, so that no band lies over a line.
+  // The columns of data[1] onwards. Bands come first, so that they are drawn below lines.
   readonly columns: readonly Column[];
 }
 
-// A gap of a line reaches from value to value of that line, over all x of others that lie in it.
+// A gap extends to the next value of the same line, over x values of other lines.
 const WIDE: uPlot.JoinNullMode.Expand = 2;
 const ORDER: readonly Part[] = ["low", "high", "faint", "main"];
 
-export function tabled(lines: readonly Line[], smoothing: number, log: boolean): Table {
+export function buildTable(lines: readonly Line[], smoothing: number, log: boolean): Table {
   const parts = lines.map((line) => partsOf(line, smoothing, log));
   const tables = lines.map((line, index) => [line.x, ...ORDER.flatMap((part) => parts[index]?.[part] ?? [])] as unknown as uPlot.AlignedData);
   const [x, ...joined] = lines.length === 0 ? [[]] : uPlot.join(tables, tables.map((table) => table.map(() => WIDE)));
@@ -36,7 +36,7 @@ export function tabled(lines: readonly Line[], smoothing: number, log: boolean):
   return {
     data: [x, ...sorted.map((column) => column.values)] as uPlot.AlignedData,
     columns: sorted.map(({ line, part, values }) => ({
-      line, part, numValues: lines[line]?.x.length ?? 0, lonely: part === "main" ? lonely(values) : [],
+      line, part, numValues: lines[line]?.x.length ?? 0, isolated: part === "main" ? isolated(values) : [],
     })),
   };
 }
@@ -48,22 +48,22 @@ function rank(part: Part): number {
 type Parts = { readonly [part in Part]?: [Values] };
 
 function partsOf(line: Line, smoothing: number, log: boolean): Parts {
-  const y = drawable(line.y, log);
-  const made = smoothing > 0 ? { main: [drawable(smoothed(line.y, smoothing), log)] as [Values], faint: [y] as [Values] } : { main: [y] as [Values] };
+  const y = replaceUndrawable(line.y, log);
+  const made = smoothing > 0 ? { main: [replaceUndrawable(smooth(line.y, smoothing), log)] as [Values], faint: [y] as [Values] } : { main: [y] as [Values] };
   const { low, high } = line;
   if (low === undefined || high === undefined || !low.some((least, index) => least !== line.y[index] || high[index] !== least)) return made;
-  // On a log scale the edge below may be nowhere: then the band ends at the line.
+  // On a log scale the lower edge may not be positive: then the band ends at the line.
   const least = log ? low.map((value, index) => ((value ?? 0) > 0 ? value : line.y[index] ?? null)) : low;
-  return { ...made, low: [drawable(least, log)], high: [drawable(high, log)] };
+  return { ...made, low: [replaceUndrawable(least, log)], high: [replaceUndrawable(high, log)] };
 }
 
-// What is not finite, or on a log scale not positive, is a gap.
-export function drawable(values: readonly (number | null)[], log: boolean): readonly (number | null)[] {
+// Values that are not finite, or not positive on a log scale, become gaps.
+export function replaceUndrawable(values: readonly (number | null)[], log: boolean): readonly (number | null)[] {
   const isFine = (value: number | null) => value === null || (Number.isFinite(value) && (!log || value > 0));
   return values.every(isFine) ? values : values.map((value) => (isFine(value) ? value : null));
 }
 
-export function lonely(values: Values): number[] {
+export function isolated(values: Values): number[] {
   const made: number[] = [];
   let before: number | null = null;
   let candidate = -1;
@@ -82,9 +82,8 @@ export function lonely(values: Values): number[] {
   return made;
 }
 
-// An exponential mean of what came before, without the pull towards the first value that a plain one has. 0 changes
-// nothing. Gaps stay gaps, and are passed over.
-export function smoothed(y: readonly (number | null)[], weight: number): readonly (number | null)[] {
+// An exponential moving average with bias correction. A weight of 0 changes nothing. Gaps stay gaps.
+export function smooth(y: readonly (number | null)[], weight: number): readonly (number | null)[] {
   if (!(weight > 0)) return y;
   const keep = Math.min(weight, 0.999);
   let mean = 0;

@@ -1,4 +1,4 @@
-// What a plot is given. `Plot` in plot/Plot.tsx shows it.
+// The props of `Plot` in plot/Plot.tsx.
 
 export interface Line {
   readonly name: string;
@@ -7,7 +7,7 @@ export interface Line {
   // Rising.
   readonly x: readonly number[];
   readonly y: readonly (number | null)[];
-  // Drawn as a band around the line, where the points stand for more than one value.
+  // Drawn as a band around the line, if points represent more than one value.
   readonly low?: readonly (number | null)[];
   readonly high?: readonly (number | null)[];
   readonly dashed?: boolean;
@@ -22,7 +22,7 @@ export interface PlotProps {
   readonly yKind?: "number" | "bytes" | "share";
   readonly logY?: boolean;
   readonly height?: number;
-  // From 0, which is none, to 0.99. What it was made of stays to be seen, faintly.
+  // From 0 (none) to 0.99. The original line stays visible, faintly.
   readonly smoothing?: number;
   // Marks across the plot: where an attempt began, or a checkpoint was made.
   readonly marks?: readonly { readonly x: number; readonly label: string }[];
@@ -31,7 +31,7 @@ export interface PlotProps {
   readonly range?: readonly [number, number] | null;
   // How far one may pan and zoom out, where the lines hold only a part of it.
   readonly whole?: readonly [number, number] | null;
-  // The least that y shows, whatever the values are: [0, 1] of shares, for example.
+  // The range of y that is always visible: [0, 1] for shares, for example.
   readonly yShows?: readonly [number, number];
   // Said where there are no points.
   readonly nothing?: string;

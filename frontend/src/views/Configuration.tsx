@@ -1,11 +1,11 @@
-// What a run was asked to do, where it ran and which code: trees that fold, with a filter over all of them.
+// Configuration, environment and code of a run: foldable trees with one filter.
 
 import { useMemo, useState } from "preact/hooks";
 import type { Tree } from "../api";
 import type { ViewProps } from "../tabs";
 import { plural } from "../words";
 import { Copy, Fold, Nothing, Part } from "./pieces";
-import { filtered, leaves, nodes, written, type Node } from "./trees";
+import { filterTree, leaves, nodes, formatValue, type Node } from "./trees";
 
 const OPEN = 40;
 
@@ -32,7 +32,7 @@ export function Configuration({ detail, query, set }: ViewProps) {
 
 function Section({ title, tree, filter }: { title: string; tree: Tree; filter: string }) {
   const all = useMemo(() => nodes(tree), [tree]);
-  const some = useMemo(() => filtered(all, filter), [all, filter]);
+  const some = useMemo(() => filterTree(all, filter), [all, filter]);
   if (filter !== "" && some.length === 0) return null;
   const many = leaves(some);
   return (
@@ -48,7 +48,7 @@ export function Branch({ nodes: all, open }: { nodes: readonly Node[]; open: boo
       const children = node.children;
       return (
         <li key={node.key}>{children === null
-          ? <div class="leaf"><span class="leaf-key">{node.key}</span><span class={`leaf-value is-${node.value === null ? "none" : typeof node.value}`}>{written(node.value)}</span></div>
+          ? <div class="leaf"><span class="leaf-key">{node.key}</span><span class={`leaf-value is-${node.value === null ? "none" : typeof node.value}`}>{formatValue(node.value)}</span></div>
           : <Fold open={open} title={<span><span class="leaf-key">{node.key}</span> <span class="dim">{leaves(children)}</span></span>}>{() => <Branch nodes={children} open={open} />}</Fold>}
         </li>
       );

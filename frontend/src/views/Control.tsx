@@ -1,4 +1,4 @@
-// What a person can ask of a run that goes on: to stop, for the stacks of its ranks, for a profile.
+// Requests to a running run: stop, stacks and profile.
 
 import { Fragment, type ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -15,7 +15,7 @@ const LONGEST = 300;
 export function Control({ source, summary }: ControlProps) {
   const [open, setOpen] = useState<"stop" | "stacks" | "profile" | null>(null);
   const close = () => setOpen(null);
-  // Those have workers; a search has trials, which have pages of their own.
+  // A search has no workers of its own; its trials have their own pages.
   const isSearch = summary.kind === "search";
   return (
     <Fragment>
@@ -39,9 +39,9 @@ function Dialog({ title, close, children }: { title: string; close: () => void; 
     return () => dialog?.close();
   }, []);
   return (
-    <dialog class="asking" ref={place} aria-label={title} onCancel={(event: Event) => { event.preventDefault(); close(); }}
+    <dialog class="request" ref={place} aria-label={title} onCancel={(event: Event) => { event.preventDefault(); close(); }}
       onKeyDown={(event) => event.stopPropagation()} onClick={(event) => { if (event.target === event.currentTarget) close(); }}>
-      <div class="asking-body">
+      <div class="request-body">
         <header><h2>{title}</h2><button type="button" class="small-button" aria-label="Close" onClick={close}>✕</button></header>
         {children}
       </div>
@@ -74,11 +74,11 @@ function Stop({ source, summary, close }: AskProps) {
   return (
     <Dialog title={`Stop “${summary.name}”?`} close={close}>
       {request.state === "failed" ? <Note kind="bad" title="The stop request failed">{request.text}</Note> : null}
-      {request.state === "waits" ? <p role="status">Asking…</p> : null}
-      {isRequested ? <p role="status">{request.state === "done" && request.text !== "" ? request.text : "It was asked to stop. Workers end at their next report; this may take as long as a step does."}</p>
-        : <p>{summary.kind === "search" ? "Trials" : "Workers"} end at their next report, and checkpoints that are being made become durable. It can be resumed.</p>}
+      {request.state === "waits" ? <p role="status">Sending the request…</p> : null}
+      {isRequested ? <p role="status">{request.state === "done" && request.text !== "" ? request.text : "Stop requested. Workers end at their next report, which may take as long as a step."}</p>
+        : <p>{summary.kind === "search" ? "Trials" : "Workers"} end at their next report, and checkpoints that are being written become durable. It can be resumed.</p>}
       {sure ? <p class="warned">Now: workers end at once. Their work since the last checkpoint is lost.</p> : null}
-      <div class="asking-buttons">
+      <div class="request-buttons">
         <button type="button" onClick={close}>{isRequested ? "Close" : "Cancel"}</button>
         {sure ? <button type="button" class="bad" disabled={request.state === "waits"} onClick={() => ask(() => source.stop(summary.id, true))}>Yes, stop it now</button>
           : <button type="button" class="bad" disabled={request.state === "waits"} onClick={() => setSure(true)}>Stop now…</button>}
@@ -91,29 +91,28 @@ function Stop({ source, summary, close }: AskProps) {
 function Stacks({ source, summary, close }: AskProps) {
   const [request, ask] = useRequest();
   const [text, setText] = useState("");
-  const again = () => ask(() => source.stacks(summary.id).then((told) => (setText(told), told)));
+  const again = () => ask(() => source.stacks(summary.id).then((answer) => (setText(answer), answer)));
   useEffect(again, []);
   return (
     <Dialog title={`Stacks of “${summary.name}”`} close={close}>
-      {request.state === "waits" ? <p role="status">Asking {plural(summary.num_workers, "rank")} what they do…</p> : null}
+      {request.state === "waits" ? <p role="status">Asking {plural(summary.num_workers, "rank")} for their stacks…</p> : null}
       {request.state === "failed" ? <Note kind="bad" title="No stacks">{request.text}</Note> : null}
       {text === "" ? null : <div class="text-frame"><Copy text={text} what="the stacks" /><pre class="text stacks" tabindex={0}>{text}</pre></div>}
-      <div class="asking-buttons"><button type="button" onClick={close}>Close</button><button type="button" class="main" disabled={request.state === "waits"} onClick={again}>Again</button></div>
+      <div class="request-buttons"><button type="button" onClick={close}>Close</button><button type="button" class="main" disabled={request.state === "waits"} onClick={again}>Again</button></div>
     </Dialog>
   );
 }
 
-// What the run has now that it had not before. The server may be a moment behind the run: what there is has to be the
-// same twice.
-async function made(source: Source, id: string, before: ReadonlySet<string>): Promise<readonly ShownFile[]> {
-  let found: readonly ShownFile[] = [];
+// The new files of the run. The server may lag behind the run, so the list must be the same twice.
+async function waitForFiles(source: Source, id: string, before: ReadonlySet<string>): Promise<readonly ShownFile[]> {
+  let previous: readonly ShownFile[] = [];
   for (let turn = 0; turn < 12; turn += 1) {
     const files = (await source.run(id)).files.filter((file) => !before.has(file.path));
-    if (files.length > 0 && files.length === found.length) return files;
-    found = files;
+    if (files.length > 0 && files.length === previous.length) return files;
+    previous = files;
     await new Promise((done) => setTimeout(done, 400));
   }
-  return found;
+  return previous;
 }
 
 function Profile({ source, summary, close }: AskProps) {
@@ -133,13 +132,13 @@ function Profile({ source, summary, close }: AskProps) {
   const start = () => ask(async () => {
     setPassed(0);
     const before = new Set((await source.run(summary.id)).files.map((file) => file.path));
-    const told = await source.profile(summary.id, long, rank === "" ? null : Number(rank));
-    setFiles(await made(source, summary.id, before));
-    return told;
+    const answer = await source.profile(summary.id, long, rank === "" ? null : Number(rank));
+    setFiles(await waitForFiles(source, summary.id, before));
+    return answer;
   });
   return (
     <Dialog title={`Profile “${summary.name}”`} close={close}>
-      <form class="asking-form" onSubmit={(event) => { event.preventDefault(); if (isFine && request.state !== "waits") start(); }}>
+      <form class="request-form" onSubmit={(event) => { event.preventDefault(); if (isFine && request.state !== "waits") start(); }}>
         <label>Seconds <input type="number" min="1" max={LONGEST} step="any" value={seconds} aria-invalid={!isFine} onInput={(event) => setSeconds(event.currentTarget.value)} /></label>
         <label>Rank <select value={rank} onChange={(event) => setRank(event.currentTarget.value)}>
           <option value="">all ranks</option>{Array.from({ length: summary.num_workers }, (_, index) => <option value={String(index)}>{index}</option>)}
@@ -147,8 +146,8 @@ function Profile({ source, summary, close }: AskProps) {
       </form>
       {request.state === "waits" ? <div role="status"><Bar part={Math.min(0.99, passed / (long + 1))} label="progress of the profile" /> <span class="dim">{passed < long ? `${duration(Math.max(0, long - passed))} left` : "writing it down…"}</span></div> : null}
       {request.state === "failed" ? <Note kind="bad" title="No profile">{request.text}</Note> : null}
-      {request.state === "done" ? <ul class="made" aria-label="What was made">{files.map((file) => <li>{fileLink(source, summary.id, file)}</li>)}{files.length === 0 ? <li class="dim">{request.text === "" ? "The files will be under Profiles." : request.text}</li> : null}</ul> : null}
-      <div class="asking-buttons"><button type="button" onClick={close}>Close</button>
+      {request.state === "done" ? <ul class="created-files" aria-label="Created files">{files.map((file) => <li>{fileLink(source, summary.id, file)}</li>)}{files.length === 0 ? <li class="dim">{request.text === "" ? "The files will be under Profiles." : request.text}</li> : null}</ul> : null}
+      <div class="request-buttons"><button type="button" onClick={close}>Close</button>
         <button type="button" class="main" disabled={!isFine || request.state === "waits"} onClick={start}>{request.state === "done" ? "Profile again" : "Start"}</button></div>
     </Dialog>
   );

@@ -8,7 +8,7 @@ import type { DiffProps } from "../tabs";
 import { number, plural, share } from "../words";
 import { compareMetrics, diffLines } from "./differences";
 import { Copy, Fold, Nothing, Part, StateSign } from "./pieces";
-import { written, type Leaf } from "./trees";
+import { formatValue, type Leaf } from "./trees";
 
 const OPEN_LINES = 400;
 
@@ -59,7 +59,7 @@ function Keys({ title, changed }: { title: string; changed: readonly ValueChange
 
 function value(each: unknown): string {
   if (each === null || each === undefined) return "–";
-  return typeof each === "object" ? JSON.stringify(each) : written(each as Leaf);
+  return typeof each === "object" ? JSON.stringify(each) : formatValue(each as Leaf);
 }
 
 function Metrics({ changed }: { changed: readonly ValueChange[] }) {

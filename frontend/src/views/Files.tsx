@@ -1,4 +1,4 @@
-// Profiles and stacks that somebody asked for.
+// Requested profiles and stacks.
 
 import type { ShownFile } from "../api";
 import { useNow } from "../parts";
@@ -18,7 +18,7 @@ export function Files({ detail, source, control }: ViewProps) {
   const now = useNow(10);
   const files = [...detail.files].sort((a, b) => b.at - a.at || a.rank - b.rank);
   if (files.length === 0) {
-    return <Nothing>No profiles. {control ? "Profile, above, makes one" : "paceline profile RUN makes one"} while the run goes on.</Nothing>;
+    return <Nothing>No profiles. {control ? "Profile, above, makes one" : "paceline profile RUN makes one"} while the run is running.</Nothing>;
   }
   return (
     <div class="view files">

@@ -30,7 +30,7 @@ export function Parallel({ data, brushes, brush, hovered, hover, pick }: Paralle
   const inside = useMemo(() => data.lines.filter((line) => passes(line, data.axes, brushes)), [data, brushes]);
   const chosen = new Set(inside.map((line) => line.trial_id));
   const outside = useMemo(() => data.lines.filter((line) => !chosen.has(line.trial_id)), [inside]);
-  const drawn = useMemo(() => (
+  const lines = useMemo(() => (
     <Fragment>
       <g class="trial-lines outside">{outside.map((line) => <path d={path(line, step)} />)}</g>
       <g class="trial-lines">{[...inside].sort((a, b) => (goodness(a, data.mode) ?? -1) - (goodness(b, data.mode) ?? -1)).map((line) => (
@@ -46,9 +46,9 @@ export function Parallel({ data, brushes, brush, hovered, hover, pick }: Paralle
   return (
     <div class="parallel" ref={place}>
       <svg width={width} height={TOP + HEIGHT + 22} role="group" aria-label={`Parallel coordinates of ${data.lines.length} trials over ${data.axes.length - 1} parameters`}
-        onPointerMove={(event: PointerEvent) => hover(at(event))} onPointerLeave={() => hover(null)} onClick={(event: MouseEvent) => { const found = at(event as PointerEvent); if (found !== null) pick(found); }}>
+        onPointerMove={(event: PointerEvent) => hover(at(event))} onPointerLeave={() => hover(null)} onClick={(event: MouseEvent) => { const trial = at(event as PointerEvent); if (trial !== null) pick(trial); }}>
         <g transform={`translate(${SIDE} ${TOP})`}>
-          {drawn}
+          {lines}
           {over === undefined ? null : <path class="trial-hovered" d={path(over, step)} />}
           {data.axes.map((axis, index) => (
             <OneAxis key={axis.name} axis={axis} x={index * step} isMetric={index === data.axes.length - 1} brush={brushes[axis.name] ?? null}
@@ -60,19 +60,19 @@ export function Parallel({ data, brushes, brush, hovered, hover, pick }: Paralle
   );
 }
 
-// The better, the stronger: --t0 to --t9 lie between the colour of what is soft and that of what matters.
+// Better trials have stronger colours: --t0 to --t9 go from soft to accent.
 export function tint(line: TrialLine, mode: "min" | "max"): string {
   return `var(--t${Math.round((goodness(line, mode) ?? 0) * STEPS)})`;
 }
 
 function path(line: TrialLine, step: number): string {
-  let made = "";
+  let d = "";
   let pen = false;
   line.points.forEach((at, index) => {
-    if (at !== null) made += `${pen ? "L" : "M"}${(index * step).toFixed(1)} ${((1 - at) * HEIGHT).toFixed(1)}`;
+    if (at !== null) d += `${pen ? "L" : "M"}${(index * step).toFixed(1)} ${((1 - at) * HEIGHT).toFixed(1)}`;
     pen = at !== null;
   });
-  return made;
+  return d;
 }
 
 function OneAxis({ axis, x, isMetric, brush, set }: {
@@ -104,7 +104,7 @@ function OneAxis({ axis, x, isMetric, brush, set }: {
     set(dragged !== null && dragged[1] - dragged[0] > 0.012 ? dragged : null);
     setDragged(null);
   };
-  const keyed = (event: KeyboardEvent) => {
+  const handleKey = (event: KeyboardEvent) => {
     const way = event.key === "ArrowUp" ? 1 : event.key === "ArrowDown" ? -1 : 0;
     if (event.key === "Escape" || event.key === "Delete") set(null);
     if (way === 0) return;
@@ -117,28 +117,28 @@ function OneAxis({ axis, x, isMetric, brush, set }: {
     const moved = Math.max(-low, Math.min(1 - high, by));
     return set([low + moved, high + moved]);
   };
-  const shown = dragged ?? brush;
-  const words = shown === null ? "all" : `${written(valueAt(axis, shown[0]))} to ${written(valueAt(axis, shown[1]))}`;
+  const bounds = dragged ?? brush;
+  const label = bounds === null ? "all" : `${formatBound(valueAt(axis, bounds[0]))} to ${formatBound(valueAt(axis, bounds[1]))}`;
   return (
     <g class={`axis ${isMetric ? "is-metric" : ""}`} transform={`translate(${x} 0)`} data-axis={axis.name}>
       <title>{axis.name}</title>
-      <text class="axis-name" y={-26} text-anchor="middle">{cut(axis.label)}</text>
-      <text class="axis-range" y={-12} text-anchor="middle">{shown === null ? (axis.log ? "log" : axis.is_cut ? "worst cut off" : "") : cut(words, 18)}</text>
+      <text class="axis-name" y={-26} text-anchor="middle">{shorten(axis.label)}</text>
+      <text class="axis-range" y={-12} text-anchor="middle">{bounds === null ? (axis.log ? "log" : axis.is_cut ? "worst cut off" : "") : shorten(label, 18)}</text>
       <line y1={0} y2={HEIGHT} />
-      {marks.map((mark) => <g class="axis-mark" transform={`translate(0 ${(1 - mark.at) * HEIGHT})`}><line x1={-3} x2={3} /><text x={6} y={3.5}>{cut(mark.text, 12)}</text></g>)}
-      {axis.has_gaps ? <text class="axis-range" y={HEIGHT + 16} text-anchor="middle">some without</text> : null}
-      {shown === null ? null : <rect class="brush" x={-7} width={14} y={(1 - shown[1]) * HEIGHT} height={Math.max(2, (shown[1] - shown[0]) * HEIGHT)} rx={2} />}
+      {marks.map((mark) => <g class="axis-mark" transform={`translate(0 ${(1 - mark.at) * HEIGHT})`}><line x1={-3} x2={3} /><text x={6} y={3.5}>{shorten(mark.text, 12)}</text></g>)}
+      {axis.has_gaps ? <text class="axis-range" y={HEIGHT + 16} text-anchor="middle">some unset</text> : null}
+      {bounds === null ? null : <rect class="brush" x={-7} width={14} y={(1 - bounds[1]) * HEIGHT} height={Math.max(2, (bounds[1] - bounds[0]) * HEIGHT)} rx={2} />}
       <rect class="axis-area" x={-14} y={-8} width={28} height={HEIGHT + 16} tabindex={0} role="slider" aria-orientation="vertical" aria-label={`Keep trials by ${axis.name}`}
-        aria-valuemin={0} aria-valuemax={1} aria-valuenow={shown === null ? 0 : shown[0]} aria-valuetext={words}
-        onPointerDown={down} onPointerMove={move} onPointerUp={up} onPointerCancel={up} onKeyDown={keyed} onClick={(event) => event.stopPropagation()} />
+        aria-valuemin={0} aria-valuemax={1} aria-valuenow={bounds === null ? 0 : bounds[0]} aria-valuetext={label}
+        onPointerDown={down} onPointerMove={move} onPointerUp={up} onPointerCancel={up} onKeyDown={handleKey} onClick={(event) => event.stopPropagation()} />
     </g>
   );
 }
 
-function written(value: number | string): string {
+function formatBound(value: number | string): string {
   return typeof value === "number" ? number(Number(value.toPrecision(2))) : value;
 }
 
-function cut(text: string, most = 14): string {
+function shorten(text: string, most = 14): string {
   return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }

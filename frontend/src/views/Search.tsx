@@ -1,4 +1,4 @@
-// A search: its trials as parallel coordinates, what matters, their curves, and a table.
+// A search: its trials as parallel coordinates, parameter importance, curves, and a table.
 
 import { Fragment } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
@@ -38,7 +38,7 @@ export function Search({ source, summary, query, set }: SearchProps) {
   if (search === null) return problem === null ? <Loading what="the search" /> : <Note kind="bad" title="Cannot show this search">{problem}</Note>;
   const isBrushed = Object.keys(brushes).length > 0;
   const shown = inside === null || !isBrushed ? all : all.filter((row) => inside.has(row.trial));
-  const told = all.find((row) => row.trial === (hovered ?? pinned));
+  const active = all.find((row) => row.trial === (hovered ?? pinned));
   const curves = curvesOf(search);
   const names = [...new Set([...(search.metric === null ? [] : [search.metric]), ...all.flatMap((row) => Object.keys(row.summary.metrics))])];
   return (
@@ -57,11 +57,11 @@ export function Search({ source, summary, query, set }: SearchProps) {
           {parallel === null || parallel.axes.length < 2 ? null : (
             <Part title="Parameters and result" aside={<span class="dim">drag along an axis to keep only trials that cross it there; click to clear</span>}>
               <Parallel data={parallel} brushes={brushes} brush={brush} hovered={hovered ?? pinned} hover={hover} pick={(trial) => pin(trial === pinned ? null : trial)} />
-              <p class="told" aria-live="polite">{told === undefined ? <span class="dim">the stronger the line, the better {search.metric ?? "its value"}</span> : <Told row={told} metric={search.metric} />}</p>
+              <p class="trial-details" aria-live="polite">{active === undefined ? <span class="dim">the stronger the line, the better {search.metric ?? "its value"}</span> : <TrialDetails row={active} metric={search.metric} />}</p>
             </Part>
           )}
           <div class="sections">
-            <Matters importance={importanceOf(search)} metric={search.metric} />
+            <ImportanceTable importance={importanceOf(search)} metric={search.metric} />
             {curves === null ? null : <AllCurves curves={curves} parallel={parallel} rows={all} inside={isBrushed ? inside : null} hovered={hovered ?? pinned} />}
           </div>
           <Trials all={shown} keys={keys} metric={search.metric} mode={search.mode} hovered={hovered ?? pinned} hover={hover} />
@@ -71,7 +71,7 @@ export function Search({ source, summary, query, set }: SearchProps) {
   );
 }
 
-// The search, again when one of its trials has changed, and not too often.
+// Loads the search, and again when a trial changes, at most every AGAIN_MS.
 function useSearch(source: Source, id: string, metric: string | null, mode: string | null): { search: SearchDetail | null; problem: string | null } {
   const [search, setSearch] = useState<SearchDetail | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
@@ -106,12 +106,12 @@ function Counts({ all }: { all: readonly Row[] }) {
   return <span class="counts">{[...counts].map(([state, many]) => <StateSign key={state} state={state} word={`${many} ${state}`} />)}</span>;
 }
 
-function Told({ row, metric }: { row: Row; metric: string | null }) {
+function TrialDetails({ row, metric }: { row: Row; metric: string | null }) {
   const config = Object.entries(flat(row.config)).map(([key, value]) => `${key} = ${number(value)}`).join(", ");
   return <span><a href={toRun(row.id)}>{row.summary.name}</a>{row.isBest ? <span class="tag tag-good">best</span> : null} {metric ?? "value"} {number(row.value)} <span class="dim">{config}</span></span>;
 }
 
-function Matters({ importance, metric }: { importance: Importance | null; metric: string | null }) {
+function ImportanceTable({ importance, metric }: { importance: Importance | null; metric: string | null }) {
   if (importance === null) return null;
   const most = Math.max(1e-12, ...importance.parameters.map((each) => each.importance));
   return (
@@ -132,13 +132,13 @@ function AllCurves({ curves, parallel, rows: all, inside, hovered }: {
   curves: Curves; parallel: Data | null; rows: readonly Row[]; inside: ReadonlySet<string> | null; hovered: string | null;
 }) {
   const names = useMemo(() => new Map(all.map((row) => [row.trial, row.summary.name])), [all]);
-  const told = useMemo(() => {
+  const shownCurves = useMemo(() => {
     const tints = new Map((parallel?.lines ?? []).map((line) => [line.trial_id, tint(line, curves.mode)]));
     const sign = curves.mode === "min" ? 1 : -1;
     const some = curves.lines.filter((line) => line.points.length > 0 && (inside === null || inside.has(line.trial_id)));
     const best = [...some].sort((a, b) => sign * ((a.value ?? sign * Infinity) - (b.value ?? sign * Infinity)) || 0);
-    const kept = best.slice(0, MOST_CURVES);
-    const lines = kept.reverse().map((line): Line => ({
+    const bestLines = best.slice(0, MOST_CURVES);
+    const lines = bestLines.reverse().map((line): Line => ({
       name: names.get(line.trial_id) ?? line.trial_id,
       color: line.trial_id === hovered ? "var(--ink)" : line.trial_id === curves.best ? "var(--good)" : tints.get(line.trial_id) ?? "var(--t4)",
       x: line.points.map(([x]) => x),
@@ -147,8 +147,8 @@ function AllCurves({ curves, parallel, rows: all, inside, hovered }: {
     return { lines, many: some.length };
   }, [curves, parallel, inside, hovered, names]);
   return (
-    <Part title="Curves" aside={<span class="dim">{told.many > told.lines.length ? `the best ${told.lines.length} of ${told.many} trials` : plural(told.many, "trial")}</span>}>
-      <Plot title={curves.metric} lines={told.lines} xLabel="iteration" height={260} logY={curves.scale.log} />
+    <Part title="Curves" aside={<span class="dim">{shownCurves.many > shownCurves.lines.length ? `the best ${shownCurves.lines.length} of ${shownCurves.many} trials` : plural(shownCurves.many, "trial")}</span>}>
+      <Plot title={curves.metric} lines={shownCurves.lines} xLabel="iteration" height={260} logY={curves.scale.log} />
     </Part>
   );
 }
@@ -156,8 +156,8 @@ function AllCurves({ curves, parallel, rows: all, inside, hovered }: {
 function Trials({ all, keys, metric, mode, hovered, hover }: {
   all: readonly Row[]; keys: readonly string[]; metric: string | null; mode: string | null; hovered: string | null; hover: (trial: string | null) => void;
 }) {
-  const [asked, sort] = useState<Order<string> | null>(null);
-  const order = asked ?? { key: " value", down: mode === "max" };
+  const [chosenOrder, sort] = useState<Order<string> | null>(null);
+  const order = chosenOrder ?? { key: " value", down: mode === "max" };
   const [page, setPage] = useState(0);
   const now = useNow(5);
   const flats = useMemo(() => new Map(all.map((row) => [row.id, flat(row.config)])), [all]);

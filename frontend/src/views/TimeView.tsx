@@ -4,17 +4,17 @@ import type { Stage } from "../api";
 import type { ViewProps } from "../tabs";
 import { duration, grouped, share, size } from "../words";
 import { Nothing, Part } from "./pieces";
-import { meaning, parts, stageShares } from "./timespent";
+import { explainTime, parts, stageShares } from "./timespent";
 
 export function TimeView({ detail }: ViewProps) {
   const all = parts(detail.spent);
   if (detail.spent.wall_s <= 0) return <Nothing>The time breakdown appears after the first measurement of the workers.</Nothing>;
-  const formatLabel = meaning(detail.spent, detail.stages, detail.limited_by);
+  const sentences = explainTime(detail.spent, detail.stages, detail.limited_by);
   const bar = `Time breakdown: ${all.map((part) => `${part.name} ${share(part.share)}`).join(", ")}`;
   return (
     <div class="view time">
       <Part title="Time breakdown" aside={<span class="dim">wall time {duration(detail.spent.wall_s)}; of workers, the mean over the ranks</span>}>
-        <div class="time-said">{formatLabel.map((sentence, index) => <p class={index === 0 ? "first" : ""}>{sentence}</p>)}</div>
+        <div class="time-summary">{sentences.map((sentence, index) => <p class={index === 0 ? "first" : ""}>{sentence}</p>)}</div>
         <div class="time-bar" role="img" aria-label={bar}>
           {all.filter((part) => part.share > 0).map((part) => (
             <div class={`time-part part-${part.name}`} title={`${part.name}: ${duration(part.seconds)}, ${share(part.share)}`} style={{ flexGrow: String(part.share) }} data-seconds={part.seconds}>
@@ -48,7 +48,7 @@ function Stages({ stages, limitedBy }: { stages: readonly Stage[]; limitedBy: st
           <thead><tr>
             {many ? <th scope="col">Dataset</th> : null}
             <th scope="col">Stage</th><th scope="col" class="num">Rows</th><th scope="col" class="num">Bytes</th>
-            <th scope="col" class="num">At work</th><th scope="col" class="num">Waited for input</th><th scope="col" class="num">Waited for room</th><th scope="col">Shares</th>
+            <th scope="col" class="num">At work</th><th scope="col" class="num">Waited for input</th><th scope="col" class="num">Waited for space</th><th scope="col">Shares</th>
           </tr></thead>
           <tbody>{stages.map((stage) => {
             const shares = stageShares(stage);
@@ -58,7 +58,7 @@ function Stages({ stages, limitedBy }: { stages: readonly Stage[]; limitedBy: st
                 <th scope="row" class="mono">{stage.name}{stage.limits ? <span class="tag tag-warn">limits</span> : null}</th>
                 <td class="num">{grouped(stage.num_rows)}</td><td class="num nowrap">{size(stage.num_bytes)}</td>
                 <td class="num nowrap">{duration(stage.busy_s)}</td><td class="num nowrap">{duration(stage.waited_for_input_s)}</td><td class="num nowrap">{duration(stage.waited_for_room_s)}</td>
-                <td><div class="stage-bar" role="img" aria-label={`at work ${share(shares.busy)}, waiting for input ${share(shares.input)}, for room ${share(shares.room)}`}>
+                <td><div class="stage-bar" role="img" aria-label={`at work ${share(shares.busy)}, waiting for input ${share(shares.input)}, for space ${share(shares.room)}`}>
                   <span class="part-compute" style={{ flexGrow: String(shares.busy) }} /><span class="part-data" style={{ flexGrow: String(shares.input) }} /><span class="part-between" style={{ flexGrow: String(shares.room) }} />
                 </div></td>
               </tr>
@@ -66,7 +66,7 @@ function Stages({ stages, limitedBy }: { stages: readonly Stage[]; limitedBy: st
           })}</tbody>
         </table>
       </div>
-      <p class="dim signs-told"><span class="patch part-compute" /> at work <span class="patch part-data" /> waiting for input <span class="patch part-between" /> waiting for room: the next stage is slower</p>
+      <p class="dim sign-legend"><span class="patch part-compute" /> at work <span class="patch part-data" /> waiting for input <span class="patch part-between" /> waiting for space: the next stage is slower</p>
     </Part>
   );
 }

@@ -1,4 +1,4 @@
-// Attempts as bars over time, with what happened as marks, and below each attempt with what ended it.
+// Attempts as bars over time with entries as marks, and a list of attempts with what ended them.
 
 import { Fragment } from "preact";
 import { useMemo, useState } from "preact/hooks";
@@ -9,7 +9,7 @@ import type { Source } from "../source";
 import type { ViewProps } from "../tabs";
 import { duration, number, plural, when } from "../words";
 import { Copy, Fold, Nothing, Part, Sign, StateSign, useWidth } from "./pieces";
-import { causes, drawn, type Mark, type MarkKind } from "./timeline";
+import { causes, layoutTimeline, type Mark, type MarkKind } from "./timeline";
 
 const LANE = 26;
 const LABELS = 34;
@@ -53,13 +53,13 @@ function Chart({ detail, fixed }: { detail: Detail; fixed: boolean }) {
   const [place, whole] = useWidth(900);
   const [hovered, setHovered] = useState<string | null>(null);
   const width = Math.max(120, whole - LABELS - 12);
-  const chart = useMemo(() => drawn(detail, width, now), [detail, width, now]);
+  const chart = useMemo(() => layoutTimeline(detail, width, now), [detail, width, now]);
   const height = HEAD + chart.lanes.length * LANE + 6;
   const kinds = KINDS.filter(([kind]) => chart.lanes.some((lane) => lane.marks.some((mark) => mark.kind === kind)));
   const hoverHandlers = (text: string) => ({ onPointerEnter: () => setHovered(text), onPointerLeave: () => setHovered(null), onFocus: () => setHovered(text), onBlur: () => setHovered(null) });
   return (
-    <Part title="Timeline" aside={<span class="signs-told dim">{kinds.map(([kind, word]) => (
-      <span class="sign-told"><svg width="14" height="14" viewBox="-7 -7 14 14" aria-hidden="true"><path class={`event-mark mark-${kind}`} d={SHAPES[kind]} /></svg>{word}</span>
+    <Part title="Timeline" aside={<span class="sign-legend dim">{kinds.map(([kind, word]) => (
+      <span class="sign-label"><svg width="14" height="14" viewBox="-7 -7 14 14" aria-hidden="true"><path class={`event-mark mark-${kind}`} d={SHAPES[kind]} /></svg>{word}</span>
     ))}</span>}>
       <div class="timeline-frame" ref={place}><div class="timeline-scroll">
         <svg class="timeline-chart" width={whole} height={height} role="group" aria-label={`Timeline: ${plural(detail.attempts.length, "attempt")} in ${duration(chart.to - chart.from)}`}>
@@ -95,7 +95,7 @@ function Chart({ detail, fixed }: { detail: Detail; fixed: boolean }) {
             );
           })}
         </svg></div>
-        <p class="timeline-told" aria-live="polite">{hovered ?? <span class="dim">{when(chart.from)} to {goesOn ? "now" : when(chart.to)}; point at a bar or a mark to read it</span>}</p>
+        <p class="timeline-details" aria-live="polite">{hovered ?? <span class="dim">{when(chart.from)} to {goesOn ? "now" : when(chart.to)}; hover over a bar or a mark for details</span>}</p>
       </div>
     </Part>
   );
@@ -135,7 +135,7 @@ function OneAttempt({ attempt, detail, source }: { attempt: Attempt; detail: Det
       </header>
       {first.map((failure) => <Failed failure={failure} isCause />)}
       {echoes.length === 0 ? null : (
-        <Fold title={`${plural(echoes.length, "other failure")} that came after or are echoes: ${ranksOf(echoes)}`}>{() => echoes.slice(0, 50).map((failure) => <Failed failure={failure} isCause={false} />)}</Fold>
+        <Fold title={`${plural(echoes.length, "other failure")} that came later or are secondary: ${ranksOf(echoes)}`}>{() => echoes.slice(0, 50).map((failure) => <Failed failure={failure} isCause={false} />)}</Fold>
       )}
       {attempt.hangs.map((hang) => <Hung hang={hang} id={id} source={source} />)}
     </article>
@@ -151,7 +151,7 @@ function Failed({ failure, isCause }: { failure: ShownFailure; isCause: boolean 
   const [summary, ...rest] = failure.message.split("\n");
   return (
     <div class={`failure ${isCause ? "is-cause" : "is-echo"}`} data-rank={failure.rank}>
-      <p class="failure-who"><Sign tone={isCause ? "bad" : "calm"} sign={isCause ? "✕" : "↳"}>{isCause ? "First cause" : "Echo"}</Sign>
+      <p class="failure-who"><Sign tone={isCause ? "bad" : "calm"} sign={isCause ? "✕" : "↳"}>{isCause ? "First cause" : "Secondary"}</Sign>
         <span>rank {failure.rank}{failure.host === "" ? "" : ` on ${failure.host}`}{failure.pid > 0 ? `, pid ${failure.pid}` : ""}, {when(failure.at)}</span>
         <span class="tag">{failure.kind}</span></p>
       <p class="failure-message">{summary}</p>
@@ -169,7 +169,7 @@ function Hung({ hang, id, source }: { hang: Hang; id: string; source: Source }) 
   return (
     <div class="hang" data-rank={hang.rank}>
       <p class="failure-who"><Sign tone="warn" sign="‖">Hang</Sign><span>rank {hang.rank}, {when(hang.at)}</span>
-        {hang.passed_after_s === null ? null : <span class="tag tag-good">went on after {duration(hang.passed_after_s)}</span>}</p>
+        {hang.passed_after_s === null ? null : <span class="tag tag-good">continued after {duration(hang.passed_after_s)}</span>}</p>
       <p class="failure-message">{hang.verdict}</p>
       <p class="dim">{hang.action}{hang.stacks === null ? null : <span>{hang.action === "" ? "" : " · "}stacks: {url === null ? <code>{hang.stacks}</code> : <a href={url} target="_blank" rel="noopener">{hang.stacks}</a>}</span>}</p>
     </div>
@@ -179,7 +179,7 @@ function Hung({ hang, id, source }: { hang: Hang; id: string; source: Source }) 
 function Events({ detail }: { detail: Detail }) {
   if (detail.timeline.length === 0) return null;
   return (
-    <Fold kind="fold-part" title={`All that happened (${number(detail.timeline.length)})`}>{() => {
+    <Fold kind="fold-part" title={`All events (${number(detail.timeline.length)})`}>{() => {
       const all = [...detail.timeline].reverse();
       return (
         <div class="table-frame">

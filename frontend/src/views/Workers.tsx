@@ -1,4 +1,4 @@
-// The ranks of an attempt in a table, worst first, and what they use over time.
+// The ranks of an attempt in a table, worst first, and their usage over time.
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 import type { Attempt, ShownGpu, UsageSeries } from "../api";
@@ -8,8 +8,8 @@ import type { ViewProps } from "../tabs";
 import { grouped, number, plural, share, size } from "../words";
 import { Head, Nothing, Pages, Part, StateSign, type Order } from "./pieces";
 import {
-  counted, hasMeasure, MOST_LINES, ordered, parseRanks, ranked, useLines,
-  type Measure, type Ranked, type RankKey, type WorkerState,
+  countStates, hasMeasure, MOST_LINES, sortWorkers, parseRanks, describeWorkers, usageLines,
+  type Measure, type WorkerRow, type RankKey, type WorkerState,
 } from "./ranks";
 
 const PAGE = 25;
@@ -22,8 +22,8 @@ const MEASURES: readonly { measure: Measure; title: string; kind: "number" | "by
 
 export function Workers({ detail, source, query, set }: ViewProps) {
   const last = detail.attempts[detail.attempts.length - 1];
-  const asked = Number(query["attempt"]?.[0] ?? NaN);
-  const attempt = detail.attempts.find((each) => each.number === asked) ?? last;
+  const requested = Number(query["attempt"]?.[0] ?? NaN);
+  const attempt = detail.attempts.find((each) => each.number === requested) ?? last;
   if (attempt === undefined) return <Nothing>No workers yet: no attempt has started.</Nothing>;
   return (
     <div class="view workers">
@@ -35,7 +35,7 @@ export function Workers({ detail, source, query, set }: ViewProps) {
         </div>
       ) : null}
       <Ranks key={`table ${attempt.number}`} attempt={attempt} picked={query["rank"]?.[0] ?? ""} pick={(text) => set({ rank: text === "" ? null : text })} />
-      <Use key={`use ${attempt.number}`} detail={detail} source={source} attempt={attempt} picked={query["rank"]?.[0] ?? ""} pick={(text) => set({ rank: text === "" ? null : text })} />
+      <Usage key={`use ${attempt.number}`} detail={detail} source={source} attempt={attempt} picked={query["rank"]?.[0] ?? ""} pick={(text) => set({ rank: text === "" ? null : text })} />
     </div>
   );
 }
@@ -44,10 +44,10 @@ function Ranks({ attempt, picked, pick }: { attempt: Attempt; picked: string; pi
   const [order, sort] = useState<Order<RankKey>>({ key: "worst", down: false });
   const [only, setOnly] = useState<WorkerState | null>(null);
   const [page, setPage] = useState(0);
-  const all = useMemo(() => ranked(attempt), [attempt]);
-  const states = counted(attempt.workers);
+  const all = useMemo(() => describeWorkers(attempt), [attempt]);
+  const states = countStates(attempt.workers);
   const some = only === null || !states.some(([state]) => state === only) ? all : all.filter((worker) => worker.state === only);
-  const rows = useMemo(() => ordered(some, order.key, order.down), [some, order]);
+  const rows = useMemo(() => sortWorkers(some, order.key, order.down), [some, order]);
   const pages = Math.ceil(rows.length / PAGE);
   const at = Math.min(page, Math.max(0, pages - 1));
   const chosen = new Set(parseRanks(picked) ?? []);
@@ -58,7 +58,7 @@ function Ranks({ attempt, picked, pick }: { attempt: Attempt; picked: string; pi
   };
   const hasGpus = all.some((worker) => worker.gpus.length > 0);
   const head = { order, sort: (next: Order<RankKey>) => { sort(next); setPage(0); } };
-  if (all.length === 0) return <Nothing>Attempt {attempt.number} has no workers yet: {plural(attempt.size, "is", "are")} asked for.</Nothing>;
+  if (all.length === 0) return <Nothing>Attempt {attempt.number} has no workers yet: {plural(attempt.size, "is", "are")} requested.</Nothing>;
   return (
     <Part title="Workers" aside={<div class="chips" role="group" aria-label="Show only workers that are">
       {states.map(([state, many]) => (
@@ -95,7 +95,7 @@ function wordOf(state: WorkerState): string {
   return state === "hangs" ? "hanging" : state;
 }
 
-function RankRow({ worker, hasGpus, chosen, toggle }: { worker: Ranked; hasGpus: boolean; chosen: boolean; toggle: (rank: number) => void }) {
+function RankRow({ worker, hasGpus, chosen, toggle }: { worker: WorkerRow; hasGpus: boolean; chosen: boolean; toggle: (rank: number) => void }) {
   return (
     <tr class={`rank-${worker.state}`} data-rank={worker.rank} data-state={worker.state}>
       <th scope="row">{worker.rank}</th>
@@ -127,7 +127,7 @@ function Gpu({ gpu, many }: { gpu: ShownGpu; many: boolean }) {
   );
 }
 
-function Use({ detail, source, attempt, picked, pick }: {
+function Usage({ detail, source, attempt, picked, pick }: {
   detail: ViewProps["detail"]; source: ViewProps["source"]; attempt: Attempt; picked: string; pick: (text: string) => void;
 }) {
   const [series, setSeries] = useState<readonly UsageSeries[] | null>(null);
@@ -144,7 +144,7 @@ function Use({ detail, source, attempt, picked, pick }: {
         (all) => { if (current) { setSeries(all); setProblem(null); } },
         (error) => { if (current) setProblem(textOf(error)); },
       ).then(() => {
-        // Of many ranks it is much: then less often.
+        // Poll less often when there are many ranks.
         const pause = Math.max(document.hidden ? 15000 : 3000, 10 * (performance.now() - began));
         if (current && live) timer = setTimeout(fetchAll, pause);
       });
@@ -153,18 +153,18 @@ function Use({ detail, source, attempt, picked, pick }: {
     return () => { current = false; clearTimeout(timer); };
   }, [id, source, live]);
   const own = useMemo(() => (series ?? []).filter((each) => each.attempt === attempt.number).sort((a, b) => a.rank - b.rank), [series, attempt.number]);
-  const asked = parseRanks(picked);
+  const requested = parseRanks(picked);
   const ranks = useMemo(() => {
-    if (asked !== null && asked.length > 0) return asked.slice(0, MOST_LINES);
+    if (requested !== null && requested.length > 0) return requested.slice(0, MOST_LINES);
     return own.length <= MOST_LINES ? own.map((each) => each.rank) : [];
   }, [picked, own]);
   const plots = MEASURES.filter(({ measure }) => hasMeasure(own, measure));
-  const lines = useMemo(() => new Map(plots.map(({ measure }) => [measure, useLines(own, measure, ranks)])), [own, ranks]);
+  const lines = useMemo(() => new Map(plots.map(({ measure }) => [measure, usageLines(own, measure, ranks)])), [own, ranks]);
   if (problem !== null) return <Note kind="bad" title="Cannot read resource usage">{problem}</Note>;
   if (series === null) return <Nothing>Loading resource usage…</Nothing>;
   return (
     <Part title="Resource usage" aside={
-      <label class="pick">Ranks <input type="text" inputmode="numeric" placeholder={own.length > MOST_LINES ? "all; or 0-3, 7" : "all"} value={picked} aria-invalid={asked === null ? "true" : "false"}
+      <label class="pick">Ranks <input type="text" inputmode="numeric" placeholder={own.length > MOST_LINES ? "all; or 0-3, 7" : "all"} value={picked} aria-invalid={requested === null ? "true" : "false"}
         onChange={(event) => pick(event.currentTarget.value)} /></label>
     }>
       {plots.length === 0 ? <Nothing>No measurements in attempt {attempt.number}.</Nothing> : (
@@ -172,7 +172,7 @@ function Use({ detail, source, attempt, picked, pick }: {
           <Plot key={measure} title={title} lines={lines.get(measure) ?? []} xKind="clock" yKind={kind} yShows={shows} height={190} range={range} onRange={setRange} />
         ))}</div>
       )}
-      {asked !== null && asked.length > MOST_LINES ? <p class="muted">The first {MOST_LINES} of {asked.length} ranks have a line each; the others are the band.</p> : null}
+      {requested !== null && requested.length > MOST_LINES ? <p class="muted">The first {MOST_LINES} of {requested.length} ranks have a line each; the others are the band.</p> : null}
     </Part>
   );
 }

@@ -1,4 +1,4 @@
-// What differs between two runs, as it is shown: lines of a diff by kind, metrics with their change.
+// The differences between two runs: lines of a diff by kind, metrics with their change.
 
 import type { ValueChange } from "../api";
 

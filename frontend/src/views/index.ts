@@ -1,4 +1,4 @@
-// The views that stand beside the metrics of a run, for `tabs.ts` to plug in.
+// The views of a run beside its metrics, registered in `tabs.ts`.
 
 import type { Detail } from "../api";
 import { ENDED } from "../parts";
@@ -24,7 +24,7 @@ export const viewTabs: readonly Tab[] = [
   { id: "config", title: "Configuration", view: Configuration },
   {
     id: "files", title: "Profiles", view: Files, count: (detail: Detail) => (detail.files.length > 0 ? detail.files.length : null),
-    // Of a run that is over none can be made any more.
+    // An ended run cannot get new ones.
     shown: (detail: Detail) => detail.files.length > 0 || !ENDED.has(detail.summary.state),
   },
 ];

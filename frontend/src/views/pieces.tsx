@@ -1,11 +1,11 @@
-// Small pieces that several views are made of.
+// Small components shared by several views.
 
 import { type ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 export type Tone = "good" | "warn" | "bad" | "live" | "calm";
 
-// A state: a sign and a word, so that it does not take a colour to tell it.
+// A state as a sign and a word, so that it does not depend on colour.
 export function Sign({ tone, sign, children }: { tone: Tone; sign: string; children?: ComponentChildren }) {
   return <span class={`sign sign-${tone}`}><span class="sign-mark" aria-hidden="true">{sign}</span>{children}</span>;
 }
@@ -23,16 +23,16 @@ export function Part({ title, aside, children, id }: { title: string; aside?: Co
   );
 }
 
-// Made only when it is opened: what is folded may be large.
+// Rendered only when opened, since the content may be large.
 export function Fold({ title, children, open = false, kind = "" }: {
   title: ComponentChildren; children: () => ComponentChildren; open?: boolean; kind?: string;
 }) {
-  const [opened, setOpened] = useState(open);
-  useEffect(() => setOpened(open), [open]);
+  const [isOpen, setIsOpen] = useState(open);
+  useEffect(() => setIsOpen(open), [open]);
   return (
-    <details class={`fold ${kind}`} open={opened} onToggle={(event: Event) => setOpened((event.currentTarget as HTMLDetailsElement).open)}>
+    <details class={`fold ${kind}`} open={isOpen} onToggle={(event: Event) => setIsOpen((event.currentTarget as HTMLDetailsElement).open)}>
       <summary>{title}</summary>
-      {opened ? children() : null}
+      {isOpen ? children() : null}
     </details>
   );
 }
@@ -45,17 +45,17 @@ export function Copy({ text, label = "copy", what }: { text: string | (() => str
     return () => clearTimeout(timer);
   }, [done]);
   const copy = () => {
-    copied(typeof text === "string" ? text : text()).then((yes) => setDone(yes ? "copied" : "not allowed"), () => setDone("not allowed"));
+    copyText(typeof text === "string" ? text : text()).then((yes) => setDone(yes ? "copied" : "not allowed"), () => setDone("not allowed"));
   };
   return <button type="button" class="small-button" aria-label={`Copy ${what}`} onClick={copy}><span aria-live="polite">{done ?? label}</span></button>;
 }
 
-async function copied(text: string): Promise<boolean> {
+async function copyText(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // A page from a file, or one whose window is not in front, may be refused: the older way asks for less.
+    // The clipboard may be unavailable to a local file or a background window; fall back to execCommand.
     const area = document.createElement("textarea");
     area.value = text;
     area.className = "away";
@@ -78,7 +78,7 @@ export function download(name: string, text: string): void {
 
 export interface Order<K extends string> { readonly key: K; readonly down: boolean }
 
-// The head of a column that one can sort by.
+// The header of a sortable column.
 export function Head<K extends string>({ by, order, sort, children, num = false, downFirst = false }: {
   by: K; order: Order<K>; sort: (order: Order<K>) => void; children?: ComponentChildren; num?: boolean; downFirst?: boolean;
 }) {
@@ -96,14 +96,14 @@ export function Pages({ page, pages, set, what }: { page: number; pages: number;
   if (pages <= 1) return null;
   return (
     <nav class="pages" aria-label={`Pages of ${what}`}>
-      <button type="button" class="small-button" disabled={page === 0} onClick={() => set(page - 1)}>‹ before</button>
+      <button type="button" class="small-button" disabled={page === 0} onClick={() => set(page - 1)}>‹ previous</button>
       <span>{page + 1} of {pages}</span>
       <button type="button" class="small-button" disabled={page >= pages - 1} onClick={() => set(page + 1)}>next ›</button>
     </nav>
   );
 }
 
-// How wide an element is, as long as it is shown.
+// The width of an element while it is visible.
 export function useWidth(initial: number): [{ current: HTMLDivElement | null }, number] {
   const place = useRef<HTMLDivElement>(null);
   const [width, setWidth] = useState(initial);

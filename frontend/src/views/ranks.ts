@@ -1,4 +1,4 @@
-// The ranks of an attempt, worst first, and what they used as lines of a plot.
+// The ranks of an attempt, worst first, and their usage as lines of a plot.
 
 import type { Attempt, UsageSeries, Worker } from "../api";
 import { lineColor } from "../plot/colors";
@@ -10,10 +10,10 @@ const WORST: readonly WorkerState[] = ["failed", "hangs", "gone", "starting", "r
 
 const KILLED = new Set(["killed", "memory"]);
 
-export interface Ranked extends Worker {
-  // Why it ended, if it did not end well.
+export interface WorkerRow extends Worker {
+  // Why it failed.
   readonly cause: string | null;
-  // By the system or by somebody, not by an error of its own.
+  // Killed from outside, not by its own error.
   readonly wasKilled: boolean;
   // It failed first.
   readonly isCause: boolean;
@@ -21,7 +21,7 @@ export interface Ranked extends Worker {
 
 export type RankKey = "worst" | "rank" | "state" | "host" | "num_reports" | "cpu" | "rss_bytes" | "gpu";
 
-export function ranked(attempt: Attempt): readonly Ranked[] {
+export function describeWorkers(attempt: Attempt): readonly WorkerRow[] {
   const failures = new Map(attempt.failures.map((failure) => [failure.rank, failure]));
   return attempt.workers.map((worker) => {
     const failure = failures.get(worker.rank);
@@ -32,12 +32,12 @@ export function ranked(attempt: Attempt): readonly Ranked[] {
   });
 }
 
-export function ordered(workers: readonly Ranked[], key: RankKey, down: boolean): readonly Ranked[] {
+export function sortWorkers(workers: readonly WorkerRow[], key: RankKey, down: boolean): readonly WorkerRow[] {
   const sign = down ? -1 : 1;
-  return [...workers].sort((a, b) => sign * compareMetrics(worth(a, key), worth(b, key)) || a.rank - b.rank);
+  return [...workers].sort((a, b) => sign * compare(sortValue(a, key), sortValue(b, key)) || a.rank - b.rank);
 }
 
-function worth(worker: Ranked, key: RankKey): number | string {
+function sortValue(worker: WorkerRow, key: RankKey): number | string {
   switch (key) {
     case "worst":
       return WORST.indexOf(worker.state) - (worker.isCause ? 0.5 : 0);
@@ -48,16 +48,16 @@ function worth(worker: Ranked, key: RankKey): number | string {
   }
 }
 
-function compareMetrics(a: number | string, b: number | string): number {
+function compare(a: number | string, b: number | string): number {
   return a < b ? -1 : a > b ? 1 : 0;
 }
 
-export function counted(workers: readonly Worker[]): readonly (readonly [WorkerState, number])[] {
+export function countStates(workers: readonly Worker[]): readonly (readonly [WorkerState, number])[] {
   return WORST.map((state) => [state, workers.filter((worker) => worker.state === state).length] as const)
     .filter(([, many]) => many > 0);
 }
 
-// `0-3, 7`: ranks as a person types them. Null where it is no such text.
+// Parses ranks such as `0-3, 7`. Null if the text is invalid.
 export function parseRanks(text: string): readonly number[] | null {
   const ranks = new Set<number>();
   for (const part of text.split(",").map((each) => each.trim()).filter((each) => each !== "")) {
@@ -73,7 +73,7 @@ export function parseRanks(text: string): readonly number[] | null {
 
 export type Measure = "cpu" | "rss_bytes" | "gpu_used_bytes" | "gpu_busy";
 
-// As many lines as can be told apart.
+// More lines cannot be distinguished.
 export const MOST_LINES = 8;
 const GRID = 240;
 
@@ -83,8 +83,8 @@ export function hasMeasure(series: readonly UsageSeries[], measure: Measure): bo
     : each[measure].length > 0);
 }
 
-// One line for each picked rank (and GPU); of those that are not picked, one line with their mean and a band around it.
-export function useLines(
+// One line for each picked rank (and GPU), and one line with the mean and the band of the others.
+export function usageLines(
   series: readonly UsageSeries[], measure: Measure, picked: readonly number[],
 ): readonly Line[] {
   const chosen = series.filter((each) => picked.includes(each.rank));
@@ -97,12 +97,12 @@ export function useLines(
     }));
   });
   const others = series.filter((each) => !picked.includes(each.rank));
-  const rest = others.length > 0 ? band(others, measure) : null;
+  const rest = others.length > 0 ? meanLine(others, measure) : null;
   return rest === null ? lines : [rest, ...lines];
 }
 
 // Mean, least and greatest over these ranks, in intervals of time.
-export function band(series: readonly UsageSeries[], measure: Measure): Line | null {
+export function meanLine(series: readonly UsageSeries[], measure: Measure): Line | null {
   const samples: [number, number][] = [];
   for (const each of series) {
     each.at.forEach((at, index) => {

@@ -1,9 +1,9 @@
-// Where the time of a run went: the parts of the bar, and what they mean in words.
+// Where the time of a run went: the parts of the bar, and sentences that explain them.
 
 import type { Spent, Stage } from "../api";
 import { share } from "../words";
 
-export type PartName = "starting" | "data" | "compute" | "report" | "checkpoint" | "between" | "untold";
+export type PartName = "starting" | "data" | "compute" | "report" | "checkpoint" | "between" | "unaccounted";
 
 export interface Part {
   readonly name: PartName;
@@ -13,16 +13,16 @@ export interface Part {
 }
 
 const WHAT: Readonly<Record<PartName, string>> = {
-  starting: "from asking for workers until your function was called",
+  starting: "from requesting workers to the call of your function",
   data: "waiting for the next batch of a dataset",
   compute: "in your own code",
   report: "in report(): handing over metrics, waiting for the other ranks",
   checkpoint: "making checkpoints durable",
-  between: "no workers: ended, waited for, checkpoints verified, or no driver",
-  untold: "not accounted for yet",
+  between: "no workers: stopping, waiting for capacity, verifying checkpoints, or no driver",
+  unaccounted: "not accounted for yet",
 };
 
-const WORTH_SAYING = 0.1;
+const WORTH_REPORTING = 0.1;
 const CONSUMER = "the consumer";
 
 // All parts, in the order in which they are drawn; they sum to the wall time.
@@ -35,10 +35,10 @@ export function parts(spent: Spent): readonly Part[] {
     ["checkpoint", spent.checkpoint_s],
     ["between", spent.between_s],
   ];
-  const told = seconds.reduce((sum, [, each]) => sum + Math.max(0, each), 0);
-  const whole = Math.max(spent.wall_s, told);
-  const left = whole - told;
-  const all = left > whole * 0.005 ? [...seconds, ["untold", left] as [PartName, number]] : seconds;
+  const accounted = seconds.reduce((sum, [, each]) => sum + Math.max(0, each), 0);
+  const whole = Math.max(spent.wall_s, accounted);
+  const left = whole - accounted;
+  const all = left > whole * 0.005 ? [...seconds, ["unaccounted", left] as [PartName, number]] : seconds;
   return all.map(([name, each]) => ({
     name,
     seconds: Math.max(0, each),
@@ -48,17 +48,17 @@ export function parts(spent: Spent): readonly Part[] {
 }
 
 // One sentence each, the one that matters most first.
-export function meaning(spent: Spent, stages: readonly Stage[], limitedBy: string | null): readonly string[] {
-  const told = parts(spent);
-  if (spent.wall_s <= 0) return ["There is nothing to tell yet."];
-  const costly = told
-    .filter((part) => part.name !== "compute" && part.name !== "untold" && part.share >= WORTH_SAYING)
+export function explainTime(spent: Spent, stages: readonly Stage[], limitedBy: string | null): readonly string[] {
+  const all = parts(spent);
+  if (spent.wall_s <= 0) return ["No time has been measured yet."];
+  const costly = all
+    .filter((part) => part.name !== "compute" && part.name !== "unaccounted" && part.share >= WORTH_REPORTING)
     .sort((a, b) => b.share - a.share);
-  const formatLabel = costly.map((part) => sentence(part, stages, limitedBy));
-  if (formatLabel.length > 0) return formatLabel;
-  const compute = told.find((part) => part.name === "compute");
+  const sentences = costly.map((part) => sentence(part, stages, limitedBy));
+  if (sentences.length > 0) return sentences;
+  const compute = all.find((part) => part.name === "compute");
   if (compute === undefined || compute.share < 0.5) return ["No part took long enough to be worth a change."];
-  return [`compute: ${share(compute.share)} of the time went into your own code; nothing else holds it up.`];
+  return [`compute: ${share(compute.share)} of the time went into your own code; nothing else slows it down.`];
 }
 
 function sentence(part: Part, stages: readonly Stage[], limitedBy: string | null): string {
@@ -73,13 +73,13 @@ function sentence(part: Part, stages: readonly Stage[], limitedBy: string | null
     case "checkpoint":
       return `checkpoint: ${much} of the time went into saving; save less often, or let report() upload in the background.`;
     default:
-      return `between: for ${much} of the time there were no workers; the timeline says what ended them.`;
+      return `between: for ${much} of the time there were no workers; the timeline shows why.`;
   }
 }
 
 function remedy(stages: readonly Stage[], limitedBy: string | null): string {
   const limiting = limitedBy ?? stages.find((stage) => stage.limits)?.name ?? null;
-  if (limiting === null) return "; the run does not say which stage they waited for";
+  if (limiting === null) return "; the run does not report which stage they waited for";
   if (limiting === CONSUMER) return ", though the stages had rows ready: the batches are large, or far away";
   return `; stage ${limiting} limits: give it more processes`;
 }

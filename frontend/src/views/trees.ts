@@ -1,4 +1,4 @@
-// Configurations as trees: what of them fits a filter, and how their values are written.
+// Configurations as trees: filtering them and formatting their values.
 
 export type Leaf = string | number | boolean | null;
 export interface Node { readonly key: string; readonly path: string; readonly value: Leaf; readonly children: readonly Node[] | null }
@@ -26,17 +26,17 @@ function leaf(value: unknown): Leaf {
   return value === undefined ? null : JSON.stringify(value);
 }
 
-// What has these words, all of them, in its path or its value; a branch stays with what stays of it.
-export function filtered(all: readonly Node[], text: string): readonly Node[] {
+// Keeps nodes whose path or value contains all words, and the branches that lead to them.
+export function filterTree(all: readonly Node[], text: string): readonly Node[] {
   const words = text.toLowerCase().split(/\s+/).filter((word) => word !== "");
-  return words.length === 0 ? all : kept(all, words);
+  return words.length === 0 ? all : filterNodes(all, words);
 }
 
-function kept(all: readonly Node[], words: readonly string[]): readonly Node[] {
+function filterNodes(all: readonly Node[], words: readonly string[]): readonly Node[] {
   return all.flatMap((node) => {
-    const here = `${node.path} ${node.children === null ? written(node.value) : ""}`.toLowerCase();
+    const here = `${node.path} ${node.children === null ? formatValue(node.value) : ""}`.toLowerCase();
     if (words.every((word) => here.includes(word))) return [node];
-    const children = node.children === null ? [] : kept(node.children, words);
+    const children = node.children === null ? [] : filterNodes(node.children, words);
     return children.length > 0 ? [{ ...node, children }] : [];
   });
 }
@@ -45,8 +45,8 @@ export function leaves(all: readonly Node[]): number {
   return all.reduce((sum, node) => sum + (node.children === null ? 1 : leaves(node.children)), 0);
 }
 
-// As one types it in Python, near enough to be told apart: texts have quotes where they would read as something else.
-export function written(value: Leaf): string {
+// As in Python: strings are quoted if they would read as another type.
+export function formatValue(value: Leaf): string {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
   if (typeof value === "number") return String(value);

@@ -1,4 +1,4 @@
-// A search as it is drawn: parallel coordinates, brushes that pick trials, what matters, and the table of trials.
+// Data of a search for the view: parallel coordinates, brushes, importance, and the table of trials.
 
 import type { SearchDetail, Summary, Tree } from "../api";
 
@@ -60,7 +60,7 @@ export function curvesOf(search: SearchDetail): Curves | null {
   return search.curves as Curves | null;
 }
 
-// Brushes by the name of an axis: what lies between, from 0 to 1.
+// Brushes by the name of an axis: a range from 0 to 1.
 export type Brushes = Readonly<Record<string, readonly [number, number]>>;
 
 export function passes(line: TrialLine, axes: readonly Axis[], brushes: Brushes): boolean {
@@ -105,7 +105,7 @@ function distance(x: number, y: number, ax: number, ay: number, bx: number, by: 
   return Math.hypot(x - ax - along * dx, y - ay - along * dy);
 }
 
-// The value that stands at a place of an axis.
+// The value at a position of an axis.
 export function valueAt(axis: Axis, place: number): number | string {
   if (axis.kind === "category") return axis.categories[Math.round(place * Math.max(0, axis.categories.length - 1))] ?? "";
   if (axis.low === axis.high) return axis.low;
@@ -128,7 +128,7 @@ export function axisMarks(axis: Axis, written: (value: number) => string): reado
   return thinned(values.map((value) => ({ at: place(value), text: written(value) })));
 }
 
-// Not so many that they lie over one another.
+// Few enough not to overlap.
 function thinned(marks: readonly AxisMark[], apart = 0.07): readonly AxisMark[] {
   const last = marks[marks.length - 1];
   const kept: AxisMark[] = [];
@@ -151,8 +151,7 @@ export interface Row {
   readonly config: Tree;
 }
 
-// The trials of a search with what the plots know of them. A trial may have had several runs, one after the other:
-// what the plots know is of the last.
+// The trials of a search with their plotted values. A trial may have had several runs; the plots show the last.
 export function rows(search: SearchDetail): readonly Row[] {
   const parallel = parallelOf(search);
   const lines = new Map((parallel?.lines ?? []).map((line) => [line.trial_id, line]));
@@ -173,7 +172,7 @@ export function rows(search: SearchDetail): readonly Row[] {
   });
 }
 
-// Plots name trials by their ids; runs are called `trial_ID`, or `trial_ID-1` if they go on from another trial's work.
+// Plots name trials by their ids; runs are called `trial_ID`, or `trial_ID-1` if they continue another trial.
 function trialOf(id: string, lines: ReadonlyMap<string, unknown>): { readonly trial: string; readonly life: number } {
   const last = id.split("/").pop() ?? id;
   const name = lines.has(last) ? last : last.replace(/^trial_/, "");

@@ -19,7 +19,20 @@ LEFT = 130
 
 
 def main(arguments: Sequence[str]) -> int:
-    args = _parser().parse_args(arguments)
+    parser = cli_args.CommandParser(
+        "attach",
+        "Follows a run of RunConfig(detached=True): prints the controller's past and new output until it ends. "
+        "Ctrl-C leaves it running.",
+        "paceline attach /shared/runs/resnet --address 10.0.0.1:6379",
+        codes="as of the run's own script: 0 complete or stopped, 1 failed, 75 preempted; "
+        "2 it cannot be followed, 130 Ctrl-C",
+        runs=(),
+        json="when it ends, print its outcome as JSON, and everything else to stderr",
+    )
+    parser.add_argument("run", metavar="RUN", help="the run's directory or address: storage_path/name")
+    parser.add_argument("--address", help="address of the cluster (RAY_ADDRESS, else where the run was started)")
+    parser.add_argument("--stop", action="store_true", help="request a stop at the next report")
+    args = parser.parse_args(arguments)
     from paceline._core.errors import PacelineError
 
     try:
@@ -29,29 +42,10 @@ def main(arguments: Sequence[str]) -> int:
             cli_output.print_json(cli_args.open_reader(RunLocation.from_path(args.run)).summary())
         return code
     except (PacelineError, OSError, ImportError, ValueError) as error:
-        return _print_and_return(str(error), NOT_FOLLOWED)
+        return cli_output.print_message(str(error), NOT_FOLLOWED)
     except KeyboardInterrupt:
-        return _print_and_return(
-            f"detached; the run continues, and `paceline attach {args.run}` follows it again", LEFT
-        )
-
-
-def _parser() -> cli_args.CommandParser:
-    parser = cli_args.CommandParser(
-        "attach",
-        "Follows a run of RunConfig(detached=True): prints the controller's past and new output until it ends. "
-        "Ctrl-C leaves it running.",
-        "paceline attach /shared/runs/resnet --address 10.0.0.1:6379",
-        codes="as of the run's own script: 0 complete or stopped, 1 failed, 75 preempted; "
-        "2 it cannot be followed, 130 Ctrl-C",
-    )
-    parser.add_argument("run", metavar="RUN", help="the run's directory or address: storage_path/name")
-    parser.add_argument("--address", help="address of the cluster (RAY_ADDRESS, else where the run was started)")
-    parser.add_argument("--stop", action="store_true", help="request a stop at the next report")
-    parser.add_argument(
-        "--json", action="store_true", help="when it ends, print its outcome as JSON, and everything else to stderr"
-    )
-    return parser
+        text = f"detached; the run continues, and `paceline attach {args.run}` follows it again"
+        return cli_output.print_message(text, LEFT)
 
 
 def _attach_to_run(args: argparse.Namespace) -> int:
@@ -79,7 +73,7 @@ def _attach_to_run(args: argparse.Namespace) -> int:
         link = find_controller(location, token, presence)
         if link is None:
             return _print_journal_status(args.run, f"no longer has a controller on the cluster at {address}")
-        following = DetachedFollower(link, echo_output, _print_message, presence)
+        following = DetachedFollower(link, echo_output, cli_output.print_line, presence)
         if args.stop:
             following.ask_to_stop(now=False)
         try:
@@ -93,53 +87,37 @@ def _attach_to_run(args: argparse.Namespace) -> int:
         unpack_outcome(outcome)
     except BaseException as error:  # noqa: BLE001  what a script would have ended with
         if exit_code_for(error) == 1:
-            _print_message(f"{type(error).__name__}: {error}")
+            cli_output.print_line(f"{type(error).__name__}: {error}")
         return exit_code_for(error)
     return 0
 
 
 def _print_ending(run: str, ended: DetachedOutcome) -> int:
     if ended.code:
-        return _print_and_return(f"the run has ended: {ended.text}", ended.code)
+        return cli_output.print_message(f"the run has ended: {ended.text}", ended.code)
     return _print_journal_status(run, "was stopped", 0)
 
 
 def _print_journal_status(run: str, why: str, code: int = NOT_FOLLOWED) -> int:
-    """Print what the journal says about a run without a reachable controller.
-
-    `why` follows the run's name if the run is not complete.
-    """
+    """Print what the journal says about a run without a reachable controller; `why`, if it is not complete."""
     from paceline._control.recovery import load_history
     from paceline._storage.run_store import DiskRunStore
     from paceline._view.formatting import format_count
 
     run_store = RunLocation.from_path(run).open_run_store_for_reading()
+    missing = f"there is no run in {run_store.uri}"
     if isinstance(run_store, DiskRunStore) and not run_store.layout.root.is_dir():
-        return _print_and_return(f"there is no run in {run_store.uri}", NOT_FOLLOWED)
+        return cli_output.print_message(missing, NOT_FOLLOWED)
     run_state, _ = load_history(run_store)
     if run_state.attempt == 0 and not run_state.checkpoints:
-        return _print_and_return(
-            f"there is no run in {run_store.uri}: it has no journal, or an empty one", NOT_FOLLOWED
-        )
+        return cli_output.print_message(f"{missing}: it has no journal, or an empty one", NOT_FOLLOWED)
+    name, reports = run_store.layout.root.name, format_count(run_state.num_reports, "report")
     if run_state.is_trained:
-        return _print_and_return(
-            f"run {run_store.layout.root.name} is complete after {format_count(run_state.num_reports, 'report')}", 0
-        )
-    since = (
-        f"{run_state.latest.name} (report {run_state.latest.seq})" if run_state.latest is not None else "the beginning"
-    )
-    return _print_and_return(
-        f"run {run_store.layout.root.name} has made {format_count(run_state.num_reports, 'report')} and {why}\n\n"
-        "hint: run its script again with the same RunConfig(storage_path=..., name=...) "
-        f"to continue from {since}",
+        return cli_output.print_message(f"run {name} is complete after {reports}", 0)
+    latest = run_state.latest
+    since = f"{latest.name} (report {latest.seq})" if latest is not None else "the beginning"
+    return cli_output.print_message(
+        f"run {name} has made {reports} and {why}\n\n"
+        f"hint: run its script again with the same RunConfig(storage_path=..., name=...) to continue from {since}",
         code,
     )
-
-
-def _print_message(text: str) -> None:
-    print(f"paceline: {text}", file=sys.stderr, flush=True)
-
-
-def _print_and_return(text: str, code: int) -> int:
-    _print_message(text)
-    return code

@@ -1,13 +1,13 @@
 """Locate, verify, export and prune the checkpoints of a run, on disk or in a store.
 
-Pruning opens the run as a driver does: it takes the lease, so that no driver can hold it, and replays the journal. The
-removal is journaled before any file is deleted, and each checkpoint's manifest is deleted before its other files, so a
-crash in between leaves a consistent run. The newest and the best checkpoint always stay, and so do those that are
-pinned or awaiting validation.
+Pruning holds the lease, as a driver does. The removal is journaled before any file is deleted, and a manifest is
+deleted before the other files, so a crash leaves a consistent run. The newest and the best checkpoint always stay, and
+so do those that are pinned or awaiting validation.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -80,18 +80,21 @@ def _find_best(location: RunLocation, named: dict[str, CheckpointRecord]) -> Che
 def verify_checkpoint(run_store: RunStore, record: CheckpointRecord) -> CheckpointVerification:
     """Read and hash every file of a checkpoint. Files in a store are downloaded one at a time."""
     path, filesystem = run_store.locate_checkpoint(record)
+    manifest = None
     if filesystem is None:
-        manifest = _read_manifest_or_none(Path(path))
-        num_files = len(manifest.files) if manifest is not None else 0
-        return CheckpointVerification(record.name, num_files, tuple(commit.find_problems(Path(path))))
-    store = open_store_at(path, filesystem)
-    try:
-        manifest = read_store_manifest(store)
-    except StorageError as problem:
-        return CheckpointVerification(record.name, 0, (str(problem),))
-    if manifest is None:
-        return CheckpointVerification(record.name, 0, (f"{store.uri}/{MANIFEST} is missing",))
-    return CheckpointVerification(record.name, len(manifest.files), tuple(_find_store_problems(store, manifest)))
+        with contextlib.suppress(StorageError):  # Reported as a problem by find_problems.
+            manifest = commit.read_manifest(Path(path))
+        problems = tuple(commit.find_problems(Path(path)))
+    else:
+        store = open_store_at(path, filesystem)
+        problems = (f"{store.uri}/{MANIFEST} is missing",)
+        try:
+            manifest = read_store_manifest(store)
+        except StorageError as problem:
+            problems = (str(problem),)
+        if manifest is not None:
+            problems = tuple(_find_store_problems(store, manifest))
+    return CheckpointVerification(record.name, len(manifest.files) if manifest is not None else 0, problems)
 
 
 def export_checkpoint(run_store: RunStore, record: CheckpointRecord, directory: str) -> Path:
@@ -121,13 +124,6 @@ def export_checkpoint(run_store: RunStore, record: CheckpointRecord, directory: 
         shutil.rmtree(part, ignore_errors=True)
         raise
     return target
-
-
-def _read_manifest_or_none(directory: Path) -> commit.Manifest | None:
-    try:
-        return commit.read_manifest(directory)
-    except StorageError:
-        return None  # Reported as a problem by find_problems.
 
 
 def _find_store_problems(store: Store, manifest: commit.Manifest) -> Iterator[str]:
@@ -162,16 +158,11 @@ def split_checkpoints(
 
 
 def _latest_pins(history: Iterable[Event]) -> tuple[int, ...]:
-    """Return the pins in effect at the end of the journal.
-
-    A finished run does not track pins, because its driver no longer removes anything.
-    """
+    """Return the pins in effect at the end of the journal: a finished run itself does not track them."""
     pins: tuple[int, ...] = ()
     for event in history:
-        if isinstance(event, PinsSet):
-            pins = event.seqs
-        elif isinstance(event, DriverStarted):
-            pins = event.pinned
+        if isinstance(event, PinsSet | DriverStarted):
+            pins = event.seqs if isinstance(event, PinsSet) else event.pinned
     return pins
 
 
@@ -182,10 +173,7 @@ def plan_pruning(location: RunLocation, num_to_keep: int) -> tuple[Records, Reco
 
 
 def prune_checkpoints(location: RunLocation, num_to_keep: int, say: Callable[[str], None]) -> tuple[Records, Records]:
-    """Remove checkpoints and return the removed and the remaining ones.
-
-    Raises `RunHeldError` if a driver holds the run or its search.
-    """
+    """Remove checkpoints; return the removed and the kept ones. `RunHeldError` if a driver holds the run or search."""
     from paceline.train.driver.run_directory import open_run
     from paceline.train.driver.run_spec import RunEnvironment
 

@@ -16,7 +16,22 @@ FINE, BROKEN, REFUSED = 0, 1, 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = _parser()
+    parser = cli_args.CommandParser(
+        "checkpoints",
+        "Lists the checkpoints of a run, on disk or in a store. Only --prune changes anything.",
+        "paceline checkpoints resnet --verify",
+        "paceline checkpoints resnet --export best ./best-model",
+        "paceline checkpoints resnet --prune --keep 3 --yes",
+        codes="0 fine, 1 a checkpoint is broken, 2 bad usage, not found or held by a driver",
+    )
+    act = parser.add_mutually_exclusive_group()
+    act.add_argument("--verify", action="store_true", help="read every file, and compare size and hash")
+    about = "verify one and copy it to a new directory; NAME may be latest or best"
+    act.add_argument("--export", nargs=2, metavar=("NAME", "DIR"), help=about)
+    act.add_argument("--prune", action="store_true", help="remove all but the newest, the best and pinned ones")
+    parser.add_argument("--keep", type=cli_args.parse_positive_int, metavar="N", help="with --prune: how many to keep")
+    about = "with --prune: delete; without it, only print what would be deleted"
+    parser.add_argument("--yes", action="store_true", help=about)
     args = parser.parse_args(arguments)
     if args.keep is not None and not args.prune:
         parser.error("--keep requires --prune")
@@ -30,33 +45,6 @@ def main(arguments: Sequence[str]) -> int:
     return _verify_all(location, args.json) if args.verify else _list_checkpoints(location, args.json)
 
 
-def _parser() -> cli_args.CommandParser:
-    parser = cli_args.CommandParser(
-        "checkpoints",
-        "Lists the checkpoints of a run, on disk or in a store. Only --prune changes anything.",
-        "paceline checkpoints resnet --verify",
-        "paceline checkpoints resnet --export best ./best-model",
-        "paceline checkpoints resnet --prune --keep 3 --yes",
-        codes="0 fine, 1 a checkpoint is broken, 2 bad usage, not found or held by a driver",
-    )
-    parser.add_run_argument()
-    act = parser.add_mutually_exclusive_group()
-    act.add_argument("--verify", action="store_true", help="read every file, and compare size and hash")
-    act.add_argument(
-        "--export",
-        nargs=2,
-        metavar=("NAME", "DIR"),
-        help="verify one and copy it to a new directory; NAME may be latest or best",
-    )
-    act.add_argument("--prune", action="store_true", help="remove all but the newest, the best and pinned ones")
-    parser.add_argument("--keep", type=cli_args.parse_positive_int, metavar="N", help="with --prune: how many to keep")
-    parser.add_argument(
-        "--yes", action="store_true", help="with --prune: delete; without it, only print what would be deleted"
-    )
-    parser.add_json_option()
-    return parser
-
-
 def read_checkpoints(location: RunLocation) -> tuple[ShownCheckpoint, ...]:
     return cli_args.open_reader(location).detail().checkpoints
 
@@ -65,10 +53,8 @@ def _list_checkpoints(location: RunLocation, as_json: bool) -> int:
     checkpoints = [checkpoint for checkpoint in read_checkpoints(location) if checkpoint.kept]
     if as_json:
         return cli_output.print_json(checkpoints)
-    if checkpoints:
-        print(format_checkpoints(checkpoints))
-    else:
-        print(f"{cli_output.escape_line(location.name)} has no checkpoints")
+    empty = f"{cli_output.escape_line(location.name)} has no checkpoints"
+    print(format_checkpoints(checkpoints) if checkpoints else empty)
     return FINE
 
 
@@ -124,6 +110,7 @@ def _export_one(location: RunLocation, name: str, directory: str, as_json: bool)
 
 def _prune_checkpoints(location: RunLocation, args: argparse.Namespace) -> int:
     from paceline._commands.checkpoint_files import plan_pruning, prune_checkpoints
+    from paceline._view import formatting
 
     if args.yes:
         removed, kept = prune_checkpoints(location, args.keep, cli_output.print_error)
@@ -132,16 +119,13 @@ def _prune_checkpoints(location: RunLocation, args: argparse.Namespace) -> int:
     if args.json:
         names = {"removed": [r.name for r in removed], "kept": [r.name for r in kept], "done": args.yes}
         return cli_output.print_json(names)
-    from paceline._view import formatting
 
     freed = formatting.size(sum(record.num_bytes for record in removed))
     for record in removed:
         print(cli_output.escape_line(f"{'removed' if args.yes else 'would remove'} {record.name}"))
     num_kept = formatting.format_count(len(kept), "checkpoint")
-    if not removed:
-        print(f"nothing to remove; {num_kept} kept")
-    elif args.yes:
-        print(f"{freed} freed; {num_kept} kept")
-    else:
+    if removed and not args.yes:
         print(f"would free {freed} and keep {num_kept}; --yes does it")
+    else:
+        print(f"{f'{freed} freed' if removed else 'nothing to remove'}; {num_kept} kept")
     return FINE

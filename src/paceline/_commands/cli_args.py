@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from paceline._commands import cli_output
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 RUN = "its directory, its address (s3://...), or its name under the storage path"
 _JOURNAL = "journal.jsonl"
 _SEARCH = b'{"type":"search_started"'
-
-
 CODES = "0 fine, 2 bad usage or not found"
 
 
@@ -28,9 +27,20 @@ class RunNotFoundError(ValueError):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """The parser of one subcommand, with examples and exit codes in its epilog."""
+    """The parser of one subcommand, with examples and exit codes in its epilog.
 
-    def __init__(self, command: str, description: str, *examples: str, codes: str = CODES) -> None:
+    `runs` are the positional arguments that name a run, and `json` is the help of `--json`; None: no such option.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        description: str,
+        *examples: str,
+        codes: str = CODES,
+        runs: Sequence[str] = ("run",),
+        json: str | None = "print one JSON document",
+    ) -> None:
         told = "Example:" if len(examples) == 1 else "Examples:"
         shown = "\n".join((told, *(f"  {example}" for example in examples)))
         super().__init__(
@@ -39,32 +49,14 @@ class CommandParser(argparse.ArgumentParser):
             epilog=f"{shown}\n\n{cli_output.wrap_text(f'Exit code: {codes}', 79)}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-
-    def add_run_argument(self, name: str = "run", metavar: str = "RUN") -> None:
-        self.add_argument(name, metavar=metavar, help=RUN)
+        for name in runs:
+            self.add_argument(name, metavar="RUN", help=RUN)
+        if json is not None:
+            self.add_argument("--json", action="store_true", help=json)
 
     def add_rank_option(self, default: str = "") -> None:
-        self.add_argument(
-            "--rank",
-            type=parse_non_negative_int,
-            action="append",
-            default=[],
-            metavar="N",
-            help=f"only this rank; may be repeated{default}",
-        )
-
-    def add_json_option(self) -> None:
-        self.add_argument("--json", action="store_true", help="print one JSON document")
-
-
-def parse_positive_int(text: str) -> int:
-    """Parse an integer of at least 1, for `type=`."""
-    return _parse_int(text, 1, "a positive integer")
-
-
-def parse_non_negative_int(text: str) -> int:
-    """Parse an integer of at least 0, for `type=`."""
-    return _parse_int(text, 0, "a non-negative integer")
+        about = f"only this rank; may be repeated{default}"
+        self.add_argument("--rank", type=parse_non_negative_int, action="append", default=[], metavar="N", help=about)
 
 
 def _parse_int(text: str, at_least: int, expected: str) -> int:
@@ -75,6 +67,10 @@ def _parse_int(text: str, at_least: int, expected: str) -> int:
     if number < at_least:
         raise argparse.ArgumentTypeError(f"must be {expected}, got {text!r}")
     return number
+
+
+parse_positive_int = partial(_parse_int, at_least=1, expected="a positive integer")
+parse_non_negative_int = partial(_parse_int, at_least=0, expected="a non-negative integer")
 
 
 def locate_run(run: str, *, or_search: bool = False) -> RunLocation:
@@ -101,9 +97,8 @@ def is_search(location: RunLocation) -> bool:
 
 def find_parent_search(location: RunLocation) -> RunLocation | None:
     """Return the search this run is a trial of, or None."""
-    if location.address is not None and "/" not in location.storage_path.partition("?")[0].partition("://")[2].strip(
-        "/"
-    ):
+    below_scheme = location.storage_path.partition("?")[0].partition("://")[2].strip("/")
+    if location.address is not None and "/" not in below_scheme:
         return None  # At the top level of a bucket.
     parent = RunLocation.from_path(location.storage_path, location.filesystem)
     if parent.address is None:
@@ -161,12 +156,9 @@ def _has_journal(path: str) -> bool:
 
 def _not_found_message(run: str, path: str, root: str) -> str:
     is_path = "/" in run or run.startswith((".", "~"))
-    if os.path.isdir(path) and is_path:
-        message = f"there is no run in {path}: it has no journal"
-    elif is_path:
-        message = f"there is no run at {path}"
-    else:
-        message = f"there is no run {run!r}, neither here nor in {root}"
+    message = f"there is no run {run!r}, neither here nor in {root}"
+    if is_path:
+        message = f"there is no run {f'in {path}: it has no journal' if os.path.isdir(path) else f'at {path}'}"
     similar = _similar_names(os.path.basename(path), is_path, (os.path.dirname(path), root, os.getcwd()))
     if similar:
         return f"{message}\n\nhint: did you mean {' or '.join(similar)}?"

@@ -6,14 +6,19 @@ needs only the standard library and msgspec.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from paceline._core import settings
+
+if TYPE_CHECKING:
+    from paceline._control.requests import Answer
 
 _SEQUENCE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours and cursor movement
@@ -51,6 +56,44 @@ def print_json(value: Any) -> int:
 
 def print_error(text: str) -> None:
     print(f"paceline: {escape_text(text)}", file=sys.stderr)
+
+
+def print_line(text: str) -> None:
+    """Print a message of our own, or of the run that this command drives."""
+    print(f"paceline: {text}", file=sys.stderr, flush=True)
+
+
+def print_message(text: str, code: int) -> int:
+    """Like `print_line`, and return the exit code."""
+    print_line(text)
+    return code
+
+
+def print_answer(answer: Answer, lines: Iterable[str] | None, *, as_json: bool) -> None:
+    """Print the answer of a run's driver: as JSON, as these lines, or as an error if there are none."""
+    if as_json:
+        print_json(answer)
+    elif lines is not None:
+        for line in lines:
+            print(line)
+    else:
+        print_error(answer.text)
+
+
+def print_accepted(answer: Answer) -> None:
+    """Print that a driver has accepted a request, while its answer takes time."""
+    print(escape_text(answer.text), file=sys.stderr)
+
+
+@contextlib.contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """Yield a path to write to; it becomes the file once it is complete."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        yield part
+        part.rename(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def colour_state(word: str) -> str:

@@ -21,6 +21,8 @@ def main(arguments: Sequence[str]) -> int:
         "paceline dashboard",
         "paceline dashboard s3://bucket/runs --port 8265 --no-browser",
         codes="0 ended with Ctrl-C, 2 it cannot be served",
+        runs=(),
+        json="print the address as JSON",
     )
     add = parser.add_argument
     add("path", nargs="?", metavar="PATH", help="a directory or an address (the storage path)")
@@ -29,7 +31,6 @@ def main(arguments: Sequence[str]) -> int:
     add("--token", help="that grants access (a random one)")
     add("--allow-control", action="store_true", help="let the page stop runs and profile them")
     add("--no-browser", action="store_true", help="open no browser; the address is printed in any case")
-    add("--json", action="store_true", help="print the address as JSON")
     args = parser.parse_args(arguments)
     root = cli_args.resolve_root(args.path)
     from paceline._dashboard.serve import serve

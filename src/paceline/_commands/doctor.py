@@ -18,7 +18,17 @@ FINE, BAD = 0, 1
 
 
 def main(arguments: Sequence[str]) -> int:
-    args = _parser().parse_args(arguments)
+    parser = cli_args.CommandParser(
+        "doctor",
+        "Checks versions, devices, cores, memory, limits, the storage path (by writing and reading), how workers "
+        "start, and the cluster if one is configured.",
+        "paceline doctor",
+        "paceline doctor s3://bucket/runs --json",
+        codes="0 nothing failed, 1 something did, 2 bad usage",
+        runs=(),
+    )
+    parser.add_argument("path", nargs="?", metavar="PATH", help="where runs are stored (the storage path)")
+    args = parser.parse_args(arguments)
     from paceline._commands.diagnosis import cluster, machine, packages, storage, workers
     from paceline._core import settings
 
@@ -47,29 +57,14 @@ def main(arguments: Sequence[str]) -> int:
     return BAD if bad else FINE
 
 
-def _parser() -> cli_args.CommandParser:
-    parser = cli_args.CommandParser(
-        "doctor",
-        "Checks versions, devices, cores, memory, limits, the storage path (by writing and reading), how workers "
-        "start, and the cluster if one is configured.",
-        "paceline doctor",
-        "paceline doctor s3://bucket/runs --json",
-        codes="0 nothing failed, 1 something did, 2 bad usage",
-    )
-    parser.add_argument("path", nargs="?", metavar="PATH", help="where runs are stored (the storage path)")
-    parser.add_json_option()
-    return parser
-
-
 def _run_check(check: Callable[[], Iterator[DiagnosisLine]]) -> Iterator[DiagnosisLine]:
     from paceline._commands.diagnosis import DiagnosisLine
 
     try:
         yield from check()
     except Exception as problem:  # noqa: BLE001
-        yield DiagnosisLine(
-            "checks", check.__module__.rpartition(".")[2], "fail", f"{type(problem).__name__}: {problem}"
-        )
+        module = check.__module__.rpartition(".")[2]
+        yield DiagnosisLine("checks", module, "fail", f"{type(problem).__name__}: {problem}")
 
 
 def _print_line(line: DiagnosisLine, heading: str) -> None:

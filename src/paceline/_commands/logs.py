@@ -9,7 +9,7 @@ import argparse
 import gc
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from paceline._commands import cli_args, cli_output
@@ -25,12 +25,6 @@ _AT_ONCE = 50_000
 
 
 def main(arguments: Sequence[str]) -> int:
-    args = _parser().parse_args(arguments)
-    location = cli_args.locate_run(args.run)
-    return _follow_logs(location, args) if args.follow else _print_logs(location, args)
-
-
-def _parser() -> cli_args.CommandParser:
     parser = cli_args.CommandParser(
         "logs",
         "Prints the workers' output of a run: by default of its last attempt, rank by rank.",
@@ -38,21 +32,15 @@ def _parser() -> cli_args.CommandParser:
         "paceline logs resnet -f --grep loss",
         codes="0 fine, 1 nothing was printed, 2 bad usage or not found, 130 Ctrl-C",
     )
-    parser.add_run_argument()
-    parser.add_argument("--rank", type=cli_args.parse_non_negative_int, metavar="N", help="of this rank only")
-    parser.add_argument(
-        "--attempt",
-        type=cli_args.parse_non_negative_int,
-        metavar="N",
-        help="of this attempt (the last); 0: validations",
-    )
-    parser.add_argument("-f", "--follow", action="store_true", help="follow the output until the run ends")
-    parser.add_argument("--grep", metavar="TEXT", help="only lines that contain this text")
-    parser.add_argument(
-        "-n", "--lines", type=cli_args.parse_non_negative_int, metavar="LINES", help="the last N lines of each rank"
-    )
-    parser.add_json_option()
-    return parser
+    add, number = parser.add_argument, cli_args.parse_non_negative_int
+    add("--rank", type=number, metavar="N", help="of this rank only")
+    add("--attempt", type=number, metavar="N", help="of this attempt (the last); 0: validations")
+    add("-f", "--follow", action="store_true", help="follow the output until the run ends")
+    add("--grep", metavar="TEXT", help="only lines that contain this text")
+    add("-n", "--lines", type=number, metavar="LINES", help="the last N lines of each rank")
+    args = parser.parse_args(arguments)
+    location = cli_args.locate_run(args.run)
+    return _follow_logs(location, args) if args.follow else _print_logs(location, args)
 
 
 def _print_logs(location: RunLocation, args: argparse.Namespace) -> int:
@@ -76,9 +64,7 @@ def _print_logs(location: RunLocation, args: argparse.Namespace) -> int:
 
 
 def _select_lines(location: RunLocation, file: LogFile, args: argparse.Namespace) -> Iterator[str]:
-    lines = (
-        text for _, text in _read_lines_from(location, file, 0, is_ended=True) if args.grep is None or args.grep in text
-    )
+    lines = (text for _, text in _read_lines_from(location, file, 0, is_ended=True) if (args.grep or "") in text)
     return iter(deque(lines, maxlen=args.lines)) if args.lines is not None else lines
 
 
@@ -92,8 +78,7 @@ def _read_lines_from(location: RunLocation, file: LogFile, offset: int, *, is_en
     while True:
         page = logs.read_log_page(location, file.attempt, file.rank, after=offset, limit=_AT_ONCE)
         ends = [line.offset for line in page.lines[1:]] + [page.after]
-        if page.lines:
-            yield from ((end, line.text) for end, line in zip(ends, page.lines, strict=True))
+        yield from ((end, line.text) for end, line in zip(ends, page.lines, strict=False))
         if page.after <= offset or page.after >= page.num_bytes:
             break
         offset = page.after
@@ -133,30 +118,19 @@ def _follow_logs(location: RunLocation, args: argparse.Namespace) -> int:
         files = _select_files(location, args, since)
         for file in files:
             ended = over or 0 < file.attempt < max(other.attempt for other in files)
-            for text in _new_lines(location, file, offsets, args.grep, most, ended):
+            lines: deque[str] = deque(maxlen=most)
+            place = file.attempt, file.rank
+            for end, text in _read_lines_from(location, file, offsets.get(place, 0), is_ended=ended):
+                offsets[place] = end
+                if (args.grep or "") in text:
+                    lines.append(text)
+            for text in lines:
                 print(_format_line(file, text, len(files) > 1), flush=True)
         if over:
             return FINE
         if files:
             since, most = min(file.attempt for file in files), None
         time.sleep(POLL_S)
-
-
-def _new_lines(
-    location: RunLocation,
-    file: LogFile,
-    offsets: dict[tuple[int, int], int],
-    grep: str | None,
-    most: int | None,
-    ended: bool,
-) -> Iterable[str]:
-    """Return the lines added to a log since the last call; at most the last `most`."""
-    lines: deque[str] = deque(maxlen=most)
-    for end, text in _read_lines_from(location, file, offsets.get((file.attempt, file.rank), 0), is_ended=ended):
-        offsets[file.attempt, file.rank] = end
-        if grep is None or grep in text:
-            lines.append(text)
-    return lines
 
 
 def _format_line(file: LogFile, text: str, many: bool) -> str:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from paceline._commands import cli_args, cli_output
 
 if TYPE_CHECKING:
     from paceline._view.model import Summary
 
-FINE = 0
-STATES = (
-    "starting", "running", "waiting", "stopping", "validating", "complete", "failed", "stopped", "preempted", "lost",
-)  # fmt: skip
 
 SORTS: dict[str, Callable[[Summary], Any]] = {
     "age": lambda run: -run.began_at,
@@ -22,12 +18,28 @@ SORTS: dict[str, Callable[[Summary], Any]] = {
     "name": lambda run: run.id,
     "state": lambda run: (run.state, run.id),
     "progress": lambda run: (-(run.progress if run.progress is not None else -1.0), -run.num_reports),
-    "best": lambda run: (run.best is None, _best_sort_key(run)),
+    "best": lambda run: (run.best is None, run.best and run.best.value * (1 if run.best.mode == "min" else -1)),
 }
 
 
 def main(arguments: Sequence[str]) -> int:
-    args = _parser().parse_args(arguments)
+    from paceline._view.model import State
+
+    parser = cli_args.CommandParser(
+        "ls",
+        "Lists the runs under a path, newest first.",
+        "paceline ls --state running",
+        "paceline ls s3://bucket/runs --sort best --limit 10",
+        runs=(),
+    )
+    add = parser.add_argument
+    add("path", nargs="?", metavar="PATH", help="a directory or an address (the storage path)")
+    add("--trials", action="store_true", help="list the trials of searches, too")
+    about = "only runs in this state; may be repeated"
+    add("--state", action="append", choices=get_args(State), metavar="STATE", help=about)
+    add("--sort", choices=SORTS, default="age", help="sort key (age: newest first)")
+    add("--limit", type=cli_args.parse_positive_int, metavar="N", help="at most N runs")
+    args = parser.parse_args(arguments)
     from paceline._view.listing import Listing
 
     root = cli_args.resolve_root(args.path)
@@ -43,29 +55,11 @@ def main(arguments: Sequence[str]) -> int:
     if not shown:
         state = f" that are {' or '.join(args.state)}" if args.state else ""
         print(f"no runs{state} in {cli_output.escape_line(root)}")
-        return FINE
+        return 0
     print(format_runs(shown, time.time()))
     if len(runs) > len(shown):
         print(f"and {len(runs) - len(shown)} more")
-    return FINE
-
-
-def _parser() -> cli_args.CommandParser:
-    parser = cli_args.CommandParser(
-        "ls",
-        "Lists the runs under a path, newest first.",
-        "paceline ls --state running",
-        "paceline ls s3://bucket/runs --sort best --limit 10",
-    )
-    parser.add_argument("path", nargs="?", metavar="PATH", help="a directory or an address (the storage path)")
-    parser.add_argument("--trials", action="store_true", help="list the trials of searches, too")
-    parser.add_argument(
-        "--state", action="append", choices=STATES, metavar="STATE", help="only runs in this state; may be repeated"
-    )
-    parser.add_argument("--sort", choices=SORTS, default="age", help="sort key (age: newest first)")
-    parser.add_argument("--limit", type=cli_args.parse_positive_int, metavar="N", help="at most N runs")
-    parser.add_json_option()
-    return parser
+    return 0
 
 
 def _group_trials(runs: Sequence[Summary]) -> list[Summary]:
@@ -83,29 +77,21 @@ def format_runs(runs: Sequence[Summary], now: float) -> str:
 
     rows = [("NAME", "STATE", "PROGRESS", "BEST", "LAST", "WORKERS", "AGE")]
     for run in runs:
-        rows.append(
-            (
-                run.id if run.id != "." else run.name,
-                run.state,
-                format_progress(run),
-                f"{run.best.metric}={formatting.number(run.best.value)}" if run.best is not None else "",
-                format_last_metric(run),
-                str(run.num_workers) if run.num_workers else "",
-                formatting.duration(max(0.0, now - run.began_at)),
-            )
-        )
+        name = run.id if run.id != "." else run.name
+        best = f"{run.best.metric}={formatting.number(run.best.value)}" if run.best is not None else ""
+        age = formatting.duration(max(0.0, now - run.began_at))
+        workers = str(run.num_workers or "")
+        rows.append((name, run.state, format_progress(run), best, format_last_metric(run), workers, age))
     return cli_output.format_table(rows, right=(5, 6), states=(1,), within=cli_output.terminal_width())
 
 
 def format_progress(run: Summary) -> str:
     from paceline._view import formatting
 
-    if run.kind == "search":
-        progress = f"{formatting.format_count(run.num_reports, 'trial')} ended"
-    else:
-        progress = formatting.format_count(run.num_reports, "report")
     if run.progress is None or run.state == "complete":
-        return progress
+        if run.kind == "search":
+            return f"{formatting.format_count(run.num_reports, 'trial')} ended"
+        return formatting.format_count(run.num_reports, "report")
     left = f", {formatting.duration(run.left_s)} left" if run.left_s is not None else ""
     return f"{run.progress:.0%}{left}"
 
@@ -118,9 +104,3 @@ def format_last_metric(run: Summary) -> str:
     if name is None or name not in run.metrics:
         return ""
     return formatting.values({name: run.metrics[name]})
-
-
-def _best_sort_key(run: Summary) -> float:
-    if run.best is None:
-        return 0.0
-    return run.best.value if run.best.mode == "min" else -run.best.value

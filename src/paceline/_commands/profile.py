@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from paceline._commands import cli_args, cli_output
@@ -21,31 +20,6 @@ _KINDS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = _parser()
-    args = parser.parse_args(arguments)
-    from paceline._control.requests import MAX_PROFILE_S, ProfileRequest, send_request
-
-    if not 0.0 < args.seconds <= MAX_PROFILE_S:
-        parser.error(f"--seconds {args.seconds:g}: a profile may take up to {MAX_PROFILE_S:g} s")
-    location = cli_args.locate_run(args.run)
-
-    def print_progress(answer: Answer) -> None:
-        if not args.json:
-            print(cli_output.escape_text(answer.text), file=sys.stderr)
-
-    answer = send_request(location, ProfileRequest(args.seconds, tuple(args.rank)), on_accepted=print_progress)
-    if args.json:
-        cli_output.print_json(answer)
-    elif answer.ok:
-        _print_files(location, answer)
-    else:
-        cli_output.print_error(answer.text)
-    if answer.ok:
-        return FINE
-    return NOT_ASKED if answer.state in ("undriven", "refused") else NO_PROFILE
-
-
-def _parser() -> cli_args.CommandParser:
     parser = cli_args.CommandParser(
         "profile",
         "Profiles the workers of a live run, with no change to their code: a flame graph of Python and, where they\n"
@@ -53,22 +27,28 @@ def _parser() -> cli_args.CommandParser:
         "paceline profile resnet --seconds 10 --rank 0",
         codes="0 there is a profile, 1 there is none, 2 the run could not be reached",
     )
-    parser.add_run_argument()
     parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="how long to profile (10)")
     parser.add_rank_option(" (the first 8)")
-    parser.add_json_option()
-    return parser
+    args = parser.parse_args(arguments)
+    from paceline._control.requests import MAX_PROFILE_S, ProfileRequest, send_request
 
-
-def _print_files(location: RunLocation, answer: Answer) -> None:
-    for file in answer.files:
-        print(cli_output.escape_line(f"{location.uri}/{file.path}"))
-    for kind in dict.fromkeys(file.kind for file in answer.files):
-        print(cli_output.escape_line(f"  .{_file_suffix(answer, kind)}: {_KINDS.get(kind, kind)}"))
-    for problem in answer.problems:
+    if not 0.0 < args.seconds <= MAX_PROFILE_S:
+        parser.error(f"--seconds {args.seconds:g}: a profile may take up to {MAX_PROFILE_S:g} s")
+    location = cli_args.locate_run(args.run)
+    on_accepted = None if args.json else cli_output.print_accepted
+    answer = send_request(location, ProfileRequest(args.seconds, tuple(args.rank)), on_accepted=on_accepted)
+    cli_output.print_answer(answer, _format_files(location, answer) if answer.ok else None, as_json=args.json)
+    for problem in answer.problems if answer.ok and not args.json else ():
         cli_output.print_error(problem)
+    if answer.ok:
+        return FINE
+    return NOT_ASKED if answer.state in ("undriven", "refused") else NO_PROFILE
 
 
-def _file_suffix(answer: Answer, kind: str) -> str:
-    path = next(file.path for file in answer.files if file.kind == kind)
-    return path.rpartition("/")[2].partition(".")[2]
+def _format_files(location: RunLocation, answer: Answer) -> Iterator[str]:
+    suffixes: dict[str, str] = {}
+    for file in answer.files:
+        suffixes.setdefault(file.kind, file.path.rpartition("/")[2].partition(".")[2])
+        yield cli_output.escape_line(f"{location.uri}/{file.path}")
+    for kind, suffix in suffixes.items():
+        yield cli_output.escape_line(f"  .{suffix}: {_KINDS.get(kind, kind)}")

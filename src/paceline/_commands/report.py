@@ -8,8 +8,6 @@ from pathlib import Path
 
 from paceline._commands import cli_args, cli_output
 
-FINE = 0
-
 
 def main(arguments: Sequence[str]) -> int:
     parser = cli_args.CommandParser(
@@ -18,9 +16,7 @@ def main(arguments: Sequence[str]) -> int:
         "no server and no network. It contains the run's configuration and code: check it before you share it.",
         "paceline report resnet -o resnet.html",
     )
-    parser.add_run_argument()
     parser.add_argument("-o", "--output", metavar="FILE", help="where to write it (RUN.html); - is standard output")
-    parser.add_json_option()
     args = parser.parse_args(arguments)
     location = cli_args.locate_run(args.run, or_search=True)
     from paceline._dashboard.report import build_report
@@ -30,14 +26,13 @@ def main(arguments: Sequence[str]) -> int:
         if args.json:
             parser.error("--json and -o - cannot be combined: both write to standard output")
         sys.stdout.buffer.write(page)
-        return FINE
+        return 0
     target = Path(args.output).expanduser() if args.output else Path(f"{location.name}.html")
-    part = target.with_name(f".{target.name}.part")
-    part.write_bytes(page)
-    part.rename(target)
+    with cli_output.replace_file(target) as part:
+        part.write_bytes(page)
     if args.json:
         return cli_output.print_json({"file": str(target.absolute()), "num_bytes": len(page)})
     from paceline._view import formatting
 
     print(f"{cli_output.escape_line(str(target))}: {formatting.size(len(page))}")
-    return FINE
+    return 0

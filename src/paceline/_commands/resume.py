@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -36,7 +37,17 @@ class ResumeCommand(msgspec.Struct, frozen=True):
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = _parser()
+    parser = cli_args.CommandParser(
+        "resume",
+        "Runs the script of a run again, with the same arguments, in the same directory: it continues from the newest "
+        "checkpoint. Refuses if the run is complete or has a driver, or if there is no script to run "
+        "again.",
+        "paceline resume resnet --dry-run",
+        "paceline resume resnet",
+        codes="as of the script; 2 it cannot be resumed",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only print the command")
+    parser.add_argument("--force", action="store_true", help="even if the script has changed since")
     args = parser.parse_args(arguments)
     if args.json and not args.dry_run:
         parser.error("--json requires --dry-run")
@@ -56,37 +67,15 @@ def main(arguments: Sequence[str]) -> int:
     from paceline._core.settings import override_environment
 
     with override_environment(plan.variables):
-        return _replace_process(plan.command)
-
-
-def _replace_process(command: tuple[str, ...]) -> NoReturn:
-    os.execv(command[0], command)
-
-
-def _parser() -> cli_args.CommandParser:
-    parser = cli_args.CommandParser(
-        "resume",
-        "Runs the script of a run again, with the same arguments, in the same directory: it continues from the newest "
-        "checkpoint. Refuses if the run is complete or has a driver, or if there is no script to run "
-        "again.",
-        "paceline resume resnet --dry-run",
-        "paceline resume resnet",
-        codes="as of the script; 2 it cannot be resumed",
-    )
-    parser.add_run_argument()
-    parser.add_argument("--dry-run", action="store_true", help="only print the command")
-    parser.add_argument("--force", action="store_true", help="even if the script has changed since")
-    parser.add_json_option()
-    return parser
+        return os.execv(plan.command[0], plan.command)
 
 
 def _print_plan(plan: ResumeCommand) -> None:
     import shlex
 
-    variables = [f"{name}={shlex.quote(value)}" for name, value in plan.variables.items()]
-    print(f"continues {cli_output.escape_line(plan.run)} from {cli_output.escape_line(plan.since)}", file=sys.stderr)
-    print(f"  in    {cli_output.escape_line(plan.working_directory)}", file=sys.stderr)
-    print(f"  runs  {cli_output.escape_line(' '.join([*variables, shlex.join(plan.command)]))}", file=sys.stderr)
+    command = " ".join([*(f"{k}={shlex.quote(v)}" for k, v in plan.variables.items()), shlex.join(plan.command)])
+    for line in (f"continues {plan.run} from {plan.since}", f"  in    {plan.working_directory}", f"  runs  {command}"):
+        print(cli_output.escape_line(line), file=sys.stderr)
 
 
 def plan_resume(location: RunLocation) -> ResumeCommand:
@@ -208,10 +197,9 @@ def _find_doubts(location: RunLocation, detail: Detail, directory: str, script: 
     source = (detail.code.get("sources") or {}).get(script)
     if isinstance(source, str) and _read_text(path) != source:
         doubts.append(f"{path} has changed since run {location.name} started")
-    argv = detail.environment.get("argv") or [""]
-    if re.fullmatch(r"run-\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-[0-9a-f]{4}", location.name) and not is_paceline_command(
-        str(argv[0])
-    ):
+    program = str((detail.environment.get("argv") or [""])[0])
+    is_generated = re.fullmatch(r"run-\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-[0-9a-f]{4}", location.name)
+    if is_generated and not is_paceline_command(program):
         doubts.append(f"the name {location.name} was generated, so the script would start another run")
     config = detail.run_config
     if config.get("storage_path") and config.get("name"):
@@ -224,7 +212,6 @@ def _find_doubts(location: RunLocation, detail: Detail, directory: str, script: 
 
 def _read_text(path: str) -> str | None:
     try:
-        with open(path, "rb") as file:
-            return file.read().decode("utf-8", "backslashreplace")
+        return Path(path).read_bytes().decode("utf-8", "backslashreplace")
     except OSError:
         return None

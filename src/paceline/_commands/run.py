@@ -37,20 +37,19 @@ def _fit_trainer(args: argparse.Namespace) -> tuple[int, RunLocation | None]:
     from paceline._core.errors import PacelineError, PreemptionError, TrainingFailedError
 
     location: RunLocation | None = None
-    code = DONE
     try:
         trainer = _make_trainer(args)
         location = trainer.run_config.location
         trainer.fit()
     except PreemptionError:
-        code = PREEMPTED  # Already printed, with how to resume.
+        return PREEMPTED, location  # Already printed, with how to resume.
     except TrainingFailedError as error:
-        code = _print_and_return(str(error), FAILED)
+        return cli_output.print_message(str(error), FAILED), location
     except (PacelineError, OSError, ImportError, ValueError) as error:
-        return _print_and_return(str(error), NOT_RUN), None
+        return cli_output.print_message(str(error), NOT_RUN), None
     except KeyboardInterrupt:
-        code = INTERRUPTED
-    return code, location
+        return INTERRUPTED, location
+    return DONE, location
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -61,6 +60,8 @@ def make_parser() -> argparse.ArgumentParser:
         "paceline run --num-workers 4 --max-failures 3 train.py --lr 0.1",
         "paceline run -n 2:8 --name resnet -m my.trainer",
         codes="0 complete, 1 failed, 75 preempted, 2 it cannot be run, 130 Ctrl-C",
+        runs=(),
+        json="when it ends, print its outcome as JSON, and everything else to standard error",
     )
     add = parser.add_argument
     add("-n", "--num-workers", "--nproc-per-node", "--nproc_per_node", type=_parse_num_workers, default=1, metavar="N",
@@ -70,16 +71,10 @@ def make_parser() -> argparse.ArgumentParser:
     add("--storage-path", metavar="DIRECTORY", help="where the run and its logs are stored (~/paceline_results)")
     add("--max-failures", "--max-restarts", "--max_restarts", type=int, default=0, metavar="N",
         help="how often to restart all processes when one fails (0; -1 always)")  # fmt: skip
-    add(
-        "--hang-timeout",
-        type=float,
-        metavar="SECONDS",
-        help="without progress until a hang is reported (30, or as reports suggest)",
-    )
+    about = "without progress until a hang is reported (30, or as reports suggest)"
+    add("--hang-timeout", type=float, metavar="SECONDS", help=about)
     add("--hang-action", choices=("warn", "restart", "fail"), default="warn", help="what to do about a hang (warn)")
     add("--engine", choices=("local", "ray"), help="where the processes run; with ray the script must be on every node")
-    add("--json", action="store_true",
-        help="when it ends, print its outcome as JSON, and everything else to standard error")  # fmt: skip
     add("-m", "--module", action="store_true", help="the script is a module, as in python -m")
     add("script")
     add("arguments", nargs=argparse.REMAINDER, help="of the script")
@@ -129,8 +124,3 @@ def _find_script(args: argparse.Namespace) -> str:
     if importlib.util.find_spec(args.script) is None:
         raise ValueError(f"there is no module {args.script}")
     return str(args.script)
-
-
-def _print_and_return(text: str, code: int) -> int:
-    print(f"paceline: {text}", file=sys.stderr)
-    return code

@@ -21,24 +21,25 @@ _ACTS = {"warn": "told", "restart": "restarted", "fail": "failed"}
 
 
 def format_run(detail: Detail, now: float) -> str:
-    lines = [
-        *format_head(detail.summary, now),
-        *_format_section("workers", format_workers(detail.attempts)),
-        *_format_section("attempts", format_attempts(detail.attempts, now)),
-        *_format_section("checkpoints", format_checkpoint_section(detail)),
-        *_format_section("time", format_time_spent(detail.spent)),
-        *_format_section("data", format_stages(detail.stages, detail.limited_by)),
-        *_format_section("configuration", format_config(detail.config)),
-        *_format_section("code", format_code(detail)),
-    ]
+    sections = {
+        "workers": format_workers(detail.attempts),
+        "attempts": format_attempts(detail.attempts, now),
+        "checkpoints": format_checkpoint_section(detail),
+        "time": format_time_spent(detail.spent),
+        "data": format_stages(detail.stages, detail.limited_by),
+        "configuration": format_config(detail.config),
+        "code": format_code(detail),
+    }
+    lines = [*format_head(detail.summary, now)]
+    for title, section in sections.items():
+        if shown := [*section]:
+            lines += ["", title, *shown]
     return "\n".join(lines)
 
 
 def format_head(run: Summary, now: float) -> Iterator[str]:
-    yield (
-        f"{cli_output.truncate_line(cli_output.escape_line(run.name), WIDTH - 20)}  "
-        f"{cli_output.colour_state(run.state)}"
-    )
+    name = cli_output.truncate_line(cli_output.escape_line(run.name), WIDTH - 20)
+    yield f"{name}  {cli_output.colour_state(run.state)}"
     yield from field("path", run.path)
     yield from field("began", _format_began(run, now))
     yield from field("progress", ", ".join(_progress_parts(run)))
@@ -52,10 +53,9 @@ def format_head(run: Summary, now: float) -> Iterator[str]:
         best = run.best
         at = f" at report {best.step}" if best.step else ""
         yield from field("best", f"{best.metric}={formatting.number(best.value)}{at} ({best.mode})")
-    if run.failure:
-        yield from field("failure", run.failure)
-    if run.hang:
-        yield from field("hang", run.hang)
+    for name, text in (("failure", run.failure), ("hang", run.hang)):
+        if text:
+            yield from field(name, text)
 
 
 def field(name: str, text: str) -> list[str]:
@@ -69,10 +69,8 @@ def _format_began(run: Summary, now: float) -> str:
     began = formatting.when(run.began_at, now)
     if run.ended_at is not None:
         return f"{began}, took {formatting.duration(run.ended_at - run.began_at)}"
-    return (
-        f"{began}, {formatting.age(max(0.0, now - run.began_at))}; last update "
-        f"{formatting.age(max(0.0, now - run.updated_at))}"
-    )
+    age, since_update = (formatting.age(max(0.0, now - at)) for at in (run.began_at, run.updated_at))
+    return f"{began}, {age}; last update {since_update}"
 
 
 def _progress_parts(run: Summary) -> Iterator[str]:
@@ -80,17 +78,10 @@ def _progress_parts(run: Summary) -> Iterator[str]:
     yield progress
     if run.kind != "search" and not progress.endswith(("report", "reports")):
         yield formatting.format_count(run.num_reports, "report")
-    if run.attempt > 1:
-        yield formatting.format_count(run.attempt, "attempt")
-    if run.num_failures:
-        yield formatting.format_count(run.num_failures, "failure")
-    if run.num_workers:
-        yield formatting.format_count(run.num_workers, "worker")
-
-
-def _format_section(title: str, lines: Iterator[str]) -> list[str]:
-    section = list(lines)
-    return ["", title, *section] if section else []
+    num_attempts = run.attempt if run.attempt > 1 else 0
+    for number, noun in ((num_attempts, "attempt"), (run.num_failures, "failure"), (run.num_workers, "worker")):
+        if number:
+            yield formatting.format_count(number, noun)
 
 
 def format_workers(attempts: Sequence[Attempt]) -> Iterator[str]:
@@ -111,10 +102,8 @@ def format_workers(attempts: Sequence[Attempt]) -> Iterator[str]:
 
 
 def _worker_cells(worker: Worker) -> tuple[str, ...]:
-    gpus = " ".join(
-        f"{formatting.size(gpu.used_bytes)}" + (f" {gpu.busy:.0%}" if gpu.busy is not None else "")
-        for gpu in worker.gpus
-    )
+    used = [(formatting.size(gpu.used_bytes), gpu.busy) for gpu in worker.gpus]
+    gpus = " ".join(size + (f" {busy:.0%}" if busy is not None else "") for size, busy in used)
     return (
         str(worker.rank),
         worker.state,
@@ -135,28 +124,22 @@ def format_attempts(attempts: Sequence[Attempt], now: float) -> Iterator[str]:
 
 
 def _format_attempt(attempt: Attempt, now: float) -> Iterator[str]:
-    ending = attempt.ending or "goes on"
     ended = attempt.ended_at if attempt.ended_at is not None else now
-    since = attempt.resumed_from or "the beginning"
-    reports = ""
-    if attempt.last_report >= attempt.first_report > 0:
-        reports = f", reports {attempt.first_report} to {attempt.last_report}"
-    size = formatting.format_count(attempt.size, "worker")
     took = formatting.duration(max(0.0, ended - attempt.began_at))
-    yield cli_output.truncate_line(
-        f"  {attempt.number}  {cli_output.escape_line(f'{ending} after {took}: {size} from {since}{reports}')}", WIDTH
-    )
+    size = formatting.format_count(attempt.size, "worker")
+    text = f"{attempt.ending or 'goes on'} after {took}: {size} from {attempt.resumed_from or 'the beginning'}"
+    if attempt.last_report >= attempt.first_report > 0:
+        text += f", reports {attempt.first_report} to {attempt.last_report}"
+    yield cli_output.truncate_line(f"  {attempt.number}  {cli_output.escape_line(text)}", WIDTH)
     for failure in sorted(attempt.failures, key=lambda each: not each.is_cause)[:_FRAMES]:
         yield from _format_failure(failure)
     if len(attempt.failures) > _FRAMES:
         yield f"       and {len(attempt.failures) - _FRAMES} more failures after it"
     for hang in attempt.hangs:
-        passed = (
-            f" (passed after {formatting.duration(hang.passed_after_s)})" if hang.passed_after_s is not None else ""
-        )
-        yield cli_output.wrap_text(
-            f"hang of rank {hang.rank}, {_ACTS.get(hang.action, hang.action)}: {hang.verdict}{passed}", WIDTH, " " * 5
-        )
+        text = f"hang of rank {hang.rank}, {_ACTS.get(hang.action, hang.action)}: {hang.verdict}"
+        if hang.passed_after_s is not None:
+            text += f" (passed after {formatting.duration(hang.passed_after_s)})"
+        yield cli_output.wrap_text(text, WIDTH, " " * 5)
         if hang.stacks:
             yield cli_output.wrap_text(f"stacks in {hang.stacks}", WIDTH, " " * 7)
 
@@ -184,16 +167,9 @@ def format_checkpoint_section(detail: Detail) -> Iterator[str]:
 def format_time_spent(time: TimeBreakdown) -> Iterator[str]:
     if time.wall_s <= 0:
         return
-    parts = (
-        ("starting", time.starting_s),
-        ("data", time.data_s),
-        ("compute", time.compute_s),
-        ("report", time.report_s),
-        ("checkpoint", time.checkpoint_s),
-        ("between", time.between_s),
-    )
     rows = []
-    for name, seconds in parts:
+    for name in ("starting", "data", "compute", "report", "checkpoint", "between"):
+        seconds = getattr(time, f"{name}_s")
         share = seconds / time.wall_s
         rows.append((name, formatting.duration(seconds), f"{share:.0%}", "#" * min(40, round(share * 40))))
     rows.append(("all", formatting.duration(time.wall_s), "", ""))
@@ -205,19 +181,12 @@ def format_stages(stages: Sequence[ShownStage], limited_by: str | None) -> Itera
         yield from (f"  {line}" for line in cli_output.wrap_text(f"limited by {limited_by}", WIDTH - 2).split("\n"))
     if not stages:
         return
-    rows = [("", "STAGE", "ROWS", "SIZE", "BUSY", "FOR INPUT", "FOR ROOM")]
+    rows: list[tuple[str, ...]] = [("", "STAGE", "ROWS", "SIZE", "BUSY", "FOR INPUT", "FOR ROOM")]
     for stage in stages:
-        rows.append(
-            (
-                "*" if stage.limits else "",
-                f"{stage.dataset} {stage.name}",
-                formatting.number(stage.num_rows),
-                formatting.size(stage.num_bytes),
-                formatting.duration(stage.busy_s),
-                formatting.duration(stage.waited_for_input_s),
-                formatting.duration(stage.waited_for_room_s),
-            )
-        )
+        times = map(formatting.duration, (stage.busy_s, stage.waited_for_input_s, stage.waited_for_room_s))
+        name = f"{stage.dataset} {stage.name}"
+        amounts = formatting.number(stage.num_rows), formatting.size(stage.num_bytes)
+        rows.append(("*" if stage.limits else "", name, *amounts, *times))
     yield cli_output.format_table(rows, right=(2, 3, 4, 5, 6), indent="  ", within=WIDTH)
 
 

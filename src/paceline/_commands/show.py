@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from paceline._commands import cli_args, cli_output
@@ -12,11 +13,16 @@ if TYPE_CHECKING:
     from paceline._storage.run_location import RunLocation
     from paceline._view.model import Summary
 
-FINE = 0
-
 
 def main(arguments: Sequence[str]) -> int:
-    args = _parser().parse_args(arguments)
+    parser = cli_args.CommandParser(
+        "show",
+        "Shows one run: its state, workers, attempts with the causes of failures, what hangs, checkpoints, where the "
+        "time went, which stage of its data the others wait for, and its configuration. Of a search, its trials.",
+        "paceline show resnet",
+        "paceline show s3://bucket/runs/resnet --json",
+    )
+    args = parser.parse_args(arguments)
     location = cli_args.locate_run(args.run, or_search=True)
     if cli_args.is_search(location):
         return _show_search(location, args.json)
@@ -26,20 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     from paceline._commands import run_sections
 
     print(run_sections.format_run(detail, time.time()))
-    return FINE
-
-
-def _parser() -> cli_args.CommandParser:
-    parser = cli_args.CommandParser(
-        "show",
-        "Shows one run: its state, workers, attempts with the causes of failures, what hangs, checkpoints, where the "
-        "time went, which stage of its data the others wait for, and its configuration. Of a search, its trials.",
-        "paceline show resnet",
-        "paceline show s3://bucket/runs/resnet --json",
-    )
-    parser.add_run_argument()
-    parser.add_json_option()
-    return parser
+    return 0
 
 
 def _show_search(location: RunLocation, as_json: bool) -> int:
@@ -49,7 +42,7 @@ def _show_search(location: RunLocation, as_json: bool) -> int:
     if as_json:
         return cli_output.print_json(search)
     print("\n".join(_format_search(search.summary, search.trials, search.configs)))
-    return FINE
+    return 0
 
 
 def _format_search(search: Summary, trials: Sequence[Summary], configs: dict[str, dict[str, object]]) -> Iterator[str]:
@@ -57,17 +50,13 @@ def _format_search(search: Summary, trials: Sequence[Summary], configs: dict[str
     from paceline._view import formatting
 
     yield from run_sections.format_head(search, time.time())
-    best = search.best
-    if best is not None:
-        ranked = sorted(
-            (trial for trial in trials if trial.best is not None),
-            key=lambda trial: trial.best.value if trial.best is not None else 0.0,
-            reverse=best.mode == "max",
-        )
-        if ranked:
-            yield from run_sections.field(
-                "best trial", f"{ranked[0].name} with {formatting.values(configs.get(ranked[0].id, {}))}"
-            )
+    if search.best is not None:
+        measured = [(trial.best.value, trial) for trial in trials if trial.best is not None]
+        measured.sort(key=itemgetter(0), reverse=search.best.mode == "max")
+        ranked = [trial for _, trial in measured]
+        for trial in ranked[:1]:
+            config = formatting.values(configs.get(trial.id, {}))
+            yield from run_sections.field("best trial", f"{trial.name} with {config}")
         trials = ranked + [trial for trial in trials if trial.best is None]
     yield ""
     yield f"trials ({len(trials)})"

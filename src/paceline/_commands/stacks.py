@@ -14,23 +14,6 @@ FINE, NOT_ANSWERED, NOT_ASKED = 0, 1, 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    args = _parser().parse_args(arguments)
-    location = cli_args.locate_run(args.run)
-    from paceline._control.requests import StacksRequest, send_request
-
-    answer = send_request(location, StacksRequest(tuple(args.rank)), args.timeout)
-    if args.json:
-        cli_output.print_json(answer)
-    elif answer.ok:
-        print("\n".join(_format_answer(answer)))
-    else:
-        cli_output.print_error(answer.text)
-    if answer.ok:
-        return FINE if all(stacks.answers for stacks in answer.stacks) else NOT_ANSWERED
-    return NOT_ASKED
-
-
-def _parser() -> cli_args.CommandParser:
     parser = cli_args.CommandParser(
         "stacks",
         "Shows what every rank of a run does now: the stacks of its threads, innermost call last, with the user's own\n"
@@ -39,11 +22,17 @@ def _parser() -> cli_args.CommandParser:
         "paceline stacks resnet --rank 3",
         codes="0 all ranks answered, 1 some did not, 2 the run could not be reached",
     )
-    parser.add_run_argument()
     parser.add_rank_option()
     parser.add_argument("--timeout", type=float, metavar="S", help="seconds to wait for the answer (15)")
-    parser.add_json_option()
-    return parser
+    args = parser.parse_args(arguments)
+    location = cli_args.locate_run(args.run)
+    from paceline._control.requests import StacksRequest, send_request
+
+    answer = send_request(location, StacksRequest(tuple(args.rank)), args.timeout)
+    cli_output.print_answer(answer, _format_answer(answer) if answer.ok else None, as_json=args.json)
+    if answer.ok:
+        return FINE if all(stacks.answers for stacks in answer.stacks) else NOT_ANSWERED
+    return NOT_ASKED
 
 
 def _format_answer(answer: Answer) -> Iterator[str]:

@@ -17,21 +17,6 @@ STOPPED, NOT_YET, NOT_ASKED = 0, 1, 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    args = _parser().parse_args(arguments)
-    location = cli_args.locate_run(args.run, or_search=True)
-    answer = _stop_run(location, args)
-    if args.json:
-        cli_output.print_json(answer)
-    elif answer.state in ("done", "undriven"):
-        print(cli_output.escape_text(answer.text))
-    else:
-        cli_output.print_error(answer.text)
-    if answer.state in ("done", "undriven", "gone"):
-        return STOPPED
-    return NOT_ASKED if answer.state == "refused" else NOT_YET
-
-
-def _parser() -> cli_args.CommandParser:
     parser = cli_args.CommandParser(
         "stop",
         "Asks a run, a search or one of its trials to stop as Ctrl-C does: at its next report, with a checkpoint\n"
@@ -40,27 +25,32 @@ def _parser() -> cli_args.CommandParser:
         "paceline stop resnet --timeout 300 --then-now",
         codes="0 stopped, or it had no driver; 1 not stopped yet; 2 it could not be reached",
     )
-    parser.add_run_argument()
     parser.add_argument("--now", action="store_true", help="end it at once: work after its last checkpoint is lost")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds to wait for its end (60)")
     parser.add_argument("--then-now", action="store_true", help="end it at once after the timeout")
-    parser.add_json_option()
-    return parser
+    args = parser.parse_args(arguments)
+    location = cli_args.locate_run(args.run, or_search=True)
+    answer = _stop_run(location, args)
+    lines = [cli_output.escape_text(answer.text)] if answer.state in ("done", "undriven") else None
+    cli_output.print_answer(answer, lines, as_json=args.json)
+    if answer.state in ("done", "undriven", "gone"):
+        return STOPPED
+    return NOT_ASKED if answer.state == "refused" else NOT_YET
 
 
 def _stop_run(location: RunLocation, args: argparse.Namespace) -> Answer:
+    from msgspec.structs import replace
+
     from paceline._control.requests import StopRequest, send_request
 
-    def print_progress(answer: Answer) -> None:
-        if not args.json:
-            print(cli_output.escape_text(answer.text), file=sys.stderr)
-
-    answer = send_request(location, StopRequest(args.now), args.timeout, on_accepted=print_progress)
+    on_accepted = None if args.json else cli_output.print_accepted
+    answer = send_request(location, StopRequest(args.now), args.timeout, on_accepted=on_accepted)
     if answer.state == "taken" and not args.now:
         if args.then_now or _confirm_stop_now(location, args):
-            return send_request(location, StopRequest(now=True), on_accepted=print_progress)
+            return send_request(location, StopRequest(now=True), on_accepted=on_accepted)
         text = f"{location.name} has not reported within {args.timeout:g} s; it stops when it does"
-        return _replace_text(answer, f"{text}\n\nhint: `paceline stop {args.run} --now` does not wait for a report")
+        hint = f"`paceline stop {args.run} --now` does not wait for a report"
+        return replace(answer, text=f"{text}\n\nhint: {hint}")
     return answer
 
 
@@ -70,9 +60,3 @@ def _confirm_stop_now(location: RunLocation, args: argparse.Namespace) -> bool:
     print(f"{cli_output.escape_line(location.name)} has not reported within {args.timeout:g} s.", file=sys.stderr)
     print("End it now? Work after its last checkpoint is lost. [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _replace_text(answer: Answer, text: str) -> Answer:
-    import msgspec
-
-    return msgspec.structs.replace(answer, text=text)

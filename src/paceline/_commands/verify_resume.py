@@ -19,7 +19,24 @@ EXACT, DIFFERS, UNCHECKED = 0, 1, 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    args = _parser().parse_args(arguments)
+    parser = cli_args.CommandParser(
+        "verify-resume",
+        "Restores a commit of the script's run into a shadow run, replays it, and compares metrics and checkpoints "
+        "with those of the run, which is not written to. The script runs until it calls fit().",
+        "paceline verify-resume --fresh --steps 10 train.py --lr 0.1",
+        codes="0 it resumes exactly, 1 it does not, 2 cannot be checked",
+        runs=(),
+        json="print the whole proof as JSON",
+    )
+    add, positive = parser.add_argument, cli_args.parse_positive_int
+    add("--steps", type=positive, metavar="N", help="reports to replay (until the next checkpoint)")
+    add("--fresh", action="store_true", help="train a new run to compare with, and remove it again")
+    add("--ignore", action="append", default=[], metavar="METRIC", help="a metric that may differ; may be a pattern")
+    add("--tolerance", type=float, default=0.0, help="by how much numbers may differ (0)")
+    add("--scratch", metavar="DIRECTORY", help="directory for the temporary shadow runs")
+    add("script")
+    add("arguments", nargs=argparse.REMAINDER, help="of the script")
+    args = parser.parse_args(arguments)
     if not Path(args.script).is_file():
         return _print_unchecked(args, f"{args.script} is not a file")
     with contextlib.redirect_stdout(sys.stderr), _log_progress():
@@ -31,35 +48,8 @@ def main(arguments: Sequence[str]) -> int:
     return {"exact": EXACT, "differs": DIFFERS, "unchecked": UNCHECKED}[proof.verdict]
 
 
-def _parser() -> cli_args.CommandParser:
-    parser = cli_args.CommandParser(
-        "verify-resume",
-        "Restores a commit of the script's run into a shadow run, replays it, and compares metrics and checkpoints "
-        "with those of the run, which is not written to. The script runs until it calls fit().",
-        "paceline verify-resume --fresh --steps 10 train.py --lr 0.1",
-        codes="0 it resumes exactly, 1 it does not, 2 cannot be checked",
-    )
-    parser.add_argument(
-        "--steps", type=cli_args.parse_positive_int, metavar="N", help="reports to replay (until the next checkpoint)"
-    )
-    parser.add_argument("--fresh", action="store_true", help="train a new run to compare with, and remove it again")
-    parser.add_argument(
-        "--ignore", action="append", default=[], metavar="METRIC", help="a metric that may differ; may be a pattern"
-    )
-    parser.add_argument("--tolerance", type=float, default=0.0, help="by how much numbers may differ (0)")
-    parser.add_argument("--scratch", metavar="DIRECTORY", help="directory for the temporary shadow runs")
-    parser.add_argument("--json", action="store_true", help="print the whole proof as JSON")
-    parser.add_argument("script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
-    return parser
-
-
 class _ProofDone(BaseException):
     """Ends the script at its `fit()`. Not an `Exception`, so that scripts that catch those still end."""
-
-    def __init__(self, proof: Any) -> None:
-        super().__init__(proof)
-        self.proof = proof
 
 
 def _prove_script(args: argparse.Namespace) -> Any:
@@ -87,7 +77,7 @@ def _prove_script(args: argparse.Namespace) -> Any:
         with override_fit(prove_instead_of_fit), _script_environment(args.script, args.arguments):
             runpy.run_path(args.script, run_name="__main__")
     except _ProofDone as ended:
-        return ended.proof
+        return ended.args[0]
     except SystemExit as ended:
         return f"{args.script} exited with {ended.code!r} before it called fit()"
     except Exception as error:  # noqa: BLE001

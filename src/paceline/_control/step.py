@@ -660,7 +660,21 @@ def _agree_on_stop(run: Run, live: Running, now: float) -> StepResult:
 def _stop_attempt(
     run: Run, live: Running, ending: Ending, failed: AttemptFailures = NO_FAILURES, *, kill: bool = True
 ) -> StepResult:
+    has_known_cause = not failed.are_all_secondary or any(failure.kind != "user" for failure in failed)
+    if ending == "failed" and live.fewest_reports is not None and not has_known_cause:
+        failed = _blame_early_return(live.fewest_reports, failed)
     return replace(run, phase=Stopping(live, ending, failed)), [StopWorkers(run.attempt, kill)]
+
+
+def _blame_early_return(fewest_reports: tuple[int, int, str], failed: AttemptFailures) -> AttemptFailures:
+    """Add the cause: the other ranks lost their connection to one whose function had returned."""
+    rank, num_reports, where = fewest_reports
+    broken = next(iter(failed))
+    waited_at = f" at {broken.frames[-1].partition(' in ')[0]}" if broken.frames else ""
+    last = f", the last at {where}," if where else ""
+    reports = "1 report" if num_reports == 1 else f"{num_reports} reports"
+    message = f"returned after {reports}{last} while rank {broken.rank} still waited for it{waited_at}"
+    return failed.with_failure(WorkerFailure(rank, "mismatch", message, at=broken.at))
 
 
 def _finish_or_retry(run: Run, now: float) -> StepResult:

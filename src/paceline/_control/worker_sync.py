@@ -22,7 +22,8 @@ class Barriers:
             return None  # Duplicate.
         joined = self._waiting.setdefault(event.number, {})
         joined[event.rank] = event
-        if len(joined) < self._size:
+        # Ranks that call different functions are never released: `find_mismatch` reports them.
+        if len(joined) < self._size or any(each.call != event.call for each in joined.values()):
             return None
         del self._waiting[event.number]
         self._num_released = event.number
@@ -38,10 +39,15 @@ class Barriers:
         self._returned.clear()
 
     def find_mismatch(self, wall: float) -> WorkerFailure | None:
-        """Find a rank that waits at a barrier which another rank, having returned, will never join. Reported once."""
+        """Find a rank that waits in a collective call which another rank will never join. Reported once."""
         if self._mismatch_reported:
             return None
         for number, joined in self._waiting.items():
+            first, *others = joined.values()
+            for other in others:
+                if other.call != first.call:
+                    self._mismatch_reported = True
+                    return _describe_different_calls(number, first, other, wall)
             for rank in self._returned:
                 if rank not in joined:
                     waiting = next(iter(joined.values()))
@@ -54,6 +60,15 @@ class Barriers:
                         waiting.rank, "mismatch", message, at=wall, frames=(waiting.where,), retriable=False
                     )
         return None
+
+
+def _describe_different_calls(number: int, first: Joined, other: Joined, wall: float) -> WorkerFailure:
+    message = (
+        f"ReportMismatchError: in collective call {number} rank {first.rank} calls {first.call or 'a collective'} at "
+        f"{first.where}, but rank {other.rank} calls {other.call or 'a collective'} at {other.where}: "
+        "all ranks must make the same calls in the same order"
+    )
+    return WorkerFailure(first.rank, "mismatch", message, at=wall, frames=(first.where,), retriable=False)
 
 
 class TaskQueue:

@@ -7,6 +7,7 @@ something must come from our own page.
 
 from __future__ import annotations
 
+import html
 import ipaddress
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -70,9 +71,7 @@ class AllowedHosts:
 
 
 def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    return _is_address(host) and ipaddress.ip_address(host).is_loopback
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 def parse_host_name(authority: str) -> str | None:
@@ -128,10 +127,8 @@ class AccessGate:
         target = f"/?{rest}" if rest else "/"
         if _get_header(scope["headers"], b"sec-fetch-site") in (b"cross-site", b"same-site"):
             # After a link on another page, a redirect would not carry the new cookie. A refresh from our own page does.
-            head = f'<meta http-equiv="refresh" content="0;url={_escape_html(target)}">'
-            await _send_response(
-                send, 200, b"text/html; charset=utf-8", _PAGE.format(head=head, text="").encode(), headers
-            )
+            head = f'<meta http-equiv="refresh" content="0;url={html.escape(target)}">'
+            await _send_page(send, 200, headers, head=head)
         else:
             await _send_response(send, 303, b"text/plain", b"", [*headers, (b"location", target.encode())])
 
@@ -150,16 +147,14 @@ class AccessGate:
 
 def _find_cross_site_problem(method: str, path: str, headers: Headers) -> str | None:
     """Return why a request with a valid token is still refused: our page did not send it. None if it did."""
+    from_elsewhere = "the request came from another page"
     fetch_site = _get_header(headers, b"sec-fetch-site")
     if method in _READ_METHODS:
-        if path != "/" and fetch_site and fetch_site not in _OWN_SITES:
-            return "the request came from another page"
-        return None
-    if fetch_site and fetch_site != b"same-origin":
-        return "the request came from another page"
+        return from_elsewhere if path != "/" and fetch_site and fetch_site not in _OWN_SITES else None
     origin = _get_header(headers, b"origin")
-    if origin and origin.partition(b"://")[2].lower() != _get_header(headers, b"host").lower():
-        return "the request came from another page"
+    is_other_origin = origin and origin.partition(b"://")[2].lower() != _get_header(headers, b"host").lower()
+    if (fetch_site and fetch_site != b"same-origin") or is_other_origin:
+        return from_elsewhere
     if _get_header(headers, b"x-paceline") != b"1":
         return "the header `X-Paceline: 1` is missing"
     if _get_header(headers, b"content-type").partition(b";")[0].strip().lower() != b"application/json":
@@ -196,12 +191,16 @@ def _with_security_headers(send: Send, *, is_api: bool) -> Send:
 async def _send_refusal(scope: Scope, send: Send, status: int, text: str, headers: Headers | None = None) -> None:
     """Send a refusal, as a page if a page was requested. The texts are our own and contain nothing of the request."""
     if _is_page(scope["path"]):
-        await _send_response(
-            send, status, b"text/html; charset=utf-8", _PAGE.format(head="", text=text).encode(), headers or []
-        )
+        await _send_page(send, status, headers or [], text=text)
     else:
         plain = text.replace("<code>", "`").replace("</code>", "`")
         await _send_response(send, status, b"application/json", encode({"error": plain}), headers or [])
+
+
+async def _send_page(send: Send, status: int, headers: Headers, *, head: str = "", text: str = "") -> None:
+    await _send_response(
+        send, status, b"text/html; charset=utf-8", _PAGE.format(head=head, text=text).encode(), headers
+    )
 
 
 async def _send_response(send: Send, status: int, kind: bytes, body: bytes, headers: Headers) -> None:
@@ -224,7 +223,3 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _escape_html(text: str) -> str:
-    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")

@@ -12,14 +12,8 @@ import msgspec
 
 from paceline._control.journal import JournalVersionError
 from paceline._core.errors import PacelineError
-from paceline._dashboard.query_fields import (
-    MAX_FIELDS,
-    MAX_LINES,
-    MAX_POINTS,
-    QueryFields,
-    RequestRefusedError,
-    points_per_metric,
-)
+from paceline._dashboard import query_fields
+from paceline._dashboard.query_fields import QueryFields, RequestRefusedError
 from paceline._view import logs
 from paceline._view.diff import compare_runs
 from paceline._view.model import Detail, Diff, LogPage, Points, SearchDetail, Summary, UsageSeries
@@ -99,8 +93,9 @@ def get_run(listing: Listing, fields: QueryFields) -> Detail:
 
 def get_metrics(listing: Listing, fields: QueryFields) -> MetricsAnswer:
     reader = get_reader(listing, fields.text("run"))
-    names = (fields.all_texts("name") or reader.metric_names())[:MAX_FIELDS]
-    at_most = points_per_metric(fields.integer("points", 2000, least=1, most=MAX_POINTS), len(names))
+    names = (fields.all_texts("name") or reader.metric_names())[: query_fields.MAX_FIELDS]
+    points = fields.integer("points", 2000, least=1, most=query_fields.MAX_POINTS)
+    at_most = query_fields.points_per_metric(points, len(names))
     series = reader.points(names, x=fields.axis(), range=fields.range(), at_most=at_most)
     last = reader.last_step
     return MetricsAnswer(series, min(last, 1), last)
@@ -124,7 +119,7 @@ def get_log_page(location: RunLocation, fields: QueryFields) -> LogPage:
         rank,
         before=before,
         after=after,
-        limit=fields.integer("limit", 500, least=1, most=MAX_LINES),
+        limit=fields.integer("limit", 500, least=1, most=query_fields.MAX_LINES),
         search=fields.optional_text("search") or None,
     )
 

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,18 +38,11 @@ Answer = Callable[["Listing", QueryFields], Any]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 _MIN_GZIP_BYTES = 500
-"""Responses from this size on are compressed."""
-
-
-@dataclass(frozen=True)
-class Dashboard:
-    app: App
-    live: LiveUpdates
 
 
 def create_dashboard(
     open_listing: Callable[[], Listing], root: str, *, token: str, names: AllowedHosts, port: int, allow_control: bool
-) -> Dashboard:
+) -> tuple[App, LiveUpdates]:
     """Create the application for the runs below a path. `root` is that path as displayed."""
     reading = ListingThread(open_listing)
     live = LiveUpdates(reading)
@@ -61,7 +53,7 @@ def create_dashboard(
         exception_handlers=dict.fromkeys((RequestRefusedError, PacelineError, HTTPException, Exception), _handle_error),
         lifespan=endpoints.lifespan,
     )
-    return Dashboard(AccessGate(app, token=token, names=names, port=port), live)
+    return AccessGate(app, token=token, names=names, port=port), live
 
 
 class _Endpoints:
@@ -138,12 +130,8 @@ class _Endpoints:
 
     async def _send_logs(self, request: Request) -> Response:
         fields = _parse_query(request)
-        location = await self._listing_thread.query(
-            lambda listing: answers.get_reader(listing, fields.text("run")).location
-        )
-        return _json_response(
-            await self._slow_threads.run_in_thread(lambda: encode(answers.get_log_page(location, fields)))
-        )
+        reader = await self._listing_thread.query(lambda listing: answers.get_reader(listing, fields.text("run")))
+        return await self._answer_slowly(lambda: answers.get_log_page(reader.location, fields))
 
     async def _send_csv(self, request: Request) -> Response:
         fields = _parse_query(request)
@@ -158,14 +146,12 @@ class _Endpoints:
         run, path = fields.text("run"), fields.text("path")
 
         def find_file(listing: Listing) -> tuple[Any, files.FileDelivery]:
-            return answers.get_reader(listing, run).location, files.find_delivery(
-                answers.get_detail(listing, run), path
-            )
+            location = answers.get_reader(listing, run).location
+            return location, files.find_delivery(answers.get_detail(listing, run), path)
 
         location, delivery = await self._listing_thread.query(find_file)
-        parts = files.iter_file_chunks(
-            await self._slow_threads.run_in_thread(lambda: files.open_run_file(location, path))
-        )
+        file = await self._slow_threads.run_in_thread(lambda: files.open_run_file(location, path))
+        parts = files.iter_file_chunks(file)
         return StreamingResponse(self._stream_parts(parts), media_type=delivery.media_type, headers=delivery.headers())
 
     async def _send_report(self, request: Request) -> Response:
@@ -188,11 +174,12 @@ class _Endpoints:
             body = control.parse_control_body(name, await _read_body(request))
             run = _parse_query(request).text("run")
             location = await self._listing_thread.query(lambda listing: answers.get_location(listing, run))
-            return _json_response(
-                await self._slow_threads.run_in_thread(lambda: encode(control.request(location, body)))
-            )
+            return await self._answer_slowly(lambda: control.request(location, body))
 
         return endpoint
+
+    async def _answer_slowly(self, compute: Callable[[], Any]) -> Response:
+        return _json_response(await self._slow_threads.run_in_thread(lambda: encode(compute())))
 
     async def _stream_parts(self, parts: Generator[bytes, None, None]) -> AsyncIterator[bytes]:
         """Yield the parts one by one, as fast as the client takes them."""
@@ -220,17 +207,14 @@ def _json_response(body: bytes, status: int = 200) -> Response:
     return Response(body, status, media_type="application/json")
 
 
-def _error_response(status: int, text: str) -> Response:
-    return _json_response(encode({"error": text}), status)
-
-
 async def _handle_error(request: Request, error: Exception) -> Response:
-    if isinstance(error, RequestRefusedError):
-        return _error_response(error.status, error.text)
-    if isinstance(error, HTTPException):
-        return _error_response(error.status_code, error.detail)
-    if isinstance(error, PacelineError):
-        log.warning("%s: %s", request.url.path, error)
-        return _error_response(500, str(error))
     # The server's log has the traceback, the page does not.
-    return _error_response(500, "internal error; see the terminal of the dashboard")
+    status, text = 500, "internal error; see the terminal of the dashboard"
+    if isinstance(error, RequestRefusedError):
+        status, text = error.status, error.text
+    elif isinstance(error, HTTPException):
+        status, text = error.status_code, error.detail
+    elif isinstance(error, PacelineError):
+        log.warning("%s: %s", request.url.path, error)
+        text = str(error)
+    return _json_response(encode({"error": text}), status)

@@ -33,11 +33,7 @@ class ProfileBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 ControlBody = StopBody | StacksBody | ProfileBody
-BODY_TYPES: dict[str, type[StopBody] | type[StacksBody] | type[ProfileBody]] = {
-    "stop": StopBody,
-    "stacks": StacksBody,
-    "profile": ProfileBody,
-}
+BODY_TYPES: dict[str, type[ControlBody]] = {"stop": StopBody, "stacks": StacksBody, "profile": ProfileBody}
 
 
 def parse_control_body(name: str, data: bytes) -> ControlBody:
@@ -52,13 +48,9 @@ def parse_control_body(name: str, data: bytes) -> ControlBody:
 
 
 def request(location: RunLocation, body: ControlBody) -> dict[str, Any]:
-    """Send a request to the driver of a run and return its answer as JSON values.
-
-    Raises `RequestRefusedError` if it fails.
-    """
+    """Send a request to the driver of a run; return its answer as JSON values, or raise `RequestRefusedError`."""
     from paceline._control import requests
 
-    ranks: tuple[int, ...] = ()
     match body:
         case StopBody(now):
             answer = requests.send_request(location, requests.StopRequest(now), STOP_TIMEOUT_S)

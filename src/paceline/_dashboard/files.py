@@ -15,7 +15,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from paceline._dashboard.query_fields import RequestRefusedError
 from paceline._view.model import Detail
@@ -40,10 +40,12 @@ class FileDelivery:
     csp: str = "sandbox; default-src 'none'"
 
     def headers(self) -> dict[str, str]:
-        disposition = f'attachment; filename="{self.name}"' if self.name else "inline"
-        # Browsers do not display a sandboxed page that also sets an opener policy.
-        opener = {"Cross-Origin-Opener-Policy": "unsafe-none"}
-        return {"Content-Disposition": disposition, "Content-Security-Policy": self.csp, **opener}
+        return {
+            "Content-Disposition": f'attachment; filename="{self.name}"' if self.name else "inline",
+            "Content-Security-Policy": self.csp,
+            # Browsers do not display a sandboxed page that also sets an opener policy.
+            "Cross-Origin-Opener-Policy": "unsafe-none",
+        }
 
 
 def find_delivery(detail: Detail, path: str) -> FileDelivery:
@@ -62,19 +64,16 @@ def find_delivery(detail: Detail, path: str) -> FileDelivery:
 
 
 def open_run_file(location: RunLocation, path: str) -> BinaryIO:
-    """Open a file below the run's directory, or an object below its prefix.
-
-    Raises `RequestRefusedError` if the path leads out of the run or is not a file.
-    """
+    """Open a file or object below the run; `RequestRefusedError` if the path leads out of it or is not a file."""
     parts = path.split("/")
     if path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in parts):
         raise RequestRefusedError(404, "this path is outside the run")
     try:
-        return (
-            _open_in_store(location, path)
-            if location.address is not None
-            else _open_on_disk(location.layout.root, parts)
-        )
+        if location.address is None:
+            return _open_on_disk(location.layout.root, parts)
+        root, filesystem = location.open_run_store_for_reading().locate_run()
+        stream: BinaryIO = filesystem.open_input_stream(f"{root.rstrip('/')}/{path}")
+        return stream
     except (FileNotFoundError, NotADirectoryError):
         raise RequestRefusedError(404, "the file no longer exists") from None
 
@@ -102,12 +101,6 @@ def _open_on_disk(root: Path, parts: list[str]) -> BinaryIO:
     except BaseException:
         os.close(descriptor)
         raise
-
-
-def _open_in_store(location: RunLocation, path: str) -> BinaryIO:
-    root, filesystem = location.open_run_store_for_reading().locate_run()
-    stream: Any = filesystem.open_input_stream(f"{root.rstrip('/')}/{path}")
-    return stream  # type: ignore[no-any-return]
 
 
 def _to_header_name(path: str) -> str:

@@ -1,10 +1,8 @@
 """Threads apart from the server's own: the one that reads runs, and daemon threads for other slow work.
 
-Only the `ListingThread` uses a listing and its readers, so nothing needs a lock.
-
-It refreshes the listing when a query arrives and the data is old, not for each query. How old it may be follows from
-the cost of reading: a run that is written fast is read less often, so reading never takes more than a small part of one
-core.
+Only the `ListingThread` uses a listing and its readers, so nothing needs a lock. It refreshes the listing when a query
+arrives and the data is old. How old it may be follows from the cost of reading, which never takes more than a small
+part of one core.
 """
 
 from __future__ import annotations

@@ -29,7 +29,6 @@ log = logging.getLogger("paceline")
 MAX_FOLLOWERS = 64
 KEEPALIVE_S = 15.0
 SEND_TIMEOUT_S = 20.0
-"""Timeout for a page that does not read."""
 POINTS_SHARE = 0.02
 """Share of one core for the plots of one page."""
 MAX_DETAIL_BYTES_PER_S = 512 << 10
@@ -56,9 +55,7 @@ class PageFollower:
     has_stale_detail: bool = True
     """The run has changed since its detail was last sent."""
     detail_due_at: float = 0.0
-    """When the detail may be sent again."""
     last_step: int = -1
-    """The last step sent."""
     points_due_at: float = 0.0
     """When the next step may be sent, which makes the page request all plots again."""
 
@@ -125,8 +122,7 @@ class LiveUpdates:
             if not gone.done():
                 await _send_body(send, b"", more=False)
         except TimeoutError:
-            # Send nothing more, whatever blocks the page: an unfinished response closes the connection.
-            return
+            pass  # Send nothing more, whatever blocks the page: an unfinished response closes the connection.
         finally:
             self._followers.discard(follower)
             gone.cancel()
@@ -150,14 +146,14 @@ class LiveUpdates:
         await _send_body(send, self._encode_news(follower) or b": still here\n\n")
 
     def _encode_news(self, follower: PageFollower) -> bytes:
-        parts = []
+        news = b""
         changed, follower.changed = follower.changed, set()
         if changed:
             summaries = [self._summaries[run] for run in sorted(changed) if run in self._summaries]
-            parts.append(_encode_runs(summaries, sorted(changed - self._summaries.keys())))
+            news = _encode_runs(summaries, sorted(changed - self._summaries.keys()))
         if follower.run in self._watched:
-            parts.append(_encode_run_news(follower, self._watched[follower.run]))
-        return b"".join(parts)
+            news += _encode_run_news(follower, self._watched[follower.run])
+        return news
 
     async def _encode_everything(self, follower: PageFollower) -> bytes:
         def read(listing: Listing) -> tuple[bytes, dict[str, WatchedRun]]:
@@ -171,17 +167,12 @@ class LiveUpdates:
         runs = {follower.run for follower in self._followers if follower.run is not None}
 
         def read(listing: Listing) -> tuple[dict[str, Summary], dict[str, bytes], dict[str, WatchedRun]]:
-            # Compare with the listing's contents, not with what its refresh returned: that may have gone to another
-            # caller.
+            # Compare with the listing's contents: what its refresh returned may have gone to another caller.
             summaries = {summary.id: summary for summary in listing.summaries()}
-            new = {
-                id: encode(summary) for id, summary in summaries.items() if self._last_summaries.get(id) is not summary
-            }
-            return (
-                summaries,
-                new,
-                self._read_watched(listing, {run for run in runs if run in new or run not in self._watched}),
-            )
+            before = self._last_summaries
+            new = {id: encode(summary) for id, summary in summaries.items() if before.get(id) is not summary}
+            stale = {run for run in runs if run in new or run not in self._watched}
+            return summaries, new, self._read_watched(listing, stale)
 
         summaries, new, watched = await self._listing_thread.query(read)
         changed = new.keys() | (self._last_summaries.keys() - summaries.keys())

@@ -57,49 +57,45 @@ def format_families(summaries: list[Summary], going_on: dict[str, Detail], now: 
     return "".join(line for family in families for line in family.lines())
 
 
+_SUMMARY_FIELDS = {
+    "began_at": ("start_time_seconds", "When a run started, since the epoch."),
+    "updated_at": ("update_time_seconds", "When a run was last updated, since the epoch."),
+    "num_reports": ("reports_total", "Reports; of a search, trials that have ended."),
+    "steps_per_s": ("steps_per_second", "Recent reports per second."),
+    "epochs_per_s": ("epochs_per_second", "Recent epochs per second."),
+    "progress": ("progress_ratio", "Progress from 0 to 1."),
+    "left_s": ("left_seconds", "Estimated remaining time, if known."),
+    "attempt": ("attempt", "The current or last attempt."),
+    "num_failures": ("failures_total", "Attempts that failed."),
+    "num_checkpoints": ("checkpoints", "Checkpoints that were committed."),
+    "num_workers": ("workers", "Workers."),
+}
+"""Field of a summary -> (the family `paceline_run_...`, its help)."""
+
+
 def _build_summary_families(summaries: list[Summary]) -> list[MetricFamily]:
     info = MetricFamily("paceline_run_info", "gauge", "What a run is.")
     state = MetricFamily("paceline_run_state", "gauge", "1 for the state that a run is in.")
-    began = MetricFamily("paceline_run_start_time_seconds", "gauge", "When a run started, since the epoch.")
-    updated = MetricFamily("paceline_run_update_time_seconds", "gauge", "When a run was last updated, since the epoch.")
-    reports = MetricFamily("paceline_run_reports_total", "counter", "Reports; of a search, trials that have ended.")
-    steps = MetricFamily("paceline_run_steps_per_second", "gauge", "Recent reports per second.")
-    epochs = MetricFamily("paceline_run_epochs_per_second", "gauge", "Recent epochs per second.")
-    progress = MetricFamily("paceline_run_progress_ratio", "gauge", "Progress from 0 to 1.")
-    left = MetricFamily("paceline_run_left_seconds", "gauge", "Estimated remaining time, if known.")
-    attempt = MetricFamily("paceline_run_attempt", "gauge", "The current or last attempt.")
-    failures = MetricFamily("paceline_run_failures_total", "counter", "Attempts that failed.")
-    checkpoints = MetricFamily("paceline_run_checkpoints", "gauge", "Checkpoints that were committed.")
-    workers = MetricFamily("paceline_run_workers", "gauge", "Workers.")
+    by_attribute = {
+        attribute: MetricFamily(f"paceline_run_{name}", "counter" if name.endswith("_total") else "gauge", about)
+        for attribute, (name, about) in _SUMMARY_FIELDS.items()
+    }
     metric = MetricFamily("paceline_metric", "gauge", "Latest value of a metric.")
     for summary in summaries:
         run = summary.id
         info.add(1, run=run, name=summary.name, kind=summary.kind, state=summary.state, search=summary.search or "")
         for known in _STATES:
             state.add(int(known == summary.state), run=run, state=known)
-        began.add(summary.began_at, run=run)
-        updated.add(summary.updated_at, run=run)
-        reports.add(summary.num_reports, run=run)
-        steps.add(summary.steps_per_s, run=run)
-        epochs.add(summary.epochs_per_s, run=run)
-        progress.add(summary.progress, run=run)
-        left.add(summary.left_s, run=run)
-        attempt.add(summary.attempt, run=run)
-        failures.add(summary.num_failures, run=run)
-        checkpoints.add(summary.num_checkpoints, run=run)
-        workers.add(summary.num_workers, run=run)
+        for attribute, family in by_attribute.items():
+            family.add(getattr(summary, attribute), run=run)
         for name, value in itertools.islice(summary.metrics.items(), MAX_METRICS):
             metric.add(to_number(value), run=run, name=name)
-    return [
-        info, state, began, updated, reports, steps, epochs, progress, left, attempt, failures, checkpoints, workers,
-        metric,
-    ]  # fmt: skip
+    return [info, state, *by_attribute.values(), metric]
 
 
 def _build_detail_families(details: dict[str, Detail], now: float) -> list[MetricFamily]:
-    age = MetricFamily(
-        "paceline_run_last_checkpoint_age_seconds", "gauge", "Time since the last checkpoint was committed."
-    )
+    about = "Time since the last checkpoint was committed."
+    age = MetricFamily("paceline_run_last_checkpoint_age_seconds", "gauge", about)
     spent = MetricFamily("paceline_run_time_seconds", "gauge", "Time spent so far; all others add up to wall.")
     cpu = MetricFamily("paceline_worker_cpu_cores", "gauge", "CPU cores in use by a worker.")
     memory = MetricFamily("paceline_worker_memory_bytes", "gauge", "Resident memory of a worker.")

@@ -11,9 +11,7 @@ MAX_QUERY_BYTES = 32 << 10
 MAX_FIELDS = 1000
 MAX_POINTS = 20_000
 MAX_POINTS_PER_REQUEST = 400_000
-"""Over all metrics of one request."""
 MIN_POINTS = 50
-"""Per metric, however many there are."""
 MAX_LINES = 5000
 MAX_TEXT_CHARS = 4096
 _MAX_INTEGER = 1 << 53
@@ -24,8 +22,7 @@ class RequestRefusedError(Exception):
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(status, text)
-        self.status = status
-        self.text = text
+        self.status, self.text = status, text
 
     def __str__(self) -> str:
         return self.text
@@ -63,10 +60,8 @@ class QueryFields:
             return None
         if len(values) > 1:
             raise RequestRefusedError(400, f"`{name}` is given {len(values)} times")
-        if len(values[0]) > MAX_TEXT_CHARS:
-            raise RequestRefusedError(
-                400, f"`{name}` has {len(values[0])} characters; at most {MAX_TEXT_CHARS} are allowed"
-            )
+        if (num_chars := len(values[0])) > MAX_TEXT_CHARS:
+            raise RequestRefusedError(400, f"`{name}` has {num_chars} characters; at most {MAX_TEXT_CHARS} are allowed")
         return values[0]
 
     def all_texts(self, name: str) -> tuple[str, ...]:
@@ -75,10 +70,9 @@ class QueryFields:
 
     def integer(self, name: str, default: int | None = None, *, least: int = 0, most: int = _MAX_INTEGER) -> int:
         """Return an integer; larger values are reduced to `most`."""
-        value = self.optional_text(name)
-        if value is None and default is not None:
+        if default is not None and self.optional_text(name) is None:
             return default
-        text = value if value is not None else self.text(name)
+        text = self.text(name)
         # int() also accepts digits of other scripts, underscores and blanks.
         digits = text.removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 18) or int(text) < least:
@@ -111,10 +105,10 @@ class QueryFields:
         begin, end = self.optional_number("from"), self.optional_number("to")
         if begin is None and end is None:
             return None
-        value = (-math.inf if begin is None else begin, math.inf if end is None else end)
-        if value[0] > value[1]:
-            raise RequestRefusedError(400, f"`from` is {value[0]:g}, above `to`, {value[1]:g}")
-        return value
+        first, last = -math.inf if begin is None else begin, math.inf if end is None else end
+        if first > last:
+            raise RequestRefusedError(400, f"`from` is {first:g}, above `to`, {last:g}")
+        return first, last
 
 
 def points_per_metric(requested: int, num_metrics: int) -> int:

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import html
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -34,7 +34,6 @@ MAX_LINE_CHARS = 2000
 MAX_LOG_CHARS = 2_000_000
 MAX_LOGS = 64
 MAX_USAGE_SERIES = 64
-"""How many ranks have their usage included."""
 
 _STYLE = '<link rel="stylesheet" crossorigin href="./app.css">'
 _SCRIPT = '<script type="module" crossorigin src="./app.js"></script>'
@@ -84,14 +83,11 @@ def collect_report_data(listing: Listing, run: str) -> ReportData:
     cut: list[str] = []
     names = _limit_items(detail.metric_names, MAX_METRICS, "metrics", cut)
     at_most = max(min(MAX_POINTS_PER_METRIC, MAX_POINTS // max(len(names), 1)), 50)
-    points = {
-        "step": reader.points(names, x="step", at_most=at_most),
-        "time": reader.points(names, x="time", at_most=at_most),
-    }
-    if any(not entry.whole for entry in points["step"]):
-        cut.append(
-            f"of each metric, {at_most:,} points, each the mean of its neighbours with their minimum and maximum"
-        )
+    axes: tuple[Literal["step", "time"], ...] = ("step", "time")
+    points: dict[str, list[Points]] = {x: reader.points(names, x=x, at_most=at_most) for x in axes}
+    if not all(entry.whole for entry in points["step"]):
+        what = "each the mean of its neighbours with their minimum and maximum"
+        cut.append(f"of each metric, {at_most:,} points, {what}")
     return ReportData(
         about=about,
         detail=detail,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import socket
 import sys
@@ -40,7 +41,8 @@ def serve(
     from paceline._dashboard.app import create_dashboard
     from paceline._view.listing import Listing
 
-    _check_token(token)
+    if token is not None and re.fullmatch(r"[A-Za-z0-9_.~-]{16,}", token) is None:
+        raise ValueError("token must have at least 16 characters: letters, digits and - _ . ~")
     token = token or secrets.token_urlsafe(24)
     listener = _make_listener(host, port)
     actual: int = listener.getsockname()[1]
@@ -56,11 +58,11 @@ def serve(
     names = AllowedHosts.from_host(host, machine)
     # Do not show the options of an address: they may contain keys.
     shown_root = root.partition("?")[0] if "://" in root else root
-    dashboard = create_dashboard(
+    app, live = create_dashboard(
         lambda: Listing(root), shown_root, token=token, names=names, port=actual, allow_control=control
     )
     config = uvicorn.Config(
-        dashboard.app,
+        app,
         loop="asyncio",
         http="h11",
         ws="none",
@@ -82,7 +84,7 @@ def serve(
     with contextlib.suppress(OSError):
         os.nice(NICE)
     with listener, contextlib.suppress(KeyboardInterrupt):
-        _make_server(uvicorn, config, dashboard.live).run(sockets=[listener])
+        _make_server(uvicorn, config, live).run(sockets=[listener])
     return 0
 
 
@@ -132,13 +134,6 @@ def _make_listener(host: str, port: int | None) -> socket.socket:
 def _url_host(host: str) -> str:
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host.strip("[]"), host.strip("[]"))
     return f"[{host}]" if ":" in host else host
-
-
-def _check_token(token: str | None) -> None:
-    if token is None:
-        return
-    if len(token) < 16 or not all(char.isascii() and (char.isalnum() or char in "-_.~") for char in token):
-        raise ValueError("token must have at least 16 characters: letters, digits and - _ . ~")
 
 
 def _import_uvicorn() -> Any:

@@ -33,7 +33,7 @@ class WorkerGroupSpec:
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """The resources that one worker requests."""
+    """What one worker requests."""
 
     num_cpus: float = 1.0
     num_gpus: float = 0.0
@@ -45,39 +45,31 @@ class Engine(Protocol):
 
         A machine that can hold `least` workers by sharing cores among them counts as having room for `least`.
         """
-        ...
 
     def start(self, group: WorkerGroupSpec) -> None:
         """Begin to start the workers; `wait` reports what happens to them."""
-        ...
 
     def send(self, rank: int, message: ToWorker) -> None:
         """Deliver a message, in order. A message to a worker that is gone is dropped."""
-        ...
 
     def stop(self, *, kill: bool) -> None:
         """Stop the workers: let those that have returned exit, or kill all of them now. May be called again."""
-        ...
 
     def wait(self, timeout_s: float | None) -> list[FromWorker | WorkersStopped]:
         """Return what happened, in order for each worker; empty after the timeout, or when woken.
 
         `WorkersStopped` comes once per `start`, after the last message of the last worker.
         """
-        ...
 
     def condition(self, rank: int) -> ProcessStatus | None:
         """Return what the system knows about a worker's process, or None if it does not say."""
-        ...
 
     @property
     def waits(self) -> bool:
         """Whether the engine waits for cluster capacity: no worker has started yet, so silence is not a hang."""
-        ...
 
     def wake(self) -> None:
         """Make `wait` return. The only method that other threads and signal handlers may call."""
-        ...
 
     def close(self) -> None: ...
 

@@ -1,9 +1,8 @@
 """Messages between the driver and a worker: frozen structs, encoded as JSON.
 
-A message from a worker is also an event of the run: the encoded bytes of `Reported` are the same in the worker's own
-file, on the wire and in the journal. Only a few fields carry a pickle, and none is ever loaded from storage: jobs and
-the user's own filesystem, from driver to worker; values and exceptions that JSON cannot represent, from worker to
-driver.
+A message from a worker is also an event of the run: `Reported` has the same bytes in the worker's own file, on the wire
+and in the journal. A few fields carry a pickle, never loaded from storage: jobs and the user's own filesystem go to the
+worker; values and exceptions that JSON cannot represent come back.
 """
 
 from __future__ import annotations
@@ -84,17 +83,18 @@ class WorkerFailure(msgspec.Struct, frozen=True):
 # Messages from a worker
 
 
-class WorkerReady(msgspec.Struct, frozen=True, tag="worker_ready"):
-    """The framework is set up; the user's function runs next."""
-
+class _RankMessage(msgspec.Struct, frozen=True):
     attempt: int
     rank: int
+
+
+class WorkerReady(_RankMessage, frozen=True, tag="worker_ready"):
+    """The framework is set up; the user's function runs next."""
+
     pid: int
 
 
-class Reported(msgspec.Struct, frozen=True, tag="reported", omit_defaults=True):
-    attempt: int
-    rank: int
+class Reported(_RankMessage, frozen=True, tag="reported", omit_defaults=True):
     seq: int
     metrics: msgspec.Raw
     """Of this rank only."""
@@ -115,20 +115,16 @@ class CheckpointStaged(msgspec.Struct, frozen=True, tag="checkpoint_staged"):
     staged: StagedFiles
 
 
-class StagingFailed(msgspec.Struct, frozen=True, tag="staging_failed"):
+class StagingFailed(_RankMessage, frozen=True, tag="staging_failed"):
     """A rank could not make its files durable, so the checkpoint of this report can never be complete."""
 
-    attempt: int
-    rank: int
     seq: int
     error: str
 
 
-class WorkerHeld(msgspec.Struct, frozen=True, tag="worker_held"):
+class WorkerHeld(_RankMessage, frozen=True, tag="worker_held"):
     """The worker blocks in its next report until it receives `StopAt`."""
 
-    attempt: int
-    rank: int
     seq: int
     asks: bool = False
     """Its code checks for preemption notices."""
@@ -145,9 +141,7 @@ class PreemptionNoticeReceived(msgspec.Struct, frozen=True, tag="preemption_noti
     """The driver is on that machine too."""
 
 
-class WorkerReturned(msgspec.Struct, frozen=True, tag="worker_returned"):
-    attempt: int
-    rank: int
+class WorkerReturned(_RankMessage, frozen=True, tag="worker_returned"):
     num_reports: int
     where: str = ""
     """Where the last report was made."""
@@ -157,41 +151,34 @@ class WorkerReturned(msgspec.Struct, frozen=True, tag="worker_returned"):
     pickled: bytes | None = None
 
 
-class WorkerFailed(msgspec.Struct, frozen=True, tag="worker_failed"):
-    attempt: int
-    rank: int
+class WorkerFailed(_RankMessage, frozen=True, tag="worker_failed"):
     failure: WorkerFailure
     pickled: bytes | None = None
 
 
-class Joined(msgspec.Struct, frozen=True, tag="joined"):
+class Joined(_RankMessage, frozen=True, tag="joined"):
     """A worker is waiting at its `number`-th barrier."""
 
-    attempt: int
-    rank: int
     number: int
     where: str
     data: bytes = b""
     gathers: bool = False
     """It waits for the data of every rank, not only for that of rank 0."""
+    call: str = ""
+    """The function that the user called, such as `barrier`. All ranks must call the same."""
 
 
 class StackFrame(msgspec.Struct, frozen=True, array_like=True):
-    """One call on a thread's stack."""
-
     module: str
     function: str
     where: str
     """As `train.py:41`."""
     is_user_code: bool = False
-    """Whether it is in the user's own files."""
 
 
-class StacksSampled(msgspec.Struct, frozen=True, tag="stacks_sampled"):
+class StacksSampled(_RankMessage, frozen=True, tag="stacks_sampled"):
     """What the threads of a worker are doing, sampled from its listener thread: the answer to `SampleStacks`."""
 
-    attempt: int
-    rank: int
     number: int
     main: tuple[StackFrame, ...] = ()
     """The stack of the main thread, innermost frame last."""
@@ -207,8 +194,6 @@ class StacksSampled(msgspec.Struct, frozen=True, tag="stacks_sampled"):
 
 
 class GpuUsage(msgspec.Struct, frozen=True, array_like=True):
-    """Usage of one accelerator."""
-
     index: int
     """Among all accelerators of the machine."""
     used_bytes: int = 0
@@ -230,9 +215,7 @@ class RankUsage(msgspec.Struct, frozen=True, array_like=True):
     wall_s: float = 0.0
     """From `WorkerInit` until the worker is done. The rest, beyond the four below, was spent in the user's own code."""
     setup_s: float = 0.0
-    """Around the user's function: loading the job, forming and leaving the framework's process group. For a worker that
-    runs tasks, also waiting for the next one.
-    """
+    """Loading the job, forming and leaving the framework's process group, and waiting for the next task."""
     data_s: float = 0.0
     """Waiting for rows or batches, from datasets and from prepared loaders."""
     report_s: float = 0.0
@@ -253,21 +236,17 @@ class UsageReported(msgspec.Struct, frozen=True, tag="usage_reported"):
     usage: RankUsage
 
 
-class ProfileRecorded(msgspec.Struct, frozen=True, tag="profile_recorded"):
+class ProfileRecorded(_RankMessage, frozen=True, tag="profile_recorded"):
     """The answer to `RecordProfile`: files by name, or the reason why there are none."""
 
-    attempt: int
-    rank: int
     number: int
     files: tuple[tuple[str, bytes], ...] = ()
     problem: str = ""
 
 
-class TaskAnswered(msgspec.Struct, frozen=True, tag="task_answered"):
+class TaskAnswered(_RankMessage, frozen=True, tag="task_answered"):
     """A worker has finished a `RunTask` and waits for the next."""
 
-    attempt: int
-    rank: int
     number: int
     num_reports: int
     where: str = ""
@@ -355,7 +334,6 @@ class WorkerInit(msgspec.Struct, frozen=True, tag="worker_init"):
     filesystem: bytes | None = None
     """A pickle of the filesystem that the user passed for the store."""
     validates: bool = False
-    """Whether the trainer validates checkpoints."""
     shards: tuple[ShardSpec, ...] = ()
     data_address: str = ""
     """Where the rows of these datasets come from."""
@@ -363,7 +341,6 @@ class WorkerInit(msgspec.Struct, frozen=True, tag="worker_init"):
     waits_in_reports: bool = False
     """Each report blocks until its `ReleaseReport` arrives."""
     purpose: str = ""
-    """What the run is for, if given."""
     protocol: int = PROTOCOL_VERSION
 
 

@@ -3,8 +3,7 @@
     s3://bucket/runs?region=eu-west-1&endpoint_override=localhost:9000&scheme=http
     gs://bucket/runs      az://container/runs      abfs://...      anything that pyarrow or fsspec opens
 
-The options are those of pyarrow's own URIs. Defaults come from the environment variables that each cloud's own tools
-read.
+The options are those of pyarrow's own URIs. Defaults come from the environment variables of each cloud's own tools.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
@@ -65,10 +65,7 @@ def _open_bare_store(storage_path: str, filesystem: Any) -> Store:
 
 
 def resolve_filesystem(address: str, argument: str) -> tuple[Any, str]:
-    """Return the `pyarrow.fs.FileSystem` for an address and the path on it, for callers that only read files.
-
-    `argument` is the name that errors use for the address.
-    """
+    """Return the `pyarrow.fs.FileSystem` for an address and the path on it; `argument` names the address in errors."""
     parsed = _StoreAddress.parse(address, dict(os.environ), argument)
     match parsed.scheme:
         case "s3" | "s3a":
@@ -147,11 +144,8 @@ class _StoreAddress:
 def _s3(address: _StoreAddress) -> Store:
     bucket, region, endpoint = address.host, _s3_region(address), _s3_endpoint(address)
     path = f"{bucket}/{address.path}".rstrip("/")
-
-    def filesystem() -> Any:
-        # Only `RetryingStore` retries: two retry layers would multiply.
-        return _s3_filesystem(address, region, max_attempts=1)
-
+    # Only `RetryingStore` retries: two retry layers would multiply.
+    filesystem = partial(_s3_filesystem, address, region, max_attempts=1)
     credentials = _s3_credentials(address, _is_anonymous(address))
     if find_spec("obstore") is None or credentials is None:
         return ArrowStore(filesystem(), path, address.uri)
@@ -237,10 +231,7 @@ def _az(address: _StoreAddress) -> Store:
     account, container, key = _azure_account(address)
     endpoint = address.options.get("endpoint")
     path = f"{container}/{address.path}".rstrip("/")
-
-    def filesystem() -> Any:
-        return _azure_filesystem(address, account, key)
-
+    filesystem = partial(_azure_filesystem, address, account, key)
     if find_spec("obstore") is None:
         return ArrowStore(filesystem(), path, address.uri)
 
@@ -259,10 +250,7 @@ def _az(address: _StoreAddress) -> Store:
 
 
 def _azure_account(address: _StoreAddress) -> tuple[str, str, str | None]:
-    """Return account, container and key.
-
-    Accepts `az://container/path` with the account in the environment, and pyarrow's own `abfs://` forms.
-    """
+    """Return account, container and key, from `az://container/path` or pyarrow's own `abfs://` forms."""
     _check_options(address, {"account_name", "account_key", "endpoint", "scheme"})
     account = address.options.get("account_name") or address.variable("AZURE_STORAGE_ACCOUNT_NAME")
     key = address.options.get("account_key") or address.variable("AZURE_STORAGE_ACCOUNT_KEY")

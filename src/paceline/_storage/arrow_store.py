@@ -13,15 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline._engine.messages import FileEntry
-from paceline._storage.store import (
-    CHUNK,
-    ProgressCallback,
-    StoreEntry,
-    TransferHasher,
-    check_key,
-    ignore_progress,
-    iter_hashed_chunks,
-)
+from paceline._storage import store
 
 _BUCKET_KINDS = frozenset({"s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oss", "cos", "oci"})
 _ATOMIC_PUT_KINDS = _BUCKET_KINDS | {"memory"}
@@ -72,28 +64,28 @@ class ArrowStore:
         self.write(key, data)
         return _content_tag(data)
 
-    def upload(self, source: Path, key: str, moved: ProgressCallback = ignore_progress) -> FileEntry:
-        hasher = TransferHasher(moved)
+    def upload(self, source: Path, key: str, moved: store.ProgressCallback = store.ignore_progress) -> FileEntry:
+        hasher = store.TransferHasher(moved)
         with source.open("rb") as file, self._open_put(key) as stream:
-            for chunk in iter_hashed_chunks(file, hasher):
+            for chunk in store.iter_hashed_chunks(file, hasher):
                 stream.write(chunk)
         return hasher.to_file_entry(key)
 
-    def download(self, key: str, target: Path, moved: ProgressCallback = ignore_progress) -> FileEntry:
-        hasher = TransferHasher(moved)
+    def download(self, key: str, target: Path, moved: store.ProgressCallback = store.ignore_progress) -> FileEntry:
+        hasher = store.TransferHasher(moved)
         with (
             self.filesystem.open_input_stream(self._full_path(key), compression=None) as stream,
             target.open("wb") as file,
         ):
-            while chunk := stream.read(CHUNK):
+            while chunk := stream.read(store.CHUNK):
                 hasher.add(chunk)
                 file.write(chunk)
         return hasher.to_file_entry(key)
 
-    def list_entries(self, prefix: str = "") -> list[StoreEntry]:
+    def list_entries(self, prefix: str = "") -> list[store.StoreEntry]:
         root = self._full_path(prefix)
         files = self._list_with_fsspec(root) if self._fsspec is not None else self._list_with_arrow(root)
-        entries = [StoreEntry(posixpath.relpath(path, self.path or "/"), size) for path, size in files]
+        entries = [store.StoreEntry(posixpath.relpath(path, self.path or "/"), size) for path, size in files]
         return sorted(
             (e for e in entries if _PART_SUFFIX not in posixpath.basename(e.key)), key=lambda entry: entry.key
         )
@@ -113,7 +105,7 @@ class ArrowStore:
                 self.filesystem.delete_dir(self._full_path(prefix))
 
     def _full_path(self, key: str) -> str:
-        return posixpath.join(self.path, check_key(key)) if key else self.path
+        return posixpath.join(self.path, store.check_key(key)) if key else self.path
 
     @contextlib.contextmanager
     def _open_put(self, key: str) -> Any:
@@ -181,7 +173,7 @@ def make_missing_bucket_error(bucket: str) -> OSError:
 
 
 def _content_tag(data: bytes) -> str:
-    hasher = TransferHasher()
+    hasher = store.TransferHasher()
     hasher.add(data)
     return hasher.to_file_entry("").hash
 

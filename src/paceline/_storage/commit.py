@@ -72,9 +72,7 @@ def list_files(directory: Path) -> list[str]:
 
 def has_links(directory: Path) -> bool:
     """Whether a directory is, or contains, a symbolic link."""
-    if directory.is_symlink():
-        return True
-    return any(
+    return directory.is_symlink() or any(
         Path(parent, name).is_symlink() for parent, below, names in os.walk(directory) for name in (*below, *names)
     )
 
@@ -232,9 +230,7 @@ def _find_file_problem(path: Path, entry: FileEntry, root: Path) -> str | None:
             return f"{path} is a link that leads out of the checkpoint"
         actual = hash_file(path, entry.path)
     except (OSError, RuntimeError) as error:  # RuntimeError: a cycle of links, before Python 3.13
-        if not isinstance(error, OSError):
-            return f"{path}: {error}"
-        return f"{path}: {error.strerror or error}"
+        return f"{path}: {getattr(error, 'strerror', None) or error}"
     if actual.size != entry.size:
         return f"{path} has {actual.size} bytes, expected {entry.size}"
     if entry.hash and actual.hash != entry.hash:
@@ -296,29 +292,21 @@ def _compact_json(raw: msgspec.Raw) -> msgspec.Raw:
 
 
 def iter_manifests(layout: RunLayout) -> Iterator[Manifest]:
-    """Yield the manifest of every checkpoint in the run, oldest first. Skips unreadable ones.
-
-    Raises `ManifestVersionError` if a newer version wrote one.
-    """
-    manifests = []
-    for directory in sorted(layout.root.iterdir()) if layout.root.exists() else ():
-        # The target of a link is not ours: it could not be deleted, and may change.
-        if not is_checkpoint_name(directory.name) or directory.is_symlink() or not directory.is_dir():
-            continue
-        manifest = _read_valid_manifest(directory)
-        if manifest is not None and manifest.record.name == directory.name:
-            manifests.append(manifest)
+    """Yield the manifest of every checkpoint in the run, oldest first. Skips damaged ones; raises for newer ones."""
+    found = ((directory, _read_valid_manifest(directory)) for directory in _checkpoint_directories(layout))
+    manifests = [manifest for directory, manifest in found if manifest and manifest.record.name == directory.name]
     yield from sorted(manifests, key=lambda manifest: manifest.record.seq)
 
 
 def find_without_manifest(layout: RunLayout) -> set[str]:
     """Return the directories that are either remains of a checkpoint or the user's own."""
-    return {
-        directory.name
-        for directory in layout.root.iterdir()
-        if is_checkpoint_name(directory.name) and not directory.is_symlink() and directory.is_dir()
-        if not has_manifest(directory)
-    }
+    return {directory.name for directory in _checkpoint_directories(layout) if not has_manifest(directory)}
+
+
+def _checkpoint_directories(layout: RunLayout) -> list[Path]:
+    """Links are left out: their target is not ours, so it could not be deleted, and may change."""
+    paths = sorted(layout.root.iterdir()) if layout.root.exists() else []
+    return [path for path in paths if is_checkpoint_name(path.name) and not path.is_symlink() and path.is_dir()]
 
 
 def recover_commits(files: Files, layout: RunLayout, fence: Fence = UNFENCED) -> None:
@@ -342,13 +330,11 @@ def recover_commits(files: Files, layout: RunLayout, fence: Fence = UNFENCED) ->
 
 
 def clear_staging(files: Files, layout: RunLayout, fence: Fence = UNFENCED) -> None:
-    """Delete files that were staged but never committed.
-
-    Lists them before the fence check, so that files staged by a later driver are never among them.
-    """
+    """Delete files that were staged but never committed."""
     if not layout.staging.exists():
         return
     directories = sorted(layout.staging.iterdir())
+    # After the listing: files staged by a later driver are never in it.
     fence.check()
     for directory in directories:
         files.remove_tree(directory)

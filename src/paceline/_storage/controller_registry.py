@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from paceline._core.errors import StorageError
-from paceline._storage.files import write_private_file
+from paceline._storage.files import read_file_if_exists, write_private_file
 from paceline._storage.lease_stores import link_new_file
-from paceline._storage.store import Store
+from paceline._storage.store import Store, read_if_exists
 
 _TOKEN, _NOTE = "token", "controller.json"
 
@@ -78,10 +78,7 @@ class DiskControllerRegistry(ControllerRegistry):
         self._directory = directory
 
     def _read(self, name: str) -> bytes | None:
-        try:
-            return (self._directory / name).read_bytes()
-        except FileNotFoundError:
-            return None
+        return read_file_if_exists(self._directory / name)
 
     def _write(self, name: str, data: bytes) -> None:
         self._write_part(name, data).rename(self._directory / name)
@@ -110,10 +107,7 @@ class RemoteControllerRegistry(ControllerRegistry):
         self._store = store
 
     def _read(self, name: str) -> bytes | None:
-        try:
-            return self._store.read(f".controller/{name}")
-        except FileNotFoundError:
-            return None
+        return read_if_exists(self._store, f".controller/{name}")
 
     def _write(self, name: str, data: bytes) -> None:
         self._store.write(f".controller/{name}", data)

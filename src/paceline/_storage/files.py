@@ -14,6 +14,7 @@ from typing import Protocol
 
 from paceline._core.system import make_private_dirs
 from paceline._engine.messages import FileEntry
+from paceline._storage.store import TransferHasher
 
 _CHUNK = 8 << 20
 _FICLONE = 0x40049409
@@ -46,19 +47,15 @@ class LocalFiles:
 
     def write_parts(self, path: Path, parts: Iterable[memoryview]) -> FileEntry:
         """Write one file from memory, piece by piece, and hash it on the way."""
-        import xxhash
-
-        digest = xxhash.xxh3_128()
-        size = 0
+        hasher = TransferHasher()
         with _open_private(path, os.O_TRUNC) as fd:
             for part in parts:
                 for start in range(0, len(part), _CHUNK):
                     chunk = part[start : start + _CHUNK]
-                    digest.update(chunk)
-                    size += len(chunk)
+                    hasher.add(chunk)
                     _write_all(fd, chunk, path, len(part) - start)
             _sync(fd, path)
-        return FileEntry(path.name, size, digest.hexdigest())
+        return hasher.to_file_entry(path.name)
 
     def copy(self, source: Path, target: Path, name: str) -> FileEntry:
         """Copy one file, by reference (reflink) where the filesystem supports it, and hash it on the way."""
@@ -95,6 +92,13 @@ class LocalFiles:
 
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
+
+
+def read_file_if_exists(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 def hash_file(path: Path, name: str) -> FileEntry:
@@ -172,18 +176,14 @@ def _sync(fd: int, path: Path) -> None:
 
 
 def _hash_fd(fd: int, name: str, into: tuple[int, Path] | None = None) -> FileEntry:
-    import xxhash
-
-    digest = xxhash.xxh3_128()
-    size = 0
+    hasher = TransferHasher()
     # Clearing a whole chunk takes milliseconds, and most files are small.
     buffer = memoryview(bytearray(min(_CHUNK, max(1, os.fstat(fd).st_size))))
     while count := os.readv(fd, [buffer]):
-        digest.update(buffer[:count])
         if into is not None:
-            _write_all(into[0], buffer[:count], into[1], max(count, os.fstat(fd).st_size - size))
-        size += count
-    return FileEntry(name, size, digest.hexdigest())
+            _write_all(into[0], buffer[:count], into[1], max(count, os.fstat(fd).st_size - hasher.size))
+        hasher.add(buffer[:count])
+    return hasher.to_file_entry(name)
 
 
 def _try_clone(source: int, target: int) -> bool:

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from paceline._core.errors import RunHeldError, StorageError
-from paceline._storage.files import write_private_file
+from paceline._storage.files import read_file_if_exists, write_private_file
 from paceline._storage.store import Store
 
 JOURNAL_PREFIX = "journal"
@@ -31,10 +31,7 @@ def read_stored_journal(store: Store) -> bytes:
 
 def reconcile_journal(path: Path, stored: bytes) -> None:
     """Replace the local journal by the stored one, unless the local one starts with it."""
-    try:
-        local = path.read_bytes()
-    except FileNotFoundError:
-        local = b""
+    local = read_file_if_exists(path) or b""
     if local.startswith(stored):
         return
     if local:

@@ -1,9 +1,8 @@
 """The lease of a run: which driver may write it, and how a driver notices that it lost the lease.
 
 A lease has a number, and the highest number holds. The holder renews it; if it is silent for `ttl_s`, another driver
-may take the next number. Nothing can stop a paused driver from waking up later, so a driver calls `check` before each
-change to the run, and readers ignore what an older number wrote too late: see G6 in docs/concepts. A `LeaseStore` holds
-the lease. `decide_lease` decides, without side effects, what to do about an existing holder.
+may take the next number. A paused driver may wake up later, so a driver calls `check` before each change to the run,
+and readers ignore what an older number wrote too late: see G6 in docs/concepts.
 """
 
 from __future__ import annotations
@@ -72,16 +71,13 @@ class LeaseStore(Protocol):
     @property
     def run(self) -> str:
         """The run's name, for messages."""
-        ...
 
     def read(self) -> LeaseObservation | None: ...
     def try_acquire(self, holder: LeaseHolder, after: LeaseObservation | None) -> str | None:
         """Acquire the next number and return its tag; None if another driver was faster."""
-        ...
 
     def renew(self, holder: LeaseHolder, tag: str) -> str | None:
         """Renew the lease and return its new tag; None if its number is no longer in force."""
-        ...
 
 
 class Fence(Protocol):
@@ -91,11 +87,9 @@ class Fence(Protocol):
     def number(self) -> int: ...
     def check(self) -> None:
         """Read storage; raise `RunHeldError` if another driver has taken the run."""
-        ...
 
     def raise_if_lost(self) -> None:
         """The same without I/O, as of the last check."""
-        ...
 
 
 class NoFence:
@@ -189,10 +183,7 @@ def acquire_lease(
     alive: Callable[[LeaseHolder], bool | None] = is_holder_alive,
     controller: str = "",
 ) -> Lease:
-    """Acquire the lease, or raise `RunHeldError` if another driver holds it. It is not renewed before `keep`.
-
-    `controller`: see `LeaseHolder`.
-    """
+    """Acquire the lease, or raise `RunHeldError` if another driver holds it. `start_renewing` must follow."""
     watched: HolderWatch | None = None
     while True:
         observation = lease_store.read()
@@ -227,7 +218,7 @@ def acquire_lease(
 
 
 class Lease:
-    """A lease that this process holds. From `keep` to `close`, a thread renews it three times per `ttl_s`."""
+    """A lease that this process holds. From `start_renewing` to `close`, a thread renews it three times per `ttl_s`."""
 
     def __init__(self, lease_store: LeaseStore, holder: LeaseHolder, tag: str, clock: Clock) -> None:
         self.holder = holder

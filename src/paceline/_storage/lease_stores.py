@@ -9,13 +9,13 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from paceline._core.errors import StorageError
 from paceline._storage.files import LocalFiles, write_private_file
 from paceline._storage.lease import LeaseHolder, LeaseObservation
+from paceline._storage.store import Store
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(LeaseHolder).decode
@@ -104,18 +104,10 @@ class DiskLeaseStore:
             part.unlink(missing_ok=True)
 
 
-class ConditionalStore(Protocol):
-    """The part of a store that a lease needs: conditional puts."""
-
-    def read_tagged(self, key: str) -> tuple[bytes, str]: ...
-    def create(self, key: str, data: bytes) -> bool: ...
-    def replace(self, key: str, data: bytes, tag: str) -> str | None: ...
-
-
 class RemoteLeaseStore:
     """One object, which only a driver that has read the current version can replace."""
 
-    def __init__(self, store: ConditionalStore, run: str, key: str = "lease.json") -> None:
+    def __init__(self, store: Store, run: str, key: str = "lease.json") -> None:
         self._store = store
         self._key = key
         self.run = run

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from paceline._storage.files import write_private_file
-from paceline._storage.store import Store
+from paceline._storage.store import Store, read_if_exists
 
 MAX_BYTES = 64 << 10
 EXPIRY_S = 600.0
@@ -184,10 +184,7 @@ class RemoteMailbox(Mailbox):
         return True
 
     def _read(self, name: str, max_bytes: int | None) -> bytes | None:
-        try:
-            return self._store.read(f"{_PREFIX}/{name}")
-        except FileNotFoundError:
-            return None
+        return read_if_exists(self._store, f"{_PREFIX}/{name}")
 
     def _write(self, name: str, data: bytes) -> None:
         self._store.write(f"{_PREFIX}/{name}", data)

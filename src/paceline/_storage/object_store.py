@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -11,15 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline._engine.messages import FileEntry
+from paceline._storage import store
 from paceline._storage.arrow_store import make_missing_bucket_error
-from paceline._storage.store import (
-    CHUNK,
-    ProgressCallback,
-    StoreEntry,
-    TransferHasher,
-    ignore_progress,
-    iter_hashed_chunks,
-)
 
 _NUM_PARTS_AT_ONCE = 2
 _MAX_PARTS = 9000
@@ -39,6 +33,7 @@ class ObjectStore:
     def __init__(
         self, make_client: Callable[..., Any], *, filesystem: Callable[[], Any], bucket: str, path: str, uri: str
     ) -> None:
+        self._obstore: Any = importlib.import_module("obstore")
         self.path = path.rstrip("/")
         self.uri = uri.rstrip("/")
         self._bucket = bucket
@@ -55,73 +50,63 @@ class ObjectStore:
         return self.read_tagged(key)[0]
 
     def read_tagged(self, key: str) -> tuple[bytes, str]:
-        import obstore
-
         with self._name_missing(key):
-            result = obstore.get(self._once, key)
+            result = self._obstore.get(self._once, key)
             return bytes(result.bytes()), result.meta["e_tag"] or ""
 
     def write(self, key: str, data: bytes) -> None:
-        import obstore
-
         with self._name_missing(key):
-            obstore.put(self._once, key, data, use_multipart=False)
+            self._obstore.put(self._once, key, data, use_multipart=False)
 
     def create(self, key: str, data: bytes) -> bool:
-        import obstore
         from obstore.exceptions import AlreadyExistsError
 
         try:
             with self._name_missing(key):
-                obstore.put(self._once, key, data, mode="create", use_multipart=False)
+                self._obstore.put(self._once, key, data, mode="create", use_multipart=False)
         except AlreadyExistsError:
             return False
         return True
 
     def replace(self, key: str, data: bytes, tag: str) -> str | None:
-        import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         try:
             with self._name_missing(key):
-                put = obstore.put(self._once, key, data, mode={"e_tag": tag}, use_multipart=False)
+                put = self._obstore.put(self._once, key, data, mode={"e_tag": tag}, use_multipart=False)
         except (PreconditionError, AlreadyExistsError, FileNotFoundError):
             return None
         return put["e_tag"] or ""
 
-    def upload(self, source: Path, key: str, moved: ProgressCallback = ignore_progress) -> FileEntry:
-        import obstore
-
-        hasher = TransferHasher(moved)
+    def upload(self, source: Path, key: str, moved: store.ProgressCallback = store.ignore_progress) -> FileEntry:
+        hasher = store.TransferHasher(moved)
         with source.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            part = max(CHUNK, -(-size // _MAX_PARTS))
-            pieces = iter_hashed_chunks(file, hasher, part)
+            part = max(store.CHUNK, -(-size // _MAX_PARTS))
+            pieces = store.iter_hashed_chunks(file, hasher, part)
             with self._name_missing(key):
                 if size <= part:
-                    obstore.put(self._parts, key, b"".join(pieces), use_multipart=False)
+                    self._obstore.put(self._parts, key, b"".join(pieces), use_multipart=False)
                 else:
-                    obstore.put(self._parts, key, pieces, chunk_size=part, max_concurrency=_NUM_PARTS_AT_ONCE)
+                    self._obstore.put(self._parts, key, pieces, chunk_size=part, max_concurrency=_NUM_PARTS_AT_ONCE)
         return hasher.to_file_entry(key)
 
-    def download(self, key: str, target: Path, moved: ProgressCallback = ignore_progress) -> FileEntry:
-        import obstore
-
-        hasher = TransferHasher(moved)
+    def download(self, key: str, target: Path, moved: store.ProgressCallback = store.ignore_progress) -> FileEntry:
+        hasher = store.TransferHasher(moved)
         with self._name_missing(key):
-            size = obstore.head(self._parts, key)["size"]
+            size = self._obstore.head(self._parts, key)["size"]
             with target.open("wb") as file:
-                for start in range(0, size, CHUNK):
-                    piece = obstore.get_range(self._parts, key, start=start, end=min(start + CHUNK, size))
+                for start in range(0, size, store.CHUNK):
+                    piece = self._obstore.get_range(self._parts, key, start=start, end=min(start + store.CHUNK, size))
                     hasher.add(memoryview(piece))
                     file.write(piece)
         return hasher.to_file_entry(key)
 
-    def list_entries(self, prefix: str = "") -> list[StoreEntry]:
-        import obstore
-
+    def list_entries(self, prefix: str = "") -> list[store.StoreEntry]:
         entries = [
-            StoreEntry(item["path"], item["size"]) for page in obstore.list(self._once, prefix or None) for item in page
+            store.StoreEntry(item["path"], item["size"])
+            for page in self._obstore.list(self._once, prefix or None)
+            for item in page
         ]
         # pyarrow leaves an empty object for each directory; in this listing its name has lost the trailing slash.
         names = {entry.key for entry in entries}
@@ -129,17 +114,13 @@ class ObjectStore:
         return sorted((entry for entry in entries if entry.key not in parents), key=lambda entry: entry.key)
 
     def delete(self, key: str) -> None:
-        import obstore
-
         with contextlib.suppress(FileNotFoundError), self._name_missing(key):
-            obstore.delete(self._once, key)
+            self._obstore.delete(self._once, key)
 
     def delete_all(self, prefix: str) -> None:
-        import obstore
-
         keys = [entry.key for entry in self.list_entries(prefix)]
         if keys:
-            obstore.delete(self._once, keys)
+            self._obstore.delete(self._once, keys)
 
     @contextlib.contextmanager
     def _name_missing(self, key: str) -> Iterator[None]:

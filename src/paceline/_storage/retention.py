@@ -1,10 +1,10 @@
 """Decides which checkpoints to keep. Pure: records in, records out."""
 
-import math
 from collections.abc import Collection, Sequence
 
 import msgspec
 
+from paceline._core.arguments import is_number
 from paceline._core.plain_values import from_plain, get_metric
 from paceline._engine.messages import CheckpointRecord
 
@@ -51,6 +51,4 @@ def select_kept(
 def checkpoint_score(record: CheckpointRecord, attribute: str) -> float | None:
     """Return the score; None if missing, not a number or nan. Integers stay exact: they may exceed any float."""
     score = get_metric(from_plain(msgspec.json.decode(record.metrics)), attribute)
-    if isinstance(score, bool) or not isinstance(score, (int, float)):
-        return None
-    return None if isinstance(score, float) and math.isnan(score) else score
+    return score if is_number(score) and score == score else None  # nan is not equal to itself

@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -143,14 +144,14 @@ class RetryingStore:
     def _call_with_stall_timeout(
         self, verb: str, key: str, call: Callable[[ProgressCallback], T], progress: _TransferProgress
     ) -> T:
-        outcome: list[tuple[T | None, BaseException | None]] = []
+        outcome: Future[T] = Future()
         ended = threading.Event()
 
         def work() -> None:
             try:
-                outcome.append((call(progress.add_bytes), None))
+                outcome.set_result(call(progress.add_bytes))
             except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
-                outcome.append((None, error))
+                outcome.set_exception(error)
             ended.set()
 
         threading.Thread(target=work, name="paceline-store", daemon=True).start()
@@ -161,10 +162,7 @@ class RetryingStore:
                 raise StorageError(
                     self._format_error(verb, key, reason, hint="check the network and the store's own status")
                 )
-        answer, error = outcome[0]
-        if error is not None:
-            raise error
-        return answer  # type: ignore[return-value]
+        return outcome.result()
 
     def _format_error(self, verb: str, key: str, reason: str, hint: str = "") -> str:
         text = f"cannot {verb} " + f"{self.uri}/{key}".rstrip("/") + f": {reason}"

@@ -16,6 +16,8 @@
     .controller/token                           token that the controller of a detached run requires of clients
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,15 +26,11 @@ from paceline._core.errors import StorageError
 MANIFEST = ".manifest.json"
 METADATA = ".metadata.json"
 """Notes that may change after the commit, so the manifest does not cover them."""
-
-
 RESERVED_NAMES = ("journal.jsonl", "journal.jsonl.torn", "logs", "reports", "profiles", "result.json", "progress.csv")
 LOGGER_FILES = ("result.json", "progress.csv", "events.out.tfevents.*.paceline")
 """Files that loggers write in the driver, next to the journal."""
 _MAX_NAME_BYTES = 255
 """The longest file name, in bytes, on common filesystems."""
-
-
 SAVED_PREFIX = "saved_"
 """Prefix of the names of checkpoints that were saved on their own and not reported with metrics."""
 
@@ -48,46 +46,29 @@ def is_checkpoint_name(name: str) -> bool:
     return len(name.encode("utf-8", "surrogatepass")) <= _MAX_NAME_BYTES
 
 
+class _Child:
+    """A path directly below the run's directory."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, layout: RunLayout, owner: type[RunLayout]) -> Path:
+        return layout.root / self._name
+
+
 @dataclass(frozen=True)
 class RunLayout:
     root: Path
-
-    @property
-    def journal(self) -> Path:
-        return self.root / "journal.jsonl"
-
-    @property
-    def lease(self) -> Path:
-        return self.root / ".lease"
-
-    @property
-    def controller(self) -> Path:
-        return self.root / ".controller"
-
-    @property
-    def requests(self) -> Path:
-        return self.root / ".requests"
-
-    @property
-    def profiles(self) -> Path:
-        return self.root / "profiles"
-
-    @property
-    def trash(self) -> Path:
-        return self.root / ".trash"
-
-    @property
-    def staging(self) -> Path:
-        return self.root / ".staging"
-
-    @property
-    def quarantine(self) -> Path:
-        """Checkpoints that failed verification, kept for a person to inspect."""
-        return self.root / ".broken"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
+    journal = _Child("journal.jsonl")
+    lease = _Child(".lease")
+    controller = _Child(".controller")
+    requests = _Child(".requests")
+    profiles = _Child("profiles")
+    trash = _Child(".trash")
+    staging = _Child(".staging")
+    quarantine = _Child(".broken")
+    """Checkpoints that failed verification, kept for a person to inspect."""
+    logs = _Child("logs")
 
     def checkpoint(self, name: str) -> Path:
         """Return a checkpoint's directory. Refuses names that lead elsewhere: a journal may come from anybody."""

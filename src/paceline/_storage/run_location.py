@@ -55,9 +55,8 @@ class RunLocation:
     @property
     def address(self) -> str | None:
         """Address of the store; None for a directory of this machine."""
-        return (
-            join_storage_path(self.storage_path, self.name) if is_remote(self.storage_path, self.filesystem) else None
-        )
+        is_in_store = is_remote(self.storage_path, self.filesystem)
+        return join_storage_path(self.storage_path, self.name) if is_in_store else None
 
     @property
     def uri(self) -> str:
@@ -82,14 +81,11 @@ class RunLocation:
         return RemoteLeaseStore(self.open_store(), self.name)
 
     def open_controller_registry(self) -> ControllerRegistry:
-        """Open the registry of a detached run's controller."""
         from paceline._storage.controller_registry import DiskControllerRegistry, RemoteControllerRegistry
 
-        return (
-            DiskControllerRegistry(self.layout.controller)
-            if self.address is None
-            else RemoteControllerRegistry(self.open_store())
-        )
+        if self.address is None:
+            return DiskControllerRegistry(self.layout.controller)
+        return RemoteControllerRegistry(self.open_store())
 
     def open_mailboxes(self) -> tuple[Mailbox, Mailbox | None]:
         """Open the mailboxes of the driver: on its own machine and, for a run in a store, from anywhere."""

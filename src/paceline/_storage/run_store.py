@@ -18,11 +18,11 @@ from paceline._core.errors import RunHeldError, StorageError
 from paceline._engine.messages import CheckpointRecord, FileEntry, StagedFiles
 from paceline._storage import commit
 from paceline._storage.commit import Manifest
-from paceline._storage.files import Files, LocalFiles
+from paceline._storage.files import Files, LocalFiles, read_file_if_exists
 from paceline._storage.journal_segments import JournalUploader, read_stored_journal
 from paceline._storage.lease import UNFENCED, Fence
 from paceline._storage.run_layout import LOGGER_FILES, MANIFEST, METADATA, RunLayout, checkpoint_name
-from paceline._storage.store import Store, run_in_parallel, upload_all
+from paceline._storage.store import Store, read_if_exists, run_in_parallel, upload_all
 
 log = logging.getLogger("paceline")
 
@@ -35,7 +35,6 @@ _SMALL_LOG_BYTES = 4 << 20
 
 class RunStore(ABC):
     layout: RunLayout
-    """The run's directory on this machine."""
     uri: str
     """Location of the run, for display."""
     _files: Files
@@ -125,10 +124,7 @@ class DiskRunStore(RunStore):
         return str(self.layout.root), None
 
     def read_journal(self) -> bytes:
-        try:
-            return self.layout.journal.read_bytes()
-        except FileNotFoundError:
-            return b""
+        return read_file_if_exists(self.layout.journal) or b""
 
     def commit(
         self,
@@ -272,7 +268,7 @@ class RemoteRunStore(RunStore):
             self._journal_uploader.upload_new()
         self._check_complete(record, manifest)
         fence.check()
-        key = f"{checkpoint_prefix(record)}/{MANIFEST}"
+        key = _manifest_key(record)
         if not self._store.create(key, commit.encode_manifest(manifest)):
             stored = commit.decode_manifest(self._store.read(key), f"{self.uri}/{key}")
             if stored.record != record:
@@ -289,29 +285,26 @@ class RemoteRunStore(RunStore):
 
     def delete(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
         fence.check()
-        prefix = checkpoint_prefix(record)
-        self._store.delete(f"{prefix}/{MANIFEST}")
-        self._store.delete_all(prefix)
+        self._store.delete(_manifest_key(record))
+        self._store.delete_all(checkpoint_prefix(record))
 
     def quarantine(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> str | None:
         """Delete only the manifest: without it the rest is no checkpoint, and stays for a person to inspect."""
         fence.check()
-        key = f"{checkpoint_prefix(record)}/{MANIFEST}"
-        try:
-            data = self._store.read(key)
-        except FileNotFoundError:
+        key = _manifest_key(record)
+        data = read_if_exists(self._store, key)
+        if data is None:
             return None
-        quarantined = f"{_QUARANTINE_PREFIX}/{key.removesuffix(f'/{MANIFEST}')}{MANIFEST}"
+        quarantined = f"{_QUARANTINE_PREFIX}/{checkpoint_prefix(record)}{MANIFEST}"
         self._store.write(quarantined, data)
         self._store.delete(key)
         return f"{self.uri}/{quarantined}"
 
     def find_problem(self, record: CheckpointRecord) -> str | None:
         """Check that every object exists and has its size. Whoever downloads them checks the hashes."""
-        key = f"{checkpoint_prefix(record)}/{MANIFEST}"
+        key = _manifest_key(record)
         try:
-            manifest = commit.decode_manifest(self._store.read(key), f"{self.uri}/{key}")
-            self._check_complete(record, manifest)
+            self._check_complete(record, commit.decode_manifest(self._store.read(key), f"{self.uri}/{key}"))
         except FileNotFoundError:
             return f"{self.uri}/{key} is missing"
         except (IncompleteCheckpointError, commit.ManifestError) as error:
@@ -319,25 +312,19 @@ class RemoteRunStore(RunStore):
         return None
 
     def has_checkpoint(self, record: CheckpointRecord) -> bool:
-        try:
-            self._store.read(f"{checkpoint_prefix(record)}/{MANIFEST}")
-        except FileNotFoundError:
-            return False
-        return True
+        return read_if_exists(self._store, _manifest_key(record)) is not None
 
     def list_manifests(self) -> list[Manifest]:
-        keys = [
-            e.key for e in self._store.list_entries() if e.key.endswith(f"/{MANIFEST}") and e.key.startswith("attempt_")
-        ]
+        entries = self._store.list_entries()
+        keys = [e.key for e in entries if e.key.endswith(f"/{MANIFEST}") and e.key.startswith("attempt_")]
         manifests = []
-        for key, data in zip(keys, run_in_parallel([_make_read(self._store, key) for key in keys]), strict=True):
-            if data is None:
-                continue  # Deleted since it was listed.
+        contents = run_in_parallel([partial(read_if_exists, self._store, key) for key in keys])
+        for key, data in zip(keys, contents, strict=True):
             try:
-                manifest = commit.decode_manifest(data, f"{self.uri}/{key}")
+                manifest = commit.decode_manifest(data or b"", f"{self.uri}/{key}")
             except commit.ManifestError:
-                continue
-            if key == f"{checkpoint_prefix(manifest.record)}/{MANIFEST}":
+                continue  # Damaged, or deleted since it was listed.
+            if key == _manifest_key(manifest.record):
                 manifests.append(manifest)
         return sorted(manifests, key=lambda manifest: manifest.record.seq)
 
@@ -350,12 +337,8 @@ class RemoteRunStore(RunStore):
             for e in entries
             if e.key.startswith(_QUARANTINE_PREFIX)
         }
-        uncommitted = [
-            entry.key
-            for entry in entries
-            if entry.key.startswith("attempt_")
-            and not any(entry.key.startswith(f"{prefix}/") for prefix in prefixes | quarantined)
-        ]
+        kept = tuple(f"{prefix}/" for prefix in prefixes | quarantined)
+        uncommitted = [e.key for e in entries if e.key.startswith("attempt_") and not e.key.startswith(kept)]
         # After the listing: uploads of a later driver are never in it.
         fence.check()
         run_in_parallel([partial(self._store.delete, key) for key in uncommitted])
@@ -364,7 +347,7 @@ class RemoteRunStore(RunStore):
     def close(self) -> None:
         if self._journal_uploader is not None:
             self._journal_uploader.upload_new()
-        logs = sorted(self.layout.logs.rglob("*.log")) if self.layout.logs.exists() else []
+        logs = self._list_logs()
         logs += sorted(self.layout.logs.glob("attempt_*/stacks.txt"))
         logs += sorted(path for pattern in LOGGER_FILES for path in self.layout.root.glob(pattern))
         try:
@@ -372,9 +355,12 @@ class RemoteRunStore(RunStore):
         except OSError as error:
             log.warning("cannot upload logs, they stay in %s: %s", self.layout.logs, error)
 
+    def _list_logs(self) -> list[Path]:
+        return sorted(self.layout.logs.rglob("*.log")) if self.layout.logs.exists() else []
+
     def _upload_grown_logs(self, now: float) -> None:
         """Upload logs that grew. An object is replaced as a whole, so the larger a log, the less often."""
-        for path in sorted(self.layout.logs.rglob("*.log")) if self.layout.logs.exists() else ():
+        for path in self._list_logs():
             size = path.stat().st_size
             before, due = self._uploaded_logs.get(path, (0, now + LOG_UPLOAD_INTERVAL_S))
             if size > before and now >= due:
@@ -406,10 +392,8 @@ class IncompleteCheckpointError(StorageError):
 
 def read_store_manifest(store: Store) -> Manifest | None:
     """Return the manifest of the checkpoint at the root of a store; None if there is none."""
-    try:
-        return commit.decode_manifest(store.read(MANIFEST), f"{store.uri}/{MANIFEST}")
-    except FileNotFoundError:
-        return None
+    data = read_if_exists(store, MANIFEST)
+    return None if data is None else commit.decode_manifest(data, f"{store.uri}/{MANIFEST}")
 
 
 def checkpoint_prefix(record: CheckpointRecord) -> str:
@@ -419,11 +403,5 @@ def checkpoint_prefix(record: CheckpointRecord) -> str:
     return f"attempt_{record.attempt}/{record.seq:06d}/{record.name}"
 
 
-def _make_read(store: Store, key: str) -> Any:
-    def read() -> bytes | None:
-        try:
-            return store.read(key)
-        except FileNotFoundError:
-            return None
-
-    return read
+def _manifest_key(record: CheckpointRecord) -> str:
+    return f"{checkpoint_prefix(record)}/{MANIFEST}"

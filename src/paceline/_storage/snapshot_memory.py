@@ -27,10 +27,7 @@ _MemoryCopy = tuple[int, int, int]
 
 
 class SnapshotMemory:
-    """Memory for snapshots, kept between saves, because page faults cost more than the copy.
-
-    Holds one snapshot at a time: the next one overwrites it.
-    """
+    """Holds one snapshot; the next one overwrites it. Kept between saves: page faults cost more than the copy."""
 
     def __init__(self) -> None:
         self._memory: mmap.mmap | None = None

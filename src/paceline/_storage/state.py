@@ -1,16 +1,17 @@
 """A state on disk without pickle: `state.json` holds the tree, `state.bin` the bytes of its tensors and arrays.
 
-Saving has two steps. `take_snapshot` copies every value into memory that is kept between saves, and training continues
-at once. `StateSnapshot.write` writes that memory to disk, in another thread if desired. Reading maps `state.bin` and
-copies nothing. Every buffer starts at a multiple of 64 bytes, and equal states have equal files.
+`take_snapshot` copies every value into memory that is kept between saves, and training continues at once;
+`StateSnapshot.write` writes it to disk, in any thread. Reading maps `state.bin` and copies nothing. Every buffer starts
+at a multiple of 64 bytes, and equal states have equal files.
 """
 
 import functools
 import json
 import mmap
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +21,10 @@ from paceline._engine.messages import FileEntry
 from paceline._storage.files import Files, LocalFiles
 from paceline._storage.pinned_memory import ALIGNMENT, GpuSnapshot, padding_after
 from paceline._storage.run_layout import METADATA
-from paceline._storage.snapshot_memory import SnapshotMemory, copy_leaves
+from paceline._storage.snapshot_memory import SnapshotMemory as SnapshotMemory
+from paceline._storage.snapshot_memory import copy_leaves
 from paceline._storage.state_leaves import Buffer, Leaf, Natural, parse_torch_dtype, restore_array, restore_tensor
 from paceline._storage.state_tree import decode_tree, encode_tree
-
-__all__ = [
-    "DeferredLeaf",
-    "RawLeaf",
-    "SnapshotMemory",
-    "StateSnapshot",
-    "has_state",
-    "read_deferred_state",
-    "read_raw_state",
-    "read_state",
-    "take_snapshot",
-    "write_state",
-]
 
 STATE_VERSION = 1
 STEM = "state"
@@ -78,14 +67,10 @@ class StateSnapshot:
         }
         text = json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
         written = (
-            files.write_parts(directory / f"{self._stem}.bin", self._parts()),
+            files.write_parts(directory / f"{self._stem}.bin", chain([self._host], self._gpu_snapshot.parts())),
             files.write_parts(directory / f"{self._stem}.json", [memoryview(text)]),
         )
         return (*written, files.write_parts(directory / METADATA, [memoryview(self.notes)])) if self.notes else written
-
-    def _parts(self) -> Iterator[memoryview]:
-        yield self._host
-        yield from self._gpu_snapshot.parts()
 
 
 def take_snapshot(
@@ -155,20 +140,14 @@ def read_raw_state(directory: Path) -> Any:
     data = _map_buffers(directory / BYTES_FILE, document)
 
     def leaf(number: Any) -> RawLeaf:
-        if type(number) is not int or not 0 <= number < len(document.buffers):
-            raise ValueError(f"unknown leaf {number!r} of {len(document.buffers)}")
-        buffer = document.buffers[number]
-        return RawLeaf(
-            buffer.kind, str(buffer.dtype), buffer.shape, bytes(data[buffer.offset : buffer.offset + buffer.nbytes])
-        )
+        buffer = _find_buffer(document.buffers, number)
+        return RawLeaf(buffer.kind, str(buffer.dtype), buffer.shape, _buffer_bytes(buffer, data))
 
     makers = {"$leaf": leaf, "$dtype": lambda name: f"dtype {name}", "$size": lambda lengths: tuple(lengths)}
     return decode_tree(document.tree, path="state", makers=makers)
 
 
 class DeferredLeaf:
-    """A leaf that is read on demand."""
-
     def __init__(self, buffer: Buffer, read: Callable[[], Any]) -> None:
         self.dtype = buffer.dtype
         self.shape = buffer.shape
@@ -190,12 +169,11 @@ def read_deferred_state(directory: Path, stem: str, bytes_file: Callable[[str], 
     @functools.cache
     def open_restorer() -> _LeafRestorer:
         data = _map_buffers(bytes_file(f"{stem}.bin"), document)
-        return _LeafRestorer(document.buffers, data, allow_pickle=False, map_location=None)
+        return _LeafRestorer(document.buffers, data)
 
     def leaf(number: Any) -> DeferredLeaf:
-        if type(number) is not int or not 0 <= number < len(document.buffers):
-            raise ValueError(f"unknown leaf {number!r} of {len(document.buffers)}")
-        return DeferredLeaf(document.buffers[number], lambda: open_restorer().restore_leaf(number))
+        buffer = _find_buffer(document.buffers, number)
+        return DeferredLeaf(buffer, lambda: open_restorer().restore_leaf(number))
 
     return _decode_document(file, document, leaf)
 
@@ -204,23 +182,20 @@ def has_state(directory: Path) -> bool:
     return (Path(directory) / TREE_FILE).is_file() and (Path(directory) / BYTES_FILE).is_file()
 
 
+@dataclass(frozen=True)
 class _LeafRestorer:
     """Restores the values outside the tree, each leaf once, so that shared values are shared again."""
 
-    def __init__(
-        self, buffers: tuple[Buffer, ...], data: mmap.mmap | bytearray, allow_pickle: bool, map_location: Any
-    ) -> None:
-        self._buffers = buffers
-        self._data = data
-        self._allow_pickle = allow_pickle
-        self._map_location = map_location
-        self._made: dict[int, Any] = {}
+    _buffers: tuple[Buffer, ...]
+    _data: mmap.mmap | bytearray
+    _allow_pickle: bool = False
+    _map_location: Any = None
+    _made: dict[int, Any] = field(default_factory=dict)
 
     def restore_leaf(self, number: Any) -> Any:
-        if type(number) is not int or not 0 <= number < len(self._buffers):
-            raise ValueError(f"unknown leaf {number!r} of {len(self._buffers)}")
+        buffer = _find_buffer(self._buffers, number)
         if number not in self._made:
-            self._made[number] = self._restore_buffer(self._buffers[number])
+            self._made[number] = self._restore_buffer(buffer)
         return self._made[number]
 
     def _restore_buffer(self, buffer: Buffer) -> Any:
@@ -232,7 +207,7 @@ class _LeafRestorer:
             return tensor if self._map_location is None else tensor.to(self._map_location)
         if buffer.kind == "array":
             return restore_array(buffer, self._data)
-        data = bytes(self._data[buffer.offset : buffer.offset + buffer.nbytes])
+        data = _buffer_bytes(buffer, self._data)
         return data if buffer.kind == "bytes" else self._unpickle(data)
 
     def _unpickle(self, data: bytes) -> Any:
@@ -244,6 +219,16 @@ class _LeafRestorer:
         import pickle
 
         return pickle.loads(data)  # noqa: S301 - the caller asked for it
+
+
+def _find_buffer(buffers: tuple[Buffer, ...], number: Any) -> Buffer:
+    if type(number) is not int or not 0 <= number < len(buffers):
+        raise ValueError(f"unknown leaf {number!r} of {len(buffers)}")
+    return buffers[number]
+
+
+def _buffer_bytes(buffer: Buffer, data: mmap.mmap | bytearray) -> bytes:
+    return bytes(data[buffer.offset : buffer.offset + buffer.nbytes])
 
 
 def _lay_out_leaves(leaves: list[Leaf]) -> tuple[tuple[Buffer, ...], int, int]:

@@ -1,8 +1,7 @@
 """Converts numpy, torch and JAX values of a state to raw bytes and back.
 
 Small values (scalars, dtypes, sizes) are nodes of the tree; tensors, arrays and bytes are leaves next to it. Writing
-imports none of the three: a value can only belong to a library that is loaded. Reading receives torch as an argument; a
-JAX array comes back as a numpy array.
+imports none of the three: a value belongs to a library that is loaded. A JAX array comes back as a numpy array.
 """
 
 import base64

@@ -38,29 +38,24 @@ class Store(Protocol):
     @property
     def uri(self) -> str:
         """The store's location for display, without credentials and options."""
-        ...
 
     @property
     def has_conditional_puts(self) -> bool: ...
     @property
     def filesystem(self) -> Any:
         """The `pyarrow.fs.FileSystem` on which `path` leads to the same objects."""
-        ...
 
     @property
     def path(self) -> str: ...
     def read(self, key: str) -> bytes:
         """Raises `FileNotFoundError` if there is no such object."""
-        ...
 
     def read_tagged(self, key: str) -> tuple[bytes, str]:
         """Also return the tag for `replace`, which changes whenever the object does."""
-        ...
 
     def write(self, key: str, data: bytes) -> None: ...
     def create(self, key: str, data: bytes) -> bool:
         """Put a new object; return False if one exists."""
-        ...
 
     def replace(self, key: str, data: bytes, tag: str) -> str | None:
         """Replace the object that has this tag and return the new tag; None if the object has changed.
@@ -68,23 +63,18 @@ class Store(Protocol):
         A tag may be a hash of the contents. So each put must differ from the last, by a time or a random word in it:
         identical bytes would leave the tag unchanged, and a second writer would win with it too.
         """
-        ...
 
     def upload(self, source: Path, key: str, moved: ProgressCallback = ignore_progress) -> FileEntry:
         """Put a file of any size, and hash it on the way."""
-        ...
 
     def download(self, key: str, target: Path, moved: ProgressCallback = ignore_progress) -> FileEntry:
         """Download an object into a file, and hash it on the way."""
-        ...
 
     def list_entries(self, prefix: str = "") -> list[StoreEntry]:
         """Return everything below a prefix, sorted by key. Fails rather than omit an entry."""
-        ...
 
     def delete(self, key: str) -> None:
         """Delete an object; no error if there is none."""
-        ...
 
     def delete_all(self, prefix: str) -> None: ...
 
@@ -122,6 +112,13 @@ def iter_hashed_chunks(file: BinaryIO, hasher: TransferHasher, size: int = CHUNK
         yield chunk
 
 
+def read_if_exists(store: Store, key: str) -> bytes | None:
+    try:
+        return store.read(key)
+    except FileNotFoundError:
+        return None
+
+
 def upload_all(store: Store, files: Sequence[tuple[Path, str]]) -> list[FileEntry]:
     """Upload every (file, key) and return the entries in order. Stops at the first failure."""
     return run_in_parallel([partial(store.upload, path, key) for path, key in files])
@@ -145,9 +142,10 @@ def run_in_parallel(calls: Sequence[Callable[[], T]], num_at_once: int = MAX_PAR
     def work() -> None:
         while True:
             with lock:
-                index, call = (None, None) if failures else next(ahead, (None, None))
-            if index is None or call is None:
+                item = None if failures else next(ahead, None)
+            if item is None:
                 return
+            index, call = item
             try:
                 answers[index] = call()
             except BaseException as error:  # noqa: BLE001 - raised below, by the thread that waits

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import convert
+from msgspec.structs import replace
 
 from paceline._control.events import UsageMeasured
 from paceline._control.run import Run
@@ -41,7 +43,7 @@ def build_detail(
         spent=compute_run_time_breakdown(replay),
         stages=stages,
         limited_by=limited_by,
-        metric_names=tuple(name for name, column in replay.reports.columns.items() if len(column.rows)),
+        metric_names=replay.reports.numeric_names(),
         config=_as_dict(about.get("config")),
         scaling=_as_dict(about.get("scaling")),
         run_config=_as_dict(about.get("run")),
@@ -49,14 +51,7 @@ def build_detail(
         code=_as_dict(about.get("code")),
         logs=logs.list_log_files(location, store),
         files=tuple(
-            ShownFile(
-                kind=file.kind,
-                path=file.path,
-                rank=file.rank,
-                at=file.at,
-                seconds=file.seconds,
-                num_bytes=files.size(file.path) or 0,
-            )
+            replace(convert(file, ShownFile, from_attributes=True), num_bytes=files.size(file.path) or 0)
             for file in replay.files
             if logs.resolve_inside(location, file.path) is not None
         ),
@@ -111,17 +106,13 @@ def compute_run_time_breakdown(replay: JournalReplay) -> TimeBreakdown:
     history, usage = replay.history, replay.usage
     until = history.ended_at if history.ended_at is not None else replay.updated_at
     work = []
-    for attempt_history in history.attempts:
-        if attempt_history.started_at is None:
+    for attempt in history.attempts:
+        if attempt.started_at is None:
             continue
-        uses = tuple(use for (attempt, _), use in sorted(usage.last.items()) if attempt == attempt_history.number)
-        end = attempt_history.worked_until if attempt_history.worked_until is not None else attempt_history.ended_at
-        measured = usage.measured_at.get(attempt_history.number)
-        work.append(
-            AttemptWork(
-                attempt_history.started_at, end if end is not None else until, measured, attempt_history.ready_at, uses
-            )
-        )
+        uses = tuple(use for (number, _), use in sorted(usage.last.items()) if number == attempt.number)
+        end = next((at for at in (attempt.worked_until, attempt.ended_at) if at is not None), until)
+        measured = usage.measured_at.get(attempt.number)
+        work.append(AttemptWork(attempt.started_at, end, measured, attempt.ready_at, uses))
     return compute_time_breakdown(history.began_at, until, work)
 
 
@@ -159,7 +150,7 @@ def _build_checkpoints(replay: JournalReplay, run: Run, files: _RunFiles) -> tup
 def _build_stages(measured: UsageMeasured | None) -> tuple[tuple[ShownStage, ...], str | None]:
     if measured is None or not measured.stages:
         return (), None
-    stages = tuple(msgspec.convert(stage, ShownStage, from_attributes=True) for stage in measured.stages)
+    stages = tuple(convert(stage, ShownStage, from_attributes=True) for stage in measured.stages)
     if not measured.consumers_wait:
         return stages, "the consumer"
     limiting = next((stage for stage in stages if stage.limits), None)

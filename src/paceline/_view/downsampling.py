@@ -10,7 +10,9 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
+from paceline._core.arguments import check_int
 from paceline._view.journal.report_table import MetricColumn
 from paceline._view.model import Points
 
@@ -27,12 +29,8 @@ def downsample(
     origin: float = 0.0,
     within: tuple[float, float] | None = None,
 ) -> Points:
-    """Return the points of a column.
-
-    `xs` holds the x of each row, and `origin` is subtracted from them. `within` is an inclusive range.
-    """
-    if at_most < 1:
-        raise ValueError(f"at_most must be a positive integer, got {at_most}")
+    """Return the points of a column. `xs` holds the x of each row, less `origin`; `within` is an inclusive range."""
+    check_int("at_most", at_most, at_least=1)
     rows, values = column.rows, column.values
     is_sorted = isinstance(xs, array) and xs.typecode == "q"
     if within is not None and is_sorted:
@@ -48,9 +46,13 @@ def downsample(
         inside = [i for i, x in enumerate(placed) if within[0] <= x <= within[1]]
         placed, chosen = [placed[i] for i in inside], [values[i] for i in inside]
     if len(placed) <= at_most:
-        y = [None if math.isnan(value) else value for value in chosen]
-        return Points(name=name, x=placed, y=y, low=y, high=y, num_points=len(y), whole=True)
+        return _whole_points(name, placed, chosen)
     return _downsample_in_python(name, placed, chosen, at_most)
+
+
+def _whole_points(name: str, x: list[float], values: Sequence[float]) -> Points:
+    y = [None if math.isnan(value) else value for value in values]
+    return Points(name=name, x=x, y=y, low=y, high=y, num_points=len(y), whole=True)
 
 
 def _bucket_edges(num_points: int, at_most: int) -> list[int]:
@@ -98,8 +100,7 @@ def _downsample_with_numpy(
         inside = np.flatnonzero((place[at] - origin >= within[0]) & (place[at] - origin <= within[1]))
         number, at = number[inside], at[inside]
     if len(at) <= at_most:
-        y = [None if math.isnan(value) else value for value in number.tolist()]
-        return Points(name=name, x=(place[at] - origin).tolist(), y=y, low=y, high=y, num_points=len(at), whole=True)
+        return _whole_points(name, (place[at] - origin).tolist(), number.tolist())
     edges = np.array(_bucket_edges(len(at), at_most))
     starts = edges[:-1]
     missing = np.isnan(number)
@@ -122,9 +123,8 @@ def _downsample_with_numpy(
     )
 
 
-def _to_optional_list(values: object, none: object) -> list[float | None]:
-    numbers: list[float | None] = values.tolist()  # type: ignore[attr-defined]
-    if none.any():  # type: ignore[attr-defined]
-        for at in none.nonzero()[0].tolist():  # type: ignore[attr-defined]
-            numbers[at] = None
+def _to_optional_list(values: Any, none: Any) -> list[float | None]:
+    numbers: list[float | None] = values.tolist()
+    for at in none.nonzero()[0].tolist():
+        numbers[at] = None
     return numbers

@@ -52,8 +52,6 @@ def number(value: float | None) -> str:
     """Four digits, `nan`, `inf`; an integer in full."""
     if value is None:
         return UNKNOWN
-    if isinstance(value, bool):
-        return str(value)
     if isinstance(value, int):
         if value.bit_length() <= 3 * _INT_DIGITS:
             return str(value)

@@ -5,6 +5,7 @@ An id is a path below the root. Only entries found there have one, so no id lead
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import threading
@@ -12,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -40,7 +41,6 @@ class Listing:
         self._summaries: dict[str, Summary] = {}
         self._live_readers: dict[str, RunReader | SearchReader] = {}
         self._ended_readers: OrderedDict[str, RunReader | SearchReader] = OrderedDict()
-        """Readers of ended runs."""
 
     def refresh(self) -> set[str]:
         """Scan again; return the ids of all entries that changed, appeared or vanished."""
@@ -74,17 +74,15 @@ class Listing:
 
     def reader(self, id: str) -> RunReader:
         """Return the reader of a run or trial; raise `KeyError` if the id is unknown."""
-        reader = self._get_reader(id)
-        if not isinstance(reader, RunReader):
-            raise KeyError(f"{id!r} below {self.root} is a search, not a run")
-        return reader
+        if isinstance(reader := self._get_reader(id), RunReader):
+            return reader
+        raise KeyError(f"{id!r} below {self.root} is a search, not a run")
 
     def search_reader(self, id: str) -> SearchReader:
         """Return the reader of a search; raise `KeyError` if the id is unknown."""
-        reader = self._get_reader(id)
-        if not isinstance(reader, SearchReader):
-            raise KeyError(f"{id!r} below {self.root} is a run, not a search")
-        return reader
+        if isinstance(reader := self._get_reader(id), SearchReader):
+            return reader
+        raise KeyError(f"{id!r} below {self.root} is a run, not a search")
 
     def trials(self, id: str) -> list[Summary]:
         """Return the runs of a search, sorted by name."""
@@ -158,14 +156,15 @@ class Listing:
 
     def _record_unreadable(self, entry: RunEntry, problem: str) -> bool:
         before = self._summaries.get(entry.id)
+        began_at, updated_at = (before.began_at, before.updated_at) if before is not None else (0.0, 0.0)
         summary = Summary(
             id=entry.id,
             name=entry.location.name,
             path=entry.location.uri,
             kind=entry.kind,
             state="lost",
-            began_at=before.began_at if before is not None else 0.0,
-            updated_at=before.updated_at if before is not None else 0.0,
+            began_at=began_at,
+            updated_at=updated_at,
             failure=problem,
         )
         self._summaries[entry.id] = summary
@@ -173,7 +172,6 @@ class Listing:
 
 
 MAX_DEPTH = 5
-"""How many folders deep to search."""
 _SEARCH_HEAD = b'{"type":"search_started"'
 
 
@@ -187,11 +185,7 @@ class RunEntry:
     """Changes whenever the journal does."""
 
 
-class RunFinder(Protocol):
-    def find_runs(self) -> Iterator[RunEntry]: ...
-
-
-def make_run_finder(root: str, filesystem: Any = None) -> RunFinder:
+def make_run_finder(root: str, filesystem: Any = None) -> DiskRunFinder | RemoteRunFinder:
     if is_remote(root, filesystem):
         return RemoteRunFinder(root, filesystem)
     return DiskRunFinder(Path(root.removeprefix("file://")).expanduser().absolute())
@@ -209,29 +203,22 @@ class DiskRunFinder:
             directory, id, depth = ahead.pop()
             kind = None
             path = f"{directory}/journal.jsonl"
-            try:
+            with contextlib.suppress(OSError):
                 journal = os.lstat(path)
-            except OSError:
-                journal = None
-            if journal is not None and stat.S_ISREG(journal.st_mode):
-                kind = self._read_kind(path, journal)
-            if journal is not None and kind is not None:
+                kind = self._read_kind(path, journal) if stat.S_ISREG(journal.st_mode) else None
+            if kind is not None:
                 location = RunLocation(os.path.dirname(directory), os.path.basename(directory))
                 yield RunEntry(id, location, kind, (journal.st_ino, journal.st_mtime_ns, journal.st_size))
             if kind != "run" and depth < MAX_DEPTH:
-                ahead += [
-                    (path, name if id == "." else f"{id}/{name}", depth + 1) for name, path in _list_folders(directory)
-                ]
+                prefix = "" if id == "." else f"{id}/"
+                ahead += [(path, f"{prefix}{name}", depth + 1) for name, path in _list_folders(directory)]
 
     def _read_kind(self, path: str, journal: os.stat_result) -> Literal["run", "search"] | None:
         key = journal.st_dev, journal.st_ino
         kind = self._kinds.get(key)
         if kind is None:
-            try:
-                with open(path, "rb") as file:
-                    head = file.read(9 + len(_SEARCH_HEAD))
-            except OSError:
-                return None
+            with open(path, "rb") as file:
+                head = file.read(9 + len(_SEARCH_HEAD))
             if len(head) < 9 + len(_SEARCH_HEAD):
                 return None
             kind = self._kinds[key] = "search" if head[9:] == _SEARCH_HEAD else "run"

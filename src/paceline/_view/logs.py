@@ -6,6 +6,7 @@ offers nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+from paceline._core.arguments import check_int
 from paceline._core.errors import StorageError
 from paceline._storage.run_location import RunLocation
 from paceline._storage.store import Store
@@ -23,7 +25,6 @@ _PIECE = 1 << 20
 _MAX_LINE_BYTES = 4 << 20
 """Lines longer than this may be split."""
 _MAX_SHOWN_BYTES = 1 << 16
-"""How many bytes of a line are shown."""
 _IDLE_S = 1.0
 _LOG_PATH = re.compile(r"logs/attempt_(\d{1,9})/rank_(\d{1,9})\.log")
 _VALIDATION_LOG_PATH = re.compile(r"logs/validation/([^/]+)\.log")
@@ -31,16 +32,18 @@ _VALIDATION_LOG_PATH = re.compile(r"logs/validation/([^/]+)\.log")
 
 def list_log_files(location: RunLocation, store: Store | None = None) -> tuple[LogFile, ...]:
     """Return the existing logs: by attempt and rank, then those of validations."""
-    files = []
-    for path, num_bytes in _find_log_files(location, store):
+    files, num_validations = [], 0
+    for path, num_bytes in sorted(_find_log_files(location, store)):
         if (match := _LOG_PATH.fullmatch(path)) is not None:
             attempt, rank = int(match[1]), int(match[2])
-            files.append((attempt, rank, path, num_bytes, f"attempt {attempt}, rank {rank}"))
-    validations = sorted((p, n) for p, n in _find_log_files(location, store) if _VALIDATION_LOG_PATH.fullmatch(p))
-    for number, (path, num_bytes) in enumerate(validations):
-        files.append((0, number, path, num_bytes, f"validation of {PurePosixPath(path).stem}"))
-    files.sort(key=lambda log: (log[0] == 0, log[0], log[1]))
-    return tuple(LogFile(attempt=a, rank=r, path=p, num_bytes=n, name=name) for a, r, p, n, name in files)
+            name = f"attempt {attempt}, rank {rank}"
+        elif _VALIDATION_LOG_PATH.fullmatch(path):
+            attempt, rank, name = 0, num_validations, f"validation of {PurePosixPath(path).stem}"
+            num_validations += 1
+        else:
+            continue
+        files.append(LogFile(attempt=attempt, rank=rank, path=path, num_bytes=num_bytes, name=name))
+    return tuple(sorted(files, key=lambda file: (file.attempt == 0, file.attempt, file.rank)))
 
 
 def read_log_page(
@@ -59,8 +62,7 @@ def read_log_page(
     `attempt=0` means a validation, and `rank` is its index in `list_log_files`. With `search`, returns only lines that
     contain it, ignoring case. Raises `KeyError` if there is no such log.
     """
-    if limit < 1:
-        raise ValueError(f"limit must be a positive integer, got {limit}")
+    check_int("limit", limit, at_least=1)
     if before is not None and after is not None:
         raise ValueError("before and after cannot be combined")
     log = next((log for log in list_log_files(location, store) if (log.attempt, log.rank) == (attempt, rank)), None)
@@ -199,12 +201,9 @@ def _find_log_files(location: RunLocation, store: Store | None) -> list[tuple[st
     for pattern in ("attempt_*/rank_*.log", "validation/*.log"):
         for path in location.layout.logs.glob(pattern):
             below = path.relative_to(root).as_posix()
-            if resolve_inside(location, below) is None:
-                continue
-            try:
-                files.append((below, path.stat().st_size))
-            except FileNotFoundError:
-                continue
+            if resolve_inside(location, below) is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    files.append((below, path.stat().st_size))
     return files
 
 

@@ -45,7 +45,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Path below the listed root, with `/`; `.` for the root itself."""
     name: str
     path: str
-    """The full path."""
     kind: Literal["run", "search", "trial"]
     state: State
     began_at: float
@@ -124,7 +123,6 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float | None = None
     size: int
     resumed_from: str | None = None
-    """Name of a checkpoint."""
     ending: str = ""
     """`complete`, `failed`, `stopped`, `preempted`, `resized`, `lost`; empty while the attempt is running."""
     first_report: int = 0
@@ -253,7 +251,6 @@ class UsageSeries(msgspec.Struct, frozen=True, kw_only=True):
     cpu: list[float]
     rss_bytes: list[int]
     gpu_used_bytes: list[list[int]] = msgspec.field(default_factory=list)
-    """Per GPU."""
     gpu_busy: list[list[float | None]] = msgspec.field(default_factory=list)
 
 

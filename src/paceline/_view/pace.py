@@ -108,29 +108,24 @@ class PaceEstimator:
             return PaceEstimate()
         since = max(0.0, at - self._samples[-1].at)
         rates: dict[Kind, float | None] = {}
+        best = PaceEstimate()
         for index, kind in enumerate(COUNTERS, 1):
             rates[kind] = None if self._counters[kind].is_void else self._estimate_rate(index, since)
-        best: PaceEstimate | None = None
-        for index, kind in enumerate(COUNTERS, 1):
             done, of = self._count_done(kind, index), self._goals[kind]
             if done is None or of is None or not 0 <= done <= of:
                 continue
-            if best is None or best.progress is None or done / of > best.progress:
+            if best.progress is None or done / of > best.progress:
                 left_s = self._estimate_left_s(of - done, rates[kind], index, since)
                 best = PaceEstimate(progress=done / of, left_s=left_s, kind=kind, done=done, goal=of)
         steps = rates["step"] if rates["step"] is not None else rates["iteration"]
-        estimate = best if best is not None else PaceEstimate()
-        return estimate._replace(
-            reports_per_s=self._estimate_rate(0, since), steps_per_s=steps, epochs_per_s=rates["epoch"]
-        )
+        reports = self._estimate_rate(0, since)
+        return best._replace(reports_per_s=reports, steps_per_s=steps, epochs_per_s=rates["epoch"])
 
     def _read_count(self, kind: Kind, seq: int, metrics: Mapping[str, Any]) -> float | None:
         counter = self._counters[kind]
         if counter.name is None:
             counter.name = next((name for name in _COUNTERS[kind] if _find_number(metrics, name) is not None), None)
-            if counter.name is None:
-                return None
-        value = _find_number(metrics, counter.name)
+        value = _find_number(metrics, counter.name) if counter.name is not None else None
         if value is None:
             return None
         if counter.before is not None and value < counter.before:
@@ -140,47 +135,40 @@ class PaceEstimator:
         return value
 
     def _count_done(self, kind: Kind, index: int) -> float | None:
-        counter, last = self._counters[kind], self._last_count(index)
-        if counter.is_void or last is None:
+        counter, counts = self._counters[kind], self._counts(index)
+        if counter.is_void or not counts:
             return None
-        return last + 1 if counter.is_number_of_report else last
+        return counts[-1][1] + 1 if counter.is_number_of_report else counts[-1][1]
 
-    def _last_count(self, index: int) -> float | None:
-        return next((s.counts[index] for s in reversed(self._samples) if s.counts[index] is not None), None)
+    def _counts(self, index: int) -> list[tuple[float, float]]:
+        """Return the time and the count of each sample that has it."""
+        return [(sample.at, count) for sample in self._samples if (count := sample.counts[index]) is not None]
 
     def _estimate_rate(self, index: int, since: float) -> float | None:
         """Return the rate per second; it drops when the next report is overdue."""
-        with_it = [sample for sample in self._samples if sample.counts[index] is not None]
-        if len(with_it) < 2:
+        counts = self._counts(index)
+        if len(counts) < 2:
             return None
-        first, last = with_it[0], with_it[-1]
-        took = last.at - first.at
-        more = (last.counts[index] or 0.0) - (first.counts[index] or 0.0)
+        took, more = counts[-1][0] - counts[0][0], counts[-1][1] - counts[0][1]
         if took <= 0 or more < 0:
             return None
-        overdue = max(0.0, since - self._longest_gap_s(with_it))
-        return more / (took + overdue)
+        return more / (took + max(0.0, since - self._longest_gap_s(index)))
 
-    def _longest_gap_s(self, samples: list[_PaceSample]) -> float:
-        return max(later.at - earlier.at for earlier, later in pairwise(samples))
+    def _longest_gap_s(self, index: int) -> float:
+        return max(later - earlier for (earlier, _), (later, _) in pairwise(self._counts(index)))
 
     def _estimate_left_s(self, rest: float, rate: float | None, index: int, since: float) -> float | None:
         if rest == 0:
             return 0.0
         if not rate:
             return None
-        with_it = [sample for sample in self._samples if sample.counts[index] is not None]
-        left_s = rest / rate - min(since, self._longest_gap_s(with_it))
+        left_s = rest / rate - min(since, self._longest_gap_s(index))
         return max(0.0, left_s) if math.isfinite(left_s) else None
 
 
 def find_goal(config: Mapping[str, Any], kind: Kind) -> float | None:
     """Return the number a run counts up to, if its configuration has one."""
-    for name in _GOALS[kind]:
-        goal = _find_number(config, name)
-        if goal:
-            return goal
-    return None
+    return next((goal for name in _GOALS[kind] if (goal := _find_number(config, name))), None)
 
 
 def _expand_names(of_kinds: Mapping[Kind, tuple[str, ...]], within: tuple[str, ...]) -> dict[Kind, tuple[str, ...]]:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from paceline._control.recovery import survey_checkpoints
 from paceline._control.run import Finished, Run, Running, Stopping, Validating
+from paceline._core.arguments import check_choice
 from paceline._core.errors import StorageError
 from paceline._core.system import Clock, SystemClock
 from paceline._storage.lease import AcquireLease, HolderWatch, LeaseStore, RefuseLease, decide_lease, is_holder_alive
@@ -31,20 +32,28 @@ _MAX_PACED_REPORTS = 100_000
 """How many of the last reports are used to estimate the pace."""
 
 
-class RunReader:
-    """Thread-safe."""
+class JournalFollower:
+    """Reads the journal of a run or a search. Thread-safe."""
 
     def __init__(self, run: str | os.PathLike[str] | RunLocation) -> None:
         self.location = run if isinstance(run, RunLocation) else RunLocation.from_path(os.fspath(run))
         self._store = self.location.open_store() if self.location.address is not None else None
         self._uri = self._store.uri if self._store is not None else self.location.uri
         self.version = 0
-        """Grows with every change."""
         self._lock = threading.RLock()
         """Protects all fields below: the dashboard calls from several threads."""
         self._liveness = Liveness(self.location)
         self._is_held = False
         self._tail = open_journal_tail(self.location, self._store)
+        self._restart()
+
+    def _restart(self) -> None:
+        """Forget what was read."""
+        raise NotImplementedError
+
+
+class RunReader(JournalFollower):
+    def _restart(self) -> None:
         self._replay = JournalReplay(self._uri)
         self._is_completed = False
         """Reports of dead workers were added, so new events require a replay from the start."""
@@ -57,12 +66,11 @@ class RunReader:
 
     @property
     def problem(self) -> str | None:
-        """Why a part of the journal could not be read: everything else shown of the run may be wrong."""
+        """Why a part of the journal could not be read: anything else shown of the run may be wrong."""
         return self._replay.problem
 
     @property
     def num_rows(self) -> int:
-        """The number of reports."""
         return len(self._replay.reports)
 
     @property
@@ -145,8 +153,7 @@ class RunReader:
 
         `range` is in steps, or in seconds since the start of the run, both ends included.
         """
-        if x not in ("step", "time"):
-            raise ValueError(f"x must be 'step' or 'time', got {x!r}")
+        check_choice("x", x, ("step", "time"))
         with self._lock:
             reports = self._replay.reports
             xs = reports.seqs if x == "step" else reports.ats
@@ -183,7 +190,7 @@ class RunReader:
     def metric_names(self) -> tuple[str, ...]:
         """Names of metrics that have numbers."""
         with self._lock:
-            return tuple(name for name, column in self._replay.reports.columns.items() if len(column.rows))
+            return self._replay.reports.numeric_names()
 
     def _require_replay(self) -> JournalReplay:
         if not self._replay.num_lines:
@@ -214,9 +221,6 @@ class RunReader:
                 break
         return changed
 
-    def _restart(self) -> None:
-        self._replay, self._is_completed, self._is_surveyed = JournalReplay(self._uri), False, False
-
     def _add_unread_reports(self) -> None:
         """Add reports from the files of workers that no driver has read, and none will."""
         self._is_completed = True
@@ -237,9 +241,8 @@ class RunReader:
         self._require_replay()
         if self._is_completed and not self._is_surveyed:
             self._is_surveyed = True
-            self._replay.apply_survey(
-                survey_checkpoints(self.location.open_run_store_for_reading(), self._replay.replay)
-            )
+            store = self.location.open_run_store_for_reading()
+            self._replay.apply_survey(survey_checkpoints(store, self._replay.replay))
 
     def _failure_message(self, run: Run, failed: Sequence[Any]) -> str | None:
         from paceline._control.retry_policy import first_failure
@@ -266,15 +269,13 @@ def _estimate_pace(replay: JournalReplay, state: State) -> PaceEstimate:
     first = max(0, num_rows - _MAX_PACED_REPORTS)
     while first < num_rows - MIN_SAMPLES and reports.ats[num_rows - 1] - reports.ats[first] > WINDOW_S:
         first += max(1, (num_rows - MIN_SAMPLES - first) // 8)
-    counting = [name for name in reports.columns if name.rpartition("/")[2] in _COUNTER_NAMES]
+    counter_names = {name for names in COUNTERS.values() for name in names}
+    counting = [name for name in reports.columns if name.rpartition("/")[2] in counter_names]
     for row in dict.fromkeys((*range(first, num_rows, max(1, (num_rows - first) // 50)), num_rows - 1)):
         if row >= 0:
             metrics = reports.row_metrics(row, counting)
             pace.add_report(reports.ats[row], reports.seqs[row], metrics, reports.attempts[row])
     return pace.estimate(time.time())
-
-
-_COUNTER_NAMES = {name for names in COUNTERS.values() for name in names}
 
 
 class Liveness:
@@ -285,8 +286,6 @@ class Liveness:
         self._lease_store: LeaseStore | None = None
         self._clock = clock if clock is not None else SystemClock()
         self._watched: HolderWatch | None = None
-        self.lease_number = 0
-        """The lease number at the last check."""
 
     def is_held(self) -> bool:
         """Return False if the driver has ended, has released the lease, or has been silent for too long."""
@@ -296,7 +295,6 @@ class Liveness:
         if lease is None:
             return False
         holder = lease.holder
-        self.lease_number = holder.number
         decision = decide_lease(
             holder, alive=is_holder_alive(holder), watched=self._watched, now=self._clock.now(), wall=self._clock.wall()
         )

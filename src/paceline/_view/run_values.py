@@ -3,55 +3,45 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from paceline._control.events import Retention
-from paceline._control.run import Finished, Restoring, Run, Running, Stopping, Unopened, Validating, Waiting
+from paceline._control.run import Finished, Run, Running, Stopping, Validating, Waiting
 from paceline._view.journal.report_table import ReportTable
 from paceline._view.model import BestMetric, State, Value
 
 _LESS_IS_BETTER = ("loss", "error", "perplexity", "ppl", "rmse", "mae", "mse")
 _MORE_IS_BETTER = ("accuracy", "acc", "score", "f1", "auc")
+_VALIDATION = ("val", "valid", "validation", "eval", "test")
 _MAX_LIST_CHARS = 1000
-"""Longest list metric, in characters."""
 
 
 def display_state(run: Run, *, is_held: bool) -> State:
     phase = run.phase
     if isinstance(phase, Finished):
-        endings: dict[str, State] = {
-            "complete": "complete",
-            "failed": "failed",
-            "interrupted": "stopped",
-            "preempted": "preempted",
-        }
-        return endings.get(phase.ending, "stopped")
+        is_other = phase.ending not in ("complete", "failed", "preempted")
+        return "stopped" if is_other else phase.ending  # type: ignore[return-value]
     if not is_held:
         return "lost"
     match phase:
-        case Unopened() | Restoring():
-            return "starting"
         case Waiting():
             return "waiting"
         case Validating():
             return "validating"
-        case Stopping():
+        case Running(held_counts=None):
+            return "starting" if phase.num_ready < run.size else "running"
+        case Running() | Stopping():
             return "stopping"
-        case Running(held_counts=held) if held is not None:
-            return "stopping"
-        case Running(num_ready=num_ready) if num_ready < run.size:
-            return "starting"
-    return "running"
+    return "starting"
 
 
 def to_json_value(metric: Any) -> Value:
     """Convert a metric to a JSON value: nan and infinity become text, a list becomes its JSON text."""
     if isinstance(metric, float):
-        if math.isfinite(metric):
-            return metric
-        return "nan" if math.isnan(metric) else ("inf" if metric > 0 else "-inf")
+        return metric if math.isfinite(metric) else str(metric)
     if metric is None or isinstance(metric, bool | str):
         return metric
     if isinstance(metric, int):
@@ -64,27 +54,21 @@ def to_json_values(metrics: dict[str, Any]) -> dict[str, Value]:
     return {name: to_json_value(metric) for name, metric in metrics.items()}
 
 
-def choose_metric(names: list[str], retention: Retention) -> tuple[str, Literal["min", "max"]] | None:
-    """Choose the metric to compare runs by, and its mode.
-
-    It is the metric that checkpoints are kept by, else one whose name implies a mode.
-    """
+def choose_metric(names: Sequence[str], retention: Retention) -> tuple[str, Literal["min", "max"]] | None:
+    """Choose the metric to compare runs by: that which checkpoints are kept by, else one whose name implies a mode."""
     if retention.score_attribute is not None and retention.score_attribute in names:
         return retention.score_attribute, "min" if retention.score_order == "min" else "max"
     for words, mode in ((("loss",), "min"), (_MORE_IS_BETTER, "max"), (_LESS_IS_BETTER, "min")):
         matching = [name for name in names if _has_word(name, words)]
         if matching:
             # A validation metric says more than a training metric.
-            of_validation = [
-                name for name in matching if _has_word(name, ("val", "valid", "validation", "eval", "test"))
-            ]
+            of_validation = [name for name in matching if _has_word(name, _VALIDATION)]
             return (of_validation or matching)[0], "min" if mode == "min" else "max"
     return None
 
 
 def find_best_metric(reports: ReportTable, retention: Retention) -> BestMetric | None:
-    names = [name for name, column in reports.columns.items() if len(column.rows)]
-    choice = choose_metric(names, retention)
+    choice = choose_metric(reports.numeric_names(), retention)
     if choice is None:
         return None
     name, mode = choice

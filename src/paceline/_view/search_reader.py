@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import threading
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from paceline._core.arguments import check_choice
 from paceline._core.codec import valid_prefix
 from paceline._core.errors import StorageError
 from paceline._core.plain_values import to_plain
-from paceline._storage.run_location import RunLocation
 from paceline._view.journal.report_table import flatten_metrics
-from paceline._view.journal.tail import open_journal_tail
 from paceline._view.model import BestMetric, SearchDetail, State, Summary
-from paceline._view.run_reader import Liveness
+from paceline._view.run_reader import JournalFollower
 from paceline._view.run_values import choose_metric, to_json_values
 
 if TYPE_CHECKING:
@@ -24,22 +22,15 @@ if TYPE_CHECKING:
     from paceline.tune.trial import Trial
 
 _MAX_CURVE_POINTS = 500
-"""Limit per curve of a trial."""
 
 
-class SearchReader:
-    """Thread-safe."""
-
-    def __init__(self, search: str | os.PathLike[str] | RunLocation) -> None:
-        self.location = search if isinstance(search, RunLocation) else RunLocation.from_path(os.fspath(search))
-        self.version = 0
-        self._store = self.location.open_store() if self.location.address is not None else None
-        self._uri = self._store.uri if self._store is not None else self.location.uri
-        self._lock = threading.RLock()
-        self._liveness = Liveness(self.location)
-        self._is_held = False
-        self._tail = open_journal_tail(self.location, self._store)
-        self._reset()
+class SearchReader(JournalFollower):
+    def _restart(self) -> None:
+        self._search: Search | None = None
+        self._began_at = 0.0
+        self._is_over = False
+        self._curves: dict[str, dict[str, tuple[array[int], array[float]]]] = {}
+        """By trial and metric: iterations and values."""
 
     def refresh(self) -> bool:
         """Read what is new; return whether anything changed."""
@@ -58,6 +49,7 @@ class SearchReader:
             search = self._require_search()
             best = search.best
             leading = search.trials.get(best.trial_id) if best is not None else None
+            result = leading.last_result if leading is not None else None
             num_over = sum(trial.is_over for trial in search.trials.values())
             failed = [trial for trial in search.trials.values() if trial.status == "ERROR"]
             return Summary(
@@ -73,7 +65,7 @@ class SearchReader:
                 num_workers=len(search.trials_with_status("RUNNING")) if self._is_held and not self._is_over else 0,
                 num_reports=num_over,
                 num_failures=len(failed),
-                metrics=_reported_metrics(leading),
+                metrics=to_json_values(dict(flatten_metrics(_drop_filled(result)))),
                 best=BestMetric(search.metric, "max" if search.mode == "max" else "min", best.value, best.iteration)
                 if best is not None and search.metric is not None
                 else None,
@@ -86,11 +78,6 @@ class SearchReader:
         with self._lock:
             search = self._require_search()
             return {run: trial for trial, standing in search.trial_records.items() for run in standing.runs}
-
-    def last_runs(self) -> dict[str, str]:
-        """Map each trial to the name of its current or last run."""
-        with self._lock:
-            return {trial: standing.run for trial, standing in self._require_search().trial_records.items()}
 
     def plots(self, metric: str | None, mode: str | None) -> tuple[str | None, str | None, dict[str, Any]]:
         """Return the metric and mode used, and the output of `paceline.tune.plots` for them."""
@@ -107,33 +94,18 @@ class SearchReader:
             importance = plots.importance(trials, metric, mode, space)
         except ImportError as missing:
             importance = {"metric": metric, "mode": mode, "parameters": [], "note": str(missing)}
-        return (
-            metric,
-            mode,
-            {
-                "parallel": plots.parallel_coordinates(trials, metric, mode, space),
-                "importance": importance,
-                "curves": plots.curves(trials, metric, mode),
-            },
-        )
+        parallel, curves = plots.parallel_coordinates(trials, metric, mode, space), plots.curves(trials, metric, mode)
+        return metric, mode, {"parallel": parallel, "importance": importance, "curves": curves}
 
     def configs(self) -> dict[str, dict[str, Any]]:
         """Configurations by trial, as far as they are plain values."""
         with self._lock:
             return {trial.trial_id: _to_plain_config(trial.config) for trial in self._require_search().trials.values()}
 
-    def _reset(self) -> None:
-        self._search: Search | None = None
-        self._began_at = 0.0
-        self._is_over = False
-        self._problem: str | None = None
-        self._curves: dict[str, dict[str, tuple[array[int], array[float]]]] = {}
-        """By trial and metric: iterations and values."""
-
     def _read_new_lines(self) -> bool:
         changed = False
         if self._tail.reset_if_replaced():
-            self._reset()
+            self._restart()
             changed = True
         while data := self._tail.read_new():
             num_bytes = 0
@@ -193,18 +165,16 @@ class SearchReader:
         return "running" if any(trial.status != "PENDING" for trial in search.trials.values()) else "starting"
 
     def _choose_metric(self, search: Search, metric: str | None, mode: str | None) -> tuple[str | None, str | None]:
-        if mode is not None and mode not in ("min", "max"):
-            raise ValueError(f"mode must be 'min' or 'max', got {mode!r}")
+        if mode is not None:
+            check_choice("mode", mode, ("min", "max"))
         metric = metric if metric is not None else search.metric
-        names = list(dict.fromkeys(name for curves in self._curves.values() for name in curves))
         if metric is None:
             from paceline._control.events import Retention
 
+            names = list(dict.fromkeys(name for curves in self._curves.values() for name in curves))
             choice = choose_metric(names, Retention())
             return (choice[0], mode or choice[1]) if choice is not None else (None, None)
-        if mode is None:
-            mode = search.mode if metric == search.metric else None
-        return metric, mode or "min"
+        return metric, mode or (search.mode if metric == search.metric else None) or "min"
 
     def _to_plotted_trial(self, trial: Trial, metric: str) -> Any:
         from paceline.tune.plots import PlottedTrial
@@ -238,21 +208,15 @@ def build_search_detail(
     reader.refresh()
     metric, mode, data = reader.plots(metric, mode)
     trials = listing.trials(id)
+    configs, runs = reader.configs(), reader.trials_by_run()
     return SearchDetail(
         summary=reader.summary(id),
         metric=metric,
         mode=mode,
         trials=tuple(trials),
-        configs=_configs_by_id(trials, reader),
-        parallel=data.get("parallel"),
-        importance=data.get("importance"),
-        curves=data.get("curves"),
+        configs={trial.id: configs[runs[trial.name]] for trial in trials if trial.name in runs},
+        **data,
     )
-
-
-def _configs_by_id(trials: Sequence[Summary], reader: SearchReader) -> dict[str, dict[str, Any]]:
-    configs, runs = reader.configs(), reader.trials_by_run()
-    return {trial.id: configs[runs[trial.name]] for trial in trials if trial.name in runs}
 
 
 def _compute_progress(search: Search, num_over: int, *, is_complete: bool) -> float | None:
@@ -260,10 +224,6 @@ def _compute_progress(search: Search, num_over: int, *, is_complete: bool) -> fl
         return 1.0
     expected = len(search.trials) if search.is_exhausted else max(search.num_samples, len(search.trials))
     return min(1.0, num_over / expected) if expected > 0 and search.num_samples > 0 else None
-
-
-def _reported_metrics(trial: Trial | None) -> dict[str, Any]:
-    return to_json_values(dict(flatten_metrics(_drop_filled(trial.last_result)))) if trial is not None else {}
 
 
 def _drop_filled(result: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -247,18 +247,18 @@ class WorkerContext:
         pending = (record.status == "PENDING_VALIDATION" for record in self._checkpoints.values())
         return self.begin.validates and any(pending)
 
-    def join(self, data: bytes) -> bytes:
-        """Wait for all ranks; return the data of rank 0."""
-        return self._wait_at_barrier(data, gathers=False).data
+    def join(self, data: bytes, call: str = "") -> bytes:
+        """Wait for all ranks; return the data of rank 0. `call` is the function that the user called."""
+        return self._wait_at_barrier(data, False, call).data
 
-    def gather(self, data: bytes) -> tuple[bytes, ...]:
+    def gather(self, data: bytes, call: str = "") -> tuple[bytes, ...]:
         """Wait for all ranks; return the data of each, by rank. For small data, such as addresses."""
-        return self._wait_at_barrier(data, gathers=True).gathered
+        return self._wait_at_barrier(data, True, call).gathered
 
-    def _wait_at_barrier(self, data: bytes, gathers: bool) -> messages.Release:
+    def _wait_at_barrier(self, data: bytes, gathers: bool, call: str) -> messages.Release:
         self._num_joined += 1
         number, where = self._num_joined, call_site()
-        self._link.send(messages.Joined(self.begin.attempt, self.begin.rank, number, where, data, gathers))
+        self._link.send(messages.Joined(self.begin.attempt, self.begin.rank, number, where, data, gathers, call))
         with self._changed:
             self._changed.wait_for(lambda: number in self._released)
             return self._released.pop(number)

@@ -12,9 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
-from paceline._core.plain_values import from_plain, to_plain
+from paceline._core.plain_values import decode_plain, to_plain
 from paceline._engine.messages import WorkerInit
 from paceline._worker.context import WorkerContext
 
@@ -25,9 +23,7 @@ class IterationCounter:
 
     begin: WorkerInit
     previous_iterations: int
-    """Iterations before this start."""
     previous_total_s: float
-    """Seconds those iterations took."""
     began_s: float
     last_report_s: float
     num_since_start: int = 0
@@ -35,15 +31,9 @@ class IterationCounter:
     @classmethod
     def from_context(cls, context: WorkerContext) -> IterationCounter:
         resume = context.begin.resume
-        before = from_plain(msgspec.json.decode(resume.metrics)) if resume is not None else {}
+        before = decode_plain(resume.metrics) if resume is not None else {}
         iteration = before.get("training_iteration", resume.seq if resume is not None else 0)
         return cls(context.begin, iteration, before.get("time_total_s", 0.0), context.started_at, context.started_at)
-
-    def count_report(self, now: float) -> float:
-        """Count one report and return how long it took."""
-        took_s, self.last_report_s = now - self.last_report_s, now
-        self.num_since_start += 1
-        return took_s
 
 
 _current: IterationCounter | None = None
@@ -54,8 +44,9 @@ def add_auto_metrics(context: WorkerContext, metrics: dict[str, Any], *, has_che
     global _current
     if _current is None or _current.begin is not context.begin:
         _current = IterationCounter.from_context(context)
-    counted, now = _current, time.time()
-    took_s = counted.count_report(time.monotonic())
+    counted, now, now_s = _current, time.time(), time.monotonic()
+    took_s, counted.last_report_s = now_s - counted.last_report_s, now_s
+    counted.num_since_start += 1
     since_s = counted.last_report_s - counted.began_s
     iteration = counted.previous_iterations + counted.num_since_start
     config = {"train_loop_config": to_reportable(context.config)} if context.config else {}

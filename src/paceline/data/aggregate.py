@@ -5,9 +5,9 @@ Null and NaN both count as missing, whichever the column uses.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +15,14 @@ import pyarrow.compute as pc
 
 from paceline._core.arguments import check_number
 from paceline.data.block import Block, Column, as_arrow, as_numpy, type_of
+from paceline.data.column import as_computable
 from paceline.data.order.sharding import RowDelivery
 from paceline.data.planning.group_aggregation import AggregateFn as AggregateFn
 from paceline.data.planning.group_aggregation import Array, GroupAggregation, SortedGroups
 from paceline.data.planning.plan import Map, PlanNode, Transform, TransformScope
 from paceline.data.planning.sort_keys import SortKeys
+
+Result = TypeVar("Result")
 
 
 class _ColumnAggregate(AggregateFn):
@@ -243,8 +246,6 @@ class Unique(_ValueListAggregate):
 
 
 class CountDistinct(Unique):
-    """The number of distinct values."""
-
     label = "count_distinct"
 
     def finalize_states(self, states: Sequence[Column]) -> Column:
@@ -259,12 +260,8 @@ def _nullable_values(block: Block, name: str) -> Any:
     values = block.column(name)
     if isinstance(values, np.ndarray) and values.ndim > 1:
         raise TypeError(f"cannot aggregate the column {name!r} of type {type_of(values)}: only single values can be")
-    array = as_arrow(values)
+    array = as_computable(values)
     array = pa.chunked_array([array]) if isinstance(array, pa.Array) else array
-    if pa.types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
-    if pa.types.is_float16(array.type):
-        array = array.cast(pa.float32())
     is_float = pa.types.is_floating(array.type)
     return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array) if is_float else array
 
@@ -272,6 +269,29 @@ def _nullable_values(block: Block, name: str) -> Any:
 def _is_number(kind: Any) -> bool:
     is_plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     return bool(is_plain or pa.types.is_decimal(kind) or pa.types.is_null(kind))
+
+
+class ColumnAggregates(Generic[Result]):
+    """The methods of datasets and of groups that compute one aggregate of some columns, or of all if `on` is None."""
+
+    def _aggregate_columns(self, on: str | Sequence[str] | None, of: Callable[[str], AggregateFn]) -> Result:
+        raise NotImplementedError
+
+    def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Result:
+        """Sum one or more columns, as `sum(x)`. Without `on`, all columns that are not keys of a group."""
+        return self._aggregate_columns(on, lambda name: Sum(name, ignore_nulls))
+
+    def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Result:
+        return self._aggregate_columns(on, lambda name: Min(name, ignore_nulls))
+
+    def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Result:
+        return self._aggregate_columns(on, lambda name: Max(name, ignore_nulls))
+
+    def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Result:
+        return self._aggregate_columns(on, lambda name: Mean(name, ignore_nulls))
+
+    def std(self, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True) -> Result:
+        return self._aggregate_columns(on, lambda name: Std(name, ddof, ignore_nulls))
 
 
 @dataclass(frozen=True)

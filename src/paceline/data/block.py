@@ -14,33 +14,13 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from paceline.data.column import (
-    Column,
-    TensorType,
-    as_arrow,
-    as_column,
-    as_numpy,
-    as_values,
-    column_of,
-    concat_columns,
-    from_arrow_column,
-    from_series,
-    nbytes_of,
-    type_of,
-)
-
-__all__ = [
-    "ITEM",
-    "BatchFormat",
-    "Block",
-    "Column",
-    "Schema",
-    "TensorType",
-    "as_arrow",
-    "as_numpy",
-    "column_of",
-    "type_of",
-]
+from paceline.data.column import Column as Column
+from paceline.data.column import TensorType as TensorType
+from paceline.data.column import as_arrow as as_arrow
+from paceline.data.column import as_column, as_values, concat_columns, from_arrow_column, from_series, nbytes_of
+from paceline.data.column import as_numpy as as_numpy
+from paceline.data.column import column_of as column_of
+from paceline.data.column import type_of as type_of
 
 BatchFormat = Literal["numpy", "pandas", "pyarrow"]
 
@@ -124,9 +104,10 @@ class Block:
             return Block({str(name): values for name, values in batch.items()})
         if isinstance(batch, pa.Table | pa.RecordBatch):
             return Block.from_arrow(batch)
-        if type(batch).__module__.partition(".")[0] == "pandas" and hasattr(batch, "columns"):
+        library = type(batch).__module__.partition(".")[0]
+        if library == "pandas" and hasattr(batch, "columns"):
             return Block.from_pandas(batch)
-        if type(batch).__module__.partition(".")[0] == "polars" and hasattr(batch, "to_arrow"):
+        if library == "polars" and hasattr(batch, "to_arrow"):
             return Block.from_arrow(batch.to_arrow())
         raise TypeError(
             f"a batch must be a dict of arrays, a pandas.DataFrame or a pyarrow.Table, got {type(batch).__name__}"
@@ -218,13 +199,7 @@ class Block:
         return pandas.DataFrame(series) if series else pandas.DataFrame(index=range(self.num_rows))
 
     def to_batch(self, batch_format: BatchFormat) -> Any:
-        match batch_format:
-            case "numpy":
-                return self.to_numpy()
-            case "pandas":
-                return self.to_pandas()
-            case "pyarrow":
-                return self.to_arrow()
+        return {"numpy": self.to_numpy, "pandas": self.to_pandas, "pyarrow": self.to_arrow}[batch_format]()
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield each row as a dict of Python values, with arrays for tensors."""

@@ -34,7 +34,6 @@ class TensorType:
 
 
 def as_column(name: str, values: Any) -> Column:
-    """Convert a caller's values to a column."""
     if isinstance(values, np.ndarray):
         return _from_array(name, values)
     if isinstance(values, pa.ChunkedArray | pa.Array):
@@ -112,6 +111,14 @@ def as_arrow(values: Column) -> Any:
     return pa.ExtensionArray.from_storage(kind, storage)
 
 
+def as_computable(values: Column) -> Any:
+    """Convert a column to Arrow data to compute with: Arrow cannot do that with dictionaries and 16-bit floats."""
+    array = as_arrow(values)
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    return array.cast(pa.float32()) if pa.types.is_float16(array.type) else array
+
+
 def as_values(values: Column) -> list[Any]:
     """Convert a column to Python values, one per row; tensors become arrays."""
     if not isinstance(values, np.ndarray):
@@ -165,7 +172,6 @@ def concat_columns(columns: Sequence[Column | None], lengths: Sequence[int]) -> 
 
 
 def object_array(values: Iterable[Any]) -> np.ndarray[Any, Any]:
-    """Create an object array of the values."""
     values = list(values)
     array = np.empty(len(values), dtype=object)
     for index, value in enumerate(values):  # one by one: NumPy would convert nested lists to more dimensions
@@ -181,7 +187,7 @@ def from_arrow_column(values: Any) -> Column:
     shape = tuple(chunked.type.shape)
     arrays = [_chunk_to_tensors(chunk, shape) for chunk in chunked.chunks if len(chunk)]
     if not arrays:
-        return np.empty((0, *shape), _numpy_dtype(chunked.type.value_type))
+        return np.empty((0, *shape), pa.array([], chunked.type.value_type).to_numpy(zero_copy_only=False).dtype)
     if any(array.dtype == object for array in arrays):
         return object_array(row for array in arrays for row in array)
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
@@ -199,10 +205,6 @@ def _chunk_to_tensors(chunk: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any
         return rows
     remaining = iter(rows)
     return object_array(next(remaining) if valid else None for valid in chunk.is_valid().to_pylist())
-
-
-def _numpy_dtype(kind: Any) -> Any:
-    return pa.array([], type=kind).to_numpy(zero_copy_only=False).dtype
 
 
 def _from_array(name: str, values: np.ndarray[Any, Any]) -> Column:
@@ -299,9 +301,9 @@ def _to_python_times(values: np.ndarray[Any, Any]) -> list[Any]:
     kind = "m8[us]" if values.dtype.kind == "m" else "M8[us]"
     if np.datetime_data(values.dtype)[0] in ("ns", "ps", "fs", "as"):
         rounded = values.astype(kind)
-        values = rounded if ((rounded == values) | np.isnat(values)).all() else values
-        if values is not rounded:
+        if not ((rounded == values) | np.isnat(values)).all():
             return [None if np.isnat(value) else value for value in values]
+        values = rounded
     return list(values.tolist())
 
 

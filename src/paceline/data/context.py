@@ -67,8 +67,10 @@ class DataContext:
     @property
     def budget(self) -> int:
         """Return how many bytes may be in flight."""
+        import psutil
+
         limit = self.execution_options.resource_limits.object_store_memory
-        return int(limit) if limit is not None else _free_memory() // 4
+        return int(limit if limit is not None else psutil.virtual_memory().available // 4)
 
     @property
     def num_processes(self) -> int:
@@ -76,9 +78,3 @@ class DataContext:
         limit = self.execution_options.resource_limits.cpu
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return max(1, int(limit) if limit is not None else cores)
-
-
-def _free_memory() -> int:
-    import psutil
-
-    return int(psutil.virtual_memory().available)

@@ -6,33 +6,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from paceline._core.arguments import bad_value, check_int, check_number, is_int
-from paceline.data import aggregate, write
-from paceline.data.aggregate import AggregateFn
+from paceline.data import write
+from paceline.data.aggregate import AggregateFn, ColumnAggregates, Unique
 from paceline.data.block import Block, Schema
 from paceline.data.expressions import Expr, as_expr, parse_expression
 from paceline.data.grouped_data import GroupedData
-from paceline.data.iterator import DataIterator
+from paceline.data.iterator import BatchIteration, DataIterator
 from paceline.data.order.feeds import Feeds, LocalFeeds
 from paceline.data.planning import plan_queries, splits
 from paceline.data.planning.barriers import Limit, RandomShuffle, Repartition, Sort, Zip
 from paceline.data.planning.optimizer import known_types
-from paceline.data.planning.plan import Map, PlanNode, PoolSpec, Read, ReorderUnits, Transform, Union
+from paceline.data.planning.plan import Map, PlanNode, PoolSpec, Read, ReorderUnits, Transform, Union, last_row_change
 from paceline.data.planning.plan_queries import explain_plan
 from paceline.data.planning.pool import Compute, Concurrency, resolve_pool
+from paceline.data.transforms import columns
 from paceline.data.transforms.batches import AddColumn, AnyFormat, MapBatches, parse_batch_format
-from paceline.data.transforms.columns import (
-    DropColumns,
-    FilterExpression,
-    RenameAllColumns,
-    RenameColumns,
-    SelectColumns,
-    WithColumn,
-)
 from paceline.data.transforms.rows import FilterRows, FlatMap, MapRows, RandomSample
-from paceline.data.transforms.user_calls import OnError, UserCall, last_row_change
+from paceline.data.transforms.user_calls import OnError, UserCall
 
 
-class Dataset:
+class Dataset(BatchIteration, ColumnAggregates[Any]):
     """A lazy stream of rows.
 
     Nothing is read until rows are consumed. Datasets are immutable: each method returns a new one.
@@ -145,24 +138,26 @@ class Dataset:
         if expr is not None:
             if not isinstance(expr, str | Expr):
                 raise TypeError(f"expr must be text such as 'age > 30' or an expression of col(), got {expr!r}")
-            return self._with_transform(FilterExpression(parse_expression(expr) if isinstance(expr, str) else expr))
+            return self._with_transform(
+                columns.FilterExpression(parse_expression(expr) if isinstance(expr, str) else expr)
+            )
         pool = resolve_pool(fn, compute, concurrency, num_cpus, num_gpus)
         call = self._make_call(fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, pool, on_error)
         return self._with_transform(FilterRows(call))
 
     def select_columns(self, cols: str | Sequence[str]) -> Dataset:
         """Select columns, in this order. Readers that support it read only these columns."""
-        return self._with_transform(SelectColumns(_check_names("select_columns", cols)))
+        return self._with_transform(columns.SelectColumns(_check_names("select_columns", cols)))
 
     def drop_columns(self, cols: str | Sequence[str]) -> Dataset:
-        return self._with_transform(DropColumns(_check_names("drop_columns", cols)))
+        return self._with_transform(columns.DropColumns(_check_names("drop_columns", cols)))
 
     def rename_columns(self, names: Mapping[str, str] | Sequence[str]) -> Dataset:
         """Rename some columns with a dict from old to new names, or all columns with a list."""
         if isinstance(names, Mapping):
             _check_names("rename_columns", list(names)), _check_names("rename_columns", list(names.values()))
-            return self._with_transform(RenameColumns(tuple(names.items())))
-        return self._with_transform(RenameAllColumns(_check_names("rename_columns", names)))
+            return self._with_transform(columns.RenameColumns(tuple(names.items())))
+        return self._with_transform(columns.RenameAllColumns(_check_names("rename_columns", names)))
 
     def add_column(
         self,
@@ -177,12 +172,7 @@ class Dataset:
         """Add or replace a column. `fn` computes its values for a batch."""
         if not isinstance(col, str):
             raise TypeError(f"col must be the name of a column, got {col!r}")
-        call = UserCall(
-            fn,
-            pool=resolve_pool(fn, compute, concurrency),
-            on_error=on_error,
-            counted_after=last_row_change(self._plan),
-        )
+        call = self._make_call(fn, pool=resolve_pool(fn, compute, concurrency), on_error=on_error)
         return self._with_transform(AddColumn(call, col, parse_batch_format(batch_format)))
 
     def with_column(self, column_name: str, expr: Expr) -> Dataset:
@@ -193,7 +183,7 @@ class Dataset:
             raise TypeError(
                 "expr must be an expression of col(), got a function\n\nhint: use add_column for a function"
             )
-        return self._with_transform(WithColumn(column_name, as_expr(expr)))
+        return self._with_transform(columns.WithColumn(column_name, as_expr(expr)))
 
     # Selecting, combining and reordering rows
 
@@ -249,28 +239,15 @@ class Dataset:
         return GroupedData(self._plan, key)
 
     def aggregate(self, *aggs: AggregateFn) -> dict[str, Any]:
-        """Compute aggregates such as `Sum("x")` over all rows. Returns a dict from aggregate name to value."""
+        """Compute aggregates such as `Sum("x")` over all rows. Returns a dict from aggregate name to value.
+
+        The methods for one aggregate, such as `sum`, return its value if there is only one column.
+        """
         return plan_queries.compute_aggregates(self._plan, aggs)
-
-    def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
-        """Sum a column. For several columns, or all if `on` is None, returns a dict with keys like `sum(x)`."""
-        return self._aggregate_columns(on, lambda name: aggregate.Sum(name, ignore_nulls))
-
-    def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
-        return self._aggregate_columns(on, lambda name: aggregate.Min(name, ignore_nulls))
-
-    def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
-        return self._aggregate_columns(on, lambda name: aggregate.Max(name, ignore_nulls))
-
-    def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
-        return self._aggregate_columns(on, lambda name: aggregate.Mean(name, ignore_nulls))
-
-    def std(self, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True) -> Any:
-        return self._aggregate_columns(on, lambda name: aggregate.Std(name, ddof, ignore_nulls))
 
     def unique(self, column: str) -> list[Any]:
         """Return the distinct values of a column, in no particular order."""
-        return list(self._aggregate_columns(column, lambda name: aggregate.Unique(name, ignore_nulls=False)) or ())
+        return list(self._aggregate_columns(column, lambda name: Unique(name, ignore_nulls=False)) or ())
 
     # Splits
 
@@ -390,102 +367,8 @@ class Dataset:
         """Return a resumable iterator over the rows. Each iteration is the next epoch."""
         return DataIterator(self._own_feeds())
 
-    def iter_rows(self) -> Iterable[dict[str, Any]]:
-        return self.iterator().iter_rows()
-
-    def iter_batches(
-        self,
-        *,
-        prefetch_batches: int = 1,
-        batch_size: int | None = 256,
-        batch_format: AnyFormat = "default",
-        drop_last: bool = False,
-        local_shuffle_buffer_size: int | None = None,
-        local_shuffle_seed: int | None = None,
-    ) -> Iterable[Any]:
-        """Iterate over batches: dicts of arrays, DataFrames or Arrow tables."""
-        return self.iterator().iter_batches(
-            prefetch_batches=prefetch_batches,
-            batch_size=batch_size,
-            batch_format=batch_format,
-            drop_last=drop_last,
-            local_shuffle_buffer_size=local_shuffle_buffer_size,
-            local_shuffle_seed=local_shuffle_seed,
-        )
-
-    def iter_torch_batches(
-        self,
-        *,
-        prefetch_batches: int = 1,
-        batch_size: int | None = 256,
-        dtypes: Any = None,
-        device: Any = "auto",
-        collate_fn: Callable[[Any], Any] | None = None,
-        drop_last: bool = False,
-        local_shuffle_buffer_size: int | None = None,
-        local_shuffle_seed: int | None = None,
-        pin_memory: bool = False,
-    ) -> Iterable[Any]:
-        """Iterate over batches of torch tensors."""
-        return self.iterator().iter_torch_batches(
-            prefetch_batches=prefetch_batches,
-            batch_size=batch_size,
-            dtypes=dtypes,
-            device=device,
-            collate_fn=collate_fn,
-            drop_last=drop_last,
-            local_shuffle_buffer_size=local_shuffle_buffer_size,
-            local_shuffle_seed=local_shuffle_seed,
-            pin_memory=pin_memory,
-        )
-
-    def iter_tf_batches(
-        self,
-        *,
-        prefetch_batches: int = 1,
-        batch_size: int | None = 256,
-        dtypes: Any = None,
-        drop_last: bool = False,
-        local_shuffle_buffer_size: int | None = None,
-        local_shuffle_seed: int | None = None,
-    ) -> Iterable[Any]:
-        """Iterate over batches of TensorFlow tensors."""
-        return self.iterator().iter_tf_batches(
-            prefetch_batches=prefetch_batches,
-            batch_size=batch_size,
-            dtypes=dtypes,
-            drop_last=drop_last,
-            local_shuffle_buffer_size=local_shuffle_buffer_size,
-            local_shuffle_seed=local_shuffle_seed,
-        )
-
-    def iter_jax_batches(
-        self,
-        *,
-        prefetch_batches: int = 1,
-        batch_size: int | None = 256,
-        dtypes: Any = None,
-        device: Any = None,
-        sharding: Any = None,
-        drop_last: bool = False,
-        local_shuffle_buffer_size: int | None = None,
-        local_shuffle_seed: int | None = None,
-    ) -> Iterable[Any]:
-        """Iterate over batches of JAX arrays."""
-        return self.iterator().iter_jax_batches(
-            prefetch_batches=prefetch_batches,
-            batch_size=batch_size,
-            dtypes=dtypes,
-            device=device,
-            sharding=sharding,
-            drop_last=drop_last,
-            local_shuffle_buffer_size=local_shuffle_buffer_size,
-            local_shuffle_seed=local_shuffle_seed,
-        )
-
-    def to_tf(self, feature_columns: str | Sequence[str], label_columns: str | Sequence[str], **options: Any) -> Any:
-        """Return a `tf.data.Dataset` of features and labels. `options` are those of `DataIterator.to_tf`."""
-        return self.iterator().to_tf(feature_columns, label_columns, **options)
+    def _as_iterator(self) -> DataIterator:
+        return self.iterator()
 
     # Writers: each file appears whole or not at all
 
@@ -518,8 +401,8 @@ class Dataset:
         return block
 
     def _aggregate_columns(self, on: str | Sequence[str] | None, of: Callable[[str], AggregateFn]) -> Any:
-        columns = self.columns() or () if on is None else _check_names("aggregate", on)
-        values = plan_queries.compute_aggregates(self._plan, [of(name) for name in columns]) if columns else {}
+        names = self.columns() or () if on is None else _check_names("aggregate", on)
+        values = plan_queries.compute_aggregates(self._plan, [of(name) for name in names]) if names else {}
         return next(iter(values.values()), None) if len(values) <= 1 else values
 
     def _own_feeds(self) -> Feeds:
@@ -533,12 +416,12 @@ class Dataset:
     def _make_call(
         self,
         fn: Any,
-        args: Iterable[Any] | None,
-        kwargs: Mapping[str, Any] | None,
-        constructor_args: Iterable[Any] | None,
-        constructor_kwargs: Mapping[str, Any] | None,
-        pool: PoolSpec | None,
-        on_error: OnError,
+        args: Iterable[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        constructor_args: Iterable[Any] | None = None,
+        constructor_kwargs: Mapping[str, Any] | None = None,
+        pool: PoolSpec | None = None,
+        on_error: OnError = "raise",
     ) -> UserCall:
         return UserCall(
             fn,

@@ -14,12 +14,11 @@ import cloudpickle
 import pyarrow as pa
 
 from paceline._core.arguments import check_int
-from paceline.data.arguments import check_common
 from paceline.data.block import Block, Schema
 from paceline.data.dataset import Dataset
-from paceline.data.expressions import Expr
 from paceline.data.planning.plan import Read
-from paceline.data.sources.schemas import to_schema
+from paceline.data.read import check_common
+from paceline.data.sources.schemas import PlainSource, to_schema
 
 _FEWEST = 16
 _MOST = 10_000
@@ -99,7 +98,11 @@ def read_datasource(
     if not callable(getattr(datasource, "get_read_tasks", None)) or isinstance(datasource, type):
         raise TypeError(f"datasource must be an instance of a paceline.data.Datasource, got {datasource!r}")
     check_common(concurrency, override_num_blocks)
-    number = override_num_blocks or min(max(-(-_estimate_bytes(datasource) // _TASK_BYTES), _FEWEST), _MOST)
+    number = override_num_blocks
+    if number is None:
+        size = datasource.estimate_inmemory_data_size()
+        check_int("estimate_inmemory_data_size()", size, at_least=0, optional=True)
+        number = min(max(-(-(size or 0) // _TASK_BYTES), _FEWEST), _MOST)
     tasks = list(datasource.get_read_tasks(number))
     wrong = next((task for task in tasks if not callable(getattr(task, "read_fn", None))), None)
     if wrong is not None:
@@ -113,8 +116,6 @@ def read_datasource(
 
 @dataclass(frozen=True, eq=False)
 class ReadTaskUnit:
-    """The unit of one read task."""
-
     name: str
     read_fn: Callable[[], Iterable[Any]]
     num_rows: int | None
@@ -142,9 +143,7 @@ class ReadTaskUnit:
 
 
 @dataclass(frozen=True, eq=False)
-class ReadTaskSource:
-    """The source created by `read_datasource`."""
-
+class ReadTaskSource(PlainSource):
     name: str
     tasks: tuple[ReadTaskUnit, ...]
     arrow_schema: Any = None
@@ -154,17 +153,6 @@ class ReadTaskSource:
 
     def schema(self) -> Schema | None:
         return to_schema(self.arrow_schema) if isinstance(self.arrow_schema, pa.Schema) else None
-
-    def project_columns(self, columns: Sequence[str]) -> None:
-        return None
-
-    def prune_units(self, predicate: Expr) -> None:
-        return None
-
-
-def _estimate_bytes(datasource: Datasource) -> int:
-    size = datasource.estimate_inmemory_data_size()
-    return check_int("estimate_inmemory_data_size()", size, at_least=0, optional=True) or 0
 
 
 def _make_unit(task: ReadTask, index: int, number: int, source: str) -> ReadTaskUnit:
@@ -179,8 +167,8 @@ def _make_unit(task: ReadTask, index: int, number: int, source: str) -> ReadTask
 
 def _check_units(units: Sequence[ReadTaskUnit]) -> None:
     names = [unit.name for unit in units]
-    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
-    if twice is not None:
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(
             f"tasks must have different names, got two of {twice!r}\n\nhint: ReadTask(..., name='rows 0 to 999')"
         )

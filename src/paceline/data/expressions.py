@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
 from operator import and_
@@ -18,7 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paceline.data.block import Block, Column, as_arrow
+from paceline.data.block import Block, Column
+from paceline.data.column import as_computable
 
 _REFUSED = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
 
@@ -57,6 +58,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "&": pc.and_kleene,
     "|": pc.or_kleene,
 }
+_UNARY_OPERATIONS = {"not": pc.invert, "-": pc.negate, "is null": pc.is_null, "is not null": pc.is_valid}
 
 
 def _compute(operation: str, left: Any, right: Any) -> Any:
@@ -100,7 +102,7 @@ class Expr:
 
     def columns(self) -> set[str]:
         """Return the columns it uses."""
-        raise NotImplementedError
+        return {name for part in vars(self).values() if isinstance(part, Expr) for name in part.columns()}
 
     __add__, __radd__ = _operators("+")
     __sub__, __rsub__ = _operators("-")
@@ -145,11 +147,7 @@ class ColumnNode(Expr):
     name: str
 
     def evaluate(self, block: Block) -> Any:
-        values = as_arrow(block.column(self.name))
-        if pa.types.is_dictionary(values.type):
-            return values.cast(values.type.value_type)
-        # Arrow stores 16-bit floats but cannot compute with them.
-        return values.cast(pa.float32()) if pa.types.is_float16(values.type) else values
+        return as_computable(block.column(self.name))
 
     def columns(self) -> set[str]:
         return {self.name}
@@ -168,9 +166,6 @@ class LiteralNode(Expr):
         except OverflowError:
             return pa.scalar(self.value, pa.uint64())
 
-    def columns(self) -> set[str]:
-        return set()
-
     def __repr__(self) -> str:
         return repr(self.value)
 
@@ -184,9 +179,6 @@ class BinaryNode(Expr):
     def evaluate(self, block: Block) -> Any:
         return _compute(self.operation, self.left.evaluate(block), self.right.evaluate(block))
 
-    def columns(self) -> set[str]:
-        return self.left.columns() | self.right.columns()
-
     def __repr__(self) -> str:
         return f"({self.left!r} {self.operation} {self.right!r})"
 
@@ -197,19 +189,7 @@ class UnaryNode(Expr):
     operand: Expr
 
     def evaluate(self, block: Block) -> Any:
-        value = self.operand.evaluate(block)
-        match self.operation:
-            case "not":
-                return pc.invert(value)
-            case "-":
-                return pc.negate(value)
-            case "is null":
-                return pc.is_null(value)
-            case _:
-                return pc.is_valid(value)
-
-    def columns(self) -> set[str]:
-        return self.operand.columns()
+        return _UNARY_OPERATIONS[self.operation](self.operand.evaluate(block))
 
     def __repr__(self) -> str:
         return f"({self.operation} {self.operand!r})"
@@ -224,9 +204,6 @@ class IsInNode(Expr):
         operand = self.operand.evaluate(block)
         values = pa.array(self.values)
         return pc.is_in(operand, value_set=values.cast(operand.type) if pa.types.is_null(values.type) else values)
-
-    def columns(self) -> set[str]:
-        return self.operand.columns()
 
     def __repr__(self) -> str:
         return f"({self.operand!r} in {list(self.values)!r})"
@@ -248,16 +225,10 @@ def as_expr(value: Any) -> Expr:
 
 def rename_columns(expr: Expr, names: Mapping[str, str]) -> Expr:
     """Rename the columns of an expression. Names not in `names` stay."""
-    match expr:
-        case ColumnNode(name=name):
-            return ColumnNode(names.get(name, name))
-        case BinaryNode(operation=operation, left=left, right=right):
-            return BinaryNode(operation, rename_columns(left, names), rename_columns(right, names))
-        case UnaryNode(operation=operation, operand=operand):
-            return UnaryNode(operation, rename_columns(operand, names))
-        case IsInNode(operand=operand, values=values):
-            return IsInNode(rename_columns(operand, names), values)
-    return expr
+    if isinstance(expr, ColumnNode):
+        return ColumnNode(names.get(expr.name, expr.name))
+    parts = {field: rename_columns(part, names) for field, part in vars(expr).items() if isinstance(part, Expr)}
+    return replace(expr, **parts) if parts else expr  # type: ignore[type-var]
 
 
 def evaluate_column(expr: Expr, block: Block) -> Column:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from paceline._core.arguments import bad_value
-from paceline.data.aggregate import AggregateFn, Count, Max, Mean, Min, Std, Sum, check_aggregates
+from paceline.data.aggregate import AggregateFn, ColumnAggregates, Count, check_aggregates
 from paceline.data.block import BatchFormat, Block
 from paceline.data.planning.barriers import GroupBy, GroupRows
 from paceline.data.planning.plan import Map, PlanNode, PoolSpec, Transform, TransformScope
@@ -21,7 +21,7 @@ _OUTPUT_BYTES = 4 << 20
 """Results of groups are joined into blocks of about this many bytes."""
 
 
-class GroupedData:
+class GroupedData(ColumnAggregates["Dataset"]):
     """A dataset grouped by some columns. Results are sorted by these; missing keys form one group."""
 
     def __init__(self, plan: PlanNode, key: str | Sequence[str] | None) -> None:
@@ -39,22 +39,6 @@ class GroupedData:
     def count(self) -> Dataset:
         """Count the rows of each group, as `count()`."""
         return self.aggregate(Count())
-
-    def sum(self, on: str | list[str] | None = None, ignore_nulls: bool = True) -> Dataset:
-        """Sum one or more columns, as `sum(x)`. Without `on`, all columns that are not keys."""
-        return self.aggregate(*(Sum(name, ignore_nulls) for name in self._columns(on)))
-
-    def min(self, on: str | list[str] | None = None, ignore_nulls: bool = True) -> Dataset:
-        return self.aggregate(*(Min(name, ignore_nulls) for name in self._columns(on)))
-
-    def max(self, on: str | list[str] | None = None, ignore_nulls: bool = True) -> Dataset:
-        return self.aggregate(*(Max(name, ignore_nulls) for name in self._columns(on)))
-
-    def mean(self, on: str | list[str] | None = None, ignore_nulls: bool = True) -> Dataset:
-        return self.aggregate(*(Mean(name, ignore_nulls) for name in self._columns(on)))
-
-    def std(self, on: str | list[str] | None = None, ddof: int = 1, ignore_nulls: bool = True) -> Dataset:
-        return self.aggregate(*(Std(name, ddof, ignore_nulls) for name in self._columns(on)))
 
     def map_groups(
         self, fn: Callable[..., Any] | type, *, batch_format: BatchFormat = "numpy", **options: Any
@@ -74,12 +58,12 @@ class GroupedData:
         assert isinstance(mapped, Map), "map_batches makes a Map"
         return Dataset(Map(grouped, MapGroups(self._keys, mapped.transform)))
 
-    def _columns(self, on: str | Iterable[str] | None) -> list[str]:
-        if on is not None:
-            return [on] if isinstance(on, str) else list(on)
+    def _aggregate_columns(self, on: str | Sequence[str] | None, of: Callable[[str], AggregateFn]) -> Dataset:
         from paceline.data.dataset import Dataset
 
-        return [name for name in Dataset(self._plan).columns() or () if name not in self._keys]
+        if on is None:
+            on = [name for name in Dataset(self._plan).columns() or () if name not in self._keys]
+        return self.aggregate(*map(of, [on] if isinstance(on, str) else on))
 
 
 @dataclass(frozen=True)

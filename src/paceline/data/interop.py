@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paceline.data.arguments import check_common
 from paceline.data.block import Block
 from paceline.data.dataset import Dataset
 from paceline.data.planning.plan import Read
-from paceline.data.read import from_arrow, from_items, from_numpy, from_pandas
+from paceline.data.read import check_common, from_arrow, from_items, from_numpy, from_pandas
 from paceline.data.sources.huggingface import HuggingFaceSource, TableStreamSource
 from paceline.data.sources.memory import MemorySource
 from paceline.data.sources.shared_object import SharedObject
@@ -35,7 +34,7 @@ def from_torch(dataset: Any, *, concurrency: int | None = None, override_num_blo
     A map-style dataset (`__getitem__` and `__len__`) is read by several processes, each with a range of items; an
     iterable one by a single process. It is pickled immediately, so it must not hold open files or similar.
     """
-    return _from_torch(dataset, "from_torch", spread=False, concurrency=concurrency, number=override_num_blocks)
+    return _from_torch(dataset, spread=False, concurrency=concurrency, number=override_num_blocks)
 
 
 def from_tf(dataset: Any) -> Dataset:
@@ -65,7 +64,8 @@ def from_huggingface(
         )
     if not callable(getattr(dataset, "with_format", None)):
         raise TypeError(f"dataset must be a datasets.Dataset or datasets.IterableDataset, got a {_type_name(dataset)}")
-    if _has_transform(dataset):
+    form = getattr(dataset, "format", None)
+    if isinstance(form, Mapping) and form.get("type") == "custom":
         raise ValueError(
             "dataset must have no function of set_transform or with_transform\n\n"
             "hint: pass dataset.with_format(None), and the function to map_batches"
@@ -75,23 +75,17 @@ def from_huggingface(
             Read(TableStreamSource("from_huggingface(streaming)", SharedObject(dataset, "the dataset"), "huggingface"))
         )
     rows = len(dataset)
-    table = getattr(dataset, "data", None)
-    size = int(getattr(table, "nbytes", 0) or 0)
+    size = int(getattr(getattr(dataset, "data", None), "nbytes", 0) or 0)
     shared = SharedObject(dataset.with_format("arrow"), "the dataset")
     return Dataset(Read(HuggingFaceSource(f"from_huggingface({rows} rows)", shared, rows, size, override_num_blocks)))
-
-
-def _has_transform(dataset: Any) -> bool:
-    form = getattr(dataset, "format", None)
-    return isinstance(form, Mapping) and form.get("type") == "custom"
 
 
 def from_polars(df: Any, *, override_num_blocks: int | None = None) -> Dataset:
     """Create a dataset from a `polars.DataFrame`, or a `LazyFrame`, which one process collects on demand."""
     check_common(None, override_num_blocks)
-    if _is_named_type(df, "polars", "LazyFrame"):
+    if _is_from_module(df, "polars", "LazyFrame"):
         return Dataset(Read(TableStreamSource("from_polars(LazyFrame)", SharedObject(df, "the LazyFrame"), "polars")))
-    if not _is_named_type(df, "polars", "DataFrame"):
+    if not _is_from_module(df, "polars", "DataFrame"):
         raise TypeError(f"df must be a polars.DataFrame or a polars.LazyFrame, got a {_type_name(df)}")
     blocks = (Block.from_arrow(df.to_arrow()),)
     return Dataset(Read(MemorySource(f"from_polars({blocks[0].num_rows} rows)", blocks, override_num_blocks)))
@@ -121,16 +115,16 @@ def _convert_to_dataset(value: Any) -> Dataset:
                 "hint: pass loader.dataset, and set the batch size in the train function: "
                 "get_dataset_shard('train').iter_torch_batches(batch_size=...)"
             )
-        return _from_torch(value, "from_torch", spread=True)
+        return _from_torch(value, spread=True)
     if _is_from_module(value, "tensorflow") and hasattr(value, "as_numpy_iterator"):
         return _from_tf(value, spread=True)
     if _is_from_module(value, "datasets"):
         return from_huggingface(value)
     if _is_from_module(value, "ray.data"):
         return _from_ray(value)
-    if _is_named_type(value, "pandas", "DataFrame"):
+    if _is_from_module(value, "pandas", "DataFrame"):
         return from_pandas(value)
-    if _is_named_type(value, "polars", "DataFrame") or _is_named_type(value, "polars", "LazyFrame"):
+    if _is_from_module(value, "polars", "DataFrame", "LazyFrame"):
         return from_polars(value)
     if isinstance(value, pa.Table | pa.RecordBatch):
         return from_arrow(value)
@@ -144,9 +138,7 @@ def _convert_to_dataset(value: Any) -> Dataset:
     raise TypeError(f"must be {_ACCEPTED}, got a {_type_name(value)}{_hint(value)}")
 
 
-def _from_torch(
-    dataset: Any, function: str, *, spread: bool, concurrency: int | None = None, number: int | None = None
-) -> Dataset:
+def _from_torch(dataset: Any, *, spread: bool, concurrency: int | None = None, number: int | None = None) -> Dataset:
     check_common(concurrency, number)
     kind = type(dataset).__name__
     iterable = any(base.__name__ == "IterableDataset" for base in type(dataset).__mro__)
@@ -158,7 +150,7 @@ def _from_torch(
             f"no {missing}"
         )
     shared = SharedObject(dataset, f"the torch dataset {kind}").pack()
-    return Dataset(Read(TorchSource(f"{function}({kind})", shared, None if iterable else len(dataset), spread, number)))
+    return Dataset(Read(TorchSource(f"from_torch({kind})", shared, None if iterable else len(dataset), spread, number)))
 
 
 def _from_tf(dataset: Any, *, spread: bool) -> Dataset:
@@ -172,14 +164,10 @@ def _from_ray(dataset: Any) -> Dataset:
     return Dataset(Read(TableStreamSource("ray.data.Dataset", SharedObject(dataset, "the ray.data.Dataset"), "ray")))
 
 
-def _is_from_module(value: Any, module: str) -> bool:
-    """Whether its type or one of its base classes is defined in the module."""
-    return any(f"{base.__module__}.".startswith(f"{module}.") for base in type(value).__mro__)
-
-
-def _is_named_type(value: Any, module: str, name: str) -> bool:
-    """Like `_is_from_module`, for a type with this name."""
-    return any(base.__name__ == name and f"{base.__module__}.".startswith(f"{module}.") for base in type(value).__mro__)
+def _is_from_module(value: Any, module: str, *names: str) -> bool:
+    """Whether its type or one of its base classes is defined in the module, and has one of the names, if any."""
+    bases = (base for base in type(value).__mro__ if not names or base.__name__ in names)
+    return any(f"{base.__module__}.".startswith(f"{module}.") for base in bases)
 
 
 def _type_name(value: Any) -> str:

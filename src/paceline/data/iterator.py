@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from paceline._core.arguments import check_bool, check_callable, check_choice, check_int
+from paceline._core.arguments import bad_value, check_bool, check_callable, check_choice, check_int
+from paceline.data.batches import import_framework
 from paceline.data.block import BatchFormat, Block, Schema
 from paceline.data.order.epochs import Batch, BatchAssembly, BatchingOptions, EpochIterator
 from paceline.data.order.feeds import Feeds
@@ -31,7 +32,200 @@ class DefaultBatchSize:
 DEFAULT = DefaultBatchSize()
 
 
-class DataIterator:
+class BatchIteration:
+    """The methods that iterate over rows and batches, in a `DataIterator` and in a `Dataset`."""
+
+    def _as_iterator(self) -> DataIterator:
+        raise NotImplementedError
+
+    def iter_batches(
+        self,
+        *,
+        prefetch_batches: int = 1,
+        batch_size: int | DefaultBatchSize | None = DEFAULT,
+        batch_format: str | None = "default",
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+        _collate_fn: Callable[[Any], Any] | None = None,
+    ) -> Iterable[Any]:
+        """Iterate over batches: dicts of NumPy arrays (`"default"` or `"numpy"`), DataFrames or Arrow tables.
+
+        `batch_size` defaults to 256, or to the worker's share of the global batch size; None yields blocks as they
+        come. With `local_shuffle_buffer_size`, rows are shuffled within windows of that many rows.
+        """
+        check_choice("batch_format", batch_format, ("default", *get_args(BatchFormat)))
+        form: Any = "numpy" if batch_format == "default" else batch_format
+        check_callable("_collate_fn", _collate_fn, optional=True)
+        iterator = self._as_iterator()
+
+        def make_batch(block: Block) -> Batch:
+            batch = block.to_batch(form)
+            return batch if _collate_fn is None else _collate_fn(batch)
+
+        cutting = iterator._batching_options(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
+        check_int("prefetch_batches", prefetch_batches, at_least=0)
+        num_ahead = prefetch_batches if _collate_fn is not None else 0
+        return iterator._epochs.batches(cutting, BatchAssembly(make_batch, num_prefetched=num_ahead))
+
+    def iter_rows(self) -> Iterable[dict[str, Any]]:
+        """Iterate over rows, as dicts."""
+        return self._as_iterator()._epochs.rows()
+
+    def iter_torch_batches(
+        self,
+        *,
+        prefetch_batches: int = 1,
+        batch_size: int | DefaultBatchSize | None = DEFAULT,
+        dtypes: Any = None,
+        device: Any = "auto",
+        collate_fn: Callable[[dict[str, Any]], Any] | None = None,
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+        pin_memory: bool = False,
+    ) -> Iterable[Any]:
+        """Iterate over batches as dicts of torch tensors on a device; `"auto"` is the worker's device.
+
+        `dtypes` is one dtype for all columns, or a dict for some of them. `collate_fn` receives a dict of NumPy arrays,
+        and its result is moved to the device. On a GPU the next batch is copied while the current one is used.
+        """
+        from paceline.data.batches import torch as form
+
+        torch = import_framework("torch")
+        check_callable("collate_fn", collate_fn, optional=True)
+        check_bool("pin_memory", pin_memory)
+        form.check_dtypes(dtypes)
+        if collate_fn is not None and dtypes is not None:
+            raise ValueError(
+                "dtypes and collate_fn cannot be combined: let collate_fn create tensors of the right types"
+            )
+        iterator = self._as_iterator()
+        iterator._check_columns("dtypes", dtypes)
+        if isinstance(device, str) and device == "auto":
+            device = iterator._default_device
+        target = form.resolve_device(device)
+        form.check_pinning(pin_memory)
+        check_int("prefetch_batches", prefetch_batches, at_least=0)
+        travels = target.type == "cuda" and prefetch_batches > 0
+
+        def stage_blocks(parts: Sequence[Block]) -> Batch:
+            with torch.cuda.device(target):
+                return form.concat_parts([_to_arrays(part, dtypes) for part in parts], dtypes, pin_memory=True)
+
+        def make_batch(block: Block) -> Batch:
+            batch = _to_arrays(block, dtypes)
+            batch = form.make_tensors(batch, dtypes) if collate_fn is None else collate_fn(batch)
+            if pin_memory:
+                batch = form.pin_batch(batch, target)
+            stays = target.type == "cpu" and collate_fn is None
+            return batch if travels or stays else form.move_batch(batch, target)
+
+        cutting = iterator._batching_options(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
+        placed = (lambda batches: form.move_ahead(batches, target)) if travels else None
+        made_of_parts = stage_blocks if travels and collate_fn is None else None
+        num_ahead = prefetch_batches if collate_fn is not None or target.type != "cpu" else 0
+        return iterator._epochs.batches(cutting, BatchAssembly(make_batch, placed, num_ahead, made_of_parts))
+
+    def iter_jax_batches(
+        self,
+        *,
+        prefetch_batches: int = 1,
+        batch_size: int | DefaultBatchSize | None = DEFAULT,
+        dtypes: Any = None,
+        device: Any = None,
+        sharding: Any = None,
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+    ) -> Iterable[dict[str, Any]]:
+        """Iterate over batches as dicts of JAX arrays, on the default device, a given device, or with a sharding.
+
+        With a sharding over the devices of all workers, each array is assembled from the batches of all workers.
+        """
+        from paceline.data.batches import jax as form
+
+        form.check_dtypes(dtypes)
+        iterator = self._as_iterator()
+        iterator._check_columns("dtypes", dtypes)
+        target = form.check_target(device, sharding)
+        form.check_even_batches(target, drop_last)
+        check_int("prefetch_batches", prefetch_batches, at_least=0)
+
+        def make_batch(block: Block) -> Batch:
+            return form.make_arrays(_to_arrays(block, dtypes), dtypes, target)
+
+        cutting = iterator._batching_options(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
+        num_ahead = prefetch_batches if form.leaves_host(target) else 0
+        return iterator._epochs.batches(cutting, BatchAssembly(make_batch, num_prefetched=num_ahead))
+
+    def iter_tf_batches(
+        self,
+        *,
+        prefetch_batches: int = 1,
+        batch_size: int | DefaultBatchSize | None = DEFAULT,
+        dtypes: Any = None,
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+    ) -> Iterable[dict[str, Any]]:
+        """Iterate over batches as dicts of TensorFlow tensors."""
+        from paceline.data.batches import tensorflow as form
+
+        import_framework("TensorFlow")
+        iterator = self._as_iterator()
+        iterator._check_columns("dtypes", dtypes)
+        check_int("prefetch_batches", prefetch_batches, at_least=0)
+        cutting = iterator._batching_options(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
+
+        def make_batch(block: Block) -> Batch:
+            return form.make_tensors(_to_arrays(block, dtypes), dtypes)
+
+        return iterator._epochs.batches(cutting, BatchAssembly(make_batch))
+
+    def to_tf(
+        self,
+        feature_columns: str | Sequence[str],
+        label_columns: str | Sequence[str],
+        *,
+        additional_columns: str | Sequence[str] | None = None,
+        prefetch_batches: int = 1,
+        batch_size: int | DefaultBatchSize | None = DEFAULT,
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+        feature_type_spec: Any = None,
+        label_type_spec: Any = None,
+        additional_type_spec: Any = None,
+    ) -> Any:
+        """Return a `tf.data.Dataset` of (features, labels) for `model.fit`. Several columns become a dict.
+
+        `batch_size` defaults to 1, or to the worker's share of the global batch size.
+        """
+        from paceline.data.batches import tensorflow as form
+
+        import_framework("TensorFlow")
+        groups = {"feature_columns": feature_columns, "label_columns": label_columns}
+        specs = [feature_type_spec, label_type_spec]
+        if additional_columns is not None:
+            groups["additional_columns"] = additional_columns
+            specs.append(additional_type_spec)
+        iterator = self._as_iterator()
+        if isinstance(batch_size, DefaultBatchSize) and iterator._global_batch_size is None:
+            batch_size = 1
+        for name, columns in groups.items():
+            iterator._check_columns(name, dict.fromkeys([columns] if isinstance(columns, str) else columns))
+        batches = iterator.iter_batches(
+            prefetch_batches=prefetch_batches,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            local_shuffle_buffer_size=local_shuffle_buffer_size,
+            local_shuffle_seed=local_shuffle_seed,
+        )
+        return form.make_tf_dataset(lambda: batches, iterator.schema, list(groups.values()), specs)
+
+
+class DataIterator(BatchIteration):
     """Iterates over a dataset, or one worker's shard of it, by batches or by rows.
 
     Each iteration is one epoch: first epoch 0, then epoch 1. Leaving an iteration early ends its epoch. After
@@ -55,15 +249,16 @@ class DataIterator:
         self._global_batch_size = global_batch_size
         self._default_device = default_device
         self._epochs = EpochIterator(feeds, split, name)
-        if global_batch_size is not None:
-            check_int("global_batch_size", global_batch_size, at_least=1, optional=True)
-            if global_batch_size % split.world:
-                raise ValueError(
-                    f"global_batch_size must be a multiple of the number of workers, {split.world}, "
-                    f"got {global_batch_size}"
-                )
+        check_int("global_batch_size", global_batch_size, at_least=1, optional=True)
+        if global_batch_size is not None and global_batch_size % split.world:
+            raise bad_value(
+                "global_batch_size", f"a multiple of the number of workers, {split.world}", global_batch_size
+            )
         if cursor is not None:
             self.go_to(cursor)
+
+    def _as_iterator(self) -> DataIterator:
+        return self
 
     # Position
 
@@ -99,191 +294,6 @@ class DataIterator:
                 "remove 'fingerprint' from the state before set_state(state)"
             )
         self._epochs.go_to(cursor)
-
-    # Batches
-
-    def iter_batches(
-        self,
-        *,
-        prefetch_batches: int = 1,
-        batch_size: int | DefaultBatchSize | None = DEFAULT,
-        batch_format: str | None = "default",
-        drop_last: bool = False,
-        local_shuffle_buffer_size: int | None = None,
-        local_shuffle_seed: int | None = None,
-        _collate_fn: Callable[[Any], Any] | None = None,
-    ) -> Iterable[Any]:
-        """Iterate over batches: dicts of NumPy arrays (`"default"` or `"numpy"`), DataFrames or Arrow tables.
-
-        `batch_size` defaults to 256, or to the worker's share of the global batch size; None yields blocks as they
-        come. With `local_shuffle_buffer_size`, rows are shuffled within windows of that many rows.
-        """
-        check_choice("batch_format", batch_format, ("default", *get_args(BatchFormat)))
-        form: Any = "numpy" if batch_format == "default" else batch_format
-        check_callable("_collate_fn", _collate_fn, optional=True)
-
-        def make_batch(block: Block) -> Batch:
-            batch = block.to_batch(form)
-            return batch if _collate_fn is None else _collate_fn(batch)
-
-        cutting = self._batching_options(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
-        check_int("prefetch_batches", prefetch_batches, at_least=0)
-        return self._epochs.batches(
-            cutting, BatchAssembly(make_batch, num_prefetched=prefetch_batches if _collate_fn is not None else 0)
-        )
-
-    def iter_rows(self) -> Iterable[dict[str, Any]]:
-        """Iterate over rows, as dicts."""
-        return self._epochs.rows()
-
-    def iter_torch_batches(
-        self,
-        *,
-        prefetch_batches: int = 1,
-        batch_size: int | DefaultBatchSize | None = DEFAULT,
-        dtypes: Any = None,
-        device: Any = "auto",
-        collate_fn: Callable[[dict[str, Any]], Any] | None = None,
-        drop_last: bool = False,
-        local_shuffle_buffer_size: int | None = None,
-        local_shuffle_seed: int | None = None,
-        pin_memory: bool = False,
-    ) -> Iterable[Any]:
-        """Iterate over batches as dicts of torch tensors on a device; `"auto"` is the worker's device.
-
-        `dtypes` is one dtype for all columns, or a dict for some of them. `collate_fn` receives a dict of NumPy arrays,
-        and its result is moved to the device. On a GPU the next batch is copied while the current one is used.
-        """
-        from paceline.data.batches import torch as form
-
-        form.check_installed()
-        check_callable("collate_fn", collate_fn, optional=True)
-        check_bool("pin_memory", pin_memory)
-        form.check_dtypes(dtypes)
-        if collate_fn is not None and dtypes is not None:
-            raise ValueError(
-                "dtypes and collate_fn cannot be combined: let collate_fn create tensors of the right types"
-            )
-        self._check_columns("dtypes", dtypes)
-        if isinstance(device, str) and device == "auto":
-            device = self._default_device
-        target = form.resolve_device(device)
-        form.check_pinning(pin_memory)
-        check_int("prefetch_batches", prefetch_batches, at_least=0)
-        travels = target.type == "cuda" and prefetch_batches > 0
-
-        def stage_blocks(parts: Sequence[Block]) -> Batch:
-            return form.stage_parts([_to_arrays(part, dtypes) for part in parts], dtypes, target)
-
-        def make_batch(block: Block) -> Batch:
-            batch = _to_arrays(block, dtypes)
-            batch = form.make_tensors(batch, dtypes) if collate_fn is None else collate_fn(batch)
-            if pin_memory:
-                batch = form.pin_batch(batch, target)
-            stays = target.type == "cpu" and collate_fn is None
-            return batch if travels or stays else form.move_batch(batch, target)
-
-        cutting = self._batching_options(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
-        in_thread = collate_fn is not None or target.type != "cpu"
-        placed = (lambda batches: form.move_ahead(batches, target)) if travels else None
-        made_of_parts = stage_blocks if travels and collate_fn is None else None
-        num_ahead = prefetch_batches if in_thread else 0
-        return self._epochs.batches(cutting, BatchAssembly(make_batch, placed, num_ahead, made_of_parts))
-
-    def iter_jax_batches(
-        self,
-        *,
-        prefetch_batches: int = 1,
-        batch_size: int | DefaultBatchSize | None = DEFAULT,
-        dtypes: Any = None,
-        device: Any = None,
-        sharding: Any = None,
-        drop_last: bool = False,
-        local_shuffle_buffer_size: int | None = None,
-        local_shuffle_seed: int | None = None,
-    ) -> Iterable[dict[str, Any]]:
-        """Iterate over batches as dicts of JAX arrays, on the default device, a given device, or with a sharding.
-
-        With a sharding over the devices of all workers, each array is assembled from the batches of all workers.
-        """
-        from paceline.data.batches import jax as form
-
-        form.check_dtypes(dtypes)
-        self._check_columns("dtypes", dtypes)
-        target = form.check_target(device, sharding)
-        form.check_even_batches(target, drop_last)
-        check_int("prefetch_batches", prefetch_batches, at_least=0)
-
-        def make_batch(block: Block) -> Batch:
-            return form.make_arrays(_to_arrays(block, dtypes), dtypes, target)
-
-        cutting = self._batching_options(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
-        return self._epochs.batches(
-            cutting, BatchAssembly(make_batch, num_prefetched=prefetch_batches if form.leaves_host(target) else 0)
-        )
-
-    def iter_tf_batches(
-        self,
-        *,
-        prefetch_batches: int = 1,
-        batch_size: int | DefaultBatchSize | None = DEFAULT,
-        dtypes: Any = None,
-        drop_last: bool = False,
-        local_shuffle_buffer_size: int | None = None,
-        local_shuffle_seed: int | None = None,
-    ) -> Iterable[dict[str, Any]]:
-        """Iterate over batches as dicts of TensorFlow tensors."""
-        from paceline.data.batches import tensorflow as form
-
-        form.check_installed()
-        self._check_columns("dtypes", dtypes)
-        check_int("prefetch_batches", prefetch_batches, at_least=0)
-        cutting = self._batching_options(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
-
-        def make_batch(block: Block) -> Batch:
-            return form.make_tensors(_to_arrays(block, dtypes), dtypes)
-
-        return self._epochs.batches(cutting, BatchAssembly(make_batch))
-
-    def to_tf(
-        self,
-        feature_columns: str | Sequence[str],
-        label_columns: str | Sequence[str],
-        *,
-        additional_columns: str | Sequence[str] | None = None,
-        prefetch_batches: int = 1,
-        batch_size: int | DefaultBatchSize | None = DEFAULT,
-        drop_last: bool = False,
-        local_shuffle_buffer_size: int | None = None,
-        local_shuffle_seed: int | None = None,
-        feature_type_spec: Any = None,
-        label_type_spec: Any = None,
-        additional_type_spec: Any = None,
-    ) -> Any:
-        """Return a `tf.data.Dataset` of (features, labels) for `model.fit`. Several columns become a dict.
-
-        `batch_size` defaults to 1, or to the worker's share of the global batch size.
-        """
-        from paceline.data.batches import tensorflow as form
-
-        form.check_installed()
-        groups = {"feature_columns": feature_columns, "label_columns": label_columns}
-        specs = [feature_type_spec, label_type_spec]
-        if additional_columns is not None:
-            groups["additional_columns"] = additional_columns
-            specs.append(additional_type_spec)
-        if isinstance(batch_size, DefaultBatchSize) and self._global_batch_size is None:
-            batch_size = 1
-        for name, columns in groups.items():
-            self._check_columns(name, dict.fromkeys([columns] if isinstance(columns, str) else columns))
-        batches = self.iter_batches(
-            prefetch_batches=prefetch_batches,
-            batch_size=batch_size,
-            drop_last=drop_last,
-            local_shuffle_buffer_size=local_shuffle_buffer_size,
-            local_shuffle_seed=local_shuffle_seed,
-        )
-        return form.make_tf_dataset(lambda: batches, self.schema, list(groups.values()), specs)
 
     def materialize(self) -> MaterializedDataset:
         """Read the rows of the next epoch into a dataset in memory."""

@@ -160,9 +160,8 @@ class Preprocessor:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the preprocessor to one JSON file, atomically."""
-        text = self.serialize()
         part = Path(f"{os.fspath(path)}.part")
-        part.write_text(text, encoding="utf-8")
+        part.write_text(self.serialize(), encoding="utf-8")
         part.replace(path)
 
     @staticmethod
@@ -196,9 +195,7 @@ class Preprocessor:
 
     def _fit(self, ds: Dataset) -> Any:
         statistics = self._statistics()
-        self.stats_ = (
-            self._learn(compute_statistics(ds, statistics, type(self).__name__)) if statistics else self._learn([])
-        )
+        self.stats_ = self._learn(compute_statistics(ds, statistics, type(self).__name__) if statistics else [])
 
     def _statistics(self) -> Sequence[Statistic]:
         raise NotImplementedError(f"{type(self).__name__} has neither _fit nor _statistics")
@@ -226,7 +223,6 @@ class Preprocessor:
         return type(self)._transform_block is not Preprocessor._transform_block
 
     def _needed_columns(self) -> Sequence[str]:
-        """Return the columns that a batch must have."""
         return self.get_input_columns()
 
     def _argument_names(self) -> list[str]:
@@ -278,7 +274,6 @@ class ColumnPreprocessor(Preprocessor):
 
 
 def check_column_names(columns: Any, argument: str = "columns") -> list[str]:
-    """Return the column names after checking them."""
     if isinstance(columns, str) or not isinstance(columns, Sequence) or not columns:
         raise bad_value(argument, "a list of one or more columns", columns)
     return list(check_names(argument, columns))

@@ -5,22 +5,24 @@ Paths and arguments are checked immediately, so errors point at the call. Rows a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from paceline._core.arguments import bad_value, check_bool, check_instance, check_int, check_names, is_int
-from paceline.data.arguments import check_common, check_extra_arguments, format_call, parse_filter
 from paceline.data.block import Block, column_of
 from paceline.data.dataset import Dataset
-from paceline.data.expressions import Expr
+from paceline.data.expressions import Expr, parse_expression
 from paceline.data.planning.plan import Read, ReorderUnits, Source
 from paceline.data.sources import binary, csv, json, memory, parquet, text
 from paceline.data.sources.files import Paths, list_files
 from paceline.data.sources.footers import ParquetContents
+from paceline.data.sources.media import MediaSource
 from paceline.data.sources.schemas import table_to_block
 
 JSON_FILE_EXTENSIONS = tuple(
@@ -81,7 +83,7 @@ def read_parquet(
         include_paths=include_paths,
         num_units=override_num_blocks,
     )
-    return _make_dataset(source.validate(), shuffle)
+    return make_dataset(source.validate(), shuffle)
 
 
 def read_csv(
@@ -113,8 +115,8 @@ def read_csv(
     check_common(concurrency, override_num_blocks, include_paths)
     files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
     options = csv.CsvOptions(*(arrow_csv_args.get(name) for name in allowed))
-    source = csv.CsvSource(format_call("read_csv", paths), files, options, include_paths)
-    return _make_dataset(source.validate(), shuffle)
+    source = csv.CsvSource(format_call("read_csv", paths), files, include_paths, options)
+    return make_dataset(source.validate(), shuffle)
 
 
 def read_json(
@@ -144,8 +146,8 @@ def read_json(
     check_bool("lines", lines)
     files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
     options = json.JsonOptions(*(arrow_json_args.get(name) for name in allowed))
-    source = json.JsonSource(format_call("read_json", paths), files, lines, options, include_paths)
-    return _make_dataset(source.validate(), shuffle)
+    source = json.JsonSource(format_call("read_json", paths), files, include_paths, lines, options)
+    return make_dataset(source.validate(), shuffle)
 
 
 def read_text(
@@ -172,8 +174,8 @@ def read_text(
     except (LookupError, TypeError):
         raise bad_value("encoding", "an encoding of Python such as 'utf-8'", encoding) from None
     files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
-    return _make_dataset(
-        text.TextSource(format_call("read_text", paths), files, encoding, drop_empty_lines, include_paths), shuffle
+    return make_dataset(
+        text.TextSource(format_call("read_text", paths), files, include_paths, encoding, drop_empty_lines), shuffle
     )
 
 
@@ -194,8 +196,9 @@ def read_binary_files(
     check_extra_arguments(read_binary_files, unknown)
     check_common(concurrency, override_num_blocks, include_paths)
     files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
-    source = binary.BinaryFileSource(format_call("read_binary_files", paths), files, include_paths, override_num_blocks)
-    return _make_dataset(source, shuffle)
+    reader = binary.BinaryReader(binary.choose_binary_type(files))
+    source = MediaSource(format_call("read_binary_files", paths), files, reader, include_paths, override_num_blocks)
+    return make_dataset(source, shuffle)
 
 
 def range(n: int, *, concurrency: int | None = None, override_num_blocks: int | None = None) -> Dataset:
@@ -229,9 +232,9 @@ def from_items(
     if isinstance(items, str | bytes | Mapping):
         raise bad_value("items", "a list of rows", items)
     rows = list(items)
-    dicts = sum(isinstance(row, Mapping) for row in rows)
-    if 0 < dicts < len(rows):
-        odd = next(index for index, row in enumerate(rows) if isinstance(row, Mapping) != isinstance(rows[0], Mapping))
+    are_dicts = [isinstance(row, Mapping) for row in rows]
+    if len(set(are_dicts)) > 1:
+        odd = are_dicts.index(not are_dicts[0])
         raise ValueError(
             f"items must be all dicts or none, got a {type(rows[0]).__name__} in items[0] and a "
             f"{type(rows[odd]).__name__} in items[{odd}]"
@@ -282,7 +285,7 @@ def _from_one_or_many(function: str, argument: str, values: Any, kind: Any, bloc
     return Dataset(Read(memory.MemorySource(f"{function}({rows} rows)", blocks, number)))
 
 
-def _make_dataset(source: Source, shuffle: Shuffle) -> Dataset:
+def make_dataset(source: Source, shuffle: Shuffle) -> Dataset:
     config = parse_shuffle(shuffle)
     if config is None:
         return Dataset(Read(source))
@@ -292,3 +295,41 @@ def _make_dataset(source: Source, shuffle: Shuffle) -> Dataset:
 def parse_shuffle(shuffle: Shuffle) -> FileShuffleConfig | None:
     config = FileShuffleConfig() if shuffle == "files" else shuffle
     return check_instance("shuffle", config, FileShuffleConfig, "'files', a FileShuffleConfig", optional=True)  # type: ignore[no-any-return]
+
+
+def parse_filter(value: Any) -> Any:
+    if isinstance(value, str):
+        return parse_expression(value)
+    if value is None or isinstance(value, Expr | pc.Expression):
+        return value
+    raise bad_value("filter", "an expression: col('age') > 30, 'age > 30' or one of pyarrow.compute", value)
+
+
+def check_extra_arguments(
+    function: Callable[..., Any], values: Mapping[str, Any], allowed: Mapping[str, type] | None = None
+) -> None:
+    """Check that extra keyword arguments are allowed and have the right type."""
+    allowed = allowed or {}
+    for name, value in values.items():
+        if name not in allowed:
+            parameters = inspect.signature(function).parameters.values()
+            names = [parameter.name for parameter in parameters if parameter.kind != parameter.VAR_KEYWORD]
+            raise TypeError(f"{function.__name__}() has no argument {name!r}; it has {', '.join([*names, *allowed])}")
+        if value is not None and not isinstance(value, allowed[name]):
+            module = allowed[name].__module__.replace("._", ".")
+            raise bad_value(name, f"a {module}.{allowed[name].__name__}", value)
+
+
+def check_common(concurrency: Any, override_num_blocks: Any, include_paths: Any = False) -> None:
+    check_int("concurrency", concurrency, at_least=1, optional=True)
+    check_int("override_num_blocks", override_num_blocks, at_least=1, optional=True)
+    check_bool("include_paths", include_paths)
+
+
+def format_call(function: str, paths: Paths) -> str:
+    """Format the call for messages, without credentials or URL options."""
+    texts = [str(path).partition("?")[0] for path in (paths if isinstance(paths, list | tuple) else [paths])]
+    scheme, _, rest = texts[0].partition("://")
+    first = f"{scheme}://{rest.rpartition('@')[2]}" if rest else scheme
+    more = f", ... {len(texts) - 1} more" if len(texts) > 1 else ""
+    return f"{function}({first!r}{more})"

@@ -14,11 +14,10 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from paceline._core.arguments import bad_value, check_choice, is_int
-from paceline.data.arguments import check_common, format_call
 from paceline.data.dataset import Dataset
 from paceline.data.order.shuffle import permutation
-from paceline.data.planning.plan import Read, ReorderUnits, Source
-from paceline.data.read import Shuffle, parse_shuffle
+from paceline.data.planning.plan import Read
+from paceline.data.read import Shuffle, check_common, format_call, make_dataset, parse_shuffle
 from paceline.data.sources import audio_video, images, numpy, webdataset
 from paceline.data.sources.files import Paths, list_files
 from paceline.data.sources.media import MediaSource, import_required
@@ -60,7 +59,7 @@ def read_images(
     reader = images.ImageReader(size, mode)
     files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
     source = MediaSource(format_call("read_images", paths), files, reader, include_paths, override_num_blocks)
-    return _make_dataset(source, shuffle, concurrency)
+    return _make_media_dataset(source, shuffle, concurrency)
 
 
 def read_numpy(
@@ -80,10 +79,9 @@ def read_numpy(
     Local files are memory-mapped; others are read one range at a time. Arrays of Python objects are not supported.
     """
     files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
-    source = MediaSource(
-        format_call("read_numpy", paths), files, numpy.NumpyReader(), include_paths, override_num_blocks
-    )
-    return _make_dataset(source, shuffle, concurrency)
+    reader = numpy.NumpyReader()
+    source = numpy.NumpySource(format_call("read_numpy", paths), files, reader, include_paths, override_num_blocks)
+    return _make_media_dataset(source, shuffle, concurrency)
 
 
 def read_webdataset(
@@ -125,7 +123,7 @@ def read_webdataset(
     reader = webdataset.WebDatasetReader(decoder, suffixes, fileselect, filerename, expand_json)
     files = list_files(paths, filesystem, file_extensions, None, ignore_missing_paths)
     source = MediaSource(format_call("read_webdataset", paths), files, reader, include_paths, override_num_blocks)
-    return _make_dataset(source, shuffle, concurrency)
+    return _make_media_dataset(source, shuffle, concurrency)
 
 
 def read_tfrecords(
@@ -151,10 +149,11 @@ def read_tfrecords(
     "ZLIB".
     """
     check_choice("compression", compression, ("GZIP", "ZLIB", None))
+    import_required("google_crc32c", "read_tfrecords", "tfrecords")
     reader = TFRecordReader(_schema_types(tf_schema), compression)
     files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
     source = MediaSource(format_call("read_tfrecords", paths), files, reader, include_paths, override_num_blocks)
-    return _make_dataset(source, shuffle, concurrency)
+    return _make_media_dataset(source, shuffle, concurrency)
 
 
 def read_audio(
@@ -172,10 +171,9 @@ def read_audio(
     """Read one row per audio file: `amplitude`, float32 of channels x samples, and `sample_rate`."""
     import_required("soundfile", "read_audio", "audio")
     files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
-    source = MediaSource(
-        format_call("read_audio", paths), files, audio_video.AudioReader(), include_paths, override_num_blocks
-    )
-    return _make_dataset(source, shuffle, concurrency)
+    reader = audio_video.AudioReader()
+    source = MediaSource(format_call("read_audio", paths), files, reader, include_paths, override_num_blocks)
+    return _make_media_dataset(source, shuffle, concurrency)
 
 
 def read_videos(
@@ -199,7 +197,7 @@ def read_videos(
     reader = audio_video.VideoReader(include_timestamps)
     files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
     source = MediaSource(format_call("read_videos", paths), files, reader, include_paths, override_num_blocks)
-    return _make_dataset(source, shuffle, concurrency)
+    return _make_media_dataset(source, shuffle, concurrency)
 
 
 def read_sql(
@@ -237,21 +235,13 @@ def read_sql(
     )
 
 
-def _make_dataset(source: MediaSource, shuffle: Shuffle, concurrency: int | None) -> Dataset:
+def _make_media_dataset(source: MediaSource, shuffle: Shuffle, concurrency: int | None) -> Dataset:
     check_common(concurrency, source.num_units, source.include_paths)
     config = parse_shuffle(shuffle)
-    if config is None:
-        return Dataset(Read(_with_row_ranges(source)))
-    seed = config.seed or 0
-    mixed = tuple(source.files[index] for index in permutation(len(source.files), seed))
-    return Dataset(
-        ReorderUnits(Read(_with_row_ranges(replace(source, files=mixed))), seed, config.reseed_after_execution)
-    )
-
-
-def _with_row_ranges(source: MediaSource) -> Source:
-    """Split large arrays into row ranges that are read separately."""
-    return numpy.NumpySource(source) if isinstance(source.reader, numpy.NumpyReader) else source
+    if config is not None:
+        order = permutation(len(source.files), config.seed or 0)
+        source = replace(source, files=tuple(source.files[index] for index in order))
+    return make_dataset(source, shuffle)
 
 
 def _schema_types(tf_schema: Any) -> tuple[tuple[str, Any], ...]:

@@ -4,9 +4,9 @@ A path is a directory of files, one or more per unit of the dataset, named `part
 processes write into a hidden directory; files move to their final places only when all rows are written. A write that
 fails or is killed leaves nothing that a reader could mistake for a dataset.
 
-On a disk, a new directory appears, and an old one is replaced, atomically. Files added to an existing directory appear
-one by one: a process killed at that moment leaves some of them, and the next write to the directory removes them. In an
-object store, files are uploaded one by one at the end; a process killed then leaves those already uploaded.
+On a disk, a new directory appears, and an old one is replaced, atomically. Files added to an existing directory, or to
+an object store, appear one by one: a process killed at that moment leaves some of them. In a directory, the next
+write removes these.
 
 With `resume=True`, finished units are kept if the process dies, and the same call completes the remaining ones; see
 `sinks/write_progress.py`. The result is the same as without an interruption.
@@ -17,14 +17,16 @@ from __future__ import annotations
 import contextlib
 import enum
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from paceline._core.arguments import bad_value, check_int, join_or
 from paceline.data.block import Block
 from paceline.data.order.sharding import RowDelivery
-from paceline.data.planning.plan import Map, PlanNode, PoolSpec
+from paceline.data.planning.plan import Map, PoolSpec
+from paceline.data.planning.plan_queries import stream_deliveries
 from paceline.data.sinks.local import FILES
 from paceline.data.sinks.sink import FileSizing, FormatSink, StagedFile, WriteFiles, parse_staged_files, write_files
 
@@ -129,7 +131,7 @@ def write_json(
     from paceline.data.sinks.json import JsonSink
 
     sizes = _check_sizes(min_rows_per_file, max_rows_per_file)
-    _write_dataset(dataset, path, JsonSink.from_arguments(compression), sizes, filesystem, mode, concurrency, resume)
+    _write_dataset(dataset, path, JsonSink(compression), sizes, filesystem, mode, concurrency, resume)
 
 
 def write_numpy(
@@ -243,10 +245,10 @@ def _write_dataset(
     with target.open_staging(overwrite) as directory:
         if sizes.min_rows is None:
             plan = Map(dataset._plan, WriteFiles(sink, str(directory / FILES), sizes, pool))
-            with contextlib.closing(_stream_rows(plan)) as rows:
+            with contextlib.closing(stream_deliveries(plan)) as rows:
                 files = [file for delivered in rows for file in parse_staged_files(delivered.block)]
         else:
-            with contextlib.closing(_stream_rows(dataset._plan)) as rows:
+            with contextlib.closing(stream_deliveries(dataset._plan)) as rows:
                 files = write_files(_with_unit_ends(rows), sink, directory / FILES, sizes)
         try:
             target.publish(directory, files, overwrite=overwrite, only_new=only_new)
@@ -284,7 +286,7 @@ def _resume_write(
         )
     with open_progress(target, job, sink.name) as progress:
         plan = Map(dataset._plan, WriteFiles(sink, str(progress.directory / FILES), sizes, pool))
-        with contextlib.closing(_stream_rows(plan, progress.next_unit)) as rows:
+        with contextlib.closing(stream_deliveries(plan, progress.next_unit)) as rows:
             progress.record_units(rows)
         overwrite = mode is SaveMode.OVERWRITE
         target.publish(
@@ -299,24 +301,17 @@ def _target_exists_error(sink: FormatSink, target: SinkTarget) -> FileExistsErro
     )
 
 
-def _stream_rows(plan: PlanNode, unit: int = 0) -> Generator[RowDelivery, None, None]:
-    from paceline.data.order.feeds import LocalFeeds
-
-    yield from LocalFeeds(plan).open(0, unit, 0)
-
-
 def _with_unit_ends(rows: Iterator[RowDelivery]) -> Iterator[Block | None]:
-    """Yield the blocks, and None at the end of each unit."""
-    last = None
-    for delivered in rows:
-        if last is not None and delivered.unit != last:
+    """Yield the blocks, and None between units."""
+    for number, (_, deliveries) in enumerate(groupby(rows, lambda delivered: delivered.unit)):
+        if number:
             yield None
-        last = delivered.unit
-        yield delivered.block
+        yield from (delivered.block for delivered in deliveries)
 
 
 def resolve_target(path: str | os.PathLike[str], filesystem: Any = None) -> SinkTarget:
-    """Return the target for a local or remote path."""
+    from paceline._storage.address import open_store_at
+    from paceline.data.sinks.bucket import BucketSinkTarget
     from paceline.data.sinks.local import LocalSinkTarget
 
     if not isinstance(path, str | os.PathLike):
@@ -324,20 +319,10 @@ def resolve_target(path: str | os.PathLike[str], filesystem: Any = None) -> Sink
     text = os.fspath(path)
     if not text:
         raise bad_value("path", "the name of a directory", path)
-    scheme = text.partition("://")[0] if "://" in text else ""
-    if filesystem is not None and not _is_local(filesystem):
-        return _bucket_target(text, filesystem)
-    if scheme not in ("", "file", "local"):
-        return _bucket_target(text, filesystem)
-    local = text.partition("://")[2] if scheme else text
-    return LocalSinkTarget(Path(os.path.realpath(os.path.expanduser(local))))
-
-
-def _bucket_target(text: str, filesystem: Any) -> SinkTarget:
-    from paceline._storage.address import open_store_at
-    from paceline.data.sinks.bucket import BucketSinkTarget
-
-    return BucketSinkTarget(open_store_at(text, filesystem))
+    scheme, _, rest = text.partition("://") if "://" in text else ("", "", text)
+    if (filesystem is not None and not _is_local(filesystem)) or scheme not in ("", "file", "local"):
+        return BucketSinkTarget(open_store_at(text, filesystem))
+    return LocalSinkTarget(Path(os.path.realpath(os.path.expanduser(rest if scheme else text))))
 
 
 def _is_local(filesystem: Any) -> bool:

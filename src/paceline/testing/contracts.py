@@ -10,22 +10,12 @@ from __future__ import annotations
 
 import abc
 import time
+from collections.abc import Callable
 from typing import Literal
 
+from paceline._engine import messages as kinds
 from paceline._engine.base import Engine, WorkerGroupSpec
-from paceline._engine.messages import (
-    FromWorker,
-    Hold,
-    Release,
-    Reported,
-    SampleStacks,
-    StacksSampled,
-    WorkerFailed,
-    WorkerHeld,
-    WorkerReady,
-    WorkerReturned,
-    WorkersStopped,
-)
+from paceline._engine.messages import FromWorker, WorkerFailed, WorkerReady, WorkerReturned, WorkersStopped
 
 Behaviour = Literal["report three times", "raise", "die", "exit early", "wait for ever", "hold", "join"]
 """What the workers of a contract test do: report and return; raise a ValueError; get killed by a signal; exit without a
@@ -48,11 +38,9 @@ class EngineContract(abc.ABC):
         engine, messages = self._start("report three times", WorkerReturned)
         for rank in (0, 1):
             of_rank = [m for m in messages if not isinstance(m, WorkersStopped) and getattr(m, "rank", None) == rank]
-            assert [type(m) for m in of_rank] == [WorkerReady, Reported, Reported, Reported, WorkerReturned]
-            assert [m.seq for m in of_rank if isinstance(m, Reported)] == [1, 2, 3]
-        engine.stop(kill=False)
-        assert self._wait_until(engine, _has_stopped) == [WorkersStopped(1)]
-        engine.close()
+            assert [type(m) for m in of_rank] == [WorkerReady, *[kinds.Reported] * 3, WorkerReturned]
+            assert [m.seq for m in of_rank if isinstance(m, kinds.Reported)] == [1, 2, 3]
+        assert self._stop_engine(engine, kill=False) == [WorkersStopped(1)]
 
     def test_an_exception_arrives_as_a_failure_and_the_others_stay(self) -> None:
         engine, messages = self._start("raise", WorkerFailed)
@@ -74,24 +62,21 @@ class EngineContract(abc.ABC):
     def test_workers_that_never_end_are_ended_and_their_end_is_no_failure(self) -> None:
         engine, _ = self._start("wait for ever", WorkerReady)
         engine.stop(kill=True)
-        engine.stop(kill=True)
-        messages = self._wait_until(engine, _has_stopped)
-        assert messages == [WorkersStopped(1)]
-        engine.close()
+        assert self._stop_engine(engine) == [WorkersStopped(1)]
 
     def test_messages_reach_the_worker_they_are_for(self) -> None:
         engine, _ = self._start("hold", WorkerReady)
-        engine.send(1, Hold())
-        messages = self._wait_until(engine, lambda messages: _count_messages(messages, WorkerHeld) == 1)
-        assert [m.rank for m in messages if isinstance(m, WorkerHeld)] == [1]
-        engine.send(7, Hold())
+        engine.send(1, kinds.Hold())
+        messages = self._wait_until(engine, lambda messages: _count_messages(messages, kinds.WorkerHeld) == 1)
+        assert [m.rank for m in messages if isinstance(m, kinds.WorkerHeld)] == [1]
+        engine.send(7, kinds.Hold())
         self._stop_engine(engine)
 
     def test_a_worker_reports_its_stacks_while_its_function_runs(self) -> None:
         engine, _ = self._start("wait for ever", WorkerReady)
-        engine.send(1, SampleStacks(3))
-        messages = self._wait_until(engine, lambda messages: _count_messages(messages, StacksSampled) == 1)
-        sampled = next(m for m in messages if isinstance(m, StacksSampled))
+        engine.send(1, kinds.SampleStacks(3))
+        messages = self._wait_until(engine, lambda messages: _count_messages(messages, kinds.StacksSampled) == 1)
+        sampled = next(m for m in messages if isinstance(m, kinds.StacksSampled))
         assert (sampled.attempt, sampled.rank, sampled.number) == (1, 1, 3)
         assert sampled.main
         condition = engine.condition(1)
@@ -104,11 +89,9 @@ class EngineContract(abc.ABC):
         engine.start(self.group("join"))
         self._wait_until(engine, lambda messages: sum(type(m).__name__ == "Joined" for m in messages) == 2)
         for rank in (0, 1):
-            engine.send(rank, Release(1))
+            engine.send(rank, kinds.Release(1))
         self._wait_until(engine, lambda messages: _count_messages(messages, WorkerReturned) == 2)
-        engine.stop(kill=False)
-        self._wait_until(engine, _has_stopped)
-        engine.close()
+        self._stop_engine(engine, kill=False)
 
     def test_a_second_group_starts_after_the_first_has_stopped(self) -> None:
         engine = self.engine()
@@ -137,13 +120,13 @@ class EngineContract(abc.ABC):
         engine.start(self.group(behaviour))
         return engine, self._wait_until(engine, lambda messages: _count_messages(messages, kind) == 2)
 
-    def _stop_engine(self, engine: Engine) -> None:
-        engine.stop(kill=True)
-        self._wait_until(engine, _has_stopped)
+    def _stop_engine(self, engine: Engine, *, kill: bool = True) -> EngineMessages:
+        engine.stop(kill=kill)
+        messages = self._wait_until(engine, _has_stopped)
         engine.close()
+        return messages
 
-    def _wait_until(self, engine: Engine, enough: object) -> EngineMessages:
-        assert callable(enough)
+    def _wait_until(self, engine: Engine, enough: Callable[[EngineMessages], bool]) -> EngineMessages:
         messages: EngineMessages = []
         deadline = time.monotonic() + self.patience_s
         while not enough(messages):

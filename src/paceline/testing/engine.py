@@ -19,18 +19,9 @@ from collections import deque
 from collections.abc import Callable, Generator
 
 from paceline._core.system import ProcessStatus
+from paceline._engine import messages
 from paceline._engine.base import WorkerGroupSpec, WorkerResources
-from paceline._engine.messages import (
-    ExitWorker,
-    FailureKind,
-    FromWorker,
-    ToWorker,
-    WorkerFailed,
-    WorkerFailure,
-    WorkerInit,
-    WorkerReturned,
-    WorkersStopped,
-)
+from paceline._engine.messages import FailureKind, FromWorker, ToWorker, WorkerInit, WorkersStopped
 
 FakeWorker = Callable[[WorkerInit], Generator[FromWorker | None, ToWorker | None, None]]
 """A worker of a `FakeEngine`: it yields messages to send, or None to receive one; raising counts as being killed."""
@@ -54,16 +45,16 @@ class _FakeWorkerState:
             return [self._last_messages.pop()]
         try:
             if self.started:
-                messages = self.generator.send(self.inbox.popleft() if self.is_waiting and self.inbox else None)
+                message = self.generator.send(self.inbox.popleft() if self.is_waiting and self.inbox else None)
             else:
-                self.started, messages = True, next(self.generator)
+                self.started, message = True, next(self.generator)
         except StopIteration:
             return self._make_end_messages("exited", "exited with code 0 before its function returned")
         except Exception as error:  # noqa: BLE001  the test's way to kill a worker
             return self._make_end_messages("killed", f"killed by {error}")
-        self.is_waiting = messages is None
-        self.has_reported_end = self.has_reported_end or isinstance(messages, WorkerReturned | WorkerFailed)
-        return [messages] if messages is not None else []
+        self.is_waiting = message is None
+        self.has_reported_end |= isinstance(message, messages.WorkerReturned | messages.WorkerFailed)
+        return [message] if message is not None else []
 
     def kill(self, kind: FailureKind, message: str, unheard: bool) -> None:
         """End it where it is; its death is the last message from it."""
@@ -79,9 +70,8 @@ class _FakeWorkerState:
         self.is_gone = True
         if self.has_reported_end:
             return []
-        begin = self.begin
-        failure = WorkerFailure(begin.rank, kind, message)
-        return [WorkerFailed(begin.attempt, begin.rank, failure)]
+        attempt, rank = self.begin.attempt, self.begin.rank
+        return [messages.WorkerFailed(attempt, rank, messages.WorkerFailure(rank, kind, message))]
 
 
 class FakeEngine:
@@ -117,41 +107,33 @@ class FakeEngine:
             worker.inbox.append(message)
 
     def kill(
-        self,
-        rank: int,
-        kind: FailureKind = "killed",
-        message: str = "killed by SIGKILL",
-        *,
-        unheard: bool = False,
+        self, rank: int, kind: FailureKind = "killed", message: str = "killed by SIGKILL", *, unheard: bool = False
     ) -> None:
-        """End one worker as a signal would; reported as a failure, unless the worker had already reported its end.
-
-        `unheard`: its last message did not arrive.
-        """
+        """End one worker as a signal would: a failure, unless it had reported its end and that was not `unheard`."""
         worker = self._workers.get(rank)
         if worker is not None and not worker.is_gone:
             worker.kill(kind, message, unheard)
 
     def stop(self, *, kill: bool) -> None:
         for rank, worker in self._workers.items():
-            self.send(rank, ExitWorker())
+            self.send(rank, messages.ExitWorker())
             if kill or worker.has_reported_end:
                 worker.generator.close()
                 worker.is_gone = True
 
     def wait(self, timeout_s: float | None) -> list[FromWorker | WorkersStopped]:
-        messages: list[FromWorker | WorkersStopped] = []
+        received: list[FromWorker | WorkersStopped] = []
         for worker in self._workers.values():
             if not worker.is_silent:
-                messages += worker.take_turn()
+                received += worker.take_turn()
         if self._workers and all(worker.is_silent for worker in self._workers.values()):
             self._workers.clear()
-            messages.append(WorkersStopped(self._attempt))
-        if not messages and not self._woken:
+            received.append(WorkersStopped(self._attempt))
+        if not received and not self._woken:
             self._clock.advance(timeout_s or 0.0)
             time.sleep(0)  # A loop that never waits would starve the thread that commits.
         self._woken = False
-        return messages
+        return received
 
     def condition(self, rank: int) -> ProcessStatus | None:
         return self.conditions.get(rank)

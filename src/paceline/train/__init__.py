@@ -5,21 +5,21 @@ Names are imported on first access, so workers import only what they use.
 
 from typing import TYPE_CHECKING
 
+from paceline._core.errors import (
+    CheckpointCorruptError,
+    ControllerError,
+    PacelineError,
+    PreemptionError,
+    ReportMismatchError,
+    RunHeldError,
+    StorageError,
+    TrainingFailedError,
+    WorkerError,
+    WorkerGroupError,
+)
 from paceline._core.lazy_imports import make_lazy_getattr
 
 if TYPE_CHECKING:
-    from paceline._core.errors import (
-        CheckpointCorruptError,
-        ControllerError,
-        PacelineError,
-        PreemptionError,
-        ReportMismatchError,
-        RunHeldError,
-        StorageError,
-        TrainingFailedError,
-        WorkerError,
-        WorkerGroupError,
-    )
     from paceline.train import collective
     from paceline.train.backend import Backend, BackendConfig
     from paceline.train.callbacks import LoggerCallback, TrainingCallback, TrainRunContext, UserCallback
@@ -109,18 +109,6 @@ __all__ = [
 __getattr__ = make_lazy_getattr(
     __name__,
     {
-        "paceline._core.errors": (
-            "CheckpointCorruptError",
-            "ControllerError",
-            "PacelineError",
-            "PreemptionError",
-            "ReportMismatchError",
-            "RunHeldError",
-            "StorageError",
-            "TrainingFailedError",
-            "WorkerError",
-            "WorkerGroupError",
-        ),
         "paceline.train.backend": ("Backend", "BackendConfig"),
         "paceline.train.callbacks": (
             "LoggerCallback",

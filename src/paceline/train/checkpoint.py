@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -21,6 +22,14 @@ from paceline._storage.run_store import read_store_manifest
 from paceline._storage.state import STEM, has_state, read_state, write_state
 from paceline._storage.store import download_all
 from paceline.train.older.portable_checkpoint import PortableCheckpointMixin
+
+
+@functools.cache
+def local_filesystem() -> Any:
+    """The `pyarrow.fs.FileSystem` of this machine."""
+    from pyarrow.fs import LocalFileSystem
+
+    return LocalFileSystem()
 
 
 class Checkpoint(PortableCheckpointMixin):
@@ -77,11 +86,7 @@ class Checkpoint(PortableCheckpointMixin):
 
     @property
     def filesystem(self) -> Any:
-        if self._filesystem is None:
-            from pyarrow.fs import LocalFileSystem
-
-            self._filesystem = LocalFileSystem()
-        return self._filesystem
+        return self._filesystem if self._filesystem is not None else local_filesystem()
 
     def to_dict(self, *, allow_pickle: bool = False, map_location: Any = None) -> dict[str, Any]:
         """Return the state passed to `from_dict`. Tensors are loaded to the CPU, or to `map_location`."""

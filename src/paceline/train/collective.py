@@ -15,17 +15,18 @@ __all__ = ["barrier", "broadcast_from_rank_zero", "gather"]
 
 def barrier() -> None:
     """Wait until every rank has called this equally often."""
-    _require_context("barrier").join(b"")
+    _require_context("barrier").join(b"", "barrier")
 
 
 def broadcast_from_rank_zero(data: T) -> T:
     """Return rank 0's `data` on every rank and ignore the others'. Also a barrier."""
     context = _require_context("broadcast_from_rank_zero")
     mine = cloudpickle.dumps(data) if context.begin.rank == 0 else b""
-    value: T = cloudpickle.loads(context.join(mine))
+    value: T = cloudpickle.loads(context.join(mine, "broadcast_from_rank_zero"))
     return value
 
 
 def gather(data: T) -> list[T]:
     """Return the `data` of all ranks, in rank order, on every rank. Also a barrier."""
-    return [cloudpickle.loads(each) for each in _require_context("gather").gather(cloudpickle.dumps(data))]
+    gathered = _require_context("gather").gather(cloudpickle.dumps(data), "gather")
+    return [cloudpickle.loads(each) for each in gathered]

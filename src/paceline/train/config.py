@@ -58,8 +58,7 @@ def _short_repr(config: Any) -> str:
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
         default = f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
-        same = value == default or (isinstance(value, float) and math.isnan(value))
-        if not same:
+        if value != default and not (isinstance(value, float) and math.isnan(value)):
             fields.append(f"{f.name}={value!r}")
     return f"{type(config).__name__}({', '.join(fields)})"
 
@@ -118,9 +117,8 @@ class ScalingConfig:
             check_number("elastic_resize_monitor_interval_s", interval, at_least=0)
         check_int("global_batch_size", self.global_batch_size, at_least=1, optional=True)
         if not self.sizes:
-            raise bad_value(
-                "global_batch_size", f"a multiple of num_workers={self.num_workers}", self.global_batch_size
-            )
+            expected = f"a multiple of num_workers={self.num_workers}"
+            raise bad_value("global_batch_size", expected, self.global_batch_size)
         check_bool("use_gpu", self.use_gpu)
         check_choice("placement_strategy", self.placement_strategy, _STRATEGIES)
         _check_labels(self.label_selector, self.num_workers)

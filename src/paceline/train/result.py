@@ -7,20 +7,18 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
-
-import msgspec
+from typing import Any
 
 from paceline._control.events import Event, Reported, WorkerReturned
 from paceline._control.recovery import RunReplay, load_history, load_outline, replay_events
 from paceline._control.report_aggregator import RunReport, drop_superseded_reports, iter_reports, own_metrics
 from paceline._control.run import Run
 from paceline._core.arguments import check_choice, flatten_dict
-from paceline._core.plain_values import from_plain, get_metric
+from paceline._core.plain_values import decode_plain, get_metric
 from paceline._storage.retention import rank_checkpoints
 from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import DiskRunStore, RunStore
-from paceline.train.checkpoint import Checkpoint
+from paceline.train.checkpoint import Checkpoint, local_filesystem
 
 
 @dataclass
@@ -44,11 +42,7 @@ class Result:
     @property
     def filesystem(self) -> Any:
         """The `pyarrow.fs.FileSystem` of `path`."""
-        if self._storage_filesystem is None:
-            from pyarrow.fs import LocalFileSystem
-
-            self._storage_filesystem = LocalFileSystem()
-        return self._storage_filesystem
+        return self._storage_filesystem if self._storage_filesystem is not None else local_filesystem()
 
     @property
     def config(self) -> dict[str, Any] | None:
@@ -140,9 +134,9 @@ def build_result(store: RunStore, run: Run, history: Iterable[Event], reported: 
         error=None,
         path=path,
         best_checkpoints=[
-            (Checkpoint(*store.locate_checkpoint(record)), _decode_metrics(record.metrics)) for record in order
+            (Checkpoint(*store.locate_checkpoint(record)), decode_plain(record.metrics)) for record in order
         ],
-        return_value=from_plain(msgspec.json.decode(value)) if value is not None else None,
+        return_value=decode_plain(value) if value is not None else None,
         _storage_filesystem=filesystem,
         _run_store=store,
     )
@@ -172,15 +166,11 @@ def finalize_metrics(metrics: dict[str, Any] | None, run: Run) -> dict[str, Any]
 
 def _find_last_report(history: list[Event], run: Run) -> RunReport | None:
     """Return the last report that is not superseded."""
-    first = next((e for e in reversed(history) if _is_rank_0_report(e) and e.seq <= run.num_reports), None)
+    reports = [event for event in history if isinstance(event, Reported)]
+    first = next((e for e in reversed(reports) if e.rank == 0 and e.seq <= run.num_reports), None)
     if first is None:
         return None
-    same = [e for e in history if isinstance(e, Reported) and (e.attempt, e.seq) == (first.attempt, first.seq)]
-    return next(iter_reports(same))
-
-
-def _is_rank_0_report(event: Event) -> TypeGuard[Reported]:
-    return isinstance(event, Reported) and event.rank == 0
+    return next(iter_reports(e for e in reports if (e.attempt, e.seq) == (first.attempt, first.seq)))
 
 
 def to_dataframe(rows: list[dict[str, Any]]) -> Any:
@@ -194,8 +184,3 @@ def to_dataframe(rows: list[dict[str, Any]]) -> Any:
     return pandas.DataFrame(
         [flatten_dict(row) if any(isinstance(value, dict) for value in row.values()) else row for row in rows]
     )
-
-
-def _decode_metrics(raw: msgspec.Raw) -> dict[str, Any]:
-    metrics: dict[str, Any] = from_plain(msgspec.json.decode(raw))
-    return metrics

@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
-import msgspec
 
 from paceline._core.arguments import bad_value
-from paceline._core.plain_values import from_plain
+from paceline._core.plain_values import decode_plain
 from paceline._core.time_accounting import CHECKPOINT
 from paceline._storage.commit import has_manifest
 from paceline._storage.run_layout import is_checkpoint_name
 from paceline._worker import context as worker_context
 from paceline._worker.context import WorkerContext
 from paceline._worker.upload import CheckpointSource, Directory, InPlace, State
-from paceline.train.checkpoint import Checkpoint
+from paceline.train.checkpoint import Checkpoint, local_filesystem
 from paceline.train.driver.datasets import open_shard
 from paceline.train.driver.validation import ValidationTaskConfig, to_validation_task
 
@@ -156,9 +155,7 @@ class StorageContext:
 
     @property
     def storage_filesystem(self) -> Any:
-        from pyarrow.fs import LocalFileSystem
-
-        return self._filesystem if self._filesystem is not None else LocalFileSystem()
+        return self._filesystem if self._filesystem is not None else local_filesystem()
 
     def build_checkpoint_path_from_name(self, checkpoint_name: str) -> str:
         return str(Path(self.experiment_fs_path) / checkpoint_name)
@@ -203,6 +200,7 @@ def report(
     _check_checkpoint(checkpoint)
     mode = CheckpointUploadMode(checkpoint_upload_mode)
     _check_dir_name(checkpoint_dir_name)
+    is_async = mode is CheckpointUploadMode.ASYNC
     delete = delete_local_checkpoint_after_upload
     source: CheckpointSource
     with context.time_accounting.at(CHECKPOINT):
@@ -210,11 +208,8 @@ def report(
             source = _to_in_place_source(context, checkpoint, checkpoint_dir_name, mode, checkpoint_upload_fn)
             checkpoint_dir_name = source.path.relative_to(context.layout.root).as_posix()
         else:
-            source = _to_source(
-                context, checkpoint, delete if delete is not None else mode is CheckpointUploadMode.ASYNC
-            )
-        wait = mode is not CheckpointUploadMode.ASYNC
-        context.report(metrics, source, name=checkpoint_dir_name, wait=wait, validation=task)
+            source = _to_source(context, checkpoint, is_async if delete is None else delete)
+        context.report(metrics, source, name=checkpoint_dir_name, wait=not is_async, validation=task)
 
 
 def get_context() -> TrainContext:
@@ -273,7 +268,7 @@ def get_all_reported_checkpoints(
     return [
         ReportedCheckpoint(
             Checkpoint(*context.store.locate_checkpoint(record)),
-            from_plain(msgspec.json.decode(record.metrics)),
+            decode_plain(record.metrics),
             ReportedCheckpointStatus(record.status),
         )
         for record in context.checkpoints(timeout_s, validated=mode is CheckpointConsistencyMode.VALIDATED)

@@ -11,7 +11,7 @@ from paceline._core.arguments import check_instance
 from paceline._core.errors import PacelineError
 from paceline._worker.main import Job
 from paceline.train.backend import BackendConfig
-from paceline.train.callbacks import TrainRunContext, UserCallback
+from paceline.train.callbacks import UserCallback
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig, coerce_config
 from paceline.train.display.terminal import make_terminal
@@ -68,11 +68,9 @@ class DataParallelTrainer(PersistentWorkersMixin, RestoreMixin):
         self.scaling_config: ScalingConfig = coerce_config(ScalingConfig, scaling_config, "scaling_config")
         self.run_config: RunConfig = coerce_config(RunConfig, run_config, "run_config")
         self.resume_from_checkpoint = resume_from_checkpoint
-        self.validation_config: ValidationConfig | None = (
-            coerce_config(ValidationConfig, validation_config, "validation_config")
-            if validation_config is not None
-            else None
-        )
+        self.validation_config: ValidationConfig | None = None
+        if validation_config is not None:
+            self.validation_config = coerce_config(ValidationConfig, validation_config, "validation_config")
         self.datasets = datasets
         self.dataset_config: DataConfig = coerce_config(DataConfig, dataset_config, "dataset_config")
         self._dataset_spec = build_dataset_spec(datasets, self.dataset_config)
@@ -133,23 +131,15 @@ class DataParallelTrainer(PersistentWorkersMixin, RestoreMixin):
 
     def _build_run_spec(self, target: ExecutionTarget, parts: Job | None = None) -> RunSpec:
         """Check the arguments and build the run spec; by default for the trainer's own function."""
-        location = self.run_config.location
         preflight.check_limits(self.scaling_config.sizes[-1])
-        preflight.check_initial_checkpoint(self.resume_from_checkpoint, location.layout)
+        preflight.check_initial_checkpoint(self.resume_from_checkpoint, self.run_config.location.layout)
         if parts is None:
             parts = (self.train_loop_per_worker, self._loop_config, self.backend_config)
         return RunSpec(
             job_parts=parts,
             pickled_job=pickle_job(*parts),
             run_config=self.run_config,
-            run_context=TrainRunContext(
-                location.name,
-                self.run_config,
-                self.train_loop_config,
-                self.scaling_config,
-                self.backend_config,
-                self.dataset_config,
-            ),
+            run_context=self._make_run_context(None),
             scaling_config=self.scaling_config,
             target=target,
             is_inline=self.scaling_config.num_workers == 0,

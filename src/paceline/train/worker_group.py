@@ -55,29 +55,23 @@ class WorkerGroup:
 def run_backend(context: WorkerContext, backend: Backend, config: BackendConfig) -> Iterator[None]:
     """Run a backend's hooks around a worker's function: start, training start, shutdown."""
     group = WorkerGroup(context)
-    leads = context.begin.rank == 0
-    with _follow_orders(context, leads):
-        if leads:
-            backend.on_start(group, config)
-            backend.on_training_start(group, config)
+    _run_hooks(group, config, backend.on_start, backend.on_training_start)
     with config.train_func_context():
         yield
     # Not after a failure: the other workers are being stopped and would not answer.
-    with _follow_orders(context, leads):
-        if leads:
-            backend.on_shutdown(group, config)
+    _run_hooks(group, config, backend.on_shutdown)
 
 
-@contextlib.contextmanager
-def _follow_orders(context: WorkerContext, leads: bool) -> Iterator[None]:
-    """In the leader, run the block, which makes the calls; in the other workers, carry them out."""
-    if leads:
-        yield
+def _run_hooks(group: WorkerGroup, config: BackendConfig, *hooks: Callable[[WorkerGroup, Any], None]) -> None:
+    """In the leader, run the hooks, which make calls; in the other workers, carry these out."""
+    context = group._context
+    if context.begin.rank == 0:
+        for hook in hooks:
+            hook(group, config)
         context.join(_NO_MORE_ORDERS)
-        return
-    yield
-    while order := context.join(b""):
-        _execute_order(context, order)
+    else:
+        while order := context.join(b""):
+            _execute_order(context, order)
 
 
 def _execute_order(context: WorkerContext, order: bytes) -> list[Any]:

@@ -1,21 +1,17 @@
 """Estimates how much each parameter matters for a metric, from completed trials.
 
 Optuna's PED-ANOVA looks at one parameter at a time: how much the distribution of its values among the best quarter of
-the trials differs from that among all of them. It needs no model of the metric and takes a second for ten thousand
-trials.
+the trials differs from that among all of them. It takes a second for ten thousand trials.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline._core.arguments import check_choice
 from paceline.tune.results.parameter_columns import ParameterColumn, extract_columns
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
 
 LEAST_TRIALS = 12
 """With fewer, the best quarter is one or two trials, which says nothing."""
@@ -52,41 +48,26 @@ def _weighted_importance(column: ParameterColumn, values: Sequence[float], mode:
     present = [(at, value) for at, value in zip(column.values, values, strict=True) if at is not None]
     if len(present) < LEAST_TRIALS or len({at for at, _ in present}) < 2:
         return 0.0
-    optuna = _import_optuna()
+    try:
+        import optuna
+    except ImportError as error:
+        text = f"the importance of parameters needs the package optuna: {error}"
+        raise ImportError(f'{text}\n\nhint: pip install "paceline[tune]"', name="optuna") from error
     from paceline.tune.search.optuna.log_filter import silence_optuna
 
     with silence_optuna():
         study = optuna.create_study(direction="minimize" if mode == "min" else "maximize")
-        distribution = _to_distribution(optuna, column)
-        study.add_trials(
-            [
-                optuna.trial.create_trial(params={"x": at}, distributions={"x": distribution}, value=value)
-                for at, value in present
-            ]
-        )
+        distributions = {"x": _to_distribution(optuna, column)}
+        for at, value in present:
+            study.add_trial(optuna.trial.create_trial(params={"x": at}, distributions=distributions, value=value))
         evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=_BEST)
         share = optuna.importance.get_param_importances(study, evaluator=evaluator, normalize=False)["x"]
     return float(share) * len(present) / len(values) if math.isfinite(share) else 0.0
 
 
-def _to_distribution(optuna: Any, column: ParameterColumn) -> BaseDistribution:
-    low, high = min(column.present_values), max(column.present_values)
+def _to_distribution(optuna: Any, column: ParameterColumn) -> Any:
     distributions = optuna.distributions
-    distribution: BaseDistribution
     if column.kind == "category":
-        distribution = distributions.CategoricalDistribution(range(len(column.categories)))
-    else:
-        kind = distributions.IntDistribution if column.kind == "integer" else distributions.FloatDistribution
-        distribution = kind(low, high, log=column.log)
-    return distribution
-
-
-def _import_optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise ImportError(
-            f'the importance of parameters needs the package optuna: {error}\n\nhint: pip install "paceline[tune]"',
-            name="optuna",
-        ) from error
-    return optuna
+        return distributions.CategoricalDistribution(range(len(column.categories)))
+    kind = distributions.IntDistribution if column.kind == "integer" else distributions.FloatDistribution
+    return kind(min(column.present_values), max(column.present_values), log=column.log)

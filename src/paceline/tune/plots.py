@@ -9,17 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from paceline._core.arguments import check_choice
 from paceline.tune.importance import importances
+from paceline.tune.results import scopes
 from paceline.tune.results.parameter_columns import ParameterColumn, extract_columns, shorten_middle
 
 if TYPE_CHECKING:
     from paceline.tune.display.plot_drawing import Figure
 
 Kind = Literal["all", "parallel", "importance", "curves"]
-KINDS = ("all", "parallel", "importance", "curves")
 
 _LOG_SPAN = 100
 _LARGEST = 1e100
@@ -33,8 +33,6 @@ _MOST_MARKS = 8
 
 @dataclass(frozen=True)
 class PlottedTrial:
-    """The data of a trial that is plotted."""
-
     trial_id: str
     config: Mapping[str, Any]
     history: Sequence[tuple[int, float]] = ()
@@ -42,11 +40,7 @@ class PlottedTrial:
     value: float | None = None
     """The value the trial is judged by: that of its last report, or of its best."""
     status: str = "TERMINATED"
-    """As in `Trial`; `STOPPED` means that a scheduler ended it.
-
-    It is shown as complete if no other trial has more iterations: schedulers also end trials that have used all their
-    time.
-    """
+    """As in `Trial`; `STOPPED` means that a scheduler ended it. A trial that used all its time is shown as complete."""
 
 
 def parallel_coordinates(
@@ -74,65 +68,35 @@ def parallel_coordinates(
     plotted.append(ParameterColumn(metric, "float", scale["log"], tuple(values)))
     axes = [_build_axis(column) for column in plotted]
     axes[-1].update(scale)
-    farthest = _last_iteration(trials)
     places = [_axis_positions(column.values, axis) for column, axis in zip(plotted, axes, strict=True)]
-    return {
-        "metric": metric,
-        "mode": mode,
-        "best": find_best_trial(trials, mode),
-        "axes": axes,
-        "lines": [
-            {
-                "trial_id": trial.trial_id,
-                "status": _effective_status(trial, farthest),
-                "value": values[index],
-                "points": [place[index] for place in places],
-            }
-            for index, trial in enumerate(trials)
-        ],
-    }
+    points = [[place[index] for place in places] for index in range(len(trials))]
+    return {**_build_lines(trials, metric, mode, points), "axes": axes}
 
 
 def curves(trials: Sequence[PlottedTrial], metric: str = "value", mode: str = "min") -> dict[str, Any]:
     """The metric of each trial over its iterations."""
     check_choice("mode", mode, ("min", "max"))
-    farthest = _last_iteration(trials)
+    points = [[[int(iteration), _to_finite(value)] for iteration, value in trial.history] for trial in trials]
     return {
-        "metric": metric,
-        "mode": mode,
-        "best": find_best_trial(trials, mode),
+        **_build_lines(trials, metric, mode, points),
         "scale": compute_scale([_to_finite(value) for trial in trials for _, value in trial.history], mode),
         "colors": compute_scale([_to_finite(trial.value) for trial in trials], mode),
-        "lines": [
-            {
-                "trial_id": trial.trial_id,
-                "status": _effective_status(trial, farthest),
-                "value": _to_finite(trial.value),
-                "points": [[int(iteration), _to_finite(value)] for iteration, value in trial.history],
-            }
-            for trial in trials
-        ],
     }
 
 
 def importance(
-    trials: Sequence[PlottedTrial],
-    metric: str = "value",
-    mode: str = "min",
-    space: Mapping[str, Any] | None = None,
+    trials: Sequence[PlottedTrial], metric: str = "value", mode: str = "min", space: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """How much each parameter matters, most important first; if there is no result, `note` says why."""
     check_choice("mode", mode, ("min", "max"))
-    note = None
     shares: dict[str, float] = {}
+    note: str | None = "no parameter differs among the trials"
     try:
         shares = importances([(trial.config, trial.value) for trial in trials], mode, space)
     except ValueError as error:
         note = str(error)
-    if note is None and not shares:
-        note = "no parameter differs among the trials"
-    elif note is None and not any(shares.values()):
-        note = "no parameter makes a difference"
+    if shares:
+        note = None if any(shares.values()) else "no parameter makes a difference"
     return {
         "metric": metric,
         "mode": mode,
@@ -155,7 +119,7 @@ def plot(
     `kind` is "parallel", "importance", "curves", or "all" of them. `space` determines which axes are logarithmic. Does
     not use pyplot or select a backend, so there is nothing to close.
     """
-    check_choice("kind", kind, KINDS)
+    check_choice("kind", kind, get_args(Kind))
     check_choice("mode", mode, ("min", "max"))
     try:
         from paceline.tune.display import plot_drawing
@@ -175,17 +139,13 @@ def plot(
 
 def find_best_trial(trials: Sequence[PlottedTrial], mode: str) -> str | None:
     """Return the trial with the best finite value; the first in a tie."""
-    judged = [(value, trial.trial_id) for trial in trials if (value := _to_finite(trial.value)) is not None]
-    if not judged:
-        return None
-    return (min if mode == "min" else max)(judged, key=lambda item: item[0])[1]
+    finite = ((trial.trial_id, value) for trial in trials if (value := _to_finite(trial.value)) is not None)
+    best = scopes.select_best(finite, mode)
+    return best[0] if best is not None else None
 
 
 def compute_scale(values: Sequence[float | None], mode: str) -> dict[str, Any]:
-    """Compute the bounds of an axis, and whether it is logarithmic.
-
-    The worst tenth is cut off (`is_cut`) if it would leave no room for the others.
-    """
+    """Compute the bounds of an axis; the worst tenth is cut off if it would leave no room for the others."""
     finite = sorted(value for value in values if value is not None)
     if not finite:
         return {"low": 0.0, "high": 1.0, "log": False, "is_cut": False}
@@ -199,13 +159,20 @@ def compute_scale(values: Sequence[float | None], mode: str) -> dict[str, Any]:
     return {"low": low, "high": high, "log": log and low > 0, "is_cut": is_cut}
 
 
-def _last_iteration(trials: Sequence[PlottedTrial]) -> int:
-    return max((iteration for trial in trials for iteration, _ in trial.history), default=0)
+def _build_lines(
+    trials: Sequence[PlottedTrial], metric: str, mode: str, points: Sequence[Sequence[Any]]
+) -> dict[str, Any]:
+    farthest = max((iteration for trial in trials for iteration, _ in trial.history), default=0)
 
+    def effective_status(trial: PlottedTrial) -> str:
+        is_complete = bool(trial.history) and trial.history[-1][0] >= farthest
+        return "TERMINATED" if trial.status == "STOPPED" and is_complete else trial.status
 
-def _effective_status(trial: PlottedTrial, farthest: int) -> str:
-    is_complete = bool(trial.history) and trial.history[-1][0] >= farthest
-    return "TERMINATED" if trial.status == "STOPPED" and is_complete else trial.status
+    lines = [
+        {"trial_id": t.trial_id, "status": effective_status(t), "value": _to_finite(t.value), "points": of_trial}
+        for t, of_trial in zip(trials, points, strict=True)
+    ]
+    return {"metric": metric, "mode": mode, "best": find_best_trial(trials, mode), "lines": lines}
 
 
 def _distance(low: float, high: float, log: bool) -> float:
@@ -214,7 +181,13 @@ def _distance(low: float, high: float, log: bool) -> float:
 
 
 def _build_axis(column: ParameterColumn) -> dict[str, Any]:
-    low, high = _axis_bounds(column)
+    present = column.present_values
+    marks: list[float] = []
+    low, high = (min(present), max(present)) if present else (0, 1)
+    if column.kind == "category":
+        low, high = 0, max(len(column.categories) - 1, 0)
+    elif len({*present}) <= _MOST_MARKS:
+        marks = sorted({*present})
     return {
         "name": column.name,
         "label": shorten_middle(column.name),
@@ -222,20 +195,11 @@ def _build_axis(column: ParameterColumn) -> dict[str, Any]:
         "log": column.log,
         "low": low,
         "high": high,
-        "marks": sorted({*column.present_values})
-        if column.kind != "category" and len({*column.present_values}) <= _MOST_MARKS
-        else [],
+        "marks": marks,
         "is_cut": False,
         "categories": [*column.categories],
         "has_gaps": None in column.values,
     }
-
-
-def _axis_bounds(column: ParameterColumn) -> tuple[float, float]:
-    if column.kind == "category":
-        return 0, max(len(column.categories) - 1, 0)
-    present = column.present_values
-    return (min(present), max(present)) if present else (0, 1)
 
 
 def _axis_positions(values: Sequence[float | None], axis: Mapping[str, Any]) -> list[float | None]:

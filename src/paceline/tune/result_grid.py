@@ -1,8 +1,7 @@
 """ResultGrid: the results of a search, trial by trial.
 
-It is built from the search's journal. Directories of trials are read only to access a checkpoint or an error, and the
-journal is read once more, for all trials, to access more than the last results. So it is as fast for a thousand trials
-as for ten, whether the search has ended, is still running, or was copied elsewhere.
+It is built from the search's journal, which is read once more to access more than the last results. Directories of
+trials are read only to access a checkpoint or an error: it is as fast for a thousand trials as for ten.
 """
 
 from __future__ import annotations
@@ -18,15 +17,7 @@ from paceline._storage.run_store import DiskRunStore
 from paceline.train.result import to_dataframe
 from paceline.tune.driver.search_state import Search
 from paceline.tune.driver.search_storage import check_is_search, iter_search_events
-from paceline.tune.results import scopes
-from paceline.tune.results.report_history import (
-    ADDED_METRICS,
-    ConfigDecoder,
-    TrialReportHistory,
-    decode_without_objects,
-    reorder_user_metrics_first,
-    replay_search,
-)
+from paceline.tune.results import report_history, scopes
 from paceline.tune.results.result import Result
 from paceline.tune.space.space_description import rebuild_param_space
 from paceline.tune.trial import Trial
@@ -36,7 +27,7 @@ if TYPE_CHECKING:
 
 _NAMED = 12
 """How many metrics an error message lists."""
-_ADDED_COLUMNS = (*ADDED_METRICS, "status")
+_ADDED_COLUMNS = (*report_history.ADDED_METRICS, "status")
 _LAST_COLUMNS = ("why", "logdir")
 
 
@@ -54,13 +45,13 @@ class ResultGrid:
         search: Search,
         location: RunLocation,
         errors: Mapping[str, Exception] | None = None,
-        decode_config: ConfigDecoder = decode_without_objects,
+        decode_config: report_history.ConfigDecoder = report_history.decode_without_objects,
     ) -> None:
         """`location` is that of the search; `errors` are the exceptions this process has seen, by trial."""
         self._search = search
         self._location = location
         self._store = location.open_run_store_for_reading()
-        self._history = TrialReportHistory(self._store, decode_config)
+        self._history = report_history.TrialReportHistory(self._store, decode_config)
         self._trials = list(search.trials.values())
         self._errors = dict(errors or {})
         self._results: dict[str, Result] = {}
@@ -73,7 +64,7 @@ class ResultGrid:
         if isinstance(store, DiskRunStore) and not store.layout.root.is_dir():
             raise RuntimeError(f"cannot read the search: {store.uri} does not exist")
         check_is_search(location, store)
-        search = replay_search(iter_search_events(store.read_journal(), store.uri))
+        search = report_history.replay_search(iter_search_events(store.read_journal(), store.uri))
         if not search.num_drivers:
             raise RuntimeError(f"cannot read the search: {store.uri} has no journal, or an empty one")
         return cls(search, location)
@@ -186,9 +177,8 @@ class ResultGrid:
         """Plot the search with matplotlib.
 
         `kind` is the quality of each configuration (`parallel`), which parameters matter (`importance`), each trial's
-        curve (`curves`), or `all` of these.
-
-        `metric` and `mode` default to those of `TuneConfig`. The returned figure has `savefig(path)`.
+        curve (`curves`), or `all` of these. `metric` and `mode` default to those of `TuneConfig`. The returned figure
+        has `savefig(path)`.
         """
         from paceline.tune import plots
 
@@ -208,12 +198,7 @@ class ResultGrid:
     def _to_plotted_trial(self, trial: Trial, metric: str) -> PlottedTrial:
         from paceline.tune.plots import PlottedTrial
 
-        rows = self._history.reports_of(trial.trial_id)
-        curve = [
-            (int(row["training_iteration"]), float(value))
-            for row in rows
-            if (value := scopes.get_metric_value(row, metric)) is not None
-        ]
+        curve = [(int(row["training_iteration"]), float(value)) for row, value in self._values(trial, metric)]
         return PlottedTrial(
             trial_id=trial.trial_id,
             config=dict(trial.config),
@@ -252,20 +237,21 @@ class ResultGrid:
         if trial.last_result is None:
             return None
         last = scopes.get_metric_value(trial.last_result, metric)
-        values = [last] if scope == "last" and last is not None else self._values(trial, metric)
+        values = [last] if scope == "last" and last is not None else [value for _, value in self._values(trial, metric)]
         return scopes.score_values(values, scope, mode, only_finite=only_finite)
 
-    def _values(self, trial: Trial, metric: str) -> list[float]:
-        values = (scopes.get_metric_value(row, metric) for row in self._history.reports_of(trial.trial_id))
-        return [value for value in values if value is not None]
+    def _values(self, trial: Trial, metric: str) -> list[tuple[dict[str, Any], float]]:
+        """The reports of a trial that have the metric, each with its value."""
+        rows = self._history.reports_of(trial.trial_id)
+        return [(row, value) for row in rows if (value := scopes.get_metric_value(row, metric)) is not None]
 
     def _build_row(self, trial: Trial, metric: str | None, mode: str | None) -> dict[str, Any]:
         if metric is None or mode is None:
-            metrics = reorder_user_metrics_first(trial.last_result) if trial.last_result is not None else {}
+            metrics = (
+                report_history.reorder_user_metrics_first(trial.last_result) if trial.last_result is not None else {}
+            )
         else:
-            rows = self._history.reports_of(trial.trial_id)
-            scored = ((row, value) for row in rows if (value := scopes.get_metric_value(row, metric)) is not None)
-            leading = scopes.select_best(scored, mode)
+            leading = scopes.select_best(self._values(trial, metric), mode)
             metrics = leading[0] if leading is not None else {}
         return {
             **{name: value for name, value in metrics.items() if name != "config"},
@@ -300,7 +286,9 @@ class ResultGrid:
         names: dict[str, None] = {}
         for trial in self._trials:
             if trial.last_result is not None:
-                own = {name: value for name, value in trial.last_result.items() if name not in ADDED_METRICS}
+                own = {
+                    name: value for name, value in trial.last_result.items() if name not in report_history.ADDED_METRICS
+                }
                 names |= dict.fromkeys(flatten_dict(own))
         if not names:
             return ""
@@ -309,9 +297,7 @@ class ResultGrid:
 
 
 def _column_rank(column: str) -> int:
-    """Sort key for columns: reported metrics, added metrics, configuration, then why the trial ended and its
-    location.
-    """
+    """Sort key for columns: reported metrics, added ones, configuration, then why the trial ended and where it is."""
     if column.startswith("config/"):
         return len(_ADDED_COLUMNS) + 1
     if column in _LAST_COLUMNS:

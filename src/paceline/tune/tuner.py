@@ -101,7 +101,8 @@ class Tuner:
         self._searcher: Searcher = self.tune_config.search_alg or BasicVariantGenerator()
         self._scheduler: TrialScheduler = self.tune_config.scheduler or FIFOScheduler()
         self._initial_advisers: tuple[Searcher, TrialScheduler, Stopper | None] | None = None
-        self._resume_policy = ResumePolicy()
+        self._resume_unfinished = True
+        self._reset_errored = ""
         self._grid: ResultGrid | None = None
         assert self.run_config.name is not None
         self._callbacks = SearchCallbacks(self.run_config.callbacks, self.run_config.name)
@@ -177,34 +178,32 @@ class Tuner:
             tune_config=tune_config if tune_config is not None else previous.tune_config(),
             run_config=dataclasses.replace(spec, **place),
         )
-        tuner._resume_policy = ResumePolicy(
-            resume_unfinished, "resume" if resume_errored else "restart" if restart_errored else ""
-        )
+        tuner._resume_unfinished = resume_unfinished
+        tuner._reset_errored = "resume" if resume_errored else "restart" if restart_errored else ""
         return tuner
 
     def _drive_search(self, open_search: OpenSearch, terminal: SearchTerminal) -> SearchOutcome:
         previous = next(
             (event for event in reversed(open_search.past_events) if isinstance(event, SearchStarted)), None
         )
+        seed = self.tune_config.seed
         if previous is not None:
             check_same_space(self._space, decode_raw(previous.described))
-        seed = self._seed(previous)
+            seed = previous.seed if seed is None else seed
+        elif seed is None:
+            seed = random.SystemRandom().getrandbits(31)
         advisers = self._make_advisers(seed)
         capacity = open_search_capacity(self.run_config, terminal.say)
-        callbacks = self._callbacks
-        driver = SearchDriver(
-            self._make_spec(open_search, advisers, capacity, callbacks, terminal, seed),
-            open_search,
-            self._run_environment,
-        )
+        spec = self._make_spec(open_search, advisers, capacity, terminal, seed)
+        driver = SearchDriver(spec, open_search, self._run_environment)
         if driver.is_done:
             terminal.say(
                 f"search {self.run_config.name} is already complete. "
                 "To continue, increase num_samples or use another name"
             )
             return driver.outcome
-        interrupts = SignalInterrupts(_SignalForwarder(driver))
-        callbacks.setup(getattr(self.run_config, "stop", None), self.tune_config.num_samples, driver.num_trials)
+        interrupts = SignalInterrupts(driver)
+        self._callbacks.setup(getattr(self.run_config, "stop", None), self.tune_config.num_samples, driver.num_trials)
         with contextlib.closing(capacity), interrupts:
             return driver.drive()
 
@@ -213,7 +212,6 @@ class Tuner:
         open_search: OpenSearch,
         advisers: SearchAdvisers,
         capacity: SearchCapacity,
-        callbacks: SearchCallbacks,
         terminal: SearchTerminal,
         seed: int,
     ) -> SearchSpec:
@@ -221,7 +219,9 @@ class Tuner:
         notice_s = settings.load().report_notice_s
 
         def run_trial(trial: Trial, run_spec: TrialRunSpec, allocation: TrialAllocation, hooks: RunHooks) -> Result:
-            run_config = callbacks.for_trial(self._make_trial_run_config(run_spec.run))
+            storage_path = join_storage_path(location.storage_path, location.name)
+            own_place = dataclasses.replace(self.run_config, name=run_spec.run, storage_path=storage_path)
+            run_config = self._callbacks.for_trial(own_place)
             trainer = self._trainable_plan.make_trainer(trial.config, run_config, run_spec.initial)
             target = allocation.make_target(trainer.scaling_config, run_config)
             spec = dataclasses.replace(
@@ -255,50 +255,30 @@ class Tuner:
             run_trial=run_trial,
             decode_config=self._space.decode_config,
             make_start_event=make_start_event,
-            num_trials=self._num_trials(),
+            num_trials=None if config.num_samples == -1 or self._searcher.counts_samples else config.num_samples,
             max_concurrent=config.max_concurrent_trials or None,
             time_budget_s=config.budget_s,
             fail_fast=bool(getattr(self.run_config.failure_config, "fail_fast", False)),
-            observers=(terminal, callbacks),
+            observers=(terminal, self._callbacks),
             say=terminal.say,
-            reset_errored=self._resume_policy.reset_errored,
-            resume_unfinished=self._resume_policy.resume_unfinished,
+            reset_errored=self._reset_errored,
+            resume_unfinished=self._resume_unfinished,
             grace_s=settings.load().preemption_grace_s,
         )
 
-    def _make_trial_run_config(self, run: str) -> RunConfig:
-        """Return the config of a trial's run: the search's, with a location inside the search."""
-        location = self.run_config.location
-        return dataclasses.replace(
-            self.run_config, name=run, storage_path=join_storage_path(location.storage_path, location.name)
-        )
-
-    def _num_trials(self) -> int | None:
-        config = self.tune_config
-        if config.num_samples == -1 or self._searcher.counts_samples:
-            return None
-        return config.num_samples
-
-    def _seed(self, previous: SearchStarted | None) -> int:
-        if self.tune_config.seed is not None:
-            return self.tune_config.seed
-        return previous.seed if previous is not None else random.SystemRandom().getrandbits(31)
-
     def _make_advisers(self, seed: int) -> SearchAdvisers:
+        """Return the given searcher, scheduler and stopper for the first search, and fresh copies for later ones."""
         config = self.tune_config
-        searcher, scheduler, stopper = self._copy_advisers()
+        searcher, scheduler, stopper = self._searcher, self._scheduler, self._stopper
+        if self._initial_advisers is not None:
+            searcher, scheduler, stopper = copy.deepcopy(self._initial_advisers)
+        else:
+            self._initial_advisers = copy.deepcopy((searcher, scheduler, stopper))
         searcher.set_search_properties(
             config.metric, config.mode, self.param_space, num_samples=config.num_samples, seed=seed
         )
         scheduler.set_search_properties(config.metric, config.mode, seed=seed)
         return SearchAdvisers(searcher, scheduler, stopper, self._space.encode_config)
-
-    def _copy_advisers(self) -> tuple[Searcher, TrialScheduler, Stopper | None]:
-        """Return the given searcher, scheduler and stopper for the first search, and fresh copies for later ones."""
-        if self._initial_advisers is None:
-            self._initial_advisers = copy.deepcopy((self._searcher, self._scheduler, self._stopper))
-            return self._searcher, self._scheduler, self._stopper
-        return copy.deepcopy(self._initial_advisers)
 
     def _load_results(self, errors: Mapping[str, BaseException] | None = None) -> ResultGrid:
         location = self.run_config.location
@@ -327,27 +307,6 @@ class Tuner:
         if outcome.num_interrupts > 1:
             raise KeyboardInterrupt
         return grid
-
-
-@dataclasses.dataclass(frozen=True)
-class ResumePolicy:
-    """What to do with trials that an earlier driver left."""
-
-    resume_unfinished: bool = True
-    reset_errored: str = ""
-
-
-class _SignalForwarder:
-    """Forwards signals to a search."""
-
-    def __init__(self, driver: SearchDriver) -> None:
-        self._driver = driver
-
-    def request_stop(self, *, now: bool) -> None:
-        self._driver.request_stop(now=now)
-
-    def request_preemption(self, grace_s: float) -> None:
-        self._driver.request_preemption()
 
 
 def _resolve_run_config(run_config: RunConfig | Mapping[str, Any] | None, trainable: Any) -> RunConfig:

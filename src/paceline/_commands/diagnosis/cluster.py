@@ -37,40 +37,34 @@ def check_cluster() -> Iterator[DiagnosisLine]:
     address = chosen.ray_address
     if address is None and chosen.engine != "ray":
         return
+    setting = f"RAY_ADDRESS={address}" if address is not None else "PACELINE_ENGINE=ray"
     if find_spec("ray") is None:
-        yield _line("Ray", "fail", f"{_describe_setting(address)}, and Ray is not installed", _INSTALL)
+        yield _line("Ray", "fail", f"{setting}, and Ray is not installed", 'pip install "paceline[ray]"')
         return
     if address is not None and (problem := _connection_problem(address)):
         hint = "is the head running, and its port open from here? check with `ray status` there"
-        yield _line("Ray", "fail", f"RAY_ADDRESS={address} does not answer: {problem}", hint)
+        yield _line("Ray", "fail", f"{setting} does not answer: {problem}", hint)
         return
     command = [sys.executable, "-c", _ASK, address or ""]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
-        text = f"{_describe_setting(address)}: no answer for {PATIENCE_S:.0f} s"
+        text = f"{setting}: no answer for {PATIENCE_S:.0f} s"
         yield _line("Ray", "fail", text, "look at the head's own logs, in /tmp/ray/session_latest/logs")
         return
     if result.returncode:
         last = next((line for line in reversed(result.stderr.strip().splitlines()) if line.strip()), "no output")
         hint = "the versions of Ray and Python must be the same here and on the cluster"
-        yield _line("Ray", "fail", f"{_describe_setting(address)}: {last}", hint)
+        yield _line("Ray", "fail", f"{setting}: {last}", hint)
         return
     nodes, resources = json.loads(result.stdout.rstrip().rpartition("\n")[2])
     text = f"{nodes} node{'s' * (nodes != 1)}, {resources.get('CPU', 0):g} CPUs, {resources.get('GPU', 0):g} GPUs"
-    yield _line("Ray", "ok", f"{installed_version('ray')}; {_describe_setting(address)}: {text}")
-
-
-_INSTALL = 'pip install "paceline[ray]"'
-
-
-def _describe_setting(address: str | None) -> str:
-    return f"RAY_ADDRESS={address}" if address is not None else "PACELINE_ENGINE=ray"
+    yield _line("Ray", "ok", f"{installed_version('ray')}; {setting}: {text}")
 
 
 def _connection_problem(address: str) -> str | None:
     """Return why nothing listens at the address; None if something does, or if the address has no host and port."""
-    host, _, port = address.partition("://")[2].rpartition(":") if "://" in address else address.rpartition(":")
+    host, _, port = address.rpartition("://")[2].rpartition(":")
     if not host or not port.isdigit():
         return None
     try:

@@ -91,18 +91,17 @@ def _check_cores() -> DiagnosisLine:
 
 
 def _check_memory() -> DiagnosisLine:
-    total, free = _read_meminfo("MemTotal"), _read_meminfo("MemAvailable")
-    if total is None or free is None:
-        return _line("memory", "ok", "unknown")
+    import psutil
+
+    machine = psutil.virtual_memory()
+    total, free = machine.total, machine.available
     text = f"{format_size(free)} free of {format_size(total)}"
     limit, used = _read_cgroup_number("memory.max"), _read_cgroup_number("memory.current")
     if limit is not None and limit < total:
         # The page cache counts as used, but is reclaimed on demand.
-        free = min(free, limit - (used or 0) + _reclaimable_cache_bytes())
-        text = (
-            f"{format_size(free)} free of the {format_size(limit)} available to this container "
-            f"({format_size(total)} in the machine)"
-        )
+        free = min(free, limit - (used or 0) + (_read_cgroup_number("memory.stat", "inactive_file ") or 0))
+        container = f"the {format_size(limit)} available to this container"
+        text = f"{format_size(free)} free of {container} ({format_size(total)} in the machine)"
     if free < LITTLE_MEMORY:
         return _line("memory", "warn", text, "stop other processes, or give the container more")
     return _line("memory", "ok", text)
@@ -110,12 +109,11 @@ def _check_memory() -> DiagnosisLine:
 
 def _check_shared_memory() -> DiagnosisLine:
     try:
-        usage = os.statvfs(_SHM)
+        usage = shutil.disk_usage(_SHM)
     except OSError as problem:
         return _line("shared memory", "warn", f"{_SHM}: {problem.strerror}", "torch DataLoaders need it")
-    total, free = usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize
-    text = f"{format_size(free)} free of {format_size(total)} in {_SHM}"
-    if free < LITTLE_SHM:
+    text = f"{format_size(usage.free)} free of {format_size(usage.total)} in {_SHM}"
+    if usage.free < LITTLE_SHM:
         hint = "docker run --shm-size=8g, or an emptyDir of medium Memory: DataLoader workers pass batches through it"
         return _line("shared memory", "warn", text, hint)
     return _line("shared memory", "ok", text)
@@ -123,11 +121,12 @@ def _check_shared_memory() -> DiagnosisLine:
 
 def _check_open_files() -> DiagnosisLine:
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if allowed != resource.RLIM_INFINITY and allowed < FEW_FILES:
-        hint = f"ulimit -n {4096 if most in (resource.RLIM_INFINITY,) or most >= 4096 else most}"
-        return _line("open files", "warn", f"{allowed} for each process", hint)
-    output = "unlimited" if allowed == resource.RLIM_INFINITY else f"{allowed} for each process"
-    return _line("open files", "ok", output)
+    if allowed == resource.RLIM_INFINITY:
+        return _line("open files", "ok", "unlimited")
+    text = f"{allowed} for each process"
+    if allowed < FEW_FILES:
+        return _line("open files", "warn", text, f"ulimit -n {most if 0 <= most < 4096 else 4096}")
+    return _line("open files", "ok", text)
 
 
 def _check_processes() -> DiagnosisLine:
@@ -142,26 +141,11 @@ def _check_processes() -> DiagnosisLine:
     return _line("processes", "ok", text)
 
 
-def _read_meminfo(name: str) -> int | None:
+def _read_cgroup_number(name: str, label: str = "") -> int | None:
+    """Read the number after a label from a file of the control group; None if it is missing or not a number."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = (_CGROUP / name).read_text().splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), None)
-
-
-def _reclaimable_cache_bytes() -> int:
-    try:
-        lines = (_CGROUP / "memory.stat").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)
-
-
-def _read_cgroup_number(name: str) -> int | None:
-    """Read a number from the control group; None if it is missing or not a number."""
-    try:
-        text = (_CGROUP / name).read_text().strip()
-    except OSError:
-        return None
+    text = next((line.removeprefix(label) for line in lines if line.startswith(label)), "")
     return int(text) if text.isdigit() else None

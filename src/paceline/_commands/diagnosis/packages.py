@@ -42,6 +42,7 @@ GOOD_FOR = {
     "pillow": ("images", "image datasets"),
     "soundfile": ("audio", "audio datasets"),
     "av": ("video", "video datasets"),
+    "google-crc32c": ("tfrecords", "TFRecord datasets"),
 }
 """Package -> (the extra that installs it, what it is used for)."""
 

@@ -29,16 +29,13 @@ _SKEW_S = 5.0
 T = TypeVar("T")
 
 
-class StepTimer:
-    """Times named steps."""
-
-    def __init__(self) -> None:
-        self.timings: list[str] = []
+class StepTimer(list[str]):
+    """Times named steps, and lists them with their times."""
 
     def __call__(self, name: str, act: Callable[[], T]) -> T:
         began = time.perf_counter()
         answer = act()
-        self.timings.append(f"{name} {format_duration(time.perf_counter() - began)}")
+        self.append(f"{name} {format_duration(time.perf_counter() - began)}")
         return answer
 
 
@@ -54,7 +51,7 @@ def _check_disk(path: Path) -> Iterator[DiagnosisLine]:
     existing = next(each for each in (path, *path.parents) if each.exists())
     label = str(path) if existing == path else f"{path} (to be created in {existing})"
     directory = existing / f".paceline-doctor-{secrets.token_hex(4)}"
-    files, timed = LocalFiles(), StepTimer()
+    files = LocalFiles()
     try:
         directory.mkdir(mode=0o700)
     except OSError as problem:
@@ -62,24 +59,28 @@ def _check_disk(path: Path) -> Iterator[DiagnosisLine]:
         yield _line("round trip", "fail", f"{label}: {problem.strerror}", hint)
         return
     try:
-        yield from _check_round_trip(label, directory, files, timed)
+        yield from _check_round_trip(label, directory, files)
     finally:
         files.remove_tree(directory)
     yield _check_free_space(existing)
 
 
-def _check_round_trip(label: str, directory: Path, files: LocalFiles, timed: StepTimer) -> Iterator[DiagnosisLine]:
-    data = secrets.token_bytes(NUM_BYTES)
+def _check_round_trip(label: str, directory: Path, files: LocalFiles) -> Iterator[DiagnosisLine]:
+    timed, bytes_ = StepTimer(), memoryview(secrets.token_bytes(NUM_BYTES))
+    part, data = directory / "data.part", directory / "data"
+
+    def rename_durably() -> None:
+        files.rename(part, data)
+        files.sync_dir(directory)
+
     try:
-        written = timed(
-            f"write {format_size(NUM_BYTES)}", lambda: files.write_parts(directory / "data.part", [memoryview(data)])
-        )
-        timed("rename", lambda: _rename_durably(files, directory))
-        found = timed("hash", lambda: hash_file(directory / "data", "data"))
-        linked = timed("link", lambda: _try_link(directory / "data", directory / "link"))
+        written = timed(f"write {format_size(NUM_BYTES)}", lambda: files.write_parts(part, [bytes_]))
+        timed("rename", rename_durably)
+        found = timed("hash", lambda: hash_file(data, "data"))
+        linked = timed("link", lambda: _try_link(data, directory / "link"))
         names = timed("list", lambda: sorted(os.listdir(directory)))
-        ahead_s = (directory / "data").stat().st_mtime - time.time()
-        timed("delete", lambda: files.remove(directory / "data"))
+        ahead_s = data.stat().st_mtime - time.time()
+        timed("delete", lambda: files.remove(data))
     except OSError as problem:
         yield _line("round trip", "fail", f"{label}: {problem}", "runs cannot be stored there")
         return
@@ -87,15 +88,10 @@ def _check_round_trip(label: str, directory: Path, files: LocalFiles, timed: Ste
         text = f"{label} returned different data than was written: {found.size} of {written.size} bytes"
         yield _line("round trip", "fail", text, "runs cannot be stored there")
         return
-    yield _line("round trip", "ok", f"{label}: {', '.join(timed.timings)}")
+    yield _line("round trip", "ok", f"{label}: {', '.join(timed)}")
     if not linked:
         yield _line("lease", "warn", "no hard links there; a driver acquires a run by creating a file instead")
     yield _check_clock(ahead_s)
-
-
-def _rename_durably(files: LocalFiles, directory: Path) -> None:
-    files.rename(directory / "data.part", directory / "data")
-    files.sync_dir(directory)
 
 
 def _try_link(source: Path, target: Path) -> bool:
@@ -136,11 +132,8 @@ def _check_store(path: str) -> Iterator[DiagnosisLine]:
     from paceline._storage.address import open_store_at
     from paceline._storage.retrying_store import StoreRetryPolicy
 
-    store = open_store_at(
-        join_storage_path(path, f".paceline-doctor-{secrets.token_hex(4)}"),
-        None,
-        StoreRetryPolicy(stall_timeout_s=20.0),
-    )
+    place = join_storage_path(path, f".paceline-doctor-{secrets.token_hex(4)}")
+    store = open_store_at(place, None, StoreRetryPolicy(stall_timeout_s=20.0))
     timed = StepTimer()
     uri = store.uri.rpartition("/")[0]
     data = secrets.token_bytes(NUM_BYTES)
@@ -163,7 +156,7 @@ def _check_store(path: str) -> Iterator[DiagnosisLine]:
     if back != data or "data" not in keys:
         yield _line("round trip", "fail", f"{uri} returned different data than was put there")
         return
-    yield _line("round trip", "ok", f"{uri}: {', '.join(timed.timings)}")
+    yield _line("round trip", "ok", f"{uri}: {', '.join(timed)}")
     is_exclusive = first and not second and moved is not None and stale is None
     if store.has_conditional_puts and is_exclusive:
         yield _line("lease", "ok", "conditional puts: two drivers never hold one run")

@@ -56,15 +56,10 @@ def check_workers() -> Iterator[DiagnosisLine]:
         yield _line("start", "fail", f"two workers did not run: {_last_line(ended.stderr)}")
         return
     first, second = json.loads(ended.stdout.rstrip().rpartition("\n")[2])
-    text = (
-        f"two, {how}, with a report and a checkpoint each: {format_duration(first)}, and "
-        f"{format_duration(second)} the next time"
-    )
-    if forked:
-        yield _line("start", "ok", text)
-        return
+    took = f"{format_duration(first)}, and {format_duration(second)} the next time"
     hint = "on Linux, without PACELINE_PORTABLE and PACELINE_START_METHOD=spawn, workers start faster"
-    yield _line("start", "ok", text, hint)
+    text = f"two, {how}, with a report and a checkpoint each: {took}"
+    yield _line("start", "ok", text, "" if forked else hint)
 
 
 def _last_line(text: str) -> str:

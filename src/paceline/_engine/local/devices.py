@@ -23,8 +23,6 @@ class Machine:
 
 @dataclass(frozen=True)
 class DeviceShare:
-    """The resources assigned to one worker."""
-
     num_threads: int
     devices: tuple[int, ...]
     """Indices among the visible GPUs."""
@@ -55,9 +53,8 @@ def assign_devices(
     requested = int(cpus_per_worker) if cpus_per_worker > 1 else 0
     num_threads = requested or max(1, machine.num_cores // max(1, num_workers))
     num_visible = num_gpus if machine.gpu_assignments is None or not num_gpus else len(machine.gpus)
-    visible = ",".join(machine.gpus[:num_visible])
     # A worker without a GPU sees none; one with a GPU sees all GPUs of the run, as collective libraries expect.
-    env = {"CUDA_VISIBLE_DEVICES": visible}
+    env = {"CUDA_VISIBLE_DEVICES": ",".join(machine.gpus[:num_visible])}
     if "OMP_NUM_THREADS" not in os.environ or system.in_worker:
         env["OMP_NUM_THREADS"] = str(num_threads)
     else:
@@ -79,7 +76,6 @@ def assign_devices_beside(
     On a part of a machine it gets the assignment after theirs, if that suffices.
     """
     used = {device for share in workers for device in share.devices}
-    num_taken = len(used)
     count = int(num_gpus) if num_gpus >= 1 else min(1, math.ceil(num_gpus))
     candidates = [device for device in range(len(machine.gpus)) if device not in used]
     if machine.gpu_assignments is not None and len(machine.gpu_assignments) > len(workers):
@@ -89,7 +85,7 @@ def assign_devices_beside(
     chosen = list(dict.fromkeys(candidates))[:count]
     if len(chosen) < count:
         raise ValueError(
-            f"validation_config requests {num_gpus:g} GPU(s) beside the {num_taken} of the workers, "
+            f"validation_config requests {num_gpus:g} GPU(s) beside the {len(used)} of the workers, "
             f"but {_describe_gpus(machine)}\n\n"
             "hint: lower num_workers, let it share one with num_gpus=0.5, or validate on CPUs"
         )
@@ -111,28 +107,20 @@ def num_gpus_needed(num_workers: int, gpus_per_worker: float) -> int:
 
 def _assign_gpus(machine: Machine, num_workers: int, gpus_per_worker: float) -> list[tuple[int, ...]]:
     """Return the GPUs of each worker, for as many workers as there are GPUs for."""
-    if machine.gpu_assignments is None:
-        requested = [_gpu_indices(rank, gpus_per_worker) for rank in range(num_workers)]
-        return [assignment for assignment in requested if not assignment or assignment[-1] < len(machine.gpus)]
     if not gpus_per_worker:
         return [()] * num_workers
-    # A worker may need fewer GPUs than were reserved for it, for example one that holds all GPUs of its run.
     count = max(1, int(gpus_per_worker))
-    return [assignment[:count] for assignment in machine.gpu_assignments[:num_workers] if len(assignment) >= count]
+    if machine.gpu_assignments is not None:
+        # A worker may need fewer GPUs than were reserved for it, for example one that holds all GPUs of its run.
+        return [assignment[:count] for assignment in machine.gpu_assignments[:num_workers] if len(assignment) >= count]
+    num_sharing = _workers_per_gpu(gpus_per_worker) if gpus_per_worker < 1 else 1
+    firsts = [rank // num_sharing * count for rank in range(num_workers)]
+    return [tuple(range(first, first + count)) for first in firsts if first + count <= len(machine.gpus)]
 
 
 def _describe_gpus(machine: Machine) -> str:
     machine_name = "this machine" if machine.gpu_assignments is None else "its part of this machine"
     return f"{machine_name} has {f'{len(machine.gpus)} GPU(s)' if machine.gpus else 'no GPU'}"
-
-
-def _gpu_indices(rank: int, gpus_per_worker: float) -> tuple[int, ...]:
-    if gpus_per_worker >= 1:
-        count = int(gpus_per_worker)
-        return tuple(range(rank * count, (rank + 1) * count))
-    if gpus_per_worker == 0:
-        return ()
-    return (rank // _workers_per_gpu(gpus_per_worker),)
 
 
 def _workers_per_gpu(fraction: float) -> int:
@@ -152,9 +140,7 @@ def _visible_gpus(visible: str | None) -> tuple[str, ...]:
     # As CUDA parses it: everything from the first invalid entry on is ignored.
     chosen = []
     for name in (part.strip() for part in visible.split(",")):
-        if name.isdigit() and name not in present:
-            break
-        if not re.fullmatch(r"\d+|(GPU|MIG)-\S+", name):
+        if (name.isdigit() and name not in present) or not re.fullmatch(r"\d+|(GPU|MIG)-\S+", name):
             break
         chosen.append(name)
     return tuple(chosen) if present else ()

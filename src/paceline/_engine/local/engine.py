@@ -19,9 +19,8 @@ from paceline._engine.base import WakeSocket, WorkerGroupSpec, WorkerResources, 
 from paceline._engine.local.devices import Machine, compute_local_capacity, this_machine
 from paceline._engine.local.launchers import Launcher, ProcessExit, choose_launcher
 from paceline._engine.messages import (
-    ExitWorker as ExitWorker,
-)
-from paceline._engine.messages import (
+    ExitWorker,
+    FailureKind,
     FromWorker,
     ToWorker,
     WorkerFailed,
@@ -38,8 +37,6 @@ _POLL_S = 0.05
 """Poll interval for exits, where the system has no descriptor to watch a process with."""
 _PRELOAD_AFTER_S = 2.0
 """Only a run of some length pays for imports that speed up its restart and the next run."""
-
-
 _SAMPLE_INTERVAL_S = 0.5
 _MAX_SAMPLES = 120
 
@@ -55,7 +52,6 @@ class _LocalWorker:
     exit: ProcessExit | None = None
     is_drained: bool = False
     is_kill_requested: bool = False
-    """We requested its exit."""
 
 
 class LocalEngine:
@@ -80,9 +76,7 @@ class LocalEngine:
     waits = False
 
     def capacity(self, needs: WorkerResources, least: int, most: int) -> int:
-        return compute_local_capacity(
-            self._machine if self._machine is not None else this_machine(), needs, least, most
-        )
+        return compute_local_capacity(self._machine or this_machine(), needs, least, most)
 
     def start(self, group: WorkerGroupSpec) -> None:
         assert not self._workers, "the workers of the last attempt have not been stopped"
@@ -90,7 +84,9 @@ class LocalEngine:
         self._launcher = self._renew_launcher(group)
         job = system.create_anonymous_file("paceline-job")
         try:
-            _write_all(job, group.job)
+            with open(job, "wb", closefd=False) as file:
+                file.write(group.job)
+            os.lseek(job, 0, os.SEEK_SET)
             for spec in group.workers:
                 self._launch(spec, job)
         finally:
@@ -220,30 +216,29 @@ class LocalEngine:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.unsent else 0)
             self._selector.modify(worker.connection, events, worker)
 
-    def _receive(self, worker: _LocalWorker, messages: list[FromWorker | WorkersStopped]) -> None:
+    def _receive(self, worker: _LocalWorker, messages: list[FromWorker | WorkersStopped]) -> bool:
+        """Receive once; return False if there was nothing to receive."""
         try:
             data = worker.connection.recv(_RECEIVE_BYTES)
         except BlockingIOError:
-            return
+            return False
         except ConnectionError:
             data = b""
         if not data:
             self._disconnect(worker)
-            return
         for payload in worker.frames.feed(data):
             message = decode_from_worker(payload)
             worker.has_reported_end = worker.has_reported_end or isinstance(message, WorkerReturned | WorkerFailed)
             messages.append(message)
+        return True
 
     def _handle_exits(self, exits: list[ProcessExit], messages: list[FromWorker | WorkersStopped]) -> None:
         for ended in exits:
             worker = self._workers[ended.token]
             worker.exit = ended
             # Its last messages may still be in the socket, and come before the news of its exit.
-            while not worker.is_drained:
-                self._receive(worker, messages)
-                if not worker.is_drained and not self._is_readable(worker):
-                    break
+            while not worker.is_drained and self._receive(worker, messages):
+                pass
             if not worker.is_drained:
                 # A process that the worker left behind still holds the other end; the worker itself is gone.
                 self._disconnect(worker)
@@ -256,38 +251,20 @@ class LocalEngine:
         worker.connection.close()
         worker.is_drained = True
 
-    @staticmethod
-    def _is_readable(worker: _LocalWorker) -> bool:
-        try:
-            worker.connection.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except ConnectionError:
-            pass
-        return True
-
     def _make_failure(self, rank: int, ended: ProcessExit) -> WorkerFailure:
-        if ended.zygote_lost:
-            message = "ended because the zygote it was forked from was killed"
-            return WorkerFailure(rank, "engine", message, at=ended.at, host=self._host)
-        if ended.code == -signal.SIGKILL and (reason := self._memory_monitor.explain_oom_kill(rank)) is not None:
-            return WorkerFailure(rank, "memory", reason, at=ended.at, host=self._host)
-        if ended.code == -signal.SIGTERM:
-            return WorkerFailure(rank, "preempted", "ended by SIGTERM", at=ended.at, host=self._host)
-        if ended.code < 0:
-            name = signal.Signals(-ended.code).name
-            # JAX and NCCL watchdogs abort a process when one of its peers is gone.
-            is_echo = ended.code == -signal.SIGABRT
-            return WorkerFailure(rank, "killed", f"killed by {name}", at=ended.at, host=self._host, collateral=is_echo)
+        kind: FailureKind = "exited"
         message = f"exited with code {ended.code} before its function returned"
-        return WorkerFailure(rank, "exited", message, at=ended.at, host=self._host)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-    os.lseek(fd, 0, os.SEEK_SET)
+        if ended.zygote_lost:
+            kind, message = "engine", "ended because the zygote it was forked from was killed"
+        elif ended.code == -signal.SIGKILL and (reason := self._memory_monitor.explain_oom_kill(rank)) is not None:
+            kind, message = "memory", reason
+        elif ended.code == -signal.SIGTERM:
+            kind, message = "preempted", "ended by SIGTERM"
+        elif ended.code < 0:
+            kind, message = "killed", f"killed by {signal.Signals(-ended.code).name}"
+        # JAX and NCCL watchdogs abort a process when one of its peers is gone.
+        is_echo = ended.code == -signal.SIGABRT
+        return WorkerFailure(rank, kind, message, at=ended.at, host=self._host, collateral=is_echo)
 
 
 class MemoryMonitor:
@@ -302,7 +279,6 @@ class MemoryMonitor:
         self._last = 0.0
 
     def sample(self, ranks: Iterable[int], pid_of: Callable[[int], int]) -> None:
-        """Sample each rank's process, unless the last sample is recent."""
         now = time.monotonic()
         if now - self._last < _SAMPLE_INTERVAL_S:
             return
@@ -316,7 +292,6 @@ class MemoryMonitor:
         self._samples.clear()
 
     def explain_oom_kill(self, rank: int) -> str | None:
-        """Return a message if the kernel killed this process because memory ran out, else None."""
         kills = system.num_oom_kills()
         if kills <= self._num_kills:
             return None

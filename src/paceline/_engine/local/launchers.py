@@ -1,17 +1,14 @@
 """The driver's side of starting processes: one launcher forks from the zygote, the other starts fresh interpreters.
 
 Both take a worker's file descriptors and report through `take_exits` which worker exited, when and how. The zygote
-serves all runs of the process and starts at the first request (`prewarm`); for fresh interpreters see
-`spare_interpreters`.
+serves all runs of the process and starts at the first request; for the other see `spare_interpreters`.
 """
 
 import atexit
 import contextlib
-import functools
 import json
 import multiprocessing
 import os
-import queue
 import select
 import signal
 import socket
@@ -20,9 +17,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from subprocess import Popen
 from typing import Any, Protocol, TypeVar
 
 import paceline
@@ -57,15 +56,12 @@ class Launcher(Protocol):
     def take_exits(self) -> list[ProcessExit]: ...
     def preload_ahead(self, modules: tuple[str, ...]) -> None:
         """Preload more modules, for later worker groups."""
-        ...
 
     def watched_fds(self) -> list[int]:
         """Return descriptors that become readable when there may be an exit to report."""
-        ...
 
     def pid(self, token: int) -> int:
         """Return the pid of a running worker; 0 if it is not known yet."""
-        ...
 
     def close(self) -> None: ...
 
@@ -83,7 +79,7 @@ class ZygoteProcess:
         self._has_served = False
         self._socket: socket.socket
         self._preloaded: set[str] = set()
-        self._process: subprocess.Popen[bytes] | parent_zygote.ForkedZygote
+        self._process: Popen[bytes] | parent_zygote.ForkedZygote
         forked = parent_zygote.fork_zygote()
         if forked is not None:
             self._process, self._socket = forked
@@ -155,30 +151,22 @@ class ZygoteProcess:
         return self._socket
 
 
-def _spawn_zygote() -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _spawn_zygote() -> tuple[Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair()
     arguments = [str(theirs.fileno()), str(os.getpid()), "bound"]
     if _zygotes_detached:
         arguments.append("apart")
+    command = python_command("from paceline._engine.local.zygote import main; main()", *arguments)
+    # One BLAS thread: importing numpy would start more, and a process with threads must not fork. The NVML check:
+    # asking whether CUDA is available must not initialise it in the parent of the workers. Arrow's allocator would
+    # start a thread of its own when pyarrow is imported.
+    env = derive_environment(
+        OPENBLAS_NUM_THREADS="1",
+        PYTORCH_NVML_BASED_CUDA_CHECK="1",
+        JE_ARROW_MALLOC_CONF="background_thread:false",
+    )
     with theirs:
-        start: functools.partial[subprocess.Popen[bytes]] = functools.partial(
-            subprocess.Popen,
-            python_command("from paceline._engine.local.zygote import main; main()", *arguments),
-            pass_fds=[theirs.fileno()],
-            # One BLAS thread: importing numpy would start more, and a process with threads must not fork. The NVML
-            # check: asking whether CUDA is available must not initialise it in the parent of the workers. Arrow's
-            # allocator would start a thread of its own when pyarrow is imported.
-            env={
-                **os.environ,
-                "OPENBLAS_NUM_THREADS": "1",
-                "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-                "JE_ARROW_MALLOC_CONF": "background_thread:false",
-            },
-            stdin=subprocess.DEVNULL,
-            process_group=0,
-        )
-        # The death signal is tied to the thread that starts the process.
-        return run_on_spawner_thread(start), ours
+        return spawn_process(command, theirs, env, process_group=0), ours
 
 
 class ZygoteLauncher:
@@ -193,16 +181,7 @@ class ZygoteLauncher:
 
     def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int], module: str = WORKER_MODULE) -> None:
         self._pids[token] = 0
-        request = {
-            "do": "fork",
-            "token": token,
-            "module": module,
-            "env": env,
-            "path": sys.path,
-            "argv": sys.argv,
-            "cwd": os.getcwd(),
-        }
-        send_request(self._socket, request, fds)
+        send_request(self._socket, {"do": "fork", "token": token, "env": env, **make_start_order(module)}, fds)
 
     def kill(self, token: int) -> None:
         send_request(self._socket, {"do": "kill", "token": token})
@@ -219,8 +198,7 @@ class ZygoteLauncher:
             if not data:
                 # The zygote is gone, and its death signal has killed all workers.
                 self._zygote.is_lost = True
-                now = time.time()
-                exits += [ProcessExit(token, -signal.SIGKILL, now, zygote_lost=True) for token in self._pids]
+                exits += [ProcessExit(token, -signal.SIGKILL, time.time(), zygote_lost=True) for token in self._pids]
                 self._pids.clear()
                 return exits
             for payload in self._frames.feed(data):
@@ -263,10 +241,7 @@ def shared_zygote() -> ZygoteProcess:
 
 
 def detach_zygotes() -> None:
-    """Make zygotes grandchildren of this process, which kills its children when it exits, as Ray's workers do.
-
-    A killed zygote cannot end what its workers have started.
-    """
+    """Make zygotes grandchildren: Ray's workers kill their children at exit, and a killed zygote cannot clean up."""
     global _zygotes_detached
     _zygotes_detached = True
 
@@ -284,7 +259,7 @@ def close_prewarmed_processes() -> None:
     close_shared_zygote()
     spares = sys.modules.get("paceline._engine.local.spare_interpreters")
     if spares is not None:
-        spares.close_spares()
+        spares._spares.close()
 
 
 def choose_launcher(preload: tuple[str, ...], start_method: str = "fork") -> Launcher:
@@ -315,6 +290,11 @@ def python_command(code: str, *arguments: str) -> list[str]:
     """Return the command of a fresh interpreter that finds this very package and imports nothing from the directory."""
     root = str(Path(paceline.__file__).parent.parent)
     return [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {root!r}); {code}", *arguments]
+
+
+def make_start_order(module: str) -> dict[str, Any]:
+    """Return what a new process takes on from this one, and the module whose `run` it calls."""
+    return {"module": module, "path": sys.path, "argv": sys.argv, "cwd": os.getcwd()}
 
 
 def send_request(end: socket.socket, request: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
@@ -375,41 +355,40 @@ T = TypeVar("T")
 
 # The system sends the parent-death signal when the thread that started a process ends, not the whole parent. If a
 # short-lived thread of one run started a spare interpreter, its end would kill it while another run uses it.
-_spawner_queue: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]] | None = None
+_SpawnerQueue = SimpleQueue[tuple[Callable[[], Any], Future[Any]]]
+_spawner_queue: _SpawnerQueue | None = None
 _spawner_owner = 0
 _spawner_lock = threading.Lock()  # protects the two above
 
 
+def spawn_process(command: list[str], end: socket.socket, env: dict[str, str], **options: Any) -> Popen[bytes]:
+    """Start a process that inherits one end of a socket pair."""
+    fd = end.fileno()
+    return run_on_spawner_thread(lambda: Popen(command, pass_fds=[fd], env=env, stdin=subprocess.DEVNULL, **options))
+
+
 def run_on_spawner_thread(start: Callable[[], T]) -> T:
     """Call a function on a thread that outlives the caller; return its result or raise its error."""
+    global _spawner_queue, _spawner_owner
     if threading.current_thread() is threading.main_thread():
         return start()
-    answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    _get_spawner_queue().put((start, answer))
-    succeeded, value = answer.get()
-    if not succeeded:
-        raise value
-    result: T = value
-    return result
-
-
-def _get_spawner_queue() -> "queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]]":
-    global _spawner_queue, _spawner_owner
     with _spawner_lock:
-        if (
-            _spawner_queue is None or _spawner_owner != os.getpid()
-        ):  # After a fork the queue exists, the thread does not.
-            _spawner_queue, _spawner_owner = queue.SimpleQueue(), os.getpid()
+        # After a fork the queue exists, the thread does not.
+        if _spawner_queue is None or _spawner_owner != os.getpid():
+            _spawner_queue, _spawner_owner = SimpleQueue(), os.getpid()
             threading.Thread(target=_run_spawner, args=(_spawner_queue,), name="paceline-starter", daemon=True).start()
-        return _spawner_queue
+        orders = _spawner_queue
+    answer: Future[T] = Future()
+    orders.put((start, answer))
+    return answer.result()
 
 
-def _run_spawner(orders: "queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]]") -> None:
+def _run_spawner(orders: _SpawnerQueue) -> None:
     while True:
         start, answer = orders.get()
         try:
-            answer.put((True, start()))
+            answer.set_result(start())
         except BaseException as error:  # noqa: BLE001 - raised in the calling thread
-            answer.put((False, error))
+            answer.set_exception(error)
         # Otherwise the last started process would stay referenced until the next one.
         del start, answer

@@ -25,11 +25,11 @@ class ForkedZygote:
     def __init__(self, pid: int, watch: int) -> None:
         self.pid = pid
         self._exit_watch = watch
+        self._exit_poll = select.poll()
+        self._exit_poll.register(watch, select.POLLIN)
 
     def poll(self) -> int | None:
-        poll = select.poll()
-        poll.register(self._exit_watch, select.POLLIN)
-        return 0 if poll.poll(0) else None
+        return 0 if self._exit_poll.poll(0) else None
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -39,9 +39,7 @@ class ForkedZygote:
             signal.pidfd_send_signal(self._exit_watch, signum)
 
     def wait(self, timeout: float | None = None) -> int:
-        poll = select.poll()
-        poll.register(self._exit_watch, select.POLLIN)
-        if not poll.poll(None if timeout is None else timeout * 1000):
+        if not self._exit_poll.poll(None if timeout is None else timeout * 1000):
             raise subprocess.TimeoutExpired("zygote", timeout or 0.0)
         os.close(self._exit_watch)
         return 0

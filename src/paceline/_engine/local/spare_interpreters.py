@@ -1,14 +1,12 @@
 """Workers as fresh interpreters, for frameworks that must not be forked and systems where forking is not safe.
 
-An interpreter with its framework takes seconds to start. So once a run has lasted a while, one spare per worker is
-started: it imports what workers need and waits. A restart, or the next run of this process, sends the spares their
-orders and has its workers in milliseconds. A spare is used only if the environment and `sys.path` are those that it was
-started with, because frameworks read them at import. None is used twice.
+An interpreter with its framework takes seconds to start. So once a run has lasted a while, it starts one spare per
+worker, which imports what workers need and waits for the order of a restart or of the next run. A spare is used once,
+and only with the environment and `sys.path` that it was started with, because frameworks read them at import.
 """
 
 import atexit
 import contextlib
-import functools
 import json
 import os
 import signal
@@ -20,14 +18,7 @@ import time
 from dataclasses import dataclass
 
 from paceline._core import settings, system
-from paceline._engine.local.launchers import (
-    WORKER_MODULE,
-    WORKER_MODULES,
-    ProcessExit,
-    python_command,
-    run_on_spawner_thread,
-    send_request,
-)
+from paceline._engine.local import launchers
 
 MAX_SPARES = 8
 """The most spares that wait at once: each holds a framework in memory."""
@@ -35,8 +26,6 @@ MAX_SPARES = 8
 
 @dataclass(frozen=True)
 class InterpreterSpec:
-    """What an interpreter was started with."""
-
     env: tuple[tuple[str, str], ...]
     path: tuple[str, ...]
     modules: tuple[str, ...]
@@ -57,8 +46,7 @@ class SpareInterpreter:
 
     def assign_work(self, fds: tuple[int, int, int], module: str) -> None:
         """Turn it into a worker."""
-        request = {"module": module, "path": sys.path, "argv": sys.argv, "cwd": os.getcwd()}
-        send_request(self.connection, request, fds)
+        launchers.send_request(self.connection, launchers.make_start_order(module), fds)
         self.connection.close()
 
     def terminate(self) -> None:
@@ -73,24 +61,17 @@ def start_interpreter(
 ) -> SpareInterpreter:
     """Start an interpreter without waiting for it."""
     ours, theirs = socket.socketpair()
+    command = launchers.python_command(
+        "from paceline._engine.local.spawn_entry import run_spawned_worker; run_spawned_worker()",
+        str(theirs.fileno()),
+        str(os.getpid()),
+        json.dumps([*launchers.WORKER_MODULES, *spec.modules, *later]),
+        json.dumps(spec.path),
+    )
     with theirs:
-        start: functools.partial[subprocess.Popen[bytes]] = functools.partial(
-            subprocess.Popen,
-            python_command(
-                "from paceline._engine.local.spawn_entry import run_spawned_worker; run_spawned_worker()",
-                str(theirs.fileno()),
-                str(os.getpid()),
-                json.dumps([*WORKER_MODULES, *spec.modules, *later]),
-                json.dumps(spec.path),
-            ),
-            pass_fds=[theirs.fileno()],
-            env=dict(spec.env),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
+        process = launchers.spawn_process(
+            command, theirs, dict(spec.env), stdout=log, stderr=log, start_new_session=True
         )
-        process = run_on_spawner_thread(start)
     return SpareInterpreter(spec, process, ours, os.getpid())
 
 
@@ -146,11 +127,6 @@ class SparePool:
 _spares = SparePool()
 
 
-def close_spares() -> None:
-    """Terminate all waiting interpreters."""
-    _spares.close()
-
-
 class SpawnLauncher:
     """Runs every worker in a fresh interpreter: a waiting spare, or a new one."""
 
@@ -160,10 +136,11 @@ class SpawnLauncher:
         self._watches: dict[int, int] = {}
         self._specs: list[InterpreterSpec] = []
         self._has_used_spares = False
-        """Spares were used and should be replaced."""
         self._has_refilled = False
 
-    def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int], module: str = WORKER_MODULE) -> None:
+    def launch(
+        self, token: int, env: dict[str, str], fds: tuple[int, int, int], module: str = launchers.WORKER_MODULE
+    ) -> None:
         spec = InterpreterSpec(tuple(sorted(env.items())), tuple(sys.path), self._preload)
         self._specs.append(spec)
         spare = _spares.take(spec)
@@ -186,14 +163,14 @@ class SpawnLauncher:
         if settings.load().prewarm:
             _spares.refill(self._specs, modules)
 
-    def take_exits(self) -> list[ProcessExit]:
+    def take_exits(self) -> list[launchers.ProcessExit]:
         ended = [(token, process) for token, process in self._processes.items() if process.poll() is not None]
         for token, _ in ended:
             self.kill(token)
             del self._processes[token]
             if token in self._watches:
                 os.close(self._watches.pop(token))
-        return [ProcessExit(token, process.returncode, time.time()) for token, process in ended]
+        return [launchers.ProcessExit(token, process.returncode, time.time()) for token, process in ended]
 
     def watched_fds(self) -> list[int]:
         return list(self._watches.values())

@@ -19,7 +19,7 @@ from paceline._core.codec import FrameReader
 from paceline._core.process_setup import preload_modules
 
 NUM_FDS = 3
-"""File descriptors sent with an order: the control socket, the log file, the job."""
+"""File descriptors sent with each order: the control socket, the log file, the job."""
 
 
 def run_spawned_worker() -> None:
@@ -36,16 +36,23 @@ def run_spawned_worker() -> None:
         received = _receive_order(connection, driver_exit)
     if received is None:
         return
-    order, (control, log, job) = received
+    order, fds = received
     system.die_with_parent(signal.SIGKILL)
     if os.getppid() != int(driver):
         return
+    os._exit(run_ordered_module(order, fds))
+
+
+def run_ordered_module(order: dict[str, Any], fds: list[int]) -> int:
+    """Take on what the driver sent, and call the module's `run`; return its exit code."""
     sys.path[:] = order["path"]
     sys.argv[:] = order["argv"]
     with contextlib.suppress(OSError):  # The directory may have been removed.
         os.chdir(order["cwd"])
     main = importlib.import_module(order["module"])
-    os._exit(main.run(control_fd=control, log_fd=log, job_fd=job))
+    control, log, job = fds
+    code: int = main.run(control_fd=control, log_fd=log, job_fd=job)
+    return code
 
 
 def _receive_order(connection: socket.socket, driver_exit: int | None) -> tuple[dict[str, Any], list[int]] | None:

@@ -1,8 +1,8 @@
 """The process that workers are forked from, started by `launchers.ZygoteProcess`.
 
-It imports what workers need once, stays single-threaded, runs no framework operation, and forks on request. Requests
-come from the driver over a socket, together with the file descriptors for the new worker; the pid and the exit status
-of each worker go back. When the driver exits, so do this process and all its workers.
+It imports what workers need once, and forks on request. Requests come from the driver over a socket, with the file
+descriptors for the new worker; the pid and the exit status of each worker go back. When the driver exits, so do this
+process and all its workers.
 
 No thread may ever start here, and no framework may compute anything: a process forked from one whose thread pool has
 run hangs at its first operation, and after a parent has touched CUDA its children cannot use it.
@@ -10,7 +10,6 @@ run hangs at its first operation, and after a parent has touched CUDA its childr
 
 import contextlib
 import gc
-import importlib
 import json
 import os
 import selectors
@@ -25,9 +24,7 @@ from paceline._core import system
 from paceline._core.codec import FrameReader, encode_frame
 from paceline._core.process_setup import preload_modules
 from paceline._engine.local import parent_zygote
-
-NUM_FDS = 3
-"""File descriptors sent with each fork request: the control socket, the log file, the job."""
+from paceline._engine.local.spawn_entry import NUM_FDS, run_ordered_module
 
 _DRIVER_DIED = signal.SIGHUP
 _REAP_INTERVAL_S = 0.005
@@ -209,12 +206,7 @@ class Zygote:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             os.environ.clear()
             os.environ.update(request["env"])
-            sys.path[:] = request["path"]
-            sys.argv[:] = request["argv"]
-            with contextlib.suppress(OSError):
-                os.chdir(request["cwd"])
-            main = importlib.import_module(request["module"])
-            code = main.run(control_fd=fds[0], log_fd=fds[1], job_fd=fds[2])
+            code = run_ordered_module(request, fds)
         finally:
             os._exit(code)
 

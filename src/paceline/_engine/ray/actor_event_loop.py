@@ -71,7 +71,6 @@ class _ActorAttempt:
     num_left: int = 0
     """How many of them have not ended."""
     is_kill_requested: bool = False
-    """A kill of the workers was requested."""
     is_over: bool = False
     unsent: list[tuple[int, ToWorker]] = field(default_factory=list)
     """Messages sent before the workers were started."""
@@ -134,11 +133,7 @@ class ActorEventLoop:
 
     def run_blocking(self, call: Callable[[], T], timeout_s: float) -> T:
         """Run a blocking call in a worker thread, with a timeout."""
-
-        async def run_in_thread() -> T:
-            return await asyncio.to_thread(call)
-
-        return asyncio.run_coroutine_threadsafe(run_in_thread(), self._loop).result(timeout_s)
+        return asyncio.run_coroutine_threadsafe(asyncio.to_thread(call), self._loop).result(timeout_s)
 
     def close(self) -> None:
         asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result()
@@ -317,7 +312,6 @@ class ActorEventLoop:
         return replace(notice, ranks=ranks, includes_driver=node == self._driver)
 
     def _on_worker_gone(self, slot: ActorSlot) -> None:
-        """Record that the worker's process is gone."""
         attempt = self._attempt
         if slot.is_stopped or attempt is None or attempt.is_over:
             return
@@ -383,7 +377,6 @@ class ActorEventLoop:
         self._abandon_attempt(attempt)
 
     async def _watch_draining(self) -> None:
-        """Watch for draining nodes, and send notices for those that matter."""
         is_failing = False
         while True:
             await asyncio.sleep(_WATCH_INTERVAL_S)
@@ -410,7 +403,6 @@ class ActorEventLoop:
 
 
 def _add_nodes_to_notice(message: ToWorker, slots: list[ActorSlot]) -> ToWorker:
-    """Add the affected machines to a preemption notice."""
     if not isinstance(message, StopAt) or message.preemption is None:
         return message
     ranks_on: dict[str, list[int]] = {}

@@ -1,8 +1,7 @@
 """The actors of a run and their bundles on the cluster, kept from attempt to attempt.
 
-When a node is lost, Ray reschedules its bundles as soon as there is capacity. Live actors stay, with everything they
-have imported; only the moved bundles get new ones. A group of fewer workers uses the actors that are left. If that is
-not enough, or a node is about to be taken away, the whole group is placed anew.
+When a node is lost, Ray reschedules its bundles as soon as there is capacity, and only these get new actors. A group of
+fewer workers uses the actors that are left. If that is not enough, or a node is draining, the group is placed anew.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ class ActorSlot:
     pid: int = 0
     log: Path = Path()
     last_seq: int = 0
-    """The number of its worker's last report."""
     has_reported_end: bool = False
     """Its worker has reported that it returned or failed, so its exit adds nothing."""
     is_stopped: bool = True
@@ -147,7 +145,6 @@ class ActorPool:
         ]
 
     async def release_all(self) -> None:
-        """Release the actors and their bundles."""
         group, self._group, self._total = self._group, None, 0
         slots, self._slots = list(self._slots.values()), {}
         if group is not None:
@@ -172,10 +169,8 @@ class ActorPool:
             if group is not None:
                 self._ray.util.remove_placement_group(group)
 
-        if not slots and group is None:
-            return
-        if not self._ray.is_initialized():
-            return  # They went with the connection.
+        if (not slots and group is None) or not self._ray.is_initialized():
+            return  # Nothing is left to release, or it went with the connection.
         timeout_s = _CLOSE_TIMEOUT_S + _CLOSE_TIMEOUT_PER_ACTOR_S * len(slots)
         try:
             # Not wait_for, which may lose a cancellation before Python 3.12.

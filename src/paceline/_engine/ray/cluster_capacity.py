@@ -45,11 +45,7 @@ def compute_cluster_capacity(
 
     If the cluster can grow, `least` workers always count as fitting: nodes come only when they are requested.
     """
-    num_fitting = count_fitting_workers(
-        spec,
-        most,
-        [_with_own_bundles(node, spec.bundle, held.get(node.id, 0)) for node in cluster.nodes],
-    )
+    num_fitting = count_fitting_workers(spec, most, _with_own_bundles(cluster, spec.bundle, held))
     return max(num_fitting, least) if cluster.can_grow else num_fitting
 
 
@@ -83,9 +79,7 @@ def find_capacity_problem(
 def describe_wait(spec: PlacementSpec, size: int, cluster: ClusterCapacity, held: Mapping[str, int]) -> str:
     """Describe what is missing while not all workers are placed; `held` counts our own bundles by node."""
     has = f"the cluster has {describe_nodes(cluster.nodes, spec)}"
-    amounts = _describe_taken(
-        spec, [_with_own_bundles(node, spec.bundle, held.get(node.id, 0)) for node in cluster.nodes]
-    )
+    amounts = _describe_taken(spec, _with_own_bundles(cluster, spec.bundle, held))
     busy = f", of which others use {amounts}" if amounts else ""
     scaler = "; the autoscaler is adding nodes" if cluster.can_grow else ""
     return f"waiting for capacity: requested {describe_request(spec, size)}; {has}{busy}{scaler}"
@@ -170,18 +164,19 @@ def _can_fit_beside(
     if not count_fitting_bundles(chosen.free, beside.bundle):
         return False
     free_after = {name: amount - beside.bundle.get(name, 0) for name, amount in chosen.free.items()}
-    return (
-        count_fitting_workers(
-            spec, size, [replace(node, free=free_after) if node is chosen else node for node in nodes]
-        )
-        == size
-    )
+    nodes_after = [replace(node, free=free_after) if node is chosen else node for node in nodes]
+    return count_fitting_workers(spec, size, nodes_after) == size
 
 
-def _with_own_bundles(node: NodeCapacity, bundle: Mapping[str, float], num_held: int) -> NodeCapacity:
-    ours = {name: node.free.get(name, 0) + amount * num_held for name, amount in bundle.items()}
-    # The cluster reports taken resources with a short delay.
-    return replace(node, free={name: min(node.total.get(name, 0), amount) for name, amount in ours.items()})
+def _with_own_bundles(
+    cluster: ClusterCapacity, bundle: Mapping[str, float], held: Mapping[str, int]
+) -> list[NodeCapacity]:
+    def free_of_others(node: NodeCapacity) -> dict[str, float]:
+        ours = {name: node.free.get(name, 0) + amount * held.get(node.id, 0) for name, amount in bundle.items()}
+        # The cluster reports taken resources with a short delay.
+        return {name: min(node.total.get(name, 0), amount) for name, amount in ours.items()}
+
+    return [replace(node, free=free_of_others(node)) for node in cluster.nodes]
 
 
 def _describe_taken(spec: PlacementSpec, nodes: list[NodeCapacity]) -> str:

@@ -29,10 +29,7 @@ class ClusterLostError(ConnectionError):
 
 
 class DaemonThreadExecutor(ThreadPoolExecutor):
-    """Runs each call in a daemon thread, which the exit of the process does not wait for.
-
-    Ray's calls may wait for a lost head.
-    """
+    """Runs each call in a daemon thread: a call of Ray may wait for a lost head, and must not delay the exit."""
 
     def submit(self, call: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         future: Future[T] = Future()
@@ -60,7 +57,6 @@ class ClusterMonitor:
         self.address = address
         self.is_lost = False
         self.last_answer_at = time.monotonic()
-        """When the head last answered."""
         self._patience_s = patience_s
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._watch_head, name="paceline-presence", daemon=True)
@@ -99,7 +95,6 @@ class ClusterMonitor:
         self._thread.join()
 
     def check_reachable(self) -> bool:
-        """Whether the head answers right now."""
         host, _, port = self.address.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=_CHECK_INTERVAL_S).close()
@@ -128,7 +123,6 @@ class MonitoredEngine:
         self._cluster_monitor = cluster_monitor
         self._withheld: list[FromWorker | WorkersStopped] = []
         self._withheld_since = 0.0
-        """When messages began to be withheld."""
 
     def capacity(self, needs: WorkerResources, least: int, most: int) -> int:
         return self._cluster_monitor.call_cluster(lambda: self._engine.capacity(needs, least, most))

@@ -33,7 +33,6 @@ def read_cluster() -> ClusterCapacity:
 
 
 def has_autoscaler() -> bool:
-    """Whether the cluster has an autoscaler that adds nodes."""
     from ray.experimental import internal_kv
 
     status_json = internal_kv._internal_kv_get(_STATUS_KEY)

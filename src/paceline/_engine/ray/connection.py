@@ -10,16 +10,13 @@ import logging
 import socket
 import sys
 import threading
-from collections.abc import Callable
-from functools import wraps
 from types import ModuleType
-from typing import Any, ParamSpec, TypeVar
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+from typing import Any
 
 _REACHABLE_TIMEOUT_S = 5.0
 _EXTRA = 'pip install "paceline[ray]"'
+QUIET_OPTIONS: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+"""Of `ray.init`: log nothing below errors."""
 
 
 def import_ray() -> ModuleType:
@@ -37,16 +34,6 @@ CONNECT_LOCK = threading.RLock()
 """Held while this process connects: a worker may connect for its dataset rows while its function does too."""
 
 
-def _serialize_calls(connect: Callable[_P, _R]) -> Callable[_P, _R]:
-    @wraps(connect)
-    def call_alone(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with CONNECT_LOCK:
-            return connect(*args, **kwargs)
-
-    return call_alone
-
-
-@_serialize_calls
 def connect_to_cluster(address: str | None, namespace: str | None = None) -> Any:
     """Return Ray, initialised: as it is, with the cluster at an address, or with a new cluster on this machine."""
     ray = import_ray()
@@ -56,27 +43,26 @@ def connect_to_cluster(address: str | None, namespace: str | None = None) -> Any
             "hint: run the script on a machine of the cluster, with its address as host:port or 'auto', "
             "or submit it with `ray job submit`"
         )
-    if ray.is_initialized():
-        if address not in (None, "auto") and not is_same_cluster(
-            address, gcs_address(), ray.util.get_node_ip_address()
-        ):
-            raise ValueError(
-                f"address is {address!r}, but Ray is already connected to another cluster, {gcs_address()}\n\n"
-                "hint: leave the address out, or call ray.shutdown() first"
-            )
+    with CONNECT_LOCK:
+        if ray.is_initialized():
+            if address not in (None, "auto") and not is_same_cluster(
+                address, gcs_address(), ray.util.get_node_ip_address()
+            ):
+                raise ValueError(
+                    f"address is {address!r}, but Ray is already connected to another cluster, {gcs_address()}\n\n"
+                    "hint: leave the address out, or call ray.shutdown() first"
+                )
+            return ray
+        options = QUIET_OPTIONS if namespace is None else {**QUIET_OPTIONS, "namespace": namespace}
+        try:
+            _check_reachable(address)
+            ray.init(address=address, **options)
+        except OSError as error:
+            raise ConnectionError(
+                f"cannot reach a Ray cluster at {address!r}: {str(error).splitlines()[0]}\n\n"
+                "hint: start one with `ray start --head`, or use another: paceline.init(engine='ray', address=...)"
+            ) from error
         return ray
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
-    if namespace is not None:
-        options["namespace"] = namespace
-    try:
-        _check_reachable(address)
-        ray.init(address=address, **options)
-    except OSError as error:
-        raise ConnectionError(
-            f"cannot reach a Ray cluster at {address!r}: {str(error).splitlines()[0]}\n\n"
-            "hint: start one with `ray start --head`, or use another: paceline.init(engine='ray', address=...)"
-        ) from error
-    return ray
 
 
 def is_same_cluster(address: str, cluster: str, here: str) -> bool:

@@ -1,11 +1,9 @@
 """Work that outlives the script that started it: the detached actor that runs it, and the script's side.
 
-The actor runs one callable in a thread. Output is kept and streamed to any number of followers, who may also request a
-stop. The return value is kept until they have fetched it; then the actor exits. When its process or node is lost, Ray
-restarts the actor elsewhere and the callable runs again: it must find out by itself how far it got.
-
-The callable is part of the actor's class, which Ray keeps for as long as it may restart the actor. Arguments are owned
-by the script and would be lost with it.
+The actor runs one callable in a thread, streams its output to any number of followers, who may also request a stop, and
+exits once they have fetched the return value. When its process or node is lost, Ray restarts the actor elsewhere and
+the callable runs again: it must find out by itself how far it got. The callable is part of the actor's class, which Ray
+keeps for as long as it may restart the actor; arguments are owned by the script and would be lost with it.
 """
 
 from __future__ import annotations
@@ -40,8 +38,6 @@ _MAX_KEPT_CHARS = 4 << 20
 """Characters of output kept for late followers."""
 _LINGER_S = 5.0
 """How long to keep the outcome for followers that do not fetch it: they are gone or unreachable."""
-
-
 _POLL_S = 0.2
 _RETRY_S = 0.5
 _NAME_FREE_TIMEOUT_S = 20.0
@@ -57,7 +53,6 @@ class DetachedOutput(msgspec.Struct, frozen=True):
     incarnation: str
     """Of the actor; numbering restarts with each one."""
     next_number: int
-    """The number of the next piece."""
     pieces: tuple[tuple[int, str], ...] = ()
     is_over: bool = False
 
@@ -76,7 +71,7 @@ class FollowerHub:
         self._num_dropped = 0
         self._num_chars = 0
         self._lock = threading.Lock()
-        self._waiting: set[Callable[[], None]] = set()
+        self._waiting: set[Callable[[], object]] = set()
         self._pending_stops: list[bool] = []
         self._stop_handler: Callable[[bool], None] | None = None
 
@@ -120,7 +115,7 @@ class FollowerHub:
             return DetachedOutput(self.incarnation, self._num_dropped + len(self._pieces), pieces, self.is_over)
 
     @contextlib.contextmanager
-    def wake_on_output(self, wake: Callable[[], None]) -> Iterator[None]:
+    def wake_on_output(self, wake: Callable[[], object]) -> Iterator[None]:
         with self._lock:
             self._waiting.add(wake)
         try:
@@ -183,11 +178,7 @@ class DetachedActor:
         has_output = asyncio.Event()
         number = number if incarnation == self._followers.incarnation else 0
         first = True
-
-        def wake() -> None:
-            loop.call_soon_threadsafe(has_output.set)
-
-        with self._followers.wake_on_output(wake):
+        with self._followers.wake_on_output(lambda: loop.call_soon_threadsafe(has_output.set)):
             while True:
                 has_output.clear()
                 output = self._followers.read_since(number)
@@ -238,11 +229,6 @@ class DetachedActor:
         import_ray().kill(self._handle)
 
 
-def make_detached_actor(work: bytes) -> type[DetachedActor]:
-    """Return the class of the actor that runs a pickled callable."""
-    return type("DetachedActor", (DetachedActor,), {"work": work, "__module__": "__main__"})
-
-
 class DetachedActorGoneError(ConnectionError):
     """The actor has ended and will not be restarted."""
 
@@ -289,7 +275,8 @@ def start_detached(
     deadline = time.monotonic() + _NAME_FREE_TIMEOUT_S
 
     def start_actor() -> DetachedLink:
-        actor = ray.remote(make_detached_actor(work)).options(**options).remote(token)
+        actor_class = type("DetachedActor", (DetachedActor,), {"work": work, "__module__": "__main__"})
+        actor = ray.remote(actor_class).options(**options).remote(token)
         try:
             ray.get(actor.is_over.remote(token))
         except ray.exceptions.RayError as error:
@@ -310,8 +297,6 @@ def start_detached(
 
 
 class DetachedFollower:
-    """Follows one detached work until it is over."""
-
     def __init__(
         self, link: DetachedLink, write: OutputWriter, say: Callable[[str], None], cluster_monitor: ClusterMonitor
     ) -> None:
@@ -334,10 +319,12 @@ class DetachedFollower:
         self._start_reading()
         lost = False
         while True:
-            item = self._next_item()
-            if item is None:
+            try:
+                item = self._inbox.get(timeout=_RETRY_S)
+            except queue.Empty:
                 self._cluster_monitor.raise_if_lost()
-            elif isinstance(item, bool):
+                continue
+            if isinstance(item, bool):
                 self._stop_requests.append(item)
                 self._send_stop(item)
             elif isinstance(item, Exception):
@@ -358,12 +345,6 @@ class DetachedFollower:
                 if item.is_over:
                     break
         return self._cluster_monitor.call_cluster(self._fetch_outcome)
-
-    def _next_item(self) -> DetachedOutput | Exception | bool | None:
-        try:
-            return self._inbox.get(timeout=_RETRY_S)
-        except queue.Empty:
-            return None
 
     def leave(self) -> None:
         """Stop following; the work continues."""

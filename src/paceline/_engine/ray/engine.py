@@ -26,14 +26,12 @@ from paceline._engine.ray.placement import PlacementSpec
 
 _ASK_TIMEOUT_S = 2.0
 
-NotifyUser = Callable[[str], None]
-
 
 class RayEngine:
     def __init__(
         self,
         placement_spec: PlacementSpec,
-        say: NotifyUser = lambda _: None,
+        say: Callable[[str], None] = lambda _: None,
         address: str | None = None,
         *,
         node_preparer: NodePreparer | None = None,
@@ -59,14 +57,8 @@ class RayEngine:
         self._most = most
         self._num_places = 0
         query_capacity = self._query_capacity if least is not None else None
-        actor_pool = ActorPool(
-            self._ray,
-            placement_spec,
-            node_preparer if node_preparer is not None else NodePreparer(),
-            self._token,
-            say,
-            query_capacity,
-        )
+        preparer = node_preparer or NodePreparer()
+        actor_pool = ActorPool(self._ray, placement_spec, preparer, self._token, say, query_capacity)
         self._event_loop = ActorEventLoop(self._ray, actor_pool, self._enqueue, say, is_movable=is_movable)
 
     def capacity(self, needs: WorkerResources, least: int, most: int) -> int:
@@ -84,7 +76,6 @@ class RayEngine:
 
     @property
     def waits(self) -> bool:
-        """Whether the engine waits for capacity: no worker has been started."""
         return self._event_loop.is_waiting
 
     def list_nodes(self) -> list[str]:
@@ -109,10 +100,8 @@ class RayEngine:
         self._wake_socket.drain()
         messages: list[FromWorker | WorkersStopped] = []
         while self._messages:
-            message = self._messages.popleft()
-            if isinstance(message, WorkersStopped):
-                self._running = False
-            messages.append(message)
+            messages.append(self._messages.popleft())
+            self._running = self._running and not isinstance(messages[-1], WorkersStopped)
         return messages
 
     def condition(self, rank: int) -> ProcessStatus | None:
@@ -148,10 +137,5 @@ class RayEngine:
         self.wake()
 
     def _query_capacity(self, most: int) -> int:
-        return compute_cluster_capacity(
-            self._placement_spec,
-            read_cluster(),
-            self._event_loop.actor_pool.count_held_bundles(),
-            self._least or most,
-            most,
-        )
+        held = self._event_loop.actor_pool.count_held_bundles()
+        return compute_cluster_capacity(self._placement_spec, read_cluster(), held, self._least or most, most)

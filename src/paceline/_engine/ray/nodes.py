@@ -1,8 +1,7 @@
 """The nodes of a cluster: their status, notices about draining nodes, and how the loss of an actor is described.
 
-Pure, except for `survey_cluster` and `read_draining_nodes`. Ray's public interface lists nodes with the reason of their
-death, and says whether a lost actor was preempted; only its state accessor says which nodes are draining, and until
-when.
+Pure, except for `survey_cluster` and `read_draining_nodes`. Ray's public interface says why a node died and whether a
+lost actor was preempted; only its state accessor says which nodes are draining, and until when.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ class ClusterSurvey:
     """Nodes that will be taken away, and when, in seconds since the epoch; 0 if unknown."""
 
     def is_usable(self, node_id: str) -> bool:
-        """Whether the node is alive and not draining."""
         node = self.nodes.get(node_id)
         return node is not None and node.is_alive and node_id not in self.draining
 
@@ -46,7 +44,6 @@ class DrainNotice:
     grace_s: float
     ranks: tuple[int, ...]
     includes_driver: bool
-    """The driver is on it too."""
 
 
 def survey_cluster(ray: Any) -> ClusterSurvey:

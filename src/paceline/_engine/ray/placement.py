@@ -70,7 +70,8 @@ def place_worker(
     gpus = (
         sorted({gpu for index in local_ranks for gpu in places[index].gpus}, key=_device_sort_key) if place.gpus else []
     )
-    threads = _runtime_env_threads(placement_spec) or placement_spec.env.get(_THREADS_VARIABLE, "")
+    variables = (placement_spec.runtime_env or {}).get("env_vars") or {}
+    threads = str(variables.get(_THREADS_VARIABLE, "")) or placement_spec.env.get(_THREADS_VARIABLE, "")
     num_threads = _num_threads(threads, place, len(local_ranks), placement_spec)
     begin = replace(
         spec.begin,
@@ -98,11 +99,6 @@ def _num_threads(threads: str, place: ActorPlacement, num_beside: int, placement
         return int(first)
     num_cpus = int(placement_spec.resources.get("CPU", 0))
     return num_cpus if num_cpus > 1 else max(1, place.num_cores // max(1, num_beside))
-
-
-def _runtime_env_threads(placement_spec: PlacementSpec) -> str:
-    variables = (placement_spec.runtime_env or {}).get("env_vars") or {}
-    return str(variables.get(_THREADS_VARIABLE, ""))
 
 
 def _device_sort_key(gpu: str) -> tuple[int, str]:

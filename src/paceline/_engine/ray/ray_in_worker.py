@@ -1,8 +1,7 @@
 """Ray inside the user's function: the worker is not a Ray worker process, so it connects to the cluster by itself.
 
-A job whose pickle refers to Ray (an actor handle, a remote function, an object reference) is loaded with Ray connected.
-In other jobs, Ray connects at its first use. Both go through `ray.init`, which is patched to know the cluster and the
-driver's namespace, log nothing below errors, and leave the worker's signal handlers alone.
+A job whose pickle refers to Ray is loaded with Ray connected; otherwise Ray connects at its first use. Both go through
+`ray.init`, which is patched to know the cluster and to leave logging and the worker's signal handlers alone.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import copyreg
 import importlib.abc
 import importlib.machinery
 import importlib.util
-import logging
 import pickletools
 import signal
 import sys
@@ -24,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from paceline._engine.messages import RayConnectionSpec
-from paceline._engine.ray.connection import CONNECT_LOCK, import_ray
+from paceline._engine.ray.connection import CONNECT_LOCK, QUIET_OPTIONS, import_ray
 
 _TEXT_OPCODES = ("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE")
 _STORE_OPCODES = ("MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT")
@@ -97,13 +95,10 @@ def _patch_ray_init(ray: ModuleType, connection: RayConnectionSpec) -> None:
     def init_quietly(*addresses: str | None, **options: Any) -> Any:
         if not addresses and options.get("address") is None:
             options["address"] = connection.address
-        options.setdefault("namespace", connection.namespace)
-        options.setdefault("log_to_driver", False)
-        options.setdefault("logging_level", logging.ERROR)
-        options.setdefault("configure_logging", False)
-        options.setdefault("ignore_reinit_error", True)  # reading dataset rows may have connected this process before
+        # Ignored: reading dataset rows may have connected this process before.
+        defaults = {"namespace": connection.namespace, "ignore_reinit_error": True, **QUIET_OPTIONS}
         with CONNECT_LOCK, _preserve_signal_handlers():
-            return init(*addresses, **options)
+            return init(*addresses, **(defaults | options))
 
     ray.init = init_quietly  # type: ignore[attr-defined]
 

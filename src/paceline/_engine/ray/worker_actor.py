@@ -1,14 +1,14 @@
 """The actor around one worker: it holds the resources on a node, and runs the worker in a separate process.
 
-The worker is the same as in the local engine: forked from a zygote on this node, with a socket to this actor instead of
-the driver. So signals, CUDA, stack samples and exit statuses work as on one machine. The actor outlives the worker, and
-the next attempt forks from what is already imported. All worker output is forwarded in order through one stream that
-the driver reads; nobody polls. For a run in a store, whose logs exist only on this node, log output goes the same way.
+The worker is the same as in the local engine, with a socket to this actor instead of the driver. The actor outlives it,
+and the next attempt forks from what is already imported. All worker output is forwarded in order through one stream
+that the driver reads. For a run in a store, whose logs exist only on this node, log output goes the same way.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import os
 import platform
@@ -47,8 +47,6 @@ _POLL_S = 0.5
 
 
 class ActorPlacement(msgspec.Struct, frozen=True):
-    """Where an actor was placed."""
-
     node_id: str
     address: str
     host: str
@@ -120,14 +118,13 @@ class WorkerActor:
                 self._thread = threading.Thread(target=self._serve, name="paceline-shell", daemon=True)
                 self._thread.start()
         runtime = import_ray().get_runtime_context()
-        gpus = runtime.get_accelerator_ids().get("GPU", ())
         return ActorPlacement(
             node_id=runtime.get_node_id(),
             address=import_ray().util.get_node_ip_address(),
             host=socket.gethostname(),
             pid=os.getpid(),
             num_cores=system.num_cores(),
-            gpus=tuple(map(str, gpus)),
+            gpus=tuple(map(str, runtime.get_accelerator_ids().get("GPU", ()))),
             version=paceline.__version__,
             python=platform.python_version(),
             missing_files=self._missing_files,
@@ -179,10 +176,8 @@ class WorkerActor:
         self._check_token(token)
         pid = self._engine.pid(self._rank)
         if pid > 0:
-            try:
+            with contextlib.suppress(ProcessLookupError):  # It ended by itself a moment before.
                 os.kill(pid, signum)
-            except ProcessLookupError:
-                pass  # It ended by itself a moment before.
 
     async def condition(self, token: str) -> bytes | None:
         self._check_token(token)

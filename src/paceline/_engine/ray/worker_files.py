@@ -1,9 +1,8 @@
 """Files of a worker on another machine that the driver needs: its log, and reports that its lost actor did not send.
 
-A run in a store has a spool directory on each machine, which holds its logs. The actor tails the log and forwards new
-output along with the worker's messages; the driver writes it to a file of its own. A report is written to the worker's
-own file before it is sent. If the run's directory is shared, the driver reads the missing reports and delivers them
-before the loss; for a run in a store that file was lost with the node.
+The logs of a run in a store are in a spool directory on each machine: the actor forwards new output along with the
+worker's messages, and the driver writes it to a file of its own. A report is written to the worker's own file before it
+is sent: in a shared directory the driver reads the missing ones; for a run in a store they are lost with the node.
 """
 
 from __future__ import annotations

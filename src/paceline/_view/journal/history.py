@@ -11,26 +11,12 @@ from dataclasses import dataclass, field
 from msgspec import convert
 from msgspec.structs import replace
 
-from paceline._control.events import (
-    CheckpointBroken,
-    CheckpointsFound,
-    CommitFailed,
-    Committed,
-    DriverStarted,
-    Event,
-    HangCleared,
-    HangSuspected,
-    PreemptionNoticeReceived,
-    StagingFailed,
-    StopRequested,
-    ValidationEnded,
-    WorkerFailed,
-    WorkerReady,
-    WorkerReturned,
-)
+from paceline._control import events
+from paceline._control.events import Event
 from paceline._control.retry_policy import first_failure
 from paceline._control.run import Finished, Run, Running, Stopping
-from paceline._engine.messages import CheckpointRecord, RankUsage, WorkerFailure
+from paceline._engine.messages import CheckpointRecord, WorkerFailure
+from paceline._view.formatting import format_count
 from paceline._view.journal.usage import UsageHistory
 from paceline._view.model import Attempt, ShownFailure, ShownGpu, ShownHang, TimelineEntry, Worker, WorkerState
 
@@ -45,17 +31,6 @@ class TrackedWorker:
     host: str = ""
     num_reports: int = 0
     failure: str | None = None
-
-
-@dataclass
-class TrackedHang:
-    """One detected hang of an attempt."""
-
-    rank: int
-    verdict: str
-    action: str
-    at: float
-    passed_after_s: float | None = None
 
 
 @dataclass
@@ -77,7 +52,7 @@ class AttemptHistory:
     first_report: int = 0
     last_report: int = 0
     failures: tuple[WorkerFailure, ...] = ()
-    hangs: list[TrackedHang] = field(default_factory=list)
+    hangs: list[ShownHang] = field(default_factory=list)
     workers: dict[int, TrackedWorker] = field(default_factory=dict)
     failure_received_at: dict[tuple[int, str], float] = field(default_factory=dict)
     """When a failure was received, by rank and message: some carry no time."""
@@ -106,26 +81,23 @@ class RunHistory:
         return self.attempts[-1] if self.attempts else None
 
     def add_event(self, event: Event, before: Run, after: Run, at: float) -> None:
-        if isinstance(event, DriverStarted):
+        if isinstance(event, events.DriverStarted):
             self._add_driver(event, before, after, at)
         self.last_at = max(self.last_at, at)
         if after.attempt != before.attempt or not isinstance(after.phase, Running | Stopping):
             self._close_attempt(before, after, at)
         if after.attempt != before.attempt:
-            self._begin_attempt(after, at)
-        if isinstance(after.phase, Running) and not (
-            isinstance(before.phase, Running) and before.attempt == after.attempt
-        ):
+            self.attempts.append(AttemptHistory(after.attempt, at, after.size))
+        was_running = isinstance(before.phase, Running) and before.attempt == after.attempt
+        if isinstance(after.phase, Running) and not was_running:
             self._start_workers(after, at)
         self._update_workers(event, after, at)
         self._update_checkpoints(event, after, at)
-        if isinstance(after.phase, Running | Stopping):
-            self._update_failures(after, at)
-        if isinstance(event, StopRequested):
-            self._add_timeline_entry(
-                at, "stop", "stopped at once" if event.now else "stop requested at the next report", after
-            )
-        elif isinstance(event, PreemptionNoticeReceived):
+        self._update_failures(after, at)
+        if isinstance(event, events.StopRequested):
+            text = "stopped at once" if event.now else "stop requested at the next report"
+            self._add_timeline_entry(at, "stop", text, after)
+        elif isinstance(event, events.PreemptionNoticeReceived):
             machines = "the machine is" if event.includes_driver else f"{len(event.ranks)} workers' machines are"
             self._add_timeline_entry(at, "preemption", f"{machines} preempted in {event.grace_s:.0f} s", after)
         if isinstance(after.phase, Finished) and not isinstance(before.phase, Finished):
@@ -149,9 +121,8 @@ class RunHistory:
             if worker.state in ("hangs", "starting"):
                 worker.state = "running"
 
-    def _add_driver(self, event: DriverStarted, before: Run, after: Run, at: float) -> None:
-        if not self.began_at:
-            self.began_at = at
+    def _add_driver(self, event: events.DriverStarted, before: Run, after: Run, at: float) -> None:
+        self.began_at = self.began_at or at
         if isinstance(before.phase, Running | Stopping):  # It was lost some time after its last event.
             self._end_attempt("lost", self.last_at)
         who = f"process {event.pid} on {event.host}" if event.pid else "a driver"
@@ -182,49 +153,44 @@ class RunHistory:
             if worker.state in ("starting", "running", "hangs"):
                 worker.state = "gone"
 
-    def _begin_attempt(self, after: Run, at: float) -> None:
-        self.attempts.append(AttemptHistory(after.attempt, at, after.size))
-
     def _start_workers(self, after: Run, at: float) -> None:
         attempt = self.current_attempt
         if attempt is None:
             return
-        resume = after.latest
         attempt.started_at, attempt.size = at, after.size
-        attempt.resumed_from = resume.name if resume is not None else after.initial
+        attempt.resumed_from = after.latest.name if after.latest is not None else after.initial
         attempt.workers = {rank: TrackedWorker(rank) for rank in range(after.size)}
-        began = f"attempt {after.attempt} with {after.size} worker{'s' if after.size != 1 else ''}"
-        self._add_timeline_entry(
-            at, "attempt", began + (f" from {attempt.resumed_from}" if attempt.resumed_from else ""), after
-        )
+        since = f" from {attempt.resumed_from}" if attempt.resumed_from else ""
+        text = f"attempt {after.attempt} with {format_count(after.size, 'worker')}{since}"
+        self._add_timeline_entry(at, "attempt", text, after)
 
     def _update_workers(self, event: Event, after: Run, at: float) -> None:
         attempt = self.current_attempt
         if attempt is None:
             return
         match event:
-            case WorkerReady(rank=rank, pid=pid):
+            case events.WorkerReady(rank=rank, pid=pid):
                 if (worker := attempt.workers.get(rank)) is not None:
                     worker.state, worker.pid = "running", pid
                 if isinstance(after.phase, Running) and after.phase.num_ready >= after.size:
                     attempt.ready_at = at
-            case WorkerReturned(rank=rank):
+            case events.WorkerReturned(rank=rank):
                 if (worker := attempt.workers.get(rank)) is not None and worker.state != "failed":
                     worker.state, worker.num_reports = "returned", event.num_reports
                 attempt.worked_until = at
-            case WorkerFailed(failure=failure):
+            case events.WorkerFailed(failure=failure):
                 attempt.failure_received_at.setdefault((failure.rank, failure.message), at)
                 self._mark_failed(attempt, failure, at)
-            case HangSuspected(failure=failure, action=action):
-                attempt.hangs.append(TrackedHang(failure.rank, failure.message, action, failure.at or at))
-                if (worker := attempt.workers.get(failure.rank)) is not None and worker.state == "running":
+            case events.HangSuspected(failure=failure, action=action):
+                began, rank, verdict = failure.at or at, failure.rank, failure.message
+                attempt.hangs.append(ShownHang(rank=rank, verdict=verdict, action=action, at=began))
+                if (worker := attempt.workers.get(rank)) is not None and worker.state == "running":
                     worker.state = "hangs"
-                self._add_timeline_entry(failure.at or at, "hang", failure.message, after, failure.rank)
-            case HangCleared(rank=rank, after_s=after_s):
-                for hang in reversed(attempt.hangs):
-                    if hang.rank == rank and hang.passed_after_s is None:
-                        hang.passed_after_s = after_s
-                        break
+                self._add_timeline_entry(began, "hang", verdict, after, rank)
+            case events.HangCleared(rank=rank, after_s=after_s):
+                open_hangs = [i for i, h in enumerate(attempt.hangs) if h.rank == rank and h.passed_after_s is None]
+                for index in open_hangs[-1:]:
+                    attempt.hangs[index] = replace(attempt.hangs[index], passed_after_s=after_s)
                 if (worker := attempt.workers.get(rank)) is not None and worker.state == "hangs":
                     worker.state = "running"
                 self._add_timeline_entry(at, "hang", f"rank {rank} continued after {after_s:.0f} s", after, rank)
@@ -235,55 +201,48 @@ class RunHistory:
             return
         worker.state, worker.failure = "failed", failure.message
         worker.pid, worker.host = failure.pid or worker.pid, failure.host
-        if attempt.worked_until is None:
-            attempt.worked_until = at
+        attempt.worked_until = at if attempt.worked_until is None else attempt.worked_until
 
     def _update_failures(self, after: Run, at: float) -> None:
         """Update the attempt's failures, including those that `step` itself detected."""
         attempt, phase = self.current_attempt, after.phase
-        if attempt is None or not isinstance(phase, Running | Stopping):
+        if attempt is None or not isinstance(phase, Running | Stopping) or len(phase.failed) == len(attempt.failures):
             return
-        if len(phase.failed) == len(attempt.failures):
-            return
-        failures = tuple(phase.failed)
-        for failure in failures:
-            if (failure.rank, failure.message) not in {(f.rank, f.message) for f in attempt.failures}:
+        known = {(failure.rank, failure.message) for failure in attempt.failures}
+        for failure in phase.failed:
+            if (failure.rank, failure.message) not in known:
                 attempt.failure_received_at.setdefault((failure.rank, failure.message), at)
                 self._mark_failed(attempt, failure, at)
                 self._add_timeline_entry(failure.at or at, "failure", failure.message, after, failure.rank)
-        attempt.failures = failures
+        attempt.failures = tuple(phase.failed)
 
     def _update_checkpoints(self, event: Event, after: Run, at: float) -> None:
+        records: tuple[CheckpointRecord, ...] = ()
+        text = ""
         match event:
-            case Committed(record=record):
-                self._add_checkpoint(record, at)
-                self._add_timeline_entry(at, "checkpoint", f"{record.name} is committed", after)
-            case CheckpointsFound(records=records):
-                for record in records:
-                    self._add_checkpoint(record, at)
-            case CommitFailed(seq=seq, error=error):
-                self._add_timeline_entry(
-                    at, "checkpoint", f"the checkpoint of report {seq} was not committed: {error}", after
-                )
-            case StagingFailed(seq=seq, error=error, rank=rank):
-                self._add_timeline_entry(
-                    at, "checkpoint", f"the checkpoint of report {seq} was abandoned: {error}", after, rank
-                )
-            case CheckpointBroken(seq=seq, problem=problem):
-                self._add_timeline_entry(
-                    at, "checkpoint", f"the checkpoint of report {seq} is broken: {problem}", after
-                )
-            case ValidationEnded(name=name, status=status):
-                self._add_timeline_entry(at, "checkpoint", f"{name}: {status.lower().replace('_', ' ')}", after)
+            case events.Committed(record=record):
+                records, text = (record,), f"{record.name} is committed"
+            case events.CheckpointsFound():
+                records = event.records
+            case events.CommitFailed(seq=seq, error=error):
+                text = f"the checkpoint of report {seq} was not committed: {error}"
+            case events.StagingFailed(seq=seq, error=error):
+                text = f"the checkpoint of report {seq} was abandoned: {error}"
+            case events.CheckpointBroken(seq=seq, problem=problem):
+                text = f"the checkpoint of report {seq} is broken: {problem}"
+            case events.ValidationEnded(name=name, status=status):
+                text = f"{name}: {status.lower().replace('_', ' ')}"
             case _:
                 return
+        for record in records:
+            self.checkpoints[record.seq, record.attempt] = TrackedCheckpoint(record, at)
+        if text:
+            rank = event.rank if isinstance(event, events.StagingFailed) else None
+            self._add_timeline_entry(at, "checkpoint", text, after, rank)
         for record in after.checkpoints:
             tracked = self.checkpoints.get((record.seq, record.attempt))
-            if tracked is not None and tracked.record is not record:
+            if tracked is not None:
                 tracked.record = record
-
-    def _add_checkpoint(self, record: CheckpointRecord, at: float) -> None:
-        self.checkpoints[record.seq, record.attempt] = TrackedCheckpoint(record, at)
 
     def _add_timeline_entry(self, at: float, kind: str, text: str, run: Run, rank: int | None = None) -> None:
         self.timeline.append(TimelineEntry(at=at, kind=kind, text=text, attempt=run.attempt, rank=rank))  # type: ignore[arg-type]
@@ -317,12 +276,9 @@ def _build_attempt(
         first_report=attempt.first_report,
         last_report=attempt.last_report,
         failures=tuple(_build_failure(attempt, failure, failure is cause) for failure in attempt.failures),
-        hangs=tuple(replace(convert(hang, ShownHang, from_attributes=True), stacks=stacks) for hang in attempt.hangs),
+        hangs=tuple(replace(hang, stacks=stacks) for hang in attempt.hangs),
         workers=tuple(
-            _build_worker(
-                worker, usage.last.get((attempt.number, rank)), usage.cpu_cores(attempt.number, rank), is_over
-            )
-            for rank, worker in sorted(attempt.workers.items())
+            _build_worker(attempt.workers[rank], attempt, usage, is_over) for rank in sorted(attempt.workers)
         ),
     )
 
@@ -332,24 +288,23 @@ def _build_failure(attempt: AttemptHistory, failure: WorkerFailure, is_cause: bo
     return replace(convert(failure, ShownFailure, from_attributes=True), at=at, is_cause=is_cause)
 
 
-def _build_worker(worker: TrackedWorker, use: RankUsage | None, cpu: float | None, is_over: bool) -> Worker:
-    state = worker.state
-    if is_over and state in ("starting", "running", "hangs"):
-        state = "gone"
-    return Worker(
-        rank=worker.rank,
-        state=state,
-        pid=worker.pid or (use.pid if use is not None else 0),
-        host=(use.host if use is not None else "") or worker.host,
-        device=use.device if use is not None else "",
-        num_reports=max(worker.num_reports, use.num_reports if use is not None else 0),
-        cpu=cpu,
-        rss_bytes=use.rss_bytes if use is not None else None,
+def _build_worker(worker: TrackedWorker, attempt: AttemptHistory, usage: UsageHistory, is_over: bool) -> Worker:
+    shown = convert(worker, Worker, from_attributes=True)
+    if is_over and shown.state in ("starting", "running", "hangs"):
+        shown = replace(shown, state="gone")
+    use = usage.last.get((attempt.number, worker.rank))
+    if use is None:
+        return shown
+    return replace(
+        shown,
+        pid=worker.pid or use.pid,
+        host=use.host or worker.host,
+        device=use.device,
+        num_reports=max(worker.num_reports, use.num_reports),
+        cpu=usage.cpu_cores(attempt.number, worker.rank),
+        rss_bytes=use.rss_bytes,
         gpus=tuple(
             ShownGpu(gpu.index, gpu.used_bytes, gpu.total_bytes, gpu.busy if gpu.busy >= 0 else None)
             for gpu in use.gpus
-        )
-        if use is not None
-        else (),
-        failure=worker.failure,
+        ),
     )

@@ -124,18 +124,16 @@ def _check_lines(data: bytes) -> list[bytes] | None:
 
 
 def _decode_by_name(payloads: list[bytes], joined: bytes, names: Iterable[str], num_bytes: int) -> JournalLines | None:
-    first = next(
-        (line for line in map(_decode_one, payloads[:1000]) if line is not None and _is_plain_report(line)), None
-    )
+    decoded = map(_decode_one, payloads[:1000])
+    first = next((line for line in decoded if line is not None and _is_plain_report(line)), None)
     if first is None or first.metrics is None:
         return None
     all_names = tuple(dict.fromkeys((*names, *first.metrics)))
     if not 0 < len(all_names) <= _MAX_TYPED_NAMES:
         return None
     try:
-        kind, decoder = _make_decoder(
-            all_names
-        )  # Fails for names with quotes and the like: they are decoded the other way.
+        # Fails for names with quotes and the like: they are decoded the other way.
+        kind, decoder = _make_decoder(all_names)
         lines = decoder.decode_lines(joined)
     except (msgspec.MsgspecError, RecursionError, ValueError):
         return None
@@ -153,13 +151,8 @@ def _decode_by_name(payloads: list[bytes], joined: bytes, names: Iterable[str], 
 def _make_decoder(names: tuple[str, ...]) -> tuple[type[Any], Any]:
     """Return the type of reports with these metrics, all numbers, and a decoder for them and all other events."""
     fields = [(f"m{at}", int | float | UnsetType, UNSET) for at in range(len(names))]
-    metrics = msgspec.defstruct(
-        "Metrics",
-        fields,
-        rename={f"m{at}": name for at, name in enumerate(names)},
-        forbid_unknown_fields=True,
-        gc=False,
-    )
+    rename = {f"m{at}": name for at, name in enumerate(names)}
+    metrics = msgspec.defstruct("Metrics", fields, rename=rename, forbid_unknown_fields=True, gc=False)
     report = msgspec.defstruct(
         "ReportLine",
         [

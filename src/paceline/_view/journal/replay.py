@@ -15,19 +15,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from paceline._control import journal
-from paceline._control.events import (
-    CheckpointsFound,
-    DiagnosticFileWritten,
-    DriverStarted,
-    Event,
-    Note,
-    Reported,
-    RunDescribed,
-    Timestamp,
-    UsageMeasured,
-    WorkerReturned,
-)
+from paceline._control import events, journal
+from paceline._control.events import Event, Reported, WorkerReturned
 from paceline._control.recovery import RunReplay
 from paceline._control.report_aggregator import ReportAggregator, RunReport
 from paceline._control.run import NUM_RECENT_METRICS, RankProgress, Run, Running, Stopping
@@ -50,7 +39,7 @@ class JournalReplay:
         self.usage = UsageHistory()
         self.about: dict[str, Any] = {}
         """The latest description that a driver wrote."""
-        self.files: list[DiagnosticFileWritten] = []
+        self.files: list[events.DiagnosticFileWritten] = []
         self.problem: str | None = None
         """Why lines were skipped from some point on."""
         self.num_lines = 0
@@ -97,18 +86,17 @@ class JournalReplay:
     def add_worker_lines(self, lines: JournalLines) -> None:
         """Apply the lines that a worker of the last attempt wrote to its own file; most are known already."""
         run = self.run
-        phase = run.phase
-        if not isinstance(phase, Running | Stopping):
+        live = _find_running(run)
+        if live is None:
             return
-        progress = (phase if isinstance(phase, Running) else phase.running).progress
         for payload, line in zip(lines.payloads, lines.lines, strict=True):
             is_new = isinstance(line, EventLine) and (
-                line.type == "checkpoint_staged" or (line.type == "reported" and _is_ahead(line, run, progress))
+                line.type == "checkpoint_staged" or (line.type == "reported" and _is_ahead(line, run, live.progress))
             )
             if is_new and self.problem is None:
                 self._add_line(payload)
 
-    def apply_survey(self, survey: CheckpointsFound) -> None:
+    def apply_survey(self, survey: events.CheckpointsFound) -> None:
         """Apply a survey of storage, which may contradict the journal."""
         self._catch_up()
         self._apply_event(survey)
@@ -128,28 +116,24 @@ class JournalReplay:
                     self._add_line(payload)
             return
         self.num_lines += len(reports)
-        first = reports
+        last, first = {0: len(reports) - 1}, reports
+        of_first: Sequence[int] = range(len(reports))
         if self.replay.run.size > 1:
-            last: dict[int, int] = {line.rank: at for at, line in enumerate(reports)}
+            last = {line.rank: at for at, line in enumerate(reports)}
             first = [line for line in reports if line.rank == 0]
-            of_first = [at for at, line in enumerate(reports) if line.rank == 0][-NUM_RECENT_METRICS:]
-        else:
-            last, of_first = {0: len(reports) - 1}, [*range(max(0, len(reports) - NUM_RECENT_METRICS), len(reports))]
+            of_first = [at for at, line in enumerate(reports) if line.rank == 0]
         for rank, at in last.items():
             self._skipped[rank] = reports[at].seq, lines.payloads[start + at]
-        self._skipped_of_rank_0.extend((reports[at].seq, lines.payloads[start + at]) for at in of_first)
+        recent = of_first[-NUM_RECENT_METRICS:]
+        self._skipped_of_rank_0.extend((reports[at].seq, lines.payloads[start + at]) for at in recent)
         if awaited := self._awaited_seqs():
-            self._skipped_awaited |= {
-                line.seq: lines.payloads[start + at]
-                for at, line in enumerate(reports)
-                if line.rank == 0 and line.seq in awaited
-            }
+            for payload, line in zip(lines.payloads[start:end], reports, strict=True):
+                if line.rank == 0 and line.seq in awaited:
+                    self._skipped_awaited[line.seq] = payload
         if any(line.data is not ABSENT for line in reports):
-            self._skipped_positions += [
-                (line.seq, line.rank, lines.payloads[start + at])
-                for at, line in enumerate(reports)
-                if line.data is not ABSENT
-            ]
+            for payload, line in zip(lines.payloads[start:end], reports, strict=True):
+                if line.data is not ABSENT:
+                    self._skipped_positions.append((line.seq, line.rank, payload))
             least = self._lowest_seq()
             self._skipped_positions = [
                 position for position in self._skipped_positions if position[0] > least or position[0] in awaited
@@ -168,11 +152,8 @@ class JournalReplay:
     def _are_new_reports(self, reports: Sequence[ReportLine]) -> bool:
         """Whether the reports are new and of the current attempt."""
         run = self.replay.run
-        phase = run.phase
-        if self._aggregator is not None or not isinstance(phase, Running | Stopping):
-            return False
-        live = phase if isinstance(phase, Running) else phase.running
-        if {line.attempt for line in reports} != {run.attempt}:
+        live = _find_running(run)
+        if self._aggregator is not None or live is None or {line.attempt for line in reports} != {run.attempt}:
             return False
         ranks = {line.rank for line in reports}
         if not 0 <= min(ranks) <= max(ranks) < run.size:
@@ -203,14 +184,13 @@ class JournalReplay:
         except journal.JournalVersionError as problem:
             self.problem = str(problem)
             return
-        if isinstance(event, Note):
+        if isinstance(event, events.Note):
             self._add_note(event)
-            return
-        if isinstance(event, Reported) and self._can_defer(event):
+        elif isinstance(event, Reported) and self._can_defer(event):
             self._defer_report(event)
-            return
-        self._catch_up()
-        self._apply_event(event)
+        else:
+            self._catch_up()
+            self._apply_event(event)
 
     def _can_defer(self, event: Reported) -> bool:
         """Whether this is a report for reduced metrics that `step` does not need at once."""
@@ -251,7 +231,7 @@ class JournalReplay:
         last, self._deferred_seqs = self._deferred_seqs, {}
         live = self._running_phase()
         hows: dict[Path, Reduction] = {}
-        reductions = [*(how for reducing in live.reducing.values() for how in reducing.reductions)]
+        reductions = [how for reducing in live.reducing.values() for how in reducing.reductions]
         reductions += [(mark.path, mark.how) for event in deferred for mark in event.reduce]
         is_uniform = all(hows.setdefault(path, how) == how for path, how in reductions)
         ranks = range(self.replay.run.size)
@@ -263,8 +243,8 @@ class JournalReplay:
             rank, seq = event.rank, event.seq
             if rank == 0:
                 of_first.append((seq, event.metrics))
-                if (attempt := self.history.current_attempt) is not None and not attempt.first_report:
-                    attempt.first_report = seq
+                if (attempt := self.history.current_attempt) is not None:
+                    attempt.first_report = attempt.first_report or seq
             if not is_uniform or seq > least or seq in awaited or seq == last[rank]:
                 run = self.replay.run
                 if self._apply_to_run(event):
@@ -274,21 +254,21 @@ class JournalReplay:
         self._set_recent_metrics((*before, *of_first)[-NUM_RECENT_METRICS:])
 
     def _running_phase(self) -> Running:
-        phase = self.replay.run.phase
-        assert isinstance(phase, Running | Stopping)
-        return phase if isinstance(phase, Running) else phase.running
+        live = _find_running(self.replay.run)
+        assert live is not None
+        return live
 
-    def _add_note(self, note: Note) -> None:
+    def _add_note(self, note: events.Note) -> None:
         match note:
-            case Timestamp(at=at):
+            case events.Timestamp(at=at):
                 self._at = at
-            case RunDescribed(about=about):
+            case events.RunDescribed(about=about):
                 description = msgspec.json.decode(about)
                 self.about = description if isinstance(description, dict) else {}
-            case UsageMeasured():
+            case events.UsageMeasured():
                 self._at = max(self._at, note.at)
                 self.usage.add_measurement(note)
-            case DiagnosticFileWritten():
+            case events.DiagnosticFileWritten():
                 self.files.append(note)
 
     def _catch_up(self) -> None:
@@ -300,12 +280,8 @@ class JournalReplay:
         behind, self._skipped = self._skipped, {}
         recent, self._skipped_of_rank_0 = self._skipped_of_rank_0, deque(maxlen=NUM_RECENT_METRICS)
         awaited, self._skipped_awaited = self._skipped_awaited, {}
-        if (
-            (attempt := self.history.current_attempt) is not None
-            and not attempt.first_report
-            and self._first_seq is not None
-        ):
-            attempt.first_report = self._first_seq
+        if (attempt := self.history.current_attempt) is not None:
+            attempt.first_report = attempt.first_report or self._first_seq or 0
         self._first_seq = None
         before = self._running_phase().recent
         payloads = {(seq, 0): payload for seq, payload in awaited.items()}
@@ -329,8 +305,10 @@ class JournalReplay:
             self.replay.run = replace(self.replay.run, phase=replace(phase, running=live))
 
     def _apply_event(self, event: Event) -> None:
-        if isinstance(event, DriverStarted | Reported):
-            self._at = max(self._at, event.at) if isinstance(event, Reported) else event.at or self._at
+        if isinstance(event, Reported):
+            self._at = max(self._at, event.at)
+        elif isinstance(event, events.DriverStarted):
+            self._at = event.at or self._at
         before = self.replay.run
         if not self._apply_to_run(event):
             return
@@ -359,11 +337,9 @@ class JournalReplay:
     def _make_aggregator(self, run: Run) -> ReportAggregator:
         """Create the aggregator. From here on reports wait for other ranks, so it starts with those already made."""
         aggregator = ReportAggregator()
-        phase = run.phase
-        if isinstance(phase, Running | Stopping):
-            progress = (phase if isinstance(phase, Running) else phase.running).progress
+        if (live := _find_running(run)) is not None:
             for rank in range(1, run.size):
-                for seq in range(progress[0] + 1, progress[rank] + 1):
+                for seq in range(live.progress[0] + 1, live.progress[rank] + 1):
                     aggregator.add_event(Reported(run.attempt, rank, seq, msgspec.Raw(b"{}"), 0.0, ""), run)
             for returned in self._returned:
                 aggregator.add_event(returned, run)
@@ -379,6 +355,13 @@ class _MetricsField(msgspec.Struct):
 
 
 _decode_metrics = msgspec.json.Decoder(_MetricsField).decode
+
+
+def _find_running(run: Run) -> Running | None:
+    """Return the phase with the workers' progress, also while they stop; None in other phases."""
+    return (
+        run.phase.running if isinstance(run.phase, Stopping) else run.phase if isinstance(run.phase, Running) else None
+    )
 
 
 def _is_ahead(line: ReportLine, run: Run, progress: RankProgress) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -29,7 +30,6 @@ class MetricColumn:
     rows: array[int] = field(default_factory=lambda: array("i"))
     values: array[float] = field(default_factory=lambda: array("d"))
     is_integer: bool = True
-    """Whether all of them are integers."""
     best_so_far: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By mode: the index of the best number so far, or -1, and how many numbers were checked."""
 
@@ -71,8 +71,8 @@ class ReportTable:
         self.seqs: array[int] = array("q")
         self.ats: array[float] = array("d")
         self.attempts: array[int] = array("i")
-        self.columns: dict[str, MetricColumn] = {}
-        self.non_numeric: dict[str, NonNumericColumn] = {}
+        self.columns: defaultdict[str, MetricColumn] = defaultdict(MetricColumn)
+        self.non_numeric: defaultdict[str, NonNumericColumn] = defaultdict(NonNumericColumn)
         self._texts: dict[str, str] = {}
 
     def __len__(self) -> int:
@@ -104,7 +104,11 @@ class ReportTable:
         """Add many reports of one attempt. With `names`, metrics are numbers in the attributes `m0`, `m1` and so on."""
         if not seqs:
             return
-        values = _columns_by_attribute(metrics, names) if names is not None else _columns_by_key(metrics)
+        values: dict[str, list[Any]] | None
+        if names is not None:
+            values = {name: list(map(attrgetter(f"m{at}"), metrics)) for at, name in enumerate(names)}
+        else:
+            values = _columns_by_key(metrics)
         if values is None:
             for seq, at, each in zip(seqs, ats, metrics, strict=True):
                 self.add(attempt, seq, at, each)
@@ -136,34 +140,30 @@ class ReportTable:
     def metric_names(self) -> list[str]:
         return list(dict.fromkeys((*self.columns, *self.non_numeric)))
 
+    def numeric_names(self) -> tuple[str, ...]:
+        """Return the names of metrics that have numbers."""
+        return tuple(name for name, column in self.columns.items() if len(column.rows))
+
     def iter_rows(self, first: int, end: int, names: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
         """Yield rows as dicts, in order."""
         cells: list[dict[str, Any]] = [{} for _ in range(end - first)]
         for name in self.metric_names() if names is None else names:
             label = f"reported/{name}" if name in ROW_FIELDS else name
-            column, non_numeric = self.columns.get(name), self.non_numeric.get(name)
-            if column is not None:
+            for column in (self.columns.get(name), self.non_numeric.get(name)):
+                if column is None:
+                    continue
                 low, high = bisect_left(column.rows, first), bisect_left(column.rows, end)
-                is_integer = column.is_integer
+                is_integer = isinstance(column, MetricColumn) and column.is_integer
                 for row, value in zip(column.rows[low:high], column.values[low:high], strict=True):
                     cells[row - first][label] = int(value) if is_integer else value
-            if non_numeric is not None:
-                low, high = bisect_left(non_numeric.rows, first), bisect_left(non_numeric.rows, end)
-                for row, other in zip(non_numeric.rows[low:high], non_numeric.values[low:high], strict=True):
-                    cells[row - first][label] = other
         for at, cell in enumerate(cells, start=first):
             yield {"step": self.seqs[at], "time": self.ats[at], "attempt": self.attempts[at], **cell}
 
     def _add_value(self, name: str, row: int, value: Any) -> None:
         if type(value) is float or type(value) is int:
-            column = self.columns.get(name)
-            if column is None:
-                column = self.columns[name] = MetricColumn()
-            column.add(row, value)
+            self.columns[name].add(row, value)
             return
-        non_numeric = self.non_numeric.get(name)
-        if non_numeric is None:
-            non_numeric = self.non_numeric[name] = NonNumericColumn()
+        non_numeric = self.non_numeric[name]
         non_numeric.rows.append(row)
         # Share equal strings: the same few recur.
         non_numeric.values.append(self._texts.setdefault(value, value) if type(value) is str else value)
@@ -176,13 +176,10 @@ class ReportTable:
             except OverflowError:  # An integer larger than any float.
                 pass
             else:
-                column = self.columns.get(name)
-                if column is None:
-                    column = self.columns[name] = MetricColumn()
-                if column.is_integer and (
-                    float in kinds or not all(-_MAX_EXACT_INT < value < _MAX_EXACT_INT for value in new)
-                ):
-                    column.is_integer = False
+                column = self.columns[name]
+                if column.is_integer:
+                    is_exact = float not in kinds and all(-_MAX_EXACT_INT < value < _MAX_EXACT_INT for value in new)
+                    column.is_integer = is_exact
                 column.rows.extend(array("i", range(first, first + len(values))))
                 column.values.extend(new)
                 return
@@ -212,10 +209,6 @@ def flatten_metrics(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tu
             yield from flatten_metrics(value, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", number if isinstance(value, dict) and value else from_plain(value)
-
-
-def _columns_by_attribute(metrics: Sequence[Any], names: tuple[str, ...]) -> dict[str, list[Any]]:
-    return {name: list(map(attrgetter(f"m{at}"), metrics)) for at, name in enumerate(names)}
 
 
 def _columns_by_key(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]] | None:

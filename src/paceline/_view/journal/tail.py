@@ -33,10 +33,6 @@ class JournalTail(Protocol):
         """Mark this many bytes of what `read_new` returned as read; it returns the rest again."""
         ...
 
-    def stamp(self) -> object:
-        """Return a value that changes whenever there may be something new. Cheap."""
-        ...
-
 
 def open_journal_tail(location: RunLocation, store: Store | None) -> JournalTail:
     return DiskJournalTail(location.layout.journal) if store is None else RemoteJournalTail(store)
@@ -50,13 +46,6 @@ class DiskJournalTail:
         self._head = b""
         self._last = b""
 
-    def stamp(self) -> object:
-        try:
-            status = self._path.stat()
-        except FileNotFoundError:
-            return None
-        return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
-
     def reset_if_replaced(self) -> bool:
         if self._offset == 0:
             return False
@@ -66,9 +55,10 @@ class DiskJournalTail:
                 # A journal that was truncated and has grown again may be as long as before; and one that a driver
                 # copied when it took over has the same contents in another file.
                 last = os.pread(file.fileno(), len(self._last), self._offset - len(self._last))
-                is_same_file = (status.st_dev, status.st_ino) == self._inode
-                if last == self._last and (is_same_file or os.pread(file.fileno(), len(self._head), 0) == self._head):
-                    self._inode = (status.st_dev, status.st_ino)
+                inode = status.st_dev, status.st_ino
+                is_same = inode == self._inode or os.pread(file.fileno(), len(self._head), 0) == self._head
+                if last == self._last and is_same:
+                    self._inode = inode
                     return False
         except FileNotFoundError:
             pass
@@ -113,9 +103,6 @@ class RemoteJournalTail:
         self._skipped = 0
         """Bytes of the next segment that were read already."""
 
-    def stamp(self) -> object:
-        return tuple((entry.key, entry.size) for entry in self._store.list_entries(JOURNAL_PREFIX)[-2:])
-
     def reset_if_replaced(self) -> bool:
         """Segments are never replaced; but a run may be deleted and another created in its place."""
         slices: list[tuple[int, str, int]] = []
@@ -124,8 +111,7 @@ class RemoteJournalTail:
             if not offset.isdigit():
                 raise StorageError(f"{self._store.uri}: {entry.key} is not a journal segment")
             slices.append((int(offset), entry.key, entry.size))
-        first = slices[0][2] if slices else None
-        end = slices[-1][0] + slices[-1][2] if slices else 0
+        first, end = (slices[0][2], slices[-1][0] + slices[-1][2]) if slices else (None, 0)
         is_another = self._offset > 0 and (first != self._first or end < self._offset)
         if is_another:
             self._offset = self._skipped = 0
@@ -137,11 +123,9 @@ class RemoteJournalTail:
         if not self._keys_ahead:
             return b""
         key = self._keys_ahead[0]
-        offset = int(key.rpartition("/")[2])
-        if offset != self._offset:
-            raise StorageError(
-                f"{self._store.uri}: the journal ends at byte {self._offset}, but the next segment is {key}"
-            )
+        if int(key.rpartition("/")[2]) != self._offset:
+            text = f"the journal ends at byte {self._offset}, but the next segment is {key}"
+            raise StorageError(f"{self._store.uri}: {text}")
         return self._store.read(key)[self._skipped :]
 
     def mark_read(self, data: bytes, num_bytes: int) -> None:

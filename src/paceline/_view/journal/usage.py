@@ -44,9 +44,7 @@ class UsageHistory:
         for use in event.ranks:
             key = event.attempt, use.rank
             self.last[key] = use
-            series = self._series.get(key)
-            if series is None:
-                series = self._series[key] = _RankSeries()
+            series = self._series.setdefault(key, _RankSeries())
             series.ats.append(event.at)
             series.cpu_s.append(use.cpu_s)
             series.rss.append(use.rss_bytes)
@@ -61,10 +59,9 @@ class UsageHistory:
     def cpu_cores(self, attempt: int, rank: int) -> float | None:
         """Cores in use between the last two measurements."""
         series = self._series.get((attempt, rank))
-        if series is None:
+        if series is None or len(series.ats) < 2:
             return None
-        rates = _rates(series.ats[-2:], series.cpu_s[-2:])
-        return rates[-1] if len(series.ats) > 1 else None
+        return _rates(series.ats[-2:], series.cpu_s[-2:])[-1]
 
     def series(self, attempt: int | None = None) -> list[UsageSeries]:
         return [
@@ -100,7 +97,6 @@ class AttemptWork:
     until: float
     """When the first failed or the last returned, or the last known moment."""
     measured: float | None = None
-    """When they were last measured."""
     ready: float | None = None
     uses: tuple[RankUsage, ...] = ()
 
@@ -139,12 +135,8 @@ def _split_time(work: AttemptWork, total: float) -> dict[str, float]:
     reported = mean["data_s"] + mean["report_s"] + mean["checkpoint_s"]
     scale = min(1.0, total / reported) if reported > 0 else 1.0
     before = max(0.0, min(work.measured - work.began, total) - mean["wall_s"])  # Before they received their ranks.
-    return {
-        "starting_s": before + mean["setup_s"],
-        "data_s": mean["data_s"] * scale,
-        "report_s": mean["report_s"] * scale,
-        "checkpoint_s": mean["checkpoint_s"] * scale,
-    }
+    scaled = {name: mean[name] * scale for name in ("data_s", "report_s", "checkpoint_s")}
+    return {"starting_s": before + mean["setup_s"], **scaled}
 
 
 def _round_seconds(seconds: float) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from paceline._core.arguments import check_instance
+from paceline.data.batches import dtype_of, import_framework
 
 
 def check_dtypes(dtypes: Any) -> None:
@@ -21,7 +22,7 @@ def check_dtypes(dtypes: Any) -> None:
 
 def check_target(device: Any, sharding: Any) -> Any:
     """Return where arrays go: a device, a sharding, or None for JAX's default."""
-    jax = _import_jax()
+    jax = import_framework("JAX")
     if device is not None and sharding is not None:
         raise ValueError("device and sharding cannot be combined: a sharding includes the devices")
     check_instance("device", device, jax.Device, "one of jax.devices()", optional=True)
@@ -40,7 +41,7 @@ def check_even_batches(target: Any, drop_last: bool) -> None:
 
 def leaves_host(target: Any) -> bool:
     """Whether arrays leave host memory."""
-    jax = _import_jax()
+    jax = import_framework("JAX")
     if target is None:
         return bool(jax.default_backend() != "cpu")
     devices = target.device_set if hasattr(target, "device_set") else [target]
@@ -53,11 +54,8 @@ def make_arrays(batch: Mapping[str, np.ndarray[Any, Any]], dtypes: Any = None, t
     With a sharding over the devices of several workers, each result is one global array, and this batch is the part of
     this worker.
     """
-    jax = _import_jax()
-    arrays = {
-        name: _to_array(name, values, dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes)
-        for name, values in batch.items()
-    }
+    jax = import_framework("JAX")
+    arrays = {name: _to_array(name, values, dtype_of(dtypes, name)) for name, values in batch.items()}
     if _spans_workers(target):
         return {name: jax.make_array_from_process_local_data(target, values) for name, values in arrays.items()}
     put: dict[str, Any] = jax.device_put(arrays, target)
@@ -65,7 +63,7 @@ def make_arrays(batch: Mapping[str, np.ndarray[Any, Any]], dtypes: Any = None, t
 
 
 def _spans_workers(target: Any) -> bool:
-    return isinstance(target, _import_jax().sharding.Sharding) and not target.is_fully_addressable
+    return isinstance(target, import_framework("JAX").sharding.Sharding) and not target.is_fully_addressable
 
 
 def _to_array(name: str, values: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
@@ -75,11 +73,3 @@ def _to_array(name: str, values: np.ndarray[Any, Any], dtype: Any) -> np.ndarray
             "hint: convert it to numbers of one shape in map_batches, or drop it with drop_columns"
         )
     return values if dtype is None else values.astype(dtype, copy=False)
-
-
-def _import_jax() -> Any:
-    try:
-        import jax
-    except ImportError:
-        raise ImportError('JAX batches need jax\n\nhint: pip install "paceline[jax]"') from None
-    return jax

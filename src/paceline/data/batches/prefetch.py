@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -22,60 +22,37 @@ def prefetch_items(items: Iterator[T], depth: int, name: str) -> Iterator[T]:
 
     An error while producing an item is raised where the item would have come.
     """
-    ready: _PrefetchQueue[T] = _PrefetchQueue(depth)
-    thread = threading.Thread(target=_fill_queue, args=(items, ready), name=name, daemon=True)
+    ready: queue.SimpleQueue[T | _PrefetchEnd] = queue.SimpleQueue()
+    # The producer waits for room before it starts an item, so at most `depth` items are ready or in progress.
+    room = threading.Semaphore(depth)
+    has_left = threading.Event()
+
+    def produce() -> None:
+        error: BaseException | None = None
+        try:
+            while room.acquire() and not has_left.is_set():
+                try:
+                    item = next(items)
+                except StopIteration:
+                    break
+                ready.put(item)
+                del item  # or the thread would keep a batch alive while it waits
+        except BaseException as raised:  # noqa: BLE001
+            error = raised
+        ready.put(_PrefetchEnd(error))
+
+    thread = threading.Thread(target=produce, name=name, daemon=True)
     thread.start()
     try:
-        while True:
-            item = ready.take()
-            if isinstance(item, _PrefetchEnd):
-                if item.error is not None:
-                    raise item.error
-                return
+        while not isinstance(item := ready.get(), _PrefetchEnd):
+            room.release()
             yield item
+        if item.error is not None:
+            raise item.error
     finally:
-        ready.leave()
+        has_left.set()
+        room.release()
         # The garbage collector may close this generator from any thread, including the producer, which then ends by
         # itself.
         if thread is not threading.current_thread():
             thread.join()
-
-
-class _PrefetchQueue(Generic[T]):
-    def __init__(self, depth: int) -> None:
-        self._ready: queue.SimpleQueue[T | _PrefetchEnd] = queue.SimpleQueue()
-        # The producer waits for room before it starts an item, so at most `depth` items are ready or in progress.
-        self._room = threading.Semaphore(depth)
-        self._has_left = False
-
-    def wait_for_room(self) -> bool:
-        """Return False once the consumer has left."""
-        self._room.acquire()
-        return not self._has_left
-
-    def put(self, item: T | _PrefetchEnd) -> None:
-        self._ready.put(item)
-
-    def take(self) -> T | _PrefetchEnd:
-        item = self._ready.get()
-        self._room.release()
-        return item
-
-    def leave(self) -> None:
-        self._has_left = True
-        self._room.release()
-
-
-def _fill_queue(items: Iterator[Any], ready: _PrefetchQueue[Any]) -> None:
-    error: BaseException | None = None
-    try:
-        while ready.wait_for_room():
-            try:
-                item = next(items)
-            except StopIteration:
-                break
-            ready.put(item)
-            del item  # or the thread would keep a batch alive while it waits
-    except BaseException as raised:  # noqa: BLE001
-        error = raised
-    ready.put(_PrefetchEnd(error))

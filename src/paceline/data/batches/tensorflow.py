@@ -8,21 +8,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from paceline.data.batches import dtype_of, import_framework
 from paceline.data.block import Schema, TensorType
 
 Columns = str | Sequence[str]
 
 
-def check_installed() -> None:
-    _import_tensorflow()
-
-
 def make_tensors(batch: Mapping[str, np.ndarray[Any, Any]], dtypes: Any = None) -> dict[str, Any]:
     """Create a tensor for each column. `dtypes` applies to all columns, or to those it names."""
-    return {
-        name: make_tensor(name, values, dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes)
-        for name, values in batch.items()
-    }
+    return {name: make_tensor(name, values, dtype_of(dtypes, name)) for name, values in batch.items()}
 
 
 def make_tensor(name: str, values: np.ndarray[Any, Any], dtype: Any = None, ragged: Any = None) -> Any:
@@ -30,7 +24,7 @@ def make_tensor(name: str, values: np.ndarray[Any, Any], dtype: Any = None, ragg
 
     With a `tf.RaggedTensorSpec` in `ragged`, rows of equal length do so too.
     """
-    tf = _import_tensorflow()
+    tf = import_framework("TensorFlow")
     if values.dtype.kind in "mM":
         raise TypeError(
             f"cannot convert the column {name!r} of type {values.dtype} to a tensor: TensorFlow has no dates\n\n"
@@ -60,7 +54,7 @@ def make_tf_dataset(
 
     A group's spec is the `tf.TypeSpec` of its tensors, or a dict of them; None derives it from the schema.
     """
-    tf = _import_tensorflow()
+    tf = import_framework("TensorFlow")
     signature = tuple(
         spec if spec is not None else _signature(group, schema()) for group, spec in zip(groups, specs, strict=True)
     )
@@ -74,7 +68,7 @@ def make_tf_dataset(
 
 def _select_group(group: Columns, batch: Mapping[str, np.ndarray[Any, Any]], spec: Any) -> Any:
     def select_column(name: str, spec: Any) -> Any:
-        ragged = spec if isinstance(spec, _import_tensorflow().RaggedTensorSpec) else None
+        ragged = spec if isinstance(spec, import_framework("TensorFlow").RaggedTensorSpec) else None
         return make_tensor(name, batch[name], getattr(spec, "dtype", None), ragged)
 
     if isinstance(group, str):
@@ -95,7 +89,7 @@ def _signature(group: Columns, schema: Schema | None) -> Any:
 
 
 def _spec(name: str, kind: Any) -> Any:
-    tf = _import_tensorflow()
+    tf = import_framework("TensorFlow")
     if isinstance(kind, TensorType):
         if kind.shape is None:
             raise ValueError(
@@ -113,11 +107,3 @@ def _spec(name: str, kind: Any) -> Any:
             "hint: set its spec in feature_type_spec or label_type_spec"
         )
     return tf.TensorSpec((None,), tf.as_dtype(kind.to_pandas_dtype()))
-
-
-def _import_tensorflow() -> Any:
-    try:
-        import tensorflow
-    except ImportError:
-        raise ImportError('TensorFlow batches need tensorflow\n\nhint: pip install "paceline[tensorflow]"') from None
-    return tensorflow

@@ -10,24 +10,22 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from paceline._core.arguments import bad_value
+from paceline.data.batches import dtype_of
 
 if TYPE_CHECKING:
     import torch
 
+    Dtypes: TypeAlias = torch.dtype | Mapping[str, torch.dtype] | None
+
+Array = np.ndarray[Any, Any]
+
 _WIDENED = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
 """Torch supports these types in name only: few operations accept them."""
-
-
-def check_installed() -> None:
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise ImportError('torch batches need torch\n\nhint: pip install "paceline[torch]"') from None
 
 
 def resolve_device(device: Any) -> torch.device:
@@ -59,15 +57,12 @@ def check_pinning(pin_memory: bool) -> None:
         raise ValueError("pin_memory=True needs a GPU: torch.cuda.is_available() is False here\n\nhint: leave it out")
 
 
-def make_tensors(
-    batch: Mapping[str, np.ndarray[Any, Any]], dtypes: torch.dtype | Mapping[str, torch.dtype] | None = None
-) -> dict[str, torch.Tensor]:
+def make_tensors(batch: Mapping[str, Array], dtypes: Dtypes = None) -> dict[str, torch.Tensor]:
     """Create a tensor for each column. `dtypes` applies to all columns, or to those it names."""
-    by_column = dtypes if isinstance(dtypes, Mapping) else dict.fromkeys(batch, dtypes)
-    return {name: make_tensor(name, values, by_column.get(name)) for name, values in batch.items()}
+    return {name: make_tensor(name, values, dtype_of(dtypes, name)) for name, values in batch.items()}
 
 
-def make_tensor(name: str, values: np.ndarray[Any, Any], dtype: torch.dtype | None = None) -> torch.Tensor:
+def make_tensor(name: str, values: Array, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Convert one column. Raises with the column's name if torch has no such type."""
     import torch
 
@@ -85,12 +80,12 @@ def make_tensor(name: str, values: np.ndarray[Any, Any], dtype: torch.dtype | No
     return tensor if dtype is None else tensor.to(dtype)
 
 
-def _check_numbers(name: str, values: np.ndarray[Any, Any]) -> None:
+def _check_numbers(name: str, values: Array) -> None:
     if values.dtype.kind not in "biufc":
         raise TypeError(f"the column {name!r} {_why_no_tensor(values)}")
 
 
-def _why_no_tensor(values: np.ndarray[Any, Any]) -> str:
+def _why_no_tensor(values: Array) -> str:
     if values.dtype.kind in "mM":
         return f"has {values.dtype} values, and torch has no dates\n\nhint: convert it to numbers in map_batches"
     shapes = {value.shape for value in values.flat if isinstance(value, np.ndarray)} if values.dtype == object else ()
@@ -146,42 +141,18 @@ def pin_batch(batch: Any, device: torch.device) -> Any:
         return _map_items(batch, "pin_memory", pin)
 
 
-def stage_parts(
-    parts: Sequence[Mapping[str, np.ndarray[Any, Any]]],
-    dtypes: torch.dtype | Mapping[str, torch.dtype] | None,
-    device: torch.device,
-) -> dict[str, torch.Tensor]:
-    """Assemble the parts of a batch in pinned memory, copying each row once.
+def concat_parts(parts: Sequence[Mapping[str, Array]], dtypes: Dtypes, *, pin_memory: bool) -> dict[str, torch.Tensor]:
+    """Concatenate the parts to one tensor per column, of the requested dtype or one that holds all parts.
 
-    Torch manages and reuses that memory. Allocating it for each batch would take longer than the copy.
+    Torch manages and reuses pinned memory. Allocating it for each batch would take longer than the copy.
     """
-    import torch
-
-    with torch.cuda.device(device):
-        return concat_parts(parts, dtypes, pin_memory=True)
-
-
-def concat_parts(
-    parts: Sequence[Mapping[str, np.ndarray[Any, Any]]],
-    dtypes: torch.dtype | Mapping[str, torch.dtype] | None,
-    *,
-    pin_memory: bool,
-) -> dict[str, torch.Tensor]:
-    """Concatenate the parts to one tensor per column, of the requested dtype or one that holds all parts."""
     return {
-        name: _concat_column(
-            name,
-            [part[name] for part in parts],
-            dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes,
-            pin_memory,
-        )
+        name: _concat_column(name, [part[name] for part in parts], dtype_of(dtypes, name), pin_memory)
         for name in parts[0]
     }
 
 
-def _concat_column(
-    name: str, parts: Sequence[np.ndarray[Any, Any]], dtype: torch.dtype | None, pin_memory: bool
-) -> torch.Tensor:
+def _concat_column(name: str, parts: Sequence[Array], dtype: torch.dtype | None, pin_memory: bool) -> torch.Tensor:
     import torch
 
     for part in parts:
@@ -198,7 +169,7 @@ def _concat_column(
     return target
 
 
-def _copy(values: np.ndarray[Any, Any], target: torch.Tensor) -> None:
+def _copy(values: Array, target: torch.Tensor) -> None:
     """Copy with NumPy, in this thread only.
 
     Torch would start a thread on each core, which then spins while waiting for more work: on 16 cores these took a
@@ -212,10 +183,10 @@ def _copy(values: np.ndarray[Any, Any], target: torch.Tensor) -> None:
         np.copyto(memory, values, casting="unsafe")
 
 
-def _as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any] | None:
+def _as_array(tensor: torch.Tensor) -> Array | None:
     """Return the memory of a tensor as an array; None if NumPy lacks its dtype or the tensor is conjugated."""
     try:
-        array: np.ndarray[Any, Any] = tensor.numpy()
+        array: Array = tensor.numpy()
     except (TypeError, RuntimeError):
         return None
     return array

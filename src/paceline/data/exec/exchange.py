@@ -15,38 +15,10 @@ from typing import Protocol, runtime_checkable
 
 from paceline.data.block import Block
 from paceline.data.context import DataContext
-from paceline.data.exec import spill, unit_bounds
+from paceline.data.exec import scatter, spill, unit_bounds
 from paceline.data.exec.pipeline import Executor, Pipeline, PipelineTask, lower_plan
-from paceline.data.exec.scatter import (
-    HASH,
-    ArrangeRows,
-    ChainedUnit,
-    GatheredUnit,
-    OrderByHash,
-    OrderByKeys,
-    PreserveOrder,
-    RenamedUnit,
-    RowArrangement,
-    Scatter,
-    SlicedUnit,
-    StoredChunk,
-    StoredRows,
-    TransformedUnit,
-    ZippedUnit,
-    parse_receipts,
-)
 from paceline.data.exec.spill import SpillHandle
-from paceline.data.planning.barriers import (
-    GroupBy,
-    GroupRows,
-    Materialize,
-    PreparedSource,
-    RandomShuffle,
-    Repartition,
-    SliceRows,
-    Sort,
-    Zip,
-)
+from paceline.data.planning import barriers
 from paceline.data.planning.group_aggregation import GroupAggregation
 from paceline.data.planning.plan import Barrier, PlanNode, Read, Unit
 from paceline.data.planning.sort_keys import SortKeys
@@ -61,43 +33,53 @@ def resolve_barrier(barrier: Barrier, epoch: int, executor: Executor) -> Sequenc
     """Return the units of a barrier for an epoch. They keep the stored rows alive while somebody references them."""
     run = _BarrierResolver(epoch, executor)
     match barrier:
-        case RandomShuffle(input=part, seed=seed, every_epoch=every_epoch):
-            return run.shuffle_rows(part, OrderByHash(seed, epoch if every_epoch else 0), barrier.name)
-        case Sort(input=part, keys=keys, descending=descending):
+        case barriers.RandomShuffle(input=part, seed=seed, every_epoch=every_epoch):
+            return run.shuffle_rows(part, scatter.OrderByHash(seed, epoch if every_epoch else 0), barrier.name)
+        case barriers.Sort(input=part, keys=keys, descending=descending):
             by = SortKeys(keys, descending)
             return _cut_by_keys(
-                run.exchange_rows(part, OrderByKeys(by)), by, barrier.name, OrderByKeys(by), may_split=True
+                run.exchange_rows(part, scatter.OrderByKeys(by)),
+                by,
+                barrier.name,
+                scatter.OrderByKeys(by),
+                may_split=True,
             )
-        case GroupRows(input=part, keys=keys):
+        case barriers.GroupRows(input=part, keys=keys):
             by = SortKeys.ascending(keys)
-            return _cut_by_keys(run.exchange_rows(part, OrderByKeys(by)), by, barrier.name, OrderByKeys(by))
-        case GroupBy(input=part, keys=keys, aggregates=aggregates):
+            return _cut_by_keys(
+                run.exchange_rows(part, scatter.OrderByKeys(by)), by, barrier.name, scatter.OrderByKeys(by)
+            )
+        case barriers.GroupBy(input=part, keys=keys, aggregates=aggregates):
             by, combined = SortKeys.ascending(keys), GroupAggregation(SortKeys.ascending(keys), aggregates)
             units = _cut_by_keys(run.exchange_rows(part, combined), by, barrier.name, combined)
             return [replace(unit, num_rows=None) for unit in units]  # fewer groups than partial states
-        case Repartition(shuffle=True, input=part, seed=seed):
-            return run.shuffle_rows(part, OrderByHash(seed, epoch), barrier.name, barrier)
-        case Repartition():
+        case barriers.Repartition(shuffle=True, input=part, seed=seed):
+            return run.shuffle_rows(part, scatter.OrderByHash(seed, epoch), barrier.name, barrier)
+        case barriers.Repartition():
             return run.repartition_rows(barrier)
-        case Zip(parts=parts):
-            return _zip_units([run.exchange_rows(part, PreserveOrder()) for part in parts], barrier.name)
-        case SliceRows():
+        case barriers.Zip(parts=parts):
+            return _zip_units([run.exchange_rows(part, scatter.PreserveOrder()) for part in parts], barrier.name)
+        case barriers.SliceRows():
             return run.slice_rows(barrier)
-        case Materialize(input=part):
-            return _materialize_units(run.exchange_rows(part, PreserveOrder()), barrier.name)
+        case barriers.Materialize(input=part):
+            return _materialize_units(run.exchange_rows(part, scatter.PreserveOrder()), barrier.name)
     raise TypeError(f"{type(barrier).__name__} is not a barrier that can be resolved")
 
 
 def materialize_plan(plan: PlanNode, executor: Executor, epoch: int = 0) -> Read:
     """Compute the rows of a plan now, and return a plan that reads the stored rows."""
-    return Read(PreparedSource(f"materialize({plan.name})", tuple(resolve_barrier(Materialize(plan), epoch, executor))))
+    return Read(
+        barriers.PreparedSource(
+            f"materialize({plan.name})", tuple(resolve_barrier(barriers.Materialize(plan), epoch, executor))
+        )
+    )
 
 
 @dataclass(frozen=True)
 class ExchangedRows:
     """All rows of a plan, stored as chunks in the order of their units."""
 
-    chunks: tuple[StoredChunk, ...]
+    chunks: tuple[scatter.StoredChunk, ...]
     spill_handle: SpillHandle
 
     @property
@@ -118,7 +100,7 @@ class ExchangedRows:
         """Load at least these columns of each chunk."""
         return [chunk.piece.load() for chunk in self.chunks]
 
-    def divide(self, cuts: Sequence[Sequence[int]]) -> list[list[StoredRows]]:
+    def divide(self, cuts: Sequence[Sequence[int]]) -> list[list[scatter.StoredRows]]:
         """For each part, the rows between its two cuts in every chunk."""
         return [
             [
@@ -130,11 +112,11 @@ class ExchangedRows:
         ]
 
     def make_unit(
-        self, name: str, pieces: Sequence[StoredRows], arrangement: RowArrangement | None = None
-    ) -> GatheredUnit:
+        self, name: str, pieces: Sequence[scatter.StoredRows], arrangement: scatter.RowArrangement | None = None
+    ) -> scatter.GatheredUnit:
         num_rows = sum(piece.num_rows for piece in pieces)
         num_bytes = self.num_bytes * num_rows // max(self.num_rows, 1)
-        return GatheredUnit(name, num_rows, num_bytes, tuple(pieces), self.spill_handle, arrangement)
+        return scatter.GatheredUnit(name, num_rows, num_bytes, tuple(pieces), self.spill_handle, arrangement)
 
 
 @runtime_checkable
@@ -154,30 +136,30 @@ class _BarrierResolver:
     def lower(self, plan: PlanNode) -> Pipeline:
         return lower_plan(plan, self.epoch, lambda barrier, epoch: resolve_barrier(barrier, epoch, self.executor))
 
-    def exchange_rows(self, plan: PlanNode, arrangement: RowArrangement) -> ExchangedRows:
+    def exchange_rows(self, plan: PlanNode, arrangement: scatter.RowArrangement) -> ExchangedRows:
         return self.store_arranged(self.lower(plan), arrangement)
 
     def store_arranged(
-        self, pipeline: Pipeline, arrangement: RowArrangement, at_most: int | None = None
+        self, pipeline: Pipeline, arrangement: scatter.RowArrangement, at_most: int | None = None
     ) -> ExchangedRows:
         """Run a pipeline and store its rows; stop once the first `at_most` rows are complete."""
         context = DataContext.get_current()
         tasks = _with_unique_names(pipeline.tasks)
         places = {task.unit.name: place for place, task in enumerate(tasks)}
         chunk_bytes = min(_CHUNK_BYTES, context.target_max_block_size)
-        arranged = ArrangeRows(places, arrangement, chunk_bytes, at_most)
+        arranged = scatter.ArrangeRows(places, arrangement, chunk_bytes, at_most)
         if isinstance(self.executor, StoringExecutor):
             pipeline = Pipeline(tasks, tuple((*chain, arranged) for chain in pipeline.chains))
             return self.executor.store_rows(pipeline, at_most)
         space, handle = spill.open_spill(len(tasks), context.budget // 2, context.spill_path)
-        scatter = Scatter(space, arranged)
-        pipeline = Pipeline(tasks, tuple((*chain, scatter) for chain in pipeline.chains))
-        chunks: list[StoredChunk] = []
+        stored = scatter.Scatter(space, arranged)
+        pipeline = Pipeline(tasks, tuple((*chain, stored) for chain in pipeline.chains))
+        chunks: list[scatter.StoredChunk] = []
         try:
             if at_most != 0:
                 with closing(self.executor.run(pipeline)) as receipts:  # type: ignore[type-var]
                     for delivery in receipts:
-                        chunks += parse_receipts(delivery.block, space)
+                        chunks += scatter.parse_receipts(delivery.block, space)
                         if at_most is not None and sum(chunk.num_rows for chunk in chunks) >= at_most:
                             break
         except BaseException:
@@ -186,8 +168,8 @@ class _BarrierResolver:
         return ExchangedRows(tuple(chunks), handle)
 
     def shuffle_rows(
-        self, plan: PlanNode, by: OrderByHash, name: str, repartition: Repartition | None = None
-    ) -> Sequence[GatheredUnit]:
+        self, plan: PlanNode, by: scatter.OrderByHash, name: str, repartition: barriers.Repartition | None = None
+    ) -> Sequence[scatter.GatheredUnit]:
         """Parts of equal size, whatever the hashes, so that the units of a dataset are alike in all epochs."""
         exchanged = self.exchange_rows(plan, by)
         num_rows = exchanged.num_rows
@@ -198,20 +180,22 @@ class _BarrierResolver:
             if repartition is None
             else unit_bounds.repartition_ends(num_rows, repartition)
         )
-        hashes = [block.column(HASH) for block in exchanged.load_columns([HASH])]
+        hashes = [block.column(scatter.HASH) for block in exchanged.load_columns([scatter.HASH])]
         return _make_units(exchanged, unit_bounds.hash_cuts(hashes, ends), name, by)
 
-    def repartition_rows(self, barrier: Repartition) -> Sequence[Unit]:
+    def repartition_rows(self, barrier: barriers.Repartition) -> Sequence[Unit]:
         pipeline = self.lower(barrier.input)
         if (units := _countable_units(pipeline)) is not None:
             ends = unit_bounds.repartition_ends(sum(unit.num_rows or 0 for unit in units), barrier)
             # Many slices of one unit would each read it from its beginning.
             if len(ends) <= len(units):
                 return [
-                    ChainedUnit(_part_name(barrier.name, number, len(ends)), tuple(_cut_units(units, begin, end)))
+                    scatter.ChainedUnit(
+                        _part_name(barrier.name, number, len(ends)), tuple(_cut_units(units, begin, end))
+                    )
                     for number, (begin, end) in enumerate(pairwise([0, *ends]))
                 ]
-        exchanged = self.store_arranged(pipeline, PreserveOrder())
+        exchanged = self.store_arranged(pipeline, scatter.PreserveOrder())
         ends = unit_bounds.repartition_ends(exchanged.num_rows, barrier)
         return [
             exchanged.make_unit(
@@ -220,11 +204,11 @@ class _BarrierResolver:
             for number, (begin, end) in enumerate(pairwise([0, *ends]))
         ]
 
-    def slice_rows(self, barrier: SliceRows) -> Sequence[Unit]:
+    def slice_rows(self, barrier: barriers.SliceRows) -> Sequence[Unit]:
         pipeline = self.lower(barrier.input)
         if (units := _countable_units(pipeline)) is not None:
             return list(_cut_units(units, barrier.start, barrier.stop))
-        exchanged = self.store_arranged(pipeline, PreserveOrder(), at_most=barrier.stop)
+        exchanged = self.store_arranged(pipeline, scatter.PreserveOrder(), at_most=barrier.stop)
         stop = exchanged.num_rows if barrier.stop is None else barrier.stop
         pieces = unit_bounds.slice_chunks(exchanged.chunks, barrier.start, stop)
         return [
@@ -243,7 +227,7 @@ def _with_unique_names(tasks: Iterable[PipelineTask]) -> tuple[PipelineTask, ...
             counts[task.unit.name] += 1
             name = f"{task.unit.name} [{counts[task.unit.name]}]"
         counts[name] += 1
-        renamed.append(task if name == task.unit.name else replace(task, unit=RenamedUnit(task.unit, name)))
+        renamed.append(task if name == task.unit.name else replace(task, unit=scatter.TransformedUnit(task.unit, name)))
     return tuple(renamed)
 
 
@@ -254,7 +238,7 @@ def _countable_units(pipeline: Pipeline) -> list[Unit] | None:
         chain = pipeline.chains[task.chain]
         if task.unit.num_rows is None or not all(t.keeps_rows and t.pool is None for t in chain):
             return None
-        units.append(TransformedUnit(task.unit, chain) if chain else task.unit)
+        units.append(scatter.TransformedUnit(task.unit, task.unit.name, chain) if chain else task.unit)
     return units
 
 
@@ -264,13 +248,13 @@ def _cut_units(units: Sequence[Unit], start: int, stop: int | None) -> Iterable[
         num_rows = unit.num_rows or 0
         begin, end = max(start - passed, 0), num_rows if stop is None else min(stop - passed, num_rows)
         if begin < end:
-            yield unit if (begin, end) == (0, num_rows) else SlicedUnit(unit, begin, end)
+            yield unit if (begin, end) == (0, num_rows) else scatter.SlicedUnit(unit, begin, end)
         passed += num_rows
 
 
 def _cut_by_keys(
-    exchanged: ExchangedRows, keys: SortKeys, name: str, arrangement: RowArrangement, *, may_split: bool = False
-) -> list[GatheredUnit]:
+    exchanged: ExchangedRows, keys: SortKeys, name: str, arrangement: scatter.RowArrangement, *, may_split: bool = False
+) -> list[scatter.GatheredUnit]:
     """Split rows into parts by key; rows with equal keys stay together unless they may be split."""
     if not exchanged.chunks:
         return []
@@ -283,8 +267,8 @@ def _cut_by_keys(
 
 
 def _make_units(
-    exchanged: ExchangedRows, cuts: Sequence[Sequence[int]], name: str, arrangement: RowArrangement
-) -> list[GatheredUnit]:
+    exchanged: ExchangedRows, cuts: Sequence[Sequence[int]], name: str, arrangement: scatter.RowArrangement
+) -> list[scatter.GatheredUnit]:
     """Make one unit per pair of adjacent cuts, across all chunks."""
     parts = exchanged.divide(cuts)
     return [
@@ -304,7 +288,7 @@ def _zip_units(sides: Sequence[ExchangedRows], name: str) -> Sequence[Unit]:
     num_bytes = sum(side.num_bytes for side in sides)
     handles = tuple(side.spill_handle for side in sides)
     return [
-        ZippedUnit(
+        scatter.ZippedUnit(
             _part_name(name, part, num_parts),
             end - begin,
             num_bytes // num_parts,
@@ -316,7 +300,7 @@ def _zip_units(sides: Sequence[ExchangedRows], name: str) -> Sequence[Unit]:
     ]
 
 
-def _materialize_units(exchanged: ExchangedRows, name: str) -> list[GatheredUnit]:
+def _materialize_units(exchanged: ExchangedRows, name: str) -> list[scatter.GatheredUnit]:
     """One unit per original unit, except those without rows."""
     places = [list(chunks) for _, chunks in groupby(exchanged.chunks, key=lambda chunk: chunk.unit_index)]
     return [

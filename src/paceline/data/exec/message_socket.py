@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import array
 import contextlib
+import mmap
 import os
 import socket
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from paceline._core.codec import FrameReader, encode_frame
+from paceline.data.block import Block
+from paceline.data.exec import arena
 
 _RECEIVE = 1 << 18
 _ROOM_FOR_FDS = socket.CMSG_SPACE(64 * 4)
@@ -94,3 +98,31 @@ class MessageSocket:
         head, _, data = payload.partition(b"\n")
         message: Message = msgspec.json.decode(head)
         return ReceivedMessage(message, data, tuple(self._fds.popleft() for _ in range(message.pop("fds", 0))))
+
+
+class MessageInbox:
+    """Takes messages one at a time, and keeps the arenas that came with them mapped."""
+
+    def __init__(self, wire: MessageSocket) -> None:
+        self.wire = wire
+        self.waiting: deque[ReceivedMessage] = deque()
+        self.memory: dict[int, mmap.mmap] = {}
+
+    def take_next(self) -> ReceivedMessage | None:
+        """Wait for the next message; None once the other end is gone."""
+        while not self.waiting:
+            messages = self.wire.receive_messages()
+            if messages is None:
+                return None
+            self.waiting.extend(messages)
+        received = self.waiting.popleft()
+        for number, fd in zip(received.message.get("arenas", ()), received.fds, strict=True):
+            self.memory[number] = arena.map_arena(fd)
+        for number in received.message.get("forget", ()):
+            self.memory.pop(number, None)
+        return received
+
+    def read_block(self, message: Message, released: Callable[[], None], *, writable: bool) -> Block:
+        """Return the block that a message announces; `released` is called when the last view of it is gone."""
+        layout = msgspec.convert(message["layout"], arena.BlockLayout)
+        return arena.read_block(layout, self.memory[message["arena"]], released, writable=writable)

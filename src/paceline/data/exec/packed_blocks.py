@@ -84,12 +84,8 @@ def _write_with(
     arrow = _serialize_arrow(Block(tabular), order) if tabular else None
     pickled = pickle.dumps(Block(objects).take(order).columns if order is not None else objects) if objects else None
     header = _PackedHeader(num_rows, list(block.columns), [], None, None)
-    end = _align(
-        128
-        + _encoded_length(header)
-        + sum(_encoded_length(_array_entry(name, values)) for name, values in plain.items())
-    )
-    room = last = end
+    entries = [_ArrayEntry(name, values.dtype.str, values.shape, 1 << 62) for name, values in plain.items()]
+    room = last = end = _align(128 + sum(len(msgspec.msgpack.encode(part)) for part in (header, *entries)))
     for name, values in plain.items():
         header.arrays.append(_ArrayEntry(name, values.dtype.str, (num_rows, *values.shape[1:]), end))
         last = end + num_rows * values.dtype.itemsize * math.prod(values.shape[1:])
@@ -249,14 +245,6 @@ def _to_numpy_numbers(values: Column) -> Column:
 
 def _is_plain(values: Column) -> bool:
     return isinstance(values, np.ndarray) and values.dtype.kind in "biufcmM"
-
-
-def _array_entry(name: str, values: np.ndarray[Any, Any]) -> _ArrayEntry:
-    return _ArrayEntry(name, values.dtype.str, values.shape, 1 << 62)
-
-
-def _encoded_length(part: msgspec.Struct) -> int:
-    return len(msgspec.msgpack.encode(part))
 
 
 def _align(number: int) -> int:

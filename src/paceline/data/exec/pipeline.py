@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import xxhash
 
 from paceline.data.block import Block, Schema
 from paceline.data.context import DataContext
+from paceline.data.exec.stats import StatsRecorder
 from paceline.data.order.sharding import RowDelivery
 from paceline.data.order.shuffle import permutation
 from paceline.data.order.shuffle_mixing import Mixing, compute_mixing
@@ -32,6 +33,8 @@ from paceline.data.planning.plan import (
     Unit,
     walk,
 )
+
+EPOCHS_KEPT = 2
 
 
 @dataclass(frozen=True)
@@ -218,6 +221,32 @@ class DatasetFacts:
         from paceline.data.planning.plan_queries import find_schema
 
         return find_schema(self.plan, self.executor)
+
+
+@dataclass
+class DatasetEntry:
+    """A dataset while it is served."""
+
+    plan: PlanNode
+    record: StatsRecorder = field(default_factory=StatsRecorder)
+    pipelines: dict[int, Pipeline] = field(default_factory=dict)
+    """By epoch."""
+
+    def keep_pipeline(self, epoch: int, pipeline: Pipeline) -> None:
+        """Keep the pipeline, and drop those of old epochs."""
+        self.pipelines[epoch] = pipeline
+        for old in sorted(self.pipelines)[:-EPOCHS_KEPT]:
+            if old != epoch:
+                del self.pipelines[old]
+
+
+_Entry = TypeVar("_Entry", bound=DatasetEntry)
+
+
+def find_dataset(datasets: Mapping[str, _Entry], name: str) -> _Entry:
+    if name not in datasets:
+        raise KeyError(f"unknown dataset {name!r}; the datasets are {', '.join(map(repr, datasets)) or 'none'}")
+    return datasets[name]
 
 
 def check_gpus(name: str, pool: PoolSpec | None, num_gpus: int) -> None:

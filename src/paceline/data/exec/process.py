@@ -12,12 +12,12 @@ import os
 import socket
 import sys
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterator
+from functools import lru_cache, partial
 from typing import Any
 
 import cloudpickle
-import msgspec
 import pyarrow as pa
 
 from paceline._core import system
@@ -26,7 +26,7 @@ from paceline.data.block import Block
 from paceline.data.context import DataContext
 from paceline.data.exec import arena
 from paceline.data.exec.failure import capture_failure
-from paceline.data.exec.message_socket import Message, MessageSocket, ReceivedMessage
+from paceline.data.exec.message_socket import Message, MessageInbox, MessageSocket, ReceivedMessage
 from paceline.data.exec.pipeline import split_rows
 from paceline.data.exec.stats import StageMeter
 from paceline.data.planning.plan import Transform, TransformScope
@@ -70,13 +70,14 @@ class _LoadedStage:
         self.scope = TransformScope()
 
 
+_load_stage = lru_cache(_JOBS_KEPT)(_LoadedStage)
+
+
 class DataProcess:
     def __init__(self, wire: MessageSocket) -> None:
         self._wire = wire
-        self._inbox: deque[ReceivedMessage] = deque()
-        self._memory: dict[int, mmap.mmap] = {}
+        self._inbox = MessageInbox(wire)
         self._pickled_jobs: dict[str, bytes] = {}
-        self._jobs: OrderedDict[str, _LoadedStage] = OrderedDict()
         self._released: deque[int] = deque()
         self._meter = StageMeter()
         self._lent: Message = _NOTHING_LENT
@@ -96,7 +97,7 @@ class DataProcess:
         self._meter = StageMeter()
         scope = TransformScope()
         try:
-            job = self._load_stage(message["job"])
+            job = _load_stage(self._pickled_jobs[message["job"]])
             scope = job.scope
             scope.unit = unit
             blocks = cloudpickle.loads(data).read() if not message["stage"] else self._receive_inputs(work)
@@ -130,7 +131,7 @@ class DataProcess:
     def _write_block(self, work: int, block: Block, offset: int) -> None:
         written = arena.ArenaBlockWriter(block)
         lent = self._borrow_room(work, written.nbytes)
-        written.write_into(self._memory[lent["arena"]])
+        written.write_into(self._inbox.memory[lent["arena"]])
         self._meter.num_rows += block.num_rows
         self._meter.num_bytes += written.nbytes
         self._wire.send_message({"say": "wrote", "work": work, "offset": offset, "layout": written.layout})
@@ -138,8 +139,8 @@ class DataProcess:
     def _borrow_room(self, work: int, nbytes: int) -> Message:
         """Use the block lent ahead if it is large enough; else request one."""
         while messages := self._wire.receive_messages(wait=False):
-            self._inbox.extend(messages)
-        while self._inbox:
+            self._inbox.waiting.extend(messages)
+        while self._inbox.waiting:
             self._receive_for(work)
         if self._lent["work"] != work or self._lent["nbytes"] < nbytes:
             began = time.perf_counter()
@@ -159,13 +160,7 @@ class DataProcess:
             self._meter.waited_for_input_s += time.perf_counter() - began
             if message["do"] == "feed end":
                 return
-            layout = msgspec.convert(message["layout"], arena.BlockLayout)
-            number = message["block"]
-
-            def mark_released(number: int = number) -> None:
-                self._released.append(number)
-
-            yield arena.read_block(layout, self._memory[message["arena"]], mark_released, writable=True)
+            yield self._inbox.read_block(message, partial(self._released.append, message["block"]), writable=True)
 
     def _receive_for(self, work: int, *answers: str) -> Message | None:
         """The next message, if it is an answer that this work waits for; else None."""
@@ -185,29 +180,14 @@ class DataProcess:
         return [self._released.popleft() for _ in range(len(self._released))]
 
     def _receive_next(self) -> ReceivedMessage:
-        while not self._inbox:
-            messages = self._wire.receive_messages()
-            if messages is None:
-                raise _ServiceGone
-            self._inbox.extend(messages)
-        received = self._inbox.popleft()
-        for number, fd in zip(received.message.get("arenas", ()), received.fds, strict=True):
-            self._memory[number] = arena.map_arena(fd)
-        for number in received.message.get("forget", ()):
-            self._memory.pop(number, None)
+        received = self._inbox.take_next()
+        if received is None:
+            raise _ServiceGone
         if received.message["do"] == "lend":
             self._lent = received.message
         if received.message["do"] == "job":
             self._pickled_jobs[received.message["job"]] = received.data
         return received
-
-    def _load_stage(self, name: str) -> _LoadedStage:
-        if name not in self._jobs:
-            self._jobs[name] = _LoadedStage(self._pickled_jobs[name])
-            while len(self._jobs) > _JOBS_KEPT:
-                self._jobs.popitem(last=False)
-        self._jobs.move_to_end(name)
-        return self._jobs[name]
 
 
 def _limit_threads() -> None:

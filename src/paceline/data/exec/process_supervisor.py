@@ -39,7 +39,6 @@ class DataProcessHandle:
     pool: Hashable
     wire: MessageSocket
     arenas: set[int] = field(default_factory=set)
-    """Arenas it has mapped."""
     jobs: set[str] = field(default_factory=set)
     arenas_to_forget: list[int] = field(default_factory=list)
     assignment: tuple[int, int] | None = None
@@ -53,7 +52,6 @@ class DataProcessHandle:
 class ProcessDeath:
     process: DataProcessHandle
     unread_messages: list[ReceivedMessage]
-    """Messages it had sent that nobody had read."""
     description: str
 
 
@@ -113,11 +111,8 @@ class DataProcessSupervisor:
     def pid(self, number: int) -> int:
         return self._launcher.pid(number) if self._launcher is not None else 0
 
-    def retire(self, number: int) -> None:
-        """The process exits when it sees that its socket is closed."""
-        self.disconnect(self._processes[number])
-
     def disconnect(self, process: DataProcessHandle) -> None:
+        """The process exits when it sees that its socket is closed."""
         if process.is_open:
             process.is_open = False
             self._selector.unregister(process.wire.sock)

@@ -99,7 +99,6 @@ class ArrangeRows(Transform):
     places: Mapping[str, int]
     arrangement: RowArrangement
     chunk_bytes: int
-    """How many bytes of rows are arranged at a time."""
     at_most: int | None = None
     """The most rows needed of one unit."""
 
@@ -297,14 +296,11 @@ class ChainedUnit:
 
 @dataclass(frozen=True)
 class TransformedUnit:
-    """A unit with transforms that map each row to one row."""
+    """A unit with transforms that map each row to one row, under a name that is unique in the run."""
 
     unit: Unit
-    transforms: tuple[Transform, ...]
-
-    @property
-    def name(self) -> str:
-        return self.unit.name
+    name: str
+    transforms: tuple[Transform, ...] = ()
 
     @property
     def num_rows(self) -> int | None:
@@ -316,25 +312,6 @@ class TransformedUnit:
 
     def read(self) -> Iterator[Block]:
         return process_unit(self.unit, self.transforms, TransformScope())
-
-
-@dataclass(frozen=True)
-class RenamedUnit:
-    """A unit with a name that is unique in the run."""
-
-    unit: Unit
-    name: str
-
-    @property
-    def num_rows(self) -> int | None:
-        return self.unit.num_rows
-
-    @property
-    def num_bytes(self) -> int | None:
-        return self.unit.num_bytes
-
-    def read(self) -> Iterator[Block]:
-        return self.unit.read()
 
 
 def _sum_if_known(numbers: Sequence[int | None]) -> int | None:

@@ -12,28 +12,7 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 from itertools import count
 
-from paceline.data.exec.schedule_state import (
-    READERS,
-    AnnounceBlock,
-    AssignWork,
-    BlockState,
-    DropWork,
-    EndFeed,
-    EndStream,
-    FailStream,
-    FeedBlock,
-    FreeBlock,
-    LaunchProcess,
-    LendBlock,
-    PoolBounds,
-    ProcessState,
-    RetireProcess,
-    ScheduleCommand,
-    StreamSpec,
-    StreamState,
-    UnitState,
-    WorkState,
-)
+from paceline.data.exec import schedule_state as s
 
 MIN_BLOCK_CHARGE = 64 << 10
 """The least a block counts: descriptors and mappings are not free."""
@@ -52,13 +31,13 @@ class Schedule:
         self._max_blocks = max_blocks
         self._max_deaths = max_deaths
         self._numbers = count(1)
-        self._bounds: dict[Hashable, PoolBounds] = {READERS: PoolBounds(0, num_processes)}
-        self._processes: dict[int, ProcessState] = {}
-        self._streams: dict[int, StreamState] = {}
-        self._works: dict[int, WorkState] = {}
-        self._blocks: dict[int, BlockState] = {}
+        self._bounds: dict[Hashable, s.PoolBounds] = {s.READERS: s.PoolBounds(0, num_processes)}
+        self._processes: dict[int, s.ProcessState] = {}
+        self._streams: dict[int, s.StreamState] = {}
+        self._works: dict[int, s.WorkState] = {}
+        self._blocks: dict[int, s.BlockState] = {}
         self._bad_starts: dict[Hashable, int] = {}
-        self._commands: list[ScheduleCommand] = []
+        self._commands: list[s.ScheduleCommand] = []
 
     def next_number(self) -> int:
         """A number for a member, unique among processes and members."""
@@ -66,8 +45,10 @@ class Schedule:
 
     # Streams and members
 
-    def open_stream(self, spec: StreamSpec, bounds: dict[Hashable, PoolBounds]) -> int:
-        stream = StreamState(next(self._numbers), spec, head=spec.unit, next_unit=spec.unit, is_patient=spec.is_patient)
+    def open_stream(self, spec: s.StreamSpec, bounds: dict[Hashable, s.PoolBounds]) -> int:
+        stream = s.StreamState(
+            next(self._numbers), spec, head=spec.unit, next_unit=spec.unit, is_patient=spec.is_patient
+        )
         self._bounds |= bounds
         self._streams[stream.number] = stream
         return stream.number
@@ -227,13 +208,13 @@ class Schedule:
         if state is None or state.work is not None or not state.is_ready or state.is_retired:
             return
         used = any(state.pool in pools for stream in self._streams.values() for pools in stream.spec.chains)
-        least = self._bounds[state.pool].least if used or state.pool == READERS else 0
+        least = self._bounds[state.pool].least if used or state.pool == s.READERS else 0
         if sum(other.pool == state.pool and not other.is_retired for other in self._processes.values()) > least:
             self._retire(state)
 
     # Decisions
 
-    def take_commands(self) -> list[ScheduleCommand]:
+    def take_commands(self) -> list[s.ScheduleCommand]:
         for stream in list(self._streams.values()):
             self._advance(stream)
         self._assign_and_launch()
@@ -242,7 +223,7 @@ class Schedule:
         commands, self._commands = self._commands, []
         return commands
 
-    def _advance(self, stream: StreamState) -> None:
+    def _advance(self, stream: s.StreamState) -> None:
         """Announce the output of the head, and advance to the next unit once the head is complete."""
         while not stream.is_over and not stream.is_failed:
             unit = stream.units.get(stream.head)
@@ -256,7 +237,7 @@ class Schedule:
                     self._announce(stream, member, block)
             unit.outputs[-1].clear()
             if unit.is_failed:
-                self._fail(stream, FailStream(stream.number, unit.index, unit.deaths))
+                self._fail(stream, s.FailStream(stream.number, unit.index, unit.deaths))
                 return
             if not unit.finished[-1]:
                 return
@@ -265,14 +246,14 @@ class Schedule:
         if stream.is_over:
             for member in stream.num_passed.keys() - stream.ended_members:
                 stream.ended_members.add(member)
-                self._commands.append(EndStream(stream.number, member))
+                self._commands.append(s.EndStream(stream.number, member))
 
     def _assign_and_launch(self) -> None:
         """Assign work to idle processes; launch and retire processes."""
         for stream in self._streams.values():
             for pool in {pool for pools in stream.spec.chains for pool in pools}:
                 self._launch_processes(pool, self._bounds[pool].least - len(self._live_processes(pool)))
-        idle: dict[Hashable, list[ProcessState]] = {}
+        idle: dict[Hashable, list[s.ProcessState]] = {}
         for process in self._processes.values():
             if process.is_ready and process.work is None and not process.is_retired:
                 idle.setdefault(process.pool, []).append(process)
@@ -285,7 +266,7 @@ class Schedule:
             for process in processes[: len(self._live_processes(pool)) - self._bounds[pool].most]:
                 self._retire(process)
 
-    def _try_assign(self, stream: StreamState, idle: dict[Hashable, list[ProcessState]]) -> bool:
+    def _try_assign(self, stream: s.StreamState, idle: dict[Hashable, list[s.ProcessState]]) -> bool:
         for unit, stage in self._ready_work(stream):
             if idle.get(unit.pools[stage]):
                 self._assign(stream, unit, stage, idle[unit.pools[stage]].pop())
@@ -306,7 +287,7 @@ class Schedule:
             starting = sum(not process.is_ready for process in live)
             self._launch_processes(pool, min(self._bounds[pool].most - len(live), num - starting))
 
-    def _will_free_up(self, stream: StreamState, pool: Hashable) -> bool:
+    def _will_free_up(self, stream: s.StreamState, pool: Hashable) -> bool:
         """Whether a process of the pool will become free by itself: one that waits for room or for others may not."""
         return any(
             work is None
@@ -319,7 +300,7 @@ class Schedule:
             for work in (process.work for process in self._live_processes(pool))
         )
 
-    def _ready_work(self, stream: StreamState) -> Iterator[tuple[UnitState, int]]:
+    def _ready_work(self, stream: s.StreamState) -> Iterator[tuple[s.UnitState, int]]:
         """Units and stages that could be worked on now, in order."""
         if stream.is_failed:
             return
@@ -340,14 +321,14 @@ class Schedule:
         if index < len(stream.spec.chain_of) and (index == stream.head or self._fits(stream, stream.largest_charge)):
             yield stream.make_unit(index), 0
 
-    def _assign(self, stream: StreamState, unit: UnitState, stage: int, process: ProcessState) -> None:
+    def _assign(self, stream: s.StreamState, unit: s.UnitState, stage: int, process: s.ProcessState) -> None:
         if unit.index not in stream.units:
             stream.units[unit.index] = unit
             stream.next_unit = unit.index + 1
-        work = WorkState(next(self._numbers), stream.number, unit.index, stage, process.number)
+        work = s.WorkState(next(self._numbers), stream.number, unit.index, stage, process.number)
         unit.works[stage] = process.work = self._works[work.number] = work
         skip = unit.skip if stage == len(unit.pools) - 1 else 0
-        self._commands.append(AssignWork(process.number, work.number, stream.number, unit.index, stage, skip))
+        self._commands.append(s.AssignWork(process.number, work.number, stream.number, unit.index, stage, skip))
 
     def _feed_works(self) -> None:
         for work in self._works.values():
@@ -359,10 +340,10 @@ class Schedule:
                 work.needs_input, work.fed_block = False, inputs.popleft()
                 self._blocks[work.fed_block].holders.add(work.process)
                 self._processes[work.process].holds.add(work.fed_block)
-                self._commands.append(FeedBlock(work.process, work.number, work.fed_block))
+                self._commands.append(s.FeedBlock(work.process, work.number, work.fed_block))
             elif unit.finished[work.stage - 1]:
                 work.needs_input = False
-                self._commands.append(EndFeed(work.process, work.number))
+                self._commands.append(s.EndFeed(work.process, work.number))
 
     def _grant_room(self) -> None:
         waiting = [work for work in self._works.values() if work.requested_bytes is not None and not work.is_over]
@@ -384,7 +365,7 @@ class Schedule:
             if work.requested_bytes is None and work.lent_block is None and not work.is_over:
                 self._lend_ahead(work)
 
-    def _lend_ahead(self, work: WorkState) -> None:
+    def _lend_ahead(self, work: s.WorkState) -> None:
         """Where there is plenty of room, spare the process the request and the wait."""
         stream = self._streams[work.stream]
         charge = stream.typical_charge
@@ -392,13 +373,13 @@ class Schedule:
             work.requested_bytes = charge
             self._lend(stream, work, charge)
 
-    def _fits(self, stream: StreamState, charge: int, reserve: int = 0) -> bool:
+    def _fits(self, stream: s.StreamState, charge: int, reserve: int = 0) -> bool:
         free = self.limit - self.in_flight - charge
         # A stream that nobody takes from leaves room for active streams.
         fair = stream.in_flight + charge <= 3 * (free + charge)
         return free >= reserve and fair and self.num_blocks < self._max_blocks
 
-    def _is_awaited(self, stream: StreamState, work: WorkState) -> bool:
+    def _is_awaited(self, stream: s.StreamState, work: s.WorkState) -> bool:
         """Whether the consumers of this work's output have nothing left to take."""
         unit = stream.units[work.unit]
         if work.stage < len(unit.pools) - 1:
@@ -406,16 +387,16 @@ class Schedule:
             return not unit.outputs[work.stage] and (following is None or following.fed_block is None)
         return stream.base + len(stream.announced) == stream.num_taken
 
-    def _should_keep_for_members(self, stream: StreamState) -> bool:
+    def _should_keep_for_members(self, stream: s.StreamState) -> bool:
         """Whether blocks are kept for members still to join. If not, drops those that all members have passed."""
         if stream.is_patient and stream.waits_for_members:
             return True
         self._forget_taken(stream)
         return False
 
-    def _lend(self, stream: StreamState, work: WorkState, charge: int) -> None:
+    def _lend(self, stream: s.StreamState, work: s.WorkState, charge: int) -> None:
         assert work.requested_bytes is not None
-        block = BlockState(next(self._numbers), work.requested_bytes, charge, stream.number, writer=work.process)
+        block = s.BlockState(next(self._numbers), work.requested_bytes, charge, stream.number, writer=work.process)
         stream.largest_charge = max(stream.largest_charge, charge)
         self._blocks[block.number] = block
         self.in_flight += charge
@@ -423,31 +404,31 @@ class Schedule:
         self.num_blocks += 1
         self.peak = max(self.peak, self.in_flight)
         work.lent_block, work.requested_bytes = block.number, None
-        self._commands.append(LendBlock(work.process, work.number, block.number, block.nbytes))
+        self._commands.append(s.LendBlock(work.process, work.number, block.number, block.nbytes))
 
     # Parts of events
 
-    def _announce(self, stream: StreamState, member: int, block: BlockState) -> None:
+    def _announce(self, stream: s.StreamState, member: int, block: s.BlockState) -> None:
         block.holders.add(member)
-        self._commands.append(AnnounceBlock(stream.number, member, block.number, block.unit, block.offset))
+        self._commands.append(s.AnnounceBlock(stream.number, member, block.number, block.unit, block.offset))
 
-    def _forget_if_all_joined(self, stream: StreamState) -> None:
+    def _forget_if_all_joined(self, stream: s.StreamState) -> None:
         """Some blocks may have been passed by all members."""
         if not stream.waits_for_members:
             self._forget_taken(stream)
 
-    def _forget_taken(self, stream: StreamState) -> None:
+    def _forget_taken(self, stream: s.StreamState) -> None:
         while stream.announced and stream.base < stream.num_taken:
             stream.base += 1
             self._mark_unwanted(self._blocks[stream.announced.popleft()])
 
-    def _mark_unwanted(self, block: BlockState) -> None:
+    def _mark_unwanted(self, block: s.BlockState) -> None:
         block.is_wanted = False
         if block.writer is None:
             self._uncount(block)
         self._maybe_free(block)
 
-    def _recharge(self, block: BlockState, nbytes: int) -> None:
+    def _recharge(self, block: s.BlockState, nbytes: int) -> None:
         """The block is smaller than the room that was lent ahead."""
         charge = min(max(nbytes, MIN_BLOCK_CHARGE), block.charge)
         stream = self._streams.get(block.stream)
@@ -459,7 +440,7 @@ class Schedule:
         if stream is not None:
             stream.typical_charge = max(charge, stream.typical_charge * 7 // 8)
 
-    def _uncount(self, block: BlockState) -> None:
+    def _uncount(self, block: s.BlockState) -> None:
         if block.is_counted:
             block.is_counted = False
             self.in_flight -= block.charge
@@ -467,13 +448,13 @@ class Schedule:
                 self._streams[block.stream].in_flight -= block.charge
             self.num_blocks -= 1
 
-    def _maybe_free(self, block: BlockState) -> None:
+    def _maybe_free(self, block: s.BlockState) -> None:
         if not block.is_wanted and not block.holders and block.writer is None and block.number in self._blocks:
             self._uncount(block)
             del self._blocks[block.number]
-            self._commands.append(FreeBlock(block.number))
+            self._commands.append(s.FreeBlock(block.number))
 
-    def _abandon(self, unit: UnitState) -> None:
+    def _abandon(self, unit: s.UnitState) -> None:
         """Discard all output of the unit that has not been announced."""
         for work in unit.works:
             if work is not None and not work.is_over:
@@ -482,27 +463,27 @@ class Schedule:
                 if work.lent_block is not None:
                     self._blocks[work.lent_block].is_wanted = False  # freed once it is written, or never will be
                 if work.requested_bytes is not None or work.needs_input:
-                    self._commands.append(DropWork(work.process, work.number))
+                    self._commands.append(s.DropWork(work.process, work.number))
                 work.requested_bytes, work.needs_input = None, False
         for outputs in unit.outputs:
             for number in outputs:
                 self._mark_unwanted(self._blocks[number])
             outputs.clear()
 
-    def _release_fed_block(self, work: WorkState) -> None:
+    def _release_fed_block(self, work: s.WorkState) -> None:
         if work.fed_block is not None:
             number, work.fed_block = work.fed_block, None
             if number in self._blocks:
                 self._mark_unwanted(self._blocks[number])
 
-    def _live_work(self, process: int, work: int) -> WorkState | None:
+    def _live_work(self, process: int, work: int) -> s.WorkState | None:
         state = self._works[work]
         if state.is_over:
-            self._commands.append(DropWork(process, work))
+            self._commands.append(s.DropWork(process, work))
             return None
         return state
 
-    def _end_work(self, work: WorkState) -> None:
+    def _end_work(self, work: s.WorkState) -> None:
         """Its process is done with it."""
         self._works.pop(work.number, None)
         self._release_fed_block(work)
@@ -514,10 +495,10 @@ class Schedule:
         if process is not None:
             process.work = None
 
-    def _num_works(self, stream: StreamState) -> int:
+    def _num_works(self, stream: s.StreamState) -> int:
         return sum(work.stream == stream.number and not work.is_over for work in self._works.values())
 
-    def _live_processes(self, pool: Hashable) -> list[ProcessState]:
+    def _live_processes(self, pool: Hashable) -> list[s.ProcessState]:
         return [process for process in self._processes.values() if process.pool == pool and not process.is_retired]
 
     def _launch_processes(self, pool: Hashable, num: int) -> None:
@@ -525,23 +506,23 @@ class Schedule:
             if self._bad_starts.get(pool, 0) >= MAX_STARTS:
                 self._fail_pool(pool)
                 return
-            process = ProcessState(next(self._numbers), pool)
+            process = s.ProcessState(next(self._numbers), pool)
             self._processes[process.number] = process
-            self._commands.append(LaunchProcess(process.number, pool))
+            self._commands.append(s.LaunchProcess(process.number, pool))
 
     def _fail_pool(self, pool: Hashable) -> None:
         del self._bad_starts[pool]
         for stream in self._streams.values():
             if not stream.is_failed and any(pool in pools for pools in stream.spec.chains):
-                self._fail(stream, FailStream(stream.number, None, MAX_STARTS))
+                self._fail(stream, s.FailStream(stream.number, None, MAX_STARTS))
 
-    def _fail(self, stream: StreamState, failure: FailStream) -> None:
+    def _fail(self, stream: s.StreamState, failure: s.FailStream) -> None:
         stream.is_failed = True
         for unit in stream.units.values():
             self._abandon(unit)
         stream.units.clear()
         self._commands.append(failure)
 
-    def _retire(self, process: ProcessState) -> None:
+    def _retire(self, process: s.ProcessState) -> None:
         process.is_retired = True
-        self._commands.append(RetireProcess(process.number))
+        self._commands.append(s.RetireProcess(process.number))

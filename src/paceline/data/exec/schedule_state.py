@@ -71,7 +71,6 @@ class StreamState:
     num_passed: dict[int, int] = field(default_factory=dict)
     """How many of the announced blocks each member has passed."""
     joined_members: set[int] = field(default_factory=set)
-    """All members that ever joined."""
     ended_members: set[int] = field(default_factory=set)
     is_patient: bool = False
     largest_charge: int = 0
@@ -126,7 +125,6 @@ class StreamSpec:
     """The parts of a pipeline that matter to the schedule."""
 
     chain_of: tuple[int, ...]
-    """The chain of each unit."""
     chains: tuple[tuple[Hashable, ...], ...]
     """The pools of each chain's stages."""
     unit: int = 0
@@ -137,21 +135,29 @@ class StreamSpec:
     """Wait for members that have not joined, until `stop_waiting`."""
 
 
+class ScheduleCommand:
+    """What the service has to do."""
+
+
 @dataclass(frozen=True)
-class LaunchProcess:
+class LaunchProcess(ScheduleCommand):
     process: int
     pool: Hashable
 
 
 @dataclass(frozen=True)
-class RetireProcess:
+class RetireProcess(ScheduleCommand):
     process: int
 
 
 @dataclass(frozen=True)
-class AssignWork:
+class _WorkCommand(ScheduleCommand):
     process: int
     work: int
+
+
+@dataclass(frozen=True)
+class AssignWork(_WorkCommand):
     stream: int
     unit: int
     stage: int
@@ -159,40 +165,30 @@ class AssignWork:
 
 
 @dataclass(frozen=True)
-class LendBlock:
+class LendBlock(_WorkCommand):
     """The process may write the block it requested room for."""
 
-    process: int
-    work: int
     block: int
     nbytes: int
 
 
 @dataclass(frozen=True)
-class FeedBlock:
+class FeedBlock(_WorkCommand):
     """The next block of the unit, from the previous stage."""
 
-    process: int
-    work: int
     block: int
 
 
-@dataclass(frozen=True)
-class EndFeed:
-    process: int
-    work: int
+class EndFeed(_WorkCommand):
+    """The unit has no more blocks."""
 
 
-@dataclass(frozen=True)
-class DropWork:
+class DropWork(_WorkCommand):
     """The work is no longer wanted."""
 
-    process: int
-    work: int
-
 
 @dataclass(frozen=True)
-class AnnounceBlock:
+class AnnounceBlock(ScheduleCommand):
     stream: int
     member: int
     block: int
@@ -201,13 +197,13 @@ class AnnounceBlock:
 
 
 @dataclass(frozen=True)
-class EndStream:
+class EndStream(ScheduleCommand):
     stream: int
     member: int
 
 
 @dataclass(frozen=True)
-class FailStream:
+class FailStream(ScheduleCommand):
     """The stream has reached a unit that failed, by an exception or because its processes died."""
 
     stream: int
@@ -217,22 +213,7 @@ class FailStream:
 
 
 @dataclass(frozen=True)
-class FreeBlock:
+class FreeBlock(ScheduleCommand):
     """Nobody reads or writes the block any more."""
 
     block: int
-
-
-ScheduleCommand = (
-    LaunchProcess
-    | RetireProcess
-    | AssignWork
-    | LendBlock
-    | FeedBlock
-    | EndFeed
-    | DropWork
-    | AnnounceBlock
-    | EndStream
-    | FailStream
-    | FreeBlock
-)

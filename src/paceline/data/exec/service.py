@@ -30,7 +30,7 @@ from paceline.data.exec import schedule_state as c
 from paceline.data.exec.arena import ArenaPool, BlockLayout
 from paceline.data.exec.failure import DataFailure, capture_failure
 from paceline.data.exec.message_socket import Message, MessageSocket, ReceivedMessage
-from paceline.data.exec.pipeline import DatasetFacts, Executor, Pipeline, lower_epoch
+from paceline.data.exec.pipeline import DatasetEntry, DatasetFacts, Executor, Pipeline, find_dataset, lower_epoch
 from paceline.data.exec.process_supervisor import DataProcessHandle, DataProcessSupervisor
 from paceline.data.exec.schedule import Schedule
 from paceline.data.exec.service_client import ServiceConnectionPool
@@ -48,17 +48,12 @@ SHARED_PATIENCE_S = 1.0
 """The same where each member reads all rows: some members may never join."""
 IDLE_S = 15.0
 """A process without work for this long is retired."""
-EPOCHS_KEPT = 2
 
 _POLL_S = 0.1
 
 
 @dataclass
-class _DatasetEntry:
-    plan: PlanNode
-    record: StatsRecorder = field(default_factory=StatsRecorder)
-    pipelines: dict[int, Pipeline] = field(default_factory=dict)
-    """By epoch."""
+class _OpeningDataset(DatasetEntry):
     opening: dict[int, list[tuple[Peer, Message]]] = field(default_factory=dict)
     """By epoch, the peers that wait for the pipeline."""
 
@@ -82,7 +77,7 @@ class DataService:
         self._running: dict[int, RunningStream] = {}
         self._blocks: dict[int, tuple[int, BlockLayout | None]] = {}
         """The arena of each block, and its layout there."""
-        self._datasets: dict[str, _DatasetEntry] = {}
+        self._datasets: dict[str, _OpeningDataset] = {}
         self._registered_pipelines: dict[str, tuple[Pipeline, StatsRecorder]] = {}
         self._listener: socket.socket | None = None
         self._address = ""
@@ -90,7 +85,6 @@ class DataService:
         self._closing = False
         self._owner = os.getpid()
         self.connections = ServiceConnectionPool(self.connect)
-        """Connections for members in this process."""
         self._error: BaseException | None = None
         self._lock = threading.Lock()  # protects `_registered_pipelines` and `_address`
         self._thread = threading.Thread(target=self._serve, name="paceline-data", daemon=True)
@@ -115,7 +109,7 @@ class DataService:
 
     def add_dataset(self, name: str, plan: PlanNode) -> None:
         """Serve a dataset under a name; replaces an earlier one of that name."""
-        self._datasets[name] = _DatasetEntry(plan)
+        self._datasets[name] = _OpeningDataset(plan)
 
     def connect(self) -> MessageSocket:
         """Connect a member in this process to the service."""
@@ -402,7 +396,7 @@ class DataService:
             self._start_stream(peer, message, pipeline, record)
             return
         try:
-            dataset = self._find_dataset(message["dataset"])
+            dataset = find_dataset(self._datasets, message["dataset"])
         except KeyError as error:
             self._refuse(peer, message, error)
             return
@@ -417,7 +411,7 @@ class DataService:
                 target=self._lower_in_thread, args=(dataset, epoch), name=f"paceline-data-epoch-{epoch}", daemon=True
             ).start()
 
-    def _lower_in_thread(self, dataset: _DatasetEntry, epoch: int) -> None:
+    def _lower_in_thread(self, dataset: _OpeningDataset, epoch: int) -> None:
         """In its own thread: it may list files for a long time, and runs pipelines on this very service."""
         outcome: Pipeline | BaseException
         try:
@@ -431,13 +425,10 @@ class DataService:
 
         return ProcessExecutor(self)
 
-    def _finish_lowering(self, dataset: _DatasetEntry, epoch: int, outcome: Pipeline | BaseException) -> None:
+    def _finish_lowering(self, dataset: _OpeningDataset, epoch: int, outcome: Pipeline | BaseException) -> None:
         waiting = dataset.opening.pop(epoch)
         if isinstance(outcome, Pipeline):
-            dataset.pipelines[epoch] = outcome
-            for old in sorted(dataset.pipelines)[:-EPOCHS_KEPT]:
-                if old != epoch:
-                    del dataset.pipelines[old]
+            dataset.keep_pipeline(epoch, outcome)
         for peer, message in waiting:
             if peer not in self._peers or message["stream"] in peer.left_early:
                 continue
@@ -446,7 +437,7 @@ class DataService:
             else:
                 self._refuse(peer, message, outcome)
 
-    def _join_or_start_stream(self, peer: Peer, message: Message, dataset: _DatasetEntry) -> None:
+    def _join_or_start_stream(self, peer: Peer, message: Message, dataset: _OpeningDataset) -> None:
         key = tuple(message[name] for name in ("dataset", "epoch", "unit", "offset", "members", "shared"))
         for number, running in self._running.items():
             if running.key == key and message["member"] not in running.ranks and self._schedule.can_join(number):
@@ -493,7 +484,7 @@ class DataService:
         def send_answer() -> None:
             reply: Message = {"say": "answer", "stream": message["stream"]}
             try:
-                dataset = self._find_dataset(message["dataset"])
+                dataset = find_dataset(self._datasets, message["dataset"])
                 if message["what"] == "stats":
                     value = self.stream_stats(dataset.record)
                 else:
@@ -506,13 +497,6 @@ class DataService:
 
         threading.Thread(target=send_answer, name="paceline-data-answer", daemon=True).start()
 
-    def _find_dataset(self, name: str) -> _DatasetEntry:
-        if name not in self._datasets:
-            raise KeyError(
-                f"unknown dataset {name!r}; the datasets are {', '.join(map(repr, self._datasets)) or 'none'}"
-            )
-        return self._datasets[name]
-
     # Commands
 
     def _execute_command(self, command: c.ScheduleCommand) -> None:
@@ -520,7 +504,7 @@ class DataService:
             case c.LaunchProcess(process=number, pool=pool):
                 self._supervisor.start(number, pool)
             case c.RetireProcess(process=number):
-                self._supervisor.retire(number)
+                self._supervisor.disconnect(self._supervisor[number])
             case c.AssignWork():
                 self._assign(command)
             case c.LendBlock(process=number, work=work, block=block, nbytes=nbytes):

@@ -7,7 +7,6 @@ the last view of it is gone.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import select
 import socket
@@ -24,9 +23,8 @@ import msgspec
 
 from paceline._core.errors import DataError
 from paceline.data.block import Schema
-from paceline.data.exec import arena
 from paceline.data.exec.failure import DataFailure
-from paceline.data.exec.message_socket import Message, MessageSocket, ReceivedMessage
+from paceline.data.exec.message_socket import Message, MessageInbox, MessageSocket, ReceivedMessage
 from paceline.data.exec.stats import StreamStats
 from paceline.data.order.sharding import RowDelivery
 from paceline.data.order.shuffle_mixing import Mixing
@@ -41,8 +39,7 @@ class ServiceConnection:
 
     def __init__(self, wire: MessageSocket) -> None:
         self._wire = wire
-        self._inbox: deque[ReceivedMessage] = deque()
-        self._memory: dict[int, mmap.mmap] = {}
+        self._inbox = MessageInbox(wire)
         self._released: deque[tuple[int, int]] = deque()
         self._keys = count(1)
         self._owner = os.getpid()
@@ -91,8 +88,7 @@ class ServiceConnection:
             if self._is_idle:
                 self._send_released()
 
-        layout = msgspec.convert(message["layout"], arena.BlockLayout)
-        block = arena.read_block(layout, self._memory[message["arena"]], mark_released, writable=opened["writable"])
+        block = self._inbox.read_block(message, mark_released, writable=opened["writable"])
         return RowDelivery(message["unit"], message["offset"], block)
 
     def _leave_stream(self, key: int, held_blocks: set[int]) -> None:
@@ -138,17 +134,10 @@ class ServiceConnection:
 
     def _receive_next(self, key: int) -> ReceivedMessage:
         while True:
-            while not self._inbox:
-                messages = self._wire.receive_messages()
-                if messages is None:
-                    self.is_broken = True
-                    raise DataError(_SERVICE_ENDED)
-                self._inbox.extend(messages)
-            received = self._inbox.popleft()
-            for number, fd in zip(received.message.get("arenas", ()), received.fds, strict=True):
-                self._memory[number] = arena.map_arena(fd)
-            for number in received.message.get("forget", ()):
-                self._memory.pop(number, None)
+            received = self._inbox.take_next()
+            if received is None:
+                self.is_broken = True
+                raise DataError(_SERVICE_ENDED)
             if received.message["stream"] != key:
                 continue  # belongs to a stream that was left
             if received.message["say"] == "failed":
@@ -167,37 +156,33 @@ class ServiceConnectionPool:
         weakref.finalize(self, _close_all, self._idle)
 
     def stream_rows(self, request: Message) -> Iterator[RowDelivery]:
-        connection = self._take()
-        try:
+        with self._borrow() as connection:
             yield from connection.stream_rows(request)
-        finally:
-            self._give_back(connection)
 
     def query(self, dataset: str, what: str) -> Any:
-        connection = self._take()
-        try:
+        with self._borrow() as connection:
             return connection.query(dataset, what)
-        finally:
-            self._give_back(connection)
 
     def close(self) -> None:
         with self._lock:
             _close_all(self._idle)
 
-    def _take(self) -> ServiceConnection:
+    @contextlib.contextmanager
+    def _borrow(self) -> Iterator[ServiceConnection]:
         with self._lock:
             if self._owner != os.getpid():
                 # A forked child: the connections belong to the parent.
                 _close_all(self._idle)
                 self._owner = os.getpid()
-            return self._idle.pop() if self._idle else ServiceConnection(self._connect())
-
-    def _give_back(self, connection: ServiceConnection) -> None:
-        if connection.is_broken:
-            connection.close()
-            return
-        with self._lock:
-            self._idle.append(connection)
+            connection = self._idle.pop() if self._idle else ServiceConnection(self._connect())
+        try:
+            yield connection
+        finally:
+            if connection.is_broken:
+                connection.close()
+            else:
+                with self._lock:
+                    self._idle.append(connection)
 
 
 def _can_send(end: socket.socket) -> bool:
@@ -214,7 +199,37 @@ def _close_all(connections: list[ServiceConnection]) -> None:
         connections.pop().close()
 
 
-class RemoteFeeds:
+class ServedFacts:
+    """What feeds know about a dataset from the process that serves it."""
+
+    def _fetch_fact(self, name: str) -> Any:
+        raise NotImplementedError
+
+    def fingerprint(self) -> str:
+        return str(self._fetch_fact("fingerprint"))
+
+    def num_rows(self) -> int | None:
+        number: int | None = self._fetch_fact("num_rows")
+        return number
+
+    def schema(self) -> Schema | None:
+        schema: Schema | None = self._fetch_fact("schema")
+        return schema
+
+    def mixing(self) -> Mixing:
+        mixing: Mixing = self._fetch_fact("mixing")
+        return mixing
+
+    def stats(self) -> str:
+        return str(self.stream_stats())
+
+    def stream_stats(self) -> StreamStats:
+        """The statistics of the dataset, over all consumers and epochs."""
+        stats: StreamStats = self._fetch_fact("stats")
+        return stats
+
+
+class RemoteFeeds(ServedFacts):
     """The rows of a dataset served at an address, for one member of a group."""
 
     def __init__(self, address: str, dataset: str, member: int = 0, members: int = 1, shared: bool = False) -> None:
@@ -231,28 +246,8 @@ class RemoteFeeds:
     def open(self, epoch: int, unit: int, offset: int) -> Iterator[RowDelivery]:
         return self._connections.stream_rows({**self._request, "epoch": epoch, "unit": unit, "offset": offset})
 
-    def fingerprint(self) -> str:
-        return str(self._connections.query(self._dataset, "fingerprint"))
-
-    def num_rows(self) -> int | None:
-        number: int | None = self._connections.query(self._dataset, "num_rows")
-        return number
-
-    def schema(self) -> Schema | None:
-        schema: Schema | None = self._connections.query(self._dataset, "schema")
-        return schema
-
-    def mixing(self) -> Mixing:
-        mixing: Mixing = self._connections.query(self._dataset, "mixing")
-        return mixing
-
-    def stats(self) -> str:
-        return str(self.stream_stats())
-
-    def stream_stats(self) -> StreamStats:
-        """The statistics of the dataset, over all members and epochs."""
-        stats: StreamStats = self._connections.query(self._dataset, "stats")
-        return stats
+    def _fetch_fact(self, name: str) -> Any:
+        return self._connections.query(self._dataset, name)
 
     def close(self) -> None:
         self._connections.close()

@@ -16,7 +16,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,13 +109,8 @@ class SpillSpace:
         """The file for the rows of a unit that do not fit in memory."""
         return os.path.join(self.folder, f"{place}.rows")
 
-    @contextmanager
-    def open_writer(self, place: int) -> Iterator[SpillWriter]:
-        writer = SpillWriter(self, place)
-        try:
-            yield writer
-        finally:
-            writer.close()
+    def open_writer(self, place: int) -> closing[SpillWriter]:
+        return closing(SpillWriter(self, place))
 
 
 class SpillWriter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -43,6 +42,11 @@ class StageStats:
     waited_for_input_s: float = 0.0
     waited_for_room_s: float = 0.0
 
+    @property
+    def busy_share(self) -> float:
+        total = self.busy_s + self.waited_for_input_s + self.waited_for_room_s
+        return self.busy_s / total if total else 0.0
+
     def __str__(self) -> str:
         return (
             f"{self.name}: {self.num_rows} rows, {_format_bytes(self.num_bytes)}, {self.num_units} units; "
@@ -64,7 +68,12 @@ class StreamStats:
     @property
     def limited_by(self) -> str:
         """The stage that the others wait for; `the consumer` if they all wait for room."""
-        return find_bottleneck(self.stages)
+        if not self.stages:
+            return "nothing yet"
+        last = self.stages[-1]
+        if last.waited_for_room_s > last.busy_s + last.waited_for_input_s:
+            return "the consumer"
+        return max(self.stages, key=lambda stage: stage.busy_share).name
 
     def __str__(self) -> str:
         lines = [str(stage) for stage in self.stages]
@@ -100,20 +109,6 @@ class StatsRecorder:
             self.consumer_waited_s,
             tuple(self.skipped),
         )
-
-
-def find_bottleneck(stages: Sequence[StageStats]) -> str:
-    if not stages:
-        return "nothing yet"
-    last = stages[-1]
-    if last.waited_for_room_s > last.busy_s + last.waited_for_input_s:
-        return "the consumer"
-    return max(stages, key=_busy_share).name
-
-
-def _busy_share(stage: StageStats) -> float:
-    total = stage.busy_s + stage.waited_for_input_s + stage.waited_for_room_s
-    return stage.busy_s / total if total else 0.0
 
 
 def _format_bytes(num_bytes: int) -> str:

@@ -94,7 +94,7 @@ def make_stage_jobs(pipeline: Pipeline) -> tuple[tuple[StageJob, ...], ...]:
         for stage in pipeline.stages(chain):
             check_gpus(stage.name, stage.pool, num_gpus)
     return tuple(
-        tuple(_make_stage_job(stage, is_first=index == 0) for index, stage in enumerate(pipeline.stages(chain)))
+        tuple(_make_stage_job(stage, index == 0) for index, stage in enumerate(pipeline.stages(chain)))
         for chain in range(len(pipeline.chains))
     )
 
@@ -116,6 +116,6 @@ def make_stream_spec(
     return StreamSpec(chain_of, tuple(chains), unit, skip, members, is_patient=members > 1), bounds
 
 
-def _make_stage_job(stage: PipelineStage, *, is_first: bool) -> StageJob:
+def _make_stage_job(stage: PipelineStage, is_first: bool) -> StageJob:
     pickled: bytes = cloudpickle.dumps(stage.transforms)
     return StageJob(xxhash.xxh3_128_hexdigest(pickled), pickled, stage.title(is_first), stage.pool)

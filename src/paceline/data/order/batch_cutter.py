@@ -13,15 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.data.block import Block, Column, as_numpy
-from paceline.data.order.sharding import Cursor, RowDelivery, WorkerShard, excluded_rows, furthest_used
+from paceline.data.order.sharding import Cursor, WorkerShard, excluded_rows, furthest_used
 from paceline.data.order.shuffle import hash_indices
-from paceline.data.order.sparse_block import PartialDelivery, SparseBlock, concat_blocks
+from paceline.data.order.sparse_block import AnyBlock, Delivery, SparseBlock, concat_blocks
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerBatch:
-    """One batch of one worker."""
-
     parts: tuple[Block, ...]
     """Its rows, as slices of the delivered blocks. Empty if this worker has no share of a last, small chunk."""
     cursor: Cursor
@@ -48,9 +46,8 @@ class BatchCutter:
         self._start = start
         self._excluded = deque(excluded_rows(start, split))
         self._furthest = furthest_used(start.ahead)
-        self._pending: deque[tuple[Block | SparseBlock, int, int]] = (
-            deque()
-        )  # rows not handed out yet: block, begin, end
+        # Rows not handed out yet: block, begin, end.
+        self._pending: deque[tuple[AnyBlock, int, int]] = deque()
         self._num_pending = 0
         self._used = 0  # number of kept rows that were cut
         self._marks: deque[tuple[int, int]] = deque()  # number of kept rows, and the row of the epoch order after them
@@ -60,7 +57,7 @@ class BatchCutter:
     total: int | None = None
     """Number of rows in the epoch; known once everything is cut."""
 
-    def cut(self, deliveries: Iterable[RowDelivery | PartialDelivery]) -> Iterator[WorkerBatch]:
+    def cut(self, deliveries: Iterable[Delivery]) -> Iterator[WorkerBatch]:
         """Yield the batches from the start. Deliveries must contain at least this worker's rows."""
         num_kept = 0
         parts = self._split.num_parts
@@ -103,7 +100,7 @@ class BatchCutter:
             rows if parts == 1 else (concat_blocks(rows).take(np.arange(self._split.rank, size, parts)),)
         )
 
-    def _take_held(self, size: int, begin: int, stop: int) -> tuple[Block | SparseBlock, ...]:
+    def _take_held(self, size: int, begin: int, stop: int) -> tuple[AnyBlock, ...]:
         """Remove `size` pending rows, and return those from `begin` to `stop`."""
         parts, passed = [], 0
         while passed < size:
@@ -131,7 +128,6 @@ class BatchCutter:
         raise AssertionError("more rows were used than delivered")
 
     def _mark_used(self, num: int) -> None:
-        """Mark `num` kept rows as used."""
         self._used += num
         row = self._row_after(0)
         while self._marks[0][0] < self._used:
@@ -184,9 +180,7 @@ class BatchCutter:
         if first < last:
             yield first, last
 
-    def _blocks_from_start(
-        self, deliveries: Iterable[RowDelivery | PartialDelivery]
-    ) -> Iterator[tuple[int, Block | SparseBlock]]:
+    def _blocks_from_start(self, deliveries: Iterable[Delivery]) -> Iterator[tuple[int, AnyBlock]]:
         """Yield blocks from the start, each with the row of the epoch order that it begins with."""
         skip = self._start.row
         for first, block in self._shuffle_windows(deliveries):
@@ -194,14 +188,12 @@ class BatchCutter:
                 cut = max(skip - first, 0)
                 yield first + cut, block.slice(cut)
 
-    def _shuffle_windows(
-        self, deliveries: Iterable[RowDelivery | PartialDelivery]
-    ) -> Iterator[tuple[int, Block | SparseBlock]]:
+    def _shuffle_windows(self, deliveries: Iterable[Delivery]) -> Iterator[tuple[int, AnyBlock]]:
         size = self._start.window
         if not size:
             yield from self._record_sources(deliveries)
             return
-        pending: list[Block | SparseBlock] = []
+        pending: list[AnyBlock] = []
         begin = self._start.at
         for first, block in self._record_sources(deliveries):
             while block.num_rows:
@@ -216,9 +208,7 @@ class BatchCutter:
         if pending:
             yield begin, self._shuffle_window(begin, pending)
 
-    def _record_sources(
-        self, deliveries: Iterable[RowDelivery | PartialDelivery]
-    ) -> Iterator[tuple[int, Block | SparseBlock]]:
+    def _record_sources(self, deliveries: Iterable[Delivery]) -> Iterator[tuple[int, AnyBlock]]:
         for delivery in deliveries:
             if delivery.block.num_rows:
                 first = self._delivered
@@ -227,14 +217,14 @@ class BatchCutter:
                 block = delivery.block  # the block behind a sparse one is sliceable already
                 yield first, block if isinstance(block, SparseBlock) else with_sliceable_columns(block)
 
-    def _shuffle_window(self, begin: int, pending: Sequence[Block | SparseBlock]) -> Block | SparseBlock:
+    def _shuffle_window(self, begin: int, pending: Sequence[AnyBlock]) -> AnyBlock:
         """Shuffle a window: sort its rows by the hash of their index."""
         window = concat_blocks(pending)
         keys = hash_indices(np.arange(begin, begin + window.num_rows), self._start.seed, self._start.epoch)
         return window.take(np.argsort(keys, kind="stable"))
 
 
-def _require_whole(parts: Sequence[Block | SparseBlock]) -> tuple[Block, ...]:
+def _require_whole(parts: Sequence[AnyBlock]) -> tuple[Block, ...]:
     for part in parts:
         if isinstance(part, SparseBlock):
             raise AssertionError(f"rows of this worker are missing: {part}")

@@ -18,8 +18,8 @@ from paceline.data.block import Block
 from paceline.data.order.batch_cutter import BatchCutter, WorkerBatch
 from paceline.data.order.feeds import Feeds, open_shard
 from paceline.data.order.row_ownership import EpochDivision
-from paceline.data.order.sharding import Cursor, RowDelivery, WorkerShard, next_epoch, replace_cursor, with_order
-from paceline.data.order.sparse_block import PartialDelivery
+from paceline.data.order.sharding import Cursor, WorkerShard, next_epoch, replace_cursor, with_order
+from paceline.data.order.sparse_block import Delivery
 
 Batch = Any
 
@@ -115,9 +115,7 @@ class EpochIterator:
             iteration.finish_epoch(cutter.total)
 
     @contextmanager
-    def _next_epoch(
-        self, cutting: BatchingOptions
-    ) -> Iterator[tuple[_Iteration, BatchCutter, Iterator[RowDelivery | PartialDelivery]]]:
+    def _next_epoch(self, cutting: BatchingOptions) -> Iterator[tuple[_Iteration, BatchCutter, Iterator[Delivery]]]:
         """Start the next epoch, and leave the one that an earlier iteration is in."""
         with account_time(DATA):
             iteration, cutter, deliveries = self._begin_iteration(cutting)
@@ -128,9 +126,7 @@ class EpochIterator:
             iteration.was_left_early = iteration.is_begun
             _close(deliveries)
 
-    def _begin_iteration(
-        self, cutting: BatchingOptions
-    ) -> tuple[_Iteration, BatchCutter, Iterator[RowDelivery | PartialDelivery]]:
+    def _begin_iteration(self, cutting: BatchingOptions) -> tuple[_Iteration, BatchCutter, Iterator[Delivery]]:
         start = self._iteration.current_cursor()
         if self._iteration.is_begun:
             start = next_epoch(start, start.total)
@@ -147,19 +143,19 @@ class EpochIterator:
         return iteration, cutter, open_shard(self._feeds, division, self._split.rank)
 
 
+@dataclass
 class _Iteration:
     """The position of one pass over the rows."""
 
-    def __init__(self, cursor: Cursor, *, is_begun: bool) -> None:
-        self.cursor = cursor
-        self.is_begun = is_begun
-        """The iteration is in the cursor's epoch, or was left there."""
-        self.was_left_early = False
-        """The iteration was left before the end of its epoch."""
-        self.cutter: BatchCutter | None = None
-        """The cutter of the rows that are handed out one by one."""
-        self.num_used = 0
-        """Number of those rows that were handed out."""
+    cursor: Cursor
+    is_begun: bool
+    """The iteration is in the cursor's epoch, or was left there."""
+    was_left_early: bool = False
+    """The iteration was left before the end of its epoch."""
+    cutter: BatchCutter | None = None
+    """The cutter of the rows that are handed out one by one."""
+    num_used: int = 0
+    """Number of those rows that were handed out."""
 
     def current_cursor(self) -> Cursor:
         return self.cursor if self.cutter is None else self.cutter.cursor_within(self.num_used)
@@ -173,14 +169,14 @@ class _Iteration:
         self.cursor, self.is_begun = next_epoch(self.cursor, total), False
 
 
+@dataclass(frozen=True)
 class _ReusableIterable:
     """An iterable that starts a new iterator each time."""
 
-    def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
-        self._begin = begin
+    begin: Callable[[], Iterator[Any]]
 
     def __iter__(self) -> Iterator[Any]:
-        return self._begin()
+        return self.begin()
 
 
 def _assemble_batches(cuts: Iterator[WorkerBatch], form: BatchAssembly, name: str) -> Generator[tuple[Cursor, Batch]]:

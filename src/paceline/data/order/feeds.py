@@ -13,26 +13,23 @@ from paceline.data.exec.stats import StageMeter, StatsRecorder, StreamStats
 from paceline.data.order.row_ownership import EpochDivision
 from paceline.data.order.sharding import RowDelivery
 from paceline.data.order.shuffle_mixing import Mixing
-from paceline.data.order.sparse_block import PartialDelivery
+from paceline.data.order.sparse_block import Delivery, PartialDelivery
 from paceline.data.planning.plan import PlanNode, SkippedRows
 
 
 class Feeds(Protocol):
     def open(self, epoch: int, unit: int, offset: int) -> Iterator[RowDelivery]:
         """Yield the rows of an epoch in order, from this position. Closing the iterator leaves the epoch."""
-        ...
 
     def fingerprint(self) -> str: ...
 
     def num_rows(self) -> int | None:
         """Return the number of rows in an epoch, if known beforehand."""
-        ...
 
     def schema(self) -> Schema | None: ...
 
     def mixing(self) -> Mixing:
         """Return how shuffles reorder the rows."""
-        ...
 
     def stats(self) -> str: ...
 
@@ -43,10 +40,9 @@ class ShardedFeeds(Feeds, Protocol):
 
     def open_part(self, division: EpochDivision, rank: int) -> Iterator[PartialDelivery]:
         """Like `open`, from the start of the division, with the rows of one worker only."""
-        ...
 
 
-def open_shard(feeds: Feeds, division: EpochDivision, rank: int) -> Iterator[RowDelivery | PartialDelivery]:
+def open_shard(feeds: Feeds, division: EpochDivision, rank: int) -> Iterator[Delivery]:
     """Open the deliveries that a worker cuts its batches from."""
     if isinstance(feeds, ShardedFeeds):
         return feeds.open_part(division, rank)
@@ -68,7 +64,7 @@ class LocalFeeds:
         return type(self), (self._plan,)  # running executors are not pickled
 
     def open(self, epoch: int, unit: int, offset: int) -> Iterator[RowDelivery]:
-        executor = self._executor()
+        executor = self.executor()
         if self._last is None or self._last[0] != epoch:
             self._last = epoch, lower_epoch(self._plan, epoch, executor)
         deliveries = executor.run(self._last[1], unit, offset)
@@ -101,9 +97,10 @@ class LocalFeeds:
         return self.stream_stats().skipped
 
     def _facts(self) -> DatasetFacts:
-        return DatasetFacts(self._plan, self._executor())
+        return DatasetFacts(self._plan, self.executor())
 
-    def _executor(self) -> Executor:
+    def executor(self) -> Executor:
+        """Return what runs the plan: the same executor as before if that still fits."""
         if self._given_executor is not None:
             self._current_executor = self._given_executor
         elif not DataContext.in_data_process and not is_small(self._plan):

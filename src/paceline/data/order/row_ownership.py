@@ -58,8 +58,6 @@ class BlockSpan(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class RowOwners:
-    """Maps rows to ranks."""
-
     division: EpochDivision
     _begins: Numbers
     _stops: Numbers
@@ -68,9 +66,13 @@ class RowOwners:
     """Cumulative sizes of these ranges, from 0."""
 
     @staticmethod
+    @lru_cache(maxsize=8)
     def for_division(division: EpochDivision) -> RowOwners:
         """Return the cached owners of a division: many blocks use the same one."""
-        return _make_owners(division)
+        excluded = excluded_rows(division.start, WorkerShard(0, division.world, division.mode))
+        ranges = np.array(excluded, dtype=np.int64).reshape(-1, 2)
+        sizes = np.concatenate([[0], np.cumsum(ranges[:, 1] - ranges[:, 0])])
+        return RowOwners(division, ranges[:, 0], ranges[:, 1], sizes)
 
     def ranks_of_rows(self, span: BlockSpan) -> Numbers:
         """Return the rank of each row of a block, or `NOBODY`."""
@@ -90,7 +92,6 @@ class RowOwners:
         return np.where((places < division.start.row) | self._is_excluded(places), NOBODY, owners)
 
     def rows_by_rank(self, span: BlockSpan) -> list[Rows]:
-        """Return the rows of a block for each rank."""
         owners = self.ranks_of_rows(span)
         by_owner = np.argsort(owners, kind="stable")
         ends = np.searchsorted(owners[by_owner], np.arange(self.division.num_parts + 1))
@@ -143,7 +144,10 @@ class OwnershipTracker:
         """Add a block, and return the blocks that are now final, in order."""
         self._uncertain.append(BlockSpan(self._delivered, num_rows))
         self._delivered += num_rows
-        return self._take_certain(self._settled_end())
+        settled = self._settled_end()
+        num = next((num for num, span in enumerate(self._uncertain) if span.last > settled), len(self._uncertain))
+        certain, self._uncertain = self._uncertain[:num], self._uncertain[num:]
+        return certain
 
     def finish(self, *, broken: bool = False) -> Sequence[BlockSpan]:
         """Return the remaining blocks. `broken` means that deliveries ended before the end of the epoch.
@@ -154,11 +158,6 @@ class OwnershipTracker:
         spans = [BlockSpan(span.first, span.num_rows, total) for span in self._uncertain]
         self._uncertain.clear()
         return spans
-
-    def _take_certain(self, settled: int) -> Sequence[BlockSpan]:
-        num = next((num for num, span in enumerate(self._uncertain) if span.last > settled), len(self._uncertain))
-        certain, self._uncertain = self._uncertain[:num], self._uncertain[num:]
-        return certain
 
     def _settled_end(self) -> int:
         """Return the position before which all rows have final owners, in whole windows."""
@@ -175,15 +174,6 @@ class OwnershipTracker:
 def _part_of(index: Any, size: int, parts: int) -> Any:
     """Return the part of `size` rows that a row is in: the inverse of `sharding.part_range`."""
     return ((index + 1) * parts - 1) // size
-
-
-@lru_cache(maxsize=8)
-def _make_owners(division: EpochDivision) -> RowOwners:
-    ranges = np.array(
-        excluded_rows(division.start, WorkerShard(0, division.world, division.mode)), dtype=np.int64
-    ).reshape(-1, 2)
-    sizes = np.concatenate([[0], np.cumsum(ranges[:, 1] - ranges[:, 0])])
-    return RowOwners(division, ranges[:, 0], ranges[:, 1], sizes)
 
 
 @lru_cache(maxsize=4)

@@ -14,25 +14,14 @@ from typing import Literal
 
 import msgspec
 
-from paceline._core.cursor import ConsumedAhead, Cursor, merge_cursors, next_epoch, replace_cursor
+from paceline._core.cursor import ConsumedAhead
+from paceline._core.cursor import Cursor as Cursor
+from paceline._core.cursor import merge_cursors as merge_cursors
+from paceline._core.cursor import next_epoch as next_epoch
+from paceline._core.cursor import replace_cursor as replace_cursor
 from paceline.data.block import Block
 from paceline.data.order import row_ranges
 from paceline.data.order.row_ranges import Range
-
-__all__ = [
-    "ConsumedAhead",
-    "Cursor",
-    "RowDelivery",
-    "Mode",
-    "WorkerShard",
-    "excluded_rows",
-    "left_out_rows",
-    "merge_cursors",
-    "next_epoch",
-    "with_order",
-    "part_range",
-    "replace_cursor",
-]
 
 Mode = Literal["equal", "exact", "all"]
 """How rows are divided among workers.

@@ -43,11 +43,8 @@ def compute_mixing(plan: PlanNode, units: list[Unit]) -> Mixing:
     names = [unit.name for node in nodes if isinstance(node, Read) for unit in node.source.units()]
     places = {name: place for place, name in enumerate(names)}
     # A partly read unit has another name; it keeps its position.
-    return Mixing(units=tuple((places.get(unit.name, place), _unit_size(unit)) for place, unit in enumerate(units)))
-
-
-def _unit_size(unit: Unit) -> int:
-    return unit.num_rows or unit.num_bytes or 1
+    moved = ((places.get(unit.name, place), unit) for place, unit in enumerate(units))
+    return Mixing(units=tuple((place, unit.num_rows or unit.num_bytes or 1) for place, unit in moved))
 
 
 def _sample_rows(units: tuple[tuple[int, int], ...]) -> np.ndarray[Any, Any]:

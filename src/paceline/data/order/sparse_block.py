@@ -7,6 +7,7 @@ rows at their original positions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -14,20 +15,19 @@ import numpy as np
 
 from paceline.data.block import Block
 from paceline.data.column import concat_columns
+from paceline.data.order.sharding import RowDelivery
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 """Row indices in a block, ascending."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SparseBlock:
     """The rows `rows` of a block of `num_rows`. Immutable."""
 
-    __slots__ = ("available", "num_rows", "rows")
-
-    def __init__(self, num_rows: int, rows: Rows, available_rows: Block) -> None:
-        self.num_rows = num_rows
-        self.rows = rows
-        self.available = available_rows
+    num_rows: int
+    rows: Rows
+    available: Block
 
     def slice(self, start: int, stop: int | None = None) -> Block | SparseBlock:
         """Return rows `start` to `stop`: a plain block if all of them are present."""
@@ -61,7 +61,11 @@ class PartialDelivery(msgspec.Struct, frozen=True):
     block: Block | SparseBlock
 
 
-def concat_blocks(blocks: Sequence[Block | SparseBlock]) -> Block | SparseBlock:
+AnyBlock = Block | SparseBlock
+Delivery = RowDelivery | PartialDelivery
+
+
+def concat_blocks(blocks: Sequence[AnyBlock]) -> AnyBlock:
     """Concatenate blocks. Column types are those that the complete rows would have."""
     plain = [block for block in blocks if isinstance(block, Block)]
     if len(plain) == len(blocks):

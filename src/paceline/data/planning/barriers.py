@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from paceline._core.arguments import check_int
 from paceline.data.block import Schema
@@ -19,15 +19,11 @@ if TYPE_CHECKING:
 class _SingleInputBarrier(Barrier):
     input: PlanNode
 
-    keeps_rows: ClassVar[bool] = False
-    """True if the rows are only reordered or regrouped into other units: their number is that of the input."""
-
 
 @dataclass(frozen=True)
 class RandomShuffle(_SingleInputBarrier):
     """Shuffles all rows, differently in every epoch."""
 
-    keeps_rows = True
     seed: int = 0
     every_epoch: bool = True
 
@@ -40,7 +36,6 @@ class RandomShuffle(_SingleInputBarrier):
 class Sort(_SingleInputBarrier):
     """Sorts rows by keys; nulls and NaN come last, and the sort is stable."""
 
-    keeps_rows = True
     keys: tuple[str, ...]
     descending: tuple[bool, ...]
 
@@ -66,7 +61,6 @@ class GroupBy(_SingleInputBarrier):
 class GroupRows(_SingleInputBarrier):
     """Sorts rows by keys and puts all rows of a group into one unit."""
 
-    keeps_rows = True
     keys: tuple[str, ...]
 
     @property
@@ -78,7 +72,6 @@ class GroupRows(_SingleInputBarrier):
 class Repartition(_SingleInputBarrier):
     """Redistributes rows into a given number of units, or into units of a given number of rows."""
 
-    keeps_rows = True
     num_blocks: int | None = None
     target_num_rows_per_block: int | None = None
     shuffle: bool = False
@@ -100,11 +93,8 @@ class Repartition(_SingleInputBarrier):
 class Zip(Barrier):
     """Combines several inputs column-wise, row by row."""
 
+    name = "zip"
     parts: tuple[PlanNode, ...]
-
-    @property
-    def name(self) -> str:
-        return "zip"
 
 
 @dataclass(frozen=True)
@@ -121,8 +111,6 @@ class SliceRows(_SingleInputBarrier):
 
 @dataclass(frozen=True)
 class Limit(SliceRows):
-    """Keeps the first rows."""
-
     @property
     def name(self) -> str:
         return f"limit({self.stop})"
@@ -132,24 +120,16 @@ class Limit(SliceRows):
 class Materialize(_SingleInputBarrier):
     """Computes all rows once and keeps them."""
 
-    keeps_rows = True
-
-    @property
-    def name(self) -> str:
-        return "materialize"
+    name = "materialize"
 
 
 @dataclass(frozen=True)
 class PreparedSource:
     """A source whose units already hold their rows."""
 
-    label: str
+    name: str
     prepared_units: tuple[Unit, ...]
     known_schema: Schema | None = None
-
-    @property
-    def name(self) -> str:
-        return self.label
 
     def units(self) -> Sequence[Unit]:
         return self.prepared_units

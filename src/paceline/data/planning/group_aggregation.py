@@ -111,7 +111,6 @@ class AggregateFn:
         return [_pickle_states(merged)]
 
     def finalize_states(self, states: Sequence[Column]) -> Column:
-        """Return the values of final states."""
         return column_of([self._finalize(state) for state in _unpickle_states(states[0])])
 
     def empty_value(self) -> Any:

@@ -24,6 +24,9 @@ from paceline.data.transforms.columns import (
 )
 from paceline.data.transforms.rows import LimitRows, RandomSample
 
+REORDERING = (ReorderUnits, RandomShuffle, Sort, Repartition, Materialize)
+"""Nodes that only reorder rows, or divide them into other units."""
+
 
 @dataclass(frozen=True)
 class PushdownRequest:
@@ -60,12 +63,10 @@ def known_types(node: PlanNode) -> dict[str, Any] | None:
         case Map(input=below, transform=transform):
             types = known_types(below)
             return None if types is None else _transform_types(types, transform)
-        case ReorderUnits() | RandomShuffle() | Sort() | Repartition() | SliceRows() | Materialize():
-            return known_types(node.inputs[0])
         case Union(parts=(first, *rest)):
             types = known_types(first)
             return types if all(known_types(part) == types for part in rest) else None
-    return None
+    return known_types(node.inputs[0]) if isinstance(node, (*REORDERING, SliceRows)) else None
 
 
 def _transform_types(types: dict[str, Any], transform: Transform) -> dict[str, Any] | None:
@@ -199,7 +200,6 @@ def _push_to_inputs(node: PlanNode, request: PushdownRequest) -> PlanNode:
 
 
 def with_inputs(node: PlanNode, inputs: tuple[PlanNode, ...]) -> PlanNode:
-    """Return the node with other inputs."""
     if all(one is other for one, other in zip(inputs, node.inputs, strict=True)):
         return node
     changes: dict[str, Any] = {"parts": inputs} if hasattr(node, "parts") else {"input": inputs[0]}

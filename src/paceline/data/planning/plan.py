@@ -25,17 +25,14 @@ class Unit(Protocol):
     @property
     def name(self) -> str:
         """The name in messages: `part-3.parquet`, `part-3.parquet (row groups 4 to 7)`."""
-        ...
 
     @property
     def num_rows(self) -> int | None:
         """Number of rows; None if unknown before reading."""
-        ...
 
     @property
     def num_bytes(self) -> int | None:
         """Approximate size in memory; None if unknown."""
-        ...
 
     def read(self) -> Iterator[Block]: ...
 
@@ -44,24 +41,20 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """The call as the user wrote it: `read_parquet('train/')`."""
-        ...
 
     def units(self) -> Sequence[Unit]: ...
 
     def schema(self) -> Schema | None:
         """Return the schema without reading rows; None if that is impossible."""
-        ...
 
     def project_columns(self, columns: Sequence[str]) -> Source | None:
         """Return a source that reads only these columns; None if that saves nothing."""
-        ...
 
     def prune_units(self, predicate: Expr) -> Source | None:
         """Return a source without units that contain no matching row; None if that cannot be determined.
 
         The caller still filters the remaining rows.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -178,11 +171,8 @@ class ReorderUnits(PlanNode):
 class Union(PlanNode):
     """Concatenates the rows of its inputs."""
 
+    name = "union"
     parts: tuple[PlanNode, ...]
-
-    @property
-    def name(self) -> str:
-        return "union"
 
 
 @dataclass(frozen=True)
@@ -198,3 +188,15 @@ def walk(node: PlanNode) -> Iterator[PlanNode]:
     for part in node.inputs:
         yield from walk(part)
     yield node
+
+
+def last_row_change(plan: PlanNode) -> str | None:
+    """The last step of a plan after which a row's number is no longer its number in the unit."""
+    match plan:
+        case Map(input=below, transform=transform):
+            return last_row_change(below) if transform.keeps_rows else transform.name
+        case ReorderUnits(input=below):
+            return last_row_change(below)
+        case Union(parts=parts):
+            return next((name for name in map(last_row_change, parts) if name), None)
+    return None

@@ -13,59 +13,27 @@ from typing import Any
 
 from paceline.data.aggregate import AggregateFn, Count, finish_aggregates, plan_partial_aggregates
 from paceline.data.block import Block, Schema
-from paceline.data.context import DataContext
 from paceline.data.exec.exchange import materialize_plan
-from paceline.data.exec.pipeline import Executor, InlineExecutor, lower_epoch, outline_plan
-from paceline.data.order.feeds import Feeds, LocalFeeds, is_small
+from paceline.data.exec.pipeline import Executor, lower_epoch, outline_plan
+from paceline.data.order.feeds import Feeds, LocalFeeds
 from paceline.data.order.sharding import RowDelivery
-from paceline.data.planning.barriers import (
-    Materialize,
-    PreparedSource,
-    RandomShuffle,
-    Repartition,
-    SliceRows,
-    Sort,
-    Zip,
-)
-from paceline.data.planning.optimizer import known_types, optimize_plan, with_inputs
-from paceline.data.planning.plan import (
-    Barrier,
-    Map,
-    PlanNode,
-    PoolSpec,
-    Read,
-    ReorderUnits,
-    TransformScope,
-    Union,
-    walk,
-)
+from paceline.data.planning.barriers import PreparedSource, SliceRows, Zip
+from paceline.data.planning.optimizer import REORDERING, known_types, optimize_plan, with_inputs
+from paceline.data.planning.plan import Barrier, Map, PlanNode, PoolSpec, Read, TransformScope, Union, walk
 from paceline.data.transforms.columns import SelectColumns
 
 Deliveries = Generator[RowDelivery, None, None]
 
 
-def stream_deliveries(plan: PlanNode, epoch: int = 0) -> Deliveries:
-    """Yield the rows of an epoch, in order. Closing the generator stops the work."""
-    yield from LocalFeeds(plan).open(epoch, 0, 0)
+def stream_deliveries(plan: PlanNode, unit: int = 0) -> Deliveries:
+    """Yield the rows of the first epoch, in order, from a unit on. Closing the generator stops the work."""
+    yield from LocalFeeds(plan).open(0, unit, 0)
 
 
 def materialize_rows(plan: PlanNode) -> Read:
     """Compute and keep the rows of a plan, and return a plan that reads them."""
-    read = materialize_plan(optimize_plan(plan), choose_executor(plan))
+    read = materialize_plan(optimize_plan(plan), LocalFeeds(plan).executor())
     return Read(PreparedSource(f"materialize({plan.name})", tuple(read.source.units()), find_schema(read)))
-
-
-def choose_executor(plan: PlanNode) -> Executor:
-    if DataContext.in_data_process or is_small(plan):
-        return InlineExecutor()
-    from paceline.data.exec.process_executor import ProcessExecutor, shared_service
-
-    return ProcessExecutor(shared_service())
-
-
-def stream_blocks(plan: PlanNode) -> Generator[Block, None, None]:
-    """Yield the rows of the first epoch. Closing the generator stops the work."""
-    return stream_feed_blocks(LocalFeeds(plan))
 
 
 def stream_feed_blocks(feeds: Feeds) -> Generator[Block, None, None]:
@@ -94,15 +62,11 @@ def known_num_rows(plan: PlanNode) -> int | None:
         case SliceRows(input=below, start=start, stop=stop):
             num_rows = known_num_rows(below)
             return None if num_rows is None else len(range(num_rows)[start:stop])
-        case ReorderUnits(input=below) | RandomShuffle(input=below) | Sort(input=below):
-            return known_num_rows(below)
-        case Repartition(input=below) | Materialize(input=below):
-            return known_num_rows(below)
         case Union(parts=parts):
             return _sum_if_known([known_num_rows(part) for part in parts])
         case Zip(parts=parts):
             return next((num for num in map(known_num_rows, parts) if num is not None), None)
-    return None
+    return known_num_rows(plan.inputs[0]) if isinstance(plan, REORDERING) else None
 
 
 def count_rows(plan: PlanNode) -> int:
@@ -110,19 +74,15 @@ def count_rows(plan: PlanNode) -> int:
     num_rows = known_num_rows(plan)
     if num_rows is not None:
         return num_rows
-    match plan:
-        case Map(input=below, transform=transform) if transform.keeps_rows:
-            return count_rows(below)
-        case ReorderUnits(input=below) | RandomShuffle(input=below) | Sort(input=below) | Repartition(input=below):
-            return count_rows(below)
-        case Union(parts=parts):
-            return sum(map(count_rows, parts))
+    if isinstance(plan, REORDERING) or (isinstance(plan, Map) and plan.transform.keeps_rows):
+        return count_rows(plan.inputs[0])
+    if isinstance(plan, Union):
+        return sum(map(count_rows, plan.parts))
     count = Count()
     return int(compute_aggregates(plan, [count])[count.name])
 
 
 def compute_aggregates(plan: PlanNode, aggregates: Sequence[AggregateFn]) -> dict[str, Any]:
-    """Compute aggregates over all rows. Returns a dict from name to value."""
     columns = [getattr(one, "on", None) for one in aggregates]
     if all(columns):  # read no other columns
         plan = Map(plan, SelectColumns(tuple(dict.fromkeys(map(str, columns)))))
@@ -140,7 +100,7 @@ def find_schema(plan: PlanNode, executor: Executor | None = None) -> Schema | No
         return Schema(list(types), list(types.values()))
     plan = _without_reordering(plan)
     if not any(isinstance(node, Map) and node.transform.pool for node in walk(plan)):
-        pipeline = lower_epoch(plan, 0, executor or choose_executor(plan))
+        pipeline = lower_epoch(plan, 0, executor or LocalFeeds(plan).executor())
         for task in pipeline.tasks:
             rows = islice((block for block in task.unit.read() if block.num_rows), 1)
             block = _first_block(rows, task.unit.name, pipeline.chains[task.chain])
@@ -159,11 +119,8 @@ def _first_block(rows: Iterator[Block], unit: str, transforms: Sequence[Any]) ->
 
 def _without_reordering(plan: PlanNode) -> PlanNode:
     """Remove steps that only reorder or drop rows."""
-    match plan:
-        case ReorderUnits(input=below) | RandomShuffle(input=below) | Sort(input=below) | Repartition(input=below):
-            return _without_reordering(below)
-        case SliceRows(input=below) | Materialize(input=below):
-            return _without_reordering(below)
+    if isinstance(plan, (*REORDERING, SliceRows)):
+        return _without_reordering(plan.inputs[0])
     return with_inputs(plan, tuple(map(_without_reordering, plan.inputs)))
 
 

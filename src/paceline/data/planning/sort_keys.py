@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paceline.data.block import Block, Column, as_arrow, type_of
+from paceline.data.column import as_computable
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,6 @@ class SortKeys:
         return SortKeys(tuple(names), (False,) * len(names))
 
     def sort_indices(self, block: Block) -> np.ndarray[Any, Any]:
-        """Return the row indices in sorted order."""
         if not self.names:
             return np.arange(block.num_rows)
         # Numbered columns: two keys may have the same name.
@@ -67,18 +67,14 @@ def comparable_array(block: Block, name: str) -> Any:
     values = block.column(name)
     if isinstance(values, np.ndarray) and (values.ndim > 1 or values.dtype == object):
         raise _incomparable_error(name, values)
-    array = as_arrow(values)
+    array = as_computable(values)
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], type=array.type)
-    if pa.types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
     kind = array.type
     if pa.types.is_null(kind):
         return pa.nulls(len(array), pa.int8())
-    if pa.types.is_float16(kind):
-        array, kind = array.cast(pa.float32()), pa.float32()
     if pa.types.is_floating(kind):
         return pc.if_else(pc.is_nan(array), pa.scalar(None, kind), array)
     if pa.types.is_temporal(kind):
@@ -114,18 +110,9 @@ def _null_last_key(value: Any, down: bool) -> tuple[Any, ...]:
     return (0, _Descending(value) if down else value)
 
 
+@dataclass(slots=True)
 class _Descending:
-    """Reverses the order of a value."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    value: Any
 
     def __lt__(self, other: _Descending) -> bool:
         return bool(other.value < self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Descending) and bool(self.value == other.value)
-
-    __hash__ = None  # type: ignore[assignment]

@@ -31,7 +31,6 @@ from paceline.data.transforms.columns import SelectColumns
 
 
 def split_at_indices(plan: PlanNode, indices: Sequence[int]) -> list[PlanNode]:
-    """Split before each index: rows up to the first index, from there to the second, and so on."""
     indices = list(indices)
     if not indices:
         raise bad_value("indices", "one index or more", indices)
@@ -43,7 +42,6 @@ def split_at_indices(plan: PlanNode, indices: Sequence[int]) -> list[PlanNode]:
 
 
 def split_proportionately(plan: PlanNode, proportions: Sequence[float]) -> list[PlanNode]:
-    """Split by proportions, with one more part for the remainder."""
     proportions = list(proportions)
     for part in proportions:
         check_number("proportions", part, above=0, below=1)
@@ -69,8 +67,8 @@ def split_evenly(plan: PlanNode, num: int, *, equal: bool) -> list[PlanNode]:
 def split_train_test(
     plan: PlanNode, test_size: int | float, *, shuffle: bool, seed: int, stratify: str | None
 ) -> tuple[PlanNode, PlanNode]:
-    """Split into train and test rows. `test_size` is a number of rows or a fraction."""
-    _check_test_size(test_size)
+    if not (0 < test_size < 1 if isinstance(test_size, float) else is_int(test_size) and test_size >= 1):
+        raise bad_value("test_size", "a fraction between 0 and 1 or a positive number of rows", test_size)
     if shuffle:
         plan = RandomShuffle(plan, seed, every_epoch=False)
     rows = plan_queries.materialize_rows(fix_order(plan)) if stratify is not None else make_countable(plan)
@@ -100,11 +98,6 @@ def _share_feeds(plan: PlanNode, num: int) -> list[Feeds]:
     service, name = shared_service(), secrets.token_hex(8)
     service.add_dataset(name, plan)
     return [RemoteFeeds(service.address, name, member, num) for member in range(num)]
-
-
-def _check_test_size(test_size: Any) -> None:
-    if not (0 < test_size < 1 if isinstance(test_size, float) else is_int(test_size) and test_size >= 1):
-        raise bad_value("test_size", "a fraction between 0 and 1 or a positive number of rows", test_size)
 
 
 def _exact_fraction(part: float) -> Fraction:
@@ -192,8 +185,6 @@ def _check_label(value: Any, column: str) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class SelectedRowsUnit:
-    """Selected rows of a unit."""
-
     unit: Unit
     rows: np.ndarray[Any, Any]
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paceline.data.block import Block, Column, as_arrow, as_numpy
+from paceline.data.sources.tensors import is_list
 
 Array = np.ndarray[Any, Any]
 
@@ -72,7 +73,7 @@ def to_plain_arrow(values: Column) -> Any:
 def holds_lists(values: Column) -> bool:
     """Whether each row is a list: a tensor, an array or an Arrow list."""
     if not isinstance(values, np.ndarray):
-        return bool(_is_list(values.type))
+        return is_list(values.type)
     if values.ndim > 1:
         return True
     first = next((value for value in values if value is not None), None) if values.dtype == object else None
@@ -150,10 +151,6 @@ def _is_string(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _is_list(kind: Any) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
 def _arrow_numbers(values: Any, name: str, who: str) -> Array:
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
@@ -163,7 +160,7 @@ def _arrow_numbers(values: Any, name: str, who: str) -> Array:
     if pa.types.is_decimal(kind) or (pa.types.is_boolean(kind) and values.null_count):
         values = values.cast(pa.float64())
     elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        if _is_list(kind):
+        if is_list(kind):
             return as_numpy(values)
         raise ValueError(f"{who}: column {name!r} must have numbers, got {kind}")
     return as_numpy(values)

@@ -38,9 +38,11 @@ class _Encoder(ColumnPreprocessor):
     """Learns the categories of its columns."""
 
     max_categories: dict[str, int] | None = None
+    _in_lists = True
+    """The items of lists are categories; if False, whole lists are."""
 
     def _statistics(self) -> Sequence[Statistic]:
-        return [ValueCountStatistic(column) for column in self.columns]
+        return [ValueCountStatistic(column, self._in_lists) for column in self.columns]
 
     def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
         who = type(self).__name__
@@ -77,10 +79,7 @@ class OrdinalEncoder(_Encoder):
         self, columns: list[str], *, encode_lists: bool = True, output_columns: list[str] | None = None
     ) -> None:
         super().__init__(columns, output_columns)
-        self.encode_lists = encode_lists
-
-    def _statistics(self) -> Sequence[Statistic]:
-        return [ValueCountStatistic(column, in_lists=self.encode_lists) for column in self.columns]
+        self.encode_lists = self._in_lists = encode_lists
 
     def _encode_column(self, values: Column, column: str) -> Column:
         if not (self.encode_lists and holds_lists(values)):
@@ -91,11 +90,8 @@ class OrdinalEncoder(_Encoder):
         return pa.array([[index.get(item) for item in row or ()] for row in to_lists(values)], pa.list_(pa.int64()))
 
 
-class OneHotEncoder(_Encoder):
-    """Replaces each category by a vector with a one at its number; unknown categories become all zeros.
-
-    A whole list is one category; use `MultiHotEncoder` to encode list items.
-    """
+class _VectorEncoder(_Encoder):
+    """Has one element per category."""
 
     def __init__(
         self,
@@ -107,8 +103,14 @@ class OneHotEncoder(_Encoder):
         super().__init__(columns, output_columns)
         self.max_categories = _check_limits(max_categories, self.columns)
 
-    def _statistics(self) -> Sequence[Statistic]:
-        return [ValueCountStatistic(column, in_lists=False) for column in self.columns]
+
+class OneHotEncoder(_VectorEncoder):
+    """Replaces each category by a vector with a one at its number; unknown categories become all zeros.
+
+    A whole list is one category; use `MultiHotEncoder` to encode list items.
+    """
+
+    _in_lists = False
 
     def _encode_column(self, values: Column, column: str) -> Column:
         found = look_up_indices(values, self._index(column))
@@ -118,18 +120,8 @@ class OneHotEncoder(_Encoder):
         return vectors
 
 
-class MultiHotEncoder(_Encoder):
+class MultiHotEncoder(_VectorEncoder):
     """Replaces each list of categories by a vector that counts how often each category occurs in it."""
-
-    def __init__(
-        self,
-        columns: list[str],
-        *,
-        max_categories: dict[str, int] | None = None,
-        output_columns: list[str] | None = None,
-    ) -> None:
-        super().__init__(columns, output_columns)
-        self.max_categories = _check_limits(max_categories, self.columns)
 
     def _encode_column(self, values: Column, column: str) -> Column:
         index = self._index(column)

@@ -14,13 +14,13 @@ import msgspec
 
 from paceline._core.arguments import check_int
 from paceline.data.block import Block
-from paceline.data.planning.plan import Map
+from paceline.data.planning.plan import Map, last_row_change
 from paceline.data.planning.pool import resolve_pool
 from paceline.data.preprocessors.columns import check_columns
 from paceline.data.preprocessors.json_values import from_json_value, to_json_value
 from paceline.data.preprocessors.statistics import State, Statistic, merge_states
 from paceline.data.transforms.batches import split_batches
-from paceline.data.transforms.user_calls import UnitCalls, UserCall, UserTransform, last_row_change
+from paceline.data.transforms.user_calls import UnitCalls, UserCall, UserTransform
 
 if TYPE_CHECKING:
     from paceline.data.dataset import Dataset

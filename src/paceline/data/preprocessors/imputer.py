@@ -72,14 +72,12 @@ class SimpleImputer(ColumnPreprocessor):
             numbers = floats(numeric_column(block, column, "SimpleImputer"))
             missing = np.isnan(numbers)
             return np.where(missing, fill, numbers).astype(numbers.dtype) if missing.any() else numbers
-        if isinstance(values, np.ndarray) and values.dtype != object:
-            return _fill_array(values, fill, column)
+        is_array = isinstance(values, np.ndarray) and values.dtype != object
         try:
-            return _fill_arrow(as_arrow(values), fill)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-            raise ValueError(
-                f"SimpleImputer: column {column!r} of type {as_arrow(values).type} cannot hold {fill!r}: {error}"
-            ) from None
+            return _fill_array(values, fill) if is_array else _fill_arrow(as_arrow(values), fill)
+        except (TypeError, ValueError, pa.ArrowNotImplementedError) as error:
+            kind = values.dtype if is_array else as_arrow(values).type
+            raise ValueError(f"SimpleImputer: column {column!r} of type {kind} cannot hold {fill!r}: {error}") from None
 
 
 def _most_frequent(counts: Counter[Any]) -> Any:
@@ -100,19 +98,14 @@ def _should_fill_floats(values: Column, fill: Any) -> bool:
     return isinstance(fill, float) and bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind))
 
 
-def _fill_array(values: Array, fill: Any, column: str) -> Array:
+def _fill_array(values: Array, fill: Any) -> Array:
     if values.dtype.kind not in "fmM":
         return values
     missing = np.isnan(values)
     if not missing.any():
         return values
     filled = values.copy()
-    try:
-        filled[missing] = fill
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"SimpleImputer: column {column!r} of type {values.dtype} cannot hold {fill!r}: {error}"
-        ) from None
+    filled[missing] = fill
     return filled
 
 

@@ -108,13 +108,10 @@ def _encode_special(value: Any, path: str) -> Any:
     if isinstance(value, bytes):
         return {_KIND: "bytes", "value": base64.b64encode(value).decode()}
     if isinstance(value, np.ndarray):
-        return {
-            _KIND: "array",
-            "dtype": value.dtype.name,
-            "shape": list(value.shape),
-            **_encode_array_content(value, path),
-        }
-    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        content = _encode_array_content(value, path)
+        return {_KIND: "array", "dtype": value.dtype.name, "shape": list(value.shape), **content}
+    is_type = isinstance(value, type) and (issubclass(value, np.generic) or value in (float, int, bool))
+    if is_type or isinstance(value, np.dtype):
         return {_KIND: "dtype", "value": np.dtype(value).name}
     if isinstance(value, Decimal):
         return {_KIND: "decimal", "value": str(value)}
@@ -124,8 +121,6 @@ def _encode_special(value: Any, path: str) -> Any:
     if type(value).__name__ == "CategoricalDtype":
         categories = None if value.categories is None else to_json_value(value.categories.tolist(), path)
         return {_KIND: "categories", "items": categories, "ordered": bool(value.ordered)}
-    if value is float or value is int or value is bool:
-        return {_KIND: "dtype", "value": np.dtype(value).name}
     if isinstance(value, FunctionType):
         return {_KIND: "function", "value": importable_name(value, path)}
     raise TypeError(
@@ -159,10 +154,6 @@ def make_categorical_dtype(categories: list[Any] | None, ordered: bool = False) 
     return pandas.CategoricalDtype(categories, ordered=ordered)
 
 
-def _load_categories(value: dict[str, Any]) -> Any:
-    return make_categorical_dtype(from_json_value(value["items"]), value["ordered"])
-
-
 def _load_items(value: dict[str, Any]) -> dict[Any, Any]:
     return {from_json_value(name): from_json_value(item) for name, item in value["items"]}
 
@@ -176,7 +167,7 @@ _READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "array": _load_array,
     "dtype": lambda value: np.dtype(value["value"]),
     "decimal": lambda value: Decimal(value["value"]),
-    "categories": _load_categories,
+    "categories": lambda value: make_categorical_dtype(from_json_value(value["items"]), value["ordered"]),
     "function": _load_function,
     "datetime": lambda value: datetime.datetime.fromisoformat(value["value"]),
     "date": lambda value: datetime.date.fromisoformat(value["value"]),

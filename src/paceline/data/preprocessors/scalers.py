@@ -5,8 +5,8 @@ Floats keep their width; all other numbers become float64.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,12 +20,26 @@ from paceline.data.preprocessors.statistics import MinMaxStatistic, MomentsStati
 class _Scaler(ColumnPreprocessor):
     """Subtracts and divides. Missing values stay missing; a column without values becomes nan."""
 
-    def _shift_and_scale(self, column: str) -> tuple[Any, Any]:
+    _statistic: Callable[[str, str], Statistic]
+    _names: ClassVar[tuple[str, ...]]
+    """Of the statistic's values in `stats_`."""
+
+    def _statistics(self) -> Sequence[Statistic]:
+        return [self._statistic(column, type(self).__name__) for column in self.columns]
+
+    def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
+        return {
+            f"{name}({column})": value
+            for column, values in zip(self.columns, results, strict=True)
+            for name, value in zip(self._names, values, strict=True)
+        }
+
+    def _shift_and_scale(self, learned: Sequence[Any]) -> tuple[Any, Any]:
         raise NotImplementedError
 
     def _transform_column(self, block: Block, column: str) -> Array:
         values = floats(numeric_column(block, column, type(self).__name__))
-        shift, scale = self._shift_and_scale(column)
+        shift, scale = self._shift_and_scale([self.stats_[f"{name}({column})"] for name in self._names])
         if shift is None or scale is None:
             return np.full_like(values, np.nan)
         if scale == 0:  # all values are equal, or nearly all
@@ -38,47 +52,36 @@ class _Scaler(ColumnPreprocessor):
 class StandardScaler(_Scaler):
     """(x - mean) / population standard deviation. A constant column becomes zeros."""
 
-    def _statistics(self) -> Sequence[Statistic]:
-        return [MomentsStatistic(column, "StandardScaler") for column in self.columns]
+    _statistic = MomentsStatistic
+    _names = ("mean", "std")
 
-    def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
-        means = {f"mean({column})": mean for column, (mean, _) in zip(self.columns, results, strict=True)}
-        return means | {f"std({column})": std for column, (_, std) in zip(self.columns, results, strict=True)}
-
-    def _shift_and_scale(self, column: str) -> tuple[Any, Any]:
-        mean, std = self.stats_[f"mean({column})"], self.stats_[f"std({column})"]
+    def _shift_and_scale(self, learned: Sequence[Any]) -> tuple[Any, Any]:
+        mean, std = learned
         return mean, 1.0 if std == 0 else std
 
 
 class MinMaxScaler(_Scaler):
     """(x - min) / (max - min). A constant column becomes zeros."""
 
-    def _statistics(self) -> Sequence[Statistic]:
-        return [MinMaxStatistic(column, "MinMaxScaler") for column in self.columns]
+    _statistic = MinMaxStatistic
+    _names = ("min", "max")
 
-    def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
-        least = {f"min({column})": low for column, (low, _) in zip(self.columns, results, strict=True)}
-        return least | {f"max({column})": high for column, (_, high) in zip(self.columns, results, strict=True)}
-
-    def _shift_and_scale(self, column: str) -> tuple[Any, Any]:
-        low, high = self.stats_[f"min({column})"], self.stats_[f"max({column})"]
+    def _shift_and_scale(self, learned: Sequence[Any]) -> tuple[Any, Any]:
+        low, high = learned
         return low, None if low is None else (high - low) or 1.0
 
 
 class MaxAbsScaler(_Scaler):
     """x / max(|x|). A column of zeros stays as it is."""
 
-    def _statistics(self) -> Sequence[Statistic]:
-        return [MinMaxStatistic(column, "MaxAbsScaler") for column in self.columns]
+    _statistic = MinMaxStatistic
+    _names = ("abs_max",)
 
     def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
-        return {
-            f"abs_max({column})": None if low is None else max(abs(low), abs(high))
-            for column, (low, high) in zip(self.columns, results, strict=True)
-        }
+        return super()._learn([[None if low is None else max(abs(low), abs(high))] for low, high in results])
 
-    def _shift_and_scale(self, column: str) -> tuple[Any, Any]:
-        return 0.0, 1.0 if self.stats_[f"abs_max({column})"] == 0 else self.stats_[f"abs_max({column})"]
+    def _shift_and_scale(self, learned: Sequence[Any]) -> tuple[Any, Any]:
+        return 0.0, 1.0 if learned[0] == 0 else learned[0]
 
 
 class RobustScaler(_Scaler):
@@ -87,6 +90,8 @@ class RobustScaler(_Scaler):
     Quantiles are interpolated linearly. They are exact for up to `quantile_precision` values per column; beyond that,
     each doubling of the rows keeps as many values again, and the error in rank is a few millionths.
     """
+
+    _names = ("low_quantile", "median", "high_quantile")
 
     def __init__(
         self,
@@ -102,20 +107,10 @@ class RobustScaler(_Scaler):
         self.quantile_range = (low, high)
         self.quantile_precision = check_int("quantile_precision", quantile_precision, at_least=2)
 
-    def _statistics(self) -> Sequence[Statistic]:
+    def _statistic(self, column: str, who: str) -> Statistic:
         low, high = self.quantile_range
-        return [
-            QuantileStatistic(name, (low, 0.5, high), self.quantile_precision, "RobustScaler") for name in self.columns
-        ]
+        return QuantileStatistic(column, (low, 0.5, high), self.quantile_precision, who)
 
-    def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
-        names = ("low_quantile", "median", "high_quantile")
-        return {
-            f"{name}({column})": value
-            for column, values in zip(self.columns, results, strict=True)
-            for name, value in zip(names, values, strict=True)
-        }
-
-    def _shift_and_scale(self, column: str) -> tuple[Any, Any]:
-        low, median, high = (self.stats_[f"{name}({column})"] for name in ("low_quantile", "median", "high_quantile"))
+    def _shift_and_scale(self, learned: Sequence[Any]) -> tuple[Any, Any]:
+        low, median, high = learned
         return median, None if low is None else high - low

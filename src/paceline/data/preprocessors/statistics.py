@@ -18,15 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paceline.data.block import Block, Column
-from paceline.data.preprocessors.columns import (
-    Array,
-    drop_missing,
-    holds_lists,
-    numeric_column,
-    to_lists,
-    to_plain_arrow,
-    to_python_values,
-)
+from paceline.data.preprocessors import columns
 
 State = Any
 """Numbers, strings and arrays, and lists and dicts of them."""
@@ -70,7 +62,7 @@ class MomentsStatistic:
     who: str
 
     def partial(self, block: Block) -> State:
-        values = drop_missing(numeric_column(block, self.column, self.who)).astype(np.float64)
+        values = columns.drop_missing(columns.numeric_column(block, self.column, self.who)).astype(np.float64)
         if not len(values):
             return [0, 0.0, 0.0, math.inf, -math.inf]
         with np.errstate(invalid="ignore", over="ignore"):
@@ -104,7 +96,7 @@ class MinMaxStatistic:
     who: str
 
     def partial(self, block: Block) -> State:
-        values = drop_missing(numeric_column(block, self.column, self.who))
+        values = columns.drop_missing(columns.numeric_column(block, self.column, self.who))
         return [values.min().item(), values.max().item()] if len(values) else []
 
     def merge(self, one: State, other: State) -> State:
@@ -146,7 +138,7 @@ class TokenCountStatistic(_CountStatistic):
 
     def partial(self, block: Block) -> State:
         counts: Counter[Any] = Counter()
-        for text in to_python_values(block.columns[self.column]):
+        for text in columns.to_python_values(block.columns[self.column]):
             if text is not None:
                 counts.update(self.tokenize(text))
         return _to_state(counts)
@@ -166,7 +158,7 @@ class QuantileStatistic:
     who: str
 
     def partial(self, block: Block) -> State:
-        values = drop_missing(numeric_column(block, self.column, self.who)).astype(np.float64)
+        values = columns.drop_missing(columns.numeric_column(block, self.column, self.who)).astype(np.float64)
         return self._thin_levels([values])
 
     def merge(self, one: State, other: State) -> State:
@@ -184,7 +176,7 @@ class QuantileStatistic:
         values, ends = values[order], np.cumsum(weights[order])
         return [_value_at_rank(values, ends, quantile * (int(ends[-1]) - 1)) for quantile in self.quantiles]
 
-    def _thin_levels(self, levels: list[Array]) -> list[Array]:
+    def _thin_levels(self, levels: list[columns.Array]) -> list[columns.Array]:
         """Keep at most `precision` values on each level; a value on level k stands for 2 ** k."""
         level = 0
         while level < len(levels):
@@ -203,25 +195,22 @@ class QuantileStatistic:
 
 def count_values(values: Column, in_lists: bool) -> Counter[Any]:
     """Count each value; None counts missing values."""
-    if holds_lists(values):
-        if in_lists:
-            return _count_list_items(values)
-        return Counter(to_python_values(values))
-    arrow = to_plain_arrow(values)
-    if arrow is None:
-        return Counter(to_python_values(values))
-    return _value_counts(arrow)
+    are_lists = columns.holds_lists(values)
+    if are_lists and in_lists:
+        return _count_list_items(values)
+    arrow = None if are_lists else columns.to_plain_arrow(values)
+    return Counter(columns.to_python_values(values)) if arrow is None else _value_counts(arrow)
 
 
 def _count_list_items(values: Column) -> Counter[Any]:
     flat: Any = None
     if isinstance(values, np.ndarray):
-        flat = None if values.dtype == object else to_plain_arrow(values.reshape(-1))
+        flat = None if values.dtype == object else columns.to_plain_arrow(values.reshape(-1))
         missing = 0
     else:
-        flat, missing = to_plain_arrow(pc.list_flatten(values)), values.null_count
+        flat, missing = columns.to_plain_arrow(pc.list_flatten(values)), values.null_count
     if flat is None:
-        rows = to_lists(values)
+        rows = columns.to_lists(values)
         missing = sum(row is None for row in rows)
         counts = Counter(item for row in rows if row is not None for item in row)
     else:
@@ -254,7 +243,7 @@ def _sum_counts(*states: State) -> Counter[Any]:
     return counts
 
 
-def _value_at_rank(values: Array, ends: Array, rank: float) -> float:
+def _value_at_rank(values: columns.Array, ends: columns.Array, rank: float) -> float:
     """Return the value at a rank. Each value covers as many ranks as `ends` grows by."""
     below, above = math.floor(rank), math.ceil(rank)
     low, high = (float(values[np.searchsorted(ends, place, side="right")]) for place in (below, above))

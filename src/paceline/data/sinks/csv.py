@@ -12,19 +12,18 @@ import pyarrow as pa
 
 from paceline._core.arguments import join_or
 from paceline.data.block import Block
-from paceline.data.sinks.sink import compression_suffix, open_output
+from paceline.data.sinks.sink import FileWriter, FormatSink, compression_suffix, open_output
 
 _OPTIONS = ("include_header", "batch_size", "delimiter", "quoting_style")
 
 
 @dataclass(frozen=True)
-class CsvSink:
+class CsvSink(FormatSink):
     options: Mapping[str, Any]
     """The arguments of `pyarrow.csv.WriteOptions`, which cannot be pickled."""
     compression: str | None = None
 
     name = "write_csv"
-    one_row_each = False
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any], compression: str | None) -> CsvSink:
@@ -49,7 +48,7 @@ class CsvSink:
         return CsvWriter(path, self)
 
 
-class CsvWriter:
+class CsvWriter(FileWriter):
     def __init__(self, path: Path, sink: CsvSink) -> None:
         self._sink = sink
         self._stream = open_output(path, sink.compression)
@@ -79,20 +78,17 @@ class CsvWriter:
             self._writer.close()
         self._stream.close()
 
-    abandon = close
-
 
 def _to_flat_table(block: Block) -> Any:
     for name, values in block.columns.items():
-        if isinstance(values, np.ndarray) and (values.ndim > 1 or _has_nested_values(values)):
-            raise _unsupported_column(name, f"tensors of shape {values.shape[1:]}" if values.ndim > 1 else "arrays")
-        if not isinstance(values, np.ndarray) and pa.types.is_nested(values.type):
-            raise _unsupported_column(name, f"values of type {values.type}")
+        if not isinstance(values, np.ndarray):
+            if pa.types.is_nested(values.type):
+                raise _unsupported_column(name, f"values of type {values.type}")
+        elif values.ndim > 1:
+            raise _unsupported_column(name, f"tensors of shape {values.shape[1:]}")
+        elif values.dtype == object and any(isinstance(value, np.ndarray | list | dict) for value in values):
+            raise _unsupported_column(name, "arrays")
     return block.to_arrow()
-
-
-def _has_nested_values(values: Any) -> bool:
-    return values.dtype == object and any(isinstance(value, np.ndarray | list | dict) for value in values)
 
 
 def _unsupported_column(name: str, values: str) -> ValueError:

@@ -10,6 +10,7 @@ import numpy as np
 
 from paceline._core.arguments import bad_value, join_or
 from paceline.data.block import Block
+from paceline.data.sinks.sink import FileWriter, FormatSink
 
 _NAMES = {"jpg": "jpeg", "tif": "tiff"}
 
@@ -23,7 +24,7 @@ def import_pillow() -> Any:
 
 
 @dataclass(frozen=True)
-class ImageSink:
+class ImageSink(FormatSink):
     column: str
     file_format: str
 
@@ -47,13 +48,10 @@ class ImageSink:
         return ImageWriter(path, self)
 
 
-class ImageWriter:
+class ImageWriter(FileWriter):
     def __init__(self, path: Path, sink: ImageSink) -> None:
         self._path = path
         self._sink = sink
-
-    def can_append(self, block: Block) -> bool:
-        return True
 
     def write(self, block: Block) -> None:
         values = block.column(self._sink.column)
@@ -64,8 +62,6 @@ class ImageWriter:
 
     def close(self) -> None:
         """The file was closed with its only row."""
-
-    abandon = close
 
 
 def to_image(context: str, value: Any) -> Any:

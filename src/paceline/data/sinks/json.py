@@ -11,20 +11,17 @@ import msgspec
 import numpy as np
 
 from paceline.data.block import Block
-from paceline.data.sinks.sink import compression_suffix, open_output
+from paceline.data.sinks.sink import FileWriter, FormatSink, compression_suffix, open_output
 
 
 @dataclass(frozen=True)
-class JsonSink:
+class JsonSink(FormatSink):
     compression: str | None = None
 
     name = "write_json"
-    one_row_each = False
 
-    @classmethod
-    def from_arguments(cls, compression: str | None) -> JsonSink:
-        compression_suffix(compression)
-        return cls(compression)
+    def __post_init__(self) -> None:
+        compression_suffix(self.compression)
 
     @property
     def suffix(self) -> str:
@@ -34,13 +31,10 @@ class JsonSink:
         return JsonWriter(path, self)
 
 
-class JsonWriter:
+class JsonWriter(FileWriter):
     def __init__(self, path: Path, sink: JsonSink) -> None:
         self._stream = open_output(path, sink.compression)
         self._encoder = msgspec.json.Encoder(enc_hook=to_plain_json)
-
-    def can_append(self, block: Block) -> bool:
-        return True
 
     def write(self, block: Block) -> None:
         try:
@@ -50,8 +44,6 @@ class JsonWriter:
 
     def close(self) -> None:
         self._stream.close()
-
-    abandon = close
 
 
 def to_plain_json(value: Any) -> Any:

@@ -20,15 +20,8 @@ from typing import Any
 import msgspec
 
 from paceline._core import system
+from paceline.data.sinks import staging
 from paceline.data.sinks.sink import StagedFile, sync_file
-from paceline.data.sinks.staging import (
-    find_abandoned,
-    next_free_numbers,
-    number_files,
-    open_staging_directory,
-    remove_directory,
-    sync_dirs,
-)
 
 FILES = "files"
 TREE = "tree"
@@ -37,6 +30,7 @@ MARK = ".written"
 _OLD, _MOVES = "old", "moves.json"
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_INSIDE_PREFIX = ".writing-"
 _TRIES = 20
 
 
@@ -67,10 +61,10 @@ class LocalSinkTarget:
 
     def remove_abandoned(self) -> None:
         """Remove what dead writers have left here, and undo their partial moves."""
-        for parent, prefix in ((self.target.parent, self._beside_prefix), (self.target, self._inside_prefix)):
-            for path in find_abandoned(parent, prefix):
+        for parent, prefix in ((self.target.parent, self._beside_prefix), (self.target, _INSIDE_PREFIX)):
+            for path in staging.find_abandoned(parent, prefix):
                 self.undo_moves(path)
-                remove_directory(path)
+                staging.remove_directory(path)
 
     @contextlib.contextmanager
     def open_staging(self, overwrite: bool) -> Iterator[Path]:
@@ -81,8 +75,8 @@ class LocalSinkTarget:
                 "hint: write to a directory below it"
             )
         inside = self.target.is_dir() and not overwrite and not self._can_stage_beside()
-        parent, prefix = (self.target, self._inside_prefix) if inside else (self.target.parent, self._beside_prefix)
-        with open_staging_directory(parent, prefix) as path:
+        parent, prefix = (self.target, _INSIDE_PREFIX) if inside else (self.target.parent, self._beside_prefix)
+        with staging.open_staging_directory(parent, prefix) as path:
             (path / FILES).mkdir()
             yield path
 
@@ -110,15 +104,11 @@ class LocalSinkTarget:
                 (tree / name).rename(path / FILES / file.file)
             self.publish(path, files, overwrite=False, only_new=only_new)
             return
-        sync_dirs([self.target.parent])
+        staging.sync_dirs([self.target.parent])
 
     @property
     def _beside_prefix(self) -> str:
         return f".{self.target.name}.writing-"
-
-    @property
-    def _inside_prefix(self) -> str:
-        return ".writing-"
 
     def _can_stage_beside(self) -> bool:
         parent = self.target.parent
@@ -137,7 +127,7 @@ class LocalSinkTarget:
         if mark:
             (tree / MARK).write_bytes(mark)
             sync_file(tree / MARK)
-        sync_dirs(directories)
+        staging.sync_dirs(directories)
         return tree
 
     def _swap_in(self, tree: Path, old: Path) -> None:
@@ -148,7 +138,7 @@ class LocalSinkTarget:
 
     def _add_files(self, path: Path, files: Sequence[StagedFile]) -> None:
         for _ in range(_TRIES):
-            names = final_names(files, next_free_numbers(self._list_files()))
+            names = final_names(files, staging.next_free_numbers(self._list_files()))
             moves = [
                 PlannedMove(name, (path / FILES / file.file).stat().st_ino)
                 for file, name in zip(files, names, strict=True)
@@ -156,11 +146,11 @@ class LocalSinkTarget:
             listed = path / _MOVES
             listed.write_bytes(msgspec.json.encode(moves))
             sync_file(listed)
-            sync_dirs([path])
+            staging.sync_dirs([path])
             try:
                 for file, move in zip(files, moves, strict=True):
                     _move_file(path / FILES / file.file, self.target / move.name)
-                sync_dirs({self.target, *((self.target / move.name).parent for move in moves)})
+                staging.sync_dirs({self.target, *((self.target / move.name).parent for move in moves)})
             except FileExistsError:
                 # Another writer took the name: move ours back to the staging directory and renumber.
                 for file, move in zip(files, moves, strict=True):
@@ -171,7 +161,7 @@ class LocalSinkTarget:
                 self.undo_moves(path)
                 raise
             listed.unlink()
-            sync_dirs([path])
+            staging.sync_dirs([path])
             return
         raise OSError(f"{self.target}: other writers took the file names {_TRIES} times in a row")
 
@@ -194,7 +184,7 @@ class LocalSinkTarget:
 
 
 def final_names(files: Sequence[StagedFile], first: Mapping[str, int]) -> list[str]:
-    return number_files([(file.partition, file.file[file.file.index(".") :]) for file in files], first)
+    return staging.number_files([(file.partition, file.file[file.file.index(".") :]) for file in files], first)
 
 
 def _inode(path: Path) -> int | None:

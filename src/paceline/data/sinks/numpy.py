@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 
 from paceline.data.block import Block, as_numpy
+from paceline.data.sinks.sink import FileWriter, FormatSink
 
 
 @dataclass(frozen=True)
-class NumpySink:
+class NumpySink(FormatSink):
     column: str
 
     name = "write_numpy"
     suffix = ".npy"
-    one_row_each = False
 
     def open(self, path: Path) -> NumpyWriter:
         return NumpyWriter(path, self.column)
 
 
-class NumpyWriter:
+class NumpyWriter(FileWriter):
     """The file header contains the number of rows, so rows are buffered until all are there."""
 
     def __init__(self, path: Path, column: str) -> None:

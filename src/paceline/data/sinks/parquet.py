@@ -11,19 +11,19 @@ import pyarrow as pa
 
 from paceline._core.arguments import check_int
 from paceline.data.block import Block
+from paceline.data.sinks.sink import FileWriter, FormatSink
 
 ROW_GROUP_BYTES = 64 << 20
 """The approximate memory of a row group, unless the user sets its number of rows."""
 
 
 @dataclass(frozen=True)
-class ParquetSink:
+class ParquetSink(FormatSink):
     options: Mapping[str, Any]
     row_group_size: int | None = None
 
     name = "write_parquet"
     suffix = ".parquet"
-    one_row_each = False
 
     @classmethod
     def from_arguments(cls, options: Mapping[str, Any]) -> ParquetSink:
@@ -44,7 +44,7 @@ class ParquetSink:
         return ParquetWriter(path, self)
 
 
-class ParquetWriter:
+class ParquetWriter(FileWriter):
     def __init__(self, path: Path, sink: ParquetSink) -> None:
         self._path = path
         self._sink = sink

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import msgspec
@@ -27,39 +27,39 @@ MAX_OPEN_FILES = 128
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
-class FileWriter(Protocol):
+class FileWriter:
     """A file being written."""
 
     def can_append(self, block: Block) -> bool:
         """Whether these rows can go into the same file as the previous ones."""
-        ...
+        return True
 
-    def write(self, block: Block) -> None: ...
+    def write(self, block: Block) -> None:
+        raise NotImplementedError
 
     def close(self) -> None:
         """The file is complete afterwards."""
-        ...
+        raise NotImplementedError
 
     def abandon(self) -> None:
         """The file is no longer wanted."""
-        ...
+        self.close()
 
 
-class FormatSink(Protocol):
+class FormatSink:
+    """A file format with its options."""
+
+    name: ClassVar[str]
+    """The public function: `write_parquet`."""
+    one_row_each: ClassVar[bool] = False
+    """Each row is its own file."""
+
     @property
-    def name(self) -> str:
-        """The public function: `write_parquet`."""
-        ...
+    def suffix(self) -> str:
+        raise NotImplementedError
 
-    @property
-    def suffix(self) -> str: ...
-
-    @property
-    def one_row_each(self) -> bool:
-        """Each row is its own file."""
-        ...
-
-    def open(self, path: Path) -> FileWriter: ...
+    def open(self, path: Path) -> FileWriter:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,6 @@ class _OpenFile:
     file: str
     partition: str
     sequence: int
-    """The order in which files were started."""
     num_rows: int = 0
 
 
@@ -177,15 +176,8 @@ class WriteFiles(Transform):
         return self.processes
 
     def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
-        if written := write_files((block for block in blocks), self.sink, Path(self.directory), self.sizes):
-            yield Block(
-                {
-                    "file": pa.array([one.file for one in written]),
-                    "partition": pa.array([one.partition for one in written]),
-                    "num_rows": np.array([one.num_rows for one in written], np.int64),
-                    "num_bytes": np.array([one.num_bytes for one in written], np.int64),
-                }
-            )
+        if written := write_files(blocks, self.sink, Path(self.directory), self.sizes):
+            yield Block.from_rows([msgspec.structs.asdict(file) for file in written])
 
 
 def write_files(

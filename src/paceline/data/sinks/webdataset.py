@@ -19,11 +19,11 @@ from paceline._core.arguments import bad_value
 from paceline.data.block import Block
 from paceline.data.sinks.images import to_image
 from paceline.data.sinks.json import to_plain_json
+from paceline.data.sinks.sink import FileWriter, FormatSink
+from paceline.data.sources.webdataset import NUMBERS, TEXTS
 
 KEY = "__key__"
 
-_TEXT = {"txt", "text", "transcript"}
-_NUMBERS = {"cls", "cls2", "class", "count", "index", "inx", "id"}
 _JSON = {"json", "jsn"}
 _IMAGES = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png", "ppm": "ppm", "pgm": "ppm", "pbm": "ppm", "webp": "webp"}
 
@@ -31,12 +31,11 @@ Encoder = bool | Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class WebDatasetSink:
+class WebDatasetSink(FormatSink):
     encoder: Encoder = True
 
     name = "write_webdataset"
     suffix = ".tar"
-    one_row_each = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.encoder, bool) and not callable(self.encoder):
@@ -46,15 +45,12 @@ class WebDatasetSink:
         return WebDatasetWriter(path, self.encoder)
 
 
-class WebDatasetWriter:
+class WebDatasetWriter(FileWriter):
     def __init__(self, path: Path, encoder: Encoder) -> None:
         self._tar = tarfile.open(path, "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115  closed by close()
         self._encoder = encoder
         self._num_rows = 0
         self._last_key = ""
-
-    def can_append(self, block: Block) -> bool:
-        return True
 
     def write(self, block: Block) -> None:
         for row in block.rows():
@@ -92,25 +88,20 @@ def encode_value(name: str, value: Any, *, by_extension: bool = True) -> bytes:
         return value.encode()
     extension = name.rpartition(".")[2].lower()
     if by_extension:
-        if extension in _NUMBERS and isinstance(value, int | np.integer):
+        if extension in NUMBERS and isinstance(value, int | np.integer):
             return str(int(value)).encode()
-        if extension in _TEXT and np.ndim(value) == 0:
+        if extension in TEXTS and np.ndim(value) == 0:
             return str(value).encode()
         if extension in _JSON:
             return msgspec.json.encode(value, enc_hook=to_plain_json)
+        buffer = io.BytesIO()
         if extension == "npy":
-            return _encode_npy(np.asarray(value))
+            np.save(buffer, np.asarray(value), allow_pickle=False)
+            return buffer.getvalue()
         if extension in _IMAGES:
-            buffer = io.BytesIO()
             to_image(f"write_webdataset: column {name!r}", value).save(buffer, _IMAGES[extension])
             return buffer.getvalue()
     raise ValueError(
         f"write_webdataset: cannot encode column {name!r}, which has a value of type {type(value).__name__}\n\n"
         "hint: name it cls, txt, json, npy, jpg or png, or set encoder to a function that returns bytes"
     )
-
-
-def _encode_npy(array: np.ndarray[Any, Any]) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    return buffer.getvalue()

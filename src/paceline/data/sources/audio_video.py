@@ -25,6 +25,7 @@ _DECODED_SIZE_FACTOR = 4
 @dataclass(frozen=True)
 class AudioReader(FileReader):
     unit_bytes = 8 << 20
+    rows_per_file = 1
 
     def read_blocks(self, file: InputFile) -> Iterator[Block]:
         soundfile = import_required("soundfile", "read_audio", "audio")
@@ -35,9 +36,6 @@ class AudioReader(FileReader):
             except soundfile.SoundFileError as error:
                 raise InvalidContentError(summarize_error(error)) from error
         yield Block({"amplitude": np.ascontiguousarray(samples.T)[None], "sample_rate": np.array([rate])})
-
-    def num_rows(self, file: InputFile) -> int | None:
-        return 1
 
     def num_bytes(self, file: InputFile) -> int | None:
         return file.size * _DECODED_SIZE_FACTOR

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,16 +14,7 @@ import pyarrow as pa
 
 from paceline.data.block import Block, Schema
 from paceline.data.sources.files import InputFile, explain_read_errors
-from paceline.data.sources.schemas import (
-    FileUnit,
-    PlainSource,
-    check_unique_names,
-    partition_fields,
-    table_to_block,
-    to_schema,
-    with_file_columns,
-    with_path_fields,
-)
+from paceline.data.sources.schemas import FileSource, FileUnit, check_unique_names, to_schema
 
 CSV = "CSV"
 BLOCK_BYTES = 4 << 20
@@ -51,27 +43,11 @@ class CsvOptions:
         parse = self.parse or csv.ParseOptions(newlines_in_values=True)
         convert = self.convert or csv.ConvertOptions()
         if schema is not None:
-            convert = csv.ConvertOptions(
-                **{name: getattr(convert, name) for name in _CONVERT},
-                column_types={part.name: part.type for part in schema},
-                include_columns=list(columns) if columns is not None else convert.include_columns,
-            )
+            convert = copy.copy(convert)
+            convert.column_types = schema
+            if columns is not None:
+                convert.include_columns = list(columns)
         return csv.open_csv(file.stream(), read_options=read, parse_options=parse, convert_options=convert)
-
-
-_CONVERT = (
-    "check_utf8",
-    "null_values",
-    "true_values",
-    "false_values",
-    "decimal_point",
-    "strings_can_be_null",
-    "quoted_strings_can_be_null",
-    "include_missing_columns",
-    "auto_dict_encode",
-    "auto_dict_max_cardinality",
-    "timestamp_parsers",
-)
 
 
 @dataclass(frozen=True)
@@ -81,10 +57,7 @@ class CsvUnit(FileUnit):
     schema: Any
     """The columns in the file."""
     columns: tuple[str, ...]
-    """The output columns."""
     options: CsvOptions
-    partition: tuple[Any, ...]
-    include_paths: bool
     is_projected: bool
     """Only some of the file's columns are output."""
 
@@ -103,10 +76,8 @@ class CsvUnit(FileUnit):
                 if batch is None:
                     return
                 rows += batch.num_rows
-                table = pa.Table.from_batches([batch])
-                table = with_file_columns(table, self.file, self.partition, self.include_paths)
-                if table.num_rows:
-                    yield table_to_block(table.select(list(self.columns)))
+                if batch.num_rows:
+                    yield self.make_block(pa.Table.from_batches([batch]), self.columns)
 
     def _check_columns(self, columns: Sequence[str]) -> None:
         for name in columns:
@@ -130,10 +101,6 @@ def _open_unless_empty(
         raise
 
 
-def _known_type(kind: Any) -> Any:
-    return pa.string() if pa.types.is_null(kind) else kind
-
-
 @contextmanager
 def _explain_errors(file: InputFile, options: CsvOptions, before: int) -> Iterator[None]:
     """Errors name the file, and the column by name instead of number."""
@@ -151,28 +118,22 @@ def _explain_errors(file: InputFile, options: CsvOptions, before: int) -> Iterat
 
 
 @dataclass(frozen=True)
-class CsvSource(PlainSource):
+class CsvSource(FileSource):
     """The source of `read_csv`."""
 
-    name: str
-    files: tuple[InputFile, ...]
     options: CsvOptions = field(default_factory=CsvOptions)
-    include_paths: bool = False
     columns: tuple[str, ...] | None = None
 
     def units(self) -> Sequence[CsvUnit]:
         if self._file_schema is None:
             return ()
-        unit = CsvUnit(
-            file=self.files[0],
+        return self.make_units(
+            CsvUnit,
             schema=self._file_schema,
             columns=self.columns or tuple(self._full_schema.names),
             options=self.options,
-            partition=tuple(partition_fields(self.files)),
-            include_paths=self.include_paths,
             is_projected=self.columns is not None,
         )
-        return [replace(unit, file=file) for file in self.files if file.size or not file.local_path]
 
     def schema(self) -> Schema | None:
         if self._file_schema is None:
@@ -186,11 +147,6 @@ class CsvSource(PlainSource):
             return None
         return replace(self, columns=tuple(columns))
 
-    def validate(self) -> CsvSource:
-        """Read the start of the first file to check the arguments; return self."""
-        self.schema()
-        return self
-
     @cached_property
     def _file_schema(self) -> Any:
         """The schema of the first file that has one."""
@@ -203,14 +159,6 @@ class CsvSource(PlainSource):
                 names = reader.schema.names
                 check_unique_names(file, names)
                 # The type of a column that is empty so far is unknown; as text it accepts any value.
-                return pa.schema(
-                    [(name, _known_type(kind)) for name, kind in zip(names, reader.schema.types, strict=True)]
-                )
+                types = [pa.string() if pa.types.is_null(kind) else kind for kind in reader.schema.types]
+                return pa.schema(list(zip(names, types, strict=True)))
         return None
-
-    @cached_property
-    def _full_schema(self) -> Any:
-        return with_path_fields(self._file_schema, self.files, self.include_paths)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in self.__dataclass_fields__}

@@ -19,21 +19,11 @@ from pyarrow.fs import FileType, LocalFileSystem
 
 from paceline._core.arguments import bad_value, check_bool, check_choice
 from paceline._storage.store_errors import summarize_error
-from paceline.data.sources.filesystems import (
-    MAGIC,
-    FilesystemHandle,
-    PathResolver,
-    find_matching,
-    get_file_infos,
-    list_recursively,
-    relative_path,
-    strip_credentials,
-)
+from paceline.data.sources import filesystems
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
-"""Compression by file name suffix."""
 
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
@@ -43,10 +33,9 @@ class InputFile:
     """One file and how to access it."""
 
     path: str
-    """The path on its filesystem."""
     size: int
     """Size in bytes; 0 if the filesystem does not report it."""
-    fs_handle: FilesystemHandle
+    fs_handle: filesystems.FilesystemHandle
     name: str
     """A short unique name: the path relative to the given directory."""
     partition: tuple[tuple[str, Any], ...] = ()
@@ -117,9 +106,9 @@ def list_files(
     extensions = _parse_extensions(file_extensions)
     check_choice("partitioning", partitioning, ("hive", None))
     check_bool("ignore_missing_paths", ignore_missing_paths)
-    resolve = PathResolver(filesystem)
+    resolve = filesystems.PathResolver(filesystem)
     located = [resolve(path) for path in texts]
-    infos = get_file_infos(located)
+    infos = filesystems.get_file_infos(located)
     files: list[InputFile] = []
     for text, (handle, path), info in zip(texts, located, infos, strict=True):
         found = _find_files(handle, path, info, extensions)
@@ -156,28 +145,32 @@ def _parse_extensions(extensions: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(f".{each.lstrip('.').lower()}" for each in extensions)
 
 
-def _find_files(handle: FilesystemHandle, path: str, info: Any, extensions: tuple[str, ...]) -> list[InputFile]:
+def _find_files(
+    handle: filesystems.FilesystemHandle, path: str, info: Any, extensions: tuple[str, ...]
+) -> list[InputFile]:
     if info.type == FileType.File:
         return [InputFile(path, info.size or 0, handle, posixpath.basename(path) or path)]
     if info.type == FileType.Directory:
-        found = list_recursively(handle, path)
+        found = filesystems.list_recursively(handle, path)
         root = path
-    elif MAGIC & set(path):
-        root = posixpath.dirname(path[: min(path.index(sign) for sign in MAGIC & set(path))])
+    elif filesystems.MAGIC & set(path):
+        root = posixpath.dirname(path[: min(path.index(sign) for sign in filesystems.MAGIC & set(path))])
         parts = path[len(root) :].strip("/").split("/")
-        is_there = not root or get_file_infos([(handle, root)])[0].type == FileType.Directory
-        found = find_matching(handle, root, parts) if is_there else []
+        is_there = not root or filesystems.get_file_infos([(handle, root)])[0].type == FileType.Directory
+        found = filesystems.find_matching(handle, root, parts) if is_there else []
     else:
         return []
     matching = [(path, size) for path, size in found if not extensions or path.lower().endswith(extensions)]
-    return [InputFile(path, size, handle, relative_path(path, root)) for path, size in sorted(set(matching))]
+    return [
+        InputFile(path, size, handle, filesystems.relative_path(path, root)) for path, size in sorted(set(matching))
+    ]
 
 
 def _no_files_error(
-    text: str, handle: FilesystemHandle, path: str, info: Any, extensions: tuple[str, ...]
+    text: str, handle: filesystems.FilesystemHandle, path: str, info: Any, extensions: tuple[str, ...]
 ) -> Exception:
-    shown = strip_credentials(text)
-    if info.type == FileType.NotFound and not MAGIC & set(path):
+    shown = filesystems.strip_credentials(text)
+    if info.type == FileType.NotFound and not filesystems.MAGIC & set(path):
         return FileNotFoundError(f"paths={shown!r}: no file or directory {handle.scheme}{path}")
     full = f"{handle.scheme}{path}"
     place = f"in the directory {full}" if info.type == FileType.Directory else f"matches the pattern {full}"

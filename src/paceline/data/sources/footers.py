@@ -127,7 +127,7 @@ def group_bounds(file: InputFile, metadata: Any, index: int, schema: Any, target
 
     def bounds(name: str) -> ColumnBounds:
         if name in partition:
-            return constant_bounds(partition[name])
+            return _constant_bounds(partition[name])
         if name not in target.names:
             return ColumnBounds()
         if name not in schema.names:  # other files have the column
@@ -142,7 +142,7 @@ def group_bounds(file: InputFile, metadata: Any, index: int, schema: Any, target
     return bounds
 
 
-def constant_bounds(value: Any) -> ColumnBounds:
+def _constant_bounds(value: Any) -> ColumnBounds:
     """The bounds of a column with a single value: an integer, a string or null."""
     if value is None:
         return ColumnBounds(nulls=True, values=False)

@@ -9,8 +9,8 @@ from typing import Any
 from paceline.data.block import Block
 from paceline.data.planning.plan import Unit
 from paceline.data.sources.memory import unit_ranges
-from paceline.data.sources.schemas import PlainSource, table_to_block
-from paceline.data.sources.shared_object import SharedObject
+from paceline.data.sources.schemas import PlainSource, RowRangeUnit, table_to_block
+from paceline.data.sources.shared_object import SharedObject, StreamSource
 
 _BLOCK_ROWS = 1000
 _LEAST_UNITS = 16
@@ -30,26 +30,14 @@ class HuggingFaceSource(PlainSource):
     def units(self) -> Sequence[Unit]:
         each = self.num_bytes // max(self.num_rows, 1)
         return [
-            HuggingFaceUnit(self.name, self.dataset, begin, end, (end - begin) * each)
+            HuggingFaceUnit(f"{self.name} (rows {begin} to {end - 1})", begin, end, (end - begin) * each, self.dataset)
             for begin, end in unit_ranges(self.num_rows, self.num_bytes, self.num_units, _LEAST_UNITS)
         ]
 
 
 @dataclass(frozen=True, eq=False)
-class HuggingFaceUnit:
-    source: str
+class HuggingFaceUnit(RowRangeUnit):
     dataset: SharedObject
-    begin: int
-    end: int
-    num_bytes: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.source} (rows {self.begin} to {self.end - 1})"
-
-    @property
-    def num_rows(self) -> int:
-        return self.end - self.begin
 
     def read(self) -> Iterator[Block]:
         dataset = self.dataset.get()
@@ -58,17 +46,10 @@ class HuggingFaceUnit:
 
 
 @dataclass(frozen=True, eq=False)
-class TableStreamSource(PlainSource):
-    """A source and its only unit: any object that yields Arrow tables when iterated as `how` says."""
+class TableStreamSource(StreamSource):
+    """Any object that yields Arrow tables when iterated as `how` says."""
 
-    name: str
-    dataset: SharedObject
     how: str
-    num_rows: int | None = None
-    num_bytes: int | None = None
-
-    def units(self) -> Sequence[Unit]:
-        return [self]
 
     def read(self) -> Iterator[Block]:
         for table in _iterate_tables(self.dataset.get(), self.how):

@@ -30,15 +30,13 @@ class ImageReader(FileReader):
     """Height and width; None: as in the file."""
     mode: str | None
     unit_bytes = 4 << 20
+    rows_per_file = 1
 
     def read_blocks(self, file: InputFile) -> Iterator[Block]:
         content = file.read()
         with explain_decoding(file, "an image"):
             array = decode_image(content, self.size, self.mode)
         yield Block({"image": array[None]})
-
-    def num_rows(self, file: InputFile) -> int | None:
-        return 1
 
     def num_bytes(self, file: InputFile) -> int | None:
         if self.size is None:

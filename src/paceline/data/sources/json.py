@@ -8,25 +8,15 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
-from paceline.data.block import ITEM, Block, Schema
+from paceline.data.block import ITEM, Block
 from paceline.data.sources.files import InputFile, explain_read_errors
-from paceline.data.sources.schemas import (
-    FileUnit,
-    PlainSource,
-    conform_table,
-    partition_fields,
-    table_to_block,
-    to_schema,
-    unify_schemas,
-    with_file_columns,
-    with_path_fields,
-)
+from paceline.data.sources.schemas import FileSource, FileUnit, conform_table, unify_schemas
 
 JSON = "JSON"
 _PIECE = 8 << 20
@@ -68,11 +58,8 @@ class JsonUnit(FileUnit):
     schema: Any
     """The fields in the file."""
     columns: tuple[str, ...]
-    """The output columns."""
     lines: bool
     options: JsonOptions
-    partition: tuple[Any, ...]
-    include_paths: bool
 
     def read(self) -> Iterator[Block]:
         row = 0
@@ -80,8 +67,7 @@ class JsonUnit(FileUnit):
             table = conform_table(parse_lines(self.file, piece, row, self.options, self.schema), self.schema)
             row += piece.count(b"\n")
             if table.num_rows:
-                table = with_file_columns(table, self.file, self.partition, self.include_paths)
-                yield table_to_block(table.select(list(self.columns)))
+                yield self.make_block(table, self.columns)
 
 
 def parse_lines(file: InputFile, lines: bytes, before: int, options: JsonOptions, schema: Any = None) -> Any:
@@ -162,37 +148,20 @@ def _split_at_lines(file: InputFile, stream: Any, head: bytes) -> Iterator[bytes
 
 
 @dataclass(frozen=True)
-class JsonSource(PlainSource):
+class JsonSource(FileSource):
     """The source of `read_json`."""
 
-    name: str
-    files: tuple[InputFile, ...]
     lines: bool = False
     """Treat the files as lines, whatever the first line looks like."""
     options: JsonOptions = field(default_factory=JsonOptions)
-    include_paths: bool = False
 
     def units(self) -> Sequence[JsonUnit]:
         if self._file_schema is None:
             return ()
-        unit = JsonUnit(
-            file=self.files[0],
-            schema=self._file_schema,
-            columns=tuple(self._full_schema.names),
-            lines=self.lines,
-            options=self.options,
-            partition=tuple(partition_fields(self.files)),
-            include_paths=self.include_paths,
+        columns = tuple(self._full_schema.names)
+        return self.make_units(
+            JsonUnit, schema=self._file_schema, columns=columns, lines=self.lines, options=self.options
         )
-        return [replace(unit, file=file) for file in self.files if file.size or not file.local_path]
-
-    def schema(self) -> Schema | None:
-        return to_schema(self._full_schema) if self._file_schema is not None else None
-
-    def validate(self) -> JsonSource:
-        """Read the start of the first files to check the arguments; return self."""
-        self.schema()
-        return self
 
     @cached_property
     def _file_schema(self) -> Any:
@@ -206,10 +175,3 @@ class JsonSource(PlainSource):
             return None
         schemas = [parse_lines(file, head, 0, self.options).schema for file, head in samples]
         return unify_schemas([file for file, _ in samples], schemas)
-
-    @cached_property
-    def _full_schema(self) -> Any:
-        return with_path_fields(self._file_schema, self.files, self.include_paths)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in self.__dataclass_fields__}

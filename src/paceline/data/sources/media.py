@@ -6,18 +6,16 @@ A unit is one file, or several small consecutive ones; the grouping depends only
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from paceline.data.block import Block, Schema
 from paceline.data.context import DataContext
-from paceline.data.planning.plan import Unit
 from paceline.data.sources.files import InputFile, explain_read_errors
+from paceline.data.sources.memory import unit_ranges
 from paceline.data.sources.schemas import PATH, PlainSource, partition_fields, path_fields
 
 _BLOCK_BYTES = 8 << 20
@@ -45,13 +43,12 @@ class FileReader:
 
     unit_bytes = 0
     """Files are grouped into units up to this size; 0: each file is a unit."""
+    max_unit_files = 256
+    rows_per_file: int | None = None
 
     def read_blocks(self, file: InputFile) -> Iterator[Block]:
         """Yield the rows of a file. Errors name the file."""
         raise NotImplementedError
-
-    def num_rows(self, file: InputFile) -> int | None:
-        return None
 
     def num_bytes(self, file: InputFile) -> int | None:
         """The approximate size in memory."""
@@ -77,14 +74,26 @@ class MediaSource(PlainSource):
     num_units: int | None = None
     """None: chosen by size."""
 
-    def units(self) -> Sequence[Unit]:
-        groups = (
-            _group_by_size(self.files, self.reader.unit_bytes)
-            if self.num_units is None
-            else _split_evenly(self.files, self.num_units)
-        )
+    def units(self) -> Sequence[Any]:
+        if self.num_units is None:
+            groups: Iterable[Sequence[InputFile]] = self._group_by_size()
+        else:  # one per file if there are fewer files
+            groups = [self.files[start:stop] for start, stop in unit_ranges(len(self.files), 0, self.num_units, 1)]
         partition = tuple(partition_fields(self.files))
         return [MediaUnit(tuple(group), self.reader, self.include_paths, partition) for group in groups]
+
+    def _group_by_size(self) -> Iterator[Sequence[InputFile]]:
+        """Group consecutive files up to a number of bytes or files."""
+        group: list[InputFile] = []
+        size = 0
+        for file in self.files:
+            if group and (size + file.size > self.reader.unit_bytes or len(group) == self.reader.max_unit_files):
+                yield group
+                group, size = [], 0
+            group.append(file)
+            size += file.size
+        if group:
+            yield group
 
     def schema(self) -> Schema | None:
         schema = self.reader.schema()
@@ -116,11 +125,12 @@ class MediaUnit:
 
     @property
     def num_rows(self) -> int | None:
-        return _sum_if_known(self.reader.num_rows(file) for file in self.files)
+        return None if self.reader.rows_per_file is None else self.reader.rows_per_file * len(self.files)
 
     @property
     def num_bytes(self) -> int | None:
-        return _sum_if_known(self.reader.num_bytes(file) for file in self.files)
+        sizes = [self.reader.num_bytes(file) for file in self.files]
+        return None if None in sizes else sum(size or 0 for size in sizes)
 
     def read(self) -> Iterator[Block]:
         limit = min(_BLOCK_BYTES, DataContext.get_current().target_max_block_size)
@@ -150,39 +160,6 @@ def with_origin_columns(
             field.name, pa.array([dict(file.partition)[field.name] for file in files], field.type)
         )
     return block.with_column(PATH, pa.array([file.path for file in files], pa.string())) if include_paths else block
-
-
-def _sum_if_known(numbers: Iterator[int | None]) -> int | None:
-    total = 0
-    for number in numbers:
-        if number is None:
-            return None
-        total += number
-    return total
-
-
-_MAX_UNIT_FILES = 256
-
-
-def _group_by_size(files: Sequence[InputFile], unit_bytes: int) -> Iterator[Sequence[InputFile]]:
-    """Group consecutive files up to a number of bytes or files."""
-    group: list[InputFile] = []
-    size = 0
-    for file in files:
-        if group and (size + file.size > unit_bytes or len(group) == _MAX_UNIT_FILES):
-            yield group
-            group, size = [], 0
-        group.append(file)
-        size += file.size
-    if group:
-        yield group
-
-
-def _split_evenly(files: Sequence[InputFile], num_units: int) -> Iterator[Sequence[InputFile]]:
-    """Split into `num_units` groups, or one per file if there are fewer files."""
-    bounds = np.linspace(0, len(files), min(num_units, len(files)) + 1).astype(int).tolist()
-    for begin, end in pairwise(bounds):
-        yield files[begin:end]
 
 
 def import_required(module: str, reader: str, extra: str) -> Any:

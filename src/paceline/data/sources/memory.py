@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.data.block import Block, Schema, TensorType
-from paceline.data.sources.schemas import PlainSource
+from paceline.data.sources.schemas import PlainSource, RowRangeUnit
 
 _UNIT_BYTES = 8 << 20
 _PIECE_ROWS = 1 << 20
@@ -116,30 +116,16 @@ class MemorySource(PlainSource):
 
 
 @dataclass(frozen=True)
-class RangeUnit:
+class RangeUnit(RowRangeUnit):
     """A unit of consecutive numbers, or of tensors filled with them."""
 
-    start: int
-    stop: int
     column: str
     shape: tuple[int, ...]
 
-    @property
-    def name(self) -> str:
-        return f"range (rows {self.start} to {self.stop - 1})"
-
-    @property
-    def num_rows(self) -> int:
-        return self.stop - self.start
-
-    @property
-    def num_bytes(self) -> int:
-        return self.num_rows * 8 * math.prod(self.shape)
-
     def read(self) -> Iterator[Block]:
         piece = max(1, _PIECE_ROWS // max(1, math.prod(self.shape)))
-        for start in range(self.start, self.stop, piece):
-            numbers = np.arange(start, min(start + piece, self.stop), dtype=np.int64)
+        for start in range(self.begin, self.end, piece):
+            numbers = np.arange(start, min(start + piece, self.end), dtype=np.int64)
             if self.shape:
                 column = numbers.reshape(-1, *(1 for _ in self.shape))
                 numbers = np.ascontiguousarray(np.broadcast_to(column, (len(numbers), *self.shape)))
@@ -158,10 +144,10 @@ class RangeSource(PlainSource):
     num_units: int | None = None
 
     def units(self) -> Sequence[RangeUnit]:
-        num_bytes = self.num_rows * 8 * math.prod(self.shape)
+        each = 8 * math.prod(self.shape)
         return [
-            RangeUnit(start, stop, self.column, self.shape)
-            for start, stop in unit_ranges(self.num_rows, num_bytes, self.num_units, 16)
+            RangeUnit(f"range (rows {begin} to {end - 1})", begin, end, (end - begin) * each, self.column, self.shape)
+            for begin, end in unit_ranges(self.num_rows, self.num_rows * each, self.num_units, 16)
         ]
 
     def schema(self) -> Schema:

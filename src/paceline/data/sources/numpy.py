@@ -17,16 +17,10 @@ import numpy as np
 from paceline._storage.store_errors import summarize_error
 from paceline.data.block import Block
 from paceline.data.planning.plan import Unit
+from paceline.data.sources import media
 from paceline.data.sources.files import InputFile
-from paceline.data.sources.media import (
-    FileReader,
-    InvalidContentError,
-    MediaSource,
-    MediaUnit,
-    explain_decoding,
-    with_origin_columns,
-)
-from paceline.data.sources.schemas import PlainSource
+from paceline.data.sources.media import FileReader, InvalidContentError, MediaSource, MediaUnit, explain_decoding
+from paceline.data.sources.schemas import RowRangeUnit
 
 EXTENSIONS = ("npy", "npz")
 
@@ -41,7 +35,6 @@ class NpyLayout:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     data_offset: int
-    """Offset of the first element in the file."""
 
     @property
     def row_bytes(self) -> int:
@@ -67,35 +60,28 @@ def read_layout(file: InputFile, opened: Any) -> NpyLayout | None:
 
 
 @dataclass(frozen=True)
-class NumpySource(PlainSource):
+class NumpySource(MediaSource):
     """A source in which a large array gives several units."""
 
-    files: MediaSource
-
-    @property
-    def name(self) -> str:
-        return self.files.name
-
     def units(self) -> Sequence[Unit]:
-        units: list[Unit] = []
-        for unit in self.files.units():
-            assert isinstance(unit, MediaUnit)
-            units += self._split_unit(unit) if len(unit.files) == 1 and self.files.num_units is None else [unit]
-        return units
+        units = super().units()
+        return [part for unit in units for part in self._split_unit(unit)] if self.num_units is None else units
 
-    def _split_unit(self, unit: MediaUnit) -> list[Unit]:
-        (file,) = unit.files
-        if file.size <= _UNIT_BYTES or file.path.lower().endswith(".npz"):
+    def _split_unit(self, unit: MediaUnit) -> Sequence[Unit]:
+        file, *others = unit.files
+        if others or file.size <= _UNIT_BYTES or file.path.lower().endswith(".npz"):
             return [unit]
         with explain_decoding(file, "a NumPy array"), file.open() as opened:
             layout = read_layout(file, opened)
         if layout is None or not layout.row_bytes:
             return [unit]
         step = max(1, _UNIT_BYTES // layout.row_bytes)
-        return [
-            NumpyUnit(file, layout, begin, min(begin + step, layout.shape[0]), unit.include_paths, unit.partition)
-            for begin in range(0, layout.shape[0], step)
-        ]
+        units: list[Unit] = []
+        for begin in range(0, layout.shape[0], step):
+            end = min(begin + step, layout.shape[0])
+            name, num_bytes = f"{file.name} (rows {begin} to {end - 1})", (end - begin) * layout.row_bytes
+            units.append(NumpyUnit(name, begin, end, num_bytes, file, layout, unit.include_paths, unit.partition))
+        return units
 
 
 @dataclass(frozen=True)
@@ -129,32 +115,18 @@ class NumpyReader(FileReader):
 
 
 @dataclass(frozen=True)
-class NumpyUnit:
+class NumpyUnit(RowRangeUnit):
     """A range of rows of one file."""
 
     file: InputFile
     layout: NpyLayout
-    begin: int
-    end: int
     include_paths: bool
     partition: tuple[Any, ...]
-
-    @property
-    def name(self) -> str:
-        return f"{self.file.name} (rows {self.begin} to {self.end - 1})"
-
-    @property
-    def num_rows(self) -> int | None:
-        return self.end - self.begin
-
-    @property
-    def num_bytes(self) -> int | None:
-        return (self.end - self.begin) * self.layout.row_bytes
 
     def read(self) -> Iterator[Block]:
         with explain_decoding(self.file, "a NumPy array"), self.file.open() as opened:
             for block in _read_rows(self.file, opened, self.layout, self.begin, self.end):
-                yield with_origin_columns([(self.file, block)], self.include_paths, self.partition)
+                yield media.with_origin_columns([(self.file, block)], self.include_paths, self.partition)
 
 
 def _read_rows(file: InputFile, opened: Any, layout: NpyLayout, begin: int, end: int) -> Iterator[Block]:

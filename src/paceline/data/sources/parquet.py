@@ -85,10 +85,6 @@ class ParquetSource:
         return self
 
     @cached_property
-    def _partition_fields(self) -> list[Any]:
-        return partition_fields(self.files)
-
-    @cached_property
     def _file_columns(self) -> list[Any]:
         """The columns derived from a file's path."""
         return path_fields(self.files, self.include_paths)
@@ -182,7 +178,7 @@ class ParquetSource:
             columns=self._output_columns,
             stored_columns=stored,
             target=None if stored_schema.equals(self._file_schema, check_metadata=True) else self._file_schema,
-            partition=tuple(field for field in self._partition_fields if field.name in self._scanned_columns),
+            partition=tuple(field for field in partition_fields(self.files) if field.name in self._scanned_columns),
             include_paths=self.include_paths and PATH in self._scanned_columns,
             filter=self.filter,
         )

@@ -21,6 +21,14 @@ from paceline.data.expressions import BinaryNode, ColumnNode, Expr, IsInNode, Li
 Family = Literal["whole", "float32", "float64", "text", "bool", "date", "time"]
 
 _FLIPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_FAMILIES: dict[Any, Family] = {
+    pa.float32(): "float32",
+    pa.float64(): "float64",
+    pa.string(): "text",
+    pa.large_string(): "text",
+    pa.bool_(): "bool",
+    pa.date32(): "date",
+}
 _EXACT = {"float32": 1 << 24, "float64": 1 << 53}
 """Up to here, the type represents every integer exactly."""
 
@@ -62,8 +70,7 @@ def possible_outcomes(predicate: Expr, bounds: Callable[[str], ColumnBounds]) ->
             known = bounds(name)
             return _compare("==", known, True) if known.family == "bool" else Outcomes()
         case UnaryNode(operation="not", operand=operand):
-            inner = possible_outcomes(operand, bounds)
-            return Outcomes(true=inner.false, false=inner.true, null=inner.null)
+            return _negate(possible_outcomes(operand, bounds))
         case UnaryNode(operation="is null", operand=ColumnNode(name=name)):
             return Outcomes(true=bounds(name).nulls, false=bounds(name).values, null=False)
         case UnaryNode(operation="is not null", operand=ColumnNode(name=name)):
@@ -71,7 +78,8 @@ def possible_outcomes(predicate: Expr, bounds: Callable[[str], ColumnBounds]) ->
         case BinaryNode(operation="&", left=left, right=right):
             return _and_outcomes(possible_outcomes(left, bounds), possible_outcomes(right, bounds))
         case BinaryNode(operation="|", left=left, right=right):
-            return _or_outcomes(possible_outcomes(left, bounds), possible_outcomes(right, bounds))
+            neither = _and_outcomes(*(_negate(possible_outcomes(side, bounds)) for side in (left, right)))
+            return _negate(neither)
         case BinaryNode(operation=sign, left=ColumnNode(name=name), right=LiteralNode(value=value)) if sign in _FLIPPED:
             return _compare(sign, bounds(name), value)
         case BinaryNode(operation=sign, left=LiteralNode(value=value), right=ColumnNode(name=name)) if sign in _FLIPPED:
@@ -87,20 +95,14 @@ def comparison_family(kind: Any) -> Family | None:
         kind = kind.value_type
     if pa.types.is_integer(kind):
         return "whole"
-    if pa.types.is_float32(kind):
-        return "float32"
-    if pa.types.is_float64(kind):
-        return "float64"
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return "text"
-    if pa.types.is_boolean(kind):
-        return "bool"
-    if pa.types.is_date32(kind):
-        return "date"
     # Python's datetime has no nanoseconds, and naive and aware datetimes do not compare.
     if pa.types.is_timestamp(kind) and kind.tz is None and kind.unit != "ns":
         return "time"
-    return None
+    return _FAMILIES.get(kind)
+
+
+def _negate(outcomes: Outcomes) -> Outcomes:
+    return Outcomes(true=outcomes.false, false=outcomes.true, null=outcomes.null)
 
 
 def _and_outcomes(left: Outcomes, right: Outcomes) -> Outcomes:
@@ -108,14 +110,6 @@ def _and_outcomes(left: Outcomes, right: Outcomes) -> Outcomes:
         true=left.true and right.true,
         false=left.false or right.false,
         null=(left.null and (right.null or right.true)) or (right.null and (left.null or left.true)),
-    )
-
-
-def _or_outcomes(left: Outcomes, right: Outcomes) -> Outcomes:
-    return Outcomes(
-        true=left.true or right.true,
-        false=left.false and right.false,
-        null=(left.null and (right.null or right.false)) or (right.null and (left.null or left.false)),
     )
 
 

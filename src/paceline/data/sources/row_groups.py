@@ -26,9 +26,7 @@ class ParquetScan:
     """How the rows of a file become rows of the dataset."""
 
     columns: tuple[str, ...]
-    """The output columns, in order."""
     stored_columns: tuple[str, ...]
-    """The columns read from the file."""
     target: Any = None
     """The schema that rows are converted to; None if no conversion is needed."""
     partition: tuple[Any, ...] = ()

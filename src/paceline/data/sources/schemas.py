@@ -5,9 +5,10 @@ Missing values are null, and numbers get the wider type.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,8 @@ from paceline.data.expressions import Expr
 from paceline.data.planning.plan import Source
 from paceline.data.sources import tensors
 from paceline.data.sources.files import InputFile
+
+_Unit = TypeVar("_Unit", bound="FileUnit")
 
 PATH = "path"
 """The column added by `include_paths=True`."""
@@ -35,11 +38,27 @@ class PlainSource:
         return None
 
 
+@dataclass(frozen=True, eq=False)
+class RowRangeUnit:
+    """Base of units that are rows `begin` to `end` of something larger."""
+
+    name: str
+    begin: int
+    end: int
+    num_bytes: int | None
+
+    @property
+    def num_rows(self) -> int:
+        return self.end - self.begin
+
+
 @dataclass(frozen=True)
 class FileUnit:
-    """A unit that is one file, with an unknown number of rows."""
+    """Base of units that are one file, with an unknown number of rows."""
 
     file: InputFile
+    partition: tuple[Any, ...]
+    include_paths: bool
 
     @property
     def name(self) -> str:
@@ -52,6 +71,45 @@ class FileUnit:
     @property
     def num_bytes(self) -> int | None:
         return self.file.size or None
+
+    def make_block(self, table: Any, columns: Sequence[str] | None = None) -> Block:
+        """Add the columns from the file's path, and select the output columns."""
+        table = with_file_columns(table, self.file, self.partition, self.include_paths)
+        return table_to_block(table if columns is None else table.select(list(columns)))
+
+
+@dataclass(frozen=True)
+class FileSource(PlainSource):
+    """Base of sources whose units are files with one schema, `_file_schema`; None if the files are empty."""
+
+    name: str
+    files: tuple[InputFile, ...]
+    include_paths: bool = False
+
+    @cached_property
+    def _file_schema(self) -> Any:
+        raise NotImplementedError
+
+    @cached_property
+    def _full_schema(self) -> Any:
+        return with_path_fields(self._file_schema, self.files, self.include_paths)
+
+    def schema(self) -> Schema | None:
+        return to_schema(self._full_schema) if self._file_schema is not None else None
+
+    def validate(self) -> Self:
+        """Read the start of the first files to check the arguments; return self."""
+        self.schema()
+        return self
+
+    def make_units(self, kind: Callable[..., _Unit], **details: Any) -> list[_Unit]:
+        """One unit per file that is not known to be empty."""
+        partition = tuple(partition_fields(self.files))
+        files = [file for file in self.files if file.size or not file.local_path]
+        return [kind(file, partition, self.include_paths, **details) for file in files]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
 
 def unify_schemas(files: Sequence[InputFile], schemas: Sequence[Any]) -> Any:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from paceline.data.block import Block
-from paceline.data.planning.plan import Unit
-from paceline.data.sources.schemas import PlainSource
-from paceline.data.sources.shared_object import SharedObject
+from paceline.data.sources.shared_object import StreamSource
 from paceline.data.sources.torch import items_to_block
 
 _BLOCK_ITEMS = 64
@@ -37,17 +35,10 @@ def _rebuild_portable(graph: bytes, element_spec: Any) -> PortableTFDataset:
 
 
 @dataclass(frozen=True, eq=False)
-class TensorFlowSource(PlainSource):
-    """The source of `from_tf`, and its only unit."""
+class TensorFlowSource(StreamSource):
+    """The source of `from_tf`."""
 
-    name: str
-    dataset: SharedObject
     spread: bool = False
-    num_rows: int | None = None
-    num_bytes: int | None = None
-
-    def units(self) -> Sequence[Unit]:
-        return [self]
 
     def read(self) -> Iterator[Block]:
         elements = self.dataset.get().dataset.as_numpy_iterator()

@@ -33,17 +33,14 @@ def parse_tensor_field(field: Any) -> TensorField | None:
     """None if the column has no tensors."""
     kind = field.type
     if isinstance(kind, pa.FixedShapeTensorType):
-        return (
-            TensorField(kind.value_type, tuple(kind.shape))
-            if kind.permutation in (None, _identity_permutation(kind))
-            else None
-        )
+        is_in_order = kind.permutation in (None, list(range(len(kind.shape))))
+        return TensorField(kind.value_type, tuple(kind.shape)) if is_in_order else None
     if isinstance(kind, pa.BaseExtensionType):
         name, details, storage = kind.extension_name, kind.__arrow_ext_serialize__(), kind.storage_type
     else:
         metadata = field.metadata or {}
         name, details, storage = metadata.get(_NAME, b"").decode(), metadata.get(_DETAILS, b""), kind
-    if name in _FIXED and _is_list(storage) and (shape := _parse_shape(details)) is not None:
+    if name in _FIXED and is_list(storage) and (shape := _parse_shape(details)) is not None:
         return TensorField(storage.value_type, shape)
     if name == _VARIABLE and pa.types.is_struct(storage) and {"data", "shape"} <= {part.name for part in storage}:
         return TensorField(storage.field("data").type.value_type, None)
@@ -83,11 +80,7 @@ def _to_object_array(rows: Iterable[tuple[Any, Any]], number: int) -> Column:
     return arrays
 
 
-def _identity_permutation(kind: Any) -> list[int]:
-    return list(range(len(kind.shape)))
-
-
-def _is_list(kind: Any) -> bool:
+def is_list(kind: Any) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 

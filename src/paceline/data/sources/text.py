@@ -5,25 +5,15 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
-from paceline.data.block import Block, Schema
-from paceline.data.sources.files import InputFile, explain_read_errors
-from paceline.data.sources.schemas import (
-    FileUnit,
-    PlainSource,
-    partition_fields,
-    path_fields,
-    table_to_block,
-    to_schema,
-    with_file_columns,
-)
+from paceline.data.block import Block
+from paceline.data.sources.files import explain_read_errors
+from paceline.data.sources.schemas import FileSource, FileUnit
 
 TEXT = "text"
 _PIECE = 4 << 20
-"""The approximate number of characters per block."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +22,6 @@ class TextUnit(FileUnit):
 
     encoding: str
     drop_empty_lines: bool
-    partition: tuple[Any, ...]
-    include_paths: bool
 
     def read(self) -> Iterator[Block]:
         kind = f"{self.encoding} text"
@@ -49,25 +37,17 @@ class TextUnit(FileUnit):
                 if self.drop_empty_lines:
                     rows = [line for line in rows if line and not line.isspace()]
                 if rows:
-                    table = pa.table({TEXT: pa.array(rows, pa.string())})
-                    yield table_to_block(with_file_columns(table, self.file, self.partition, self.include_paths))
+                    yield self.make_block(pa.table({TEXT: pa.array(rows, pa.string())}))
 
 
 @dataclass(frozen=True)
-class TextSource(PlainSource):
+class TextSource(FileSource):
     """The source of `read_text`."""
 
-    name: str
-    files: tuple[InputFile, ...]
     encoding: str = "utf-8"
     drop_empty_lines: bool = True
-    include_paths: bool = False
+
+    _file_schema = pa.schema([(TEXT, pa.string())])
 
     def units(self) -> Sequence[TextUnit]:
-        partition = tuple(partition_fields(self.files))
-        return [
-            TextUnit(file, self.encoding, self.drop_empty_lines, partition, self.include_paths) for file in self.files
-        ]
-
-    def schema(self) -> Schema:
-        return to_schema(pa.schema([pa.field(TEXT, pa.string()), *path_fields(self.files, self.include_paths)]))
+        return self.make_units(TextUnit, encoding=self.encoding, drop_empty_lines=self.drop_empty_lines)

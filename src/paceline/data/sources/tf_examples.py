@@ -8,22 +8,14 @@ records are read together.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from paceline.data.sources.tfexample_codec import (
-    DTYPES,
-    FeatureSpan,
-    Kind,
-    MalformedExampleError,
-    Values,
-    find_feature_spans,
-    locate_varints,
-    read_feature,
-)
+from paceline.data.sources import tfexample_codec as codec
 
 _MAX_ALIKE_BYTES = 1 << 16
 """Longer records are mostly content, so nothing is gained by decoding many at once."""
@@ -35,9 +27,9 @@ _MAX_LAYOUTS = 8
 class DecodedFeature:
     """A feature of some records: the number of values per record (-1 if the feature is missing), and all values."""
 
-    kind: Kind
+    kind: codec.Kind
     counts: np.ndarray[Any, np.dtype[np.int64]]
-    values: Values
+    values: codec.Values
 
 
 class ExampleDecoder:
@@ -56,9 +48,9 @@ class ExampleDecoder:
         for length, rows in by_length.items():
             alone += self._decode_alike(length, rows, records, features)
         for row in sorted(alone):
-            data = records[row]
-            for span in _find_spans(data, row):
-                _collector_for(features, span, row).add_row(row, _read_values(data, span, row))
+            with _naming_record(row):
+                for span in codec.find_feature_spans(records[row]):
+                    _collector_for(features, span, row).add_row(row, codec.read_feature(records[row], span))
         return {name: features[name].to_feature(len(records)) for name in sorted(features)}
 
     def _decode_alike(
@@ -88,7 +80,7 @@ class ExampleDecoder:
                     for row in taken.tolist():
                         gathered.add_row(row, [records[row][begin:end] for begin, end in span.runs])
                 else:
-                    gathered.add_rows(taken, _read_numbers(seen, span))
+                    gathered.groups.append((taken, _read_numbers(seen, span)))
             left, matrix = left[~fits], matrix[~fits]
         rest: list[int] = left.tolist()
         return rest
@@ -98,7 +90,7 @@ class ExampleDecoder:
 class _RecordLayout:
     """A layout of records: the bits that must match. Everything else is content."""
 
-    spans: list[FeatureSpan]
+    spans: list[codec.FeatureSpan]
     places: np.ndarray[Any, np.dtype[np.intp]]
     mask: np.ndarray[Any, np.dtype[np.uint8]]
     bits: np.ndarray[Any, np.dtype[np.uint8]]
@@ -106,9 +98,11 @@ class _RecordLayout:
     @staticmethod
     def from_record(data: bytes, row: int) -> _RecordLayout:
         mask = np.full(len(data), 0xFF, np.uint8)
-        found = _find_spans(data, row)
+        with _naming_record(row):
+            found = codec.find_feature_spans(data)
+            for span in found:
+                codec.read_feature(data, span)  # if it fails here, it fails in all records of this layout
         for span in found:
-            _read_values(data, span, row)  # if it fails here, it fails in all records of this layout
             for begin, end in span.runs:
                 # The highest bit of each byte marks the end of a varint.
                 mask[begin:end] = 0x80 if span.kind == "int64" else 0
@@ -124,18 +118,15 @@ class _RecordLayout:
 class _FeatureCollector:
     """Collects a feature from records in any order."""
 
-    kind: Kind
+    kind: codec.Kind
     rows: list[int] = field(default_factory=list)
-    values: list[Values] = field(default_factory=list)
+    values: list[codec.Values] = field(default_factory=list)
     groups: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = field(default_factory=list)
     """Rows with equally many values, and the values."""
 
-    def add_row(self, row: int, values: Values) -> None:
+    def add_row(self, row: int, values: codec.Values) -> None:
         self.rows.append(row)
         self.values.append(values)
-
-    def add_rows(self, rows: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
-        self.groups.append((rows, values))
 
     def to_feature(self, num_rows: int) -> DecodedFeature:
         counts = np.full(num_rows, -1, np.int64)
@@ -147,7 +138,7 @@ class _FeatureCollector:
             counts[rows] = matrix.shape[1]
         ends = np.cumsum(np.maximum(counts, 0))
         begins = ends - np.maximum(counts, 0)
-        flat = np.empty(int(ends[-1]) if num_rows else 0, DTYPES[self.kind])
+        flat = np.empty(int(ends[-1]) if num_rows else 0, codec.DTYPES[self.kind])
         for rows, matrix in self.groups:
             flat[begins[rows][:, None] + np.arange(matrix.shape[1])] = matrix
         for row, values in zip(self.rows, self.values, strict=True):
@@ -155,37 +146,31 @@ class _FeatureCollector:
         return DecodedFeature(self.kind, counts, flat)
 
 
-def _collector_for(features: dict[str, _FeatureCollector], span: FeatureSpan, row: int) -> _FeatureCollector:
+def _collector_for(features: dict[str, _FeatureCollector], span: codec.FeatureSpan, row: int) -> _FeatureCollector:
     gathered = features.setdefault(span.name, _FeatureCollector(span.kind))
     if gathered.kind != span.kind:
-        raise MalformedExampleError(
+        raise codec.MalformedExampleError(
             f"feature {span.name!r} is a {span.kind} list, and a {gathered.kind} list in other records", row
         )
     return gathered
 
 
-def _read_numbers(matrix: np.ndarray[Any, np.dtype[np.uint8]], span: FeatureSpan) -> np.ndarray[Any, Any]:
+def _read_numbers(matrix: np.ndarray[Any, np.dtype[np.uint8]], span: codec.FeatureSpan) -> np.ndarray[Any, Any]:
     """The values of a feature in records with the same layout, one record per row."""
     parts = [matrix[:, begin:end] for begin, end in span.runs]
     if not parts:
-        return np.empty((len(matrix), 0), DTYPES[span.kind])
+        return np.empty((len(matrix), 0), codec.DTYPES[span.kind])
     content = np.ascontiguousarray(np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0])
     if span.kind == "float":
-        return content.view(DTYPES["float"])
-    begins, shifts = locate_varints(content[0])
+        return content.view(codec.DTYPES["float"])
+    begins, shifts = codec.locate_varints(content[0])
     bits = (content & 0x7F).astype(np.uint64) << shifts
-    return np.bitwise_or.reduceat(bits, begins, axis=1).view(DTYPES["int64"])
+    return np.bitwise_or.reduceat(bits, begins, axis=1).view(codec.DTYPES["int64"])
 
 
-def _find_spans(data: bytes, row: int) -> list[FeatureSpan]:
+@contextmanager
+def _naming_record(row: int) -> Iterator[None]:
     try:
-        return find_feature_spans(data)
-    except MalformedExampleError as error:
-        raise MalformedExampleError(error.reason, row) from None
-
-
-def _read_values(data: bytes, span: FeatureSpan, row: int) -> Values:
-    try:
-        return read_feature(data, span)
-    except MalformedExampleError as error:
-        raise MalformedExampleError(error.reason, row) from None
+        yield
+    except codec.MalformedExampleError as error:
+        raise codec.MalformedExampleError(error.reason, row) from None

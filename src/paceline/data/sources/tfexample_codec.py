@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.data.block import Block, Column
+from paceline.data.sources.tensors import is_list
 
 Kind = Literal["bytes", "float", "int64"]
 Values = list[bytes] | np.ndarray[Any, Any]
@@ -91,11 +92,6 @@ def read_feature(data: bytes, span: FeatureSpan) -> Values:
             )
         return np.frombuffer(joined, DTYPES["float"])
     return np.concatenate([_read_varints(data[begin:end], span.name) for begin, end in span.runs])
-
-
-def decode_example(data: bytes) -> dict[str, Values]:
-    """Return the features of one example."""
-    return {span.name: read_feature(data, span) for span in find_feature_spans(data)}
 
 
 def _parse_entry(data: bytes, begin: int, end: int) -> tuple[str, Kind | None, list[tuple[int, int]]]:
@@ -284,7 +280,7 @@ def _encode_arrow(entry: _FeatureEncoder, values: Any) -> Iterator[bytes]:
     if pa.types.is_dictionary(kind):
         values = values.cast(kind.value_type)
         kind = kind.value_type
-    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    listed = is_list(kind)
     for value in values.to_pylist():
         if value is None:
             yield b""

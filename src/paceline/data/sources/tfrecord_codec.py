@@ -1,7 +1,7 @@
 """TFRecord framing: each record is preceded by its length, and both have checksums.
 
 length      uint64, little-endian
-checksum    of those eight bytes: masked CRC-32C
+checksum    of those eight bytes: CRC-32C, masked so that checksums of data that contains checksums stay good
 data        that many bytes
 checksum    of the data
 """
@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import BinaryIO, Protocol
 
-from paceline.data.sources.crc32c import crc32c, crc32cs, mask_checksum
+from paceline.data.sources.media import import_required
 
 _HEADER = struct.Struct("<QI")
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 _OVERHEAD = _HEADER.size + _CHECKSUM.size
 _READ_BYTES = 1 << 20
+_MASK_DELTA = 0xA282EAD8
+_BAD_LENGTH = "the checksum of its length does not match: the file is corrupt, compressed or not a TFRecord file"
 
 
 class CorruptRecordError(ValueError):
@@ -37,56 +40,48 @@ class ByteReader(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
+def masked_checksum(data: bytes) -> int:
+    checksum: int = _crc32c()(data)
+    return (((checksum >> 15) | (checksum << 17)) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+@cache
+def _crc32c() -> Callable[[bytes], int]:
+    return import_required("google_crc32c", "TFRecords", "tfrecords").value  # type: ignore[no-any-return]
+
+
 def frame_record(data: bytes) -> bytes:
     """Frame a record as in a file."""
     length = _LENGTH.pack(len(data))
-    return b"".join(
-        (length, _CHECKSUM.pack(mask_checksum(crc32c(length))), data, _CHECKSUM.pack(mask_checksum(crc32c(data)))),
-    )
+    return b"".join((length, _CHECKSUM.pack(masked_checksum(length)), data, _CHECKSUM.pack(masked_checksum(data))))
 
 
 def read_records(file: ByteReader) -> Iterator[bytes]:
     """Yield the verified data of each record. An empty file has none; a file that ends within a record raises."""
-    buffer, number, offset = b"", 0, 0
-    num_needed = _HEADER.size
+    buffer, position, number, offset = b"", 0, 0, 0
     while True:
-        buffer = _read_at_least(file, buffer, num_needed)
-        datas, checksums, used, error = _parse_frames(buffer)
-        for data, found, checksum in zip(datas, crc32cs(datas), checksums, strict=True):
-            if mask_checksum(found) != checksum:
-                raise CorruptRecordError(number, offset, "the checksum of its data does not match")
-            yield data
-            number, offset = number + 1, offset + len(data) + _OVERHEAD
-        if error:
-            raise CorruptRecordError(number, offset, error)
-        buffer = buffer[used:]
-        if not buffer and not datas:
-            return
-        if not datas and len(buffer) < num_needed:
-            raise CorruptRecordError(number, offset, f"the file is cut off: it has {len(buffer)} of {num_needed} bytes")
         num_needed = _HEADER.size
-        if len(buffer) >= num_needed:
-            num_needed = _HEADER.unpack_from(buffer)[0] + _OVERHEAD
-
-
-def _parse_frames(buffer: bytes) -> tuple[list[bytes], list[int], int, str]:
-    """Parse the complete records: data and checksum of each, their size in bytes, and what is wrong with the next."""
-    datas: list[bytes] = []
-    checksums: list[int] = []
-    begin = 0
-    while len(buffer) - begin >= _HEADER.size:
-        length, checksum = _HEADER.unpack_from(buffer, begin)
-        # Verified before it is used: a corrupt length could request all memory.
-        if mask_checksum(crc32c(buffer[begin : begin + _LENGTH.size])) != checksum:
-            reason = "the checksum of its length does not match: the file is corrupt, compressed or not a TFRecord file"
-            return datas, checksums, begin, reason
-        end = begin + _HEADER.size + length
-        if len(buffer) < end + _CHECKSUM.size:
-            break
-        datas.append(buffer[begin + _HEADER.size : end])
-        checksums.append(_CHECKSUM.unpack_from(buffer, end)[0])
-        begin = end + _CHECKSUM.size
-    return datas, checksums, begin, ""
+        if len(buffer) - position < num_needed:
+            buffer, position = _read_at_least(file, buffer[position:], num_needed), 0
+            if not buffer:
+                return
+        if len(buffer) - position >= num_needed:
+            length, checksum = _HEADER.unpack_from(buffer, position)
+            # Verified before it is used: a corrupt length could request all memory.
+            if masked_checksum(buffer[position : position + _LENGTH.size]) != checksum:
+                raise CorruptRecordError(number, offset, _BAD_LENGTH)
+            num_needed = length + _OVERHEAD
+            if len(buffer) - position < num_needed:
+                buffer, position = _read_at_least(file, buffer[position:], num_needed), 0
+        if len(buffer) - position < num_needed:
+            reason = f"the file is cut off: it has {len(buffer) - position} of {num_needed} bytes"
+            raise CorruptRecordError(number, offset, reason)
+        end = position + num_needed
+        data = buffer[position + _HEADER.size : end - _CHECKSUM.size]
+        if masked_checksum(data) != _CHECKSUM.unpack_from(buffer, end - _CHECKSUM.size)[0]:
+            raise CorruptRecordError(number, offset, "the checksum of its data does not match")
+        yield data
+        position, number, offset = end, number + 1, offset + num_needed
 
 
 def _read_at_least(file: ByteReader, buffer: bytes, size: int) -> bytes:

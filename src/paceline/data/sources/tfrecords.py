@@ -31,7 +31,6 @@ _BLOCK_BYTES = 8 << 20
 @dataclass(frozen=True)
 class TFRecordReader(FileReader):
     types: tuple[tuple[str, Any], ...] = ()
-    """The types the caller declared."""
     compression: Compression | None = None
     columns: tuple[str, ...] | None = None
 

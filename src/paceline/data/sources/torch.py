@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 from paceline.data.block import ITEM, Block, column_of
 from paceline.data.planning.plan import Unit
-from paceline.data.sources.schemas import PlainSource
-from paceline.data.sources.shared_object import SharedObject
+from paceline.data.sources.memory import unit_ranges
+from paceline.data.sources.schemas import PlainSource, RowRangeUnit
+from paceline.data.sources.shared_object import SharedObject, StreamSource
 
 _UNIT_ITEMS = 256
 _MAX_UNITS = 10_000
@@ -32,31 +33,18 @@ class TorchSource(PlainSource):
 
     def units(self) -> Sequence[Unit]:
         if self.num_items is None:
-            return [TorchStreamUnit(self.name, self.dataset, self.spread)]
+            return TorchStream(self.name, self.dataset, self.spread).units()
         number = self.num_units or min(max(-(-self.num_items // _UNIT_ITEMS), _MIN_UNITS), _MAX_UNITS)
-        number = min(number, self.num_items)
-        edges = [self.num_items * index // number for index in range(number + 1)] if number else []
-        return [TorchRangeUnit(self.name, self.dataset, begin, end, self.spread) for begin, end in pairwise(edges)]
+        return [
+            TorchRangeUnit(f"{self.name} (items {begin} to {end - 1})", begin, end, None, self.dataset, self.spread)
+            for begin, end in unit_ranges(self.num_items, 0, number, 1)
+        ]
 
 
 @dataclass(frozen=True, eq=False)
-class TorchRangeUnit:
-    """The items from `begin` to `end`."""
-
-    source: str
+class TorchRangeUnit(RowRangeUnit):
     dataset: SharedObject
-    begin: int
-    end: int
     spread: bool
-    num_bytes: int | None = None
-
-    @property
-    def name(self) -> str:
-        return f"{self.source} (items {self.begin} to {self.end - 1})"
-
-    @property
-    def num_rows(self) -> int:
-        return self.end - self.begin
 
     def read(self) -> Iterator[Block]:
         dataset = self.dataset.get()
@@ -85,14 +73,10 @@ def _fetch_items(dataset: Any, indices: list[int], name: str) -> list[Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class TorchStreamUnit:
+class TorchStream(StreamSource):
     """All items of an iterable."""
 
-    name: str
-    dataset: SharedObject
     spread: bool
-    num_rows: int | None = None
-    num_bytes: int | None = None
 
     def read(self) -> Iterator[Block]:
         items = iter(self.dataset.get())

@@ -10,7 +10,7 @@ import numpy as np
 
 from paceline._core.arguments import check_choice
 from paceline.data.block import BatchFormat, Block
-from paceline.data.transforms.user_calls import UnitCalls, UserTransform, definition_note
+from paceline.data.transforms.user_calls import UnitCalls, UserTransform
 
 _CACHE_BYTES = 1 << 20
 """Data of this size stays in the processor's cache while a function passes over it repeatedly."""
@@ -116,9 +116,7 @@ class MapBatches(UserTransform):
             return Block.from_batch(result)
         except (TypeError, ValueError) as error:
             hint = "\n\nhint: does the function return its batch?" if result is None else ""
-            raise type(error)(
-                f"{self.name} must return a batch: {error}{hint}{definition_note(self.call.fn)}"
-            ) from None
+            raise self.result_error(f"a batch: {error}{hint}", type(error)) from None
 
 
 @dataclass(frozen=True)
@@ -148,13 +146,8 @@ class AddColumn(UserTransform):
 
     def _with_values(self, block: Block, values: Any) -> Block:
         if values is None or isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__"):
-            raise TypeError(
-                f"{self.name} must return a value for each row, as an array, a series or a list, "
-                f"got {type(values).__name__}{definition_note(self.call.fn)}"
-            )
+            expected = "a value for each row, as an array, a series or a list"
+            raise self.result_error(f"{expected}, got {type(values).__name__}")
         if len(values) != block.num_rows:
-            raise ValueError(
-                f"{self.name} must return a value for each of {block.num_rows} rows, got {len(values)}"
-                f"{definition_note(self.call.fn)}"
-            )
+            raise self.result_error(f"a value for each of {block.num_rows} rows, got {len(values)}", ValueError)
         return block.with_column(self.column, values)

@@ -17,9 +17,7 @@ from paceline.data.planning.plan import Transform, TransformScope
 class _ColumnTransform(Transform):
     """Transforms one block at a time, and keeps all rows."""
 
-    @property
-    def keeps_rows(self) -> bool:
-        return True
+    keeps_rows = True
 
     def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
         # A block without rows may have no columns to select from.
@@ -30,24 +28,25 @@ class _ColumnTransform(Transform):
 
 
 @dataclass(frozen=True)
-class SelectColumns(_ColumnTransform):
+class _NamedColumns(_ColumnTransform):
     columns: tuple[str, ...]
+
+    METHOD = ""
 
     @property
     def name(self) -> str:
-        return f"select_columns({list(self.columns)!r})"
+        return f"{self.METHOD}({list(self.columns)!r})"
+
+
+class SelectColumns(_NamedColumns):
+    METHOD = "select_columns"
 
     def transform_block(self, block: Block) -> Block:
         return block.select(self.columns)
 
 
-@dataclass(frozen=True)
-class DropColumns(_ColumnTransform):
-    columns: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return f"drop_columns({list(self.columns)!r})"
+class DropColumns(_NamedColumns):
+    METHOD = "drop_columns"
 
     def transform_block(self, block: Block) -> Block:
         return block.drop(self.columns)
@@ -70,15 +69,10 @@ class RenameColumns(_ColumnTransform):
         return block.rename(self.names)
 
 
-@dataclass(frozen=True)
-class RenameAllColumns(_ColumnTransform):
+class RenameAllColumns(_NamedColumns):
     """New names for all columns, in order."""
 
-    columns: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return f"rename_columns({list(self.columns)!r})"
+    METHOD = "rename_columns"
 
     def transform_block(self, block: Block) -> Block:
         if len(self.columns) != len(block.columns):
@@ -104,8 +98,6 @@ class WithColumn(_ColumnTransform):
 
 @dataclass(frozen=True)
 class FilterExpression(Transform):
-    """`filter` with an expression."""
-
     expr: Expr
 
     @property

@@ -13,59 +13,52 @@ from paceline.data.block import Block
 from paceline.data.context import DataContext
 from paceline.data.order.shuffle import hash_indices
 from paceline.data.planning.plan import Transform, TransformScope
-from paceline.data.transforms.user_calls import UnitCalls, UserTransform, definition_note
+from paceline.data.transforms.batches import split_batches
+from paceline.data.transforms.user_calls import UnitCalls, UserTransform
 
 
-@dataclass(frozen=True)
-class MapRows(UserTransform):
-    METHOD = "map"
+class _CreateRows(UserTransform):
+    """Calls a function that returns a row, or with `returns_lists` a list of rows."""
 
-    @property
-    def keeps_rows(self) -> bool:
-        return self.call.on_error == "raise"
+    returns_lists = False
 
     def run(self, blocks: Iterator[Block], calls: UnitCalls) -> Iterator[Block]:
         buffer = _RowBuffer()
-        for first, block in _with_first_rows(blocks):
-            fn = calls.fn
+        for first, block in split_batches(blocks, None):
+            fn = _list_results(calls.fn) if self.returns_lists else calls.fn
             for number, row in enumerate(block.rows(), first):
                 for result in calls.call_row(fn, row, number):
-                    buffer.add(_check_row(result, self))
-                    if buffer.is_full:
-                        yield buffer.take_block()
-            if buffer.rows:
-                yield buffer.take_block()
-
-
-@dataclass(frozen=True)
-class FlatMap(UserTransform):
-    METHOD = "flat_map"
-
-    def run(self, blocks: Iterator[Block], calls: UnitCalls) -> Iterator[Block]:
-        buffer = _RowBuffer()
-        for first, block in _with_first_rows(blocks):
-            fn = _list_results(calls.fn)
-            for number, row in enumerate(block.rows(), first):
-                for result in calls.call_row(fn, row, number):
-                    if not isinstance(result, list):
-                        raise TypeError(
-                            f"{self.name} must return a list of rows, or yield them, got {type(result).__name__}"
-                            f"{definition_note(self.call.fn)}"
-                        )
-                    for item in result:
+                    for item in self._check_list(result) if self.returns_lists else (result,):
                         buffer.add(_check_row(item, self))
                         if buffer.is_full:
                             yield buffer.take_block()
             if buffer.rows:
                 yield buffer.take_block()
 
+    def _check_list(self, result: Any) -> list[Any]:
+        if isinstance(result, list):
+            return result
+        raise self.result_error(f"a list of rows, or yield them, got {type(result).__name__}")
 
-@dataclass(frozen=True)
+
+class MapRows(_CreateRows):
+    METHOD = "map"
+
+    @property
+    def keeps_rows(self) -> bool:
+        return self.call.on_error == "raise"
+
+
+class FlatMap(_CreateRows):
+    METHOD = "flat_map"
+    returns_lists = True
+
+
 class FilterRows(UserTransform):
     METHOD = "filter"
 
     def run(self, blocks: Iterator[Block], calls: UnitCalls) -> Iterator[Block]:
-        for first, block in _with_first_rows(blocks):
+        for first, block in split_batches(blocks, None):
             fn = calls.fn
             kept = [
                 number
@@ -74,15 +67,6 @@ class FilterRows(UserTransform):
                 if _to_bool(result, self)
             ]
             yield block if len(kept) == block.num_rows else block.take(kept)
-
-
-def _with_first_rows(blocks: Iterable[Block]) -> Iterator[tuple[int, Block]]:
-    """Blocks that have rows, each with the number of its first row."""
-    first = 0
-    for block in blocks:
-        if block.num_rows:
-            yield first, block
-        first += block.num_rows
 
 
 def _list_results(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -101,20 +85,12 @@ def _check_row(result: Any, transform: UserTransform) -> Mapping[str, Any]:
     if isinstance(result, Mapping):
         return result
     hint = "\n\nhint: does the function return its row?" if result is None else ""
-    raise TypeError(
-        f"{transform.name} must return rows as dicts, got {type(result).__name__}"
-        f"{hint}{definition_note(transform.call.fn)}"
-    )
+    raise transform.result_error(f"rows as dicts, got {type(result).__name__}{hint}")
 
 
 def _to_bool(result: Any, transform: UserTransform) -> bool:
-    if isinstance(result, bool | np.bool_):
-        return bool(result)
     if isinstance(result, np.ndarray) and result.size != 1:
-        raise TypeError(
-            f"{transform.name} must return True or False for a row, got an array of shape {result.shape}"
-            f"{definition_note(transform.call.fn)}"
-        )
+        raise transform.result_error(f"True or False for a row, got an array of shape {result.shape}")
     return bool(result)
 
 

@@ -12,22 +12,14 @@ import sysconfig
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar, get_args
 
 from paceline._core.arguments import check_choice
 from paceline.data.block import Block
-from paceline.data.planning.plan import (
-    Map,
-    PlanNode,
-    PoolSpec,
-    ReorderUnits,
-    SkippedRows,
-    Transform,
-    TransformScope,
-    Union,
-)
+from paceline.data.planning.plan import PoolSpec, SkippedRows, Transform, TransformScope
 
 T = TypeVar("T")
 
@@ -98,8 +90,6 @@ class UserCall:
 
 @dataclass(frozen=True)
 class UserTransform(Transform):
-    """A transform that calls a user's function."""
-
     call: UserCall
 
     METHOD = ""
@@ -116,6 +106,10 @@ class UserTransform(Transform):
     def key(self) -> object:
         return self.call.key
 
+    def result_error(self, expected: str, kind: type[Exception] = TypeError) -> Exception:
+        """Return the error for a result of the user's function: none of its lines raised it, so it says where it is."""
+        return kind(f"{self.name} must return {expected}{_definition_note(self.call.fn)}")
+
     def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
         # Capture the unit now: when the rows arrive, the scope may be at another one.
         return self.run(blocks, UnitCalls(self, scope, scope.unit))
@@ -124,24 +118,21 @@ class UserTransform(Transform):
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
 class UnitCalls:
     """The calls of one transform on the rows of one unit."""
 
-    def __init__(self, transform: UserTransform, scope: TransformScope, unit: str) -> None:
-        self._transform = transform
-        self._scope = scope
-        self._unit = unit
-        self._fn: Callable[[Any], Any] | None = None
+    transform: UserTransform
+    scope: TransformScope
+    unit: str
 
-    @property
+    @cached_property
     def fn(self) -> Callable[[Any], Any]:
-        if self._fn is None:
-            self._fn = self._transform.call.prepare(self._transform, self._scope)
-        return self._fn
+        return self.transform.call.prepare(self.transform, self.scope)
 
     @property
     def should_skip(self) -> bool:
-        return self._transform.call.on_error == "skip"
+        return self.transform.call.on_error == "skip"
 
     def call_batch(self, block: Block, first: int, results: Callable[[Block], Iterable[T]]) -> Iterator[T]:
         """Yield what the function returns for the rows of a block, which starts at row `first` of the unit."""
@@ -172,7 +163,7 @@ class UnitCalls:
         try:
             return (fn(row),)
         except StopIteration as error:  # raised unchanged, it would silently end the rows here
-            ended = RuntimeError(f"{self._transform.name} raised StopIteration")
+            ended = RuntimeError(f"{self.transform.name} raised StopIteration")
             ended.__cause__ = error
             return self._handle_failure(ended, number)
         except Exception as error:  # noqa: BLE001
@@ -187,14 +178,13 @@ class UnitCalls:
 
     def record_skipped(self, error: Exception, row: int) -> None:
         message = f"{type(error).__name__}: {error}{_user_line(error)}"
-        self._scope.skipped.append(SkippedRows(self._unit, row, 1, message))
+        self.scope.skipped.append(SkippedRows(self.unit, row, 1, message))
 
     def add_location_note(self, error: Exception, first: int, num_rows: int = 1) -> None:
-        """Add a note that says where a call failed."""
         rows = f"row {first}" if num_rows == 1 else f"rows {first} to {first + num_rows - 1}"
-        after = self._transform.call.counted_after
+        after = self.transform.call.counted_after
         counted = f", counted after {after}" if after else ""
-        error.add_note(f"in {self._transform.name}, at {rows} of {self._unit}{counted}{_user_line(error)}")
+        error.add_note(f"in {self.transform.name}, at {rows} of {self.unit}{counted}{_user_line(error)}")
 
 
 def _user_line(error: BaseException) -> str:
@@ -216,22 +206,9 @@ def _frames(traceback: TracebackType | None) -> Iterator[tuple[str, int, str]]:
         traceback = traceback.tb_next
 
 
-def definition_note(fn: Any) -> str:
-    """Where a user's function is defined, for an error that none of its lines raised."""
+def _definition_note(fn: Any) -> str:
     try:
         path, (_, line) = inspect.getsourcefile(fn), inspect.getsourcelines(fn)
     except (TypeError, OSError):
         return ""
     return f"\n  {path}:{line}"
-
-
-def last_row_change(plan: PlanNode) -> str | None:
-    """The last step of a plan after which a row's number is no longer its number in the unit."""
-    match plan:
-        case Map(input=below, transform=transform):
-            return last_row_change(below) if transform.keeps_rows else transform.name
-        case ReorderUnits(input=below):
-            return last_row_change(below)
-        case Union(parts=parts):
-            return next((name for name in map(last_row_change, parts) if name), None)
-    return None

@@ -1,44 +1,29 @@
 """An engine wrapper that strikes workers and messages.
 
 Around processes it sends real signals, for phases that only the driver can see; the other faults strike inside the
-workers. Around the fake engine, whose workers are not processes, it applies all faults, at the messages that show where
-a worker is.
+workers. Around the fake engine it applies all faults, at the messages that show where a worker is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, cast
 
 from paceline._core.system import Clock
+from paceline._engine import messages
 from paceline._engine.base import Engine, WorkerGroupSpec, WorkerResources
-from paceline._engine.messages import (
-    CheckpointCommitted,
-    FromWorker,
-    PreemptionNoticeReceived,
-    Reported,
-    ToWorker,
-    WorkerInit,
-    WorkerReady,
-    WorkerReturned,
-    WorkersStopped,
-)
+from paceline._engine.messages import FromWorker, ToWorker, WorkerInit, WorkersStopped
 from paceline.testing.engine import FakeEngine
-from paceline.testing.faults import process_faults
+from paceline.testing.faults import process_faults, values
 from paceline.testing.faults.moments import DRIVER_PHASES, FaultSchedule, StrikeLog
-from paceline.testing.faults.values import (
-    CapacityFault,
-    Faults,
-    HangFault,
-    KillFault,
-    OutOfMemoryFault,
-    PreemptFault,
-    TimedFault,
-)
+from paceline.testing.faults.process_faults import start_timer
+from paceline.testing.faults.values import Faults, TimedFault, select_faults
 from paceline.testing.faults.wire import FaultyWire, find_rank
 
 MomentIterator = Iterator[tuple[str, int]]
@@ -53,10 +38,9 @@ class FaultyEngine:
         self._clock = clock
         self._lose_driver = lose
         self._fake = inner if isinstance(inner, FakeEngine) else None
-        timed = {i: f for i, f in enumerate(faults.all) if isinstance(f, TimedFault)}
-        self._schedule = FaultSchedule(
-            {i: f for i, f in timed.items() if self._fake or _is_driver_fault(f)}, strike_log
-        )
+        timed: dict[int, TimedFault] = select_faults(faults, TimedFault)
+        mine = {i: f for i, f in timed.items() if self._fake or f.rank is None or f.at.phase in DRIVER_PHASES}
+        self._schedule = FaultSchedule(mine, strike_log)
         self._inbound = FaultyWire(faults, strike_log, "in")
         self._outbound = FaultyWire(faults, strike_log, "out")
         self._begins: dict[int, WorkerInit] = {}
@@ -74,10 +58,6 @@ class FaultyEngine:
         capacity = self._inner.capacity(needs, least, most)
         return capacity if self._capacity_limit is None else min(capacity, self._capacity_limit)
 
-    @property
-    def waits(self) -> bool:
-        return self._inner.waits
-
     def start(self, group: WorkerGroupSpec) -> None:
         self._outbound.clear()
         self._muted_ranks.clear()
@@ -89,9 +69,6 @@ class FaultyEngine:
     def send(self, rank: int, message: ToWorker) -> None:
         self._outbound.put(rank, message, self._clock.now())
         self._deliver()
-
-    def stop(self, *, kill: bool) -> None:
-        self._inner.stop(kill=kill)
 
     def wait(self, timeout_s: float | None) -> list[FromWorker | WorkersStopped]:
         while self._deferred_faults:
@@ -107,16 +84,11 @@ class FaultyEngine:
                 self._pass_moments(find_rank(message), self._moments_after(message))
         self._check_spawned()
         self._deliver()
-        received: list[FromWorker | WorkersStopped] = [
-            message for _, message in self._inbound.take_arrived(self._clock.now())
-        ]
+        received = [message for _, message in self._inbound.take_arrived(self._clock.now())]
         if self._inbound.is_empty:
             received += self._stopped
             self._stopped = []
         return received
-
-    def wake(self) -> None:
-        self._inner.wake()
 
     def close(self) -> None:
         for timer in self._timers:
@@ -146,29 +118,27 @@ class FaultyEngine:
     def _check_spawned(self) -> None:
         pid: Any = getattr(self._inner, "pid", None)
         for rank in sorted(self._unseen_ranks):
-            if self._fake is not None:
+            if self._fake is not None or pid is None or pid(rank):
                 self._unseen_ranks.discard(rank)
-                self._pass_moments(rank, _moments_before_ready(self._begins[rank]))
-            elif pid is None or pid(rank):
-                self._unseen_ranks.discard(rank)
-                self._pass_moments(rank, iter([("spawn", self._begins[rank].attempt)]))
+                moments = _moments_before_ready(self._begins[rank])
+                self._pass_moments(rank, moments if self._fake is not None else islice(moments, 1))
 
     def _is_struck_before(self, message: FromWorker) -> bool:
         """Whether a worker of the fake engine died before it could send this."""
         moments: list[tuple[str, int]] = []
-        if isinstance(message, Reported):
+        if isinstance(message, messages.Reported):
             moments = [("report", message.seq)]
-        elif isinstance(message, WorkerReturned):
+        elif isinstance(message, messages.WorkerReturned):
             moments = [("exit", message.attempt)]
         return self._pass_moments(find_rank(message), iter(moments)) and self._fake is not None
 
     def _moments_after(self, message: FromWorker) -> MomentIterator:
         """Yield the moments a worker passes after it has sent this."""
-        if isinstance(message, WorkerReady) and message.rank in self._begins:
+        if isinstance(message, messages.WorkerReady) and message.rank in self._begins:
             yield "step", self._begins[message.rank].first_seq + 1
             yield "data", 1
             yield "collective", 1
-        if isinstance(message, Reported):
+        if isinstance(message, messages.Reported):
             if message.checkpoint is None:
                 yield "step", message.seq + 1
             else:
@@ -178,7 +148,7 @@ class FaultyEngine:
     def _deliver(self) -> None:
         for rank, message in self._outbound.take_arrived(self._clock.now()):
             self._inner.send(rank, message)
-            if isinstance(message, CheckpointCommitted):
+            if isinstance(message, messages.CheckpointCommitted):
                 self._pass_moments(rank, iter([("step", message.record.seq + 1)]))
 
     def _next_timeout_s(self, timeout_s: float | None) -> float | None:
@@ -188,47 +158,41 @@ class FaultyEngine:
 
     def _strike(self, fault: TimedFault) -> None:
         if fault.at.delay_s and self._fake is None:
-            timer = threading.Timer(fault.at.delay_s, self._strike_now, (fault,))
-            timer.daemon = True
-            timer.start()
-            self._timers.append(timer)
+            self._timers.append(start_timer(fault.at.delay_s, lambda: self._strike_now(fault)))
         else:
             self._strike_now(fault)
 
     def _strike_now(self, fault: TimedFault) -> None:
         match fault:
-            case CapacityFault(to=to):
+            case values.CapacityFault(to=to):
                 self._capacity_limit = to
             case _ if self._fake is not None:
                 self._strike_fake(self._fake, fault)
-            case PreemptFault(rank=None, deadline_s=deadline_s):
+            case values.PreemptFault(rank=None, deadline_s=deadline_s):
                 self._timers.append(process_faults.preempt_this_process(deadline_s))
-            case KillFault(rank=rank) | OutOfMemoryFault(rank=rank):
+            case values.KillFault(rank=rank) | values.OutOfMemoryFault(rank=rank):
                 self._signal(rank, signal.SIGKILL)
-            case HangFault(rank=rank):
+            case values.HangFault(rank=rank):
                 self._signal(rank, signal.SIGSTOP)
-            case PreemptFault(rank=int() as rank, deadline_s=deadline_s):
+            case values.PreemptFault(rank=int() as rank, deadline_s=deadline_s):
                 self._signal(rank, signal.SIGTERM)
-                timer = threading.Timer(deadline_s, self._signal, (rank, signal.SIGKILL))
-                timer.daemon = True
-                timer.start()
-                self._timers.append(timer)
-        if isinstance(fault, KillFault) and fault.with_driver:
+                self._timers.append(start_timer(deadline_s, lambda: self._signal(rank, signal.SIGKILL)))
+        if isinstance(fault, values.KillFault) and fault.with_driver:
             self._lose_driver()
 
     def _strike_fake(self, fake: FakeEngine, fault: TimedFault) -> None:
         unheard = fault.at.phase in ("report", "exit")
         match fault:
-            case KillFault(rank=rank):
+            case values.KillFault(rank=rank):
                 fake.kill(rank, unheard=unheard)
-            case OutOfMemoryFault(rank=rank):
+            case values.OutOfMemoryFault(rank=rank):
                 fake.kill(rank, "memory", "out of memory: killed by the kernel", unheard=unheard)
-            case HangFault(rank=rank):
+            case values.HangFault(rank=rank):
                 self._muted_ranks.add(rank)
-            case PreemptFault(rank=rank, deadline_s=deadline_s):
+            case values.PreemptFault(rank=rank, deadline_s=deadline_s):
                 ranks = (rank,) if rank is not None else tuple(self._begins)
                 attempt = self._begins[ranks[0]].attempt
-                notice = PreemptionNoticeReceived(attempt, deadline_s, ranks, includes_driver=rank is None)
+                notice = messages.PreemptionNoticeReceived(attempt, deadline_s, ranks, includes_driver=rank is None)
                 self._inbound.put(ranks[0], notice, self._clock.now())
                 self._pending_kills += [(self._clock.now() + deadline_s, attempt, rank) for rank in ranks]
 
@@ -238,14 +202,8 @@ class FaultyEngine:
             return
         pid = cast(Any, self._inner).pid(rank)
         if pid > 0:  # 0 would be our own process group.
-            try:
+            with contextlib.suppress(ProcessLookupError):  # It ended by itself a moment before.
                 os.kill(pid, number)
-            except ProcessLookupError:
-                pass  # It ended by itself a moment before.
-
-
-def _is_driver_fault(fault: TimedFault) -> bool:
-    return fault.rank is None or fault.at.phase in DRIVER_PHASES
 
 
 def _moments_before_ready(begin: WorkerInit) -> MomentIterator:

@@ -20,7 +20,7 @@ from paceline._storage.commit import read_manifest
 from paceline._storage.files import Files
 from paceline._storage.run_layout import MANIFEST
 from paceline.testing.faults.moments import StrikeLog
-from paceline.testing.faults.values import CorruptFault, Faults, WriteFault
+from paceline.testing.faults.values import CorruptFault, Faults, WriteFault, select_faults
 
 _METADATA_ACTS = frozenset({"make_dir", "rename", "sync_dir", "remove", "remove_tree"})
 _NUMBER = re.compile(r"checkpoint_(\d+)")
@@ -61,8 +61,8 @@ class WriteFaults:
     """The write faults of one process."""
 
     def __init__(self, faults: Faults, strike_log: StrikeLog, root: Path, sleep: Act = time.sleep) -> None:
-        self._writes: Mapping[int, WriteFault] = _select_faults(faults, WriteFault)
-        self._corruptions: Mapping[int, CorruptFault] = _select_faults(faults, CorruptFault)
+        self._writes: Mapping[int, WriteFault] = select_faults(faults, WriteFault)
+        self._corruptions: Mapping[int, CorruptFault] = select_faults(faults, CorruptFault)
         self._seed = faults.seed
         self._strike_log = strike_log
         self._root = root
@@ -70,21 +70,17 @@ class WriteFaults:
 
     def perform(self, act: str, path: Path, perform: Callable[[], Any]) -> Any:
         """Perform an operation on a path, with the faults that affect it."""
-        cuts: dict[int, WriteFault] = {}
-        for index, fault in self._writes.items():
-            if not self._is_affected(fault, act, path):
-                continue
-            if fault.at_byte is not None:
-                cuts[index] = fault
-            elif fault.times is None or self._strike_log.claim(index, fault.times):
+        affecting = {index: fault for index, fault in self._writes.items() if self._is_affected(fault, act, path)}
+        for index, fault in affecting.items():
+            if fault.at_byte is None and self._claim(index, fault):
                 self._apply(fault, path)
         answer = perform()
-        for index, fault in cuts.items():
-            if path.stat().st_size > cast(int, fault.at_byte) and self._claim(index, fault):
-                os.truncate(path, cast(int, fault.at_byte))
+        for index, fault in affecting.items():
+            at_byte = fault.at_byte
+            if at_byte is not None and path.stat().st_size > at_byte and self._claim(index, fault):
+                os.truncate(path, at_byte)
                 raise _make_error(fault, path)
-        for fault in self._writes.values():
-            if fault.bytes_per_s is not None and self._is_affected(fault, act, path) and path.is_file():
+            if fault.bytes_per_s is not None and path.is_file():
                 self._sleep(path.stat().st_size / fault.bytes_per_s)
         if act == "rename" and self._corruptions:
             self._corrupt(path)
@@ -133,12 +129,7 @@ def find_phase(root: Path, act: str, path: Path) -> tuple[str, int | None] | Non
     if first.startswith("."):
         return None
     number = _NUMBER.fullmatch(first)
-    phase = "retention" if act.startswith("remove") else "commit"
-    return phase, int(number[1]) if number is not None else None
-
-
-def _select_faults(faults: Faults, kind: type[Any]) -> dict[int, Any]:
-    return {index: fault for index, fault in enumerate(faults.all) if isinstance(fault, kind)}
+    return "retention" if act.startswith("remove") else "commit", int(number[1]) if number is not None else None
 
 
 def _make_error(fault: WriteFault, path: Path) -> OSError:

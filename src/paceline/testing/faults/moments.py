@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from paceline._core.arguments import check_int, check_number
+from paceline._core.arguments import bad_value, check_int, check_number
 
 if TYPE_CHECKING:
     from paceline.testing.faults.values import TimedFault
@@ -76,7 +76,7 @@ class At:
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:
-            raise ValueError(f"at must be one of {', '.join(PHASES)}, got {self.phase!r}")
+            raise bad_value("at", f"one of {', '.join(PHASES)}", self.phase)
         check_int("call", self.call, at_least=1)
         check_number("delay_s", self.delay_s, at_least=0)
 
@@ -102,7 +102,7 @@ def to_at(moment: Moment) -> At:
             return At(moment)
         case (str() as phase, int() as number):
             return At(phase, number)
-    raise ValueError(f"at must be a phase, (phase, number), the number of a report or At(...), got {moment!r}")
+    raise bad_value("at", "a phase, (phase, number), the number of a report or At(...)", moment)
 
 
 class FaultSchedule:
@@ -122,7 +122,8 @@ class FaultSchedule:
         due = []
         for index, fault in self._faults.items():
             at = fault.at
-            if at.phase != phase or at.number not in (None, number) or not _matches_rank(fault.rank, rank):
+            is_same_rank = fault.rank is None or rank is None or fault.rank == rank
+            if at.phase != phase or at.number not in (None, number) or not is_same_rank:
                 continue
             with self._lock:
                 self._num_passed[index] += 1
@@ -130,10 +131,6 @@ class FaultSchedule:
             if is_due and self._strike_log.claim(index):
                 due.append(fault)
         return due
-
-
-def _matches_rank(fault_rank: int | None, rank: int | None) -> bool:
-    return fault_rank is None or rank is None or fault_rank == rank
 
 
 @dataclass(frozen=True)

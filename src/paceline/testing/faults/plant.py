@@ -24,7 +24,7 @@ from paceline.testing.engine import FakeEngine
 from paceline.testing.faults.engine import FaultyEngine
 from paceline.testing.faults.files import faulty_files, find_phase
 from paceline.testing.faults.moments import StrikeLog
-from paceline.testing.faults.values import DriverLost, Faults, LoseDriverFault
+from paceline.testing.faults.values import DriverLost, Faults, LoseDriverFault, select_faults
 from paceline.testing.faults.worker import FaultyBackend
 from paceline.train.driver.run_spec import RunEnvironment
 
@@ -65,28 +65,25 @@ class _FaultyDriver:
         self.strike_log = strike_log
         self._faults = faults
         self._root = root
-        self._engine: FaultyEngine | None = None
+        self.engine: FaultyEngine | None = None
         self._fake = False
         self._lost = False
-        self._losses = {i: f for i, f in enumerate(faults.all) if isinstance(f, LoseDriverFault)}
+        self._losses = select_faults(faults, LoseDriverFault)
         self._journal = _JournalCounter(RunLayout(root).journal)
 
     def wrap_engine(self, inner: Engine, clock: Clock) -> Engine:
-        if self._engine is not None:
+        if self.engine is not None:
             return inner  # For work beside the training, while the first engine is still in use.
         self._fake = isinstance(inner, FakeEngine)
-        self._engine = FaultyEngine(inner, self._faults, self.strike_log, clock, self._lose)
-        return _LoseableEngine(self._engine, self)
-
-    def on_engine_closed(self) -> None:
-        self._engine = None
+        self.engine = FaultyEngine(inner, self._faults, self.strike_log, clock, self._lose)
+        return _LoseableEngine(self.engine, self)
 
     def on_act(self, act: str, path: Path) -> None:
         """Called before the driver acts on a path."""
         self.raise_if_lost()
         phase = find_phase(self._root, act, path)
-        if phase is not None and self._engine is not None:
-            self._engine.enter_phase(*phase)
+        if phase is not None and self.engine is not None:
+            self.engine.enter_phase(*phase)
 
     def raise_if_lost(self) -> None:
         """Lose the driver if the journal has reached the point where it is to be lost."""
@@ -143,7 +140,7 @@ class _LoseableEngine:
         self._driver = driver
 
     def close(self) -> None:
-        self._driver.on_engine_closed()
+        self._driver.engine = None
         self._inner.close()
 
     def __getattr__(self, name: str) -> Any:

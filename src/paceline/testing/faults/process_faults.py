@@ -20,14 +20,14 @@ _MAX_MEMORY_TAKEN = 1 << 30
 def strike_this_process(fault: KillFault | HangFault | PreemptFault | OutOfMemoryFault, driver: int) -> None:
     """Apply a fault to this worker, now or after its delay. Returns only if the fault leaves it running."""
     if fault.at.delay_s and not isinstance(fault, HangFault):  # The thread that came here must be the one that hangs.
-        _start_timer(fault.at.delay_s, lambda: _strike(fault, driver))
+        start_timer(fault.at.delay_s, lambda: _strike(fault, driver))
     else:
         _strike(fault, driver)
 
 
 def preempt_this_process(deadline_s: float) -> threading.Timer:
     """Send this process SIGTERM, as a cluster does before it takes a machine away, and SIGKILL at the deadline."""
-    timer = _start_timer(deadline_s, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    timer = start_timer(deadline_s, lambda: os.kill(os.getpid(), signal.SIGKILL))
     os.kill(os.getpid(), signal.SIGTERM)
     return timer
 
@@ -77,7 +77,7 @@ def _cgroup_memory_left() -> int | None:
     return min(rooms, default=None)
 
 
-def _start_timer(delay_s: float, act: Callable[[], None]) -> threading.Timer:
+def start_timer(delay_s: float, act: Callable[[], None]) -> threading.Timer:
     timer = threading.Timer(delay_s, act)
     timer.daemon = True
     timer.start()

@@ -12,7 +12,8 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, get_args
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from paceline._core.arguments import bad_value, check_choice
 from paceline._engine.messages import ExitWorker, FromWorker, ToWorker, WorkerInit
@@ -81,7 +82,6 @@ class CapacityFault:
 
 
 TimedFault = KillFault | HangFault | PreemptFault | OutOfMemoryFault | CapacityFault
-"""Faults that strike at a moment."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,6 @@ class WriteFault:
     act: str | None
     """The one file operation affected, such as `rename`; None means all that write data."""
     times: int | None
-    """None means forever."""
     error: int | None = None
     at_byte: int | None = None
     delay_s: float = 0.0
@@ -172,11 +171,7 @@ class Faults:
         return self._with_fault(KillFault(rank, to_at(at)))
 
     def hang(self, rank: int, at: Moment = "step", how: Literal["asleep", "stopped", "gil"] = "asleep") -> Faults:
-        """Make a worker hang.
-
-        `how`: asleep in its function, stopped by SIGSTOP, or asleep in C code that holds the interpreter's lock
-        (`gil`), so that none of its threads can answer.
-        """
+        """Make a worker hang: asleep in its function, stopped by SIGSTOP, or asleep in C code that holds the GIL."""
         check_choice("how", how, ("asleep", "stopped", "gil"))
         return self._with_fault(HangFault(rank, to_at(at), how))
 
@@ -187,9 +182,8 @@ class Faults:
     def oom(self, rank: int, at: Moment = "step") -> Faults:
         """Make a worker run out of memory.
 
-        If its control group has less than 1 GiB left, this is real: it allocates until the kernel kills it. Elsewhere
-        that could take other processes down, so it sends itself the same SIGKILL; the kernel's evidence is then
-        missing.
+        If its control group has less than 1 GiB left, it really allocates until the kernel kills it. Elsewhere that
+        could take other processes down, so it sends itself the same SIGKILL, without the kernel's evidence.
         """
         return self._with_fault(OutOfMemoryFault(rank, to_at(at)))
 
@@ -256,7 +250,7 @@ class Faults:
 
     def drop(self, message: str, *, rank: int | None = None, number: int | None = None, times: int = 1) -> Faults:
         """Lose a message between driver and worker, in either direction. `number` is that of its report or barrier."""
-        return self._with_message_fault(MessageFault("drop", message, rank, number, times))
+        return self._with_fault(MessageFault("drop", message, rank, number, times))
 
     def delay(
         self,
@@ -268,17 +262,17 @@ class Faults:
         times: int | None = None,
     ) -> Faults:
         """Delay a message, and with it all later messages to or from the same worker."""
-        return self._with_message_fault(MessageFault("delay", message, rank, number, times, delay_s))
+        return self._with_fault(MessageFault("delay", message, rank, number, times, delay_s))
 
     def duplicate(
         self, message: str = "*", *, rank: int | None = None, number: int | None = None, times: int | None = None
     ) -> Faults:
         """Deliver a message twice."""
-        return self._with_message_fault(MessageFault("duplicate", message, rank, number, times))
+        return self._with_fault(MessageFault("duplicate", message, rank, number, times))
 
     def reorder(self, message: str = "*", *, rank: int | None = None, times: int | None = None) -> Faults:
         """Deliver messages in a different order across ranks, drawn from the seed; each rank keeps its own order."""
-        return self._with_message_fault(MessageFault("reorder", message, rank, None, times))
+        return self._with_fault(MessageFault("reorder", message, rank, None, times))
 
     def lose_capacity(self, to: int, at: Moment = "step") -> Faults:
         """From that moment on, only `to` workers fit on the engine."""
@@ -286,7 +280,7 @@ class Faults:
 
     def regain_capacity(self, to: int, at: Moment = "step") -> Faults:
         """From that moment on, `to` workers fit on the engine again."""
-        return self._with_fault(CapacityFault(to, to_at(at)))
+        return self.lose_capacity(to, at)
 
     def kills(
         self, num: int, *, ranks: Sequence[int] = (0, 1), phases: Sequence[str] = PHASES, num_reports: int = 10
@@ -336,8 +330,11 @@ class Faults:
         return "; ".join(map(str, self.all)) or "no fault"
 
     def _with_fault(self, fault: Fault) -> Faults:
+        if isinstance(fault, MessageFault):
+            check_choice("message", fault.message, MESSAGES)
         return replace(self, all=(*self.all, fault))
 
-    def _with_message_fault(self, fault: MessageFault) -> Faults:
-        check_choice("message", fault.message, MESSAGES)
-        return self._with_fault(fault)
+
+def select_faults(faults: Faults, kind: type[Any] | UnionType) -> dict[int, Any]:
+    """Return the faults of a kind, by their index."""
+    return {index: fault for index, fault in enumerate(faults.all) if isinstance(fault, kind)}

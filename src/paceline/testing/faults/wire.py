@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline._engine.messages import CheckpointStaged, PreemptionNoticeReceived, UsageReported
 from paceline.testing.faults.moments import StrikeLog
-from paceline.testing.faults.values import Faults, MessageFault
+from paceline.testing.faults.values import Faults, MessageFault, select_faults
 
 _MAX_ROUNDS_LATE = 3
 """How many rounds of the driver's loop reordering may delay a message."""
@@ -20,7 +20,7 @@ _MAX_ROUNDS_LATE = 3
 
 class FaultyWire:
     def __init__(self, faults: Faults, strike_log: StrikeLog, direction: str) -> None:
-        self._faults = {i: f for i, f in enumerate(faults.all) if isinstance(f, MessageFault)}
+        self._faults: dict[int, MessageFault] = select_faults(faults, MessageFault)
         self._strike_log = strike_log
         self._dice = random.Random(f"{faults.seed} {direction}")
         self._queues: dict[int, deque[tuple[float, int, Any]]] = {}
@@ -39,9 +39,8 @@ class FaultyWire:
         queue = self._queues.setdefault(rank, deque())
         copies, due, round_ = 1, now, self._round
         for index, fault in self._faults.items():
-            if not _is_affected(fault, rank, message):
-                continue
-            if fault.times is not None and not self._strike_log.claim(index, fault.times):
+            is_affected = _is_affected(fault, rank, message)
+            if not is_affected or (fault.times is not None and not self._strike_log.claim(index, fault.times)):
                 continue
             match fault.how:
                 case "drop":
@@ -85,12 +84,8 @@ def find_rank(message: Any) -> int:
 
 
 def _find_number(message: Any) -> int | None:
-    for holder in (message, getattr(message, "record", None)):
-        for name in ("seq", "number"):
-            if hasattr(holder, name):
-                number: int = getattr(holder, name)
-                return number
-    return None
+    holders = (message, getattr(message, "record", None))
+    return next((getattr(each, name) for each in holders for name in ("seq", "number") if hasattr(each, name)), None)
 
 
 def _is_affected(fault: MessageFault, rank: int, message: Any) -> bool:

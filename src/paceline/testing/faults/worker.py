@@ -10,7 +10,9 @@ import contextlib
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from paceline._worker.upload import CheckpointSource, Directory, InPlace, Upload
 from paceline.testing.faults.files import faulty_files
 from paceline.testing.faults.moments import DRIVER_PHASES, FaultSchedule
 from paceline.testing.faults.process_faults import strike_this_process
-from paceline.testing.faults.values import CapacityFault, Faults, HangFault, KillFault, OutOfMemoryFault, PreemptFault
+from paceline.testing.faults.values import CapacityFault, Faults, KillFault, TimedFault, select_faults
 from paceline.train.backend import BackendConfig
 
 _COLLECTIVES = (
@@ -75,7 +77,7 @@ class FaultyBackend(BackendConfig):
         with contextlib.ExitStack() as stack:
             stack.enter_context(_watch_context(context, phases, self._faults))
             with self._inner.around(context):
-                if not phases.count("rendezvous"):
+                if not phases.counts["rendezvous"]:
                     phases.enter("rendezvous", attempt)
                 phases.in_function = True
                 stack.enter_context(_watch_frameworks(phases, shards=bool(context.begin.shards)))
@@ -85,9 +87,8 @@ class FaultyBackend(BackendConfig):
             phases.enter("exit", attempt)
 
     def _make_phases(self, context: WorkerContext) -> WorkerPhases:
-        return WorkerPhases(
-            self._faults, context.begin.rank, context.begin.attempt, self._driver, self._strike_log_path
-        )
+        begin = context.begin
+        return WorkerPhases(self._faults, begin.rank, begin.attempt, self._driver, self._strike_log_path)
 
 
 class WorkerPhases:
@@ -97,29 +98,18 @@ class WorkerPhases:
         self.strike_log = faults.memory(strike_log_path)
         self.in_function = False
         self._rank = rank
-        self._attempt = attempt
         self._driver = driver
-        self._counts: dict[str, int] = {}
-        timed = {
-            i: f
-            for i, f in enumerate(faults.all)
-            if isinstance(f, KillFault | HangFault | PreemptFault | OutOfMemoryFault)
-        }
-        of_this_rank = {i: f for i, f in timed.items() if f.rank == rank}
-        self._schedule = FaultSchedule(
-            {i: f for i, f in of_this_rank.items() if f.at.phase not in DRIVER_PHASES}, self.strike_log
-        )
+        self.counts: Counter[str] = Counter()
+        of_this_rank = {i: f for i, f in select_faults(faults, TimedFault).items() if f.rank == rank}
+        due_here = {i: f for i, f in of_this_rank.items() if f.at.phase not in DRIVER_PHASES}
+        self._schedule = FaultSchedule(due_here, self.strike_log)
         at_spawn = {i: f.at for i, f in of_this_rank.items() if isinstance(f, KillFault) and f.at.phase == "spawn"}
         self._spawn_kills = [i for i, at in at_spawn.items() if at.number in (None, attempt)]
 
-    def count(self, phase: str) -> int:
-        """Return how often a phase was entered."""
-        return self._counts.get(phase, 0)
-
     def enter(self, phase: str, number: int | None = None) -> None:
         """Enter a phase; without a number, entries are counted. Faults due there strike now."""
-        self._counts[phase] = self.count(phase) + 1
-        for fault in self._schedule.take_due(phase, number if number is not None else self._counts[phase], self._rank):
+        self.counts[phase] += 1
+        for fault in self._schedule.take_due(phase, number if number is not None else self.counts[phase], self._rank):
             assert not isinstance(fault, CapacityFault)
             strike_this_process(fault, self._driver)
 
@@ -132,12 +122,12 @@ class WorkerPhases:
 class _WatchedContext(WorkerContext):
     phases: WorkerPhases
 
-    def join(self, data: bytes) -> bytes:
+    def join(self, data: bytes, call: str = "") -> bytes:
         if self.phases.in_function:
             self.phases.enter("collective")
         else:
             self.phases.enter("rendezvous", self.begin.attempt)
-        return super().join(data)
+        return super().join(data, call)
 
     def latest_checkpoint(self) -> CheckpointRecord | None:
         record = super().latest_checkpoint()
@@ -189,10 +179,7 @@ class _WatchedUploader(Uploader):
 
 @contextlib.contextmanager
 def _watch_context(context: WorkerContext, phases: WorkerPhases, faults: Faults) -> Iterator[None]:
-    """Make a context, its connection and its uploader announce the moments they pass.
-
-    Their classes are swapped, and restored afterwards for a function that runs in the driver's own process.
-    """
+    """Make a context, its connection and its uploader announce the moments they pass, by swapping their classes."""
     uploader = context.uploader
     before = (type(context), context._link, type(uploader), uploader._files)
     root = context.layout.root
@@ -219,11 +206,10 @@ def _watch_frameworks(phases: WorkerPhases, *, shards: bool) -> Iterator[None]:
         distributed = sys.modules.get("torch.distributed")
         for name in _COLLECTIVES if distributed is not None else ():
             if hasattr(distributed, name):
-                stack.enter_context(_call_before(distributed, name, lambda *_: phases.enter("collective")))
+                stack.enter_context(_enter_before(distributed, name, phases, "collective"))
         loader = sys.modules.get("torch.utils.data.dataloader")
         if loader is not None:
-            iterator = loader._BaseDataLoaderIter
-            stack.enter_context(_call_before(iterator, "__next__", lambda *_: phases.enter("data")))
+            stack.enter_context(_enter_before(loader._BaseDataLoaderIter, "__next__", phases, "data"))
         if shards:
             stack.enter_context(_watch_batches(phases))
         parallel = sys.modules.get("torch.nn.parallel.distributed")
@@ -232,8 +218,7 @@ def _watch_frameworks(phases: WorkerPhases, *, shards: bool) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _watch_batches(phases: WorkerPhases) -> Iterator[None]:
+def _watch_batches(phases: WorkerPhases) -> AbstractContextManager[None]:
     """Make the batches of a dataset shard announce moments."""
     from paceline.data.order.epochs import EpochIterator
 
@@ -249,30 +234,31 @@ def _watch_batches(phases: WorkerPhases) -> Iterator[None]:
                 return
             yield batch
 
-    EpochIterator._batches = watch_each_batch  # type: ignore[method-assign, assignment]
-    try:
-        yield
-    finally:
-        EpochIterator._batches = inner  # type: ignore[method-assign]
+    return _replace_attribute(EpochIterator, "_batches", watch_each_batch)
 
 
-@contextlib.contextmanager
-def _call_before(owner: Any, name: str, hook: Callable[..., None]) -> Iterator[None]:
+def _enter_before(owner: Any, name: str, phases: WorkerPhases, phase: str) -> AbstractContextManager[None]:
+    """Make a function announce a moment before each call."""
     inner = getattr(owner, name)
 
-    def call_with_hook(*args: Any, **kwargs: Any) -> Any:
-        hook(*args)
+    def enter_and_call(*args: Any, **kwargs: Any) -> Any:
+        phases.enter(phase)
         return inner(*args, **kwargs)
 
-    setattr(owner, name, call_with_hook)
-    try:
-        yield
-    finally:
-        setattr(owner, name, inner)
+    return _replace_attribute(owner, name, enter_and_call)
 
 
 @contextlib.contextmanager
-def _watch_gradients(ddp: Any, phases: WorkerPhases) -> Iterator[None]:
+def _replace_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def _watch_gradients(ddp: Any, phases: WorkerPhases) -> AbstractContextManager[None]:
     """Watch DDP, which reduces gradients in C++ and has all of them once that of the first parameter is there."""
     inner = ddp.__init__
 
@@ -282,8 +268,4 @@ def _watch_gradients(ddp: Any, phases: WorkerPhases) -> Iterator[None]:
         if first is not None:
             first.register_hook(lambda gradient: phases.enter("collective"))
 
-    ddp.__init__ = init_and_hook
-    try:
-        yield
-    finally:
-        ddp.__init__ = inner
+    return _replace_attribute(ddp, "__init__", init_and_hook)

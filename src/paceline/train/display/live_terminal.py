@@ -7,12 +7,12 @@ time. It disappears when the run ends; one line with the final progress remains.
 from __future__ import annotations
 
 import sys
-from typing import Any, TextIO
+from typing import Any
 
 from paceline._control.run import Run
 from paceline.train.display.snapshot_rendering import render_block
-from paceline.train.display.terminal import OutputSink, Terminal
-from paceline.train.display.terminal_region import TERMINAL_LOCK, TerminalRegion, is_same_terminal, terminal_size
+from paceline.train.display.terminal import Terminal
+from paceline.train.display.terminal_region import TERMINAL_LOCK, TerminalRegion, terminal_size
 
 REDRAW_INTERVAL_S = 0.25
 _IDLE_FACTOR = 100
@@ -64,25 +64,6 @@ class LiveTerminal(Terminal):
     def _end_progress(self) -> None:
         self._region.close()
 
-    def _worker_output(self) -> OutputSink:
-        return _AboveBlockWriter(self._region, self._terminal)
-
-
-class _AboveBlockWriter:
-    """Writes above the block if standard output is the same terminal, else to standard output."""
-
-    def __init__(self, region: TerminalRegion, terminal: TextIO) -> None:
-        self._region = region
-        self._terminal = terminal
-
-    def write(self, text: str, /) -> object:
-        with TERMINAL_LOCK:
-            if self._region.is_drawn and is_same_terminal(sys.stdout, self._terminal):
-                self._region.write(text)
-            else:
-                sys.stdout.write(text)
-                sys.stdout.flush()
-        return len(text)
-
-    def flush(self) -> None:
-        """Do nothing: `write` flushes."""
+    def _write_worker_output(self, text: str) -> None:
+        with TERMINAL_LOCK:  # While a region is drawn, it replaces standard output.
+            super()._write_worker_output(text)

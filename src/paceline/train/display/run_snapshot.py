@@ -12,18 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from paceline._control.events import (
-    Committed,
-    Event,
-    HangCleared,
-    HangSuspected,
-    UsageMeasured,
-    WorkerFailed,
-    WorkerReady,
-    WorkerReturned,
-)
+from paceline._control import events
 from paceline._control.report_aggregator import ReportAggregator, RunReport
 from paceline._control.run import Finished, Restoring, Run, Running, Stopping, Unopened, Validating, Waiting
+from paceline._core.arguments import flatten_dict, is_number
 from paceline._engine.messages import CheckpointRecord, RankUsage
 from paceline._view.journal.usage import AttemptWork, compute_time_breakdown
 from paceline._view.model import ShownGpu, TimeBreakdown, Worker, WorkerState
@@ -33,8 +25,6 @@ MAX_TRACE = 64
 """Maximum number of recent values kept per metric, and of metrics with such values."""
 _MAX_UNREAD = 16
 """If more reports than this arrive between two snapshots, the last one represents all of them."""
-
-
 _UNKNOWN_PACING = PaceEstimate()
 
 
@@ -102,19 +92,17 @@ class ProgressTracker:
         self._attempt = _AttemptActivity()
         self._attempt_number = 0
         self._past_work: list[AttemptWork] = []
-        self._checkpoint: CheckpointRecord | None = None
-        self._committed_at: float | None = None
+        self._committed_name, self._committed_at = "", 0.0
         self._is_measured = False
         self._limited_by = ""
 
-    def collect_reports(self, event: Event, run: Run) -> list[RunReport]:
+    def collect_reports(self, event: events.Event, run: Run) -> list[RunReport]:
         """Process an event, given the run after it; return the reports of the run that are now complete."""
         reports = self._aggregator.add_event(event, run)
-        if reports:
-            self._unread.extend(reports)
+        self._unread.extend(reports)
         return reports
 
-    def update_state(self, event: Event, run: Run, at: float) -> None:
+    def update_state(self, event: events.Event, run: Run, at: float) -> None:
         """Process an event other than a report, which happened at `at`."""
         if run.attempt != self._attempt_number:
             self._end_attempt(at)
@@ -123,21 +111,21 @@ class ProgressTracker:
         if now.started_at is None and isinstance(run.phase, Running):
             now.started_at = at
         match event:
-            case WorkerReady(rank=rank):
+            case events.WorkerReady(rank=rank):
                 now.states[rank] = "running"
                 if isinstance(run.phase, Running) and run.phase.num_ready >= run.size:
                     now.ready_at = at
-            case WorkerReturned(rank=rank):
+            case events.WorkerReturned(rank=rank):
                 now.states[rank] = "returned"
-            case WorkerFailed(rank=rank, failure=failure):
+            case events.WorkerFailed(rank=rank, failure=failure):
                 now.states[rank], now.failures[rank] = "failed", failure.message
-            case HangSuspected(failure=failure):
+            case events.HangSuspected(failure=failure):
                 now.states[failure.rank] = "hangs"
-            case HangCleared(rank=rank):
+            case events.HangCleared(rank=rank):
                 now.states[rank] = "running"
-            case Committed(record=record):
-                self._checkpoint, self._committed_at = record, at
-            case UsageMeasured() if event.attempt == self._attempt_number:
+            case events.Committed(record=record):
+                self._committed_name, self._committed_at = record.name, at
+            case events.UsageMeasured() if event.attempt == self._attempt_number:
                 self._apply_measurement(event)
         if now.ended_at is None and now.started_at is not None and not isinstance(run.phase, Running):
             now.ended_at = at
@@ -146,8 +134,8 @@ class ProgressTracker:
         self._read_reports()
         latest = run.latest
         age = None
-        if self._checkpoint is not None and latest is not None and self._checkpoint.name == latest.name:
-            age = max(0.0, at - self._committed_at) if self._committed_at is not None else None
+        if latest is not None and latest.name == self._committed_name:
+            age = max(0.0, at - self._committed_at)
         return RunSnapshot(
             name=self._name,
             state=describe_state(run),
@@ -160,7 +148,7 @@ class ProgressTracker:
             pacing=self._pace.estimate(at) if isinstance(run.phase, Running) else _UNKNOWN_PACING,
             checkpoint=latest,
             checkpoint_age_s=age,
-            spent=self._compute_time_spent(at) if self._is_measured else None,
+            spent=compute_time_breakdown(self._started_at, at, self._list_work(at)) if self._is_measured else None,
             limited_by=self._limited_by,
             hang=run.phase.hang if isinstance(run.phase, Running) else "",
         )
@@ -183,10 +171,11 @@ class ProgressTracker:
     def _iter_metrics(self) -> Iterator[MetricSnapshot]:
         if self._last is None:
             return
-        for name, value in iter_flat_metrics(self._last.metrics):
-            yield MetricSnapshot(name, value, tuple(self._traces.get(name, ())))
+        for name, value in flatten_dict(self._last.metrics).items():
+            if value != {}:
+                yield MetricSnapshot(name, value, tuple(self._traces.get(name, ())))
 
-    def _apply_measurement(self, event: UsageMeasured) -> None:
+    def _apply_measurement(self, event: events.UsageMeasured) -> None:
         now = self._attempt
         for use in event.ranks:
             before = now.uses.get(use.rank)
@@ -204,11 +193,9 @@ class ProgressTracker:
         if worked is not None:
             self._past_work.append(replace(worked, uses=_mean_use(worked.uses)))
 
-    def _compute_time_spent(self, at: float) -> TimeBreakdown:
+    def _list_work(self, at: float) -> list[AttemptWork]:
         worked = self._attempt.summarize_work(at)
-        return compute_time_breakdown(
-            self._started_at, at, [*self._past_work, *([worked] if worked is not None else [])]
-        )
+        return self._past_work if worked is None else [*self._past_work, worked]
 
     def _iter_workers(self, run: Run) -> Iterator[Worker]:
         if not isinstance(run.phase, Running | Stopping):
@@ -253,19 +240,10 @@ def describe_state(run: Run) -> str:
             return "starting" if num_ready < run.size else "running"
 
 
-def iter_flat_metrics(metrics: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield metrics with flattened names: `eval/loss`."""
-    for name, value in metrics.items():
-        if isinstance(value, dict):
-            yield from iter_flat_metrics(value, f"{above}{name}/")
-        else:
-            yield f"{above}{name}", value
-
-
 def iter_numbers(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
     """Yield the numeric metrics; a value that is not finite becomes a gap (None)."""
-    for name, value in iter_flat_metrics(metrics):
-        if isinstance(value, int | float) and not isinstance(value, bool):
+    for name, value in flatten_dict(metrics).items():
+        if is_number(value):
             try:
                 number = float(value)
             except OverflowError:

@@ -35,7 +35,9 @@ _TIME_PARTS = ("data", "compute", "report", "checkpoint", "starting", "between")
 def render_block(snapshot: RunSnapshot, width: int, height: int) -> list[StyledLine]:
     """Render at most `width` columns and `height` lines; the essential lines are always kept."""
     width = max(_MIN_WIDTH, width)
-    above = [*_flow_pieces(_format_heading(snapshot), width, first=0), *_flow_pieces(_format_pace(snapshot), width)]
+    above = _flow_pieces(_format_heading(snapshot), width, first=0)
+    if snapshot.num_reports:
+        above += _flow_pieces([(f"report {snapshot.num_reports}", ""), *_format_rates(snapshot)], width)
     below = [*_flow_pieces(_format_checkpoint(snapshot), width), *_flow_pieces(_format_time_shares(snapshot), width)]
     if snapshot.hang:
         below += _flow_pieces([("hang", "bold red"), (formatting.escape_unprintable(snapshot.hang), "red")], width)
@@ -97,14 +99,8 @@ def _format_heading(snapshot: RunSnapshot) -> list[StyledPiece]:
     pieces += [(snapshot.state, "cyan"), (formatting.duration(snapshot.elapsed_s), "")]
     pacing = snapshot.pacing
     if pacing.progress is not None and pacing.done is not None:
-        pieces.append(
-            (
-                f"{pacing.kind} {formatting.number(_drop_zero_fraction(pacing.done))} of "
-                f"{formatting.number(_drop_zero_fraction(pacing.goal))}",
-                "",
-            )
-        )
-        pieces.append((f"{100 * pacing.progress:.0f} %", ""))
+        done, goal = (formatting.number(_drop_zero_fraction(each)) for each in (pacing.done, pacing.goal))
+        pieces += [(f"{pacing.kind} {done} of {goal}", ""), (f"{100 * pacing.progress:.0f} %", "")]
     if pacing.left_s:
         pieces.append((f"{formatting.duration(pacing.left_s)} left", "bold"))
     return pieces
@@ -122,12 +118,6 @@ def _format_progress(snapshot: RunSnapshot) -> str:
     if snapshot.pacing.left_s:
         parts.append(f"{formatting.duration(snapshot.pacing.left_s)} left")
     return ", ".join(parts)
-
-
-def _format_pace(snapshot: RunSnapshot) -> list[StyledPiece]:
-    if not snapshot.num_reports:
-        return []
-    return [(f"report {snapshot.num_reports}", ""), *_format_rates(snapshot)]
 
 
 def _format_rates(snapshot: RunSnapshot) -> list[StyledPiece]:
@@ -216,13 +206,9 @@ def _format_worker_table(workers: Sequence[Worker], width: int) -> list[StyledLi
         filled.pop(least)
     right = {"rank", "memory", "cores"}
     lines: list[StyledLine] = [tuple((f"  {_pad_text(name, widths[name], name in right)}", "dim") for name in filled)]
-    for index, worker in enumerate(workers):
-        lines.append(
-            tuple(
-                (f"  {_pad_text(texts[index], widths[name], name in right)}", _STYLES.get(worker.state, ""))
-                for name, texts in filled.items()
-            )
-        )
+    for worker, row in zip(workers, zip(*filled.values(), strict=True), strict=True):
+        cells = (_pad_text(text, widths[name], name in right) for name, text in zip(filled, row, strict=True))
+        lines.append(tuple((f"  {cell}", _STYLES.get(worker.state, "")) for cell in cells))
     return lines
 
 

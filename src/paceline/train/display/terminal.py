@@ -13,32 +13,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
-import msgspec
-
-from paceline._control.events import (
-    CapacityChanged,
-    CheckpointBroken,
-    CommitFailed,
-    Committed,
-    Event,
-    HangCleared,
-    HangSuspected,
-    PreemptionNoticeReceived,
-    Reported,
-    StagingFailed,
-    StopRequested,
-    ValidationEnded,
-    WorkerFailed,
-    WorkerFailure,
-    WorkersStopped,
-)
+from paceline._control import events
 from paceline._control.retry_policy import first_failure
 from paceline._control.run import Finished, PendingCheckpoint, Restoring, Run, Running, Stopping, Validating, Waiting
 from paceline._core import settings
 from paceline._core.arguments import flatten_dict
-from paceline._core.plain_values import from_plain, get_metric
+from paceline._core.plain_values import decode_plain, get_metric
 from paceline._engine.messages import CheckpointRecord
 from paceline._storage.run_layout import RunLayout
 from paceline._view import formatting
@@ -49,13 +31,6 @@ log = logging.getLogger("paceline")
 
 MAX_TAIL_LINES = 40
 """How many lines of a failing rank's output to show; its log has all of them."""
-
-
-class OutputSink(Protocol):
-    """Receives the output of workers."""
-
-    def write(self, text: str, /) -> object: ...
-    def flush(self) -> None: ...
 
 
 def make_terminal(layout: RunLayout, config: Mapping[str, Any] | None = None, *, inline: bool = False) -> Terminal:
@@ -104,7 +79,6 @@ class Terminal:
         self._progress_s = progress_s
         self._progress_at = clock()
         self._has_shown_progress = False
-        """Whether progress was shown at least once."""
         self._tail: LogTail | None = None
         self._attempt = self._size = 0
         self._failed_attempt = 0
@@ -119,68 +93,66 @@ class Terminal:
         if self._verbosity >= 1 or error:
             self._try_output(lambda: self._write(f"paceline: {text}\n"))
 
-    def on_event(self, event: Event, run: Run) -> None:
+    def on_event(self, event: events.Event, run: Run) -> None:
         self._run = run
         if self._verbosity >= 1:
             self._track_event(event, run)
-        if type(event) is Reported:  # There are many, and none is printed.
+        if type(event) is events.Reported:  # There are many, and none is printed.
             return
         if isinstance(run.phase, Running) and run.attempt > self._attempt:
             self._announce_attempt(run)
         match event:
-            case Committed(record=record):
+            case events.Committed(record=record):
                 if self._verbosity >= 2:
                     self.say(f"{record.name} committed ({formatting.size(record.num_bytes)})")
                 self._warn_if_unranked(record, run.retention.score_attribute)
-            case CommitFailed(seq=seq, error=error):
+            case events.CommitFailed(seq=seq, error=error):
                 self.say(f"cannot commit the checkpoint of report {seq}: {error}", error=True)
-            case StagingFailed(rank=rank, seq=seq, error=error):
+            case events.StagingFailed(rank=rank, seq=seq, error=error):
                 self.say(f"rank {rank} cannot store the checkpoint of report {seq}: {error}", error=True)
-            case CheckpointBroken(problem=problem):
+            case events.CheckpointBroken(problem=problem):
                 self.say(f"skipping a corrupt checkpoint: {problem}", error=True)
                 if run.latest is None:
                     start = run.initial or "the beginning"
                     self.say(f"no checkpoint of the run is left: starting from {start}", error=True)
-            case WorkerFailed() if isinstance(run.phase, Stopping) and self._failed_attempt < run.attempt:
+            case events.WorkerFailed() if isinstance(run.phase, Stopping) and self._failed_attempt < run.attempt:
                 self._failed_attempt = run.attempt
                 self._show_failure(run, first_failure(run.phase.failures))
-            case PreemptionNoticeReceived(grace_s=grace_s, ranks=ranks, includes_driver=includes_driver) if (
-                not run.is_trained
-            ):
-                machine = "this machine" if includes_driver else f"the machine of {_format_ranks(ranks)}"
-                self.say(
-                    f"{machine} is about to be preempted: stopping at the next report (grace period: {grace_s:.0f} s)"
-                )
-            case ValidationEnded(name=name, status="VALIDATED", metrics=metrics):
+            case events.PreemptionNoticeReceived(grace_s=grace_s) if not run.is_trained:
+                machine = "this machine" if event.includes_driver else f"the machine of {_format_ranks(event.ranks)}"
+                then = f"stopping at the next report (grace period: {grace_s:.0f} s)"
+                self.say(f"{machine} is about to be preempted: {then}")
+            case events.ValidationEnded(name=name, status="VALIDATED", metrics=metrics):
                 if self._verbosity >= 2:
-                    self.say(f"{name} is validated: {formatting.values(from_plain(msgspec.json.decode(metrics)))}")
-            case ValidationEnded(name=name, problem=problem):
+                    self.say(f"{name} is validated: {formatting.values(decode_plain(metrics))}")
+            case events.ValidationEnded(name=name, problem=problem):
                 self.say(f"cannot validate {name}: {problem}. See {self._layout.validation_log(name)}")
-            case StopRequested() if run.is_trained:
+            case events.StopRequested() if run.is_trained:
                 pass  # The end of the run reports what is left undone.
-            case HangSuspected(failure=failure, action=action):
+            case events.HangSuspected(failure=failure, action=action):
                 then = {"warn": "", "restart": "; restarting the workers", "fail": "; ending the run"}[action]
                 self.say(f"{failure.message}; all stacks: {self._layout.stacks(run.attempt)}{then}", error=True)
-            case HangCleared(rank=rank, after_s=after_s):
+            case events.HangCleared(rank=rank, after_s=after_s):
                 self.say(f"rank {rank} continues after {after_s:.0f} s", error=True)
-            case StopRequested(now=False):
+            case events.StopRequested(now=False):
                 self.say("stopping at the next report; press Ctrl-C again to stop now")
-            case CapacityChanged(num_places=num_places) if isinstance(run.phase, Waiting):
+            case events.CapacityChanged(num_places=num_places) if isinstance(run.phase, Waiting):
                 needed = formatting.format_count(run.sizes[0], "worker")
                 self.say(f"waiting for resources: the run needs {needed}, {num_places} fit")
-        if isinstance(run.phase, Validating) and isinstance(event, WorkersStopped | Committed | CommitFailed):
-            self.say(
-                f"training is done; {formatting.format_count(len(run.pending_validations), 'validation')} left to do"
-            )
+        if isinstance(run.phase, Validating) and isinstance(
+            event, events.WorkersStopped | events.Committed | events.CommitFailed
+        ):
+            validations = formatting.format_count(len(run.pending_validations), "validation")
+            self.say(f"training is done; {validations} left to do")
         if isinstance(run.phase, Finished | Restoring | Stopping | Validating):
             self._read_tail()
 
-    def _track_event(self, event: Event, run: Run) -> None:
+    def _track_event(self, event: events.Event, run: Run) -> None:
         reports = self._tracker.collect_reports(event, run)
         if self._verbosity >= 2:
             for report in reports:
                 self.say(f"report {report.seq}: {formatting.values(report.metrics)}")
-        if type(event) is not Reported:
+        if type(event) is not events.Reported:
             self._tracker.update_state(event, run, time.time())
 
     def tick(self, run: Run, now: float) -> None:
@@ -198,12 +170,7 @@ class Terminal:
         self._read_tail(final=True)
         self._try_output(self._end_progress)
         run = self._run
-        if (
-            self._has_shown_progress
-            and run is not None
-            and isinstance(run.phase, Finished)
-            and run.phase.ending != "failed"
-        ):
+        if run and isinstance(run.phase, Finished) and run.phase.ending != "failed" and self._has_shown_progress:
             self._has_shown_progress = False
             self.say(format_progress_line(self._take_snapshot(run)))
 
@@ -231,28 +198,25 @@ class Terminal:
         self._read_tail(final=True)
         if self._attempt:
             since = f"checkpoint {run.latest.name}" if run.latest else "the beginning"
-            self._announce_restart(f"attempt {run.attempt}, from {since}{self._format_resize(run)}")
+            workers = formatting.format_count(run.size, "worker")
+            resize = f", with {workers} where there were {self._size}" if run.size != self._size else ""
+            self._announce_restart(f"attempt {run.attempt}, from {since}{resize}")
         self._attempt, self._size = run.attempt, run.size
         self._tail = LogTail(self._layout.log(run.attempt, 0), self._prefix(0)) if self._verbosity >= 1 else None
 
-    def _format_resize(self, run: Run) -> str:
-        if run.size == self._size:
-            return ""
-        return f", with {formatting.format_count(run.size, 'worker')} where there were {self._size}"
-
-    def _show_failure(self, run: Run, failure: WorkerFailure) -> None:
+    def _show_failure(self, run: Run, failure: events.WorkerFailure) -> None:
         """Show the end of the failing rank's output, including its traceback."""
         self._read_tail(final=True)
         self.say(f"rank {failure.rank} failed: {failure.message}")
         if failure.rank != 0 and self._verbosity >= 1:
             tail = LogTail(self._layout.log(run.attempt, failure.rank), self._prefix(failure.rank))
-            self._try_output(lambda: tail.forward_lines(self._worker_output(), final=True, at_most=MAX_TAIL_LINES))
+            self._try_output(lambda: tail.forward_lines(self._write_worker_output, final=True, at_most=MAX_TAIL_LINES))
 
     def _warn_if_unranked(self, record: CheckpointRecord, attribute: str | None) -> None:
         """Warn about a misspelt attribute: it would silently delete all checkpoints but the newest."""
         if attribute is None or self._has_warned_unranked or record.status == "PENDING_VALIDATION":
             return
-        metrics = from_plain(msgspec.json.decode(record.metrics))
+        metrics = decode_plain(record.metrics)
         if isinstance(get_metric(metrics, attribute), int | float):
             return
         self._has_warned_unranked = True
@@ -266,7 +230,7 @@ class Terminal:
     def _read_tail(self, final: bool = False) -> None:
         tail = self._tail
         if tail is not None:
-            self._try_output(lambda: tail.forward_lines(self._worker_output(), final))
+            self._try_output(lambda: tail.forward_lines(self._write_worker_output, final))
 
     def _try_output(self, act: Callable[[], None]) -> None:
         """Write output; once nobody reads it, the run continues silently."""
@@ -286,8 +250,9 @@ class Terminal:
     def _prefix(self, rank: int) -> str:
         return f"[rank {rank}] "
 
-    def _worker_output(self) -> OutputSink:
-        return sys.stdout
+    def _write_worker_output(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 class LogTail:
@@ -299,7 +264,7 @@ class LogTail:
         self._position = 0
         self._partial = b""
 
-    def forward_lines(self, out: OutputSink, final: bool = False, at_most: int | None = None) -> None:
+    def forward_lines(self, write: Callable[[str], object], final: bool = False, at_most: int | None = None) -> None:
         try:
             if os.stat(self._path).st_size > self._position:
                 with self._path.open("rb") as file:
@@ -318,8 +283,7 @@ class LogTail:
         if lines:
             # A progress bar returns to the start of its line: show only its last state.
             shown = (line.rsplit(b"\r", 1)[-1].decode("utf-8", "replace") for line in lines)
-            out.write("".join(f"{self._prefix}{line}\n" for line in shown))
-            out.flush()
+            write("".join(f"{self._prefix}{line}\n" for line in shown))
 
 
 def _format_wait(pending: PendingCheckpoint, running: Running, size: int, now: float) -> str:

@@ -21,22 +21,13 @@ from paceline.train.display.snapshot_rendering import StyledLine, to_plain_text
 _UP, _CLEAR = "\x1b[1A", "\x1b[2K"
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
-_DRAWING_LOCK = threading.Lock()
-
+DRAWING_LOCK = threading.Lock()
+"""Held by the one who draws at the bottom of the terminal."""
 TERMINAL_LOCK = threading.RLock()
 """Protects who draws on the terminal and what replaces the standard streams. Hold it while looking up a stream and
 writing to it: a line written directly to the terminal just after a region was drawn would be overwritten."""
 _drawn_regions: list[TerminalRegion] = []
 """The region that is drawn, if any; the table of a search is not one."""
-
-
-def acquire_terminal() -> bool:
-    """Try to reserve the bottom of the terminal for drawing; call `release_terminal` afterwards."""
-    return _DRAWING_LOCK.acquire(blocking=False)
-
-
-def release_terminal() -> None:
-    _DRAWING_LOCK.release()
 
 
 def can_draw_on(stream: TextIO, terminal: str | None) -> bool:
@@ -77,13 +68,9 @@ class TerminalRegion:
         self._stream = stream
         self._colour = colour
         self._lines: list[str] = []
-        self._is_taken = False
+        self.is_drawn = False
         self._is_closed = False
         self._redirection = contextlib.ExitStack()
-
-    @property
-    def is_drawn(self) -> bool:
-        return self._is_taken
 
     def draw(self, lines: Sequence[StyledLine]) -> bool:
         """Draw the lines; return False if another region is drawn or this process is in the background."""
@@ -91,10 +78,10 @@ class TerminalRegion:
             if self._is_closed or not _is_in_foreground(self._stream):
                 self._lines = []
                 return False
-            if not self._is_taken:
-                if not acquire_terminal():
+            if not self.is_drawn:
+                if not DRAWING_LOCK.acquire(blocking=False):
                     return False
-                self._is_taken = True
+                self.is_drawn = True
                 _drawn_regions.append(self)
                 atexit.register(self.close)
                 self._redirection.enter_context(_redirect_output_above(self._stream, self))
@@ -107,21 +94,21 @@ class TerminalRegion:
     def write(self, text: str) -> None:
         """Write whole lines above whatever region is drawn now, even if this one is closed."""
         with TERMINAL_LOCK:
-            region = self if self._is_taken or not _drawn_regions else _drawn_regions[0]
+            region = self if self.is_drawn or not _drawn_regions else _drawn_regions[0]
             region._paint(text, region._lines)
 
     def close(self) -> None:
         """Remove the lines. May be called more than once."""
         with TERMINAL_LOCK:
             self._is_closed = True
-            if self._is_taken:
-                self._is_taken = False
+            if self.is_drawn:
+                self.is_drawn = False
                 try:
                     self._paint("", [])
                 finally:
                     atexit.unregister(self.close)
                     _drawn_regions.remove(self)
-                    release_terminal()
+                    DRAWING_LOCK.release()
                     self._redirection.close()
 
     def _paint(self, above: str, lines: list[str]) -> None:

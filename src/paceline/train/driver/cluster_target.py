@@ -50,7 +50,6 @@ class ClusterTarget:
         self.code_bundle = code_bundle if code_bundle is not None else CodeBundle()
         """The files sent to the nodes, packed where the script runs."""
         self.engines: list[RayEngine] = []
-        """The engines made for the workers of the run."""
         self._thread_env: dict[str, str] = {}
         self._is_in_actor = False
 
@@ -87,25 +86,22 @@ class ClusterTarget:
     def make_engine(self, inline: InlineLauncher | None, say: Say, beside: WorkerResources | None = None) -> Engine:
         resources = self._worker_resources if beside is None else self._auxiliary_resources(beside)
         resources = replace(resources, env={**self._thread_env, **resources.env})
-        preparer = NodePreparer(self.code_bundle, self._make_storage() if beside is None else None)
-        least = self._scaling.sizes[0] if beside is None and self._scaling.elasticity_enabled else None
+        location, storage = self._config.location, None
+        if beside is None:
+            filesystem = pickle_filesystem(self._config.storage_filesystem)
+            storage = RunStorage(location.uri, str(location.layout.root), location.address, filesystem)
         engine = RayEngine(
             resources,
             say,
             self._choice.address,
-            node_preparer=preparer,
-            least=least,
+            node_preparer=NodePreparer(self.code_bundle, storage),
+            least=self._scaling.sizes[0] if beside is None and self._scaling.elasticity_enabled else None,
             most=self._max_workers,
             is_movable=self._is_in_actor,
         )
         if beside is None:
             self.engines.append(engine)
         return MonitoredEngine(engine, self._make_cluster_monitor())
-
-    def _make_storage(self) -> RunStorage:
-        location = self._config.location
-        filesystem = pickle_filesystem(self._config.storage_filesystem)
-        return RunStorage(location.uri, str(location.layout.root), location.address, filesystem)
 
     @contextlib.contextmanager
     def serve_datasets(self, data: DatasetSpec | None, say: Say) -> Iterator[DataEndpoint]:

@@ -120,9 +120,7 @@ class DataEndpoint:
     """Where the datasets of a running run are served."""
 
     address: str = ""
-    """Where workers get the rows."""
     read_stages: ReadStages | None = None
-    """Reads the progress of each stage."""
 
 
 @contextlib.contextmanager
@@ -164,11 +162,11 @@ def open_shard(context: WorkerContext, name: str) -> DataIterator:
     opened: DataIterator | None = context.shards.get(name)
     if opened is not None:
         return opened
-    shard = next((shard for shard in begin.shards if shard.name == name), None)
+    shards = {shard.name: shard for shard in begin.shards}
+    shard = shards.get(name)
     if shard is None:
-        names = [shard.name for shard in begin.shards]
         raise KeyError(
-            f"unknown dataset {name!r}; the trainer's datasets are {_format_names(names)}. "
+            f"unknown dataset {name!r}; the trainer's datasets are {_format_names([*shards])}. "
             f"Pass it as TorchTrainer(..., datasets={{{name!r}: dataset}})"
         )
     from paceline.data.iterator import DataIterator

@@ -23,41 +23,25 @@ import cloudpickle
 
 from paceline._control.controller import Controller
 from paceline._control.recovery import load_history
-from paceline._core import settings
-from paceline._core.errors import (
-    ControllerError,
-    PacelineError,
-    PreemptionError,
-    RunHeldError,
-    StorageError,
-    TrainingFailedError,
-)
+from paceline._core import errors, settings
+from paceline._engine.ray import detached
 from paceline._engine.ray.cluster_monitor import ClusterLostError, ClusterMonitor
 from paceline._engine.ray.code.bundle import CodeBundle, apply_config, apply_environment, find_missing_trees
 from paceline._engine.ray.connection import gcs_address
-from paceline._engine.ray.detached import (
-    MAX_WORK_BYTES,
-    DetachedActorGoneError,
-    DetachedFollower,
-    DetachedLink,
-    FollowerHub,
-    find_detached,
-    start_detached,
-)
-from paceline._storage.controller_registry import ControllerNote, ControllerRegistry, DetachedOutcome
+from paceline._storage.controller_registry import ControllerNote, DetachedOutcome
 from paceline._storage.files import LocalFiles
 from paceline._storage.run_location import RunLocation
 from paceline.train.display.terminal import Terminal, make_terminal
 from paceline.train.driver import preflight
 from paceline.train.driver.cluster_target import ClusterTarget
+from paceline.train.driver.execution_target import Say
+from paceline.train.driver.interrupts import SignalInterrupts
 from paceline.train.driver.run_directory import create_run_directory
 from paceline.train.driver.run_metadata import collect_metadata
 from paceline.train.driver.run_session import execute_run
 from paceline.train.driver.run_spec import RunEnvironment, RunHooks, RunSpec
-from paceline.train.driver.unpicklable import find_unpicklable
+from paceline.train.driver.unpicklable import explain_unpicklable
 from paceline.train.result import Result, build_result
-
-Say = Callable[[str], None]
 
 
 def fit_detached(spec: RunSpec) -> Result:
@@ -75,32 +59,29 @@ def fit_detached(spec: RunSpec) -> Result:
     work = DetachedRun(token, code_bundle, pickled, settings.portable_variables())
     with contextlib.closing(ClusterMonitor(gcs_address(), current_settings.cluster_patience_s)) as monitor:
         try:
-            link = start_detached(actor_name(location), token, pickle.dumps(work), code_bundle.runtime_env, monitor)
+            name, pickled_work = actor_name(location), pickle.dumps(work)
+            link = detached.start_detached(name, token, pickled_work, code_bundle.runtime_env, monitor)
             _announce_controller(link, location, terminal.say)
-            follower = DetachedFollower(link, echo_output, terminal.say, monitor)
+            follower = detached.DetachedFollower(link, echo_output, terminal.say, monitor)
             with _CtrlCForwarder(follower):
                 outcome = follower.wait_for_outcome()
-        except (DetachedActorGoneError, ClusterLostError) as problem:
+        except (detached.DetachedActorGoneError, ClusterLostError) as problem:
             store = location.open_run_store_for_reading()
             result = build_result(store, *load_history(store))
-            ending = _read_ending(registry) if isinstance(problem, DetachedActorGoneError) else None
+            note = registry.read_note() if isinstance(problem, detached.DetachedActorGoneError) else None
+            ending = note.ended if note is not None else None
             if ending is None:
-                raise ControllerError(problem, result) from problem
+                raise errors.ControllerError(problem, result) from problem
             # The run had ended before the actor was lost, and this process could not receive the outcome.
             if ending.code:
-                raise TrainingFailedError(ending.text, result) from problem
+                raise errors.TrainingFailedError(ending.text, result) from problem
             return result
     return unpack_outcome(outcome)
 
 
-def _read_ending(registry: ControllerRegistry) -> DetachedOutcome | None:
-    note = registry.read_note()
-    return note.ended if note is not None else None
-
-
-def find_controller(location: RunLocation, token: str, monitor: ClusterMonitor) -> DetachedLink | None:
+def find_controller(location: RunLocation, token: str, monitor: ClusterMonitor) -> detached.DetachedLink | None:
     """Return a link to the controller of a run, or None if there is none."""
-    return find_detached(actor_name(location), token, monitor)
+    return detached.find_detached(actor_name(location), token, monitor)
 
 
 def actor_name(location: RunLocation) -> str:
@@ -126,10 +107,10 @@ class DetachedRun:
     """The pickled `RunSpec`; unpickled in the same environment as the script's."""
     variables: dict[str, str]
 
-    def __call__(self, followers: FollowerHub) -> bytes:
+    def __call__(self, followers: detached.FollowerHub) -> bytes:
         return pack_outcome(lambda: self._drive(followers))
 
-    def _drive(self, followers: FollowerHub) -> Result:
+    def _drive(self, followers: detached.FollowerHub) -> Result:
         actor_config = self.code_bundle.config
         settings.adopt_variables(self.variables)
         apply_environment(actor_config)
@@ -140,7 +121,7 @@ class DetachedRun:
         location = spec.run_config.location
         registry = location.open_controller_registry()
         if registry.read_token() != self.token:
-            raise StorageError(
+            raise errors.StorageError(
                 f"{location.uri} on {socket.gethostname()} differs from what the script sees\n\n"
                 "hint: set RunConfig(storage_path=...) to storage that the nodes and the script share"
             )
@@ -152,23 +133,21 @@ class DetachedRun:
         hooks = RunHooks(make_interrupts=lambda controller: _FollowerInterrupts(controller, followers))
         try:
             result = execute_run(spec, terminal, environment, hooks)
-        except RunHeldError:
+        except errors.RunHeldError:
             raise  # Another driver decides how the run ends.
         except BaseException as error:
-            registry.write_note(
-                ControllerNote(gcs_address(), DetachedOutcome(exit_code_for(error), str(error) or type(error).__name__))
-            )
+            outcome = DetachedOutcome(exit_code_for(error), str(error) or type(error).__name__)
+            registry.write_note(ControllerNote(gcs_address(), outcome))
             raise
         registry.write_note(ControllerNote(gcs_address(), DetachedOutcome(0, "")))
         return result
 
 
-class _FollowerInterrupts:
-    """Stop requests from followers."""
+class _FollowerInterrupts(SignalInterrupts):
+    """Stop requests from followers; signals are not handled."""
 
-    def __init__(self, controller: Controller, followers: FollowerHub) -> None:
-        self.count = 0
-        self._controller = controller
+    def __init__(self, controller: Controller, followers: detached.FollowerHub) -> None:
+        super().__init__(controller)
         self._followers = followers
 
     def __enter__(self) -> None:
@@ -177,15 +156,11 @@ class _FollowerInterrupts:
     def __exit__(self, *_: object) -> None:
         self._followers.set_stop_handler(None)
 
-    def on_stop_request(self, *, now: bool) -> None:
-        self.count = max(self.count, 2 if now else 1)
-        self._controller.request_stop(now=now)
-
 
 class _CtrlCForwarder:
     """The first Ctrl-C requests a stop at the next report, the second a stop now; the third stops following."""
 
-    def __init__(self, follower: DetachedFollower) -> None:
+    def __init__(self, follower: detached.DetachedFollower) -> None:
         self._following = follower
         self._count = 0
         self._previous_handler: Any = None
@@ -205,26 +180,24 @@ class _CtrlCForwarder:
         self._following.ask_to_stop(now=self._count > 1)
 
 
-def exit_code_for(error: BaseException | None) -> int:
+def exit_code_for(error: BaseException) -> int:
     """The exit code of a script that does not catch this error."""
-    if error is None:
-        return 0
-    if isinstance(error, PreemptionError):
-        return PreemptionError.EXIT_CODE
+    if isinstance(error, errors.PreemptionError):
+        return errors.PreemptionError.EXIT_CODE
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
 def pack_outcome(act: Callable[[], Result]) -> bytes:
     """Call `act` and pickle its result or error, for the processes that wait for it."""
     try:
-        return _pickle_value((act(), None, None))
+        return bytes(cloudpickle.dumps((act(), None, None)))
     except BaseException as error:  # noqa: BLE001
-        if not isinstance(error, PacelineError | KeyboardInterrupt):
+        if not isinstance(error, errors.PacelineError | KeyboardInterrupt):
             error.add_note(f"in the controller on {socket.gethostname()}:\n{traceback.format_exc()}")
         try:
-            return _pickle_value((None, error, error.__cause__))
+            return bytes(cloudpickle.dumps((None, error, error.__cause__)))
         except Exception:  # noqa: BLE001
-            return _pickle_value((None, TrainingFailedError(str(error)), None))
+            return bytes(cloudpickle.dumps((None, errors.TrainingFailedError(str(error)), None)))
 
 
 def unpack_outcome(outcome: bytes) -> Result:
@@ -236,11 +209,6 @@ def unpack_outcome(outcome: bytes) -> Result:
     return result
 
 
-def _pickle_value(value: Any) -> bytes:
-    data: bytes = cloudpickle.dumps(value)
-    return data
-
-
 def _pickle_spec(spec: RunSpec) -> bytes:
     _, _, backend = spec.job_parts
     try:
@@ -248,28 +216,24 @@ def _pickle_spec(spec: RunSpec) -> bytes:
         assert isinstance(spec.target, ClusterTarget)
         target, metadata = spec.target.copy_for_actor(), collect_metadata(spec)
         parts = (_placeholder_function, None, backend)
-        data = _pickle_value(replace(spec, job_parts=parts, target=target, metadata=metadata))
+        data: bytes = cloudpickle.dumps(replace(spec, job_parts=parts, target=target, metadata=metadata))
     except Exception as problem:
-        data_plans = spec.datasets.plans if spec.datasets is not None else {}
-        unpicklable = find_unpicklable(
-            {
-                "RunConfig(callbacks=...)": spec.run_config.callbacks,
-                "RunConfig(storage_filesystem=...)": spec.run_config.storage_filesystem,
-                "validation_config": spec.validation,
-                "datasets": data_plans,
-                "resume_from_checkpoint": spec.initial_checkpoint,
-            }
-        )
-        path = unpicklable.path if unpicklable is not None else "something that goes with the trainer"
-        reason = unpicklable.problem if unpicklable is not None else problem
+        sent = {
+            "RunConfig(callbacks=...)": spec.run_config.callbacks,
+            "RunConfig(storage_filesystem=...)": spec.run_config.storage_filesystem,
+            "validation_config": spec.validation,
+            "datasets": spec.datasets.plans if spec.datasets is not None else {},
+            "resume_from_checkpoint": spec.initial_checkpoint,
+        }
+        path, reason = explain_unpicklable(sent, "something that goes with the trainer", problem)
         raise TypeError(
-            f"cannot send {path} to the cluster for RunConfig(detached=True): {type(reason).__name__}: {reason}\n\n"
+            f"cannot send {path} to the cluster for RunConfig(detached=True): {reason}\n\n"
             "hint: open connections, files and locks on first use, or run without detached=True"
         ) from problem
-    if len(data) > MAX_WORK_BYTES:
+    if len(data) > detached.MAX_WORK_BYTES:
         raise ValueError(
             f"the function, its configuration and the datasets take {len(data) / 1e6:.0f} MB, but a detached run may "
-            f"send at most {MAX_WORK_BYTES / 1e6:.0f} MB to the cluster\n\n"
+            f"send at most {detached.MAX_WORK_BYTES / 1e6:.0f} MB to the cluster\n\n"
             "hint: load large objects inside train_loop_per_worker, from storage that the nodes share"
         )
     return data
@@ -279,14 +243,9 @@ def _placeholder_function() -> None:
     """Replaces the user's function in a spec sent to an actor."""
 
 
-def _announce_controller(link: DetachedLink, location: RunLocation, say: Say) -> None:
+def _announce_controller(link: detached.DetachedLink, location: RunLocation, say: Say) -> None:
+    state = "already running on the cluster: following it. Ctrl-C stops it; closing the terminal does not"
     if link.is_new:
-        say(
-            f"run {location.name} is driven on the cluster and continues without this script; "
-            f"`paceline attach {location.uri}` follows it again, Ctrl-C stops it"
-        )
-    else:
-        say(
-            f"run {location.name} is already running on the cluster: following it. "
-            "Ctrl-C stops it; closing the terminal does not"
-        )
+        follow = f"`paceline attach {location.uri}` follows it again, Ctrl-C stops it"
+        state = f"driven on the cluster and continues without this script; {follow}"
+    say(f"run {location.name} is {state}")

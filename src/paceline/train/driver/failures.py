@@ -9,25 +9,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
-from paceline._control.events import (
-    CommitFailed,
-    Committed,
-    Event,
-    HangSuspected,
-    Reported,
-    StagingFailed,
-    WorkerFailed,
-    WorkerFailure,
-    WorkerReturned,
-)
+from paceline._control import events
 from paceline._control.recovery import iter_reports_so_far
 from paceline._control.report_aggregator import ReportAggregator, RunReport, own_metrics
 from paceline._control.retry_policy import first_failure
 from paceline._control.run import Finished, Run, Running, Stopping
 from paceline._core.errors import ReportMismatchError, StorageError, WorkerError, WorkerGroupError
-from paceline._core.plain_values import from_plain
+from paceline._core.plain_values import decode_plain
 from paceline._engine.messages import CheckpointRecord
 from paceline._storage.run_layout import SAVED_PREFIX
 from paceline._storage.run_store import RunStore
@@ -51,23 +39,23 @@ _HINT = "\n\nhint: "
 class ResultCollector:
     """An observer that keeps what the `Result` needs and the journal does not contain."""
 
-    def __init__(self, history: Iterable[Event], run: Run, reported: RunReport | None = None) -> None:
+    def __init__(self, history: Iterable[events.Event], run: Run, reported: RunReport | None = None) -> None:
         self._aggregator = ReportAggregator()
         self._last_report = reported
-        self.failures: list[WorkerFailed] = []
-        self._rank_0_return: WorkerReturned | None = None
+        self.failures: list[events.WorkerFailed] = []
+        self._rank_0_return: events.WorkerReturned | None = None
         for event in history:
-            if isinstance(event, WorkerReturned) and event.rank == 0 and run.is_trained:
+            if isinstance(event, events.WorkerReturned) and event.rank == 0 and run.is_trained:
                 self._rank_0_return = event
 
-    def on_event(self, event: Event, run: Run) -> None:
+    def on_event(self, event: events.Event, run: Run) -> None:
         if done := self._aggregator.add_event(event, run):
             self._last_report = done[-1]
-        if isinstance(event, WorkerFailed):
+        if isinstance(event, events.WorkerFailed):
             if self.failures and self.failures[0].attempt < event.attempt:
                 self.failures.clear()
             self.failures.append(event)
-        elif isinstance(event, WorkerReturned) and event.rank == 0:
+        elif isinstance(event, events.WorkerReturned) and event.rank == 0:
             self._rank_0_return = event
 
     def tick(self, run: Run, now: float) -> None:
@@ -85,7 +73,7 @@ class ResultCollector:
             return None
         if self._rank_0_return.pickled is not None:
             return pickle.loads(self._rank_0_return.pickled)  # noqa: S301
-        return from_plain(msgspec.json.decode(self._rank_0_return.value))
+        return decode_plain(self._rank_0_return.value)
 
 
 class _GuardedObserver:
@@ -97,6 +85,10 @@ class _GuardedObserver:
 
     def tick(self, run: Run, now: float) -> None:
         """Do nothing: only events matter here."""
+
+    def on_event(self, event: events.Event, run: Run) -> None:
+        with self._drop_on_error():
+            self._handle_event(event, run)
 
     @contextlib.contextmanager
     def _drop_on_error(self) -> Iterator[None]:
@@ -115,6 +107,9 @@ class _GuardedObserver:
             self._finish(failed)
         except (Exception, SystemExit):
             log.exception("%s raised at the end of the run", self.name)
+
+    def _handle_event(self, event: events.Event, run: Run) -> None:
+        raise NotImplementedError
 
     def _finish(self, failed: bool) -> None:
         raise NotImplementedError
@@ -138,32 +133,26 @@ class LoggerObserver(_GuardedObserver):
             (to_logged_report(report) for report in iter_reports_so_far(store.layout)) if continues else iter(()),
         )
 
-    def on_event(self, event: Event, run: Run) -> None:
-        self.start()
+    def _handle_event(self, event: events.Event, run: Run) -> None:
+        self._start()
         for report in self._aggregator.add_event(event, run):
-            with self._drop_on_error():
-                self._logger.log_report(to_logged_report(report))
-        if isinstance(event, Committed):
-            with self._drop_on_error():
-                self._logger.log_checkpoint(self._to_logged_checkpoint(event.record))
+            self._logger.log_report(to_logged_report(report))
+        if isinstance(event, events.Committed):
+            record, uri = event.record, self._run_store.checkpoint_uri(event.record)
+            metrics = decode_plain(record.metrics)
+            self._logger.log_checkpoint(LoggedCheckpoint(record.seq, record.name, uri, record.num_bytes, metrics))
 
-    def _to_logged_checkpoint(self, record: CheckpointRecord) -> LoggedCheckpoint:
-        metrics = from_plain(msgspec.json.decode(record.metrics))
-        return LoggedCheckpoint(
-            record.seq, record.name, self._run_store.checkpoint_uri(record), record.num_bytes, metrics
-        )
-
-    def start(self) -> None:
+    def _start(self) -> None:
         """Start the logger before it sees the first event, with the earlier reports from the journal."""
         if self._unstarted_run is not None:
             run, self._unstarted_run = self._unstarted_run, None
-            with self._drop_on_error():
-                self._logger.log_start(run)
+            self._logger.log_start(run)
 
     def catch_up(self) -> None:
         """Log the reports of a run that has already ended."""
         try:
-            self.start()
+            with self._drop_on_error():
+                self._start()
         except (Exception, SystemExit):
             log.exception("%s raised and is dropped", self.name)
         self.close(failed=False)
@@ -186,9 +175,8 @@ class TracingObserver(_GuardedObserver):
         super().__init__(callback)
         self._tracer = callback.make_tracer(run_context, store.uri)
 
-    def on_event(self, event: Event, run: Run) -> None:
-        with self._drop_on_error():
-            self._tracer.on_event(event, run)
+    def _handle_event(self, event: events.Event, run: Run) -> None:
+        self._tracer.on_event(event, run)
 
     def _finish(self, failed: bool) -> None:
         self._tracer.on_end(failed)
@@ -207,19 +195,13 @@ class CallbackObserver(_GuardedObserver):
         self._run_context = run_context
         self._run_store = store
         self._size = 0
-        self._reports: dict[int, dict[int, Reported]] = {}
-        self._announced: set[int] = set()
-        """Reports with a checkpoint that are not delivered yet; `_committed` and `_refused` hold their outcome."""
-        self._committed: dict[int, CheckpointRecord] = {}
-        self._refused: set[int] = set()
+        self._reports: dict[int, dict[int, events.Reported]] = {}
+        self._checkpoints: dict[int, CheckpointRecord | None] = {}
+        """By report: the committed checkpoint, or None if it could not be stored."""
         self._attempt = 0
         self._failures: dict[int, BaseException] = {}
 
-    def on_event(self, event: Event, run: Run) -> None:
-        with self._drop_on_error():
-            self._handle_event(event, run)
-
-    def _handle_event(self, event: Event, run: Run) -> None:
+    def _handle_event(self, event: events.Event, run: Run) -> None:
         if not self._has_started:
             self._has_started = True
             if self._older is not None:
@@ -228,25 +210,20 @@ class CallbackObserver(_GuardedObserver):
         if run.attempt != self._attempt:
             self._attempt = run.attempt
             self._reports.clear()
-            self._announced.clear()
-            self._committed.clear()
-            self._refused.clear()
+            self._checkpoints.clear()
         self._size = run.size
-        if isinstance(event, Reported):
-            self._reports.setdefault(event.seq, {})[event.rank] = event
-            if event.checkpoint is not None:
-                self._announced.add(event.seq)
-            self._deliver_ready_reports()
-        elif isinstance(event, Committed):
-            self._committed[event.record.seq] = event.record
-            self._deliver_ready_reports()
-        elif isinstance(event, CommitFailed | StagingFailed):
-            self._refused.add(event.seq)
-            self._deliver_ready_reports()
-        elif isinstance(event, WorkerFailed):
-            self._failures[event.rank] = to_exception(event.failure, event.pickled)
-        elif isinstance(event, HangSuspected) and event.action != "warn":
-            self._failures[event.failure.rank] = to_exception(event.failure, None)
+        match event:
+            case events.Reported():
+                self._reports.setdefault(event.seq, {})[event.rank] = event
+            case events.Committed(record=record):
+                self._checkpoints.setdefault(record.seq, record)
+            case events.CommitFailed() | events.StagingFailed():
+                self._checkpoints[event.seq] = None
+            case events.WorkerFailed():
+                self._failures[event.rank] = to_exception(event.failure, event.pickled)
+            case events.HangSuspected(failure=failure, action="restart" | "fail"):
+                self._failures[failure.rank] = to_exception(failure, None)
+        self._deliver_ready_reports()
         if self._failures and not isinstance(run.phase, Running | Stopping):
             failures, self._failures = self._failures, {}
             if self._user is not None:
@@ -263,18 +240,12 @@ class CallbackObserver(_GuardedObserver):
             seq, by_rank = next(iter(self._reports.items()))
             if len(by_rank) < self._size:
                 return
-            record = self._committed.get(seq)
-            refused = seq in self._refused
-            if seq in self._announced and record is None and not refused:
+            if seq not in self._checkpoints and any(each.checkpoint is not None for each in by_rank.values()):
                 return
             del self._reports[seq]
-            self._announced.discard(seq)
-            self._committed.pop(seq, None)
-            self._refused.discard(seq)
+            record = self._checkpoints.pop(seq, None)
             metrics = [own_metrics(by_rank[rank]) for rank in range(self._size)]
-            checkpoint = (
-                Checkpoint(*self._run_store.locate_checkpoint(record)) if record is not None and not refused else None
-            )
+            checkpoint = Checkpoint(*self._run_store.locate_checkpoint(record)) if record is not None else None
             if self._user is not None:
                 self._user.after_report(replace(self._run_context, report_number=seq), metrics, checkpoint)
             if self._older is not None and not (by_rank[0].checkpoint or "").startswith(SAVED_PREFIX):
@@ -299,7 +270,7 @@ def make_observers(
     return observers
 
 
-def to_exception(failure: WorkerFailure, pickled: bytes | None) -> BaseException:
+def to_exception(failure: events.WorkerFailure, pickled: bytes | None) -> BaseException:
     """Return the worker's own exception if it can be unpickled, else a stand-in with the same text."""
     if pickled is not None:
         try:
@@ -316,7 +287,9 @@ def to_exception(failure: WorkerFailure, pickled: bytes | None) -> BaseException
     return stand_in(text) if stand_in is not None else WorkerError(failure.message)
 
 
-def make_training_error(store: RunStore, run: Run, collected: list[WorkerFailed], result: Any) -> WorkerGroupError:
+def make_training_error(
+    store: RunStore, run: Run, collected: list[events.WorkerFailed], result: Any
+) -> WorkerGroupError:
     """Make the error of a failed run: the cause first, then the other ranks, folded."""
     assert isinstance(run.phase, Finished)
     failures = run.phase.failures
@@ -329,7 +302,7 @@ def make_training_error(store: RunStore, run: Run, collected: list[WorkerFailed]
     return error
 
 
-def format_failure(store: RunStore, run: Run, failures: tuple[WorkerFailure, ...]) -> str:
+def format_failure(store: RunStore, run: Run, failures: tuple[events.WorkerFailure, ...]) -> str:
     cause = first_failure(failures)
     others = sorted({failure.rank for failure in failures} - {cause.rank})
     stopped = sorted(set(range(run.size)) - {cause.rank} - set(others))
@@ -363,7 +336,7 @@ def format_failure(store: RunStore, run: Run, failures: tuple[WorkerFailure, ...
     if hint:
         lines.append(f"hint: {hint}")
     elif cause.kind == "mismatch":
-        lines.append("hint: call report() equally often on every rank, with or without a checkpoint")
+        lines.append("hint: all ranks must make the same report() and collective calls, in the same order")
     elif run.latest is not None:
         lines.append(
             "hint: run the script again with the same RunConfig(storage_path=..., name=...) to continue from "
@@ -374,7 +347,7 @@ def format_failure(store: RunStore, run: Run, failures: tuple[WorkerFailure, ...
     return "\n".join(lines)
 
 
-def _find_hint(failure: WorkerFailure) -> str:
+def _find_hint(failure: events.WorkerFailure) -> str:
     """Return the hint in the exception's text, because the error quotes only its first line."""
     _, separator, hint = failure.traceback.rpartition(_HINT)
     # A hint followed by another traceback belongs to an exception that led to this one.

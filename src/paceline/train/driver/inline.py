@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import Future
 
 from paceline._control.run import Run
 from paceline._engine.local.launchers import InlineLauncher
@@ -18,58 +17,43 @@ from paceline._worker.usage import UsageMeter
 
 
 def run_inline(launcher: InlineLauncher, drive: Callable[[], Run], job: Job, stop: Callable[[], None]) -> Run:
-    """Drive the run in a thread, and act as its only worker until it ends. `stop` asks the run to end now."""
-    outcome: list[Run | BaseException] = []
+    """Drive the run in a thread, and act as its only worker until it ends. `stop` asks the run to end now.
+
+    A Ctrl-C in the function is reported as its failure, and then raised to the caller as a `KeyboardInterrupt`.
+    """
+    outcome: Future[Run] = Future()
 
     def drive_in_thread() -> None:
         try:
-            outcome.append(drive())
+            outcome.set_result(drive())
         except BaseException as error:  # noqa: BLE001  raised again below, in the user's thread
-            outcome.append(error)
+            outcome.set_exception(error)
 
     thread = threading.Thread(target=drive_in_thread, name="paceline-controller", daemon=True)
     thread.start()
-    with _reraise_interrupt() as interrupted:
-        while (end := _wait_for_worker(launcher, stop, interrupted)) is not None:
-            link = DriverLink(end, on_gone=lambda: None)
-            begin = link.receive()
-            assert isinstance(begin, WorkerInit)
-            context = WorkerContext(begin, link)
-            usage = UsageMeter(context, shared=True)
-            link.listen(make_message_handler(context, link, usage), context.handle_signal)
-            with forward_signals(link):
-                code = work(context, link, usage, lambda: job)
-            interrupted(context.error)
-            launcher.report_exit(code)
-            link.close()
-            usage.close()
-    thread.join()
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]
-
-
-def _wait_for_worker(
-    launcher: InlineLauncher, stop: Callable[[], None], interrupted: Callable[[BaseException | None], None]
-) -> socket.socket | None:
-    """Wait for the next worker's connection. Ctrl-C while no worker runs, as during validations, stops the run."""
+    is_interrupted = False
     while True:
         try:
-            return launcher.wait_for_worker()
-        except KeyboardInterrupt as error:
-            interrupted(error)
+            end = launcher.wait_for_worker()
+        except KeyboardInterrupt:  # No worker runs, as during validations.
+            is_interrupted = True
             stop()
-
-
-@contextlib.contextmanager
-def _reraise_interrupt() -> Iterator[Callable[[BaseException | None], None]]:
-    """Report a Ctrl-C in the function as its failure, then raise it to the caller as a `KeyboardInterrupt`."""
-    is_interrupted = False
-
-    def note_error(error: BaseException | None) -> None:
-        nonlocal is_interrupted
-        is_interrupted = is_interrupted or isinstance(error, KeyboardInterrupt)
-
-    yield note_error
+            continue
+        if end is None:
+            break
+        link = DriverLink(end, on_gone=lambda: None)
+        begin = link.receive()
+        assert isinstance(begin, WorkerInit)
+        context = WorkerContext(begin, link)
+        usage = UsageMeter(context, shared=True)
+        link.listen(make_message_handler(context, link, usage), context.handle_signal)
+        with forward_signals(link):
+            code = work(context, link, usage, lambda: job)
+        is_interrupted |= isinstance(context.error, KeyboardInterrupt)
+        launcher.report_exit(code)
+        link.close()
+        usage.close()
     if is_interrupted:
         raise KeyboardInterrupt
+    thread.join()
+    return outcome.result()

@@ -12,7 +12,7 @@ import cloudpickle
 
 from paceline._core.arguments import check_callable, check_instance
 from paceline.train.backend import BackendConfig
-from paceline.train.driver.unpicklable import find_unpicklable
+from paceline.train.driver.unpicklable import explain_unpicklable
 
 
 def resolve_loop_config(function: Any, config: Any) -> Any:
@@ -41,18 +41,14 @@ def pickle_job(function: Any, config: Any, backend: BackendConfig) -> bytes:
     """Pickle the job. If part of it does not pickle, the error names that object and the path to it."""
     try:
         with _keep_references():
-            job: bytes = cloudpickle.dumps((function, config, backend))
+            return bytes(cloudpickle.dumps((function, config, backend)))
     except Exception as problem:
-        unpicklable = find_unpicklable(
-            {"train_loop_per_worker": function, "train_loop_config": config, "backend_config": backend}
-        )
-        path = unpicklable.path if unpicklable is not None else "something that goes with train_loop_per_worker"
-        reason = unpicklable.problem if unpicklable is not None else problem
+        parts = {"train_loop_per_worker": function, "train_loop_config": config, "backend_config": backend}
+        path, reason = explain_unpicklable(parts, "something that goes with train_loop_per_worker", problem)
         raise TypeError(
-            f"{path} cannot be sent to the workers: {type(reason).__name__}: {reason}\n\n"
+            f"{path} cannot be sent to the workers: {reason}\n\n"
             "hint: create locks, connections, files and data loaders inside train_loop_per_worker"
         ) from problem
-    return job
 
 
 def _keep_references() -> contextlib.AbstractContextManager[None]:
@@ -68,7 +64,6 @@ def pickle_filesystem(filesystem: Any) -> bytes | None:
     if filesystem is None:
         return None
     try:
-        data: bytes = cloudpickle.dumps(filesystem)
+        return bytes(cloudpickle.dumps(filesystem))
     except Exception as error:
         raise ValueError(f"cannot send storage_filesystem {filesystem!r} to workers: {error}") from error
-    return data

@@ -136,20 +136,17 @@ def _explain_refusal(root: Path, problem: OSError | UnicodeError) -> str:
     obstacle = next((path for path in (root, *root.parents) if os.path.lexists(path)), root)
     argument = "name=..." if obstacle == root else "storage_path=..."
     if os.path.lexists(obstacle) and not obstacle.is_dir():
-        reason = "not a directory"
-        if not obstacle.exists():
-            reason = f"broken link to {os.readlink(obstacle)}"
+        reason = "not a directory" if obstacle.exists() else f"broken link to {os.readlink(obstacle)}"
         return _format_refusal(root, obstacle, reason, argument, "another path, or move that file away")
     path, reason = problem.filename or root, problem.strerror or str(problem)
     if problem.errno == errno.ENAMETOOLONG:
         longest = max(len(os.fsencode(part)) for part in root.parts)
         argument = "name=..." if longest == len(os.fsencode(root.name)) else "storage_path=..."
         return _format_refusal(root, root, reason, argument, f"names of at most 255 bytes; one has {longest}")
+    advice = "a directory that this user may write to"
     if problem.errno in (errno.ENOSPC, errno.EDQUOT):
-        return _format_refusal(
-            root, path, reason, "storage_path=...", "a filesystem with free space, or free some there"
-        )
-    return _format_refusal(root, path, reason, "storage_path=...", "a directory that this user may write to")
+        advice = "a filesystem with free space, or free some there"
+    return _format_refusal(root, path, reason, "storage_path=...", advice)
 
 
 def _format_refusal(root: Path, path: str | Path, reason: str, argument: str, advice: str) -> str:

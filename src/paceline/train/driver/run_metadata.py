@@ -280,8 +280,6 @@ def _find_source_file(function: Any) -> str | None:
 def _read_source(path: str, limit: int) -> str | None:
     """Return the file's text, or None if it cannot be read or exceeds the limit."""
     try:
-        if os.path.getsize(path) > limit:
-            return None
         with open(path, "rb") as file:
             data = file.read(limit + 1)
     except OSError:
@@ -306,14 +304,14 @@ def read_git_state(directory: Path) -> dict[str, Any] | None:
 
     Return None if the directory is in no readable repository.
     """
-    for root in (directory, *directory.parents):
-        marker = root / ".git"
-        if marker.exists():
-            break
-    else:
+    root = next((each for each in (directory, *directory.parents) if (each / ".git").exists()), None)
+    if root is None:
         return None
+    marker = root / ".git"
     try:
-        git_directory = _find_git_directory(marker)
+        git_directory = marker
+        if marker.is_file():  # In a worktree, it contains the path of the git directory.
+            git_directory = (root / marker.read_text().removeprefix("gitdir:").strip()).resolve()
         head = (git_directory / "HEAD").read_text().strip()
         common = git_directory / "commondir"
         shared = (git_directory / common.read_text().strip()).resolve() if common.exists() else git_directory
@@ -324,13 +322,6 @@ def read_git_state(directory: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return {"commit": commit, "branch": to_printable(ref.removeprefix("refs/heads/")), "dirty": _is_dirty(root)}
-
-
-def _find_git_directory(marker: Path) -> Path:
-    """Return the git directory. In a worktree, `.git` is a file with its path."""
-    if marker.is_dir():
-        return marker
-    return (marker.parent / marker.read_text().removeprefix("gitdir:").strip()).resolve()
 
 
 def _read_commit(ref: str, directories: tuple[Path, ...]) -> str:

@@ -57,18 +57,15 @@ class ScriptConfig(BackendConfig):
     def around(self, context: WorkerContext) -> Iterator[None]:
         begin = context.begin
         host = begin.node_address if begin.num_nodes > 1 else "127.0.0.1"
-        with contextlib.ExitStack() as stack:
-            store, port = None, 0
-            if begin.rank == 0:
-                store, port = _open_store(host)
-            host, number, has_store = context.join(f"{host} {port} {store is not None}".encode()).decode().split()
-            variables = self._variables(context, host, number)
-            if has_store == "True":
-                from paceline.train.torch.process_group import find_network_interface
+        store, port = _open_store(host) if begin.rank == 0 else (None, 0)
+        host, number, has_store = context.join(f"{host} {port} {store is not None}".encode()).decode().split()
+        variables = self._variables(context, host, number)
+        if has_store == "True":
+            from paceline.train.torch.process_group import find_network_interface
 
-                variables["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-                variables["GLOO_SOCKET_IFNAME"] = find_network_interface(begin)
-            stack.enter_context(override_environment(variables))
+            variables["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+            variables["GLOO_SOCKET_IFNAME"] = find_network_interface(begin)
+        with override_environment(variables):
             yield
             # The store ends with rank 0 while others may still use it. Not after a failure: nobody would join.
             context.join(b"")
@@ -101,7 +98,6 @@ def _open_store(host: str) -> tuple[object | None, int]:
     if is_installed("torch"):
         from paceline.train.torch.process_group import open_tcp_store
 
-        store, port = open_tcp_store(host)
-        return store, port
+        return open_tcp_store(host)
     with socket.create_server((host, 0)) as server:
         return None, server.getsockname()[1]

@@ -40,10 +40,15 @@ def find_unpicklable(roots: Mapping[str, Any]) -> UnpicklableObject | None:
         try:
             pickler.dump(root)
         except Exception as problem:  # noqa: BLE001  whatever a __getstate__ of the user's raises is an answer
-            return UnpicklableObject(
-                _format_path(name, _find_path(root, pickler.last_object), pickler.last_object), problem
-            )
+            culprit = pickler.last_object
+            return UnpicklableObject(_format_path(name, _find_path(root, culprit), culprit), problem)
     return None
+
+
+def explain_unpicklable(roots: Mapping[str, Any], otherwise: str, problem: Exception) -> tuple[str, str]:
+    """Return the path to the object that does not pickle, else `otherwise`, and the reason, for an error's text."""
+    found = find_unpicklable(roots) or UnpicklableObject(otherwise, problem)
+    return found.path, f"{type(found.problem).__name__}: {found.problem}"
 
 
 class _NullWriter(io.RawIOBase):

@@ -82,9 +82,8 @@ class ValidationConfig:
     @property
     def max_retries(self) -> int:
         """By default 0; if exceptions are retried, 3, as in Ray."""
-        return int(
-            self.ray_remote_kwargs.get("max_retries", 3 if self.ray_remote_kwargs.get("retry_exceptions") else 0)
-        )
+        default = 3 if self.ray_remote_kwargs.get("retry_exceptions") else 0
+        return int(self.ray_remote_kwargs.get("max_retries", default))
 
     def should_retry(self, error: BaseException | None) -> bool:
         """Whether to retry after this error while retries are left. None: the process died."""
@@ -100,14 +99,13 @@ class ValidationConfig:
     def pickle_function(self) -> bytes:
         """Pickle the function and its arguments, for every validation of a run."""
         try:
-            both: bytes = cloudpickle.dumps((self.fn, self.task_config.fn_kwargs))
+            return bytes(cloudpickle.dumps((self.fn, self.task_config.fn_kwargs)))
         except (TypeError, pickle.PicklingError, AttributeError, RecursionError) as problem:
             raise TypeError(
                 "cannot send validation_config.fn and its fn_kwargs to the validation process: "
                 f"{type(problem).__name__}: {problem}\n\n"
                 "hint: create locks, connections, files and data loaders inside the function"
             ) from problem
-        return both
 
 
 def to_validation_task(validation: bool | ValidationTaskConfig) -> ValidationTask | None:

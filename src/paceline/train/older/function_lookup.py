@@ -28,14 +28,13 @@ def find_backend(backend: str | BackendConfig | None) -> BackendConfig:
         return BackendConfig()
     if isinstance(backend, BackendConfig):
         return backend
-    location = _BACKENDS.get(backend) if isinstance(backend, str) else None
-    if location is None:
+    if not isinstance(backend, str) or backend not in _BACKENDS:
         names = ", ".join(map(repr, _BACKENDS))
         raise ValueError(
             f"backend must be {names}, a paceline.train.BackendConfig or None, got {backend!r}\n\n"
             "hint: subclass BackendConfig to set up another framework"
         )
-    module, name = location
+    module, name = _BACKENDS[backend]
     config: BackendConfig = getattr(importlib.import_module(module), name)()
     return config
 

@@ -23,7 +23,7 @@ from paceline._engine.messages import TaskAnswered
 from paceline._storage.run_store import RunStore
 from paceline.train.callbacks import Callback, TrainRunContext
 from paceline.train.display.terminal import Terminal
-from paceline.train.driver.failures import CallbackObserver, LoggerObserver, TracingObserver, make_observers
+from paceline.train.driver.failures import make_observers
 from paceline.train.driver.interrupts import SignalInterrupts
 from paceline.train.driver.run_session import execute_run
 from paceline.train.driver.run_spec import RunEnvironment, RunHooks, RunSpec
@@ -50,7 +50,6 @@ class PersistentWorkers:
         self._changed = threading.Condition()  # protects all below
         self._answers: tuple[TaskAnswered, ...] | None = None
         self._is_busy = False
-        """Whether the workers are running a task."""
         self._is_waited_for = False
         self._outcome: Result | BaseException | None = None
         self._is_outcome_reported = False
@@ -174,8 +173,7 @@ class PersistentWorkers:
                 if self._rows is not None:
                     self._add_report(event, run.size)
             self._changed.notify_all()
-        callbacks = self._callbacks
-        if callbacks is not None:
+        if (callbacks := self._callbacks) is not None:
             callbacks.on_event(event, run)
 
     def tick(self, run: Run, now: float) -> None:
@@ -241,8 +239,8 @@ class PersistentWorkers:
             self.count = max(self.count, signals.count)
 
     def _is_ready(self) -> bool:
-        phase = self.run.phase if self.run is not None else None
-        return self.run is not None and isinstance(phase, Running) and phase.num_ready >= self.run.size
+        run = self.run
+        return run is not None and isinstance(run.phase, Running) and run.phase.num_ready >= run.size
 
     def _next_row(self) -> tuple[Reported, ...] | None:
         """Return the next report of all ranks; None once all ranks have answered or the run has ended."""
@@ -310,9 +308,7 @@ class RunCallbacks:
 
     def __init__(self, callbacks: list[Callback], run_context: TrainRunContext, store: RunStore) -> None:
         # They start in the middle of a run: its journal has the earlier reports.
-        self._observers: list[CallbackObserver | LoggerObserver | TracingObserver] = make_observers(
-            callbacks, run_context, store, continues=True
-        )
+        self._observers = make_observers(callbacks, run_context, store, continues=True)
 
     @contextlib.contextmanager
     def observe_run(self, run: Run) -> Iterator[None]:

@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import cloudpickle
+
 from paceline._control.recovery import load_history
 from paceline._control.report_aggregator import own_metrics
 from paceline._control.run import Run
@@ -66,16 +68,17 @@ class PersistentWorkersMixin:
             if self._workers.is_alive:
                 return
             self._workers.raise_unreported()
-        _check_persistent(self.scaling_config, self.run_config)
+        if self.scaling_config.num_workers == 0:
+            raise ValueError("persistent workers need num_workers of at least 1: use fit(), or num_workers=1")
+        if self.run_config.detached:
+            raise ValueError("RunConfig(detached=True) needs fit(): persistent workers belong to this script")
         target = choose_target(self.scaling_config, self.run_config)
         target.check()
         spec = replace(self._build_run_spec(target, (run_task_loop, None, self.backend_config)), datasets=None)
         if self.backend_config.start_method == "fork":
             prewarm(*self.backend_config.preload)
-        current_settings = settings.load()
-        terminal = PersistentWorkersTerminal(
-            self.run_config.location.layout, current_settings.verbosity, current_settings.report_notice_s
-        )
+        chosen, layout = settings.load(), self.run_config.location.layout
+        terminal = PersistentWorkersTerminal(layout, chosen.verbosity, chosen.report_notice_s)
         workers = PersistentWorkers(spec, terminal, self._run_environment)
         self._workers = workers
         # A trainer that is garbage-collected stops its workers.
@@ -104,15 +107,11 @@ class PersistentWorkersMixin:
         function = find_function(fn, self.train_loop_per_worker, depth=2)
         checked = list(callbacks or ())
         check_callbacks(checked)
-        with self._prepare_task(function, config, dataset, checkpoint) as job:
-            workers = self._ensure_workers()
-            run_callbacks = (
-                RunCallbacks(
-                    checked, self._make_run_context(config), self.run_config.location.open_run_store_for_reading()
-                )
-                if checked
-                else None
-            )
+        with self._prepare_task(function, config, dataset, checkpoint) as (workers, job):
+            run_callbacks = None
+            if checked:
+                store = self.run_config.location.open_run_store_for_reading()
+                run_callbacks = RunCallbacks(checked, self._make_run_context(config), store)
             return workers.run_task(job, _parse_retention(checkpoint_strategy), run_callbacks)
 
     def run_iterator(
@@ -190,8 +189,7 @@ class PersistentWorkersMixin:
     def _iterate_reports(
         self, function: Callable[..., Any], config: Any, dataset: Any, checkpoint: Any, strategy: Any
     ) -> Generator[list[dict[str, Any]], None, list[Any]]:
-        with self._prepare_task(function, config, dataset, checkpoint) as job:
-            workers = self._ensure_workers()
+        with self._prepare_task(function, config, dataset, checkpoint) as (workers, job):
             for row in workers.iterate_task(job, _parse_retention(strategy)):
                 if not (row[0].checkpoint or "").startswith(SAVED_PREFIX):
                     yield [own_metrics(each) for each in row]
@@ -201,34 +199,29 @@ class PersistentWorkersMixin:
         configs = self.scaling_config, self.backend_config, self.dataset_config
         return TrainRunContext(self.run_config.location.name, self.run_config, self._resolve_config(config), *configs)
 
-    def _ensure_workers(self) -> PersistentWorkers:
-        self.start()
-        assert self._workers is not None
-        return self._workers
-
     def _resolve_config(self, config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         return config if config is not None else self.train_loop_config
 
     @contextlib.contextmanager
     def _prepare_task(
         self, function: Callable[..., Any], config: Mapping[str, Any] | None, dataset: Any, checkpoint: Any
-    ) -> Iterator[bytes]:
-        """Build the job of a task, and serve its datasets while it runs."""
+    ) -> Iterator[tuple[PersistentWorkers, bytes]]:
+        """Start the workers if needed, build the job of a task, and serve its datasets while it runs."""
         call = resolve_call_config(function, self._resolve_config(config))
-        start_checkpoint = _to_checkpoint(checkpoint)
-        if start_checkpoint is None:
-            start_checkpoint = self._next_checkpoint
+        start_checkpoint = _to_checkpoint(checkpoint) or self._next_checkpoint
         datasets = self.datasets if dataset is None else dataset
         if datasets is not None and not isinstance(datasets, Mapping):
             datasets = {"train": datasets}
         data = build_dataset_spec(datasets, self.dataset_config)
-        workers = self._ensure_workers()
-        self._next_checkpoint = None
+        self.start()
+        workers, self._next_checkpoint = self._workers, None
+        assert workers is not None
         run = workers.run
         assert run is not None
         ignores_earlier = workers.num_tasks > 0 or start_checkpoint is not None
         target = choose_target(self.scaling_config, self.run_config)
-        with target.serve_datasets(data, _discard_message) as endpoint:
+        # The trainer's terminal already shows the messages of the data service.
+        with target.serve_datasets(data, lambda _: None) as endpoint:
             task = WorkerTask(
                 function=function,
                 config=call,
@@ -238,7 +231,8 @@ class PersistentWorkersMixin:
                 shards=data.shards if data is not None else (),
                 data_address=endpoint.address,
             )
-            yield _pickle_task(task, self.backend_config)
+            pickle_job(function, call, self.backend_config)  # Raises an error that names what does not pickle.
+            yield workers, cloudpickle.dumps(task)
 
     def _current_run(self) -> Run:
         """The run's current state, or the one recorded in its directory."""
@@ -257,13 +251,6 @@ class PersistentWorkersMixin:
         return Checkpoint(*self.run_config.location.open_run_store_for_reading().locate_checkpoint(record))
 
 
-def _check_persistent(scaling: ScalingConfig, config: RunConfig) -> None:
-    if scaling.num_workers == 0:
-        raise ValueError("persistent workers need num_workers of at least 1: use fit(), or num_workers=1")
-    if config.detached:
-        raise ValueError("RunConfig(detached=True) needs fit(): persistent workers belong to this script")
-
-
 def _to_checkpoint(checkpoint: Any) -> Checkpoint | None:
     if checkpoint is None or isinstance(checkpoint, Checkpoint):
         return checkpoint
@@ -275,24 +262,10 @@ def _to_checkpoint(checkpoint: Any) -> Checkpoint | None:
 
 
 def _unpack_state(checkpoint: Checkpoint | None) -> Any:
-    if checkpoint is None or not checkpoint.holds_dict():
-        return checkpoint
-    return checkpoint.to_dict()
+    return checkpoint.to_dict() if checkpoint is not None and checkpoint.holds_dict() else checkpoint
 
 
 def _parse_retention(strategy: CheckpointConfig | Mapping[str, Any] | None) -> Any:
     if strategy is None:
         return None
     return to_retention(coerce_config(CheckpointConfig, strategy, "checkpoint_strategy"))
-
-
-def _pickle_task(task: WorkerTask, backend: BackendConfig) -> bytes:
-    import cloudpickle
-
-    pickle_job(task.function, task.config, backend)  # Raises an error that names what does not pickle.
-    data: bytes = cloudpickle.dumps(task)
-    return data
-
-
-def _discard_message(_: str) -> None:
-    """Discard messages of the data service: the trainer's terminal already shows them."""

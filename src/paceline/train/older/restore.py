@@ -11,6 +11,7 @@ import os
 from typing import Any, Self
 
 from paceline._control.recovery import load_history
+from paceline._control.run import Run
 from paceline._storage.run_location import RunLocation
 from paceline.train.config import RunConfig, ScalingConfig, coerce_config
 
@@ -21,8 +22,7 @@ class RestoreMixin:
     @classmethod
     def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> bool:
         """Whether there is a run at this path."""
-        run, _ = load_history(_locate_run(path, storage_filesystem).open_run_store_for_reading())
-        return run.attempt > 0 or bool(run.checkpoints)
+        return _load_run(RunLocation.from_path(os.fspath(path), storage_filesystem)) is not None
 
     @classmethod
     def restore(
@@ -40,9 +40,9 @@ class RestoreMixin:
         Pass `train_loop_per_worker`, its config and the datasets again. Without a `scaling_config`, it uses as many
         workers as the run had.
         """
-        location = _locate_run(path, storage_filesystem)
-        run, _ = load_history(location.open_run_store_for_reading())
-        if run.attempt == 0 and not run.checkpoints:
+        location = RunLocation.from_path(os.fspath(path), storage_filesystem)
+        run = _load_run(location)
+        if run is None:
             raise ValueError(f"no run at {os.fspath(path)}: pass the path RunConfig(storage_path)/name")
         if train_loop_per_worker is None:
             raise ValueError(
@@ -50,18 +50,17 @@ class RestoreMixin:
                 f"hint: {cls.__name__}.restore({os.fspath(path)!r}, train_loop_per_worker=...)"
             )
         config: RunConfig = coerce_config(RunConfig, run_config, "run_config")
-        identity = {
-            "name": location.name,
-            "storage_path": location.storage_path,
-            "storage_filesystem": storage_filesystem,
-        }
+        config = dataclasses.replace(
+            config, name=location.name, storage_path=location.storage_path, storage_filesystem=storage_filesystem
+        )
         return cls(
             train_loop_per_worker,  # type: ignore[call-arg]
             scaling_config=scaling_config if scaling_config is not None else ScalingConfig(num_workers=run.size),
-            run_config=dataclasses.replace(config, **identity),
+            run_config=config,
             **arguments,
         )
 
 
-def _locate_run(path: str | os.PathLike[str], filesystem: Any) -> RunLocation:
-    return RunLocation.from_path(os.fspath(path), filesystem)
+def _load_run(location: RunLocation) -> Run | None:
+    run, _ = load_history(location.open_run_store_for_reading())
+    return run if run.attempt or run.checkpoints else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -64,9 +64,8 @@ def find_metric_differences(
             for name in sorted(before_all.keys() | after_all.keys()):
                 before, after = before_all.get(name), after_all.get(name)
                 if name not in ignored and not _is_equal(before, after, tolerance):
-                    differences.append(
-                        Difference("metric", name, seq, rank, before, after, _max_distance(before, after))
-                    )
+                    values = before, after, _max_distance(before, after)
+                    differences.append(Difference("metric", name, seq, rank, *values))
     return differences
 
 
@@ -109,21 +108,14 @@ def list_leaf_paths(checkpoint: Path) -> list[str]:
 
 
 def flatten_tree(value: Any, separator: str = ".", prefix: str = "") -> dict[str, Any]:
-    """Flatten a tree into a dict of its leaves by path."""
-    return dict(_iter_leaves(value, separator, prefix))
-
-
-def _iter_leaves(value: Any, separator: str, path: str) -> Iterator[tuple[str, Any]]:
-    items = value.items() if isinstance(value, Mapping) else enumerate(value) if _is_nonempty_list(value) else None
-    if not items:
-        yield path, value
-        return
-    for key, item in items:
-        yield from _iter_leaves(item, separator, f"{path}{separator}{key}" if path else str(key))
-
-
-def _is_nonempty_list(value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) > 0
+    """Flatten a tree of dicts and lists into a dict of its leaves by path."""
+    parts = dict(enumerate(value)) if isinstance(value, list | tuple) else value
+    if not isinstance(parts, Mapping) or not parts:
+        return {prefix: value}
+    leaves: dict[str, Any] = {}
+    for key, part in parts.items():
+        leaves |= flatten_tree(part, separator, f"{prefix}{separator}{key}" if prefix else str(key))
+    return leaves
 
 
 def _find_tree_differences(before: Any, after: Any, report: int, prefix: str, tolerance: float) -> list[Difference]:
@@ -132,12 +124,8 @@ def _find_tree_differences(before: Any, after: Any, report: int, prefix: str, to
     for name in [*leaves, *(name for name in leaves_after if name not in leaves)]:
         value, value_after = leaves.get(name), leaves_after.get(name)
         if not _is_equal(value, value_after, tolerance):
-            amount = _max_distance(value, value_after)
-            differences.append(
-                Difference(
-                    "state", prefix + name, report, None, _summarize_value(value), _summarize_value(value_after), amount
-                )
-            )
+            values = _summarize_value(value), _summarize_value(value_after), _max_distance(value, value_after)
+            differences.append(Difference("state", prefix + name, report, None, *values))
     return differences
 
 

@@ -140,9 +140,8 @@ def _compare_steps(
     state, state_after = steps[0].get("state", {}), steps_after[0].get("state", {})
     differing = [name for name in state if state_after.get(name) != state[name]]
     if differing:
-        problem = (
-            "is empty" if not state_after else f"differs in {_join_names([f'state.{name}' for name in differing])}"
-        )
+        listed = _join_names([f"state.{name}" for name in differing])
+        problem = f"differs in {listed}" if state_after else "is empty"
         yield "optimizer", f"the optimizer's state {problem} {rank_text} at its first step after the checkpoint"
     for number, (step, step_after) in enumerate(zip(steps, steps_after, strict=False), start=1):
         names = [name for name in step["hyper"] if step["hyper"][name] != step_after["hyper"].get(name)]

@@ -22,22 +22,8 @@ from paceline._engine.messages import CheckpointRecord
 from paceline._storage.commit import find_problem, read_manifest
 from paceline._storage.run_layout import RunLayout
 from paceline._view.formatting import format_count
-from paceline.train.resume_proof import trace
-from paceline.train.resume_proof.compare import (
-    Difference,
-    find_checkpoint_differences,
-    find_ignored_metrics,
-    find_metric_differences,
-    list_leaf_paths,
-)
+from paceline.train.resume_proof import compare, shadow, trace
 from paceline.train.resume_proof.diagnosis import NotRestored, diagnose
-from paceline.train.resume_proof.shadow import (
-    RecordedRun,
-    ShadowProgress,
-    load_recorded_run,
-    run_shadow,
-    with_fixed_size,
-)
 from paceline.train.trainer import DataParallelTrainer
 
 log = logging.getLogger("paceline.resume_proof")
@@ -61,7 +47,7 @@ class ResumeProof:
     num_reports: int = 0
     """How many reports after it were compared, on every rank."""
     num_checkpoints: int = 0
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[compare.Difference, ...] = ()
     """In order of occurrence."""
     not_restored: tuple[NotRestored, ...] = ()
     repeatable: bool | None = None
@@ -95,7 +81,7 @@ class ReplaySpan:
     def reports(self) -> range:
         return range(self.start.seq + 1, self.last + 1)
 
-    def is_covered(self, progress: ShadowProgress) -> bool:
+    def is_covered(self, progress: shadow.ShadowProgress) -> bool:
         return progress.num_reports >= self.last and set(self.checkpoints) <= set(progress.committed_seqs)
 
 
@@ -126,28 +112,28 @@ def verify_resume(
         if fresh or not layout.journal.exists():
             log.info("training a new run to compare with, in %s", directory)
             try:
-                original = run_shadow(
+                original = shadow.run_shadow(
                     trainer, directory / "original", enough=lambda progress: _has_enough_reports(progress, num_steps)
                 )
             except TrainingFailedError as error:
                 return ResumeProof("unchecked", reason=f"the function fails before it is resumed: {error}")
             run = None
         else:
-            original, run = load_recorded_run(layout), str(layout.root)
+            original, run = shadow.load_recorded_run(layout), str(layout.root)
         chosen = _choose_span(original, num_steps, trainer.scaling_config.sizes)
         if isinstance(chosen, str):
             return ResumeProof("unchecked", run, chosen)
-        trainer = with_fixed_size(trainer, chosen.size)
+        trainer = shadow.with_fixed_size(trainer, chosen.size)
         return dataclasses.replace(_prove(trainer, original, chosen, directory, ignore, tolerance), run=run)
 
 
-def _has_enough_reports(progress: ShadowProgress, num_steps: int | None) -> bool:
+def _has_enough_reports(progress: shadow.ShadowProgress, num_steps: int | None) -> bool:
     if len(progress.committed_seqs) < 2:
         return False
     return num_steps is None or progress.num_reports >= progress.committed_seqs[0] + num_steps
 
 
-def _choose_span(original: RecordedRun, num_steps: int | None, sizes: Sequence[int]) -> ReplaySpan | str:
+def _choose_span(original: shadow.RecordedRun, num_steps: int | None, sizes: Sequence[int]) -> ReplaySpan | str:
     """Return the newest replayable part of a run, preferably one that ends with a checkpoint; or why there is none."""
     if not original.run.checkpoints:
         return "the run has no checkpoint to resume from"
@@ -172,7 +158,7 @@ def _choose_span(original: RecordedRun, num_steps: int | None, sizes: Sequence[i
     return dataclasses.replace(span, size=manifest.world_size)
 
 
-def _build_span(original: RecordedRun, record: CheckpointRecord, num_steps: int | None) -> ReplaySpan | None:
+def _build_span(original: shadow.RecordedRun, record: CheckpointRecord, num_steps: int | None) -> ReplaySpan | None:
     # A later attempt's reports come after a resume themselves: they would be compared with another resumed run.
     by_rank = original.collect_metrics(record.attempt)
     if not by_rank:
@@ -190,29 +176,31 @@ def _build_span(original: RecordedRun, record: CheckpointRecord, num_steps: int 
 
 def _prove(
     trainer: DataParallelTrainer,
-    original: RecordedRun,
+    original: shadow.RecordedRun,
     span: ReplaySpan,
     directory: Path,
     ignore: Sequence[str],
     tolerance: float,
 ) -> ResumeProof:
-    ignored = find_ignored_metrics(original.collect_metrics(span.start.attempt), ignore)
+    ignored = compare.find_ignored_metrics(original.collect_metrics(span.start.attempt), ignore)
     start = original.layout.checkpoint(span.start.name)
 
-    def find_differences(run: RecordedRun, attempt: int | None, other_run: RecordedRun) -> list[Difference]:
+    def find_differences(
+        run: shadow.RecordedRun, attempt: int | None, other_run: shadow.RecordedRun
+    ) -> list[compare.Difference]:
         metrics = run.collect_metrics(attempt), other_run.collect_metrics()
-        differences = find_metric_differences(*metrics, span.reports, ignored=ignored, tolerance=tolerance)
+        differences = compare.find_metric_differences(*metrics, span.reports, ignored=ignored, tolerance=tolerance)
         for seq in span.checkpoints:
             before, after = run.find_checkpoint(seq), other_run.find_checkpoint(seq)
             if before is not None and after is not None:
-                differences += find_checkpoint_differences(before, after, seq, tolerance=tolerance)
+                differences += compare.find_checkpoint_differences(before, after, seq, tolerance=tolerance)
             elif before is not None:
-                differences.append(Difference("file", before.name, seq))
+                differences.append(compare.Difference("file", before.name, seq))
         return sorted(differences, key=lambda difference: difference.report)
 
-    def replay(name: str) -> RecordedRun:
+    def replay(name: str) -> shadow.RecordedRun:
         log.info("replaying %s from %s", format_count(len(span.reports), "report"), span.start.name)
-        return run_shadow(trainer, directory / name, enough=span.is_covered, start=start)
+        return shadow.run_shadow(trainer, directory / name, enough=span.is_covered, start=start)
 
     proof = ResumeProof(
         "exact",
@@ -230,12 +218,9 @@ def _prove(
     except TrainingFailedError as error:
         return dataclasses.replace(proof, verdict="differs", reason=f"the function fails when resumed: {error}")
     notes = _trace_shadow_runs(trainer, original, span, directory)
+    paths = compare.list_leaf_paths(start)
     not_restored = diagnose(
-        *notes,
-        checkpoint=span.start.name,
-        paths=list_leaf_paths(start),
-        differences=differences,
-        repeatable=repeatable,
+        *notes, checkpoint=span.start.name, paths=paths, differences=differences, repeatable=repeatable
     )
     return dataclasses.replace(
         proof, verdict="differs", differences=tuple(differences), not_restored=not_restored, repeatable=repeatable
@@ -243,26 +228,27 @@ def _prove(
 
 
 def _trace_shadow_runs(
-    trainer: DataParallelTrainer, original: RecordedRun, span: ReplaySpan, directory: Path
+    trainer: DataParallelTrainer, original: shadow.RecordedRun, span: ReplaySpan, directory: Path
 ) -> tuple[dict[int, list[dict[str, Any]]], dict[int, list[dict[str, Any]]]]:
     """Return the notes of a shadow run that makes the commit and continues, and of one that resumes from it."""
     before = [record for record in original.run.checkpoints if record.seq < span.start.seq]
     start = original.layout.checkpoint(before[-1].name) if before else None
-    first, enough = span.start.seq, span.is_covered
-    continued_notes, resumed_notes = directory / "on.notes", directory / "resumed.notes"
+
+    def run_traced(name: str, start: Path | None) -> shadow.RecordedRun:
+        traced = span.start.seq, directory / f"{name}.notes"
+        return shadow.run_shadow(trainer, directory / name, enough=span.is_covered, start=start, traced=traced)
+
     log.info("results differ; making two more shadow runs to find what was not restored")
     try:
-        continued_run = run_shadow(
-            trainer, directory / "on", enough=enough, start=start, traced=(first, continued_notes)
-        )
-        commit = continued_run.find_checkpoint(first)
+        commit = run_traced("on", start).find_checkpoint(span.start.seq)
         if commit is not None:
-            run_shadow(trainer, directory / "resumed", enough=enough, start=commit, traced=(first, resumed_notes))
+            run_traced("resumed", commit)
     except TrainingFailedError:
         # The earlier replays succeeded, so tracing caused this: keep the verdict, and diagnose by names.
         return {}, {}
     continued, resumed = (
-        {rank: trace.read_notes(path, rank) for rank in range(span.size)} for path in (continued_notes, resumed_notes)
+        {rank: trace.read_notes(directory / f"{name}.notes", rank) for rank in range(span.size)}
+        for name in ("on", "resumed")
     )
     return continued, resumed
 
@@ -270,9 +256,8 @@ def _trace_shadow_runs(
 def _format_proof(proof: ResumeProof) -> list[str]:
     if proof.verdict == "unchecked":
         return [f"cannot be checked: {proof.reason}", f"  run: {proof.run or 'a new one'}"]
-    compared = (
-        f"{format_count(proof.num_reports, 'report')} and {format_count(proof.num_checkpoints, 'checkpoint')} compared"
-    )
+    checkpoints = format_count(proof.num_checkpoints, "checkpoint")
+    compared = f"{format_count(proof.num_reports, 'report')} and {checkpoints} compared"
     lines = []
     if proof.verdict == "exact":
         lines.append(f"resumes exactly: {compared}")
@@ -298,7 +283,7 @@ def _format_proof(proof: ResumeProof) -> list[str]:
     return lines
 
 
-def _format_leaves(differences: Sequence[Difference]) -> list[str]:
+def _format_leaves(differences: Sequence[compare.Difference]) -> list[str]:
     leaves = [difference for difference in differences if difference.kind in ("state", "file")]
     if not leaves:
         return []

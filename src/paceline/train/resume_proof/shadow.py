@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import msgspec
-
 from paceline._control.events import Committed, Event, Reported
 from paceline._control.recovery import load_history
 from paceline._control.run import Run
 from paceline._core.errors import StorageError
-from paceline._core.plain_values import from_plain
+from paceline._core.plain_values import decode_plain
 from paceline._storage.commit import read_manifest
 from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import MANIFEST, METADATA, RunLayout
@@ -57,7 +55,7 @@ class RecordedRun:
         metrics: dict[int, dict[int, dict[str, Any]]] = {}
         for report in self.reports:
             if attempt in (None, report.attempt):
-                metrics.setdefault(report.rank, {})[report.seq] = from_plain(msgspec.json.decode(report.metrics))
+                metrics.setdefault(report.rank, {})[report.seq] = decode_plain(report.metrics)
         return metrics
 
     def find_checkpoint(self, seq: int) -> Path | None:

@@ -13,21 +13,7 @@ from typing import Any
 from paceline._view import formatting
 from paceline._view.formatting import format_count
 from paceline.tune.display import search_summary
-from paceline.tune.driver.events import (
-    Event,
-    NoMoreTrials,
-    SearchEnded,
-    SearchIdle,
-    SearchStarted,
-    TrialBegan,
-    TrialCloned,
-    TrialCloneSkipped,
-    TrialEnded,
-    TrialMade,
-    TrialReported,
-    TrialReset,
-    TrialSaved,
-)
+from paceline.tune.driver import events
 from paceline.tune.driver.search_state import Search
 from paceline.tune.results import scopes
 from paceline.tune.trial import Trial
@@ -71,26 +57,26 @@ class SearchLogLines:
         self._configs: dict[str, Mapping[str, Any]] = {}
         self._paused: set[str] = set()
 
-    def format_event(self, event: Event, search: Search, now: float) -> list[str]:
+    def format_event(self, event: events.Event, search: Search, now: float) -> list[str]:
         """Format an event that has been applied to `search`."""
         if self._summed_at is None:
             self._summed_at = now
         match event:
-            case SearchStarted():
+            case events.SearchStarted():
                 for earlier in search.trials.values():
                     self._is_new_best(earlier, search)  # Trials of earlier drivers.
                 return [self._format_search_started(event, search)]
-            case SearchEnded(at=at):
+            case events.SearchEnded(at=at):
                 return search_summary.format_ending(search, self._name, self._uri, search.elapsed_s(at))
-            case NoMoreTrials(why=why) if why:
+            case events.NoMoreTrials(why=why) if why:
                 return [f"search {self._name} ends early: {formatting.first_line(why)}"]
-            case TrialMade() | NoMoreTrials() | SearchIdle():
+            case events.TrialMade() | events.NoMoreTrials() | events.SearchIdle():
                 return []
-            case TrialReported(trial=trial):
+            case events.TrialReported(trial=trial):
                 return [self._format_trial_reported(search.trials[trial])] if self._is_verbose else []
-            case TrialSaved(trial=trial, name=name):
+            case events.TrialSaved(trial=trial, name=name):
                 return [f"trial {trial} saved {name}"] if self._is_verbose else []
-            case TrialEnded(trial=trial, ending=ending):
+            case events.TrialEnded(trial=trial, ending=ending):
                 self._configs[trial] = search.trials[trial].config
                 leads = self._is_new_best(search.trials[trial], search)
                 if ending == "paused":
@@ -99,20 +85,20 @@ class SearchLogLines:
                     return []  # It resumes: not worth a line each time when many trials take turns.
                 budget = self._notable if ending == "failed" or leads else self._ordinary
                 return self._within_budget(budget, now, lambda: self._format_trial_ended(event, search, leads))
-            case TrialBegan(trial=trial):
+            case events.TrialBegan(trial=trial):
                 is_its_turn = trial in self._paused and not self._is_verbose
                 self._paused.discard(trial)
                 # No line for a clone either: the one about its cloning was just printed.
                 if is_its_turn or search.trial_records[trial].initial is not None:
                     return []
                 return self._within_budget(self._ordinary, now, lambda: self._format_trial_began(search, trial))
-            case TrialCloned():
+            case events.TrialCloned():
                 return self._within_budget(self._ordinary, now, lambda: self._format_trial_cloned(event, search))
-            case TrialCloneSkipped(trial=trial, why=why):
+            case events.TrialCloneSkipped(trial=trial, why=why):
                 return [f"trial {trial} continues unchanged: {why}"]
-            case TrialReset(trial=trial, run=run, why=why) if why:
+            case events.TrialReset(trial=trial, run=run, why=why) if why:
                 return [f"trial {trial} moves to {run}: {why}"]
-            case TrialReset(trial=trial):
+            case events.TrialReset(trial=trial):
                 return self._within_budget(self._ordinary, now, lambda: f"trial {trial} will run again")
 
     def format_summary(self, search: Search, now: float) -> list[str]:
@@ -123,10 +109,8 @@ class SearchLogLines:
         if not self._num_dropped:
             return []
         self._num_dropped = 0
-        return [
-            f"{format_count(len(search.trials), 'trial')}: "
-            f"{search_summary.count_trials(search.trials.values())}{_format_best(search)}"
-        ]
+        counts = search_summary.count_trials(search.trials.values())
+        return [f"{format_count(len(search.trials), 'trial')}: {counts}{_format_best(search)}"]
 
     def _within_budget(self, budget: LineBudget, now: float, line: Callable[[], str]) -> list[str]:
         if self._is_verbose or budget.take(now):
@@ -134,7 +118,7 @@ class SearchLogLines:
         self._num_dropped += 1
         return []
 
-    def _format_search_started(self, event: SearchStarted, search: Search) -> str:
+    def _format_search_started(self, event: events.SearchStarted, search: Search) -> str:
         if search.num_drivers == 1:
             return f"search {self._name} started: {event.trainable}, num_samples={event.num_samples}, in {self._uri}"
         counts = search_summary.count_trials(search.trials.values())
@@ -153,7 +137,7 @@ class SearchLogLines:
         result = trial.last_result or {}
         return f"trial {trial.trial_id}, iteration {trial.iteration}: {search_summary.format_metrics(result, None)}"
 
-    def _format_trial_ended(self, event: TrialEnded, search: Search, leads: bool) -> str:
+    def _format_trial_ended(self, event: events.TrialEnded, search: Search, leads: bool) -> str:
         trial = search.trials[event.trial]
         took = formatting.duration(search.trial_records[event.trial].ran_s)
         why = formatting.first_line(event.why)
@@ -178,12 +162,11 @@ class SearchLogLines:
         value = scopes.get_metric_value(trial.last_result, search.metric)
         if value is None or not math.isfinite(value):
             return False
-        if self._best is not None and not scopes.is_better(value, self._best, search.mode):
-            return False
-        self._best = value
-        return True
+        is_best = self._best is None or scopes.is_better(value, self._best, search.mode)
+        self._best = value if is_best else self._best
+        return is_best
 
-    def _format_trial_cloned(self, event: TrialCloned, search: Search) -> str:
+    def _format_trial_cloned(self, event: events.TrialCloned, search: Search) -> str:
         before = search_summary.flatten_parameters(self._configs.get(event.trial, {}))
         after = search_summary.flatten_parameters(search.trials[event.trial].config)
         changed = " ".join(

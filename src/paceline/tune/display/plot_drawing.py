@@ -17,7 +17,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
-from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normalize
+from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure as Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -58,7 +58,7 @@ def draw_figure(
         fig = _NotebookFigure(figsize=figsize or (max(width, 12.0), 9.0), layout="constrained")
         grid = fig.add_gridspec(2, 5)
         _draw_parallel(fig, fig.add_subplot(grid[0, :]), parallel)
-        _draw_curves(fig, fig.add_subplot(grid[1, :3]), curves)
+        _draw_curves(fig.add_subplot(grid[1, :3]), curves)
         _draw_importance(fig.add_subplot(grid[1, 3:]), importance)
         return fig
     height = 5.0 if importance is None else max(2.2, 1.2 + 0.32 * min(len(importance["parameters"]), _MOST_BARS))
@@ -67,7 +67,7 @@ def draw_figure(
     if parallel is not None:
         _draw_parallel(fig, axes, parallel)
     if curves is not None:
-        _draw_curves(fig, axes, curves)
+        _draw_curves(axes, curves)
     if importance is not None:
         _draw_importance(axes, importance)
     return fig
@@ -80,22 +80,15 @@ def _draw_parallel(fig: Figure, axes: Axes, data: dict[str, Any]) -> None:
     if not lines:
         _draw_message(axes, "no trials")
         return
-    axes.set(
-        xlim=(-0.15, len(columns) - 1 + 0.25), ylim=(-0.16 if any(c["has_gaps"] for c in columns) else -0.05, 1.05)
-    )
+    bottom = -0.16 if any(column["has_gaps"] for column in columns) else -0.05
+    axes.set(xlim=(-0.15, len(columns) - 1 + 0.25), ylim=(bottom, 1.05))
     axes.set_frame_on(False)
     axes.set_yticks([])
     colors = _MetricColors(columns[-1], data["mode"])
     for group, drawn in _group_lines(data):
         if drawn:
-            axes.add_collection(
-                LineCollection(
-                    [_line_points(line, columns) for line in drawn],
-                    colors=[_BEST if group == "best" else colors.color_for(line["value"]) for line in drawn],
-                    gid=group,
-                    **_line_style(group, len(lines)),
-                )
-            )
+            paths, shades = [_line_points(line, columns) for line in drawn], colors.shades_of(group, drawn)
+            axes.add_collection(LineCollection(paths, colors=shades, gid=group, **_line_style(group, len(lines))))
     for place, column in enumerate(columns):
         _draw_axis(axes, place, column, "not finite" if place == len(columns) - 1 else "not set")
     names = [_format_name(column["name"], 22) for column in columns]
@@ -120,30 +113,19 @@ def _draw_axis(axes: Axes, place: int, column: dict[str, Any], gap: str) -> None
 
 
 def _format_tick(axes: Axes, place: float, at: float, text: str, color: str = _DARK) -> None:
-    axes.text(
-        place + 0.03,
-        at,
-        text,
-        fontsize=8,
-        color=color,
-        va="center",
-        zorder=7,
-        bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "boxstyle": "round,pad=0.12"},
-        **_TEXT,
-    )
+    box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "boxstyle": "round,pad=0.12"}
+    axes.text(place + 0.03, at, text, fontsize=8, color=color, va="center", zorder=7, bbox=box, **_TEXT)
 
 
 def _choose_ticks(column: dict[str, Any]) -> list[tuple[float, str]]:
     """Return the tick positions of an axis, from 0 to 1, with their labels."""
     low, high = column["low"], column["high"]
     if column["kind"] == "category":
-        names = column["categories"]
+        names = [shorten_middle(name, 16) for name in column["categories"]]
+        if len(names) == 1:
+            return [(0.5, names[0])]
         step = max(1, math.ceil(len(names) / _MOST_TICKS))
-        last = max(len(names) - 1, 1)
-        return [
-            (index / last if len(names) > 1 else 0.5, shorten_middle(names[index], 16))
-            for index in range(0, len(names), step)
-        ]
+        return [(index / (len(names) - 1), names[index]) for index in range(0, len(names), step)]
     if low == high:
         return [(0.5, format_label(low))]
     if column["marks"]:
@@ -180,16 +162,13 @@ def _line_points(line: dict[str, Any], columns: Sequence[dict[str, Any]]) -> lis
         if at is None or column["kind"] == "category":
             # Spread trials with the same option; the position is the same in every drawing.
             room = 0.5 / max(len(column["categories"]), 8)
-            y += room * (_jitter(f"{line['trial_id']} {place}") - 0.5)
+            text = f"{line['trial_id']} {place}".encode(errors="replace")
+            y += room * (hashlib.blake2b(text, digest_size=4).digest()[0] / 255 - 0.5)
         path.append((float(place), y))
     return path
 
 
-def _jitter(text: str) -> float:
-    return hashlib.blake2b(text.encode(errors="replace"), digest_size=4).digest()[0] / 255
-
-
-def _draw_curves(fig: Figure, axes: Axes, data: dict[str, Any]) -> None:
+def _draw_curves(axes: Axes, data: dict[str, Any]) -> None:
     lines = [line for line in data["lines"] if line["points"]]
     metric = shorten_middle(data["metric"], 40)
     _set_title(axes, f"{metric} of each trial")
@@ -223,7 +202,7 @@ def _draw_group(axes: Axes, group: str, drawn: Sequence[dict[str, Any]], colors:
         return
     style = _line_style(group, total)
     paths = [[(at, math.nan if value is None else value) for at, value in line["points"]] for line in drawn]
-    shades = [_BEST if group == "best" else colors.color_for(line["value"]) for line in drawn]
+    shades = colors.shades_of(group, drawn)
     axes.add_collection(LineCollection(paths, colors=shades, gid=group, **style))
     dots = [
         (*point, shade)
@@ -233,9 +212,8 @@ def _draw_group(axes: Axes, group: str, drawn: Sequence[dict[str, Any]], colors:
     ]
     if dots:
         at, values, dot_shades = zip(*dots, strict=True)
-        axes.scatter(
-            at, values, s=18 if group == "best" else 8, c=dot_shades, alpha=style["alpha"], zorder=style["zorder"]
-        )
+        size = 18 if group == "best" else 8
+        axes.scatter(at, values, s=size, c=dot_shades, alpha=style["alpha"], zorder=style["zorder"])
 
 
 def _draw_importance(axes: Axes, data: dict[str, Any]) -> None:
@@ -263,23 +241,21 @@ class _MetricColors:
             high = low + (abs(low) / 10 or 1)
         self._norm: Normalize = LogNorm(low, high, clip=True) if scale["log"] else Normalize(low, high, clip=True)
         self._extend = "neither" if not scale["is_cut"] else "max" if mode == "min" else "min"
-        self._map = _make_colormap(mode)
+        # Without the light end, which is invisible on white.
+        viridis = mpl.colormaps["viridis"]
+        ramp = LinearSegmentedColormap.from_list("paceline", [viridis(0.9 * step / 63) for step in range(64)])
+        self._map = ramp if mode == "min" else ramp.reversed()
 
-    def color_for(self, value: float | None) -> Any:
-        return _GREY if value is None else self._map(self._norm(value))
+    def shades_of(self, group: str, lines: Sequence[dict[str, Any]]) -> list[Any]:
+        if group == "best":
+            return [_BEST] * len(lines)
+        return [_GREY if line["value"] is None else self._map(self._norm(line["value"])) for line in lines]
 
     def draw_bar(self, fig: Figure, axes: Axes, metric: str) -> None:
         mappable = ScalarMappable(self._norm, self._map)
         bar = fig.colorbar(mappable, ax=axes, pad=0.01, fraction=0.03, extend=self._extend)
         bar.set_label(metric, **_TEXT)
         bar.outline.set_visible(False)
-
-
-def _make_colormap(mode: str) -> Colormap:
-    """Return a colormap without the light end, which is invisible on white; the dark end is the good one."""
-    viridis = mpl.colormaps["viridis"]
-    ramp = LinearSegmentedColormap.from_list("paceline", [viridis(0.9 * step / 63) for step in range(64)])
-    return ramp if mode == "min" else ramp.reversed()
 
 
 def _group_lines(data: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,18 +22,12 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True)
 class TrialCounts:
-    """The number of trials in each state."""
-
     running: int = 0
     waiting: int = 0
     paused: int = 0
     finished: int = 0
     stopped: int = 0
     failed: int = 0
-
-    @property
-    def num_over(self) -> int:
-        return self.finished + self.stopped + self.failed
 
     def __str__(self) -> str:
         counts = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -48,10 +43,7 @@ class Leader:
 
 
 def count_trials(trials: Iterable[Trial]) -> TrialCounts:
-    counts = {"running": 0, "waiting": 0, "paused": 0, "finished": 0, "stopped": 0, "failed": 0}
-    for trial in trials:
-        counts[format_state(trial)] += 1
-    return TrialCounts(**counts)
+    return TrialCounts(**Counter(map(format_state, trials)))
 
 
 def format_state(trial: Trial) -> str:
@@ -134,12 +126,10 @@ def format_ending(search: Search, name: str, uri: str, elapsed_s: float) -> list
 def _format_best(search: Search, uri: str) -> list[str]:
     best = find_leader(search)
     if best is None:
-        if search.metric is None:
-            return [f"no best trial without a metric; all trials: {uri}"]
-        return [f"no trial reported a finite {search.metric}; all trials: {uri}"]
-    trial, metric = best.trial, search.metric
-    assert metric is not None
-    lines = [f"best: trial {trial.trial_id}, {metric}={formatting.value(best.value)} at iteration {trial.iteration}"]
+        missing = f"no trial reported a finite {search.metric}" if search.metric else "no best trial without a metric"
+        return [f"{missing}; all trials: {uri}"]
+    trial, value = best.trial, formatting.value(best.value)
+    lines = [f"best: trial {trial.trial_id}, {search.metric}={value} at iteration {trial.iteration}"]
     config = repr(dict(trial.config))
     if len(config) <= _ONE_LINE:
         lines.append(f"  config      {config}")

@@ -1,8 +1,7 @@
 """The terminal view of a search: one table that is redrawn, or a line per event.
 
 Our output goes to standard error. Output of a trial's rank 0 goes to standard output with the trial as prefix,
-`[00003]`, and appears above the table; the complete output of every rank is in the log files of the trial's run. In a
-notebook, the table is in the cell's output, updated in place.
+`[00003]`, and appears above the table. In a notebook, the table is in the cell's output, updated in place.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TextIO
+from functools import cached_property
+from typing import TYPE_CHECKING, TextIO
 
 from paceline._control.events import WorkerFailure
 from paceline._control.run import Run
@@ -20,13 +20,15 @@ from paceline._storage.run_layout import RunLayout
 from paceline._view import formatting
 from paceline.train.display import terminal_region
 from paceline.train.display.notebook import HEIGHT, WIDTH, NotebookCell, is_in_notebook
-from paceline.train.display.terminal import OutputSink, Terminal
+from paceline.train.display.terminal import Terminal
 from paceline.tune.display.log_lines import SearchLogLines
 from paceline.tune.driver.events import Event, SearchEnded, TrialEnded
 from paceline.tune.driver.search_state import Search
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from paceline.tune.display.trial_table import TrialTableState
 
 REDRAW_S = 0.25
 """Minimum time between redraws of the table."""
@@ -35,10 +37,7 @@ _DRAW_TIME_FACTOR = 20
 
 
 def make_search_terminal(name: str, uri: str, verbosity: int, out: TextIO | None = None) -> SearchTerminal:
-    """Create a table in a notebook or on a terminal that can be redrawn, lines elsewhere.
-
-    `name` and `uri` are the search's; `verbosity` as in `Settings`.
-    """
+    """Create a table in a notebook or on a terminal that can be redrawn, lines elsewhere."""
     if verbosity >= 1 and out is None and is_in_notebook():
         return NotebookTable(name, uri, verbosity)
     stream = out if out is not None else sys.stderr
@@ -63,6 +62,8 @@ class SearchTerminal:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.verbosity = verbosity
+        self._name = name
+        self._uri = uri
         self._out = out
         self._clock = clock
         self._lines = SearchLogLines(name, uri, verbosity)
@@ -104,20 +105,14 @@ class SearchTerminal:
 class LiveSearchTerminal(SearchTerminal):
     """Keeps a live view of the search up to date, and prints as lines what the view does not show."""
 
-    def __init__(
-        self,
-        name: str,
-        uri: str,
-        verbosity: int,
-        out: TextIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    _drawn_at = -float("inf")
+    _pause_s = REDRAW_S
+
+    @cached_property
+    def _table_state(self) -> TrialTableState:
         from paceline.tune.display.trial_table import TrialTableState
 
-        super().__init__(name, uri, verbosity, out, clock)
-        self._table_state = TrialTableState(name, uri)
-        self._drawn_at = -float("inf")
-        self._pause_s = REDRAW_S
+        return TrialTableState(self._name, self._uri)
 
     def on_event(self, event: Event, search: Search) -> None:
         if isinstance(event, TrialEnded) and event.ending != "interrupted":
@@ -155,12 +150,7 @@ class TableSearchTerminal(LiveSearchTerminal):
     """
 
     def __init__(
-        self,
-        name: str,
-        uri: str,
-        verbosity: int,
-        console: Console,
-        clock: Callable[[], float] = time.monotonic,
+        self, name: str, uri: str, verbosity: int, console: Console, clock: Callable[[], float] = time.monotonic
     ) -> None:
         from rich.live import Live
 
@@ -176,9 +166,6 @@ class TableSearchTerminal(LiveSearchTerminal):
         )
         self._is_live = False
 
-    def close(self) -> None:
-        self._erase()
-
     def write_trial_output(self, text: str) -> None:
         if self._is_live and sys.stdout.isatty():
             with self._lock:
@@ -193,26 +180,26 @@ class TableSearchTerminal(LiveSearchTerminal):
             if self._live is None:
                 return
             if not self._is_live:
-                if not terminal_region.acquire_terminal():
+                if not terminal_region.DRAWING_LOCK.acquire(blocking=False):
                     return
                 self._live.start()
                 self._console.show_cursor(True)
                 self._is_live = True
-                atexit.register(self._erase)
+                atexit.register(self.close)
             width, height = self._console.size
             self._live.update(build_table(search, self._table_state, now, width, height), refresh=True)
 
     def _draw_last(self, search: Search) -> None:
-        self._erase()
+        self.close()
 
-    def _erase(self) -> None:
+    def close(self) -> None:
         with self._lock:
             live, self._live = self._live, None
             if live is not None and self._is_live:
                 self._is_live = False
                 live.stop()
-                terminal_region.release_terminal()
-                atexit.unregister(self._erase)
+                terminal_region.DRAWING_LOCK.release()
+                atexit.unregister(self.close)
 
     def _write(self, text: str) -> None:
         if not self._is_live:
@@ -265,7 +252,6 @@ class TrialTerminal(Terminal):
         super().__init__(layout, min(above.verbosity, 1), notice_s)
         self._trial_id = trial_id
         self._above = above
-        self._output = _TrialOutput(above)
         self._failure = ""
 
     def say(self, text: str, *, error: bool = False) -> None:
@@ -284,16 +270,5 @@ class TrialTerminal(Terminal):
     def _prefix(self, rank: int) -> str:
         return f"[{self._trial_id}] " if rank == 0 else f"[{self._trial_id} rank {rank}] "
 
-    def _worker_output(self) -> OutputSink:
-        return self._output
-
-
-class _TrialOutput:
-    def __init__(self, above: SearchTerminal) -> None:
-        self._above = above
-
-    def write(self, text: str, /) -> Any:
+    def _write_worker_output(self, text: str) -> None:
         self._above.write_trial_output(text)
-
-    def flush(self) -> None:
-        """Do nothing: output is not buffered."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -30,6 +32,7 @@ _OTHER_LINES = 9
 """Lines besides the running trials: headings, the best, the last stopped ones, the cursor's own line."""
 _LEAST_ROWS = 3
 _STOPPED = 3
+_make_line = functools.partial(Text.assemble, no_wrap=True, overflow="ellipsis")
 _MARKUP = '<pre style="line-height:1.25">{code}</pre>'
 
 
@@ -93,7 +96,7 @@ def _build_heading(search: Search, state: TrialTableState, now: float, width: in
     progress = f"{format_count(len(search.trials), 'trial')}, {formatting.duration(search.elapsed_s(now))}"
     if search.stopped_because:
         progress += f", ends early: {formatting.first_line(search.stopped_because)}"
-    text = Text.assemble(("search ", "dim"), (state.name, "bold"), f"  {progress}", no_wrap=True, overflow="ellipsis")
+    text = _make_line(("search ", "dim"), (state.name, "bold"), f"  {progress}")
     if len(text) + len(state.uri) + 2 <= width:
         text.append(f"  {state.uri}", "dim")
     return text
@@ -101,7 +104,7 @@ def _build_heading(search: Search, state: TrialTableState, now: float, width: in
 
 def _build_state_line(search: Search) -> Text:
     counts = search_summary.count_trials(search.trials.values())
-    text = Text("  ", no_wrap=True, overflow="ellipsis")
+    text = _make_line("  ")
     for name, style in _STYLES.items():
         if number := getattr(counts, name):
             text.append(f"{number} {name}", style)
@@ -113,16 +116,10 @@ def _build_best_line(search: Search, only: frozenset[str]) -> Text | None:
     best = search_summary.find_leader(search)
     if best is None:
         return None
-    return Text.assemble(
-        ("  best ", "dim"),
-        (best.trial.trial_id, "bold"),
-        "  ",
-        (f"{search.metric}={formatting.value(best.value)}", "bold green"),
-        f"  iteration {best.trial.iteration}  ",
-        (search_summary.format_config(best.trial.config, only), "dim"),
-        no_wrap=True,
-        overflow="ellipsis",
-    )
+    value = (f"{search.metric}={formatting.value(best.value)}", "bold green")
+    config = (search_summary.format_config(best.trial.config, only), "dim")
+    trial_id = (best.trial.trial_id, "bold")
+    return _make_line(("  best ", "dim"), trial_id, "  ", value, f"  iteration {best.trial.iteration}  ", config)
 
 
 def _build_running_table(
@@ -130,32 +127,29 @@ def _build_running_table(
 ) -> RenderableType:
     """Give each parameter its own column if they fit; else put all in one."""
     listed = running if len(running) <= room else running[: room - 1]
-    rows = [
-        {
-            "  trial": f"  {trial.trial_id}",
-            "iteration": str(trial.iteration),
-            "time": formatting.duration(search_summary.trial_ran_s(search, trial, now)),
-            search.metric or "reported": _format_reached(trial, search.metric),
-        }
-        for trial in listed
-    ]
+    fixed = {
+        "  trial": [f"  {trial.trial_id}" for trial in listed],
+        "iteration": [str(trial.iteration) for trial in listed],
+        "time": [formatting.duration(search_summary.trial_ran_s(search, trial, now)) for trial in listed],
+        search.metric or "reported": [_format_reached(trial, search.metric) for trial in listed],
+    }
     configs = [search_summary.flatten_parameters(trial.config) for trial in listed]
     names = [name for name in dict.fromkeys(name for config in configs for name in config) if name in only]
     columns = {name: [formatting.value(c[name]) if name in c else "" for c in configs] for name in names}
-    if _columns_width(columns) + sum(_columns_width({name: [row[name] for row in rows]}) for name in rows[0]) > width:
+    if _columns_width(columns) + _columns_width(fixed) > width:
         columns = {"config": [search_summary.format_config(trial.config, only) for trial in listed]}
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", width=width)
-    for name in rows[0]:
-        right = name in ("iteration", "time")
-        fixed = min(width // 4, _columns_width({name: [row[name] for row in rows]}) - 2)
-        table.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis", width=fixed)
+    for name, texts in fixed.items():
+        justify: Literal["right", "left"] = "right" if name in ("iteration", "time") else "left"
+        room = min(width // 4, _columns_width({name: texts}) - 2)
+        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", width=room)
     for name in columns:
         is_last = name == "config"
         table.add_column(name, no_wrap=True, overflow="ellipsis", style="dim", ratio=1 if is_last else None)
     # Takes the remaining width, so that the other columns stay together.
     table.add_column("", ratio=None if "config" in columns else 1)
-    for at, row in enumerate(rows):
-        table.add_row(*row.values(), *(column[at] for column in columns.values()))
+    for cells in zip(*fixed.values(), *columns.values(), strict=True):
+        table.add_row(*cells)
     if len(listed) < len(running):
         return Group(table, Text(f"  and {len(running) - len(listed)} more", "dim"))
     return table
@@ -181,14 +175,6 @@ def _build_ended_lines(search: Search, state: TrialTableState) -> list[Text]:
         if not trial.why:
             continue
         label = search_summary.format_state(trial)
-        lines.append(
-            Text.assemble(
-                "  ",
-                (label, _STYLES[label]),
-                f" {trial_id} at iteration {trial.iteration}: ",
-                (formatting.first_line(trial.why), "dim"),
-                no_wrap=True,
-                overflow="ellipsis",
-            )
-        )
+        why = (formatting.first_line(trial.why), "dim")
+        lines.append(_make_line("  ", (label, _STYLES[label]), f" {trial_id} at iteration {trial.iteration}: ", why))
     return lines

@@ -14,19 +14,7 @@ import msgspec
 
 from paceline._core.arguments import bad_value, is_number
 from paceline._core.plain_values import get_metric
-from paceline.tune.driver.events import (
-    Event,
-    NoMoreTrials,
-    SearchIdle,
-    TrialBegan,
-    TrialDecision,
-    TrialEnded,
-    TrialMade,
-    TrialReported,
-    TrialReset,
-    encode_raw,
-    to_decisions,
-)
+from paceline.tune.driver import events
 from paceline.tune.driver.search_state import Search
 from paceline.tune.error import TuneError
 from paceline.tune.schedulers.scheduler import Action, Pause, Stop, TrialScheduler
@@ -56,27 +44,29 @@ class SearchAdvisers:
         """Whether a report must block until a decision about it is made."""
         return self.scheduler.decides or (self.stopper is not None and self.stopper.decides)
 
-    def handle_event(self, event: Event, search: Search, *, again: bool = False) -> tuple[TrialDecision, ...]:
+    def handle_event(
+        self, event: events.Event, search: Search, *, again: bool = False
+    ) -> tuple[events.TrialDecision, ...]:
         """Handle an event that has been applied to `search`. `again`: it was replayed from the journal."""
         match event:
-            case TrialMade(trial=trial_id):
+            case events.TrialMade(trial=trial_id):
                 trial = search.trials[trial_id]
                 if again:
                     with _naming_adviser(self.searcher, "rebuild", trial_id):
                         self.searcher.rebuild(trial_id, trial.config)
                 return self._ask_scheduler("on_trial_add", trial)
-            case NoMoreTrials(why=""):
+            case events.NoMoreTrials(why=""):
                 return self._ask_scheduler("on_no_more_trials")
-            case SearchIdle():
+            case events.SearchIdle():
                 return self._ask_scheduler("on_idle")
-            case TrialBegan(trial=trial_id):
+            case events.TrialBegan(trial=trial_id):
                 with _naming_adviser(self.scheduler, "on_trial_begin", trial_id):
                     self.scheduler.on_trial_begin(search.trials[trial_id])
-            case TrialReset(trial=trial_id, why=""):
+            case events.TrialReset(trial=trial_id, why=""):
                 return self._ask_scheduler("on_trial_add", search.trials[trial_id])
-            case TrialReported(trial=trial_id):
+            case events.TrialReported(trial=trial_id):
                 return self._on_reported(search.trials[trial_id], search)
-            case TrialEnded():
+            case events.TrialEnded():
                 return self._on_ended(event, search.trials[event.trial])
         return ()
 
@@ -87,7 +77,7 @@ class SearchAdvisers:
             if config is None or isinstance(config, str):
                 return config
         with _naming_adviser(self.scheduler, "completed", trial_id):
-            return encode_raw(self._encode_config(self.scheduler.completed(trial_id, config)))
+            return events.encode_raw(self._encode_config(self.scheduler.completed(trial_id, config)))
 
     def choose_trial(self, waiting: Sequence[Trial]) -> Trial | None:
         """Choose which waiting trial to start next."""
@@ -107,7 +97,7 @@ class SearchAdvisers:
             with _naming_adviser(self.stopper, "continued"):
                 self.stopper.continued(ran_s)
 
-    def _on_reported(self, trial: Trial, search: Search) -> tuple[TrialDecision, ...]:
+    def _on_reported(self, trial: Trial, search: Search) -> tuple[events.TrialDecision, ...]:
         result = trial.last_result
         assert result is not None
         trial_id = trial.trial_id
@@ -119,7 +109,7 @@ class SearchAdvisers:
         if self.stopper is not None:
             with _naming_adviser(self.stopper, "", trial_id):
                 if self.stopper(trial_id, result):
-                    return (TrialDecision("stop", trial_id, self.stopper.why, by="stopper"),)
+                    return (events.TrialDecision("stop", trial_id, self.stopper.why, by="stopper"),)
         if not _has_metrics(result, self._scheduler_metrics):
             return ()
         with _naming_adviser(self.scheduler, "on_trial_result", trial_id):
@@ -127,7 +117,7 @@ class SearchAdvisers:
                 _to_actions(self.scheduler.on_trial_result(trial, result), trial_id, self.scheduler)
             )
 
-    def _on_ended(self, event: TrialEnded, trial: Trial) -> tuple[TrialDecision, ...]:
+    def _on_ended(self, event: events.TrialEnded, trial: Trial) -> tuple[events.TrialDecision, ...]:
         if event.ending in ("paused", "interrupted"):
             return ()
         failed = event.ending == "failed"
@@ -144,12 +134,12 @@ class SearchAdvisers:
             return self._ask_scheduler("on_trial_complete", trial, trial.last_result)
         return ()
 
-    def _ask_scheduler(self, method: str, *args: Any) -> tuple[TrialDecision, ...]:
+    def _ask_scheduler(self, method: str, *args: Any) -> tuple[events.TrialDecision, ...]:
         with _naming_adviser(self.scheduler, method, args[0].trial_id if args else ""):
             return self._to_decisions(getattr(self.scheduler, method)(*args))
 
-    def _to_decisions(self, actions: Sequence[Action]) -> tuple[TrialDecision, ...]:
-        return to_decisions(actions, self._encode_config) if actions else ()
+    def _to_decisions(self, actions: Sequence[Action]) -> tuple[events.TrialDecision, ...]:
+        return events.to_decisions(actions, self._encode_config) if actions else ()
 
 
 @contextlib.contextmanager
@@ -176,12 +166,10 @@ def _to_actions(answer: str | Sequence[Action] | None, trial_id: str, scheduler:
         return ()
     if not isinstance(answer, str):
         return answer
-    why = f"by {type(scheduler).__name__}"
-    if answer == TrialScheduler.STOP:
-        return (Stop(trial_id, why),)
-    if answer == TrialScheduler.PAUSE:
-        return (Pause(trial_id, why),)
-    raise bad_value("the answer of on_trial_result", "CONTINUE, PAUSE or STOP", answer)
+    kinds: dict[str, Callable[[str, str], Action]] = {TrialScheduler.STOP: Stop, TrialScheduler.PAUSE: Pause}
+    if answer not in kinds:
+        raise bad_value("the answer of on_trial_result", "CONTINUE, PAUSE or STOP", answer)
+    return (kinds[answer](trial_id, f"by {type(scheduler).__name__}"),)
 
 
 def _metric_names(metric: str | list[str] | None) -> tuple[str, ...]:

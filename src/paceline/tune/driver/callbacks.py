@@ -1,8 +1,7 @@
 """The callbacks of a search: which ones observe the search, and which ones observe a trial's run.
 
-Trials run in threads of one process. A logger holds the open resources of one run, so each run gets its own logger,
-created before it starts. Any other callback is one object shared by all trials, called one call at a time; once it
-raises, it is not called again for any of them.
+A logger holds the open resources of one run, so each run gets its own. Any other callback is one object shared by all
+trials, called one call at a time; once it raises, it is not called again for any of them.
 """
 
 from __future__ import annotations
@@ -34,9 +33,7 @@ log = logging.getLogger("paceline")
 
 
 class SearchCallbacks:
-    """The callbacks of one search. Its loop calls `on_event`; any thread calls `for_trial` before a trial's run
-    starts.
-    """
+    """The callbacks of one search. Its loop calls `on_event`; any thread calls `for_trial` before a trial's run."""
 
     def __init__(self, callbacks: Sequence[Callback], search_name: str) -> None:
         """Raise `ValueError` for a logger that cannot be created once per trial."""

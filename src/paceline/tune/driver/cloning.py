@@ -7,7 +7,7 @@ donor is asked to pin it, and the clone is made once the donor confirms.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.tune.driver.events import Event, TrialCloned, TrialCloneSkipped, TrialDecision
@@ -27,23 +27,14 @@ class LiveTrial:
     is_stop_requested: bool = False
 
 
+@dataclass(eq=False)
 class CloneCoordinator:
-    def __init__(
-        self,
-        search: Search,
-        live: Mapping[str, LiveTrial],
-        record_event: Callable[[Event], None],
-        wall_time: Callable[[], float],
-    ) -> None:
-        self._search = search
-        self._live = live
-        self._record_event = record_event
-        self._wall = wall_time
-        self._awaiting_donor: dict[str, tuple[str, TrialCheckpoint]] = {}
-        """Trials waiting to be cloned, with their donor and the checkpoint it was asked to keep."""
-
-    def is_awaiting_donor(self, trial_id: str) -> bool:
-        return trial_id in self._awaiting_donor
+    _search: Search
+    _live: Mapping[str, LiveTrial]
+    _record_event: Callable[[Event], None]
+    _wall: Callable[[], float]
+    awaiting_donor: dict[str, tuple[str, TrialCheckpoint]] = field(default_factory=dict)
+    """Trials waiting to be cloned, with their donor and the checkpoint it was asked to keep."""
 
     def start_clone(self, decision: TrialDecision) -> None:
         """Restart a trial from its donor's last checkpoint, once that checkpoint is pinned."""
@@ -54,22 +45,19 @@ class CloneCoordinator:
             return
         saved, live = donor.checkpoint, self._live.get(decision.donor)
         if live is not None and live.run.run == saved.run and saved.seq not in live.pinned_seqs:
-            self._awaiting_donor[decision.trial] = (decision.donor, saved)
+            self.awaiting_donor[decision.trial] = (decision.donor, saved)
             self._request_pins(live)
             return
         self._record_clone(decision, saved)
 
     def on_pins_confirmed(self, message: TrialPinsMessage) -> None:
-        """Clone the trials whose checkpoint the donor has pinned.
-
-        The others ask again: theirs was deleted before it could be pinned.
-        """
+        """Clone the trials whose checkpoint the donor has pinned; the others ask again, as theirs is deleted."""
         if (live := self._live.get(message.trial_id)) is not None:
             live.pinned_seqs = frozenset(message.seqs)
-        for trial_id, (donor, saved) in list(self._awaiting_donor.items()):
+        for trial_id, (donor, saved) in list(self.awaiting_donor.items()):
             if donor != message.trial_id:
                 continue
-            del self._awaiting_donor[trial_id]
+            del self.awaiting_donor[trial_id]
             decision = self._search.trial_records[trial_id].pending_decision
             if live is not None and decision is not None and decision.do == "exploit" and saved.seq in message.seqs:
                 self._record_clone(decision, saved)
@@ -91,5 +79,5 @@ class CloneCoordinator:
     def _request_pins(self, live: LiveTrial) -> None:
         """Pin the checkpoints that clones without a newer one started from, and those about to be cloned."""
         run = live.run.run
-        requested = {saved.seq for _, saved in self._awaiting_donor.values() if saved.run == run}
+        requested = {saved.seq for _, saved in self.awaiting_donor.values() if saved.run == run}
         live.run.pin(tuple(sorted({*self._search.pinned_seqs(run), *requested})))

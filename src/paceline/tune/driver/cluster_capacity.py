@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from paceline._core import settings
 from paceline._core.engine_choice import EngineChoice
@@ -59,10 +60,6 @@ class ClusterTrialAllocation:
     targets: list[ClusterTarget] = field(default_factory=list)
     """One per run of the trial; the last run may be active."""
 
-    @property
-    def note(self) -> str:
-        return self.allocation.note
-
     def make_target(self, scaling: ScalingConfig, run_config: RunConfig) -> ExecutionTarget:
         if scaling.num_workers == 0:
             local_target = LocalTarget(scaling, run_config)
@@ -77,8 +74,7 @@ class ClusterTrialAllocation:
 
     def worker_nodes(self) -> list[str]:
         """Return the nodes its workers are, or will be, on. May query the cluster."""
-        engines = [engine for target in self.targets[-1:] for engine in target.engines[-1:]]
-        return [node for engine in engines for node in engine.list_nodes()]
+        return [node for target in self.targets[-1:] for engine in target.engines[-1:] for node in engine.list_nodes()]
 
     def is_waiting(self) -> bool:
         return any(engine.waits for target in self.targets[-1:] for engine in target.engines[-1:])
@@ -99,7 +95,6 @@ class ClusterSearchCapacity:
         self._observing: Future[_CapacityObservation] | None = None
         self._observed_at = 0.0
         self._is_failure_logged = False
-        """The last observation failed, and that was logged."""
         self._presence = ClusterMonitor(gcs_address(), settings.load().cluster_patience_s)
         try:
             observation = self._presence.call_cluster(lambda: _observe_cluster({}))
@@ -130,9 +125,6 @@ class ClusterSearchCapacity:
             return None
         refusal = self._ledger.find_refusal(needs)
         return f"{refusal}, or add nodes: this cluster has no autoscaler" if refusal else None
-
-    def describe(self) -> str:
-        return self._ledger.describe()
 
     def refresh(self) -> None:
         self._presence.raise_if_lost()
@@ -182,15 +174,12 @@ class _CapacityObservation:
     cluster: ray_capacity.ClusterCapacity
     allocations: Mapping[int, ClusterTrialAllocation]
     nodes_by_allocation: Mapping[int, list[str]]
-    """By allocation number, the nodes it was on."""
 
 
 def _observe_cluster(parts: Mapping[int, ClusterTrialAllocation]) -> _CapacityObservation:
     """Query the cluster. Runs in its own thread."""
     cluster = read_cluster()
-    return _CapacityObservation(
-        cluster, parts, {number: allocation.worker_nodes() for number, allocation in parts.items()}
-    )
+    return _CapacityObservation(cluster, parts, {number: part.worker_nodes() for number, part in parts.items()})
 
 
 def to_placement_node(node: ray_capacity.NodeCapacity, in_use: TrialBundle) -> PlacementNode:
@@ -200,27 +189,18 @@ def to_placement_node(node: ray_capacity.NodeCapacity, in_use: TrialBundle) -> P
 
 def used_by_others(node: ray_capacity.NodeCapacity, ours: list[TrialBundle]) -> TrialBundle:
     """Return what is used on a node beyond our own share."""
-    have: dict[str, float] = {"CPU": 0.0, "GPU": 0.0}
+    have: defaultdict[str, float] = defaultdict(float)
     for bundle in ours:
         for name, amount in (("CPU", bundle.num_cpus), ("GPU", bundle.num_gpus), *bundle.others):
-            have[name] = have.get(name, 0.0) + amount
+            have[name] += amount
     used = {
-        name: max(0.0, round(total - node.free.get(name, 0.0) - have.get(name, 0.0), 4))
-        for name, total in node.total.items()
+        name: max(0.0, round(total - node.free.get(name, 0.0) - have[name], 4)) for name, total in node.total.items()
     }
-    return _to_bundle(used)
-
-
-def _to_bundle(amounts: Mapping[str, float]) -> TrialBundle:
-    others = tuple((name, amount) for name, amount in sorted(amounts.items()) if name not in _BUNDLE_RESOURCES)
-    return TrialBundle(amounts.get("CPU", 0.0), amounts.get("GPU", 0.0), others)
+    others = tuple((name, amount) for name, amount in sorted(used.items()) if name not in _BUNDLE_RESOURCES)
+    return TrialBundle(used.get("CPU", 0.0), used.get("GPU", 0.0), others)
 
 
 def _minimum_bundle(one: TrialBundle, other: TrialBundle) -> TrialBundle:
     known = dict(other.others)
-    return replace(
-        one,
-        num_cpus=min(one.num_cpus, other.num_cpus),
-        num_gpus=min(one.num_gpus, other.num_gpus),
-        others=tuple((name, min(amount, known.get(name, 0.0))) for name, amount in one.others),
-    )
+    others = tuple((name, min(amount, known.get(name, 0.0))) for name, amount in one.others)
+    return TrialBundle(min(one.num_cpus, other.num_cpus), min(one.num_gpus, other.num_gpus), others)

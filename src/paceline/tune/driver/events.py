@@ -20,8 +20,6 @@ By = Literal["scheduler", "stopper", "search"]
 
 
 class TrialDecision(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A decision about a trial."""
-
     do: Literal["stop", "pause", "resume", "exploit"]
     trial: str
     why: str = ""
@@ -79,8 +77,6 @@ class TrialBegan(msgspec.Struct, frozen=True, tag="trial_began"):
 
 
 class TrialReported(msgspec.Struct, frozen=True, tag="trial_reported", omit_defaults=True):
-    """The trial's run made a new report."""
-
     trial: str
     run: str
     seq: int
@@ -90,8 +86,6 @@ class TrialReported(msgspec.Struct, frozen=True, tag="trial_reported", omit_defa
 
 
 class TrialSaved(msgspec.Struct, frozen=True, tag="trial_saved"):
-    """A checkpoint of the trial's run was committed."""
-
     trial: str
     run: str
     seq: int
@@ -122,10 +116,7 @@ Ending = Literal["returned", "stopped", "paused", "failed", "interrupted"]
 
 
 class TrialEnded(msgspec.Struct, frozen=True, tag="trial_ended", omit_defaults=True):
-    """The trial's run is no longer driven.
-
-    `interrupted`: it resumes once there is capacity, or with the next driver.
-    """
+    """The trial's run is no longer driven. `interrupted`: it resumes when there is capacity, or a next driver."""
 
     trial: str
     ending: Ending

@@ -45,15 +45,12 @@ class PlacementNode:
     num_cores: float = 0.0
     num_gpus: int = 0
     others: Mapping[str, float] = field(default_factory=dict)
-    """Further resources, by name."""
     in_use: TrialBundle = field(default_factory=lambda: TrialBundle(0.0))
     """What others are using now."""
 
 
 @dataclass(frozen=True)
 class BundlePlacement:
-    """The node and GPUs of one bundle."""
-
     node: str
     gpus: tuple[int, ...] = ()
     """Indices of the node's GPUs: the one it has a fraction of, or those it has entirely."""
@@ -86,8 +83,6 @@ class BundleRequest:
 
 
 class FreeNodeResources:
-    """What is free on one node."""
-
     def __init__(self, node: PlacementNode, *, idle: bool) -> None:
         """`idle`: as if others used nothing of it."""
         self.id = node.id
@@ -98,11 +93,9 @@ class FreeNodeResources:
         self.others = {
             name: to_units(amount) - to_units(used_others.get(name, 0.0)) for name, amount in node.others.items()
         }
-        self.gpus = [UNIT] * node.num_gpus
-        remaining = to_units(used.num_gpus)
-        for index in range(node.num_gpus):  # Which GPUs others use is unknown: assume as few as possible.
-            self.gpus[index] -= min(UNIT, remaining)
-            remaining -= min(UNIT, remaining)
+        # Which GPUs others use is unknown: assume as few as possible.
+        used_gpus = to_units(used.num_gpus)
+        self.gpus = [UNIT - min(UNIT, max(0, used_gpus - UNIT * index)) for index in range(node.num_gpus)]
 
     def fits_without_gpus(self, ask: BundleRequest) -> bool:
         return ask.cores <= max(0, self.cores) and all(
@@ -150,34 +143,25 @@ def place_bundles(
 
 
 class _PlacementSearch:
-    """Backtracking search for bundles of several kinds: tries the best placement first, then others.
-
-    Identical bundles need no backtracking: how many fit does not depend on where the first one goes.
-    """
+    """Backtracking search, the best placement first. Identical bundles need none: any first place fits as many."""
 
     def __init__(self, asks: Sequence[BundleRequest], nodes: Sequence[FreeNodeResources], strategy: str) -> None:
         self._requests = asks
         self._nodes = nodes
         self._strategy = strategy
-        last_kind = asks[-1] if asks else None
-        self._num_before_alike = len(asks) - len(
-            list(itertools.takewhile(lambda ask: ask == last_kind, reversed(asks)))
-        )
+        self._num_before_alike = max((index + 1 for index, ask in enumerate(asks) if ask != asks[-1]), default=0)
         """From this index on, all bundles are identical."""
         self._num_on_node: Counter[str] = Counter()
         self._chosen: list[tuple[FreeNodeResources, tuple[int, ...]]] = []
         self._dead_ends: set[object] = set()
-        """States that led to no placement."""
         self._num_node_visits = 0
 
     def find_placements(self) -> list[BundlePlacement] | None:
         """Return placements in order, or None if the bundles do not fit. Leaves the nodes unchanged."""
         if self._requests and self._strategy == "STRICT_PACK":
             by_room = sorted(self._nodes, key=lambda node: (len(node.gpus), node.cores))
-            return next(
-                filter(None, (_PlacementSearch(self._requests, [node], "PACK").find_placements() for node in by_room)),
-                None,
-            )
+            on_one_node = (_PlacementSearch(self._requests, [node], "PACK").find_placements() for node in by_room)
+            return next(filter(None, on_one_node), None)
         fits = self._try_placements()
         places = [BundlePlacement(node.id, gpus) for node, gpus in self._chosen]
         while self._chosen:
@@ -236,9 +220,7 @@ class _PlacementSearch:
     def _rank_candidate(
         self, ask: BundleRequest, node: FreeNodeResources, gpus: tuple[int, ...]
     ) -> tuple[bool, bool, int, int]:
-        """Sort key, lowest is best: prefers nodes without GPUs for cores, the trial's own nodes, and nearly
-        full nodes.
-        """
+        """Sort key, lowest is best: prefers nodes without GPUs for cores, the trial's own nodes, nearly full nodes."""
         needless = node.has_gpus and not ask.gpus
         beside = self._num_on_node[node.id] > 0
         left = node.gpus[gpus[0]] if 0 < ask.gpus < UNIT else sum(node.gpus)

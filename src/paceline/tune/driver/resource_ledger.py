@@ -29,7 +29,6 @@ class ResourceAllocation:
     """What a trial holds, from `allocate` to `release`."""
 
     number: int
-    """Unique within the ledger."""
     bundles: tuple[TrialBundle, ...]
     """What is charged for it: what it requested, or all cores if it is limited to those."""
     placements: tuple[BundlePlacement, ...]
@@ -49,10 +48,7 @@ class ResourceLedger:
     def __init__(
         self, nodes: Iterable[PlacementNode], *, shares_cores: bool = False, machine: str = "this machine"
     ) -> None:
-        """`shares_cores`: a trial that did not specify a number of cores may run with all there are.
-
-        `machine` names the ledger's machine or cluster in messages.
-        """
+        """`shares_cores`: a trial without a number of cores may run with all there are. `machine` is for messages."""
         self._nodes: dict[str, PlacementNode] = {node.id: node for node in nodes}
         self._shares_cores = shares_cores
         self._machine = machine
@@ -64,10 +60,6 @@ class ResourceLedger:
         self._free = {node.id: FreeNodeResources(node, idle=False) for node in self._nodes.values()}
 
     @property
-    def num_held(self) -> int:
-        return len(self._allocations)
-
-    @property
     def num_unplaced(self) -> int:
         """The number of allocations with a bundle that is on no existing node."""
         return sum(
@@ -75,13 +67,12 @@ class ResourceLedger:
         )
 
     def allocate(self, needs: TrialNeeds, *, overcommit: bool = False) -> ResourceAllocation | None:
-        """Allocate everything a trial needs, or nothing.
+        """Allocate everything a trial needs, or nothing. `overcommit`: more than exists, for nodes still to come.
 
         If the search holds nothing, usage by others does not block a trial: at least one has to wait for them.
-        `overcommit`: allocate more than exists, for nodes that are still to come.
         """
         bundles, note = self._bundles_to_charge(needs)
-        asks = [BundleRequest.from_bundle(bundle) for bundle in bundles]
+        asks = _to_requests(bundles)
         if _find_fractional_gpus(bundles):
             return None
         places = place_bundles(asks, self._free, needs.strategy)
@@ -112,10 +103,7 @@ class ResourceLedger:
         bundles, _ = self._bundles_to_charge(needs)
         if odd := _find_fractional_gpus(bundles):
             return f"the GPUs of a process must be below 1 or an integer, got {odd:g}"
-        if (
-            place_bundles([BundleRequest.from_bundle(bundle) for bundle in bundles], self._idle_nodes(), needs.strategy)
-            is not None
-        ):
+        if place_bundles(_to_requests(bundles), self._idle_nodes(), needs.strategy) is not None:
             return None
         strategy = f" (strategy {needs.strategy})" if needs.strategy.startswith("STRICT") else ""
         return (
@@ -125,17 +113,14 @@ class ResourceLedger:
 
     def describe(self) -> str:
         """`2 cores, 1 GPU`"""
-        kinds = Counter(
-            _format_amounts(
-                node.num_cores,
-                node.num_gpus,
-                [each for each in sorted(node.others.items()) if _is_user_resource(each[0])],
-            )
-            for node in self._nodes.values()
-        )
+        kinds: Counter[str] = Counter()
+        for node in self._nodes.values():
+            others = [(name, amount) for name, amount in sorted(node.others.items()) if _is_user_resource(name)]
+            kinds[_format_amounts(node.num_cores, node.num_gpus, others)] += 1
         if len(self._nodes) == 1:
             return next(iter(kinds))
-        return "; ".join(_format_node_group(what, count) for what, count in kinds.items()) or "no nodes"
+        groups = (f"{n} nodes with {what} each" if n > 1 else f"1 node with {what}" for what, n in kinds.items())
+        return "; ".join(groups) or "no nodes"
 
     def update_nodes(
         self,
@@ -163,15 +148,10 @@ class ResourceLedger:
             known = [*nodes_by_allocation.get(allocation.number, ())][: len(before)]
             if not known and allocation.number not in self._uncounted:
                 # Others may have been placed where this one was expected.
-                anew = place_bundles(
-                    [BundleRequest.from_bundle(bundle) for bundle in allocation.bundles],
-                    self._free,
-                    allocation.strategy,
-                )
+                anew = place_bundles(_to_requests(allocation.bundles), self._free, allocation.strategy)
                 before = [place.node for place in anew] if anew is not None else before
-            self._placements[allocation.number] = tuple(
-                self._charge_placements(allocation, known + before[len(known) :])
-            )
+            placements = self._charge_placements(allocation, known + before[len(known) :])
+            self._placements[allocation.number] = tuple(placements)
 
     def _charge_placements(self, allocation: ResourceAllocation, nodes: Sequence[str]) -> Iterator[BundlePlacement]:
         """Charge the bundles to these nodes, even beyond their capacity, and return the placements."""
@@ -225,13 +205,13 @@ def format_needs(needs: TrialNeeds) -> str:
     return " and ".join(f"{count} x ({what})" if count > 1 else what for what, count in kinds.items()) or "nothing"
 
 
+def _to_requests(bundles: Iterable[TrialBundle]) -> list[BundleRequest]:
+    return [BundleRequest.from_bundle(bundle) for bundle in bundles]
+
+
 def _find_fractional_gpus(bundles: Iterable[TrialBundle]) -> float:
     """Return a number of GPUs that cannot be allocated; 0 if there is none."""
     return next((b.num_gpus for b in bundles if b.num_gpus > 1 and to_units(b.num_gpus) % UNIT), 0.0)
-
-
-def _format_node_group(what: str, count: int) -> str:
-    return f"{count} nodes with {what} each" if count > 1 else f"1 node with {what}"
 
 
 def _is_user_resource(name: str) -> bool:

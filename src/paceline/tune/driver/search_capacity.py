@@ -19,58 +19,31 @@ from paceline.tune.driver.resource_ledger import ResourceAllocation, ResourceLed
 class TrialAllocation(Protocol):
     """What a trial holds, from `allocate` to `release`."""
 
-    @property
-    def note(self) -> str:
-        """Shown to the user if the trial got something other than requested; else empty."""
-        ...
-
     def make_target(self, scaling: ScalingConfig, run_config: RunConfig) -> ExecutionTarget:
-        """Return the checked target for the workers of a trial's run.
-
-        Raises `ValueError` for what can never be available.
-        """
-        ...
+        """Return the checked target of a trial's run. Raises `ValueError` for what can never be available."""
 
 
 class SearchCapacity(Protocol):
     def allocate(self, needs: TrialNeeds) -> TrialAllocation | None:
-        """Allocate everything a trial needs, or return None.
-
-        It is retried when another trial releases its allocation, and periodically.
-        """
-        ...
+        """Allocate everything a trial needs, or return None: it is retried after each release, and periodically."""
 
     def release(self, allocation: TrialAllocation) -> None:
         """Called once the trial's run has ended in any way."""
-        ...
 
     def find_refusal(self, needs: TrialNeeds) -> str | None:
         """Return why such a trial can never run here; None if it can."""
-        ...
-
-    def describe(self) -> str:
-        """`2 cores, 1 GPU`"""
-        ...
 
     def refresh(self) -> None:
-        """Take in changes. Returns immediately, so it may be called in every loop iteration.
-
-        Raises `ClusterLostError` if the whole cluster is gone.
-        """
-        ...
+        """Take in changes, without blocking. Raises `ClusterLostError` if the whole cluster is gone."""
 
     def is_capacity_loss(self, error: BaseException) -> bool:
         """Whether a trial's run failed because all capacity was lost, which is not the trial's fault."""
-        ...
 
     def close(self) -> None: ...
 
 
 def open_search_capacity(run_config: RunConfig, say: Say = lambda _: None) -> SearchCapacity:
-    """Open the capacity of the engine selected by `RunConfig(engine=...)` and the other engine settings.
-
-    `say` receives messages for the user, from any thread: trials that got something other than requested, or that wait.
-    """
+    """Open the capacity of the selected engine. `say` receives messages for the user, from any thread."""
     choice = choose_engine(run_config.engine)
     if choice.engine == "ray":
         from paceline.tune.driver.cluster_capacity import ClusterSearchCapacity
@@ -104,9 +77,6 @@ class LocalSearchCapacity:
     def find_refusal(self, needs: TrialNeeds) -> str | None:
         return self._ledger.find_refusal(_without_cluster_resources(needs))
 
-    def describe(self) -> str:
-        return self._ledger.describe()
-
     def refresh(self) -> None:
         pass
 
@@ -121,11 +91,6 @@ class LocalSearchCapacity:
 class LocalTrialAllocation:
     allocation: ResourceAllocation
     whole_machine: Machine
-    """The machine this allocation is part of."""
-
-    @property
-    def note(self) -> str:
-        return self.allocation.note
 
     def make_target(self, scaling: ScalingConfig, run_config: RunConfig) -> ExecutionTarget:
         target = LocalTarget(scaling, run_config, self.make_machine(scaling))

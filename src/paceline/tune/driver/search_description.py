@@ -5,6 +5,7 @@ Enough to resume the search, and to detect that a script requests something else
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -47,8 +48,7 @@ class PreviousSearch:
     """The settings of a search when it was last started."""
 
     def __init__(self, location: RunLocation) -> None:
-        starts = [event for event in load_past_events(location) if isinstance(event, SearchStarted)]
-        self._last = starts[-1]
+        self._last = [event for event in load_past_events(location) if isinstance(event, SearchStarted)][-1]
         self._described: dict[str, Any] = decode_raw(self._last.described)
 
     def param_space(self) -> Mapping[str, Any]:
@@ -121,11 +121,8 @@ def _rebuild_argument(argument: str, described: Any) -> Any:
 
 def _find_built_in_class(name: str, base: type[Any]) -> Any:
     """Look up a built-in class by name. Nothing else is ever imported on the word of stored data."""
-    import importlib
-
     for package in ("paceline.tune.schedulers", "paceline.tune.search", "paceline.tune.search.optuna"):
-        module = importlib.import_module(package)
-        kind = getattr(module, name.rpartition(".")[2], None)
+        kind = getattr(importlib.import_module(package), name.rpartition(".")[2], None)
         # By the class alone: classes have moved between modules of this package.
         if isinstance(kind, type) and issubclass(kind, base) and name.startswith(_BUILT_IN):
             return kind

@@ -8,9 +8,8 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,34 +20,13 @@ from paceline._core.errors import StorageError
 from paceline._storage.run_location import RunLocation
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.driver.run_spec import RunEnvironment
+from paceline.tune.driver import events, trial_run
 from paceline.tune.driver.cloning import CloneCoordinator, LiveTrial
-from paceline.tune.driver.events import (
-    Event,
-    NoMoreTrials,
-    SearchEnded,
-    SearchIdle,
-    TrialBegan,
-    TrialDecision,
-    TrialEnded,
-    TrialMade,
-    TrialReported,
-    TrialReset,
-    TrialSaved,
-)
 from paceline.tune.driver.placement import TrialNeeds
 from paceline.tune.driver.requests import SearchRequestHandler
-from paceline.tune.driver.search_spec import SearchObserver, SearchOutcome, SearchSpec, TrialRunSpec
+from paceline.tune.driver.search_spec import SearchOutcome, SearchSpec, TrialRunSpec
 from paceline.tune.driver.search_state import Search, run_name, total_driven_s
 from paceline.tune.driver.search_storage import OpenSearch, trial_run_location
-from paceline.tune.driver.trial_run import (
-    TrialCheckpointMessage,
-    TrialEndMessage,
-    TrialPinsMessage,
-    TrialReportMessage,
-    TrialRun,
-    TrialRunMessage,
-    format_error_line,
-)
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.trial import Trial, TrialCheckpoint
 
@@ -66,10 +44,10 @@ class SearchDriver:
         self._open_search = open_search
         self._run_environment = environment
         self._observers = list(spec.observers)
-        self._messages: queue.SimpleQueue[TrialRunMessage | None] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[trial_run.TrialRunMessage | None] = queue.SimpleQueue()
         self._live: dict[str, LiveTrial] = {}
         self._clones = CloneCoordinator(self.search, self._live, self._record_event, self._wall_time)
-        self._unexecuted_events: list[Event] = []
+        self._unexecuted_events: list[events.Event] = []
         self._is_ending = False
         self._stop_deadline: float | None = None
         """When trials that should stop at their next report are stopped without one."""
@@ -89,8 +67,7 @@ class SearchDriver:
         if not search.is_complete or (spec.reset_errored and search.trials_with_status("ERROR")):
             return False
         if search.stopped_because:
-            budget_s = spec.time_budget_s
-            return budget_s is None or search.ran_s >= budget_s
+            return spec.time_budget_s is None or search.ran_s >= spec.time_budget_s
         return self.num_trials is not None and len(search.trials) >= self.num_trials
 
     @property
@@ -107,13 +84,14 @@ class SearchDriver:
         self.outcome.num_interrupts = max(self.outcome.num_interrupts + 1, 2 if now else 1)
         self._messages.put(None)
 
+    def request_preemption(self, grace_s: float) -> None:
+        """Stop because of a preemption notice, within the grace period of the search itself."""
+        self.outcome.is_preempted = True
+        self._messages.put(None)
+
     def _stop_on_request(self, now: bool) -> None:
         """Stop because of a request in the search's mailbox."""
         self.outcome.num_interrupts = max(self.outcome.num_interrupts, 2 if now else 1)
-        self._messages.put(None)
-
-    def request_preemption(self) -> None:
-        self.outcome.is_preempted = True
         self._messages.put(None)
 
     def _replay(self) -> None:
@@ -138,7 +116,7 @@ class SearchDriver:
                 self._open_search.lease.raise_if_lost()
                 self._sync_journal_if_due()
                 self._requests.tick(self._background.submit)
-                self._tick_observers()
+                self._call_observers("tick", self.search, self._wall_time())
             self._end()
             self._requests.close(self.search)
         except BaseException as error:
@@ -156,11 +134,11 @@ class SearchDriver:
                 record = self.search.trial_records[trial.trial_id]
                 anew = self._spec.reset_errored == "restart"
                 run = run_name(trial.trial_id, record.num_runs) if anew else record.run
-                self._record_event(TrialReset(trial.trial_id, run, now))
+                self._record_event(events.TrialReset(trial.trial_id, run, now))
             elif not trial.is_over and not self._spec.resume_unfinished:
-                self._record_event(TrialEnded(trial.trial_id, "stopped", now, "not resumed", by="search"))
+                self._record_event(events.TrialEnded(trial.trial_id, "stopped", now, "not resumed", by="search"))
 
-    def _record_event(self, event: Event) -> None:
+    def _record_event(self, event: events.Event) -> None:
         """Apply an event, collect the decisions on it, and journal both."""
         self.search.apply(event)
         decided = self._spec.advisers.handle_event(event, self.search)
@@ -168,7 +146,7 @@ class SearchDriver:
             event = msgspec.structs.replace(event, then=decided)
         self._append_event(event)
 
-    def _append_event(self, event: Event) -> None:
+    def _append_event(self, event: events.Event) -> None:
         self._open_search.journal.append(event)
         self._unexecuted_events.append(event)
         self.search.apply_decisions(event)
@@ -177,38 +155,30 @@ class SearchDriver:
         """Execute journaled decisions and notify observers."""
         while True:
             self._open_search.journal.flush()
-            events, self._unexecuted_events = self._unexecuted_events, []
-            for event in events:
+            unexecuted, self._unexecuted_events = self._unexecuted_events, []
+            for event in unexecuted:
                 for decision in getattr(event, "then", ()):
                     self._stop_if_live(decision)
-                self._notify_observers(event)
-            ready = [
-                decision
-                for decision in self.search.ready_decisions()
-                if not self._clones.is_awaiting_donor(decision.trial)
-            ]
-            if not ready:
-                return
-            for decision in ready:
-                self._settle_trial(decision)
+                self._call_observers("on_event", event, self.search)
+            for decision in self.search.ready_decisions():
+                if decision.trial not in self._clones.awaiting_donor:
+                    self._settle_trial(decision)
             if not self._unexecuted_events:
                 return
 
-    def _stop_if_live(self, decision: TrialDecision) -> None:
+    def _stop_if_live(self, decision: events.TrialDecision) -> None:
         live = self._live.get(decision.trial)
         if live is not None and decision.do != "resume" and not live.is_stop_requested:
             live.is_stop_requested = True
             live.run.stop()
 
-    def _settle_trial(self, decision: TrialDecision) -> None:
+    def _settle_trial(self, decision: events.TrialDecision) -> None:
         """Stop, pause or clone a trial that has no active run."""
-        trial_id, now = decision.trial, self._wall_time()
-        if decision.do == "stop":
-            self._record_event(TrialEnded(trial_id, "stopped", now, decision.why, by=decision.by))
-        elif decision.do in ("pause", "resume"):
-            self._record_event(TrialEnded(trial_id, "paused", now, decision.why, by=decision.by))
-        else:
+        if decision.do == "exploit":
             self._clones.start_clone(decision)
+        else:
+            ending: events.Ending = "stopped" if decision.do == "stop" else "paused"
+            self._record_event(events.TrialEnded(decision.trial, ending, self._wall_time(), decision.why, decision.by))
 
     def _start_trials(self) -> None:
         """Start trials while there is capacity; create new ones if none is waiting."""
@@ -243,10 +213,10 @@ class SearchDriver:
             else:
                 return self._resume_when_idle()
         if isinstance(suggested, str):
-            self._record_event(NoMoreTrials(self._wall_time()))
+            self._record_event(events.NoMoreTrials(self._wall_time()))
             self._execute_decisions()
             return advisers.choose_trial(search.waiting_trials()) or self._resume_when_idle()
-        self._record_event(TrialMade(trial_id, suggested, self._wall_time()))
+        self._record_event(events.TrialMade(trial_id, suggested, self._wall_time()))
         self._execute_decisions()
         waiting = search.waiting_trials()
         return advisers.choose_trial(waiting) if waiting else None
@@ -261,24 +231,21 @@ class SearchDriver:
         paused = self.search.trials_with_status("PAUSED")
         if not paused:
             return None
-        event = SearchIdle(self._wall_time())
+        event = events.SearchIdle(self._wall_time())
         self.search.apply(event)
         then = self._spec.advisers.handle_event(event, self.search)
         paused_ids = {trial.trial_id for trial in paused}
         if not any(decision.trial in paused_ids and decision.do != "pause" for decision in then):
             name = type(self._spec.advisers.scheduler).__name__
             log.warning("%s paused all remaining trials: resuming them", name)
-            then += tuple(TrialDecision("resume", trial.trial_id, by="search") for trial in paused)
+            then += tuple(events.TrialDecision("resume", trial.trial_id, by="search") for trial in paused)
         self._append_event(msgspec.structs.replace(event, then=then))
         self._execute_decisions()
         waiting = self.search.waiting_trials()
         return (self._spec.advisers.choose_trial(waiting) or waiting[0]) if waiting else None
 
     def _resolve_needs(self, trial: Trial) -> TrialNeeds | None:
-        """Return what a trial needs, or fail the trial and return None if that is never available.
-
-        Raises instead if no trial has started yet.
-        """
+        """Return what a trial needs; if that is never available, fail the trial, or raise if none has started yet."""
         try:
             needs = self._spec.resolve_needs(trial.config)
             refusal = self._spec.capacity.find_refusal(needs)
@@ -290,18 +257,19 @@ class SearchDriver:
         if not any(record.num_starts for record in self.search.trial_records.values()):
             raise problem
         self.outcome.errors[trial.trial_id] = problem
-        self._record_event(TrialEnded(trial.trial_id, "failed", self._wall_time(), format_error_line(problem)))
+        why = trial_run.format_error_line(problem)
+        self._record_event(events.TrialEnded(trial.trial_id, "failed", self._wall_time(), why))
         self._execute_decisions()
         return None
 
     def _start_trial(self, trial: Trial, allocation: Any) -> None:
         spec, record = self._spec, self.search.trial_records[trial.trial_id]
-        self._record_event(TrialBegan(trial.trial_id, record.run, self._wall_time()))
+        self._record_event(events.TrialBegan(trial.trial_id, record.run, self._wall_time()))
         self._execute_decisions()
         trial = self.search.trials[trial.trial_id]
         run_spec = TrialRunSpec(record.run, record.purpose, None, self.search.pinned_seqs(record.run))
         saved = record.initial
-        run = TrialRun(
+        run = trial_run.TrialRun(
             trial.trial_id,
             run_spec.run,
             lambda hooks: spec.run_trial(
@@ -324,22 +292,24 @@ class SearchDriver:
                 messages.append(self._messages.get())
         except queue.Empty:
             return
-        proceeding: list[TrialReportMessage] = []
+        proceeding: list[trial_run.TrialReportMessage] = []
         for message in messages:
             match message:
-                case TrialReportMessage():
-                    if self._on_report(message):
+                case trial_run.TrialReportMessage(trial_id=trial_id, run=run, seq=seq, metrics=metrics, at=at):
+                    if self.search.is_new_report(trial_id, run, seq):
+                        self._record_event(events.TrialReported(trial_id, run, seq, metrics, at))
+                    if self.search.trial_records[trial_id].pending_decision is None:
                         proceeding.append(message)
-                case TrialCheckpointMessage(trial_id=trial_id, run=run, seq=seq, name=name, at=at):
+                case trial_run.TrialCheckpointMessage(trial_id=trial_id, run=run, seq=seq, name=name, at=at):
                     saved = self.search.trials[trial_id].checkpoint
                     if saved is None or (saved.run, saved.seq) != (run, seq):
                         initial = self.search.trial_records[trial_id].initial
-                        self._record_event(TrialSaved(trial_id, run, seq, name, at))
+                        self._record_event(events.TrialSaved(trial_id, run, seq, name, at))
                         if initial is not None:
                             self._clones.release_donor_pin(initial)
-                case TrialPinsMessage():
+                case trial_run.TrialPinsMessage():
                     self._clones.on_pins_confirmed(message)
-                case TrialEndMessage():
+                case trial_run.TrialEndMessage():
                     self._on_run_end(message)
         if None in messages:
             self._on_interrupt()
@@ -351,13 +321,7 @@ class SearchDriver:
             if live is not None and not live.is_stop_requested:
                 live.run.release_report(message.attempt, message.seq)
 
-    def _on_report(self, message: TrialReportMessage) -> bool:
-        """Return whether the trial may continue."""
-        if self.search.is_new_report(message.trial_id, message.run, message.seq):
-            self._record_event(TrialReported(message.trial_id, message.run, message.seq, message.metrics, message.at))
-        return self.search.trial_records[message.trial_id].pending_decision is None
-
-    def _on_run_end(self, message: TrialEndMessage) -> None:
+    def _on_run_end(self, message: trial_run.TrialEndMessage) -> None:
         live = self._live.pop(message.trial_id)
         live.run.join()
         self._clones.on_run_ended(message.trial_id, message.run)
@@ -366,30 +330,30 @@ class SearchDriver:
         at, trial_id = message.at, message.trial_id
         if message.error is not None and self._spec.capacity.is_capacity_loss(message.error):
             # Not the trial's fault: it resumes with the next driver, like all others.
-            self._record_event(TrialEnded(trial_id, "interrupted", at))
+            self._record_event(events.TrialEnded(trial_id, "interrupted", at))
             self._open_search.journal.flush()
             raise message.error
         if message.ending == "not its own":
             run = run_name(trial_id, self.search.trial_records[trial_id].num_runs)
-            self._record_event(TrialReset(trial_id, run, at, why=str(message.error)))
+            self._record_event(events.TrialReset(trial_id, run, at, why=str(message.error)))
         elif message.ending == "failed" and (pending is None or pending.do != "stop"):
             assert message.error is not None
             self.outcome.errors[trial_id] = message.error
-            self._record_event(TrialEnded(trial_id, "failed", at, format_error_line(message.error)))
+            self._record_event(events.TrialEnded(trial_id, "failed", at, trial_run.format_error_line(message.error)))
             if self._spec.fail_fast and not self._is_ending:
                 self._fail_fast_reason = f"trial {trial_id} failed and fail_fast is set"
                 self._interrupt_all(now=False)
         elif message.ending == "returned":
             self._check_metric(trial_id)
-            self._record_event(TrialEnded(trial_id, "returned", at))
+            self._record_event(events.TrialEnded(trial_id, "returned", at))
         elif pending is None and live.run.is_stopped_by_person and not self._is_ending:
-            self._record_event(TrialEnded(trial_id, "stopped", at, "stopped by a person", by="search"))
+            self._record_event(events.TrialEnded(trial_id, "stopped", at, "stopped by a person", by="search"))
         elif pending is None or pending.do == "exploit":
-            self._record_event(TrialEnded(trial_id, "interrupted", at))
+            self._record_event(events.TrialEnded(trial_id, "interrupted", at))
         elif pending.do == "stop":
-            self._record_event(TrialEnded(trial_id, "stopped", at, pending.why, by=pending.by))
+            self._record_event(events.TrialEnded(trial_id, "stopped", at, pending.why, by=pending.by))
         else:
-            self._record_event(TrialEnded(trial_id, "paused", at, pending.why, by=pending.by))
+            self._record_event(events.TrialEnded(trial_id, "paused", at, pending.why, by=pending.by))
             self._warn_of_lost_steps(trial_id)
 
     def _warn_of_lost_steps(self, trial_id: str) -> None:
@@ -466,8 +430,8 @@ class SearchDriver:
         pending = [trial_id for trial_id in unfinished if self.search.trial_records[trial_id].pending_decision is None]
         if self.search.is_exhausted and not pending:
             return
-        then = tuple(TrialDecision("stop", trial, why, by="search") for trial in pending)
-        event = NoMoreTrials(self._wall_time(), then, why)
+        then = tuple(events.TrialDecision("stop", trial, why, by="search") for trial in pending)
+        event = events.NoMoreTrials(self._wall_time(), then, why)
         self.search.apply(event)
         self._append_event(event)
         self._execute_decisions()
@@ -477,7 +441,7 @@ class SearchDriver:
         why = ""
         if not (complete := self._is_exhausted()):
             why = self._fail_fast_reason or ("preempted" if self.outcome.is_preempted else "interrupted")
-        self._record_event(SearchEnded(self._wall_time(), why, complete))
+        self._record_event(events.SearchEnded(self._wall_time(), why, complete))
         self._execute_decisions()
         self._open_search.journal.sync()
         self._open_search.lease.check()
@@ -504,17 +468,10 @@ class SearchDriver:
         self._open_search.journal.sync_written()
         self._open_search.store.upload_journal()
 
-    def _notify_observers(self, event: Event) -> None:
-        self._call_observers(lambda observer: observer.on_event(event, self.search))
-
-    def _tick_observers(self) -> None:
-        now = self._wall_time()
-        self._call_observers(lambda observer: observer.tick(self.search, now))
-
-    def _call_observers(self, call: Callable[[SearchObserver], None]) -> None:
+    def _call_observers(self, method: Literal["on_event", "tick"], *args: Any) -> None:
         for observer in list(self._observers):
             try:
-                call(observer)
+                getattr(observer, method)(*args)
             except Exception:
                 self._observers.remove(observer)
                 log.exception("observer %s raised and is disabled", type(observer).__name__)

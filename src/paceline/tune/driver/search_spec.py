@@ -24,8 +24,6 @@ class SearchObserver(Protocol):
 
 @dataclass(frozen=True)
 class TrialRunSpec:
-    """What a trial's run is to do."""
-
     run: str
     purpose: str
     initial: Checkpoint | None
@@ -36,8 +34,6 @@ class TrialRunSpec:
 
 @dataclass(frozen=True)
 class SearchSpec:
-    """What a search was asked to do, checked and ready to be driven."""
-
     location: RunLocation
     advisers: SearchAdvisers
     capacity: SearchCapacity
@@ -53,7 +49,6 @@ class SearchSpec:
     fail_fast: bool = False
     observers: Sequence[SearchObserver] = ()
     say: Callable[[str], None] = lambda text: None
-    """Prints a message for the user."""
     reset_errored: str = ""
     """What to do with failed trials: "resume" or "restart" them."""
     resume_unfinished: bool = True

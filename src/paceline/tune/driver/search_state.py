@@ -13,30 +13,22 @@ from typing import Any
 
 import msgspec
 
+from paceline._core.arguments import is_number
 from paceline._core.plain_values import from_plain, get_metric
-from paceline.tune.driver.events import (
-    Event,
-    NoMoreTrials,
-    SearchEnded,
-    SearchStarted,
-    TrialBegan,
-    TrialCloned,
-    TrialCloneSkipped,
-    TrialDecision,
-    TrialEnded,
-    TrialMade,
-    TrialReported,
-    TrialReset,
-    TrialSaved,
-    decode_raw,
-)
+from paceline.tune.driver import events
 from paceline.tune.trial import Status, Trial, TrialCheckpoint
+
+_STATUSES: Mapping[events.Ending, Status] = {
+    "returned": "TERMINATED",
+    "stopped": "TERMINATED",
+    "paused": "PAUSED",
+    "failed": "ERROR",
+    "interrupted": "PENDING",
+}
 
 
 @dataclass(frozen=True)
 class BestReport:
-    """The best value that any trial has reported so far."""
-
     trial_id: str
     value: float
     iteration: int
@@ -47,7 +39,6 @@ class TrialRecord:
     """The state of a trial that only the search itself needs."""
 
     run: str
-    """The name of its current run."""
     first_iteration: int = 0
     """Its iteration count when the current run began."""
     last_seq: int = 0
@@ -57,7 +48,7 @@ class TrialRecord:
     """The checkpoint the current run starts from, until it commits one itself."""
     donor: str = ""
     """The trial that checkpoint belongs to."""
-    pending_decision: TrialDecision | None = None
+    pending_decision: events.TrialDecision | None = None
     started_at: float | None = None
     """None while its run is not active."""
     ran_s: float = 0.0
@@ -70,7 +61,6 @@ class TrialRecord:
     saved_result: Mapping[str, Any] | None = None
     """The result of the report that brought its last checkpoint."""
     runs: list[str] = field(default_factory=list)
-    """The names of all its runs, in order."""
     purpose: str = ""
     """Fingerprint of the current run's configuration and initial checkpoint. Any other run is not its own."""
     is_retried: bool = False
@@ -89,30 +79,27 @@ class Search:
         self.seed = 0
         self.description: Any = None
         self.is_exhausted = False
-        """The searcher has no further trial."""
         self.stopped_because = ""
         """Why it was stopped early, by its time limit or a stopper."""
         self.best: BestReport | None = None
         self.started_at: float | None = None
-        """When the current driver started."""
         self.ran_s = 0.0
         """How long earlier drivers ran it."""
         self.last_at = 0.0
         self.num_drivers = 0
         self.is_complete = False
         self.why = ""
-        """Why it ended."""
         self._decode_config = decode_config
         # Few of thousands of trials are pending, and they are scanned at every event.
         self._pending: dict[str, None] = {}
-        self._with_pending_decision: dict[str, None] = {}
+        self._pending_decisions: dict[str, events.TrialDecision] = {}
 
     def trials_with_status(self, status: Status) -> list[Trial]:
         return [trial for trial in self.trials.values() if trial.status == status]
 
     def waiting_trials(self) -> list[Trial]:
         """Trials that could be started, in the order they are tried: those that already began come first."""
-        pending = [self.trials[trial_id] for trial_id in self._pending if trial_id not in self._with_pending_decision]
+        pending = [self.trials[trial_id] for trial_id in self._pending if trial_id not in self._pending_decisions]
         return sorted(pending, key=lambda trial: self.trial_records[trial.trial_id].num_starts == 0)
 
     def elapsed_s(self, now: float) -> float:
@@ -121,17 +108,11 @@ class Search:
 
     def pinned_seqs(self, run: str) -> tuple[int, ...]:
         """Checkpoints of a run that clones started from and have not yet superseded with their own."""
-        return tuple(
-            sorted(
-                {
-                    record.initial.seq
-                    for trial_id, record in self.trial_records.items()
-                    if record.initial is not None and record.initial.run == run and not self.trials[trial_id].is_over
-                }
-            )
-        )
+        records = (self.trial_records[trial_id] for trial_id, trial in self.trials.items() if not trial.is_over)
+        initials = (record.initial for record in records if record.initial is not None)
+        return tuple(sorted({initial.seq for initial in initials if initial.run == run}))
 
-    def build_result(self, event: TrialReported) -> dict[str, Any]:
+    def build_result(self, event: events.TrialReported) -> dict[str, Any]:
         """Return the metrics of a report plus those that a search adds; metrics from the user take precedence."""
         record = self.trial_records[event.trial]
         # A report recovered by a driver may be older than that driver. Time must not go backwards.
@@ -146,61 +127,61 @@ class Search:
             "done": False,
             "config": dict(self.trials[event.trial].config),
         }
-        return {**own, **from_plain(decode_raw(event.metrics))}
+        return {**own, **from_plain(events.decode_raw(event.metrics))}
 
     def is_new_report(self, trial_id: str, run: str, seq: int) -> bool:
         """False for a report that was recorded before and is repeated after a restart."""
         record = self.trial_records[trial_id]
         return record.run == run and seq > record.last_seq
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: events.Event) -> None:
         match event:
-            case SearchStarted():
+            case events.SearchStarted():
                 self._on_search_started(event)
-            case TrialMade(trial=trial, config=config, at=at):
-                self.trials[trial] = Trial(trial, self._decode_config(decode_raw(config)))
+            case events.TrialMade(trial=trial, config=config, at=at):
+                self.trials[trial] = Trial(trial, self._decode_config(events.decode_raw(config)))
                 self._pending[trial] = None
                 run = run_name(trial, 0)
                 self.trial_records[trial] = TrialRecord(
                     run, created_at=at, runs=[run], purpose=purpose_fingerprint(config)
                 )
-            case NoMoreTrials(why=why):
+            case events.NoMoreTrials(why=why):
                 self.is_exhausted = True
                 self.stopped_because = why or self.stopped_because
-            case TrialBegan(trial=trial, at=at):
+            case events.TrialBegan(trial=trial, at=at):
                 record = self.trial_records[trial]
                 record.started_at = record.reported_at = at
                 record.num_starts += 1
                 self._update_trial(trial, status="RUNNING")
-            case TrialReported():
+            case events.TrialReported():
                 self._on_trial_reported(event)
-            case TrialSaved(trial=trial, run=run, seq=seq, name=name):
+            case events.TrialSaved(trial=trial, run=run, seq=seq, name=name):
                 record = self.trial_records[trial]
                 if run == record.run:
                     record.initial = None
                     saved = TrialCheckpoint(run, seq, name, record.first_iteration + seq)
                     self._update_trial(trial, checkpoint=saved)
                     self._remember_saved_result(trial)
-            case TrialCloned():
+            case events.TrialCloned():
                 self._on_trial_cloned(event)
-            case TrialCloneSkipped(trial=trial):
+            case events.TrialCloneSkipped(trial=trial):
                 self._set_pending_decision(trial, None)
-            case TrialEnded():
+            case events.TrialEnded():
                 self._on_trial_ended(event)
-            case TrialReset():
+            case events.TrialReset():
                 self._on_trial_reset(event)
-            case SearchEnded(at=at, why=why, complete=complete):
+            case events.SearchEnded(at=at, why=why, complete=complete):
                 self.ran_s = self.elapsed_s(at)
                 self.started_at = None
                 self.is_complete, self.why = complete, why
         self.last_at = max(self.last_at, event.at)
 
-    def apply_decisions(self, event: Event) -> None:
+    def apply_decisions(self, event: events.Event) -> None:
         """Apply the decisions that were recorded with an event."""
         for decision in getattr(event, "then", ()):
             self.apply_decision(decision)
 
-    def apply_decision(self, decision: TrialDecision) -> None:
+    def apply_decision(self, decision: events.TrialDecision) -> None:
         """Apply a decision about a trial. A finished trial stays finished."""
         trial, record = self.trials.get(decision.trial), self.trial_records.get(decision.trial)
         if trial is None or record is None or trial.is_over:
@@ -208,28 +189,19 @@ class Search:
         first = record.pending_decision
         if decision.do == "resume":
             if first is not None and first.do == "pause":
-                self._set_pending_decision(
-                    decision.trial,
-                    None if self._is_not_running(decision.trial) else msgspec.structs.replace(first, do="resume"),
-                )
+                resumed = msgspec.structs.replace(first, do="resume") if trial.status == "RUNNING" else None
+                self._set_pending_decision(decision.trial, resumed)
             if trial.status == "PAUSED":
                 self._update_trial(decision.trial, status="PENDING", why="")
         elif first is None or decision.do == "stop" or first.do in ("pause", "resume"):
             self._set_pending_decision(decision.trial, decision)
 
-    def ready_decisions(self) -> list[TrialDecision]:
+    def ready_decisions(self) -> list[events.TrialDecision]:
         """Pending decisions that can be carried out now, because the trial's run is not active."""
-        decisions = (
-            self.trial_records[trial_id].pending_decision
-            for trial_id in self._with_pending_decision
-            if self._is_not_running(trial_id)
-        )
-        return [decision for decision in decisions if decision is not None]
+        decisions = self._pending_decisions.values()
+        return [decision for decision in decisions if self.trials[decision.trial].status != "RUNNING"]
 
-    def _is_not_running(self, trial_id: str) -> bool:
-        return self.trials[trial_id].status != "RUNNING"
-
-    def _on_search_started(self, event: SearchStarted) -> None:
+    def _on_search_started(self, event: events.SearchStarted) -> None:
         if self.started_at is not None:  # The last driver was lost, some time after its last event.
             self.ran_s += max(0.0, self.last_at - self.started_at)
         self.started_at = event.at
@@ -238,7 +210,7 @@ class Search:
             self._change_metric(event.metric, event.mode)
         self.trainable = event.trainable
         self.num_samples, self.seed = event.num_samples, event.seed
-        self.description = decode_raw(event.described)
+        self.description = events.decode_raw(event.described)
         self.is_complete = self.is_exhausted = False
         self.why = self.stopped_because = ""
         for trial_id, trial in self.trials.items():
@@ -246,7 +218,7 @@ class Search:
                 self._stop_timing(trial_id, self.last_at)
                 self._update_trial(trial_id, status="PENDING")
 
-    def _on_trial_reported(self, event: TrialReported) -> None:
+    def _on_trial_reported(self, event: events.TrialReported) -> None:
         record = self.trial_records[event.trial]
         if not self.is_new_report(event.trial, event.run, event.seq):
             return
@@ -274,7 +246,7 @@ class Search:
         if self.metric is None or trial.last_result is None:
             return
         value = get_metric(trial.last_result, self.metric)
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if is_number(value):
             self.trial_records[trial.trial_id].has_metric = True
             if value == value and (self.best is None or self._is_better(value, self.best.value)):
                 self.best = BestReport(trial.trial_id, value, trial.iteration)
@@ -282,7 +254,7 @@ class Search:
     def _is_better(self, value: float, other: float) -> bool:
         return value > other if self.mode == "max" else value < other
 
-    def _on_trial_cloned(self, event: TrialCloned) -> None:
+    def _on_trial_cloned(self, event: events.TrialCloned) -> None:
         record = self.trial_records[event.trial]
         record.run = event.run
         record.runs.append(event.run)
@@ -293,16 +265,9 @@ class Search:
         record.purpose, record.is_retried = purpose_fingerprint(event.config, event.saved), False
         self._set_pending_decision(event.trial, None)
         lineage = (*self.trials[event.trial].lineage, event.saved)
-        config = self._decode_config(decode_raw(event.config))
-        self._update_trial(
-            event.trial,
-            config=config,
-            lineage=lineage,
-            checkpoint=event.saved,
-            iteration=event.saved.iteration,
-            status="PENDING",
-            why="",
-        )
+        config = self._decode_config(events.decode_raw(event.config))
+        self._update_trial(event.trial, config=config, lineage=lineage, status="PENDING", why="")
+        self._update_trial(event.trial, checkpoint=event.saved, iteration=event.saved.iteration)
         donated = self.trial_records[event.donor].saved_result
         if donated is not None and donated["training_iteration"] == event.saved.iteration:
             # Show its current state now: its own first report may take a while, or never come.
@@ -310,32 +275,24 @@ class Search:
             record.saved_result = {**donated, **own}
             self._update_trial(event.trial, last_result=record.saved_result)
 
-    def _on_trial_ended(self, event: TrialEnded) -> None:
+    def _on_trial_ended(self, event: events.TrialEnded) -> None:
         record = self.trial_records[event.trial]
         self._stop_timing(event.trial, event.at)
         if event.ending != "interrupted":
             record.is_retried = False
-        status: Status = {
-            "returned": "TERMINATED",
-            "stopped": "TERMINATED",
-            "paused": "PAUSED",
-            "failed": "ERROR",
-            "interrupted": "PENDING",
-        }[event.ending]  # type: ignore[assignment]
-        pending = record.pending_decision
-        if status in ("TERMINATED", "ERROR", "PAUSED"):
+        status, pending = _STATUSES[event.ending], record.pending_decision
+        if status != "PENDING":
             self._set_pending_decision(event.trial, None)
         if status == "PAUSED" and pending is not None and pending.do == "resume":
             status = "PENDING"  # It was resumed before it had actually paused.
         if status in ("TERMINATED", "ERROR"):
             record.ended_at = event.at
-        why = event.why if status != "PENDING" else ""
-        self._update_trial(event.trial, status=status, why=why)
+        self._update_trial(event.trial, status=status, why=event.why if status != "PENDING" else "")
         last = self.trials[event.trial].last_result
         if status in ("TERMINATED", "ERROR") and last is not None and last.get("done") is False:
             self._update_trial(event.trial, last_result={**last, "done": True})
 
-    def _on_trial_reset(self, event: TrialReset) -> None:
+    def _on_trial_reset(self, event: events.TrialReset) -> None:
         trial_id, record = event.trial, self.trial_records[event.trial]
         self._stop_timing(trial_id, event.at)
         if not event.why:
@@ -347,16 +304,12 @@ class Search:
             record.num_runs += 1
             record.run = event.run
             if not event.why:
-                self._clear_progress(trial_id)
+                record.first_iteration = record.last_seq = 0
+                record.initial = None
+                self._update_trial(trial_id, checkpoint=None, iteration=0, last_result=None)
             else:  # Reports recorded earlier are not recorded again.
                 self._update_trial(trial_id, checkpoint=record.initial)
         self._update_trial(trial_id, status="PENDING", why="")
-
-    def _clear_progress(self, trial_id: str) -> None:
-        record = self.trial_records[trial_id]
-        record.first_iteration = record.last_seq = 0
-        record.initial = None
-        self._update_trial(trial_id, checkpoint=None, iteration=0, last_result=None)
 
     def _stop_timing(self, trial_id: str, at: float) -> None:
         record = self.trial_records[trial_id]
@@ -364,12 +317,12 @@ class Search:
             record.ran_s += max(0.0, at - record.started_at)
             record.started_at = None
 
-    def _set_pending_decision(self, trial_id: str, decision: TrialDecision | None) -> None:
+    def _set_pending_decision(self, trial_id: str, decision: events.TrialDecision | None) -> None:
         self.trial_records[trial_id].pending_decision = decision
         if decision is None:
-            self._with_pending_decision.pop(trial_id, None)
+            self._pending_decisions.pop(trial_id, None)
         else:
-            self._with_pending_decision[trial_id] = None
+            self._pending_decisions[trial_id] = decision
 
     def _update_trial(self, trial_id: str, **changes: Any) -> None:
         trial = self.trials[trial_id] = replace(self.trials[trial_id], **changes)
@@ -379,14 +332,14 @@ class Search:
             self._pending.pop(trial_id, None)
 
 
-def total_driven_s(past: Iterable[Event]) -> float:
+def total_driven_s(past: Iterable[events.Event]) -> float:
     """How long drivers ran a search, without the unrecorded time after the last event."""
     ran_s, began_at, last_at = 0.0, None, 0.0
     for event in past:
-        if isinstance(event, SearchStarted):
+        if isinstance(event, events.SearchStarted):
             ran_s += max(0.0, last_at - began_at) if began_at is not None else 0.0
             began_at = event.at
-        elif isinstance(event, SearchEnded) and began_at is not None:
+        elif isinstance(event, events.SearchEnded) and began_at is not None:
             ran_s, began_at = ran_s + event.at - began_at, None
         last_at = max(last_at, event.at)
     return ran_s + (max(0.0, last_at - began_at) if began_at is not None else 0.0)

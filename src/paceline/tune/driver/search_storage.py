@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -84,8 +84,7 @@ def iter_search_events(data: bytes, uri: str) -> Iterator[Event]:
 
 
 def check_is_search(location: RunLocation, store: RunStore) -> None:
-    first = next(valid_prefix(store.read_journal()), None)
-    if first is not None and not events.is_search_header(_decode_first_line(first)):
+    if _holds_search(store) is False:
         raise StorageError(
             f"{store.uri} contains a run, not a search\n\n"
             f"hint: use another name than {location.name!r}, or read the run with paceline.train.Result.from_path"
@@ -93,8 +92,7 @@ def check_is_search(location: RunLocation, store: RunStore) -> None:
 
 
 def is_search(location: RunLocation) -> bool:
-    first = next(valid_prefix(location.open_run_store_for_reading().read_journal()), None)
-    return first is not None and events.is_search_header(_decode_first_line(first))
+    return _holds_search(location.open_run_store_for_reading()) is True
 
 
 def trial_run_location(location: RunLocation, run: str) -> RunLocation:
@@ -102,6 +100,7 @@ def trial_run_location(location: RunLocation, run: str) -> RunLocation:
     return RunLocation(join_storage_path(location.storage_path, location.name), run, location.filesystem)
 
 
-def _decode_first_line(payload: bytes) -> dict[str, Any]:
-    line: dict[str, Any] = msgspec.json.decode(payload)
-    return line
+def _holds_search(store: RunStore) -> bool | None:
+    """Whether its journal is that of a search; None if there is no journal."""
+    first = next(valid_prefix(store.read_journal()), None)
+    return events.is_search_header(msgspec.json.decode(first)) if first is not None else None

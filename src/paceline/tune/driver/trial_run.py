@@ -6,11 +6,12 @@ any time and from any thread.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -99,10 +100,8 @@ class TrialRun:
         waits_for_checkpoints: bool,
         is_retried: bool = False,
     ) -> None:
-        """`last_known_seq` is the number of the last report that the search knows.
-
-        `waits_in_reports`: after each report, recovered ones included, the run waits for the decision. `is_retried`: a
-        failure of the run is already known, and the run is to be resumed.
+        """`last_known_seq`: the last report that the search knows. `waits_in_reports`: after each report, recovered
+        ones included, the run waits for the decision. `is_retried`: a failure of the run is known; it is to resume.
         """
         self.trial_id = trial_id
         self.run = run
@@ -218,33 +217,22 @@ class _AttachedController:
         self._controller.request_stop(now=now)
 
 
+@dataclass(eq=False)
 class _TrialRunReporter:
     """Observes the run. It may hold a report back until the checkpoint that came with it is committed."""
 
-    def __init__(
-        self,
-        trial_id: str,
-        run: str,
-        send: Callable[[TrialRunMessage], None],
-        last_known_seq: int,
-        waits_for_checkpoints: bool,
-        is_retried: bool,
-    ) -> None:
-        self.was_interrupted = False
-        self._trial_id = trial_id
-        self._run = run
-        self._send = send
-        self._last_known_seq = last_known_seq
-        self._waits_for_checkpoints = waits_for_checkpoints
-        self._is_retried = is_retried
-        self._aggregator = ReportAggregator()
-        self._held_reports: deque[RunReport] = deque()
+    _trial_id: str
+    _run: str
+    _send: Callable[[TrialRunMessage], None]
+    _last_known_seq: int
+    _waits_for_checkpoints: bool
+    _is_retried: bool
+    was_interrupted: bool = False
+    _aggregator: ReportAggregator = field(default_factory=ReportAggregator)
+    _held_reports: deque[RunReport] = field(default_factory=deque)
 
     def report_recovered(self, recovered: RecoveredRun) -> int:
-        """Send what an earlier driver may not have recorded, in the original order.
-
-        Returns the number of the last report sent, or 0.
-        """
+        """Send what an earlier driver may not have recorded, in order; return the last report's number, or 0."""
         last, latest, sent = recovered.last_report, recovered.run.latest, 0
         for report in drop_superseded_reports(iter_reports(recovered.iter_rank_0_reports())):
             if report.seq <= self._last_known_seq:
@@ -282,18 +270,16 @@ class _TrialRunReporter:
                 self._release_until(report.seq)
         if isinstance(run.phase, Finished):
             self.was_interrupted = run.phase.ending == "interrupted"
-            self.flush()
-        elif not isinstance(run.phase, Running):
+        if not isinstance(run.phase, Running):
             self.flush()
 
     def tick(self, run: Run, now: float) -> None:
         """Do nothing: messages are not driven by the clock."""
 
     def flush(self) -> None:
-        while self._held_reports:
-            self._send_report(self._held_reports.popleft())
+        self._release_until(math.inf)
 
-    def _release_until(self, seq: int) -> None:
+    def _release_until(self, seq: float) -> None:
         while self._held_reports and self._held_reports[0].seq <= seq:
             self._send_report(self._held_reports.popleft())
 
@@ -304,7 +290,6 @@ class _TrialRunReporter:
 
 
 def format_error_line(error: BaseException | None) -> str:
-    """Format a trial's error as one line."""
     if error is None:
         return "failed"
     if isinstance(error, FailedEarlierError):

@@ -93,17 +93,11 @@ class TuneReportCallback(UserCallback, LoggerCallback):
             for name in list_files(source):
                 if name not in (MANIFEST, METADATA):
                     (target / name).parent.mkdir(parents=True, exist_ok=True)
-                    _link_or_copy(source / name, target / name)
+                    try:
+                        os.link(source / name, target / name)
+                    except OSError:  # Another disk, or a filesystem without hard links.
+                        shutil.copyfile(source / name, target / name)
         except FileNotFoundError:
             shutil.rmtree(target)
             return None
         return Directory(target)
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except FileNotFoundError:
-        raise
-    except OSError:  # Another disk, or a filesystem without hard links.
-        shutil.copyfile(source, target)

@@ -19,6 +19,8 @@ _LOG_SPAN = 50
 """Positive numbers with a larger ratio than this, most of them near the low end, get a log scale."""
 
 _LABEL_LENGTH = 28
+_MISSING = object()
+"""Marks a parameter that a trial does not have."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,7 @@ class ParameterColumn:
 def extract_columns(
     configs: Sequence[Mapping[str, Any]], space: Mapping[str, Any] | None = None
 ) -> list[ParameterColumn]:
-    """Return the parameters that differ among these configurations, in order of appearance.
-
-    The domains of `space` decide which have a log scale; without it, the values do.
-    """
+    """Return the parameters that differ, in order of appearance. `space`, or the values, decide on log scales."""
     flat = [flatten_dict(config) for config in configs]
     names = list(dict.fromkeys(name for config in flat for name in config))
     logs = find_log_scales(space) if space is not None else {}
@@ -70,14 +69,9 @@ def find_log_scales(space: Mapping[str, Any], prefix: str = "") -> dict[str, boo
 def format_label(value: Any, length: int = _LABEL_LENGTH) -> str:
     """Format a value for display, on one line."""
     if isinstance(value, float):
-        text = f"{value:.4g}"
-    elif isinstance(value, str):
-        text = value
-    elif isinstance(name := getattr(value, "__qualname__", None), str):
-        text = name
-    else:
-        text = repr(value)
-    return shorten_middle(text, length)
+        return shorten_middle(f"{value:.4g}", length)
+    text = value if isinstance(value, str) else getattr(value, "__qualname__", None)
+    return shorten_middle(text if isinstance(text, str) else repr(value), length)
 
 
 def shorten_middle(text: str, length: int = _LABEL_LENGTH) -> str:
@@ -89,16 +83,9 @@ def shorten_middle(text: str, length: int = _LABEL_LENGTH) -> str:
     return f"{text[:front]}…{text[front + 1 - length :]}"
 
 
-class _MissingParameter:
-    """Marks a parameter that a trial does not have."""
-
-
-_MISSING = _MissingParameter()
-
-
 def _build_column(name: str, values: list[Any], log: bool | None) -> ParameterColumn | None:
     present = [value for value in values if value is not _MISSING]
-    if all(_is_number(value) for value in present):
+    if all(is_finite_number(value) and abs(value) <= sys.float_info.max for value in present):
         if len({*present}) < 2 and len(present) == len(values):
             return None
         is_integer = all(isinstance(value, int) for value in present)
@@ -111,10 +98,6 @@ def _build_column(name: str, values: list[Any], log: bool | None) -> ParameterCo
         return None
     places = {text: index for index, text in enumerate(categories)}
     return ParameterColumn(name, "category", False, tuple(None if t is None else places[t] for t in labels), categories)
-
-
-def _is_number(value: Any) -> bool:
-    return is_finite_number(value) and abs(value) <= sys.float_info.max
 
 
 def _looks_logarithmic(values: Sequence[float]) -> bool:

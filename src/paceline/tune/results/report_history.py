@@ -6,6 +6,7 @@ One file covers all trials: it is read once, wherever the search is stored, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 from paceline._storage.run_store import RunStore
@@ -28,20 +29,18 @@ ADDED_METRICS = ("training_iteration", "time_total_s", "time_this_iter_s", "time
 
 
 class TrialReportHistory:
-    """The reports of all trials of a search."""
-
     def __init__(self, store: RunStore, decode_config: ConfigDecoder = decode_without_objects) -> None:
         self._store = store
         self._decode_config = decode_config
-        self._rows: dict[str, list[dict[str, Any]]] | None = None
 
     def reports_of(self, trial_id: str) -> list[dict[str, Any]]:
         """Return the reports of all runs of a trial in order, with the metrics that the search adds."""
-        if self._rows is None:
-            self._rows = collect_report_rows(
-                iter_search_events(self._store.read_journal(), self._store.uri), self._decode_config
-            )
         return self._rows.get(trial_id, [])
+
+    @cached_property
+    def _rows(self) -> dict[str, list[dict[str, Any]]]:
+        events = iter_search_events(self._store.read_journal(), self._store.uri)
+        return collect_report_rows(events, self._decode_config)
 
 
 def collect_report_rows(
@@ -53,9 +52,8 @@ def collect_report_rows(
         is_new = isinstance(event, TrialReported) and search.is_new_report(event.trial, event.run, event.seq)
         search.apply(event)
         if is_new and isinstance(event, TrialReported):
-            rows.setdefault(event.trial, []).append(
-                reorder_user_metrics_first(search.trials[event.trial].last_result or {})
-            )
+            result = search.trials[event.trial].last_result or {}
+            rows.setdefault(event.trial, []).append(reorder_user_metrics_first(result))
         search.apply_decisions(event)
     return rows
 

@@ -91,20 +91,15 @@ class Result(RunResult):
         sign = 1 if retention.score_order == "max" else -1
 
         def rank(index: int, record: CheckpointRecord) -> tuple[bool, float, int, int]:
-            score = (
-                checkpoint_score(record, retention.score_attribute) if retention.score_attribute is not None else None
-            )
+            attribute = retention.score_attribute
+            score = checkpoint_score(record, attribute) if attribute is not None else None
             return score is not None, sign * score if score is not None else 0, index, record.seq
 
         records = [(index, record) for index, (run, _) in enumerate(self._load_runs) for record in run.checkpoints]
         records.sort(key=lambda pair: rank(*pair))
-        return [
-            (
-                Checkpoint(*self._run_stores[index].locate_checkpoint(record)),
-                from_plain(msgspec.json.decode(record.metrics)),
-            )
-            for index, record in records
-        ]
+        located = (self._run_stores[index].locate_checkpoint(record) for index, record in records)
+        metrics = (from_plain(msgspec.json.decode(record.metrics)) for _, record in records)
+        return [(Checkpoint(*place), own) for place, own in zip(located, metrics, strict=True)]
 
     @cached_property
     def error(self) -> Exception | None:  # type: ignore[override]

@@ -32,11 +32,7 @@ def is_better(value: float, other: float, mode: str) -> bool:
 
 
 def score_values(values: Sequence[float], scope: str, mode: str, *, only_finite: bool) -> float | None:
-    """Return the value a trial with these reports is compared by; None: it is not compared.
-
-    `only_finite`: the scope `all` skips values that are nan or infinite; a last value or an average that is not finite
-    counts as None.
-    """
+    """Return the value a trial with these reports is compared by; None: it has none, or none that is finite."""
     if scope == "all" and only_finite:
         values = [value for value in values if math.isfinite(value)]
     if not values:
@@ -65,11 +61,11 @@ def _values_in_scope(values: Sequence[float], scope: str, mode: str) -> float:
     try:
         return math.fsum(averaged) / len(averaged)
     except (OverflowError, ValueError):  # Numbers beyond the range of floats, or infinities of both signs.
-        total = sum(_as_float(value) for value in averaged)
-        return total / len(averaged)
+        return sum(map(as_float, averaged)) / len(averaged)
 
 
-def _as_float(value: float) -> float:
+def as_float(value: float) -> float:
+    """Convert a number to a float; an integer beyond the range of floats becomes infinite."""
     try:
         return float(value)
     except OverflowError:

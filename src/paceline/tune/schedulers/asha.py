@@ -28,10 +28,7 @@ class Rung:
     """From worst to best."""
 
     def enter(self, score: float, reduction_factor: float) -> float:
-        """Add a trial's score, and return the lowest score that is still among the best at this rung.
-
-        The best are one in `reduction_factor`, and at least one. nan is among them only if there is nothing else.
-        """
+        """Add a trial's score, and return the lowest of the best; nan is among them only if there is nothing else."""
         bisect.insort(self.scores, score)
         cut = self.scores[-count_best(len(self.scores), reduction_factor)]
         if cut == WORST and self.scores[-1] != WORST:
@@ -49,8 +46,6 @@ class AshaBracket:
 
 @dataclass
 class BracketPosition:
-    """The bracket and next rung of a trial."""
-
     bracket: AshaBracket
     next_rung: int = 0
 
@@ -118,9 +113,7 @@ class AsyncHyperBandScheduler(MetricScheduler):
         if position is None or score is None:
             return ()
         rungs = position.bracket.rungs
-        reached = position.next_rung - 1
-        while reached + 1 < len(rungs) and rungs[reached + 1].time <= time:
-            reached += 1
+        reached = sum(rung.time <= time for rung in rungs) - 1
         if reached < position.next_rung:
             return ()
         # If several rungs are passed at once, only the last is entered: at the others, no trial had trained that long.

@@ -3,9 +3,7 @@
 A bracket is a number of trials and a time: many trials that are first compared early, or few that are compared late. At
 each of its times, the bracket waits for all of its live trials; then the best continue and the others are stopped.
 Brackets are filled one after the other, from smallest to largest, and then again. https://arxiv.org/abs/1603.06560
-
-Nothing must wait forever: finished trials are not waited for, and a bracket that will not fill up is halved with the
-trials it has.
+Nothing waits forever: finished trials are not waited for, and a bracket that will not fill up is halved as it is.
 """
 
 from __future__ import annotations
@@ -24,10 +22,7 @@ from paceline.tune.trial import Trial
 
 @dataclass(frozen=True)
 class BracketShape:
-    """The size and times of a bracket."""
-
     size: int
-    """How many trials it starts with."""
     times: tuple[float, ...]
     """When they are compared; all below max_t."""
 
@@ -47,7 +42,6 @@ class HyperBandBracket:
     shape: BracketShape
     num_added: int = 0
     is_open: bool = True
-    """It accepts more trials."""
     rung: int = 0
     """Index of the time it waits at."""
     live_trials: dict[str, None] = field(default_factory=dict)
@@ -106,7 +100,6 @@ class HyperBandScheduler(MetricScheduler):
         self._num_brackets = 0
         self._filling: HyperBandBracket | None = None
         self._brackets: dict[str, HyperBandBracket] = {}
-        """The bracket of each unfinished trial."""
 
     def on_trial_add(self, trial: Trial) -> Sequence[Action]:
         self.require_metric()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline._core.arguments import check_int, check_number
+from paceline.tune.results.scopes import as_float
 from paceline.tune.schedulers.metric_scheduler import WORST, MetricScheduler, format_number
 from paceline.tune.schedulers.running_means import TrialMeans
 from paceline.tune.schedulers.scheduler import Action, Pause, Resume, Stop
@@ -79,7 +80,7 @@ class MedianStoppingRule(MetricScheduler):
         score = self.get_score(result)
         if followed is None or time is None or score is None or time <= followed.last:
             return ()
-        score = to_float_score(score)
+        score = as_float(score)
         followed.last = time
         followed.best = max(followed.best, score)
         if time < self.grace_period:
@@ -92,11 +93,8 @@ class MedianStoppingRule(MetricScheduler):
             return self._yield_slice(trial.trial_id, followed, time)
         if 2 * better <= others:
             return ()
-        why = (
-            f"its best {self.metric} by {self.time_attr} {format_number(time)}, "
-            f"{self.format_score(followed.best)}, is worse than "
-            f"the mean so far of {better} of {others} other trials"
-        )
+        best = f"its best {self.metric} by {self.time_attr} {format_number(time)}, {self.format_score(followed.best)}"
+        why = f"{best}, is worse than the mean so far of {better} of {others} other trials"
         if self.hard_stop:
             self._followed.pop(trial.trial_id)
             return (Stop(trial.trial_id, why), *self._resume_if_last())
@@ -138,11 +136,3 @@ class MedianStoppingRule(MetricScheduler):
         resumed = [Resume(trial_id) for trial_id in self._paused]
         self._paused.clear()
         return resumed
-
-
-def to_float_score(score: float) -> float:
-    """Convert a score to a float that can be summed: an integer may exceed the range of floats."""
-    try:
-        return float(score)
-    except OverflowError:
-        return float("inf") if score > 0 else WORST

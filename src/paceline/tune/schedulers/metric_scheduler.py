@@ -28,7 +28,9 @@ class MetricScheduler(TrialScheduler):
     """Base of schedulers that compare trials by one metric at equal times."""
 
     def __init__(self, time_attr: str, metric: str | None, mode: str | None) -> None:
-        self.time_attr = check_name("time_attr", time_attr)
+        if not isinstance(time_attr, str) or not time_attr:
+            raise bad_value("time_attr", "the name of a reported number", time_attr)
+        self.time_attr = time_attr
         self.metric = metric
         self.mode = mode
         check_metric(self.metric, self.mode)
@@ -56,13 +58,8 @@ class MetricScheduler(TrialScheduler):
             return time
         if not self._has_warned:
             self._has_warned = True
-            log.warning(
-                "%s: a report of trial %s has no number for time_attr=%r and is not judged; it has %s",
-                type(self).__name__,
-                trial_id,
-                self.time_attr,
-                ", ".join(map(str, result)),
-            )
+            text = "%s: a report of trial %s has no number for time_attr=%r and is not judged; it has %s"
+            log.warning(text, type(self).__name__, trial_id, self.time_attr, ", ".join(map(str, result)))
         return None
 
     def get_score(self, result: Mapping[str, Any]) -> float | None:
@@ -83,10 +80,8 @@ class MetricScheduler(TrialScheduler):
     def format_report(self, result: Mapping[str, Any], time: float) -> str:
         """Format a report for messages: `loss 0.5 at training_iteration 4`."""
         value = get_number(result, self.require_metric())
-        return (
-            f"{self.metric} {'nan' if value is None else format_number(value)} at {self.time_attr} "
-            f"{format_number(time)}"
-        )
+        shown = "nan" if value is None else format_number(value)
+        return f"{self.metric} {shown} at {self.time_attr} {format_number(time)}"
 
     def format_max_t(self, time: float, max_t: float) -> str:
         return f"reached max_t: {self.time_attr} {format_number(time)} of {format_number(max_t)}"
@@ -108,12 +103,6 @@ def get_number(result: Mapping[str, Any], name: str) -> float | None:
     return value if is_number(value) else None
 
 
-def check_name(argument: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise bad_value(argument, "the name of a reported number", value)
-    return value
-
-
 def check_metric(metric: Any, mode: Any) -> None:
     if not isinstance(metric, str | None):
         raise bad_value("metric", "the name of one metric or None", metric)
@@ -121,8 +110,6 @@ def check_metric(metric: Any, mode: Any) -> None:
 
 
 def format_number(value: float) -> str:
-    if isinstance(value, int):
-        if abs(value) >= _LARGEST:  # Some integers exceed the range of floats.
-            return "more than 1e300" if value > 0 else "less than -1e300"
-        return str(value) if abs(value) < 10**15 else f"{value:.4g}"
-    return f"{value:.4g}"
+    if isinstance(value, int) and abs(value) >= _LARGEST:  # Some integers exceed the range of floats.
+        return "more than 1e300" if value > 0 else "less than -1e300"
+    return str(value) if isinstance(value, int) and abs(value) < 10**15 else f"{value:.4g}"

@@ -24,11 +24,9 @@ MISSING = object()
 class Parameter(Protocol):
     def draw(self, chance: KeyedRandom) -> Any:
         """Draw a value from the parameter's source."""
-        ...
 
     def perturb(self, value: Any, factor: float, chance: KeyedRandom) -> Any:
         """Perturb a value; return `MISSING` if it cannot be perturbed."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class IntervalParameter:
         step = self.domain.q if self.domain.q is not None else isinstance(self.domain, Integer)
         if moved == value and step:
             # Less than half a step would never have an effect.
-            moved = self.domain.nearest(value + math.copysign(step, perturbation_delta(value, factor)))
+            moved = self.domain.nearest(value + math.copysign(step, value * factor - value))
         return moved
 
 
@@ -83,13 +81,9 @@ class FunctionParameter:
             return value * factor
         moved = round(value * factor)
         if moved == value:
-            moved += int(math.copysign(1, perturbation_delta(value, factor)))
+            moved += int(math.copysign(1, value * factor - value))
         # A count must not become 0, where it would stay forever.
         return moved if moved * value > 0 else value
-
-
-def perturbation_delta(value: float, factor: float) -> float:
-    return value * factor - value
 
 
 @dataclass(frozen=True)
@@ -138,8 +132,7 @@ class Mutations:
         return after
 
 
-def parse_parameters(spec: Mapping[str, Any]) -> tuple[tuple[Path, Parameter], ...]:
-    """Check and parse the user's mutations."""
+def parse_parameters(spec: Mapping[str, Any]) -> Parameters:
     if not isinstance(spec, Mapping):
         raise bad_value("hyperparam_mutations", "a dict with the options of each hyperparameter", spec)
     leaves = iter_leaves(spec, "hyperparam_mutations")
@@ -188,13 +181,10 @@ def _check_options(values: Sequence[Any], where: str) -> tuple[Any, ...]:
 
 def copy_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Copy dicts and lists; share everything else, which may be large or not copyable."""
-    return {key: _copy_value(value) for key, value in config.items()}
-
-
-def _copy_value(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copy_value(item) for key, item in value.items()}
-    return copy.copy(value) if isinstance(value, list) else value
+    return {
+        key: copy_config(value) if isinstance(value, dict) else copy.copy(value) if isinstance(value, list) else value
+        for key, value in config.items()
+    }
 
 
 def get_at_path(config: Mapping[str, Any], path: Path) -> Any:
@@ -215,10 +205,7 @@ def set_at_path(config: dict[str, Any], path: Path, value: Any) -> None:
 
 
 def format_value(value: Any) -> str:
-    """Format a value for messages."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    text = str(value)
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 

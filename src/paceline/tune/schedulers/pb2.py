@@ -12,15 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline._core.arguments import bad_value, is_finite_number
-from paceline.tune.schedulers.mutations import (
-    MISSING,
-    ConfigChange,
-    Path,
-    copy_config,
-    get_at_path,
-    iter_leaves,
-    set_at_path,
-)
+from paceline.tune.schedulers import mutations
 from paceline.tune.schedulers.pbt import PopulationBasedTraining
 from paceline.tune.schedulers.population import PopulationMember
 from paceline.tune.space.domains import Float
@@ -32,21 +24,21 @@ MIN_ROWS = 3
 
 @dataclass(frozen=True)
 class ParameterBound:
-    path: Path
+    path: mutations.Path
     lower: float
     upper: float
     is_whole: bool
 
     def to_share(self, config: Mapping[str, Any]) -> float:
         """Return the position of a configuration's parameter between its bounds, from 0 to 1."""
-        value = get_at_path(config, self.path)
+        value = mutations.get_at_path(config, self.path)
         if not is_finite_number(value):
             return 0.5
         return min(max((value - self.lower) / (self.upper - self.lower), 0.0), 1.0)
 
     def from_share(self, share: float, before: Any) -> float:
         value = min(max(self.lower + share * (self.upper - self.lower), self.lower), self.upper)
-        whole = self.is_whole and (before is MISSING or isinstance(before, int))
+        whole = self.is_whole and (before is mutations.MISSING or isinstance(before, int))
         return round(value) if whole else float(value)
 
 
@@ -57,7 +49,7 @@ class IntervalObservation:
     shares: tuple[float, ...]
     """Its hyperparameters, as positions between their bounds."""
     start_score: float
-    """Its score at the start; larger is better."""
+    """Larger is better."""
     time: float
     """At the end of the interval."""
     gain: float
@@ -96,12 +88,15 @@ class PB2(PopulationBasedTraining):
             expected = "a dict with the lowest and highest value of each hyperparameter"
             raise bad_value("hyperparam_bounds", expected, hyperparam_bounds, "use {'lr': [1e-4, 1e-1]}")
         self._bounds = tuple(_parse_bounds(hyperparam_bounds))
+        domains: dict[str, Any] = {}
+        for bound in self._bounds:
+            mutations.set_at_path(domains, bound.path, Float(bound.lower, bound.upper))
         super().__init__(
             time_attr,
             metric,
             mode,
             perturbation_interval,
-            hyperparam_mutations=_nest_values({bound.path: Float(bound.lower, bound.upper) for bound in self._bounds}),
+            hyperparam_mutations=domains,
             quantile_fraction=quantile_fraction,
             custom_explore_fn=custom_explore_fn,
             log_config=log_config,
@@ -117,10 +112,10 @@ class PB2(PopulationBasedTraining):
 
     def completed(self, trial_id: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
         drawn = super().completed(trial_id, config)
-        after = copy_config(drawn)
+        after = mutations.copy_config(drawn)
         for bound in self._bounds:
-            if get_at_path(config, bound.path) is MISSING and bound.is_whole:
-                set_at_path(after, bound.path, round(get_at_path(drawn, bound.path)))
+            if mutations.get_at_path(config, bound.path) is mutations.MISSING and bound.is_whole:
+                mutations.set_at_path(after, bound.path, round(mutations.get_at_path(drawn, bound.path)))
         return after
 
     def _observe_score(self, member: PopulationMember, score: float) -> None:
@@ -139,18 +134,18 @@ class PB2(PopulationBasedTraining):
 
     def _explore(
         self, member: PopulationMember, donor: PopulationMember, chance: KeyedRandom
-    ) -> tuple[dict[str, Any], list[ConfigChange]]:
+    ) -> tuple[dict[str, Any], list[mutations.ConfigChange]]:
         # Its next interval starts with its first report as a clone, at the score it has then.
         self._interval_starts.pop(member.trial_id, None)
         shares = self._choose_shares(member, donor, chance)
         self._chosen_shares[member.trial_id] = tuple(shares)
-        config = copy_config(donor.trial.config)
+        config = mutations.copy_config(donor.trial.config)
         changes = []
         for bound, share in zip(self._bounds, shares, strict=True):
-            before = get_at_path(config, bound.path)
+            before = mutations.get_at_path(config, bound.path)
             after = bound.from_share(share, before)
-            set_at_path(config, bound.path, after)
-            changes.append(ConfigChange(bound.path, before, after))
+            mutations.set_at_path(config, bound.path, after)
+            changes.append(mutations.ConfigChange(bound.path, before, after))
         return config, changes
 
     def _choose_shares(self, member: PopulationMember, donor: PopulationMember, chance: KeyedRandom) -> list[float]:
@@ -193,17 +188,10 @@ class PB2(PopulationBasedTraining):
 
 
 def _parse_bounds(spec: Mapping[str, Any]) -> Iterator[ParameterBound]:
-    for path, argument, value in iter_leaves(spec, "hyperparam_bounds"):
+    for path, argument, value in mutations.iter_leaves(spec, "hyperparam_bounds"):
         if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(is_finite_number, value)):
             raise bad_value(argument, "a list of the lowest and the highest value, two finite numbers", value)
         lower, upper = value
         if not lower < upper:
             raise bad_value(argument, "a list with the lowest value below the highest", value)
         yield ParameterBound(path, lower, upper, is_whole=isinstance(lower, int) and isinstance(upper, int))
-
-
-def _nest_values(values: Mapping[Path, Any]) -> dict[str, Any]:
-    spec: dict[str, Any] = {}
-    for path, value in values.items():
-        set_at_path(spec, path, value)
-    return spec

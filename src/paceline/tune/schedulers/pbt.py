@@ -11,26 +11,13 @@ import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline._core.arguments import (
-    bad_value,
-    check_callable,
-    check_int,
-    check_number,
-    is_number,
-)
-from paceline._core.plain_values import get_metric
-from paceline.tune.schedulers.metric_scheduler import check_metric, check_name
-from paceline.tune.schedulers.mutations import (
-    ConfigChange,
-    Mutations,
-    copy_config,
-    format_value,
-    get_at_path,
-    parse_parameters,
-)
+from paceline._core.arguments import bad_value, check_callable, check_int, check_number, is_number
+from paceline.tune.schedulers import mutations
+from paceline.tune.schedulers.metric_scheduler import MetricScheduler, get_number
 from paceline.tune.schedulers.population import Policy, Population, PopulationMember
 from paceline.tune.schedulers.scheduler import Action, Exploit, Pause, Resume, TrialScheduler
 from paceline.tune.space.keyed_random import KeyedRandom, seed_global_generators
@@ -39,7 +26,7 @@ from paceline.tune.trial import Trial
 log = logging.getLogger("paceline")
 
 
-class PopulationBasedTraining(TrialScheduler):
+class PopulationBasedTraining(MetricScheduler):
     """Every `perturbation_interval` of `time_attr`, a trial among the worst continues from one of the best.
 
         scheduler = PopulationBasedTraining(
@@ -84,29 +71,21 @@ class PopulationBasedTraining(TrialScheduler):
                 f"hyperparam_mutations must name at least one hyperparameter, got {hyperparam_mutations!r}\n\n"
                 "hint: use {'lr': tune.loguniform(1e-4, 1e-1)}, or pass a custom_explore_fn"
             )
-        check_metric(metric, mode)
-        check_number("perturbation_interval", perturbation_interval, above=0)
-        check_number("burn_in_period", burn_in_period, at_least=0)
-        check_number("quantile_fraction", quantile_fraction, at_least=0, at_most=0.5)
+        super().__init__(time_attr, metric, mode)
+        self.perturbation_interval = check_number("perturbation_interval", perturbation_interval, above=0)
+        self.burn_in_period = check_number("burn_in_period", burn_in_period, at_least=0)
+        self.quantile_fraction = check_number("quantile_fraction", quantile_fraction, at_least=0, at_most=0.5)
         check_number("resample_probability", resample_probability, at_least=0, at_most=1)
         factors = perturbation_factors if isinstance(perturbation_factors, tuple | list) else ()
         if not factors or not all(is_number(factor) and factor > 0 for factor in factors):
             raise bad_value("perturbation_factors", "positive numbers such as (1.2, 0.8)", perturbation_factors)
-        check_callable("custom_explore_fn", custom_explore_fn, optional=True)
-        check_int("seed", seed, optional=True)
-        self.time_attr = check_name("time_attr", time_attr)
-        self.metric = metric
-        self.mode = mode
-        self.perturbation_interval = perturbation_interval
-        self.burn_in_period = burn_in_period
-        self.quantile_fraction = quantile_fraction
-        self.custom_explore_fn = custom_explore_fn
+        self.custom_explore_fn = check_callable("custom_explore_fn", custom_explore_fn, optional=True)
+        self.seed = check_int("seed", seed, optional=True)
         self.log_config = log_config
         self.require_attrs = require_attrs
         self.synch = synch
-        self.seed = seed
-        self._mutations = Mutations(
-            parse_parameters(hyperparam_mutations or {}), resample_probability, tuple(perturbation_factors)
+        self._mutations = mutations.Mutations(
+            mutations.parse_parameters(hyperparam_mutations or {}), resample_probability, tuple(perturbation_factors)
         )
         self._population = Population()
         self._unstarted: set[str] = set()
@@ -118,7 +97,6 @@ class PopulationBasedTraining(TrialScheduler):
         self._is_whole = False
         """The searcher has no further trial: the population is complete."""
         self._held_back = False
-        self._has_warned = False
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         if self.seed is None:
@@ -126,9 +104,7 @@ class PopulationBasedTraining(TrialScheduler):
         return super().set_search_properties(metric, mode, **spec)
 
     def policy_of(self, trial_id: str) -> Policy:
-        """Return the configurations behind a trial's current state, its donors' included, each with its first
-        iteration.
-        """
+        """Return a trial's configurations so far, its donors' included, each with its first iteration."""
         if not self.log_config:
             raise ValueError("policy_of() needs log_config=True, which records the configurations of each trial")
         return self._population.members[trial_id].policy
@@ -159,18 +135,15 @@ class PopulationBasedTraining(TrialScheduler):
             return ()
         member.interval_started = time
         self._rank_member(member, score)
-        clone = self._clone_if_worst(member)
-        if clone is not None:
-            return (clone,)
-        return self._make_room(member)
+        clone = self._clone_if_worst(member, *self._find_quantiles())
+        return (clone,) if clone is not None else self._make_room(member)
 
     def on_trial_complete(self, trial: Trial, result: Mapping[str, Any] | None) -> Sequence[Action]:
         member = self._population.get_member(trial)
-        last = dict(result) if result is not None else {}
-        time, score = get_metric(last, self.time_attr), get_metric(last, self._required_metric)
+        time, score = (get_number(result or {}, name) for name in (self.time_attr, self._required_metric))
         # A clone may end without a report of its own: then this is its first event.
-        member.on_report(trial, time if is_number(time) else member.time, self.time_attr == "training_iteration")
-        if is_number(time) and is_number(score) and time >= self.burn_in_period:
+        member.on_report(trial, time if time is not None else member.time, self.time_attr == "training_iteration")
+        if time is not None and score is not None and time >= self.burn_in_period:
             self._population.rank(member, score, self._required_mode)
         self._population.remove_ended(member)
         return self._on_member_gone(trial)
@@ -227,7 +200,7 @@ class PopulationBasedTraining(TrialScheduler):
 
     def _synchronize(self) -> Sequence[Action]:
         """All unfinished trials have arrived: clone the worst, and resume all."""
-        best, worst = self._population.best(self.quantile_fraction), self._population.worst(self.quantile_fraction)
+        best, worst = self._find_quantiles()
         actions: list[Action] = []
         met = [member for member in self._population.live_members() if member.trial_id in self._arrived]
         for member in met:
@@ -246,9 +219,8 @@ class PopulationBasedTraining(TrialScheduler):
 
     def _on_member_gone(self, trial: Trial) -> Sequence[Action]:
         """A trial has ended: it may have been the last one the others waited for."""
-        self._unstarted.discard(trial.trial_id)
-        self._arrived.discard(trial.trial_id)
-        self._paused.discard(trial.trial_id)
+        for trials in (self._unstarted, self._arrived, self._paused):
+            trials.discard(trial.trial_id)
         return self._synchronize() if self._have_all_arrived() else ()
 
     def _have_all_arrived(self) -> bool:
@@ -262,20 +234,17 @@ class PopulationBasedTraining(TrialScheduler):
     def _observe_score(self, member: PopulationMember, score: float) -> None:
         """Hook for subclasses: called with every score, not only those at intervals."""
 
+    def _find_quantiles(self) -> tuple[list[PopulationMember], list[PopulationMember]]:
+        """Return the best and the worst members."""
+        return self._population.best(self.quantile_fraction), self._population.worst(self.quantile_fraction)
+
     def _clone_if_worst(
-        self,
-        member: PopulationMember,
-        best: list[PopulationMember] | None = None,
-        worst: list[PopulationMember] | None = None,
+        self, member: PopulationMember, best: list[PopulationMember], worst: list[PopulationMember]
     ) -> Exploit | None:
-        if best is None or worst is None:
-            best = self._population.best(self.quantile_fraction)
-            worst = self._population.worst(self.quantile_fraction)
         if member not in worst:
             return None
         better = [one for one in best if one is not member and one.interval_score > member.interval_score]  # type: ignore[operator]
-        # A trial continues from a checkpoint only once; otherwise it would repeat forever if the donor makes no new
-        # one.
+        # A trial continues from a checkpoint only once: if the donor makes no new one, it would repeat forever.
         used = (*member.cloned_checkpoints, *member.trial.lineage)
         donors = [one for one in better if _is_saved(one) and one.trial.checkpoint not in used]
         if not donors:
@@ -304,7 +273,7 @@ class PopulationBasedTraining(TrialScheduler):
             self._unstarted.add(member.trial_id)
         why = (
             f"cloned from trial {donor.trial_id} at iteration {saved.iteration} "
-            f"({format_value(donor.reported_score)} against {format_value(member.reported_score)})"
+            f"({mutations.format_value(donor.reported_score)} against {mutations.format_value(member.reported_score)})"
         )
         if changes:
             why += f"; {', '.join(map(str, changes))}"
@@ -312,28 +281,32 @@ class PopulationBasedTraining(TrialScheduler):
 
     def _explore(
         self, member: PopulationMember, donor: PopulationMember, chance: KeyedRandom
-    ) -> tuple[dict[str, Any], list[ConfigChange]]:
+    ) -> tuple[dict[str, Any], list[mutations.ConfigChange]]:
         return self._mutations.mutate_config(donor.trial.config, chance)
 
     def _apply_custom_explore(
-        self, config: dict[str, Any], changes: list[ConfigChange], before: Mapping[str, Any], chance: KeyedRandom
-    ) -> tuple[dict[str, Any], list[ConfigChange]]:
+        self,
+        config: dict[str, Any],
+        changes: list[mutations.ConfigChange],
+        before: Mapping[str, Any],
+        chance: KeyedRandom,
+    ) -> tuple[dict[str, Any], list[mutations.ConfigChange]]:
         assert self.custom_explore_fn is not None
         with seed_global_generators(chance):
-            after = self.custom_explore_fn(copy_config(config))
+            after = self.custom_explore_fn(mutations.copy_config(config))
         if not isinstance(after, dict):
             raise ValueError(
                 f"custom_explore_fn must return a dict, got {after!r:.200}\n\n"
                 "hint: return the configuration it was given, changed as needed"
             )
         described = [
-            ConfigChange(c.path, c.before, get_at_path(after, c.path), c.is_drawn)
-            for c in changes
-            if c.path[0] in after
+            replace(change, after=mutations.get_at_path(after, change.path))
+            for change in changes
+            if change.path[0] in after
         ]
         mutated = {change.path[0] for change in changes}
         described += [
-            ConfigChange((key,), get_at_path(before, (key,)), value)
+            mutations.ConfigChange((key,), mutations.get_at_path(before, (key,)), value)
             for key, value in after.items()
             if key not in mutated and _differs(value, config.get(key))
         ]
@@ -343,16 +316,14 @@ class PopulationBasedTraining(TrialScheduler):
         return KeyedRandom(self.seed or 0, "pbt", *key)
 
     def _get_number(self, trial: Trial, result: Mapping[str, Any], attribute: str) -> float | None:
-        value = get_metric(dict(result), attribute)
-        if is_number(value):
-            return value
-        if self.require_attrs:
+        value = get_number(result, attribute)
+        if value is None and self.require_attrs:
             raise ValueError(
                 f"trial {trial.trial_id} did not report the number {attribute!r}; it reported "
                 f"{', '.join(sorted(map(str, result))[:20])}\n\n"
                 f"hint: include it in every report, or use {type(self).__name__}(require_attrs=False)"
             )
-        return None
+        return value
 
     @property
     def _required_metric(self) -> str:
@@ -392,7 +363,11 @@ class PopulationBasedTrainingReplay(TrialScheduler):
 
     def __init__(self, policy: Sequence[tuple[int, Mapping[str, Any]]] | str | os.PathLike[str]) -> None:
         pairs = json.loads(Path(policy).read_text()) if isinstance(policy, str | os.PathLike) else policy
-        self.policy = tuple((pair[0], dict(pair[1])) for pair in pairs if _is_pair(pair))
+        self.policy = tuple(
+            (pair[0], dict(pair[1]))
+            for pair in pairs
+            if len(pair) == 2 and isinstance(pair[0], int) and isinstance(pair[1], Mapping)
+        )
         if len(self.policy) < len(pairs) or not self.policy or self.policy[0][0] != 0:
             expected = "a list of pairs of an iteration and a configuration, starting at 0"
             raise bad_value("policy", expected, policy, "use PopulationBasedTraining.policy_of(trial_id)")
@@ -418,10 +393,8 @@ class PopulationBasedTrainingReplay(TrialScheduler):
             return ()
         self._num_used += len(due)
         at, config = due[-1]
-        changed = [f"{key} {format_value(value)}" for key, value in config.items() if trial.config.get(key) != value]
+        changed = [
+            f"{key} {mutations.format_value(value)}" for key, value in config.items() if trial.config.get(key) != value
+        ]
         why = f"as at iteration {at} of the policy; {', '.join(changed) or 'nothing changes'}"
         return (Exploit(trial.trial_id, trial.trial_id, {**trial.config, **config}, why),)
-
-
-def _is_pair(pair: Any) -> bool:
-    return len(pair) == 2 and isinstance(pair[0], int) and isinstance(pair[1], Mapping)

@@ -21,7 +21,6 @@ Policy = tuple[tuple[int, Mapping[str, Any]], ...]
 @dataclass(eq=False)
 class PopulationMember:
     trial: Trial
-    """Its last known state."""
     order: int
     interval_score: float | None = None
     """Its score at its last interval; larger is better. None before the first one."""
@@ -30,7 +29,6 @@ class PopulationMember:
     time: float = 0.0
     """At its last report."""
     interval_started: float = 0.0
-    """When its interval began."""
     saved_time: float = 0.0
     """At the report that brought its last checkpoint."""
     is_live: bool = True
@@ -47,6 +45,11 @@ class PopulationMember:
     @property
     def trial_id(self) -> str:
         return self.trial.trial_id
+
+    @property
+    def ranking_key(self) -> tuple[float, int, str]:
+        assert self.interval_score is not None
+        return self.interval_score, -self.order, self.trial_id
 
     def on_report(self, trial: Trial, time: float, counts_iterations: bool) -> None:
         if self.is_being_cloned:
@@ -96,7 +99,7 @@ class Population:
         self._unrank(member)
         member.reported_score = score
         member.interval_score = -math.inf if math.isnan(score) else score if mode == "max" else -score
-        insort(self._ranking, _ranking_key(member))
+        insort(self._ranking, member.ranking_key)
         self._num_live_ranked += member.is_live
 
     def remove_ended(self, member: PopulationMember) -> None:
@@ -120,7 +123,8 @@ class Population:
         return self._first_live(self._ranking, fraction)
 
     def _first_live(self, ranking: Iterable[tuple[float, int, str]], fraction: float) -> list[PopulationMember]:
-        size = _quantile_size(self._num_live_ranked, fraction)
+        # At most half of all members, so that the two quantiles do not overlap.
+        size = min(math.ceil(self._num_live_ranked * fraction - 1e-9), self._num_live_ranked // 2)
         live = (self.members[trial_id] for *_, trial_id in ranking if self.members[trial_id].is_live)
         return list(itertools.islice(live, size))
 
@@ -129,15 +133,5 @@ class Population:
 
     def _unrank(self, member: PopulationMember) -> None:
         if member.interval_score is not None:
-            del self._ranking[bisect_left(self._ranking, _ranking_key(member))]
+            del self._ranking[bisect_left(self._ranking, member.ranking_key)]
             self._num_live_ranked -= member.is_live
-
-
-def _ranking_key(member: PopulationMember) -> tuple[float, int, str]:
-    assert member.interval_score is not None
-    return member.interval_score, -member.order, member.trial_id
-
-
-def _quantile_size(number: int, fraction: float) -> int:
-    """Size of a quantile: at most half of all members, so that the two do not overlap."""
-    return min(math.ceil(number * fraction - 1e-9), number // 2)

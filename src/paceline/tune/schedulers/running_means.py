@@ -1,8 +1,7 @@
 """Running means of many trials over time, and how many of them beat a score at a given time.
 
-A trial's mean holds from one report to the next. The query is how many means hold at a time, and how many of those are
-above a score: those that began by then, minus those that ended by then. To count either one without scanning every
-report or trial, times are kept in blocks, each with its means sorted.
+A trial's mean holds from one report to the next. Those that hold at a time are those that began by then, minus those
+that ended by then. To count either without scanning every report, times are in blocks, each with its means sorted.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ _LEAST_BLOCK = 128
 class MeanBlock:
     times: list[float] = field(default_factory=list)
     means: list[float] = field(default_factory=list)
-    """The mean at each of the times."""
     sorted_means: list[float] = field(default_factory=list)
 
 
@@ -79,8 +77,6 @@ class RunningMean:
 
 @dataclass
 class TrialMeans:
-    """The running means of all trials."""
-
     started: TimedMeans = field(default_factory=TimedMeans)
     ended: TimedMeans = field(default_factory=TimedMeans)
     """Means ended by a later report."""

@@ -1,8 +1,7 @@
 """The interface of schedulers: which events they get and what they may decide.
 
-A scheduler is a plain object without effects: no clock, no files, and no randomness except its own seeded generator.
-The same calls in the same order give the same decisions. That is how its state is rebuilt when a search is resumed: all
-events are replayed, and its answers are ignored because the journal already has the decisions.
+A scheduler has no effects: no clock, no files, and no randomness except its own seeded generator. When a search is
+resumed, all events are replayed to rebuild its state; its answers are ignored, as the journal has the decisions.
 """
 
 from __future__ import annotations
@@ -107,10 +106,7 @@ class TrialScheduler(RecordsInitArgs):
         return ()
 
     def on_idle(self) -> Sequence[Action]:
-        """Nothing runs, nothing waits for capacity, and the searcher adds nothing until a trial ends.
-
-        Only paused trials are left. The scheduler must resume or stop one of them.
-        """
+        """Only paused trials are left, and no new ones come before one ends. Resume or stop one of them."""
         return ()
 
     def choose(self, waiting: Sequence[Trial]) -> Trial | None:

@@ -11,13 +11,7 @@ if TYPE_CHECKING:
     from paceline.tune.search.searcher import Searcher
     from paceline.tune.space.primitives import grid_search
 
-__all__ = [
-    "BasicVariantGenerator",
-    "ConcurrencyLimiter",
-    "Repeater",
-    "Searcher",
-    "grid_search",
-]
+__all__ = ["BasicVariantGenerator", "ConcurrencyLimiter", "Repeater", "Searcher", "grid_search"]
 
 __getattr__ = make_lazy_getattr(
     __name__,

@@ -42,14 +42,9 @@ class BasicVariantGenerator(Searcher):
         self._points: tuple[Point, ...] = ()
         self._ends: tuple[int, ...] = ()
         self._num_samples = 1
-        self._seed = 0
+        self.seed = 0
         self._num_suggested = 0
         self._live: set[str] = set()
-
-    @property
-    def seed(self) -> int:
-        """The seed of all randomness."""
-        return self._seed
 
     @property
     def total_samples(self) -> int | None:
@@ -71,10 +66,8 @@ class BasicVariantGenerator(Searcher):
             raise bad_value("num_samples", "a positive integer, or -1 for no limit", num_samples)
         num_points = len(self.points_to_evaluate)
         if 0 <= num_samples < num_points:
-            raise ValueError(
-                f"num_samples must be at least {num_points}, the number of points_to_evaluate, got {num_samples}\n\n"
-                "hint: each point is one of the samples"
-            )
+            expected = f"at least {num_points}, the number of points_to_evaluate"
+            raise bad_value("num_samples", expected, num_samples, "each point is one of the samples")
         space = config if isinstance(config, Space) else Space(config)
         points = [
             space.parse_point(point, f"points_to_evaluate[{i}]") for i, point in enumerate(self.points_to_evaluate)
@@ -85,7 +78,7 @@ class BasicVariantGenerator(Searcher):
         self.metric, self.mode = metric, mode
         self._space, self._points, self._ends = space, tuple(points), tuple(ends)
         self._num_samples = num_samples
-        self._seed = next((one for one in (self.random_state, seed) if one is not None), 0)
+        self.seed = next((one for one in (self.random_state, seed) if one is not None), 0)
         return True
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
@@ -108,10 +101,10 @@ class BasicVariantGenerator(Searcher):
         begin = 0
         for sample, (point, end) in enumerate(zip(self._points, self._ends, strict=True)):
             if number < end:
-                return space.draw_combination(number - begin, self._sample_name(number, sample), self._seed, point)
+                return space.draw_combination(number - begin, self._sample_name(number, sample), self.seed, point)
             begin = end
         sample, grid = divmod(number - begin, space.num_grid)
-        return space.draw_combination(grid, self._sample_name(number, len(self._points) + sample), self._seed)
+        return space.draw_combination(grid, self._sample_name(number, len(self._points) + sample), self.seed)
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         self._live.discard(trial_id)
@@ -135,9 +128,7 @@ class BasicVariantGenerator(Searcher):
 
 def to_seed(random_state: Any) -> int | None:
     """Return the given seed, or draw one from a numpy generator; None if there is none."""
-    if random_state is None:
-        return None
-    if is_int(random_state):
+    if random_state is None or is_int(random_state):
         return random_state
     for method in ("integers", "randint"):  # Generator and RandomState.
         if hasattr(random_state, method):
@@ -146,8 +137,7 @@ def to_seed(random_state: Any) -> int | None:
 
 
 def _check_points(points: Any) -> list[Mapping[str, Any]]:
-    if points is None:
-        return []
+    points = [] if points is None else points
     if not isinstance(points, Sequence) or isinstance(points, str):
         raise bad_value("points_to_evaluate", "a list of configurations", points)
     for index, point in enumerate(points):

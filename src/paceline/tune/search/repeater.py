@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline._core.arguments import check_bool, check_instance, check_int, is_number
+from paceline._core.arguments import bad_value, check_bool, check_instance, check_int, is_number
 from paceline._core.plain_values import get_metric
 from paceline.tune.search.searcher import Searcher
 
@@ -52,10 +52,8 @@ class Repeater(Searcher):
         num_samples = spec.get("num_samples", 1)
         if num_samples != -1:
             if num_samples < self.repeat:
-                raise ValueError(
-                    f"num_samples must be at least repeat={self.repeat}, got {num_samples}\n\n"
-                    "hint: num_samples counts all trials; use a multiple of repeat"
-                )
+                hint = "num_samples counts all trials; use a multiple of repeat"
+                raise bad_value("num_samples", f"at least repeat={self.repeat}", num_samples, hint)
             spec["num_samples"] = num_samples // self.repeat
             self._num_left = None if self.searcher.counts_samples else spec["num_samples"]
         is_accepted = self.searcher.set_search_properties(metric, mode, config, **spec)

@@ -41,10 +41,7 @@ class Searcher(RecordsInitArgs):
     def set_search_properties(
         self, metric: str | list[str] | None, mode: str | list[str] | None, config: Mapping[str, Any], **spec: Any
     ) -> bool:
-        """Take the metric and the space of the `Tuner`; return False if the searcher already has its own.
-
-        `spec` has `num_samples` and `seed`.
-        """
+        """Take the `Tuner`'s metric and space; False: it has its own already. `spec`: `num_samples` and `seed`."""
         return False
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:

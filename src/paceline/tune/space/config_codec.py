@@ -71,17 +71,13 @@ def decode_config(value: Any, look_up: Callable[[Path], Any] | None, path: Path 
 
 def find_lost_objects(value: Any) -> list[str]:
     """Return the names of the objects that a stored value cannot restore."""
-    if isinstance(value, dict):
-        return (
-            [value["$lost"]]
-            if "$lost" in value
-            else [name for item in value.values() for name in find_lost_objects(item)]
-        )
-    return [name for item in value for name in find_lost_objects(item)] if isinstance(value, list) else []
+    if isinstance(value, dict) and "$lost" in value:
+        return [value["$lost"]]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [name for item in items for name in find_lost_objects(item)]
 
 
 def encode_container(kind: str, items: list[tuple[Any, Any]], path: str) -> Any:
-    """Encode a container of plain values."""
     if kind == "list":
         return [item for _, item in items]
     if kind == "tuple":

@@ -33,10 +33,6 @@ class ConfigFiller:
         self._computed: dict[str, Any] = {}
         self._computing: list[FunctionNode] = []
 
-    def fill_config(self) -> Any:
-        """Return the configuration with every value computed."""
-        return self.unwrap_value(self._config)
-
     def compute_value(self, node: FunctionNode) -> Any:
         if node.key in self._computed:
             return self._computed[node.key]
@@ -56,7 +52,11 @@ class ConfigFiller:
             raise
         finally:
             self._computing.pop()
-        _check_drawn(value, node)
+        if drawn := next((leaf for leaf in _iter_leaves(value) if isinstance(leaf, Domain)), None):
+            raise ValueError(
+                f"the sample_from function of {format_path(node.path)} must return a value, got {drawn}\n\n"
+                "hint: draw it in the function with random or numpy.random, which are seeded"
+            )
         self._check(value, node)
         self._computed[node.key] = value
         return value
@@ -68,7 +68,8 @@ class ConfigFiller:
         if type(value) is dict:
             return Config(self, value)
         if type(value) in (list, tuple):
-            return SpecItems(self, value) if _has_pending(value) else type(value)(map(self.wrap_value, value))
+            has_pending = any(isinstance(leaf, PendingValue) for leaf in _iter_leaves(value))
+            return SpecItems(self, value) if has_pending else type(value)(map(self.wrap_value, value))
         return value
 
     def unwrap_value(self, value: Any) -> Any:
@@ -141,25 +142,12 @@ class SpecItems(Sequence[Any]):
         return len(self._values)
 
 
-def _has_pending(value: Any) -> bool:
-    if type(value) is dict:
-        return any(map(_has_pending, value.values()))
-    if type(value) in (list, tuple):
-        return any(map(_has_pending, value))
-    return isinstance(value, PendingValue)
-
-
-def _check_drawn(value: Any, node: FunctionNode) -> None:
-    if isinstance(value, Domain):
-        raise ValueError(
-            f"the sample_from function of {format_path(node.path)} must return a value, got {value}\n\n"
-            "hint: draw it in the function with random or numpy.random, which are seeded"
-        )
-    if type(value) is dict:
-        value = [*value.values()]
-    if type(value) in (list, tuple):
-        for item in value:
-            _check_drawn(item, node)
+def _iter_leaves(value: Any) -> Iterator[Any]:
+    if type(value) in (dict, list, tuple):
+        for item in value.values() if type(value) is dict else value:
+            yield from _iter_leaves(item)
+    else:
+        yield value
 
 
 def _format_keys(values: dict[Any, Any]) -> str:

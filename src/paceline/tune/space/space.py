@@ -4,32 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 from paceline._core.arguments import bad_value, check_int
 from paceline.tune.space import config_codec as codec
+from paceline.tune.space import tree
 from paceline.tune.space.domains import Categorical, Domain, Grid
 from paceline.tune.space.keyed_random import KeyedRandom
 from paceline.tune.space.points import Point, is_same_value, match_config
 from paceline.tune.space.sample_spec import ConfigFiller, PendingValue
 from paceline.tune.space.space_description import describe_node, find_differences, rebuild_param_space
-from paceline.tune.space.tree import (
-    DrawnNode,
-    FixedNode,
-    FunctionNode,
-    GroupNode,
-    Option,
-    Path,
-    SpaceNode,
-    SpaceParameter,
-    build_tree,
-    count_grid,
-    format_path,
-    iter_grid_options,
-    iter_nodes,
-)
+from paceline.tune.space.tree import DrawnNode, FixedNode, FunctionNode, GroupNode, Path, SpaceNode, SpaceParameter
 
 Pick = Callable[[SpaceParameter], Any]
 _NO_POINT = Point({}, {})
@@ -46,7 +33,7 @@ class Space:
         root: Any = {} if param_space is None else param_space
         if isinstance(root, Mapping) and type(root) is not dict:
             root = dict(root)  # A configuration is a dict, whatever kind of mapping the parameters are in.
-        self._tree = build_tree(root)
+        self._tree = tree.build_tree(root)
         _check_root(self._tree, param_space)
 
     @property
@@ -56,7 +43,7 @@ class Space:
 
     def num_grid_at(self, point: Point) -> int:
         """How many combinations a point leaves open."""
-        return count_grid(self._tree, point.picks)
+        return tree.count_grid(self._tree, point.picks)
 
     def draw(self, number: int, seed: int) -> dict[str, Any]:
         """Return the configuration of a trial by its number, from 0: the next grid combination, and random values."""
@@ -68,7 +55,7 @@ class Space:
         self, grid: int, name: tuple[int | str, ...], seed: int, point: Point = _NO_POINT
     ) -> dict[str, Any]:
         """Return grid combination number `grid` with random values from `name` and `seed`; `point` has fixed values."""
-        picked: dict[Path, Any] = {**point.picks, **dict(iter_grid_options(self._tree, grid, point.picks))}
+        picked: dict[Path, Any] = {**point.picks, **dict(tree.iter_grid_options(self._tree, grid, point.picks))}
 
         def pick_or_draw(parameter: SpaceParameter) -> Any:
             if parameter.path in picked or isinstance(parameter.domain, Grid):  # A grid is never drawn at random.
@@ -84,16 +71,15 @@ class Space:
     def resolve_picks(self, picked: Mapping[Path, Any], number: int = 0, seed: int = 0) -> dict[str, Any]:
         """Return the configuration for these numbers and option indexes, by the paths of `domains()`.
 
-        Fills in constants and the values of `sample_from` functions, with randomness from `number` and `seed`. Paths
-        inside options that were not picked are not required, and ignored.
+        `number` and `seed` are for `sample_from` functions. Paths inside options that were not picked are ignored.
         """
         unknown = [path for path in picked if path not in self._parameters]
         if unknown:
-            raise ValueError(f"unknown parameters: {', '.join(map(format_path, unknown))}")
+            raise ValueError(f"unknown parameters: {', '.join(map(tree.format_path, unknown))}")
 
         def look_up_pick(parameter: SpaceParameter) -> Any:
             if parameter.path not in picked:
-                raise ValueError(f"no value for {format_path(parameter.path)}, which is {parameter.domain}")
+                raise ValueError(f"no value for {tree.format_path(parameter.path)}, which is {parameter.domain}")
             return picked[parameter.path]
 
         return self.assemble_config(look_up_pick, number, seed)
@@ -101,16 +87,13 @@ class Space:
     def assemble_config(
         self, pick: Pick, number: int = 0, seed: int = 0, function_values: Mapping[Path, Any] | None = None
     ) -> dict[str, Any]:
-        """Like `resolve_picks`, with a function that is called for each parameter, outer ones first.
-
-        `function_values` has values, by path, that replace those of `sample_from` functions, like those of a `Point`.
-        """
+        """Like `resolve_picks`, but `pick` is called for each parameter; `function_values` as in a `Point`."""
 
         def pick_checked(parameter: SpaceParameter) -> Any:
             picked = pick(parameter)
             if not parameter.domain.contains(picked):
                 expected = "the index of an option of" if isinstance(parameter.domain, Categorical) else "in"
-                raise bad_value(format_path(parameter.path), f"{expected} {parameter.domain}", picked)
+                raise bad_value(tree.format_path(parameter.path), f"{expected} {parameter.domain}", picked)
             return parameter.domain.nearest(picked)
 
         return self._assemble_config(pick_checked, (seed, "trial", number), function_values or {})
@@ -124,10 +107,7 @@ class Space:
         return codec.encode_config(dict(config), self._find)
 
     def decode_config(self, plain: Any) -> dict[str, Any]:
-        """Decode the result of `encode_config`, with the objects of this space.
-
-        Raises `ValueError` for an object that is not in this space, such as one made by a function.
-        """
+        """Decode the result of `encode_config`. Raises `ValueError` for an object that is not in this space."""
         config: dict[str, Any] = codec.decode_config(plain, self._objects.__getitem__)
         return config
 
@@ -149,7 +129,7 @@ class Space:
     ) -> dict[str, Any]:
         config = self._build_node(self._tree, pick, function_values)
         if self._has_functions:
-            config = ConfigFiller(config, key, self._check_storable).fill_config()
+            config = ConfigFiller(config, key, self._check_storable).unwrap_value(config)
         assert isinstance(config, dict)
         return config
 
@@ -170,7 +150,7 @@ class Space:
         lost = codec.find_lost_objects(codec.encode_config(value, self._find))
         if lost:
             raise ValueError(
-                f"the sample_from function of {format_path(node.path)} must return a plain value or an object of "
+                f"the sample_from function of {tree.format_path(node.path)} must return a plain value or an object of "
                 f"param_space, got an object of {', '.join(lost)}, which cannot be stored\n\n"
                 "hint: return numbers or a name and make the object in the trial, or let tune.choice choose among "
                 "objects; an array is plain as x.tolist()"
@@ -178,30 +158,25 @@ class Space:
 
     @cached_property
     def _parameters(self) -> Mapping[Path, SpaceParameter]:
-        parameters = [
-            SpaceParameter(n.path, n.domain, n.condition) for n in iter_nodes(self._tree) if isinstance(n, DrawnNode)
-        ]
+        parameters = [SpaceParameter(node.path, node.domain, node.condition) for node in self._drawn_nodes]
         names = _parameter_names(parameters)
-        return MappingProxyType(
-            {
-                parameter.path: SpaceParameter(
-                    parameter.path, parameter.domain, parameter.condition, names[parameter.path]
-                )
-                for parameter in parameters
-            }
-        )
+        return {parameter.path: replace(parameter, name=names[parameter.path]) for parameter in parameters}
+
+    @cached_property
+    def _drawn_nodes(self) -> list[DrawnNode]:
+        return [node for node in tree.iter_nodes(self._tree) if isinstance(node, DrawnNode)]
 
     @cached_property
     def _keys(self) -> dict[Path, str]:
-        return {node.path: node.key for node in iter_nodes(self._tree) if isinstance(node, DrawnNode)}
+        return {node.path: node.key for node in self._drawn_nodes}
 
     @cached_property
     def _has_functions(self) -> bool:
-        return any(isinstance(node, FunctionNode) for node in iter_nodes(self._tree))
+        return any(isinstance(node, FunctionNode) for node in tree.iter_nodes(self._tree))
 
     @cached_property
     def _objects(self) -> dict[Path, Any]:
-        fixed = (node for node in iter_nodes(self._tree) if isinstance(node, FixedNode))
+        fixed = (node for node in tree.iter_nodes(self._tree) if isinstance(node, FixedNode))
         return {node.path: node.value for node in fixed if type(node.value) not in codec.SCALARS}
 
     @cached_property
@@ -217,8 +192,8 @@ class Space:
         return next((path for path, other in alike if is_same_value(other, value)), None)
 
 
-def _check_root(tree: SpaceNode, param_space: Any) -> None:
-    match tree:
+def _check_root(root: SpaceNode, param_space: Any) -> None:
+    match root:
         case GroupNode(kind="dict"):
             return
         case DrawnNode(domain=Categorical(), options=options):
@@ -232,7 +207,7 @@ def _parameter_names(parameters: list[SpaceParameter]) -> dict[Path, str]:
     """Use short names if they are unique, else names with the options on the way, else full paths."""
     short = {parameter.path: "/".join(map(str, parameter.config_keys)) or "param_space" for parameter in parameters}
     long = {
-        parameter.path: "/".join(f"option {s.index}" if isinstance(s, Option) else str(s) for s in parameter.path)
+        parameter.path: "/".join(f"option {s.index}" if isinstance(s, tree.Option) else str(s) for s in parameter.path)
         for parameter in parameters
     }
     num_short, num_long = Counter(short.values()), Counter(long.values())
@@ -240,6 +215,6 @@ def _parameter_names(parameters: list[SpaceParameter]) -> dict[Path, str]:
     for parameter in parameters:
         name = short[parameter.path]
         if num_short[name] > 1:
-            name = long[parameter.path] if num_long[long[parameter.path]] == 1 else format_path(parameter.path)
+            name = long[parameter.path] if num_long[long[parameter.path]] == 1 else tree.format_path(parameter.path)
         names[parameter.path] = name
     return names

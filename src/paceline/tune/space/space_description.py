@@ -17,7 +17,6 @@ from paceline.tune.space.tree import DrawnNode, FixedNode, FunctionNode, GroupNo
 
 
 def describe_node(node: SpaceNode) -> Any:
-    """Describe the space in plain form."""
     match node:
         case FixedNode():
             return _describe_value(node.value, format_path(node.path))
@@ -50,12 +49,11 @@ def find_differences(before: Any, now: Any, path: str = "param_space") -> list[s
     if json.dumps(before) == json.dumps(now):
         return []
     if isinstance(before, list) and isinstance(now, list):
-        return _compare_lists(before, now, path, "[{}]")
-    if not isinstance(before, dict) or not isinstance(now, dict):
-        return [f"{path} was {_format_description(before)} and is now {_format_description(now)}"]
-    if not _is_marked(before) and not _is_marked(now):
+        return _compare_lists(before, now, path, "[{}]", before, now)
+    are_dicts = isinstance(before, dict) and isinstance(now, dict)
+    if are_dicts and not _is_marked(before) and not _is_marked(now):
         return _compare_dicts(before, now, path)
-    if _is_marked(before) and _is_marked(now):
+    if are_dicts and _is_marked(before) and _is_marked(now):
         if "options" in before and "options" in now and before["$domain"] == now["$domain"]:
             return _compare_lists(before["options"], now["options"], path, "(option {})", before, now)
         if _is_same_object(before, now):
@@ -63,7 +61,11 @@ def find_differences(before: Any, now: Any, path: str = "param_space") -> list[s
             return [line for name in was for line in find_differences(was[name], has.get(name), f"{path}.{name}")]
         if "$tuple" in before and "$tuple" in now:
             return _compare_lists(before["$tuple"], now["$tuple"], path, "[{}]", before, now)
-    return [f"{path} was {_format_description(before)} and is now {_format_description(now)}"]
+    return [_format_change(path, before, now)]
+
+
+def _format_change(path: str, before: Any, now: Any) -> str:
+    return f"{path} was {_format_description(before)} and is now {_format_description(now)}"
 
 
 def _compare_dicts(before: dict[str, Any], now: dict[str, Any], path: str) -> list[str]:
@@ -81,12 +83,10 @@ def _compare_dicts(before: dict[str, Any], now: dict[str, Any], path: str) -> li
 
 
 def _compare_lists(
-    before: list[Any], now: list[Any], path: str, step: str, node_before: Any = None, node_now: Any = None
+    before: list[Any], now: list[Any], path: str, step: str, node_before: Any, node_now: Any
 ) -> list[str]:
     if len(before) != len(now):
-        return [
-            f"{path} was {_format_description(node_before or before)} and is now {_format_description(node_now or now)}"
-        ]
+        return [_format_change(path, node_before, node_now)]
     pairs = enumerate(zip(before, now, strict=True))
     return [line for index, (a, b) in pairs for line in find_differences(a, b, path + step.format(index))]
 
@@ -143,23 +143,17 @@ def _format_description(value: Any) -> str:
         return repr(value)
     if "$tuple" in value:
         return f"({', '.join(map(_format_description, value['$tuple']))})"
-    if "$items" in value:
-        return (
-            "{" + ", ".join(f"{from_plain(key)!r}: {_format_description(item)}" for key, item in value["$items"]) + "}"
-        )
     if "$number" in value:
         return repr(from_plain(value))
     if "$object" in value:
-        fields = value.get("fields")
-        inside = ", ".join(f"{name}={_format_description(item)}" for name, item in fields.items()) if fields else ""
+        fields = value.get("fields", {})
+        inside = ", ".join(f"{name}={_format_description(item)}" for name, item in fields.items())
         return f"{value['$object']}({inside})" if fields else str(value["$object"])
     if "function" in value and "$domain" in value:
         return f"sample_from({value['function']})"
     if "$domain" in value:
-        arguments = (
-            _format_description(value["options"])
-            if "options" in value
-            else ", ".join(map(_format_description, value["arguments"]))
-        )
-        return f"{value['$domain']}({arguments})"
-    return "{" + ", ".join(f"{key!r}: {_format_description(item)}" for key, item in value.items()) + "}"
+        options, arguments = value.get("options"), value.get("arguments", ())
+        inside = ", ".join(map(_format_description, arguments)) if options is None else _format_description(options)
+        return f"{value['$domain']}({inside})"
+    items = ((from_plain(key), item) for key, item in value["$items"]) if "$items" in value else value.items()
+    return "{" + ", ".join(f"{key!r}: {_format_description(item)}" for key, item in items) + "}"

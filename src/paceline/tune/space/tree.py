@@ -26,6 +26,7 @@ class Option:
 Step = str | int | float | bool | None | Option
 Path = tuple[Step, ...]
 Condition = tuple[tuple[Path, int], ...]
+Container = dict[Any, Any] | list[Any] | tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,6 @@ class GroupNode:
     num_grid: int
 
     def build_container(self, values: list[Any]) -> Any:
-        """Build the container with these values."""
         if self.kind == "dict":
             return dict(zip(self.keys, values, strict=True))
         return values if self.kind == "list" else tuple(values)
@@ -167,19 +167,14 @@ def _build_node(
         return FunctionNode(path, value, condition, encode_path(path))
     if isinstance(value, Domain):
         return _build_drawn(value, path, condition, choice, around)
-    kind = type(value)
-    if kind in (list, tuple) or (kind is dict and all(type(key) in KEY_TYPES for key in value)):
+    if type(value) in (list, tuple) or (type(value) is dict and all(type(key) in KEY_TYPES for key in value)):
         return _build_group(value, path, condition, choice, around)
     _check_opaque(value, path)
     return FixedNode(path, value)
 
 
 def _build_group(
-    value: dict[Any, Any] | list[Any] | tuple[Any, ...],
-    path: Path,
-    condition: Condition,
-    choice: Path | None,
-    around: tuple[int, ...],
+    value: Container, path: Path, condition: Condition, choice: Path | None, around: tuple[int, ...]
 ) -> GroupNode:
     if id(value) in around:
         raise ValueError(f"{format_path(path)} contains itself")
@@ -210,14 +205,9 @@ def _build_drawn(
         )
     if id(domain) in around:
         raise ValueError(f"{format_path(path)} contains itself")
+    enclosing, inside = choice if is_grid else path, (*around, id(domain))
     options = tuple(
-        _build_node(
-            option,
-            (*path, Option(index)),
-            (*condition, (path, index)),
-            choice if is_grid else path,
-            (*around, id(domain)),
-        )
+        _build_node(option, (*path, Option(index)), (*condition, (path, index)), enclosing, inside)
         for index, option in enumerate(domain.categories)
     )
     size = sum(map(_grid_size, options)) if is_grid else 1

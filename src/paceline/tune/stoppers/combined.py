@@ -56,10 +56,6 @@ class CombinedStopper(Stopper):
         for stopper in self.stoppers:
             stopper.continued(ran_s)
 
-    @property
-    def why(self) -> str:
-        return self._why
-
     def _record_stopped(self, stopped: list[Stopper]) -> bool:
         if stopped:
             self._why = ", ".join(stopper.why for stopper in stopped)

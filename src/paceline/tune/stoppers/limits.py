@@ -52,16 +52,9 @@ class ThresholdStopper(Stopper):
             self._why = ", ".join(reached)
         return bool(reached)
 
-    @property
-    def why(self) -> str:
-        return self._why
-
 
 class TimeoutStopper(Stopper):
-    """Ends the search after it has run this long: seconds, or a `timedelta`.
-
-    Only time with a running driver counts. A resumed search has the remaining time.
-    """
+    """Ends the search after it has run this long, in seconds or as a `timedelta`; only time with a driver counts."""
 
     decides = False
 

@@ -55,7 +55,8 @@ class TrialPlateauStopper(Stopper):
         self._counts[trial_id] += 1
         if self._counts[trial_id] < self.grace_period or len(window) < self.num_results:
             return False
-        if not self._is_good_enough(value):
+        threshold = self.metric_threshold
+        if threshold is not None and not (value >= threshold if self.mode == "max" else value <= threshold):
             return False
         spread = _standard_deviation(window)
         if not spread <= self.std:
@@ -66,21 +67,11 @@ class TrialPlateauStopper(Stopper):
         )
         return True
 
-    @property
-    def why(self) -> str:
-        return self._why
-
-    def _is_good_enough(self, value: float) -> bool:
-        if self.metric_threshold is None:
-            return True
-        return value >= self.metric_threshold if self.mode == "max" else value <= self.metric_threshold
-
 
 class ExperimentPlateauStopper(Stopper):
-    """Ends the search when the `top` best values of a metric, over all trials, have a standard deviation of at most
-    `std`.
+    """Ends the search when the `top` best values of a metric, over all trials, hardly differ.
 
-    This must hold for more than `patience` results in a row.
+    Their standard deviation must be at most `std` for more than `patience` results in a row.
     """
 
     def __init__(self, metric: str, std: float = 0.001, top: int = 10, mode: str = "min", patience: int = 0) -> None:

@@ -17,6 +17,7 @@ class Stopper:
 
     decides: bool = True
     """If True, trials wait in each report for its answer. False: it never ends a single trial."""
+    _why: str = ""
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         """Whether this trial should end with this result. Called once per report."""
@@ -32,7 +33,7 @@ class Stopper:
     @property
     def why(self) -> str:
         """Why it last stopped a trial or the search."""
-        return type(self).__name__
+        return self._why or type(self).__name__
 
 
 class MetricLookup:
@@ -54,12 +55,8 @@ class MetricLookup:
 
     def _warn(self, name: str, trial_id: str, value: Any, metrics: Mapping[str, Any]) -> None:
         similar = difflib.get_close_matches(name, map(str, metrics), n=1)
-        log.warning(
-            "%s: the first report, of trial %s, has no number %r%s%s. Reports without it stop nothing; this one has %s",
-            self._asker,
-            trial_id,
-            name,
-            f" but {value!r}" if value is not None else "",
-            f" (did you mean {similar[0]!r}?)" if similar and similar[0] != name else "",
-            ", ".join(map(str, metrics)),
-        )
+        other = f" but {value!r}" if value is not None else ""
+        if similar and similar[0] != name:
+            other += f" (did you mean {similar[0]!r}?)"
+        text = "%s: the first report, of trial %s, has no number %r%s. Reports without it stop nothing; this one has %s"
+        log.warning(text, self._asker, trial_id, name, other, ", ".join(map(str, metrics)))

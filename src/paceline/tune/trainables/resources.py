@@ -65,9 +65,8 @@ TrialResources = ResourceRequest | Callable[[Mapping[str, Any]], ResourceRequest
 
 def check_resources(resources: Any) -> TrialResources:
     """Return the resources as given, checked as far as possible without a configuration."""
-    if callable(resources) and not isinstance(resources, type):
-        return resources  # type: ignore[no-any-return]
-    _to_placement_group(resources, "resources")
+    if not callable(resources) or isinstance(resources, type):
+        _to_placement_group(resources, "resources")
     return resources  # type: ignore[no-any-return]
 
 
@@ -108,19 +107,13 @@ def _to_placement_group(resources: Any, name: str) -> PlacementGroupFactory:
     if isinstance(resources, ScalingConfig):
         if resources.max_workers == 0:
             raise bad_value(name, "a ScalingConfig with at least one worker", resources)
-        bundles = [_worker_resources(resources)] * resources.max_workers
+        own = {"CPU": resources.num_cpus_per_worker, "GPU": resources.num_gpus_per_worker}
+        bundles = [{**own, **resources.additional_resources_per_worker}] * resources.max_workers
         return PlacementGroupFactory(bundles, resources.placement_strategy)
     if isinstance(resources, Mapping):
         return PlacementGroupFactory([_check_bundle(resources, name)])
-    allowed = (
-        "a dict such as {'cpu': 2, 'gpu': 0.5}, a ScalingConfig, a PlacementGroupFactory, or a function of the config"
-    )
-    raise bad_value(name, allowed, resources)
-
-
-def _worker_resources(scaling: ScalingConfig) -> dict[str, float]:
-    own = {"CPU": scaling.num_cpus_per_worker, "GPU": scaling.num_gpus_per_worker}
-    return {**own, **scaling.additional_resources_per_worker}
+    others = "a ScalingConfig, a PlacementGroupFactory, or a function of the config"
+    raise bad_value(name, f"a dict such as {{'cpu': 2, 'gpu': 0.5}}, {others}", resources)
 
 
 def _check_bundle(bundle: Any, argument: str) -> dict[str, float]:

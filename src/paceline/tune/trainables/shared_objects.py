@@ -1,9 +1,8 @@
 """What the driver pickles once for the workers of all trials: the trainable, and large objects that trials share.
 
-Shared objects are stored in memory once, mapped by every worker, never copied. They are pickled with their large
-buffers (arrays, Arrow tables, columns of pandas frames) out of band, into anonymous memory that the driver holds. A
-worker maps it through the driver's descriptor, so it gets read-only views. The memory is freed with its last holder: no
-crash of any process can leak it. On a cluster, the objects are put into its object store, once.
+Shared objects are pickled with their large buffers (arrays, Arrow tables, columns of pandas frames) out of band, into
+anonymous memory that the driver holds and every worker maps read-only, through the driver's descriptor. It is freed
+with its last holder: no crash can leak it. On a cluster, the objects are put into its object store, once.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from paceline._core import system
 from paceline._core.engine_choice import EngineChoice
 from paceline.train.backend import BackendConfig
 from paceline.train.driver.job import pickle_job
-from paceline.train.driver.unpicklable import find_unpicklable
+from paceline.train.driver.unpicklable import explain_unpicklable
 
 _ALIGNMENT = 64
 _LARGE_BYTES = 20_000_000
@@ -112,12 +111,9 @@ class SharedObjects:
                 dict(objects), protocol=5, buffer_callback=buffers.append if mapped else None
             )
         except Exception as problem:
-            unpicklable = find_unpicklable(objects)
-            path, reason = (
-                (unpicklable.path, unpicklable.problem) if unpicklable is not None else ("an object", problem)
-            )
+            path, reason = explain_unpicklable(objects, "an object", problem)
             raise TypeError(
-                f"with_parameters: {path} cannot be sent to the workers: {type(reason).__name__}: {reason}\n\n"
+                f"with_parameters: {path} cannot be sent to the workers: {reason}\n\n"
                 "hint: open files and connections inside the trainable"
             ) from problem
         self._local_handle: SharedObjectsHandle = (
@@ -137,17 +133,17 @@ class SharedObjects:
             return self._cluster_handle
 
     def _write_to_memory(self, stream: bytes, buffers: list[pickle.PickleBuffer]) -> _MappedHandle:
-        parts = [buffer.raw() for buffer in buffers]
+        parts = [*(buffer.raw() for buffer in buffers), memoryview(stream)]
         places: list[tuple[int, int]] = []
         end = 0
-        for part in (*parts, memoryview(stream)):
+        for part in parts:
             places.append((end, end + part.nbytes))
             end += part.nbytes + -part.nbytes % _ALIGNMENT
         fd = system.create_anonymous_file("paceline-parameters")
         # At process exit, the system closes it.
         weakref.finalize(self, os.close, fd).atexit = False
         os.ftruncate(fd, max(end, 1))
-        for (begin, _), part in zip(places, (*parts, memoryview(stream)), strict=True):
+        for (begin, _), part in zip(places, parts, strict=True):
             _write_at(fd, begin, part)
         return _MappedHandle(os.getpid(), fd, os.fstat(fd).st_ino, max(end, 1), places[-1], tuple(places[:-1]))
 
@@ -183,10 +179,6 @@ def pickle_trainable(value: Any, name: str) -> PickledTrainable:
         text = str(error).replace("train_loop_per_worker", name)
         raise TypeError(text) from error.__cause__
     if len(data) > _LARGE_BYTES:
-        log.warning(
-            "%s carries %d MB to every trial\n\nhint: tune.with_parameters(%s, data=...) shares large objects",
-            name,
-            len(data) // 1_000_000,
-            name,
-        )
+        text = "%s carries %d MB to every trial\n\nhint: tune.with_parameters(%s, data=...) shares large objects"
+        log.warning(text, name, len(data) // 1_000_000, name)
     return PickledTrainable(data, value)

@@ -122,9 +122,7 @@ class Trainable:
         """How many steps were made, including those before the checkpoint this resumed from."""
         return self._iteration
 
-    @property
-    def training_iteration(self) -> int:
-        return self._iteration
+    training_iteration = iteration
 
     @property
     def time_total_s(self) -> float:

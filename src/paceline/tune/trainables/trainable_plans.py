@@ -1,7 +1,6 @@
 """Turns the trainable given to `Tuner` into a plan, which makes the trainer of each trial's run.
 
-A function is called by one worker with the trial's configuration. A `Trainable` subclass is created by one worker,
-which calls `step` repeatedly. Of a trainer, each trial runs a copy with the trial's configuration in its arguments.
+One worker runs a function or a `Trainable`. Of a trainer, each trial runs a copy with its configuration as arguments.
 `find_preloads` finds the libraries to import once, before the processes of trials fork: importing torch takes seconds.
 """
 
@@ -33,21 +32,17 @@ _ALLOWED = "a function of the trial's config, a subclass of tune.Trainable or a 
 
 class TrainablePlan(Protocol):
     name: str
-    """Display name: that of the function or class."""
 
     def check(self, run_config: RunConfig) -> None:
         """Raise `ValueError` for settings this cannot run with. `make_trainer` does so too."""
-        ...
 
     def resolve_needs(self, config: Mapping[str, Any]) -> TrialNeeds:
         """Return what a trial with this configuration needs. Raises `ValueError` for one that cannot run at all."""
-        ...
 
     def make_trainer(
         self, config: Mapping[str, Any], run_config: RunConfig, initial: Checkpoint | None
     ) -> DataParallelTrainer:
         """Return the trainer of a trial's run; `initial` is what `get_checkpoint()` returns at its start."""
-        ...
 
 
 def make_trainable_plan(trainable: Any) -> TrainablePlan:
@@ -215,17 +210,13 @@ class TrainerPlan:
         self, config: Mapping[str, Any], run_config: RunConfig, initial: Checkpoint | None
     ) -> DataParallelTrainer:
         self.check(run_config)
-        changes = self._trainer_changes(config)
-        changes["scaling_config"] = self._scaling(config)
-        changes["run_config"] = run_config
+        changes = {**self._trainer_changes(config), "scaling_config": self._scaling(config), "run_config": run_config}
         if initial is not None:
             changes["resume_from_checkpoint"] = initial
         return self._trainer._copy_with(changes)
 
     def _trainer_changes(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        own = self._trainer._named_init_args()
-        changes: dict[str, Any] = {}
-        for name, value in config.items():
+        for name in config:
             if name in _OURS:
                 raise ValueError(f"param_space cannot have {name!r}: {_OURS[name]}")
             if not self._trainer._accepts_argument(name):
@@ -235,9 +226,8 @@ class TrainerPlan:
                     f"hint: arguments of the train function go into "
                     f"param_space={{'train_loop_config': {{{name!r}: ...}}}}"
                 )
-            both = isinstance(value, Mapping) and isinstance(own.get(name), Mapping)
-            changes[name] = merge_dicts(own[name], value) if both else value
-        return changes
+        merged = merge_dicts(self._trainer._named_init_args(), config)
+        return {name: merged[name] for name in config}
 
     def _scaling(self, config: Mapping[str, Any]) -> ScalingConfig:
         """The trainer's own scaling, with the trial's changes."""

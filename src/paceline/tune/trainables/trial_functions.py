@@ -28,22 +28,23 @@ class TrialBackendConfig(BackendConfig):
 
 
 @dataclass(frozen=True)
-class FunctionTrial:
-    """Runs a function in a trial's worker."""
-
-    function: Any
-    """The function itself, or a `PickledTrainable`."""
-    handle: SharedObjectsHandle | None = None
+class _TrialFunction:
+    trainable: Any
+    """The function or class itself, or a `PickledTrainable`."""
+    handle: SharedObjectsHandle | None
 
     @property
     def inner_function(self) -> Any:
-        return self.function.value if isinstance(self.function, PickledTrainable) else self.function
+        return self.trainable.value if isinstance(self.trainable, PickledTrainable) else self.trainable
 
     @property
     def shown_function(self) -> Any:
-        """The original function, in the script's own process."""
-        return self.function.original if isinstance(self.function, PickledTrainable) else self.function
+        """The original, in the script's own process."""
+        return self.trainable.original if isinstance(self.trainable, PickledTrainable) else self.trainable
 
+
+@dataclass(frozen=True)
+class FunctionTrial(_TrialFunction):
     def __call__(self, config: dict[str, Any]) -> Any:
         session.begin_trial()
         objects = self.handle.load() if self.handle is not None else {}
@@ -64,12 +65,7 @@ class FunctionTrial:
 
 
 @dataclass(frozen=True)
-class TrainableTrial:
-    """Runs a `Trainable` in a trial's worker."""
-
-    kind: Any
-    """The class itself, or a `PickledTrainable`."""
-    handle: SharedObjectsHandle | None
+class TrainableTrial(_TrialFunction):
     frequency: int
     at_end: bool
     stop: Mapping[str, Any] | None = None
@@ -77,23 +73,16 @@ class TrainableTrial:
 
     @property
     def inner_function(self) -> Any:
-        return self._class.step
+        return super().inner_function.step
 
     @property
     def shown_function(self) -> Any:
-        """The `step` of the original class, in the script's own process."""
-        kind = self.kind.original if isinstance(self.kind, PickledTrainable) else self.kind
-        return getattr(kind, "step", None)
-
-    @property
-    def _class(self) -> type[Trainable]:
-        kind: type[Trainable] = self.kind.value if isinstance(self.kind, PickledTrainable) else self.kind
-        return kind
+        return getattr(super().shown_function, "step", None)
 
     def __call__(self, config: dict[str, Any]) -> None:
         session.begin_trial()
-        objects = self.handle.load() if self.handle is not None else None
-        trainable = self._class(config) if objects is None else self._class(config, parameters=objects)
+        arguments = {"parameters": self.handle.load()} if self.handle is not None else {}
+        trainable: Trainable = super().inner_function(config, **arguments)
         try:
             checkpoint = session.get_checkpoint()
             if checkpoint is not None:

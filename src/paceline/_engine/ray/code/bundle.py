@@ -1,8 +1,7 @@
 """What a run sends from the driver to the nodes, and how a node applies it.
 
 The driver builds a `CodeBundle`: the `ActorConfig` that every actor receives, and the packed files. An actor applies
-it: it removes the variables that Ray sets for its own worker processes, adds the driver's settings, and takes on the
-module path, directory and arguments that a worker would have on the driver's machine, as far as the node has them.
+it: it takes on the settings, module path, directory and arguments that a worker would have on the driver's machine.
 """
 
 from __future__ import annotations
@@ -18,14 +17,7 @@ import msgspec
 
 import paceline
 from paceline._core import settings
-from paceline._engine.ray.code.packing import (
-    CodeManifest,
-    PackedCode,
-    find_user_modules,
-    pack_code,
-    script_directories,
-    split_runtime_env,
-)
+from paceline._engine.ray.code import packing
 from paceline._engine.ray.code.unpacking import has_same_files, unpack_code
 from paceline._engine.ray.connection import import_ray
 
@@ -37,8 +29,7 @@ _RAY_VARIABLES = (
     "SPT_NOENV",
     "PYTHONBREAKPOINT",
 )
-"""Variables that Ray sets for its own worker processes. With them, our worker would be taken for the actor around it.
-"""
+"""Set by Ray for its own worker processes. With them, our worker would be taken for the actor around it."""
 
 
 class ActorConfig(msgspec.Struct, frozen=True):
@@ -53,7 +44,7 @@ class ActorConfig(msgspec.Struct, frozen=True):
     cwd: str = ""
     namespace: str = ""
     """The Ray namespace of the driver's named actors."""
-    manifest: CodeManifest = CodeManifest()
+    manifest: packing.CodeManifest = packing.CodeManifest()
     has_working_dir: bool = False
     """Ray has already put the actor into its working directory."""
 
@@ -70,11 +61,11 @@ class CodeBundle:
 def build_code_bundle(runtime_env: Mapping[str, Any] | None) -> CodeBundle:
     """Build the bundle for a run of this process. Ray must be connected."""
     env_vars = _env_vars(runtime_env)
-    rest, roots = split_runtime_env(runtime_env)
+    rest, roots = packing.split_runtime_env(runtime_env)
     _check_runtime_env(rest)
     has_own_dir = any(root.is_working_dir for root in roots) or "working_dir" in (rest or {})
-    modules = [] if has_own_dir else find_user_modules(sys.modules, script_directories(sys.modules.get("__main__")))
-    packed: PackedCode = pack_code(modules, roots)
+    homes = packing.script_directories(sys.modules.get("__main__"))
+    packed = packing.pack_code([] if has_own_dir else packing.find_user_modules(sys.modules, homes), roots)
     config = ActorConfig(
         version=paceline.__version__,
         python=platform.python_version(),

@@ -47,7 +47,6 @@ class NodePreparer:
 
     @property
     def actor_options(self) -> dict[str, Any]:
-        """Ray options of each actor."""
         runtime_env = self._code_bundle.runtime_env
         return {"runtime_env": dict(runtime_env)} if runtime_env is not None else {}
 
@@ -93,7 +92,6 @@ class NodePreparer:
         self._checked_nodes |= new.keys()
 
     async def explain_failure(self, error: Exception, group: Any, bundle: int) -> StartRefused:
-        """Explain why an actor did not start on its bundle."""
         config = self._code_bundle.config
         ray = import_ray()
         node, reason = _parse_ray_error(error)

@@ -1,8 +1,7 @@
 """Which of the driver's files are sent to the nodes, and how they are packed.
 
-By default these are the user's own modules: what the script has imported from its own directory or from the current
-one. With `worker_runtime_env` they are a whole directory (`working_dir`) or packages (`py_modules`); Ray itself fetches
-URLs given there. Packing is deterministic: the same files give the same bytes.
+By default these are the modules that the script has imported from its own directory or from the current one. With
+`worker_runtime_env` they are a `working_dir` or `py_modules`. The same files always give the same bytes.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from typing import Any
 import msgspec
 
 import paceline
+from paceline._engine.messages import FileEntry
 
 MAX_MODULES_BYTES = 20 << 20
 MAX_WORKING_DIR_BYTES = 500 << 20
@@ -39,18 +39,12 @@ _SIZE_HINT = (
 )
 
 
-class CodeFile(msgspec.Struct, frozen=True):
-    path: str
-    """Relative to the root of its tree."""
-    size: int
-    hash: str
-
-
 class CodeTree(msgspec.Struct, frozen=True):
     """Files below one directory of the driver's machine, which goes on the workers' `sys.path`."""
 
     root: str
-    files: tuple[CodeFile, ...]
+    files: tuple[FileEntry, ...]
+    """Their paths are relative to the root."""
     is_working_dir: bool = False
     """A `working_dir`: also the workers' current directory."""
 
@@ -71,8 +65,6 @@ class PackedCode:
 
 @dataclass(frozen=True)
 class SourceRoot:
-    """A directory, and the files to take from it."""
-
     path: Path
     files: tuple[Path, ...]
     is_working_dir: bool = False
@@ -154,11 +146,8 @@ def _module_paths(name: str, module: ModuleType) -> list[Path]:
     directories = [Path(entry) for entry in getattr(module, "__path__", ())]
     if directories:
         return [path for path in directories if path.name == name and path.is_dir()]
-    file = getattr(module, "__file__", None)
-    path = Path(file) if file else None
-    if path is None or path.name.partition(".")[0] != name or not path.is_file():
-        return []
-    return [path.absolute()]
+    path = Path(getattr(module, "__file__", None) or "")
+    return [path.absolute()] if path.name.partition(".")[0] == name and path.is_file() else []
 
 
 def _is_user_path(location: Path, homes: Sequence[Path]) -> bool:
@@ -183,7 +172,7 @@ def _iter_code(location: Path) -> Iterator[Path]:
         yield location
         return
     for path in _iter_files(location):
-        if path.suffix in _CODE_SUFFIXES or _file_size(path) <= MAX_DATA_FILE_BYTES:
+        if path.suffix in _CODE_SUFFIXES or _file_stamp(path)[1] <= MAX_DATA_FILE_BYTES:
             yield path
 
 
@@ -208,13 +197,11 @@ def _iter_files(top: Path, excludes: Sequence[str] = ()) -> Iterator[Path]:
 
 def _is_excluded(path: Path, top: Path, excludes: Sequence[str]) -> bool:
     relative = path.relative_to(top).as_posix()
-    for pattern in excludes:
-        stripped = pattern.strip("/")
-        if fnmatch.fnmatch(relative, stripped) or (
-            "/" not in pattern.rstrip("/") and fnmatch.fnmatch(path.name, stripped)
-        ):
-            return True
-    return False
+    return any(
+        fnmatch.fnmatch(relative, pattern.strip("/"))
+        or ("/" not in pattern.rstrip("/") and fnmatch.fnmatch(path.name, pattern.strip("/")))
+        for pattern in excludes
+    )
 
 
 def _is_address(entry: Any) -> bool:
@@ -223,10 +210,7 @@ def _is_address(entry: Any) -> bool:
 
 def _module_directory(entry: Any) -> Any:
     """Return the location of an entry that is a module object."""
-    if isinstance(entry, ModuleType):
-        path = list(getattr(entry, "__path__", ())) or [entry.__file__]
-        return path[0]
-    return entry
+    return [*getattr(entry, "__path__", ()), entry.__file__][0] if isinstance(entry, ModuleType) else entry
 
 
 def _resolve_path(argument: str, entry: Any) -> Path:
@@ -238,15 +222,8 @@ def _resolve_path(argument: str, entry: Any) -> Path:
     return path
 
 
-def _file_size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
-
-
 def _find_size_problem(roots: Sequence[SourceRoot], limit: int, label: str) -> str:
-    sizes = {path: _file_size(path) for root in roots for path in root.files}
+    sizes = {path: _file_stamp(path)[1] for root in roots for path in root.files}
     total = sum(sizes.values())
     if total <= limit:
         return ""
@@ -263,7 +240,7 @@ def _format_megabytes(size: int) -> str:
 
 
 def _file_stamp(path: Path) -> tuple[int, int, int]:
-    """Return a stamp that changes when a file changes after packing."""
+    """Return the modification time, the size and the inode, which change when the file does; zeros if it is gone."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -290,7 +267,7 @@ def _pack_roots(roots: tuple[tuple[SourceRoot, tuple[tuple[int, int, int], ...]]
                 info = zipfile.ZipInfo(f"{number}/{name}", _ZIP_EPOCH)
                 info.external_attr = (0o700 if mode & stat.S_IXUSR else 0o600) << 16
                 archive.writestr(info, data)
-                files.append(CodeFile(name, len(data), xxhash.xxh3_128_hexdigest(data)))
+                files.append(FileEntry(name, len(data), xxhash.xxh3_128_hexdigest(data)))
             trees.append(CodeTree(str(root.path), tuple(files), root.is_working_dir))
             names.update(msgspec.json.encode((number, files)))
     return PackedCode(CodeManifest(tuple(trees), names.hexdigest()[:32]), out.getvalue())

@@ -26,8 +26,6 @@ _NO_PROGRESS_S = 20.0
 
 @dataclass(frozen=True)
 class RunStorage:
-    """Where a run is stored."""
-
     uri: str
     """For messages."""
     run_path: str
@@ -45,7 +43,6 @@ class ProbeQuestion(msgspec.Struct, frozen=True):
     name: str
     """Names this question in the probe directory."""
     content: str
-    """The expected content."""
 
 
 class StorageProbe:
@@ -125,10 +122,10 @@ class _ProbeDirectory:
         shutil.rmtree(self._path.parent)
 
 
+@dataclass(frozen=True)
 class _ProbeStore:
-    def __init__(self, store: Any, prefix: str) -> None:
-        self._store = store
-        self._prefix = prefix
+    _store: Any
+    _prefix: str
 
     def write(self, name: str, data: bytes) -> None:
         self._store.write(f"{self._prefix}/{name}", data)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from paceline._core.system import make_private_dirs
 from paceline._engine.ray.code.packing import CodeManifest, CodeTree
+from paceline._storage.files import hash_file
 
 _CLEANER_SCRIPT = """
 import fcntl, os, shutil, sys, time
@@ -113,16 +114,10 @@ def unpack_code(manifest: CodeManifest, data: bytes, directory: Path | None = No
 
 def has_same_files(tree: CodeTree) -> bool:
     """Whether this node has identical files at the same path, as on storage shared with the driver."""
-    import xxhash
-
-    for file in tree.files:
-        path = Path(tree.root, file.path)
-        try:
-            if path.stat().st_size != file.size or xxhash.xxh3_128_hexdigest(path.read_bytes()) != file.hash:
-                return False
-        except OSError:
-            return False
-    return True
+    try:
+        return all(hash_file(Path(tree.root, file.path), file.path) == file for file in tree.files)
+    except OSError:
+        return False
 
 
 _held_directories: list[HeldDirectory] = []

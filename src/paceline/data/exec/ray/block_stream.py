@@ -21,7 +21,7 @@ from paceline.data.exec.pipeline import Pipeline
 from paceline.data.exec.ray import ledger, ray_datasets, ray_values
 from paceline.data.exec.ray.ledger import StreamLedger
 from paceline.data.exec.ray.shipping import ShippedValue
-from paceline.data.exec.ray.stage_tasks import PoolStage, RayStage, ReadUnit, RowHeader, make_ray_stage
+from paceline.data.exec.ray.stage_tasks import PoolStage, ReadUnit, RowHeader, make_ray_stages
 from paceline.data.exec.ray.task_limits import TaskLimits, decide_task_limits, num_cpus_needed, observe_cluster
 from paceline.data.exec.stats import StatsRecorder
 
@@ -151,7 +151,8 @@ def _lower_to_ray_data(
 
     chains = {task.chain for task in pipeline.tasks[unit:]}
     stages_by_chain = {
-        chain: _make_ray_stages(pipeline, chain, stream_ledger, limits, (unit, offset)) for chain in chains
+        chain: make_ray_stages(pipeline, chain, stream_ledger, limits.max_ahead_bytes, (unit, offset))
+        for chain in chains
     }
     reads = [
         (
@@ -186,24 +187,6 @@ def _lower_to_ray_data(
                     num_gpus=pool.num_gpus or None,
                 )
         return dataset
-
-
-def _make_ray_stages(
-    pipeline: Pipeline, chain: int, stream_ledger: StreamLedger, limits: TaskLimits, start: tuple[int, int]
-) -> list[RayStage]:
-    stages = pipeline.stages(chain)
-    return [
-        make_ray_stage(
-            stage,
-            number,
-            chain,
-            last=number == len(stages) - 1,
-            ledger=stream_ledger,
-            max_ahead_bytes=limits.max_ahead_bytes,
-            start=start,
-        )
-        for number, stage in enumerate(stages)
-    ]
 
 
 def _make_datasource(reads: list[tuple[ReadUnit, int | None]]) -> Any:

@@ -82,7 +82,7 @@ class RayExchangedRows(ExchangedRows):
         # Empty ranges get no object: if the rows are already sorted, a chunk has rows for few of many parts.
         spans = {
             id(chunk): [span for span in pairwise(ends) if span[0] < span[1]]
-            for chunk, ends in self._chunks_with_cuts(cuts)
+            for chunk, ends in zip(self.chunks, cuts, strict=True)
         }
         task = import_ray().remote(_slice_parts)
 
@@ -100,7 +100,7 @@ class RayExchangedRows(ExchangedRows):
             for chunk, refs in zip(self._large_chunks(), large, strict=True)
         }
         parts: list[list[StoredRows]] = [[] for _ in range(num_parts)]
-        for chunk, ends in self._chunks_with_cuts(cuts):
+        for chunk, ends in zip(self.chunks, cuts, strict=True):
             pieces = iter(cut_pieces.get(id(chunk)) or [chunk.part(*span) for span in spans[id(chunk)]])
             for part in range(num_parts):
                 if ends[part] < ends[part + 1]:
@@ -109,9 +109,6 @@ class RayExchangedRows(ExchangedRows):
 
     def _large_chunks(self) -> list[StoredChunk]:
         return [chunk for chunk in self.chunks if chunk.num_bytes >= _MIN_TASK_BYTES]
-
-    def _chunks_with_cuts(self, cuts: Sequence[Sequence[int]]) -> Iterator[tuple[StoredChunk, Sequence[int]]]:
-        return zip(self.chunks, cuts, strict=True)
 
 
 def _chunk_ref(chunk: StoredChunk) -> Any:

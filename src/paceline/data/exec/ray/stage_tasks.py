@@ -24,7 +24,7 @@ from paceline.data.block import Block
 from paceline.data.context import DataContext
 from paceline.data.exec import packed_blocks as layout
 from paceline.data.exec.failure import DataFailure, capture_failure
-from paceline.data.exec.pipeline import PipelineStage, split_rows
+from paceline.data.exec.pipeline import Pipeline, split_rows
 from paceline.data.exec.ray import ray_values, shipping
 from paceline.data.exec.ray.ledger import StreamLedger
 from paceline.data.exec.ray.shipping import ShippedValue
@@ -82,25 +82,20 @@ class RayStage:
     job: Any
     ledger: StreamLedger
     max_ahead_bytes: int
-    """How many bytes of a unit may be stored and not yet taken."""
     start: tuple[int, int]
     """The unit that starts in the middle, and the row to start at."""
 
 
-def make_ray_stage(
-    stage: PipelineStage,
-    number: int,
-    chain: int,
-    *,
-    last: bool,
-    ledger: StreamLedger,
-    max_ahead_bytes: int,
-    start: tuple[int, int],
-) -> RayStage:
-    pickled = shipping.pickle_with_paths((stage.transforms, DataContext.get_current()))
-    key = xxhash.xxh3_128_hexdigest(pickled)
-    title = stage.title(is_first=number == 0)
-    return RayStage(number, chain, title, last, key, import_ray().put(pickled), ledger, max_ahead_bytes, start)
+def make_ray_stages(
+    pipeline: Pipeline, chain: int, ledger: StreamLedger, max_ahead_bytes: int, start: tuple[int, int]
+) -> list[RayStage]:
+    made, stages = [], pipeline.stages(chain)
+    for number, stage in enumerate(stages):
+        pickled = shipping.pickle_with_paths((stage.transforms, DataContext.get_current()))
+        key, title, is_last = xxhash.xxh3_128_hexdigest(pickled), stage.title(number == 0), number == len(stages) - 1
+        job = import_ray().put(pickled)
+        made.append(RayStage(number, chain, title, is_last, key, job, ledger, max_ahead_bytes, start))
+    return made
 
 
 class _LoadedRayStage:

@@ -38,7 +38,6 @@ class TaskLimits:
     max_ahead_bytes: int
     """Bytes of one unit that may be stored before they are taken."""
     notice: str | None = None
-    """A message to the user."""
 
 
 def observe_cluster(needed: float) -> ClusterResources:

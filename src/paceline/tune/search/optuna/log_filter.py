@@ -29,10 +29,7 @@ _filter = _OptunaLogFilter()
 
 @contextmanager
 def silence_optuna() -> Iterator[None]:
-    """Suppress everything from Optuna below the level of an error.
-
-    Warning filters are process-wide in Python, so use this only in the driver's own thread.
-    """
+    """Suppress all but errors of Optuna. Warning filters are process-wide: use it only in the driver's thread."""
     token = _is_own_call.set(True)
     try:
         with warnings.catch_warnings():

@@ -10,7 +10,8 @@ import hashlib
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution
@@ -21,15 +22,11 @@ from optuna.trial import FrozenTrial, TrialState
 from paceline._core.arguments import bad_value, join_or
 from paceline.tune.search.optuna.log_filter import silence_optuna
 
-SamplerName = Literal["tpe", "gp", "cmaes", "qmc", "nsgaii", "nsgaiii", "random"]
-
 _SEEDS = 1 << 32
 
 
 @dataclass(frozen=True)
 class SamplerKind:
-    """A sampler that can be selected by name."""
-
     make: Callable[[int, int], BaseSampler]
     """Creates the sampler from the trial's seed and the search's seed."""
     writes_study_state: bool = False
@@ -41,13 +38,12 @@ class SamplerKind:
     """A package that is not a dependency of Optuna."""
 
 
+_make_genetic_kind = partial(SamplerKind, writes_study_state=True, learns_from_stopped=False)
+
 SAMPLER_KINDS: Mapping[str, SamplerKind] = {
     # Running trials count as no better than finished ones, so that concurrent trials differ.
     "tpe": SamplerKind(lambda trial, search: optuna.samplers.TPESampler(seed=trial, constant_liar=True)),
-    "gp": SamplerKind(
-        lambda trial, search: optuna.samplers.GPSampler(seed=trial),
-        learns_from_stopped=False,
-    ),
+    "gp": SamplerKind(lambda trial, search: optuna.samplers.GPSampler(seed=trial), learns_from_stopped=False),
     "cmaes": SamplerKind(
         lambda trial, search: optuna.samplers.CmaEsSampler(seed=trial, consider_pruned_trials=True),
         writes_study_state=True,
@@ -61,35 +57,21 @@ SAMPLER_KINDS: Mapping[str, SamplerKind] = {
         ),
         writes_study_state=True,
     ),
-    "nsgaii": SamplerKind(
-        lambda trial, search: optuna.samplers.NSGAIISampler(seed=trial),
-        writes_study_state=True,
-        learns_from_stopped=False,
-    ),
-    "nsgaiii": SamplerKind(
-        lambda trial, search: optuna.samplers.NSGAIIISampler(seed=trial),
-        writes_study_state=True,
-        learns_from_stopped=False,
-    ),
+    "nsgaii": _make_genetic_kind(lambda trial, search: optuna.samplers.NSGAIISampler(seed=trial)),
+    "nsgaiii": _make_genetic_kind(lambda trial, search: optuna.samplers.NSGAIIISampler(seed=trial)),
     "random": SamplerKind(lambda trial, search: optuna.samplers.RandomSampler(trial)),
 }
 
 _ENDS_ITSELF = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
-_LEARNS_ONLY_FROM_WHOLE = (
-    optuna.samplers.GPSampler,
-    optuna.samplers.NSGAIISampler,
-    optuna.samplers.NSGAIIISampler,
-)
+_LEARNS_ONLY_FROM_WHOLE = (optuna.samplers.GPSampler, optuna.samplers.NSGAIISampler, optuna.samplers.NSGAIIISampler)
 
 
 class TrialSamplers:
-    """Creates the sampler for each trial."""
-
     def __init__(self, sampler: str | BaseSampler, objectives: int, seed: int) -> None:
-        self._sampler = sampler if isinstance(sampler, BaseSampler) else None
+        self._sampler = sampler
         self._kind = SAMPLER_KINDS[sampler] if isinstance(sampler, str) else None
         self._seed = seed
-        if isinstance(sampler, str) and objectives > 1 and not SAMPLER_KINDS[sampler].supports_multiple_objectives:
+        if self._kind is not None and objectives > 1 and not self._kind.supports_multiple_objectives:
             others = ", ".join(repr(name) for name, kind in SAMPLER_KINDS.items() if kind.supports_multiple_objectives)
             raise ValueError(
                 f"sampler={sampler!r} supports one objective, got {objectives} metrics\n\nhint: use {others}"
@@ -107,9 +89,8 @@ class TrialSamplers:
         return not isinstance(self._sampler, _LEARNS_ONLY_FROM_WHOLE)
 
     def make_sampler(self, number: int) -> BaseSampler:
-        """Return the sampler for the trial with this number."""
         if self._kind is None:
-            assert self._sampler is not None
+            assert isinstance(self._sampler, BaseSampler)
             return self._sampler
         with silence_optuna():
             return self._kind.make(derive_seed(self._seed, number), derive_seed(self._seed, -1))
@@ -154,7 +135,6 @@ class KnownParametersSampler(BaseSampler):
 
 
 def derive_seed(seed: int, number: int) -> int:
-    """Derive a separate seed for each number."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{number}".encode()).digest()[:8], "big") % _SEEDS
 
 

@@ -64,19 +64,14 @@ class OptunaSearch(Searcher):
         self._study: optuna.Study | None = None
         self._samplers: TrialSamplers | None = None
         self._trials: dict[str, optuna.Trial] = {}
-        """Running trials."""
         self._ended_numbers: dict[str, int] = {}
-        """The numbers of ended trials."""
         self._num_suggested = 0
         self._farthest = 0
         """The most iterations any trial has made."""
 
     @property
     def study(self) -> optuna.Study:
-        """Optuna's in-memory study.
-
-        Trials are numbered in the order they were suggested; `user_attrs["trial_id"]` has the id of each.
-        """
+        """Optuna's in-memory study, in the order of suggestions; `user_attrs["trial_id"]` has the id of each trial."""
         if self._study is None:
             self._create_study()
         assert self._study is not None
@@ -85,10 +80,9 @@ class OptunaSearch(Searcher):
     def set_search_properties(
         self, metric: str | list[str] | None, mode: str | list[str] | None, config: Mapping[str, Any], **spec: Any
     ) -> bool:
-        """Take the metric, mode, space and seed of the `Tuner` where this searcher has none of its own.
+        """Take the metric, mode, space and seed of the `Tuner` where this searcher has none; False: it has started.
 
-        A searcher with its own space accepts constants in the `Tuner`'s. Raises `ValueError` if two spaces are given,
-        or one metric with two modes. Returns False once it has started.
+        A searcher with its own space accepts constants in the `Tuner`'s.
         """
         if self._study is not None:
             return False
@@ -103,10 +97,8 @@ class OptunaSearch(Searcher):
                 f"OptunaSearch has mode={self.mode!r} and TuneConfig has mode={mode!r}\n\n"
                 "hint: set metric and mode only in TuneConfig"
             )
-        if self.metric is None:
-            self.metric = metric
-        if self.mode is None:
-            self.mode = mode
+        self.metric = metric if self.metric is None else self.metric
+        self.mode = mode if self.mode is None else self.mode
         _check_objectives(self.metric, self.mode)
         if self._space is None:
             self._space = tuner_space
@@ -121,9 +113,8 @@ class OptunaSearch(Searcher):
         waiting = [] if self._rewards is not None else self._points
         point = waiting[self._num_suggested] if self._num_suggested < len(waiting) else None
         self._num_suggested += 1
-        if point is None:
-            return self._ask_study(trial_id, {})
-        return self._ask_study(trial_id, self._require_space().parse_point(point), point=point)
+        known = self._require_space().parse_point(point) if point is not None else {}
+        return self._ask_study(trial_id, known, point=point)
 
     def rebuild(self, trial_id: str, config: Mapping[str, Any]) -> None:
         self._check_new(trial_id)
@@ -173,30 +164,18 @@ class OptunaSearch(Searcher):
         intermediate_values: Sequence[float] | None = None,
     ) -> None:
         """Learn from a configuration that was evaluated elsewhere. Add the same points again when resuming a search."""
-        values = list(value) if isinstance(value, Sequence) else [value]
-        name = f"evaluated_{len(self.study.trials)}"
-        self._add_evaluated(name, parameters, values, error, pruned, intermediate_values or ())
-
-    def _add_evaluated(
-        self,
-        name: str,
-        point: Mapping[str, Any],
-        values: Sequence[float],
-        error: bool = False,
-        pruned: bool = False,
-        on_the_way: Sequence[float] = (),
-    ) -> None:
-        known = self._require_space().find_parameters(point)
+        name = f"evaluated_{len(self.study.get_trials(deepcopy=False))}"
+        known = self._require_space().find_parameters(parameters)
         if known is None:
-            expected = f"a full configuration of the space {self._space}"
-            raise bad_value("an evaluated point", expected, dict(point))
+            raise bad_value("an evaluated point", f"a full configuration of the space {self._space}", dict(parameters))
+        values = list(value) if isinstance(value, Sequence) else [value]
         objectives = len(_to_list(self.metric))
         if len(values) != objectives:
-            raise bad_value("the reward", f"one number for each of the {objectives} metrics", list(values))
+            raise bad_value("the reward", f"one number for each of the {objectives} metrics", values)
         self._ask_study(name, known)
-        for step, value in enumerate(on_the_way, start=1):
-            self.on_trial_result(name, {str(self.metric): value, "training_iteration": step})
-        numbers = [_to_number(value) for value in values]
+        for step, intermediate in enumerate(intermediate_values or (), start=1):
+            self.on_trial_result(name, {str(self.metric): intermediate, "training_iteration": step})
+        numbers = list(map(_to_number, values))
         finite = None if error or None in numbers else [number for number in numbers if number is not None]
         state = TrialState.FAIL if finite is None else TrialState.PRUNED if pruned else TrialState.COMPLETE
         self._tell_study(name, finite if state is TrialState.COMPLETE else None, state)
@@ -216,9 +195,8 @@ class OptunaSearch(Searcher):
                 pruner=optuna.pruners.NopPruner(),
             )
             self._study.set_metric_names(metrics)
-        for index, reward in enumerate(self._rewards or ()):
-            values = list(reward) if isinstance(reward, Sequence) else [reward]
-            self._add_evaluated(f"evaluated_{index}", self._points[index], values)
+        for point, reward in zip(self._points, self._rewards or (), strict=False):
+            self.add_evaluated_point(point, reward)
 
     def _check_new(self, trial_id: str) -> None:
         if trial_id in self._trials or trial_id in self._ended_numbers:
@@ -274,16 +252,13 @@ class OptunaSearch(Searcher):
 
     def _get_objectives(self, trial_id: str, result: Mapping[str, Any] | None) -> list[float] | None:
         """Return the objectives in a result; None if one is missing or not a number."""
-        values = [self._get_objective(result or {}, metric) for metric in _to_list(self.metric)]
-        missing = [m for m, value in zip(_to_list(self.metric), values, strict=True) if value is None]
+        found = {metric: self._get_objective(result or {}, metric) for metric in _to_list(self.metric)}
+        missing = [metric for metric, value in found.items() if value is None]
         if missing and result:
-            log.warning(
-                "trial %s did not report a number for %s, so the search learns nothing from it; its last report has %s",
-                trial_id,
-                " and ".join(missing),
-                ", ".join(f"{key}={value!r}" for key, value in result.items() if key != "config"),
-            )
-        return None if missing else [value for value in values if value is not None]
+            reported = ", ".join(f"{key}={value!r}" for key, value in result.items() if key != "config")
+            text = "trial %s did not report a number for %s, so the search learns nothing from it"
+            log.warning(f"{text}; its last report has %s", trial_id, " and ".join(missing), reported)
+        return None if missing else [value for value in found.values() if value is not None]
 
     def _get_objective(self, result: Mapping[str, Any], metric: str | None) -> float | None:
         return _to_number(get_metric(dict(result), metric)) if metric is not None else None

@@ -25,26 +25,24 @@ _SIMPLE = (type(None), bool, int, float, str)
 
 
 class OptunaSpace(Protocol):
-    @property
-    def has_parameters(self) -> bool:
-        """Whether there is anything to search for."""
-        ...
+    has_parameters: bool = True
+    """Whether there is anything to search for."""
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        """Stay shared when the searcher is copied: options are the user's own objects, and some cannot be copied."""
+        return self
 
     def suggest(self, trial: optuna.Trial, point: Mapping[str, Any], seed: int) -> dict[str, Any]:
         """Return the configuration of a trial; `point` is the point it starts from, if any."""
-        ...
 
     def parse_point(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """Return the parameters set by a full or partial configuration. Raises `ValueError` for unknown ones."""
-        ...
 
     def find_parameters(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return all parameters of a configuration; None if it is not from this space."""
-        ...
 
 
 def parse_space(space: Any, name: str) -> OptunaSpace:
-    """Check and parse a space."""
     if isinstance(space, Mapping) and any(isinstance(value, BaseDistribution) for value in space.values()):
         return DistributionSpace(space)
     if isinstance(space, Mapping | Domain):
@@ -56,14 +54,7 @@ def parse_space(space: Any, name: str) -> OptunaSpace:
     raise bad_value(name, allowed, space, 'use {"lr": tune.loguniform(1e-5, 1e-1)}')
 
 
-class _SharedOnDeepcopy:
-    """Stays shared when its searcher is copied: options are the user's own objects, and some cannot be copied."""
-
-    def __deepcopy__(self, memo: Any) -> Self:
-        return self
-
-
-class DomainSpace(_SharedOnDeepcopy):
+class DomainSpace(OptunaSpace):
     """A space of paceline's own domains.
 
     Domains without an Optuna distribution are translated: floats with a step become the number of steps from zero;
@@ -73,12 +64,9 @@ class DomainSpace(_SharedOnDeepcopy):
     def __init__(self, space: ParamSpace, name: str) -> None:
         self._space = space
         self._places = space.domains()
+        self.has_parameters = bool(self._places)
         for place in self._places.values():
             _check_searchable(place, name)
-
-    @property
-    def has_parameters(self) -> bool:
-        return bool(self._places)
 
     def suggest(self, trial: optuna.Trial, point: Mapping[str, Any], seed: int) -> dict[str, Any]:
         function_values = self._point(point).function_values if point else {}
@@ -87,18 +75,19 @@ class DomainSpace(_SharedOnDeepcopy):
         )
 
     def parse_point(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        matched = self._point(point)
-        return {self._places[path].name: _to_optuna_value(self._places[path], at) for path, at in matched.picks.items()}
+        return self._to_parameters(self._point(point).picks)
 
     def find_parameters(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
         try:
-            matched = self._point(config)
+            picked = self._point(config).picks
         except ValueError:
             return None  # It may be from another space; the caller reports that.
-        picked: dict[Path, Any] = {**matched.picks}
         for place in self._places.values():
             if place.path not in picked and all(picked.get(path) == index for path, index in place.condition):
                 return None
+        return self._to_parameters(picked)
+
+    def _to_parameters(self, picked: Mapping[Path, Any]) -> dict[str, Any]:
         return {self._places[path].name: _to_optuna_value(self._places[path], at) for path, at in picked.items()}
 
     def _point(self, config: Mapping[str, Any]) -> Point:
@@ -108,7 +97,7 @@ class DomainSpace(_SharedOnDeepcopy):
         return "{" + ", ".join(f"{place.name}: {place.domain}" for place in self._places.values()) + "}"
 
 
-class DistributionSpace(_SharedOnDeepcopy):
+class DistributionSpace(OptunaSpace):
     """A dict of Optuna's distributions and constants. `a/b` is `b` in the dict `a`."""
 
     def __init__(self, space: Mapping[str, Any]) -> None:
@@ -120,10 +109,7 @@ class DistributionSpace(_SharedOnDeepcopy):
                 raise ValueError(
                     f"space mixes Optuna's distributions with a domain of paceline: space[{key!r}] is {value}"
                 )
-
-    @property
-    def has_parameters(self) -> bool:
-        return True
+        self._names = [name for name, value in self._space.items() if isinstance(value, BaseDistribution)]
 
     def suggest(self, trial: optuna.Trial, point: Mapping[str, Any], seed: int) -> dict[str, Any]:
         return nest_config(
@@ -135,14 +121,13 @@ class DistributionSpace(_SharedOnDeepcopy):
 
     def parse_point(self, point: Mapping[str, Any]) -> dict[str, Any]:
         flat = {**flatten_dict(point), **point}
-        names = [name for name, value in self._space.items() if isinstance(value, BaseDistribution)]
         unknown = [
             name for name in flatten_dict(point) if name not in self._space and name not in flatten_dict(self._space)
         ]
         if unknown:
             known = ", ".join(self._space)
             raise ValueError(f"unknown name {unknown[0]!r} in points_to_evaluate; the parameters are {known}")
-        parameters = {name: flat[name] for name in names if name in flat}
+        parameters = {name: flat[name] for name in self._names if name in flat}
         for name, value in parameters.items():
             if not _contains_value(self._space[name], value):
                 raise bad_value(f"points_to_evaluate: {name}", f"in {self._space[name]}", value)
@@ -150,27 +135,22 @@ class DistributionSpace(_SharedOnDeepcopy):
 
     def find_parameters(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
         flat = {**flatten_dict(config), **config}
-        names = [name for name, value in self._space.items() if isinstance(value, BaseDistribution)]
-        if not all(name in flat and _contains_value(self._space[name], flat[name]) for name in names):
+        if not all(name in flat and _contains_value(self._space[name], flat[name]) for name in self._names):
             return None
-        return {name: flat[name] for name in names}
+        return {name: flat[name] for name in self._names}
 
     def __str__(self) -> str:
         return str(self._space)
 
 
-class DefineByRunSpace(_SharedOnDeepcopy):
+class DefineByRunSpace(OptunaSpace):
     """A function that suggests through a trial, and may return further values. `a/b` is `b` in the dict `a`."""
 
     def __init__(self, function: Callable[[Any], Mapping[str, Any] | None]) -> None:
         self._function = function
 
-    @property
-    def has_parameters(self) -> bool:
-        return True
-
     def suggest(self, trial: optuna.Trial, point: Mapping[str, Any], seed: int) -> dict[str, Any]:
-        constants = self._call_function(trial)
+        constants = self._call_function(trial)  # First: it suggests the parameters.
         return nest_config({**trial.params, **constants})
 
     def parse_point(self, point: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,16 +202,15 @@ def is_same_config(a: Any, b: Any) -> bool:
 
 
 def _check_searchable(place: SpaceParameter, name: str) -> None:
+    what, instead = str(place.domain), "tune.uniform with sensible bounds"
     if isinstance(place.domain, Grid):
-        raise ValueError(
-            f"{format_path(place.path, name)} is a grid_search, which Optuna does not support\n\n"
-            "hint: use tune.choice, or leave out the search_alg"
-        )
-    if not isinstance(place.domain, Float | Integer | Categorical):
-        raise ValueError(
-            f"{format_path(place.path, name)} is {place.domain}, which Optuna does not support\n\n"
-            "hint: use tune.uniform with sensible bounds, or leave out the search_alg"
-        )
+        what, instead = "a grid_search", "tune.choice"
+    elif isinstance(place.domain, Float | Integer | Categorical):
+        return
+    raise ValueError(
+        f"{format_path(place.path, name)} is {what}, which Optuna does not support\n\n"
+        f"hint: use {instead}, or leave out the search_alg"
+    )
 
 
 def _suggest_parameter(trial: optuna.Trial, place: SpaceParameter) -> Any:
@@ -279,14 +258,10 @@ def _are_plain_options(options: tuple[Any, ...]) -> bool:
 
 def _suggest_by_distribution(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
     match distribution:
-        case FloatDistribution():
-            return trial.suggest_float(
-                name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
-            )
-        case IntDistribution():
-            return trial.suggest_int(
-                name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
-            )
+        case FloatDistribution(low=low, high=high, step=step, log=log):
+            return trial.suggest_float(name, low, high, step=step, log=log)
+        case IntDistribution(low=low, high=high, step=step, log=log):
+            return trial.suggest_int(name, low, high, step=step, log=log)
         case CategoricalDistribution():
             return trial.suggest_categorical(name, distribution.choices)
     raise ValueError(f"space[{name!r}] must be a float, int or categorical distribution, got {distribution!r}")

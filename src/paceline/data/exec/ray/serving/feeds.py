@@ -21,17 +21,15 @@ import numpy as np
 
 from paceline._core.errors import DataError
 from paceline._engine.ray.connection import connect_to_cluster, quiet_ray_logging
-from paceline.data.block import Block, Schema
+from paceline.data.block import Block
 from paceline.data.exec.ray.ray_values import unpack_from_ray
 from paceline.data.exec.ray.serving.row_protocol import OpenRowsRequest, PiecesReply, assemble_piece, copy_writable
-from paceline.data.exec.stats import StreamStats
+from paceline.data.exec.service_client import ServedFacts
 from paceline.data.order.row_ownership import EpochDivision
 from paceline.data.order.sharding import Cursor, RowDelivery
-from paceline.data.order.shuffle_mixing import Mixing
 from paceline.data.order.sparse_block import PartialDelivery, SparseBlock
 
 _NUM_PREFETCHED = 3
-"""How many pieces are brought to this node before they are used."""
 
 
 class RowServiceClient:
@@ -96,7 +94,7 @@ def get_service_client(address: str) -> RowServiceClient:
     return RowServiceClient(address)
 
 
-class RayFeeds:
+class RayFeeds(ServedFacts):
     """The rows of a dataset served at an address, for one worker of a group."""
 
     def __init__(self, address: str, dataset: str, attempt: int = 0) -> None:
@@ -126,31 +124,8 @@ class RayFeeds:
         finally:
             service.leave(number)
 
-    def fingerprint(self) -> str:
-        return str(self._fetch_fact("fingerprint"))
-
-    def num_rows(self) -> int | None:
-        number: int | None = self._fetch_fact("num_rows")
-        return number
-
-    def schema(self) -> Schema | None:
-        schema: Schema | None = self._fetch_fact("schema")
-        return schema
-
-    def mixing(self) -> Mixing:
-        mixing: Mixing = self._fetch_fact("mixing")
-        return mixing
-
-    def stats(self) -> str:
-        return str(self.stream_stats())
-
-    def stream_stats(self) -> StreamStats:
-        """The statistics of the dataset, over all workers and epochs."""
-        stats: StreamStats = self._fetch_fact("stats")
-        return stats
-
-    def _fetch_fact(self, fact: str) -> Any:
-        return get_service_client(self._address).fetch_fact(self._attempt, self._dataset, fact)
+    def _fetch_fact(self, name: str) -> Any:
+        return get_service_client(self._address).fetch_fact(self._attempt, self._dataset, name)
 
 
 def _receive_pieces(service: RowServiceClient, number: int) -> Iterator[tuple[tuple[int, int, int, bool], Any]]:
@@ -159,7 +134,8 @@ def _receive_pieces(service: RowServiceClient, number: int) -> Iterator[tuple[tu
     last: PiecesReply | None = None
     pending = service.call("take", number)
     while pieces or last is None:
-        if last is None and (not pieces or (len(pieces) < _NUM_PREFETCHED and _is_answered(service, pending))):
+        has_room = len(pieces) < _NUM_PREFETCHED
+        if last is None and (not pieces or (has_room and service.ray.wait([pending], timeout=0)[0])):
             encoded, refs = service.get(pending)
             reply = msgspec.msgpack.decode(encoded, type=PiecesReply)
             pieces.extend(zip(reply.pieces, refs, strict=True))
@@ -174,11 +150,6 @@ def _receive_pieces(service: RowServiceClient, number: int) -> Iterator[tuple[tu
         yield pieces.popleft()
     if last.failure is not None:
         raise _to_exception(last)
-
-
-def _is_answered(service: RowServiceClient, pending: Any) -> bool:
-    ready, _ = service.ray.wait([pending], timeout=0)
-    return bool(ready)
 
 
 def _load_block(

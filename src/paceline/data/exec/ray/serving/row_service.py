@@ -30,6 +30,7 @@ from paceline._core.errors import DataError
 from paceline._engine.ray.code.bundle import ActorConfig, apply_config, find_missing_trees
 from paceline._engine.ray.connection import import_ray
 from paceline.data.context import DataContext
+from paceline.data.exec.pipeline import find_dataset
 from paceline.data.exec.ray.block_stream import PlacedBlock
 from paceline.data.exec.ray.serving.row_protocol import OpenRowsRequest, PiecesReply, cut_task, make_failure_reply
 from paceline.data.exec.ray.serving.served_dataset import LocalBlock, ServedDataset, make_pieces
@@ -89,7 +90,7 @@ class RowService:
         self._check(token)
         self._enter_attempt(attempt)
         try:
-            dataset = self._find_dataset(name)
+            dataset = find_dataset(self._datasets, name)
             if fact == "stats":
                 return cloudpickle.dumps(dataset.record.to_stats(self._peak, self._limit)), b""
             return await dataset.fetch_fact(fact), b""
@@ -130,7 +131,7 @@ class RowService:
         pieces = running.state.take_pieces(reader)
         if not pieces and running.failed is not None:
             return msgspec.msgpack.encode(running.failed), []
-        dataset = self._find_dataset(running.request.dataset)
+        dataset = find_dataset(self._datasets, running.request.dataset)
         dataset.record.consumer_waited_s += (
             time.monotonic() - began if reader.num_passed + len(pieces) == reader.num_sent else 0
         )
@@ -178,26 +179,14 @@ class RowService:
             for dataset in self._datasets.values():
                 dataset.facts.clear()
 
-    def _find_dataset(self, name: str) -> ServedDataset:
-        if name not in self._datasets:
-            raise KeyError(
-                f"unknown dataset {name!r}; the datasets are {', '.join(map(repr, self._datasets)) or 'none'}"
-            )
-        return self._datasets[name]
-
     # Passes
 
     def _find_pass(self, request: OpenRowsRequest) -> _RunningPass | None:
-        return next(
-            (
-                running
-                for running in self._running
-                if running.request.pass_key == request.pass_key
-                and not running.failed
-                and running.state.can_join(request.rank)
-            ),
-            None,
-        )
+        for running in self._running:
+            is_same = running.request.pass_key == request.pass_key
+            if is_same and not running.failed and running.state.can_join(request.rank):
+                return running
+        return None
 
     def _start_pass(self, request: OpenRowsRequest) -> _RunningPass:
         # If a pass over the same rows is already running without this worker, the new pass waits for nobody else.
@@ -247,7 +236,7 @@ class RowService:
         ownership, uncut = OwnershipTracker(request.division), deque[PlacedBlock | LocalBlock]()
         blocks: Iterator[PlacedBlock | LocalBlock] | None = None
         try:
-            dataset, start = self._find_dataset(request.dataset), request.division.start
+            dataset, start = find_dataset(self._datasets, request.dataset), request.division.start
             pipeline = await dataset.pipeline(start.epoch)
             blocks = dataset.stream_blocks(
                 pipeline, start.unit, start.offset, partial(self._queue_line, asyncio.get_running_loop())

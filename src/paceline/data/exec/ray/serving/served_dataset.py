@@ -15,7 +15,15 @@ import cloudpickle
 
 from paceline._engine.ray.connection import import_ray
 from paceline.data.block import Block
-from paceline.data.exec.pipeline import DatasetFacts, Executor, InlineExecutor, Pipeline, lower_epoch, outline_plan
+from paceline.data.exec.pipeline import (
+    DatasetEntry,
+    DatasetFacts,
+    Executor,
+    InlineExecutor,
+    Pipeline,
+    lower_epoch,
+    outline_plan,
+)
 from paceline.data.exec.ray.block_stream import PlacedBlock, stream_blocks
 from paceline.data.exec.ray.executor import RayExecutor
 from paceline.data.exec.ray.ray_values import pack_for_ray
@@ -27,19 +35,11 @@ from paceline.data.order.row_ownership import BlockSpan, EpochDivision
 from paceline.data.planning.plan import PlanNode
 from paceline.data.transforms.user_calls import UserTransform
 
-EPOCHS_KEPT = 2
-
 Say = Callable[[str], None]
 
 
 @dataclass
-class ServedDataset:
-    """A dataset while it is served."""
-
-    plan: PlanNode
-    record: StatsRecorder = field(default_factory=StatsRecorder)
-    pipelines: dict[int, Pipeline] = field(default_factory=dict)
-    """By epoch."""
+class ServedDataset(DatasetEntry):
     facts: dict[str, bytes] = field(default_factory=dict)
     """Facts computed in this attempt, cached because all workers ask for the same ones."""
     lowering: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -63,10 +63,7 @@ class ServedDataset:
     async def pipeline(self, epoch: int) -> Pipeline:
         async with self.lowering:
             if epoch not in self.pipelines:
-                self.pipelines[epoch] = await asyncio.to_thread(lower_epoch, self.plan, epoch, self.executor)
-                for old in sorted(self.pipelines)[:-EPOCHS_KEPT]:
-                    if old != epoch:
-                        del self.pipelines[old]
+                self.keep_pipeline(epoch, await asyncio.to_thread(lower_epoch, self.plan, epoch, self.executor))
             return self.pipelines[epoch]
 
     def _compute_fact(self, name: str) -> bytes:

@@ -28,25 +28,13 @@ _SMALL = 64 << 10
 
 
 @contextlib.contextmanager
-def serve_datasets(
-    plans: Mapping[str, PlanNode],
-    context: DataContext,
-    code_bundle: CodeBundle = CodeBundle(),  # noqa: B008
-    say: Say = lambda _: None,
-) -> Iterator[str]:
-    """Serve datasets from an actor that lives as long as this context; yield the address for workers.
-
-    `say` gets the lines to show to the user, in a separate thread.
-    """
-    with serve_with_stats(plans, context, code_bundle, say) as (address, _):
-        yield address
-
-
-@contextlib.contextmanager
 def serve_with_stats(
     plans: Mapping[str, PlanNode], context: DataContext, code_bundle: CodeBundle, say: Say
 ) -> Iterator[tuple[str, ServiceStatsPoller]]:
-    """Like `serve_datasets`, and also yield the service's statistics."""
+    """Serve datasets from an actor that lives as long as this context; yield the address for workers, and statistics.
+
+    `say` gets the lines to show to the user, in a separate thread.
+    """
     ray = import_ray()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -97,7 +85,6 @@ class ServiceStatsPoller:
         self._actor = actor
         self._token = token
         self._pending: Any = None
-        """The request that is not answered yet."""
         self._last: dict[str, StreamStats] = {}
 
     def __call__(self) -> Mapping[str, StreamStats]:

@@ -46,11 +46,9 @@ class PassReader:
 
     rank: int
     waiting: deque[WorkerPiece] = field(default_factory=deque)
-    """Pieces not delivered yet."""
     num_sent: int = 0
     num_passed: int = 0
     is_asking: bool = False
-    """It waits for more pieces."""
 
     @property
     def is_starving(self) -> bool:
