@@ -108,7 +108,9 @@ def test_a_run_that_shrinks_and_grows_has_the_loss_curve_of_one_that_does_not(ru
     curve = Result.from_path(tmp_path / "runs" / "resized").metrics_dataframe
     assert curve["step"].tolist() == expected["step"].tolist() == list(range(1, 61))
     sizes = curve["size"].tolist()
-    assert sizes == [2] * 17 + [1] * 15 + [2] * 28
+    alone = sizes.count(1)  # The request to stop may arrive one step after it is in the journal.
+    assert sizes == [2] * 17 + [1] * alone + [2] * (43 - alone)
+    assert alone >= 15
     assert (curve["loss"] - expected["loss"]).abs().max() < 1e-9
     assert expected["size"].tolist() == [2] * 60
 

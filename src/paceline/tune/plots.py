@@ -33,6 +33,8 @@ _MOST_MARKS = 8
 
 @dataclass(frozen=True)
 class PlottedTrial:
+    """The data of a trial that is plotted."""
+
     trial_id: str
     config: Mapping[str, Any]
     history: Sequence[tuple[int, float]] = ()

@@ -276,7 +276,7 @@ def test_files_of_torch_are_looked_into_and_nothing_in_them_is_run(tmp_path):
     proof = verify_resume(TorchTrainer(function, run_config=RunConfig(storage_path=tmp_path)), ignore=["step"])
     assert [one.part for one in proof.not_restored] == ["optimizer"], proof
     assert {difference.name for difference in proof.differences} == {"model.pt:weight", "model.pt:bias"}
-    assert "put optimizer.state_dict() into the checkpoint" in str(proof)
+    assert "add optimizer.state_dict() to the checkpoint" in str(proof)
 
 
 def test_pickles_in_a_checkpoint_are_compared_and_never_loaded(tmp_path):

@@ -232,6 +232,6 @@ def test_other_datasets_are_the_trainers_own_to_divide(tmp_path):
     assert len(first["seen"]) == len(second["seen"]) == NUM_ROWS
     assert first["weights"] == second["weights"]
     no_trainer, lost = second["refused"]
-    assert no_trainer == "trainer='trainer' is not a transformers.Trainer"
+    assert no_trainer == "trainer must be a transformers.Trainer, got 'trainer'"
     assert lost.startswith("the trainer is set up for rank 0 of 1 on cpu, but this worker is rank 1 of 2 on cpu")
     assert result.metrics["step"] == 16
