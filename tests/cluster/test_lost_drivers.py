@@ -33,10 +33,9 @@ def test_a_lost_cluster_ends_the_script_with_an_error_and_another_one_continues(
     lone_cluster.remove(lone_cluster.added[0])
     assert process.wait(100) == 1, first.stderr
     error = first.stderr.rpartition("paceline.train.ControllerError: ")[2]
-    assert error.startswith(f"ClusterLostError: the Ray cluster at {lone_cluster.address} is gone: "), first.stderr
+    assert error.startswith(f"ClusterLostError: the Ray cluster at {lone_cluster.address} is lost: "), first.stderr
     assert error.endswith(
-        "hint: run the script again on a cluster that is there, with the same storage: "
-        "it continues from the last checkpoint\n"
+        "hint: run the script again on a running cluster, with the same storage, to continue from the last checkpoint\n"
     )
 
     (tmp_path / "gate").touch()
