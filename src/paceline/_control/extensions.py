@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from paceline._control import commands
 from paceline._control.events import (
     CapacityChanged,
+    Committed,
     Event,
     HangAction,
     RunDescribed,
@@ -259,6 +260,11 @@ class CapacityWatch(Extension):
             for event in self._check():
                 self.control.add_event(event)
         return False
+
+    def on_event(self, event: Event, now: float) -> None:
+        # A run may grow at every commit if it says so: do not let short steps outrun the polling.
+        if isinstance(event, Committed) and self.control.run.resize_every_s < CAPACITY_POLL_S:
+            self._checked_at = float("-inf")
 
     def poll(self) -> Iterable[Event]:
         return self._check() if self.control.clock.now() - self._checked_at >= CAPACITY_POLL_S else ()
