@@ -6,7 +6,7 @@ import pytest
 from _control.controller_runs import RecordingObserver, drive
 from paceline._control import journal
 from paceline._control.events import CommitFailed, HangCleared, HangSuspected, Reported, StopRequested, Timestamp
-from paceline._control.extensions import HangWatch
+from paceline._control.extensions import Extension, HangWatch
 from paceline._control.run import Finished
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._core.system import ProcessStatus
@@ -145,6 +145,41 @@ def test_ranks_that_make_different_collective_calls_fail_with_both_places(tmp_pa
     [failure] = run.phase.failures
     assert (failure.kind, failure.retriable, len(engine.groups)) == ("mismatch", False, 1)
     assert "rank 0 calls barrier at x.py:7, but rank 1 calls gather at x.py:9" in failure.message
+
+
+def test_an_extension_that_raises_is_dropped_but_a_journal_that_cannot_be_written_ends_the_run(tmp_path, caplog):
+    class Broken(Extension):
+        def poll(self):
+            raise ValueError("broken")
+
+    class BrokenListener(Extension):
+        def on_event(self, event, now):
+            raise ValueError("broken too")
+
+    class Writes(Extension):
+        def poll(self):
+            journal = self.control._journal
+            append = journal.append
+
+            def fail_once(event):
+                journal.append = append
+                raise OSError("the disk is full")
+
+            journal.append = fail_once
+            self.control.record_note(Timestamp(1.0))
+
+    def worker(begin):
+        yield None
+        yield WorkerReturned(begin.attempt, begin.rank, 0)
+
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    run, _, _ = drive(tmp_path / "a", worker, extensions=[Broken(), BrokenListener()])
+    assert run.phase == Finished("complete")
+    assert "Broken failed and is disabled" in caplog.text
+    assert "BrokenListener failed and is disabled" in caplog.text
+    with pytest.raises(OSError, match="the disk is full"):
+        drive(tmp_path / "b", worker, extensions=[Writes()])
 
 
 class Fence:

@@ -102,7 +102,8 @@ class Controller:
         self._checkpoints = CheckpointWork(store, recovered.journal, recovered.fence, clock)
         for extension in self._extensions:
             extension.attach(self)
-        self._event_listeners = [each for each in extensions if type(each).on_event is not Extension.on_event]
+        self._event_listeners = tuple(each for each in extensions if type(each).on_event is not Extension.on_event)
+        self._journal_error: Exception | None = None
 
     def drive(self, first: Event) -> Run:
         """Run the loop from the first event to the end. Raises `RunHeldError` if another driver took over the run."""
@@ -127,19 +128,21 @@ class Controller:
                 self._apply_events(self._next_events())
                 self._fence.raise_if_lost()
                 for extension in list(self._extensions):
-                    if events := self._call(extension, lambda extension=extension: list(extension.poll())):  # type: ignore[misc]
+                    if events := self._call(extension, extension.poll):
                         self._apply_events(events)
                 self._sync_journal_if_due()
                 for observer in list(self._observers):
                     self._notify_observer(observer, partial(observer.tick, self.run, self.clock.now()))
-            self._call_all(Extension.on_run_ended)
+            for extension in list(self._extensions):
+                self._call(extension, extension.on_run_ended)
         finally:
             self._storage_thread.close()
         # Not reached if the loop raised, as when the journal's disk is full: the first error is the one to report, and
         # the next driver finds the storage thread's work on storage.
         self._fence.raise_if_lost()
         self._apply_events(self._storage_thread.take_events())
-        self._call_all(Extension.on_storage_closed)
+        for extension in list(self._extensions):
+            self._call(extension, extension.on_storage_closed)
         self._journal.sync()
         # Check after the last line is written: a driver that takes over later has read it.
         self._fence.check()
@@ -150,18 +153,14 @@ class Controller:
         """Call an extension; drop it if it raises and is not essential."""
         try:
             return call()
-        except Exception:
-            if extension.is_essential:
+        except Exception as error:
+            # What cannot be written to the journal is not the extension's failure: the run must not go on.
+            if extension.is_essential or error is self._journal_error:
                 raise
             self._extensions.remove(extension)
-            if extension in self._event_listeners:
-                self._event_listeners.remove(extension)
+            self._event_listeners = tuple(each for each in self._event_listeners if each is not extension)
             log.exception("%s failed and is disabled; training continues", type(extension).__name__)
             return None
-
-    def _call_all(self, method: Callable[[Extension], None]) -> None:
-        for extension in list(self._extensions):
-            self._call(extension, partial(getattr(extension, method.__name__)))
 
     def request_stop(self, *, now: bool) -> None:
         """Ask the run to stop, at the next report or at once. Safe in signal handlers and other threads."""
@@ -208,8 +207,12 @@ class Controller:
 
     def record_note(self, note: Note) -> None:
         """Write an event that does not change the run, and notify the observers."""
-        self._journal.append(note)
-        self._journal.flush()
+        try:
+            self._journal.append(note)
+            self._journal.flush()
+        except Exception as error:
+            self._journal_error = error
+            raise
         for observer in list(self._observers):
             self._notify_observer(observer, partial(observer.on_event, note, self.run))
 
@@ -265,7 +268,7 @@ class Controller:
             if self._call(extension, partial(extension.on_message, message)):
                 return
 
-    def _apply_events(self, events: list[Event]) -> None:
+    def _apply_events(self, events: Sequence[Event]) -> None:
         pending: list[Command] = []
         effective: list[tuple[Event, Run]] = []
         now = self.clock.now()
@@ -284,7 +287,7 @@ class Controller:
                 self._append_timestamp()
             self._journal.append(event)
             for listener in self._event_listeners:
-                listener.on_event(event, now)
+                self._call(listener, partial(listener.on_event, event, now))
             effective.append((event, after))
             pending += more
         self._journal.flush()
@@ -309,8 +312,8 @@ class Controller:
                 # attempt number, or is detected here. So no two worker groups share an attempt and its files.
                 self._fence.check()
                 self.barriers = Barriers(command.size)
-                for extension in self._extensions:
-                    extension.on_attempt_started(command.size)
+                for extension in list(self._extensions):
+                    self._call(extension, partial(extension.on_attempt_started, command.size))
                 self.engine.start(self._group(command, self.run))
             case commands.CommitCheckpoint():
                 size = self.run.size

@@ -7,7 +7,7 @@ training continues, unless it is essential.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -78,7 +78,7 @@ class Extension:
         """Execute a command that is not the controller's own; return whether it did."""
         return False
 
-    def poll(self) -> Iterable[Event]:
+    def poll(self) -> Sequence[Event]:
         """Called in every turn of the loop. Return events to apply."""
         return ()
 
@@ -112,7 +112,7 @@ class HangWatch(Extension):
     def on_event(self, event: Event, now: float) -> None:
         self.detector.on_event(event, now)
 
-    def poll(self) -> Iterable[Event]:
+    def poll(self) -> Sequence[Event]:
         """Request stack samples or report a hang, when due."""
         control, now = self.control, self.control.clock.now()
         if control.engine.waits:
@@ -145,7 +145,7 @@ class UsagePolling(Extension):
         self._collector.add_usage(message, self.control.run, self.control.clock.now())
         return True
 
-    def poll(self) -> Iterable[Event]:
+    def poll(self) -> Sequence[Event]:
         control, now = self.control, self.control.clock.now()
         if self._collector.should_record(control.run, now):
             self._record()
@@ -183,7 +183,7 @@ class RequestService(Extension):
         # Nobody waits for a late profile any more.
         return self._handler.accept_answer(message) or isinstance(message, messages.ProfileRecorded)
 
-    def poll(self) -> Iterable[Event]:
+    def poll(self) -> Sequence[Event]:
         self._record(self._handler.tick(self._handle()))
         return ()
 
@@ -226,7 +226,7 @@ class TaskDispatch(Extension):
         if isinstance(event, WorkerReady):
             self._mark_idle(event.rank)
 
-    def poll(self) -> Iterable[Event]:
+    def poll(self) -> Sequence[Event]:
         control = self.control
         task = self._queue.take_due(control.run)
         if task is not None:
@@ -266,7 +266,7 @@ class CapacityWatch(Extension):
         if isinstance(event, Committed) and self.control.run.resize_every_s < CAPACITY_POLL_S:
             self._checked_at = float("-inf")
 
-    def poll(self) -> Iterable[Event]:
+    def poll(self) -> Sequence[Event]:
         return self._check() if self.control.clock.now() - self._checked_at >= CAPACITY_POLL_S else ()
 
     def _check(self) -> Sequence[Event]:
@@ -290,7 +290,7 @@ class Validations(Extension):
         self._runner.start(command)
         return True
 
-    def poll(self) -> Iterable[Event]:
+    def poll(self) -> Sequence[Event]:
         return self._runner.take_ended()
 
 
@@ -300,7 +300,7 @@ class DescriptionRecorder(Extension):
     def __init__(self, description: Future[RunDescribed | None]) -> None:
         self._description: Future[RunDescribed | None] | None = description
 
-    def poll(self) -> Iterable[Event]:
+    def poll(self) -> Sequence[Event]:
         if self._description is not None and self._description.done():
             self._record(0.0)
         return ()

@@ -75,7 +75,7 @@ class TorchTrace:
     def _record(self, torch: Any) -> None:
         recording = _Recording(torch)
         length = min(self._seconds, MAX_WINDOW_S, MAX_EVENTS / max(self._events_per_s, 1.0))
-        with _yield_to_user_profiler(torch, recording):
+        with _yield_to_user_profiler(torch, recording), recording:
             if not run_in_main_thread(recording.start, self._ending):
                 self.problems.append("no trace: the main thread ran no Python code meanwhile")
                 return
@@ -127,6 +127,12 @@ class _Recording:
         """Set when the user's code may have the profiler."""
         self._is_starting = False
 
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self._off.set()  # Also when it could not be started: a thread of the user's may wait for it.
+
     def start(self) -> None:
         if self.is_wanted_by_user:
             return
@@ -166,7 +172,7 @@ class _Recording:
         self.is_wanted_by_user = True
         if threading.current_thread() is threading.main_thread():
             self.stop()
-        elif self._began is not None:
+        elif self._is_starting or self._began is not None:
             self._off.wait()
 
 
