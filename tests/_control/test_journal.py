@@ -44,6 +44,7 @@ STORY: list[Event] = [
     events.PreemptionNoticeReceived(2, 30.0, (1,), includes_driver=False),
     events.CapacityChanged(2, 1),
     messages.WorkerHeld(2, 0, 2),
+    messages.ExitDelayed(2, 0, "thread 'prefetch' at train.py:7", 10.0),
     WorkerReturned(2, 0, 2, "train.py:9", stopped=True, value=msgspec.Raw(b"[1]")),
     events.HangSuspected(2, WorkerFailure(1, "hang", "rank 1 has stood at train.py:3"), "restart"),
     events.HangCleared(2, 1, 61.5),

@@ -37,11 +37,12 @@ from paceline._control.events import (
 )
 from paceline._control.retry_policy import first_failure
 from paceline._control.run import Finished, Phase, Restoring, Run, Running, Stopping, Validating
-from paceline._control.step import InvalidTransition, step
+from paceline._control.step import EXIT_DELAY_NOTICE_S, InvalidTransition, next_deadline, step
 from paceline._core.cursor import ConsumedAhead, Cursor
 from paceline._engine.messages import (
     CheckpointRecord,
     CheckpointStaged,
+    ExitDelayed,
     FileEntry,
     Reported,
     StagedFiles,
@@ -400,3 +401,18 @@ def test_a_hang_ends_the_attempt_and_is_retried_only_if_it_may_be(action, retria
     run = heard(run, WorkersStopped(1))
     assert isinstance(run.phase, after)
     assert run.num_failures == retriable
+
+
+def test_workers_that_do_not_exit_by_themselves_are_killed_once_and_the_run_is_complete() -> None:
+    run, commands = step(running(), returned(0, 0), 5.0)
+    run, commands = step(run, returned(1, 0), 5.0)
+    assert commands == [StopWorkers(1, kill=False)]
+    assert next_deadline(run) == 5.0 + run.exit_grace_s + EXIT_DELAY_NOTICE_S
+    run, commands = step(run, ExitDelayed(1, 0, "thread 'prefetch'", 10.0), 15.0)
+    assert (dict(run.phase.delayed_exits.items()), commands) == ({0: "thread 'prefetch'"}, [])
+    assert step(run, ExitDelayed(1, 0, "again", 10.0), 15.5) == (run, [])
+    run, commands = step(run, DeadlinePassed(1), 16.0)
+    assert commands == [StopWorkers(1, kill=True)]
+    assert next_deadline(run) is None
+    run, commands = step(run, WorkersStopped(1), 16.1)
+    assert (run.phase.ending, commands) == ("complete", [])

@@ -43,6 +43,7 @@ from paceline._control.events import (
     DeadlinePassed,
     DriverStarted,
     Event,
+    ExitDelayed,
     PinsSet,
     ResizeDue,
     Retention,
@@ -53,6 +54,7 @@ from paceline._control.events import (
 from paceline._control.retry_policy import MAX_ENGINE_FAILURES_WITHOUT_REPORT
 from paceline._control.run import Finished, Preemption, Restoring, Run, Running, Stopping, Unopened, Validating, Waiting
 from paceline._control.step import (
+    EXIT_DELAY_NOTICE_S,
     SAVE_TIME_FACTOR,
     SECONDARY_FAILURE_GRACE_S,
     STOP_GRACE_S,
@@ -142,6 +144,8 @@ class Life:
         self.ending: str | None = None
         self.failures: list[WorkerFailure | Mismatch] = []
         self.stopped = False
+        self.exit_by: float | None = None
+        """Until when the workers are left to exit by themselves."""
 
     def count(self, rank: int) -> int:
         return self.first + len(self.reports[rank])
@@ -413,6 +417,9 @@ class Model:
                 return self._agreed()
             case DeadlinePassed() if running:
                 return self._stop("failed" if life.failures else self._asked_to())
+            case DeadlinePassed() if life.exit_by is not None and not life.stopped:
+                life.exit_by = None
+                return [StopWorkers(life.attempt, kill=True)]
             case WorkersStopped():
                 life.stopped = True
         return []
@@ -495,6 +502,7 @@ class Model:
 
     def _stop(self, ending: str, *, kill: bool = True) -> list[Command]:
         self.stage, self.life.ending = "stopping", ending
+        self.life.exit_by = None if kill else self.now + self.driver.exit_grace_s + EXIT_DELAY_NOTICE_S
         return [StopWorkers(self.life.attempt, kill)]
 
     def _committed(self, record: CheckpointRecord) -> list[Command]:
@@ -646,7 +654,9 @@ class Model:
             under_way = self.validating
             assert run.validating == (None if under_way is None else (under_way.seq, under_way.attempt))
         running = self.stage == "running"
-        assert next_deadline(run) == (min(life.limits, default=None) if running else None)
+        leaving = self.stage == "stopping" and not life.stopped
+        due = min(life.limits, default=None) if running else life.exit_by if leaving else None
+        assert next_deadline(run) == due
         may_come_to_grow = running and not life.long_enough and self._has_room()
         assert next_resize(run) == (life.began + self.driver.resize_every_s if may_come_to_grow else None)
         if isinstance(run.phase, Stopping | Finished):
@@ -1096,6 +1106,7 @@ class RunMachine(RuleBasedStateMachine):
             Committed(CheckpointRecord(seq, "old", attempt, raw)),
             CommitFailed(attempt, seq, "old"),
             WorkerHeld(attempt, rank, seq),
+            ExitDelayed(attempt, rank, "thread", 1.0),
             PreemptionNoticeReceived(attempt, 0.0, (rank,)),
             CapacityChanged(attempt, 0),
             ResizeDue(attempt),

@@ -11,6 +11,7 @@ import msgspec
 from paceline._engine.messages import CheckpointRecord as CheckpointRecord
 from paceline._engine.messages import CheckpointStaged as CheckpointStaged
 from paceline._engine.messages import CheckpointStatus
+from paceline._engine.messages import ExitDelayed as ExitDelayed
 from paceline._engine.messages import PreemptionNoticeReceived as PreemptionNoticeReceived
 from paceline._engine.messages import RankUsage as RankUsage
 from paceline._engine.messages import Reported as Reported
@@ -43,6 +44,8 @@ class DriverStarted(msgspec.Struct, frozen=True, tag="driver_started"):
     version: int = JOURNAL_VERSION
     initial: str | None = None
     """A checkpoint from outside the run, used while the run has none of its own."""
+    exit_grace_s: float = 10.0
+    """How long a worker whose function has returned may take to exit."""
     max_preemption_failures: int = -1
     controller_failure_limit: int = -1
     sizes: tuple[int, ...] = ()
@@ -238,6 +241,7 @@ Event = (
     | RetentionSet
     | PinsSet
     | WorkerHeld
+    | ExitDelayed
     | WorkerReturned
     | WorkerFailed
     | WorkersStopped

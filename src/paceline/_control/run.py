@@ -207,6 +207,10 @@ class Stopping(msgspec.Struct, frozen=True):
     ending: Ending
     failed: AttemptFailures = NO_FAILURES
     stopped: bool = False
+    deadline: float | None = None
+    """When workers that were left to exit by themselves are killed, on this driver's clock."""
+    delayed_exits: Trie[str] = Trie()
+    """For each rank that said so, what keeps it from exiting."""
 
     @property
     def failures(self) -> tuple[WorkerFailure, ...]:
@@ -252,6 +256,7 @@ class Run(msgspec.Struct, frozen=True):
     max_failures: int = 0
     max_preemption_failures: int = -1
     controller_failure_limit: int = -1
+    exit_grace_s: float = 10.0
     retention: Retention = Retention()
     initial: str | None = None
     purpose: str = ""

@@ -47,6 +47,7 @@ from paceline._control.events import (
     DeadlinePassed,
     DriverStarted,
     Event,
+    ExitDelayed,
     HangCleared,
     HangSuspected,
     Note,
@@ -95,6 +96,8 @@ from paceline._storage.retention import select_kept
 
 STOP_GRACE_S = 10.0
 """Grace period for the remaining ranks to reach the report at which they were asked to stop."""
+EXIT_DELAY_NOTICE_S = 1.0
+"""How long workers that cannot exit have to say why, after their grace period and before they are killed."""
 SECONDARY_FAILURE_GRACE_S = 0.5
 """How much later than a broken connection the worker death that caused it may be reported."""
 SAVE_TIME_FACTOR = 1.5
@@ -176,6 +179,10 @@ def step(run: Run, event: Event, now: float = 0.0) -> StepResult:
             return replace(run, phase=replace(phase, hang="")), []
         case Running() as phase, DeadlinePassed():
             return _stop_attempt(run, phase, "failed" if phase.failed else _ending_when_stopped(phase), phase.failed)
+        case Stopping() as phase, ExitDelayed(rank=rank, held_by=held_by) if rank not in phase.delayed_exits:
+            return replace(run, phase=replace(phase, delayed_exits=phase.delayed_exits.put(rank, held_by))), []
+        case Stopping() as phase, DeadlinePassed() if phase.deadline is not None and not phase.stopped:
+            return replace(run, phase=replace(phase, deadline=None)), [StopWorkers(run.attempt, kill=True)]
         case Stopping() as phase, WorkersStopped():
             return _finish_or_retry(replace(run, phase=replace(phase, stopped=True)), now)
 
@@ -205,6 +212,8 @@ def step(run: Run, event: Event, now: float = 0.0) -> StepResult:
 
         case Stopping(), WorkerReady() | WorkerReturned() | WorkerHeld() | DeadlinePassed() | ResizeDue():
             return run, []
+        case Running() | Stopping(), ExitDelayed():
+            return run, []
         case Stopping(), HangSuspected() | HangCleared():
             return run, []
 
@@ -213,7 +222,12 @@ def step(run: Run, event: Event, now: float = 0.0) -> StepResult:
 
 def next_deadline(run: Run) -> float | None:
     """When `DeadlinePassed` is due, or None."""
-    return run.phase.stop_deadline if isinstance(run.phase, Running) else None
+    match run.phase:
+        case Running(stop_deadline=deadline):
+            return deadline
+        case Stopping(deadline=deadline, stopped=False):
+            return deadline
+    return None
 
 
 def next_resize(run: Run) -> float | None:
@@ -237,6 +251,7 @@ def _on_driver_started(run: Run, event: DriverStarted, now: float) -> StepResult
         max_failures=event.max_failures,
         max_preemption_failures=event.max_preemption_failures,
         controller_failure_limit=event.controller_failure_limit,
+        exit_grace_s=event.exit_grace_s,
         retention=event.retention,
         pinned=_existing_seqs(event.pinned, run.checkpoints),
         initial=event.initial,
@@ -568,7 +583,8 @@ def _on_worker_returned(run: Run, event: WorkerReturned, now: float) -> StepResu
     if live.fewest_reports is not None and any(p.seq > live.fewest_reports[1] for p in live.pending):
         return _fail_on_report_mismatch(run, live)
     if live.num_returned == run.size:
-        return _stop_attempt(run, live, _ending_when_stopped(live) if live.num_stopped else "complete", kill=False)
+        ending = _ending_when_stopped(live) if live.num_stopped else "complete"
+        return _stop_attempt(run, live, ending, exit_by=now + run.exit_grace_s + EXIT_DELAY_NOTICE_S)
     return _agree_on_stop(run, live, now)
 
 
@@ -658,12 +674,14 @@ def _agree_on_stop(run: Run, live: Running, now: float) -> StepResult:
 
 
 def _stop_attempt(
-    run: Run, live: Running, ending: Ending, failed: AttemptFailures = NO_FAILURES, *, kill: bool = True
+    run: Run, live: Running, ending: Ending, failed: AttemptFailures = NO_FAILURES, *, exit_by: float | None = None
 ) -> StepResult:
+    """End the attempt: kill the workers, or let them exit by themselves until `exit_by`."""
     has_known_cause = not failed.are_all_secondary or any(failure.kind != "user" for failure in failed)
     if ending == "failed" and live.fewest_reports is not None and not has_known_cause:
         failed = _blame_early_return(live.fewest_reports, failed)
-    return replace(run, phase=Stopping(live, ending, failed)), [StopWorkers(run.attempt, kill)]
+    run = replace(run, phase=Stopping(live, ending, failed, deadline=exit_by))
+    return run, [StopWorkers(run.attempt, kill=exit_by is None)]
 
 
 def _blame_early_return(fewest_reports: tuple[int, int, str], failed: AttemptFailures) -> AttemptFailures:

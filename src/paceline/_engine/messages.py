@@ -130,6 +130,21 @@ class WorkerHeld(_RankMessage, frozen=True, tag="worker_held"):
     """Its code checks for preemption notices."""
 
 
+class ExitDelayed(_RankMessage, frozen=True, tag="exit_delayed"):
+    """The function of a worker has returned, but its process cannot exit."""
+
+    held_by: str
+    """The threads, processes or exit handlers that it waits for."""
+    grace_s: float
+
+    @property
+    def message(self) -> str:
+        return (
+            f"rank {self.rank} returned but did not exit within {self.grace_s:g} s, because it waits for "
+            f"{self.held_by}; killing it"
+        )
+
+
 class PreemptionNoticeReceived(msgspec.Struct, frozen=True, tag="preemption_notice_received"):
     """A machine of the run is about to be taken away. Sent by a worker that received the signal, or by the engine."""
 
@@ -267,6 +282,7 @@ FromWorker = (
     | CheckpointStaged
     | StagingFailed
     | WorkerHeld
+    | ExitDelayed
     | PreemptionNoticeReceived
     | WorkerReturned
     | WorkerFailed

@@ -29,6 +29,7 @@ from paceline._engine import messages
 from paceline._engine.messages import WorkerInit, encode_message
 from paceline._worker import context as worker_context
 from paceline._worker.context import StopTraining, WorkerContext
+from paceline._worker.exit_delay import report_delayed_exit
 from paceline._worker.link import DriverLink
 from paceline._worker.profiler import Profiler
 from paceline._worker.signals import forward_signals
@@ -74,9 +75,10 @@ def run(*, control_fd: int, log_fd: int, job_fd: int) -> int:
     with forward_signals(link):
         code = work(context, link, usage, lambda: _load_job(job_fd, begin.ray_connection))
     if code == 0:
-        # What an interpreter does at exit, without tearing down every module.
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
+        with report_delayed_exit(context, link):
+            # What an interpreter does at exit, without tearing down every module.
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
     flush_stdio()
     return code
 

@@ -194,6 +194,8 @@ class RunHistory:
                 if (worker := attempt.workers.get(rank)) is not None and worker.state == "hangs":
                     worker.state = "running"
                 self._add_timeline_entry(at, "hang", f"rank {rank} continued after {after_s:.0f} s", after, rank)
+            case events.ExitDelayed(rank=rank):
+                self._add_timeline_entry(at, "hang", event.message, after, rank)
 
     def _mark_failed(self, attempt: AttemptHistory, failure: WorkerFailure, at: float) -> None:
         worker = attempt.workers.get(failure.rank)

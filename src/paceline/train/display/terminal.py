@@ -134,6 +134,8 @@ class Terminal:
                 self.say(f"{failure.message}; all stacks: {self._layout.stacks(run.attempt)}{then}", error=True)
             case events.HangCleared(rank=rank, after_s=after_s):
                 self.say(f"rank {rank} continues after {after_s:.0f} s", error=True)
+            case events.ExitDelayed():
+                self.say(f"{event.message} (before returning, join threads and child processes)", error=True)
             case events.StopRequested(now=False):
                 self.say("stopping at the next report; press Ctrl-C again to stop now")
             case events.CapacityChanged(num_places=num_places) if isinstance(run.phase, Waiting):

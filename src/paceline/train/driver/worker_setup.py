@@ -11,6 +11,7 @@ from paceline._control.controller import Controller
 from paceline._control.events import DriverStarted, Retention
 from paceline._control.run import Run
 from paceline._control.validation_runner import ValidationRunner, ValidationSetup
+from paceline._core import settings
 from paceline._engine.base import Engine, WorkerGroupSpec, WorkerResources, WorkerSpec
 from paceline._engine.local.launchers import InlineLauncher
 from paceline._engine.messages import CheckpointRecord, WorkerFailed, WorkerInit
@@ -36,6 +37,7 @@ def make_start_event(spec: RunSpec, controller: Controller, fence: Fence) -> Dri
         max_failures=failures.max_failures,
         max_preemption_failures=failures.max_preemption_failures,
         controller_failure_limit=failures.controller_failure_limit,
+        exit_grace_s=settings.load().exit_grace_s,
         retention=to_retention(checkpoints),
         at=controller.clock.wall(),
         pid=os.getpid(),

@@ -1,0 +1,52 @@
+"""Tell the driver what keeps a worker from exiting after its function has returned."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from paceline._core import settings
+from paceline._core.frames import capture_stack, display_path, is_library_file
+from paceline._engine import messages
+
+if TYPE_CHECKING:
+    from paceline._worker.context import WorkerContext
+    from paceline._worker.link import DriverLink
+
+
+@contextmanager
+def report_delayed_exit(context: WorkerContext, link: DriverLink) -> Iterator[None]:
+    """Send `ExitDelayed` if the block takes longer than the grace period."""
+    has_exited = threading.Event()
+    grace_s = settings.load().exit_grace_s
+
+    def watch() -> None:
+        if not has_exited.wait(grace_s):
+            begin = context.begin
+            link.send(messages.ExitDelayed(begin.attempt, begin.rank, describe_exit_blockers(), grace_s))
+
+    threading.Thread(target=watch, name="paceline-exit", daemon=True).start()
+    try:
+        yield
+    finally:
+        has_exited.set()
+
+
+def describe_exit_blockers() -> str:
+    """Name the threads and child processes that the interpreter waits for, else where its exit handlers are."""
+    main = threading.main_thread()
+    threads = [thread for thread in threading.enumerate() if not thread.daemon and thread is not main]
+    children = [child for child in multiprocessing.active_children() if not child.daemon]
+    blockers = [f"thread {thread.name!r}{_describe_position(thread)}" for thread in threads]
+    blockers += [f"child process {child.name!r} (pid {child.pid})" for child in children]
+    return " and ".join(blockers) or f"an exit handler{_describe_position(main)}"
+
+
+def _describe_position(thread: threading.Thread) -> str:
+    for frame in capture_stack(thread.ident or 0):
+        if not is_library_file(frame.f_code.co_filename):
+            return f" at {display_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return ""
