@@ -1,5 +1,7 @@
 """The zygote: shared by runs, replaced when lost, and followed by a successor with more imports."""
 
+import json
+import select
 import socket
 import sys
 
@@ -7,9 +9,10 @@ import psutil
 import pytest
 
 from paceline import train
+from paceline._core.codec import FrameReader
 from paceline._engine.local import launchers
 from paceline._engine.local.launchers import close_shared_zygote, shared_zygote
-from paceline.train import BackendConfig, DataParallelTrainer, RunConfig
+from paceline.train import BackendConfig, DataParallelTrainer, RunConfig, ScalingConfig
 from processes import still_running
 
 
@@ -120,3 +123,35 @@ def test_processes_a_worker_left_in_a_new_session_end_with_the_driver(run_script
     assert ended.returncode == 0, ended.stderr
     pid = int(ended.stdout)
     assert still_running([psutil.Process(pid)] if psutil.pid_exists(pid) else [], within_s=60) == []
+
+
+def test_a_driver_that_does_not_read_answers_does_not_block_the_zygote():
+    """Driver and zygote would wait for each other once both sockets are full, as with hundreds of workers."""
+    silent, zygote_end = socket.socketpair()
+    with silent, zygote_end, open("/dev/null", "r+b") as null:
+        zygote_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        launchers.send_request(shared_zygote()._socket, {"do": "attach"}, (zygote_end.fileno(),))
+        order = launchers.make_start_order("module_that_does_not_exist")
+        fds = (null.fileno(),) * 3
+        for token in range(40):
+            launchers.send_request(silent, {"do": "fork", "token": token, "env": {}, **order}, fds)
+        launcher = launchers.ZygoteLauncher(())
+        for token in range(20):  # One after the other: meanwhile the answers to the other channel pile up.
+            launcher.launch(token, {}, fds, "module_that_does_not_exist")
+            exits = []
+            while not exits:
+                assert select.select(launcher.watched_fds(), [], [], 60)[0], "the zygote does not answer"
+                exits = launcher.take_exits()
+            assert [each.token for each in exits] == [token]
+        silent.settimeout(60)
+        reader, answers = FrameReader(), []
+        while len(answers) < 80:
+            answers += [json.loads(frame) for frame in reader.feed(silent.recv(1 << 16))]
+        assert {answer.get("exited") for answer in answers} >= set(range(40))
+        launcher.close()
+
+
+@pytest.mark.slow
+def test_four_hundred_workers_start_and_end(tmp_path):
+    config = RunConfig(storage_path=tmp_path, name="many")
+    assert DataParallelTrainer(lambda: 1, scaling_config=ScalingConfig(400), run_config=config).fit().return_value == 1

@@ -38,6 +38,7 @@ class ZygoteChannel:
         self.frames = FrameReader()
         self.fds: deque[int] = deque()
         self.workers: dict[int, int] = {}  # pid -> token
+        self.unsent = bytearray()
 
     def receive_requests(self) -> list[dict[str, Any]] | None:
         """Return the requests received since the last call, or None once the peer is gone."""
@@ -48,9 +49,17 @@ class ZygoteChannel:
         self.fds.extend(fds)
         return [json.loads(payload) for payload in self.frames.feed(data)] if data else None
 
-    def send_answer(self, answer: dict[str, Any]) -> None:
-        with contextlib.suppress(ConnectionError):
-            self.connection.sendall(encode_frame(json.dumps(answer).encode()))
+    def add_answer(self, answer: dict[str, Any]) -> None:
+        self.unsent += encode_frame(json.dumps(answer).encode())
+
+    def send_answers(self) -> None:
+        """Send what the socket takes. Never blocks: the peer may itself block until its requests are read."""
+        with contextlib.suppress(BlockingIOError):
+            try:
+                while self.unsent:
+                    del self.unsent[: self.connection.send(self.unsent, socket.MSG_DONTWAIT)]
+            except ConnectionError:
+                self.unsent.clear()
 
     def kill_workers(self, token: int | None = None) -> None:
         for pid, owner in self.workers.items():
@@ -84,7 +93,12 @@ class Zygote:
         if self._driver_exit is not None:
             self._selector.register(self._driver_exit, selectors.EVENT_READ)
         while True:
-            ready = {key.fd for key, _ in self._selector.select()}
+            ready = set()
+            for key, events in self._selector.select():
+                if events & selectors.EVENT_WRITE:
+                    self._send_answers(self._channels[key.fd])
+                if events & selectors.EVENT_READ:
+                    ready.add(key.fd)
             if self._driver_exit in ready:
                 return
             if self._wake_r.fileno() in ready:
@@ -124,6 +138,17 @@ class Zygote:
     def _attach(self, channel: ZygoteChannel) -> None:
         self._channels[channel.connection.fileno()] = channel
         self._selector.register(channel.connection, selectors.EVENT_READ)
+        self._send_answers(channel)
+
+    def _answer(self, channel: ZygoteChannel, answer: dict[str, Any]) -> None:
+        channel.add_answer(answer)
+        self._send_answers(channel)
+
+    def _send_answers(self, channel: ZygoteChannel) -> None:
+        channel.send_answers()
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.unsent else 0)
+        if self._selector.get_key(channel.connection).events != events:
+            self._selector.modify(channel.connection, events)
 
     def _detach(self, channel: ZygoteChannel) -> None:
         channel.kill_workers()
@@ -157,7 +182,7 @@ class Zygote:
         # The worker can request a zygote of its own over this connection.
         self._attach(ZygoteChannel(ours))
         channel.workers[pid] = request["token"]
-        channel.send_answer({"forked": request["token"], "pid": pid})
+        self._answer(channel, {"forked": request["token"], "pid": pid})
 
     def _fork_successor(self, request: dict[str, Any], fd: int) -> None:
         """Fork a zygote that imports more modules and then serves; meanwhile this one keeps serving.
@@ -175,7 +200,7 @@ class Zygote:
                 self._close_inherited()
                 successor = Zygote(socket.socket(fileno=fd), request.get("driver", self._driver_pid))
                 _preload(request)
-                successor._driver.send_answer({"ready": os.getpid()})
+                successor._driver.add_answer({"ready": os.getpid()})
                 try:
                     successor.serve()
                 finally:
@@ -224,7 +249,7 @@ class Zygote:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.killpg(pid, signal.SIGKILL)  # Processes that the worker started die with it.
                     code = os.waitstatus_to_exitcode(status)
-                    channel.send_answer({"exited": token, "pid": pid, "code": code, "at": time.time()})
+                    self._answer(channel, {"exited": token, "pid": pid, "code": code, "at": time.time()})
 
 
 def _preload(request: dict[str, Any]) -> None:
