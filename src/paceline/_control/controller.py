@@ -42,6 +42,7 @@ from paceline._core.errors import RunHeldError
 from paceline._core.system import Clock
 from paceline._engine import messages
 from paceline._engine.base import Engine, WorkerGroupSpec
+from paceline._engine.messages import CheckpointRecord
 from paceline._storage.run_store import RunStore
 
 T = TypeVar("T")
@@ -190,6 +191,14 @@ class Controller:
         """Keep checkpoints by other rules from now on. Thread-safe."""
         self._inbox.append(RetentionSet(self.run.attempt, retention))
         self.engine.wake()
+
+    def hold_checkpoints(self, is_held: Callable[[CheckpointRecord], bool]) -> None:
+        """Let deletions wait while `is_held`; after the run, `delete_deferred` makes up for them."""
+        self._checkpoints.is_held = is_held
+
+    def delete_deferred(self) -> None:
+        """Delete what was held, once the run has been driven."""
+        self._checkpoints.delete_deferred()
 
     def add_observer(self, observer: Observer) -> None:
         """Add an observer before the run is driven."""

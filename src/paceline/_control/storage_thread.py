@@ -78,12 +78,16 @@ class CheckpointWork:
         self._journal = journal
         self._fence = fence
         self._clock = clock
+        self.is_held: Callable[[CheckpointRecord], bool] = lambda record: False
+        """Whether somebody still reads a checkpoint, so that its deletion has to wait."""
+        self._deferred_deletions: list[CheckpointRecord] = []
 
     def sync_run_start(self) -> None:
         self._journal.sync_written()
         self._store.sync()
 
     def sync_journal(self) -> None:
+        self.delete_deferred()
         self._journal.sync_written()
         self._store.upload_journal()
 
@@ -98,6 +102,8 @@ class CheckpointWork:
 
     def commit(self, command: CommitCheckpoint, world_size: int) -> Event:
         record = command.record
+        # The name may be reused: then the directory holds the newer checkpoint.
+        self._deferred_deletions = [each for each in self._deferred_deletions if each.name != record.name]
         try:
             differing = self._store.commit(
                 record,
@@ -130,12 +136,22 @@ class CheckpointWork:
             log.warning("cannot write the stacks to %s: %s", path, error)
 
     def delete(self, record: CheckpointRecord) -> None:
-        try:
-            self._store.delete(record, self._fence)
-        except RunHeldError:
-            raise
-        except OSError as error:
-            log.warning("cannot delete %s: %s", record.name, error)
+        self._deferred_deletions.append(record)
+        self.delete_deferred()
+
+    def delete_deferred(self) -> None:
+        """Delete the checkpoints that nobody reads any more."""
+        records, self._deferred_deletions = self._deferred_deletions, []
+        for record in records:
+            if self.is_held(record):
+                self._deferred_deletions.append(record)
+                continue
+            try:
+                self._store.delete(record, self._fence)
+            except RunHeldError:
+                raise
+            except OSError as error:
+                log.warning("cannot delete %s: %s", record.name, error)
 
 
 def write_stacks_file(store: RunStore, path: Path, text: str, at: float) -> DiagnosticFile | str:

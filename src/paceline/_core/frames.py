@@ -4,6 +4,7 @@ import gc
 import inspect
 import os
 import sys
+import threading
 import traceback
 from itertools import accumulate, chain, islice, repeat
 from operator import itemgetter
@@ -86,3 +87,11 @@ def capture_stack(ident: int, max_frames: int = 200) -> list[FrameType]:
         if collects:
             gc.enable()
     return [frame for frame in frames if frame is not None]
+
+
+def thread_site(thread: threading.Thread) -> str:
+    """The line of the user's code that a thread is at, as `train.py:41`; empty if there is none."""
+    for frame in capture_stack(thread.ident or 0):
+        if not is_library_file(frame.f_code.co_filename):
+            return f"{display_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return ""

@@ -36,6 +36,8 @@ class Settings:
     """How long the machine stays after SIGTERM or SIGUSR1: the grace period of the cluster's scheduler."""
     exit_grace_s: float = 10.0
     """How long a worker whose function has returned may take to exit before it is killed."""
+    callback_timeout_s: float = 300.0
+    """How long one call of a callback may take before the callback is dropped."""
     lease_ttl_s: float = 30.0
     """How long a driver may be silent before another one may take over its run."""
     spool_path: str = "~/.cache/paceline/runs"
@@ -69,6 +71,7 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         report_notice_s=_parse_seconds(environ, "PACELINE_REPORT_NOTICE_S", default.report_notice_s),
         preemption_grace_s=_parse_seconds(environ, "PACELINE_PREEMPTION_GRACE_S", default.preemption_grace_s),
         exit_grace_s=_parse_seconds(environ, "PACELINE_EXIT_GRACE_S", default.exit_grace_s),
+        callback_timeout_s=_parse_seconds(environ, "PACELINE_CALLBACK_TIMEOUT_S", default.callback_timeout_s),
         lease_ttl_s=_parse_seconds(environ, "PACELINE_LEASE_TTL_S", default.lease_ttl_s),
         spool_path=environ.get("PACELINE_SPOOL_PATH") or default.spool_path,
         storage_patience_s=_parse_seconds(environ, "PACELINE_STORAGE_PATIENCE_S", default.storage_patience_s),

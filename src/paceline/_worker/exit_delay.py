@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from paceline._core import settings
-from paceline._core.frames import capture_stack, display_path, is_library_file
+from paceline._core.frames import thread_site
 from paceline._engine import messages
 
 if TYPE_CHECKING:
@@ -46,7 +46,5 @@ def describe_exit_blockers() -> str:
 
 
 def _describe_position(thread: threading.Thread) -> str:
-    for frame in capture_stack(thread.ident or 0):
-        if not is_library_file(frame.f_code.co_filename):
-            return f" at {display_path(frame.f_code.co_filename)}:{frame.f_lineno}"
-    return ""
+    site = thread_site(thread)
+    return f" at {site}" if site else ""

@@ -76,7 +76,7 @@ class ResultCollector:
         return decode_plain(self._rank_0_return.value)
 
 
-class _GuardedObserver:
+class GuardedObserver:
     """Calls one callback of a run. It is not called again once it has raised."""
 
     def __init__(self, callback: object) -> None:
@@ -115,7 +115,7 @@ class _GuardedObserver:
         raise NotImplementedError
 
 
-class LoggerObserver(_GuardedObserver):
+class LoggerObserver(GuardedObserver):
     """Passes every report of the run to one logger."""
 
     def __init__(
@@ -168,7 +168,7 @@ def to_logged_report(report: RunReport) -> LoggedReport:
     return LoggedReport(report.seq, report.attempt, report.at, report.metrics)
 
 
-class TracingObserver(_GuardedObserver):
+class TracingObserver(GuardedObserver):
     """Forwards every event to a tracing callback."""
 
     def __init__(self, callback: TracingCallback, run_context: TrainRunContext, store: RunStore) -> None:
@@ -182,7 +182,7 @@ class TracingObserver(_GuardedObserver):
         self._tracer.on_end(failed)
 
 
-class CallbackObserver(_GuardedObserver):
+class CallbackObserver(GuardedObserver):
     """Passes reports and failures to one callback, and the start and end of the run to an older one."""
 
     def __init__(

@@ -12,11 +12,13 @@ from typing import Self
 from paceline._control import extensions
 from paceline._control.controller import Controller
 from paceline._control.run import Finished, Run
+from paceline._core import settings
 from paceline._core.errors import ControllerError
 from paceline._engine.local.launchers import InlineLauncher
 from paceline._view.formatting import format_count
 from paceline.train.display.terminal import Terminal
 from paceline.train.driver import failures, preflight, run_metadata, worker_setup
+from paceline.train.driver.callback_thread import CallbackThread
 from paceline.train.driver.datasets import DataEndpoint
 from paceline.train.driver.inline import run_inline
 from paceline.train.driver.interrupts import SignalInterrupts
@@ -98,11 +100,11 @@ class RunSession:
 
     def _catch_up_loggers(self) -> None:
         """Log the last reports: the driver that completed the run may have been lost before its loggers wrote them."""
-        for callback in self._make_callbacks():
+        for callback in self._make_callback_observers():
             if isinstance(callback, failures.LoggerObserver):
                 callback.catch_up()
 
-    def _make_callbacks(self) -> failures.CallbackObservers:
+    def _make_callback_observers(self) -> failures.CallbackObservers:
         continues = self._recovered.run.attempt > 0
         spec = self._spec
         return failures.make_observers(spec.run_config.callbacks, spec.run_context, self._store, continues=continues)
@@ -110,7 +112,8 @@ class RunSession:
     def _drive(self, endpoint: DataEndpoint) -> Result:
         recovered, environment = self._recovered, self._environment
         collector = failures.ResultCollector(recovered.history, recovered.run, recovered.last_report)
-        callbacks = self._make_callbacks()
+        observers = self._make_callback_observers()
+        callbacks = [CallbackThread(observers, settings.load().callback_timeout_s)] if observers else []
         inline = InlineLauncher() if self._spec.is_inline else None
         engine = worker_setup.make_engine(self._spec, environment, self._terminal, inline)
         requests = extensions.RequestService(self._location.open_mailboxes(), recovered.fence.number)
@@ -128,6 +131,8 @@ class RunSession:
             )
             for make_observer in self._hooks.observer_factories:
                 controller.add_observer(make_observer(lambda: controller.request_stop(now=False)))
+            for callback_thread in callbacks:
+                controller.hold_checkpoints(callback_thread.is_held)
             interrupts = requests.interrupts = (self._hooks.make_interrupts or SignalInterrupts)(controller)
             failed = True
             try:
@@ -138,8 +143,9 @@ class RunSession:
                 result.metrics = collector.metrics
                 raise ControllerError(problem, result) from problem
             finally:
-                for callback in callbacks:
-                    callback.close(failed)
+                for callback_thread in callbacks:
+                    callback_thread.close(failed)
+                    controller.delete_deferred()
                 self._terminal.close()
         return conclude_run(self._store, run, collector, self._terminal, interrupts)
 

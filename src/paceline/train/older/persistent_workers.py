@@ -19,10 +19,12 @@ from paceline._control.controller import Controller
 from paceline._control.events import Event, Reported, Retention, RetentionSet
 from paceline._control.run import Run, Running
 from paceline._control.worker_sync import TaskQueue
+from paceline._core import settings
 from paceline._engine.messages import TaskAnswered
 from paceline._storage.run_store import RunStore
 from paceline.train.callbacks import Callback, TrainRunContext
 from paceline.train.display.terminal import Terminal
+from paceline.train.driver.callback_thread import CallbackThread
 from paceline.train.driver.failures import make_observers
 from paceline.train.driver.interrupts import SignalInterrupts
 from paceline.train.driver.run_session import execute_run
@@ -177,7 +179,9 @@ class PersistentWorkers:
             callbacks.on_event(event, run)
 
     def tick(self, run: Run, now: float) -> None:
-        # Here, not when the last rank answers: by now the terminal has shown the output before the answer.
+        # Answers here, not when the last rank answers: by now the terminal has shown the output before the answer.
+        if (callbacks := self._callbacks) is not None:
+            callbacks.tick(run, now)
         answers = self._task_queue.take_answers(run)
         if answers is not None:
             with self._changed:
@@ -304,11 +308,12 @@ class TrainingIterator:
 
 
 class RunCallbacks:
-    """Calls the callbacks. One that raises is dropped, its traceback is logged, and training continues."""
+    """Calls the callbacks of one `run()`, on a thread of their own."""
 
     def __init__(self, callbacks: list[Callback], run_context: TrainRunContext, store: RunStore) -> None:
         # They start in the middle of a run: its journal has the earlier reports.
-        self._observers = make_observers(callbacks, run_context, store, continues=True)
+        observers = make_observers(callbacks, run_context, store, continues=True)
+        self._thread = CallbackThread(observers, settings.load().callback_timeout_s)
 
     @contextlib.contextmanager
     def observe_run(self, run: Run) -> Iterator[None]:
@@ -319,13 +324,10 @@ class RunCallbacks:
             yield
             failed = False
         finally:
-            for observer in self._observers:
-                observer.close(failed)
+            self._thread.close(failed)
 
     def on_event(self, event: Event, run: Run) -> None:
-        for observer in list(self._observers):
-            try:
-                observer.on_event(event, run)
-            except (Exception, SystemExit):
-                self._observers.remove(observer)
-                log.exception("%s raised and is dropped; training continues", observer)
+        self._thread.on_event(event, run)
+
+    def tick(self, run: Run, now: float) -> None:
+        self._thread.tick(run, now)

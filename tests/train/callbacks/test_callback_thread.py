@@ -1,0 +1,151 @@
+"""Callbacks run on a thread of their own: whatever they do, reports, signals and other callbacks are not delayed."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from paceline import train
+from paceline._control.events import RetentionSet
+from paceline._control.run import Run
+from paceline.train import Checkpoint, CheckpointConfig, UserCallback
+from paceline.train.driver import callback_thread
+from paceline.train.driver.callback_thread import CallbackThread
+from processes import wait_until
+
+
+def report_checkpoints(config):
+    """Report with checkpoints, each of which waits for its commit, then leave a mark."""
+    for step in range(config["steps"]):
+        train.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
+    config["done"].touch()
+
+
+class Recorder(UserCallback):
+    def __init__(self):
+        self.steps = []
+
+    def after_report(self, run_context, metrics, checkpoint):
+        self.steps.append(metrics[0]["step"])
+
+
+class BlocksFirst(Recorder):
+    """Returns from its first call once a condition holds, and reads the checkpoint then."""
+
+    def __init__(self, condition):
+        super().__init__()
+        self.condition = condition
+        self.states = []
+
+    def after_report(self, run_context, metrics, checkpoint):
+        if not self.steps:
+            wait_until(self.condition)
+        super().after_report(run_context, metrics, checkpoint)
+        self.states.append(checkpoint.to_dict()["step"])
+
+
+class Hangs(UserCallback):
+    def __init__(self, released, before=lambda: None):
+        self.released = released
+        self.before = before
+
+    def after_report(self, run_context, metrics, checkpoint):
+        self.before()
+        self.released.wait()
+
+
+@pytest.fixture
+def released():
+    """Ends the calls that hang, after the test."""
+    event = threading.Event()
+    yield event
+    event.set()
+    wait_until(lambda: all(thread.name != "paceline-callbacks" for thread in threading.enumerate()))
+
+
+def test_reports_do_not_wait_for_a_slow_callback_which_gets_all_of_them(fit, tmp_path):
+    done = tmp_path / "done"
+    slow, quick = BlocksFirst(done.exists), Recorder()
+    fit(report_checkpoints, config={"steps": 4, "done": done}, callbacks=[slow, quick])
+    assert slow.steps == quick.steps == slow.states == [0, 1, 2, 3]
+
+
+def test_a_checkpoint_that_a_slow_callback_has_not_seen_is_kept_until_then(fit, tmp_path):
+    done = tmp_path / "done"
+    slow = BlocksFirst(done.exists)
+    result = fit(
+        report_checkpoints,
+        config={"steps": 3, "done": done},
+        callbacks=[slow],
+        checkpoint_config=CheckpointConfig(num_to_keep=1),
+    )
+    assert slow.states[0] == 0, "the first checkpoint was gone when the callback came to it"
+    left = sorted(path.name for path in (tmp_path / "run").glob("checkpoint_*"))
+    assert left == [os.path.basename(result.checkpoint.path)]
+
+
+def test_a_callback_that_hangs_is_named_with_its_line_and_dropped_and_the_others_are_called(
+    fit, tmp_path, monkeypatch, caplog, released
+):
+    monkeypatch.setenv("PACELINE_CALLBACK_TIMEOUT_S", "0.5")
+    recorder = Recorder()
+    fit(report_checkpoints, config={"steps": 3, "done": tmp_path / "done"}, callbacks=[Hangs(released), recorder])
+    assert recorder.steps == [0, 1, 2]
+    (line,) = [record.getMessage() for record in caplog.records if "dropped" in record.getMessage()]
+    assert line.startswith("the callback Hangs has been running for ")
+    assert "test_callback_thread.py:" in line
+
+
+def test_the_driver_hears_signals_while_a_callback_hangs(fit, monkeypatch, released):
+    monkeypatch.setenv("PACELINE_CALLBACK_TIMEOUT_S", "2")
+    callback = Hangs(released, before=lambda: os.kill(os.getpid(), signal.SIGINT))
+
+    def function():
+        for step in range(1_000_000):
+            train.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
+
+    result = fit(function, callbacks=[callback])
+    assert result.metrics["step"] < 999_999
+
+
+def test_a_callback_that_is_too_far_behind_misses_events_and_that_is_said(monkeypatch, caplog):
+    monkeypatch.setattr(callback_thread, "MAX_QUEUED_EVENTS", 3)
+    release, calls = threading.Event(), []
+
+    class Observer:
+        name = "the callback Slow"
+
+        def on_event(self, event, run):
+            release.wait(60)
+            calls.append(event.attempt)
+
+        def close(self, failed):
+            calls.append(failed)
+
+    thread = CallbackThread([Observer()], timeout_s=60)
+    thread.on_event(RetentionSet(0, Run().retention), Run())
+    wait_until(lambda: thread._call is not None)
+    for attempt in range(1, 6):
+        thread.on_event(RetentionSet(attempt, Run().retention), Run())
+    release.set()
+    thread.close(failed=False)
+    assert calls == [0, 1, 2, 3, False]
+    assert [record.getMessage() for record in caplog.records] == [
+        "callbacks are 3 events behind, and miss further ones",
+        "callbacks missed 2 events, because they were too slow",
+    ]
+
+
+@pytest.mark.parametrize("error", [ValueError("broken on purpose"), SystemExit(3)], ids=["error", "exit"])
+def test_a_callback_that_raises_is_dropped_and_the_others_are_called(error, fit, tmp_path, caplog):
+    class Raises(UserCallback):
+        def after_report(self, run_context, metrics, checkpoint):
+            raise error
+
+    recorder = Recorder()
+    fit(report_checkpoints, config={"steps": 3, "done": tmp_path / "done"}, callbacks=[Raises(), recorder])
+    assert recorder.steps == [0, 1, 2]
+    assert [record.getMessage() for record in caplog.records] == [
+        "the callback Raises raised an exception and is dropped; training continues"
+    ]
