@@ -209,3 +209,43 @@ def test_an_async_checkpoint_that_cannot_be_committed_is_raised_at_the_latest_wh
 
     with pytest.raises(WorkerGroupError, match="report 1: cannot commit the checkpoint"):
         fit(function, 1)
+
+
+@pytest.mark.parametrize("read", ["to_dict", "to_directory", "as_directory"])
+def test_a_damaged_file_is_named_when_the_checkpoint_is_read_and_can_still_be_read_on_request(read, fit):
+    def open_checkpoint(**options):
+        opened = getattr(train.Result.from_path(path).checkpoint, read)(**options)
+        if read == "as_directory":
+            with opened:
+                pass
+
+    path = fit(lambda: train.report({}, checkpoint=Checkpoint.from_dict({"weights": np.ones(4)})), 1).path
+    file = Path(train.Result.from_path(path).checkpoint.path, "state.bin")
+    open_checkpoint()
+    data = bytearray(file.read_bytes())
+    data[3] ^= 0x40
+    file.write_bytes(data)
+    with pytest.raises(train.CheckpointCorruptError, match=r"state\.bin has a wrong hash"):
+        open_checkpoint()
+    open_checkpoint(verify=False)
+
+
+def test_files_are_hashed_on_the_first_read_only_and_never_in_a_directory_of_the_user(fit, tmp_path, monkeypatch):
+    from paceline._storage import commit
+
+    result = fit(lambda: train.report({}, checkpoint=Checkpoint.from_dict({"weights": np.ones(4)})), 1)
+    hashed = []
+    monkeypatch.setattr(
+        commit,
+        "hash_file",
+        lambda path, name, hash_file=commit.hash_file: (hashed.append(name), hash_file(path, name))[1],
+    )
+    result.checkpoint.to_dict()
+    result.checkpoint.to_dict()
+    assert sorted(hashed) == ["state.bin", "state.json"]
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "model.txt").write_text("weights")
+    with Checkpoint.from_directory(mine).as_directory() as directory:
+        assert Path(directory) == mine
+    assert len(hashed) == 2

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from paceline._core.errors import CheckpointCorruptError, StorageError
 from paceline._storage.address import open_store_at
-from paceline._storage.commit import encode_manifest, find_problem
+from paceline._storage.commit import encode_manifest, find_problem, has_manifest
 from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import MANIFEST, METADATA
 from paceline._storage.run_store import read_store_manifest
@@ -43,6 +43,8 @@ class Checkpoint(PortableCheckpointMixin):
 
     _metadata_json = b""
     """The JSON metadata of a state that is only in memory, as it will be written."""
+    _is_verified = False
+    """Whether the files of a local directory were compared with its manifest before."""
 
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
         self._path: str | None = os.fspath(path)
@@ -88,11 +90,11 @@ class Checkpoint(PortableCheckpointMixin):
     def filesystem(self) -> Any:
         return self._filesystem if self._filesystem is not None else local_filesystem()
 
-    def to_dict(self, *, allow_pickle: bool = False, map_location: Any = None) -> dict[str, Any]:
+    def to_dict(self, *, allow_pickle: bool = False, map_location: Any = None, verify: bool = True) -> dict[str, Any]:
         """Return the state passed to `from_dict`. Tensors are loaded to the CPU, or to `map_location`."""
         if self.state is not None:
             return dict(self.state)
-        with self.as_directory() as directory:
+        with self.as_directory(verify=verify) as directory:
             if not has_state(Path(directory)):
                 raise ValueError(f"{self} was not made with Checkpoint.from_dict: read its files with as_directory()")
             state: dict[str, Any] = read_state(Path(directory), allow_pickle=allow_pickle, map_location=map_location)
@@ -102,11 +104,13 @@ class Checkpoint(PortableCheckpointMixin):
         """Whether `to_dict` can read it, that is, `from_dict` made it."""
         if self.state is not None:
             return True
-        with self.as_directory() as directory:
+        with self.as_directory(verify=False) as directory:
             return has_state(Path(directory))
 
-    def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
+    def to_directory(self, path: str | os.PathLike[str] | None = None, *, verify: bool = True) -> str:
         """Copy the files to a directory, by default a new temporary one, and return its path."""
+        if verify:
+            self._verify_once()
         target = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="paceline-checkpoint-"))
         target.mkdir(parents=True, exist_ok=True)
         if self._path is None:
@@ -118,14 +122,20 @@ class Checkpoint(PortableCheckpointMixin):
         return str(target)
 
     @contextlib.contextmanager
-    def as_directory(self) -> Iterator[str]:
-        """Provide the files as a local directory for the duration of the `with` block. Do not change them."""
+    def as_directory(self, *, verify: bool = True) -> Iterator[str]:
+        """Provide the files as a local directory for the duration of the `with` block. Do not change them.
+
+        The first read of a checkpoint compares the hash of every file with the manifest and raises
+        `CheckpointCorruptError` if one differs; `verify=False` skips that.
+        """
         if self._path is not None and self.is_local:
             if not os.path.isdir(self._path):
                 raise StorageError(f"cannot read the checkpoint {self._path}: not a directory")
+            if verify:
+                self._verify_once()
             yield self._path
             return
-        directory = self.to_directory()
+        directory = self.to_directory(verify=verify)
         try:
             yield directory
         finally:
@@ -133,16 +143,28 @@ class Checkpoint(PortableCheckpointMixin):
 
     def verify(self) -> None:
         """Check the size and hash of every file against the manifest; raise `CheckpointCorruptError` on a mismatch."""
-        with self.as_directory() as directory:
+        with self.as_directory(verify=False) as directory:
             problem = find_problem(Path(directory))
         if problem is not None:
             raise CheckpointCorruptError(problem)
+
+    def _verify_once(self) -> None:
+        """Compare local files with the manifest, unless that was done before; downloads are always compared."""
+        if self._path is None or self._is_verified or not self.is_local:
+            return
+        directory = Path(self._path)
+        if has_manifest(directory) and (problem := find_problem(directory)) is not None:
+            raise CheckpointCorruptError(
+                f"the checkpoint is damaged: {problem}\n\n"
+                "hint: use an older checkpoint (result.best_checkpoints), or read it as it is with verify=False"
+            )
+        self._is_verified = True
 
     def get_metadata(self) -> dict[str, Any]:
         """Return the metadata stored with the checkpoint; empty if there is none."""
         if self.state is not None:
             return dict(json.loads(self._metadata_json or b"{}"))
-        with self.as_directory() as directory:
+        with self.as_directory(verify=False) as directory:
             try:
                 metadata: dict[str, Any] = json.loads((Path(directory) / METADATA).read_text())
             except FileNotFoundError:

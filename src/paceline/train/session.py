@@ -222,7 +222,9 @@ def get_checkpoint() -> Checkpoint | None:
     context = _require_context("get_checkpoint")
     record = context.latest_checkpoint()
     if record is not None:
-        return Checkpoint(*context.store.locate_checkpoint(record))
+        latest = Checkpoint(*context.store.locate_checkpoint(record))
+        latest._is_verified = True  # By the driver before this attempt, or it was written in this attempt.
+        return latest
     if context.given_checkpoint is not None:
         checkpoint: Checkpoint = context.given_checkpoint
         return checkpoint

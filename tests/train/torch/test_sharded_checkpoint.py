@@ -211,7 +211,7 @@ def test_files_that_are_not_all_there_are_no_checkpoint(saved, tmp_path):
     with pytest.raises(
         CheckpointCorruptError, match="written by 2 ranks but has the files of 1; missing: shards-00001"
     ):
-        ShardedCheckpoint(directory).to_dict()
+        ShardedCheckpoint(directory).to_dict(verify=False)
     shutil.rmtree(directory)
     with pytest.raises(ValueError, match="is not a ShardedCheckpoint"):
         ShardedCheckpoint(tmp_path).load_into({})

@@ -94,14 +94,14 @@ class OrbaxCheckpoint(Checkpoint):
                 return reader.restore(path, args=ocp.args.PyTreeRestore(item=like, restore_args=restore_args))
 
     @contextlib.contextmanager
-    def as_directory(self) -> Iterator[str]:
+    def as_directory(self, *, verify: bool = True) -> Iterator[str]:
         self._wait_until_complete()
-        with super().as_directory() as directory:
+        with super().as_directory(verify=verify) as directory:
             yield directory
 
-    def to_directory(self, path: Any = None) -> str:
+    def to_directory(self, path: Any = None, *, verify: bool = True) -> str:
         self._wait_until_complete()
-        return super().to_directory(path)
+        return super().to_directory(path, verify=verify)
 
     def __getstate__(self) -> dict[str, Any]:
         """Wait for the write, because another process will read the files."""

@@ -40,6 +40,7 @@ class ShardedCheckpoint(Checkpoint):
     def __init__(self, path: str | os.PathLike[str] | Checkpoint, filesystem: Any = None) -> None:
         if isinstance(path, Checkpoint):
             super().__init__(path.path, path._filesystem)
+            self._is_verified = path._is_verified
         else:
             super().__init__(path, filesystem)
 
@@ -95,11 +96,11 @@ class ShardedCheckpoint(Checkpoint):
             rest.update(finish())
         return rest
 
-    def to_dict(self, *, allow_pickle: bool = False, map_location: Any = None) -> dict[str, Any]:
+    def to_dict(self, *, allow_pickle: bool = False, map_location: Any = None, verify: bool = True) -> dict[str, Any]:
         """Return the whole state in one process, with every tensor assembled, for example for `torch.save`."""
         from paceline.train.torch.outline import rebuild_tree
 
-        with self._open_stored_state() as stored:
+        with self._open_stored_state(verify=verify) as stored:
             state: dict[str, Any] = rebuild_tree(
                 stored.outline,
                 lambda name: (
@@ -116,6 +117,7 @@ class ShardedCheckpoint(Checkpoint):
 
         self._refuse_in_memory()
         if self.is_local:
+            self._verify_once()
             return ShardReader(StoredState(Path(self.path), Path(self.path).joinpath))
         directory = Path(self.to_directory())
         reader = ShardReader(StoredState(directory, directory.joinpath))
@@ -137,12 +139,12 @@ class ShardedCheckpoint(Checkpoint):
             )
 
     @contextlib.contextmanager
-    def _open_stored_state(self) -> Iterator[StoredState]:
+    def _open_stored_state(self, *, verify: bool = True) -> Iterator[StoredState]:
         from paceline.train.torch.shard_reader import StoredState
 
         self._refuse_in_memory()
         if self.is_local:
-            with self.as_directory() as directory:
+            with self.as_directory(verify=verify) as directory:
                 yield StoredState(Path(directory), Path(directory).joinpath)
             return
         # This rank downloads only the data files it needs.
