@@ -4,6 +4,7 @@ import logging
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from torch_fits import fit
@@ -143,3 +144,13 @@ def test_what_an_allocator_refuses_is_told_as_out_of_memory(tmp_path, function):
         if isinstance(event, WorkerFailed)
     )
     assert failure.kind == "memory"
+
+
+def test_nothing_of_a_process_group_listens_beyond_this_machine(on_each):
+    def list_addresses():
+        connections = psutil.Process().net_connections(kind="inet")
+        return [connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN]
+
+    addresses = on_each(list_addresses)
+    assert addresses[0], "rank 0 serves no store"
+    assert {address for of_rank in addresses for address in of_rank} == {"127.0.0.1"}

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 import paceline.data
@@ -309,3 +310,13 @@ def test_a_wrong_setting_is_named(arguments, message):
 def test_a_platform_that_has_no_use_for_the_gpus_is_refused():
     with pytest.raises(ValueError, match=r"platform='cpu' cannot use the GPUs of ScalingConfig\(use_gpu=True\)"):
         JaxTrainer(computing, jax_config=JaxConfig(platform="cpu"), scaling_config=ScalingConfig(1, use_gpu=True))
+
+
+def test_nothing_of_a_jax_program_listens_beyond_this_machine(tmp_path):
+    def list_addresses():
+        connections = psutil.Process().net_connections(kind="inet")
+        return [connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN]
+
+    addresses = fit(tmp_path, list_addresses).return_value
+    assert addresses, "rank 0 serves no coordinator"
+    assert {address.removeprefix("::ffff:") for address in addresses} == {"127.0.0.1"}

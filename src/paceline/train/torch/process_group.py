@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import logging
 import os
+import socket
 import sys
 import threading
 import time
@@ -20,11 +21,25 @@ _TIMEOUT = datetime.timedelta(minutes=30)
 
 
 def open_tcp_store(host: str, timeout: datetime.timedelta = _TIMEOUT) -> tuple[Any, int]:
-    """Open a store served by this process while the object lives; return it and the port chosen by the system."""
+    """Open a store served by this process while the object lives; return it and the port chosen by the system.
+
+    It listens on `host` only: torch's own socket would listen on every address of the machine, without a password.
+    """
     import torch.distributed as dist
 
-    store = dist.TCPStore(host, 0, world_size=None, is_master=True, timeout=timeout, wait_for_workers=False)
-    return store, store.port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family, backlog=socket.SOMAXCONN) as listener:
+        port = listener.getsockname()[1]
+        store = dist.TCPStore(
+            host,
+            port,
+            world_size=None,
+            is_master=True,
+            timeout=timeout,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+    return store, port
 
 
 def find_network_interface(begin: WorkerInit) -> str:
