@@ -21,6 +21,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from paceline._core import settings
+from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles, ValidationTask
 from paceline._core.codec import seal_line
 from paceline._core.cursor import Cursor
 from paceline._core.errors import StorageError
@@ -30,7 +31,7 @@ from paceline._core.reductions import ReductionMark, split_reductions
 from paceline._core.system import make_private_dirs
 from paceline._core.time_accounting import CHECKPOINT, REPORT, TimeAccounting
 from paceline._engine import messages
-from paceline._engine.messages import CheckpointRecord, Reported, WorkerInit, encode_message
+from paceline._engine.messages import Reported, WorkerInit, encode_message
 from paceline._storage.files import LocalFiles, add_disk_details, write_retrying_full_disk
 from paceline._storage.retention import rank_checkpoints
 from paceline._storage.retrying_store import StoreRetryPolicy
@@ -171,7 +172,7 @@ class WorkerContext:
         name: str | None = None,
         wait: bool = True,
         on_stop: Callable[[], CheckpointSource] | None = None,
-        validation: messages.ValidationTask | None = None,
+        validation: ValidationTask | None = None,
     ) -> None:
         """Record metrics, and stage a checkpoint: durable and committed on return if `wait`, else later.
 
@@ -378,16 +379,16 @@ class WorkerContext:
         finally:
             self._link.send_payload(payload)
 
-    def _report_staged(self, seq: int, staged: messages.StagedFiles) -> None:
+    def _report_staged(self, seq: int, staged: StagedFiles) -> None:
         try:
             self._record(encode_message(messages.CheckpointStaged(self.begin.attempt, seq, staged)))
         except StorageError as error:
             # The files are durable and the driver knows: only a later driver would need the line.
             log.warning("report %d: %s", seq, error)
 
-    def _on_upload_done(self, seq: int, outcome: messages.StagedFiles | Exception) -> None:
+    def _on_upload_done(self, seq: int, outcome: StagedFiles | Exception) -> None:
         """Runs on the upload thread. Sends a failure to the driver at once, because it affects every rank."""
-        if isinstance(outcome, messages.StagedFiles):
+        if isinstance(outcome, StagedFiles):
             self._report_staged(seq, outcome)
         else:
             self._report_staging_failure(seq, outcome)

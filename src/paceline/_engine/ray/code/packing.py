@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 import paceline
-from paceline._engine.messages import FileEntry
+from paceline._core.checkpoint_records import FileEntry
 
 MAX_MODULES_BYTES = 20 << 20
 MAX_WORKING_DIR_BYTES = 500 << 20
