@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from paceline._engine.ray.code.storage_probe import (
+from paceline._engine.ray.storage_probe import (
     ProbeQuestion,
     RunStorage,
     StorageProbe,

@@ -35,8 +35,8 @@ from paceline._engine.messages import (
 )
 from paceline._engine.ray.actor_pool import ActorPool, ActorSlot, InsufficientCapacity
 from paceline._engine.ray.cluster_monitor import DaemonThreadExecutor
-from paceline._engine.ray.code.node_preparer import StartRefused
 from paceline._engine.ray.connection import gcs_address
+from paceline._engine.ray.node_preparer import StartRefused
 from paceline._engine.ray.nodes import (
     find_drain_notices,
     make_loss_failure,

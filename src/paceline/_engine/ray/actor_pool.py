@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from paceline._engine.ray.cluster_capacity import describe_wait
 from paceline._engine.ray.cluster_state import read_cluster
-from paceline._engine.ray.code.node_preparer import NodePreparer
+from paceline._engine.ray.node_preparer import NodePreparer
 from paceline._engine.ray.nodes import ClusterSurvey, parse_loss, summarize_loss, survey_cluster
 from paceline._engine.ray.placement import PlacementSpec, order_ranks
 from paceline._engine.ray.worker_actor import ActorPlacement, WorkerActor

@@ -20,8 +20,8 @@ from paceline._engine.ray.actor_event_loop import ActorEventLoop
 from paceline._engine.ray.actor_pool import ActorPool
 from paceline._engine.ray.cluster_capacity import compute_cluster_capacity
 from paceline._engine.ray.cluster_state import read_cluster
-from paceline._engine.ray.code.node_preparer import NodePreparer
 from paceline._engine.ray.connection import connect_to_cluster
+from paceline._engine.ray.node_preparer import NodePreparer
 from paceline._engine.ray.placement import PlacementSpec
 
 _ASK_TIMEOUT_S = 2.0

@@ -35,10 +35,10 @@ from paceline._engine.messages import (
     decode_to_worker,
     encode_message,
 )
-from paceline._engine.ray.code import storage_probe
-from paceline._engine.ray.code.bundle import ActorConfig, apply_config, apply_environment, find_missing_trees
-from paceline._engine.ray.code.unpacking import HeldDirectory
+from paceline._engine.ray import storage_probe
+from paceline._engine.ray.code_bundle import ActorConfig
 from paceline._engine.ray.connection import import_ray
+from paceline._engine.ray.node_code import HeldDirectory, apply_config, apply_environment, find_missing_trees
 from paceline._engine.ray.ray_in_worker import has_ray_references
 from paceline._engine.ray.worker_files import WorkerLogTail
 
@@ -201,7 +201,6 @@ class WorkerActor:
         path = settings.spool_root() / run_path.parent.name / f"{run_path.name}.{node_id[:12]}"
         if self._held_spool is None or self._held_spool.path != path:
             self._held_spool = HeldDirectory(path)
-            self._held_spool.acquire(lambda path: None)
         return path
 
     # The thread that owns the engine

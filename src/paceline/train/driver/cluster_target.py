@@ -15,12 +15,12 @@ from paceline._engine.local.launchers import InlineLauncher
 from paceline._engine.ray.cluster_capacity import find_capacity_problem
 from paceline._engine.ray.cluster_monitor import ClusterMonitor, MonitoredEngine
 from paceline._engine.ray.cluster_state import read_cluster
-from paceline._engine.ray.code.bundle import CodeBundle, build_code_bundle
-from paceline._engine.ray.code.node_preparer import NodePreparer
-from paceline._engine.ray.code.storage_probe import RunStorage
+from paceline._engine.ray.code_bundle import CodeBundle, build_code_bundle
 from paceline._engine.ray.connection import connect_to_cluster, gcs_address, is_driver
 from paceline._engine.ray.engine import RayEngine
+from paceline._engine.ray.node_preparer import NodePreparer
 from paceline._engine.ray.placement import PlacementSpec
+from paceline._engine.ray.storage_probe import RunStorage
 from paceline._view.formatting import format_count
 from paceline.train.config import RunConfig, ScalingConfig
 from paceline.train.driver.datasets import DataEndpoint, DatasetSpec, summarize_stages

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from paceline._engine.messages import FailureKind
-from paceline._engine.ray.code import storage_probe
-from paceline._engine.ray.code.bundle import CodeBundle
+from paceline._engine.ray import storage_probe
+from paceline._engine.ray.code_bundle import CodeBundle
 from paceline._engine.ray.connection import import_ray
 from paceline._engine.ray.worker_actor import ActorPlacement
 
