@@ -11,17 +11,15 @@ import select
 from collections import deque
 from collections.abc import Callable
 
-import msgspec
-
 from paceline._core.system import ProcessStatus
 from paceline._engine.base import WakeSocket, WorkerGroupSpec, WorkerResources
 from paceline._engine.messages import FromWorker, ToWorker, WorkersStopped
 from paceline._engine.ray.actor_event_loop import ActorEventLoop
 from paceline._engine.ray.actor_pool import ActorPool
 from paceline._engine.ray.cluster_capacity import compute_cluster_capacity
-from paceline._engine.ray.cluster_state import read_cluster
 from paceline._engine.ray.connection import connect_to_cluster
 from paceline._engine.ray.node_preparer import NodePreparer
+from paceline._engine.ray.nodes import read_cluster
 from paceline._engine.ray.placement import PlacementSpec
 
 _ASK_TIMEOUT_S = 2.0
@@ -109,10 +107,12 @@ class RayEngine:
         if slot is None or slot.is_lost:
             return None
         try:
-            status = self._ray.get(slot.actor.condition.remote(self._token), timeout=_ASK_TIMEOUT_S)
+            status: ProcessStatus | None = self._ray.get(
+                slot.actor.condition.remote(self._token), timeout=_ASK_TIMEOUT_S
+            )
         except (self._ray.exceptions.RayError, TimeoutError):
             return None  # The status is unknown if the actor does not answer; the stream reports a lost actor.
-        return None if status is None else msgspec.json.decode(status, type=ProcessStatus)
+        return status
 
     def pid(self, rank: int) -> int:
         """Return the pid of a rank on its own machine; 0 if it is not known yet."""

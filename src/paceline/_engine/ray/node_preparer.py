@@ -76,10 +76,8 @@ class NodePreparer:
         probe = storage_probe.StorageProbe(self._storage)
         await asyncio.to_thread(probe.write_question)
         try:
-            question = msgspec.json.encode(probe.question)
-            answers = await asyncio.gather(
-                *(_await_answer(actor.check_storage.remote(token, question)) for actor, _ in new.values())
-            )
+            calls = (actor.check_storage.remote(token, probe.question) for actor, _ in new.values())
+            answers = await asyncio.gather(*map(_await_answer, calls))
             problems = {
                 _format_node(placement): problem
                 for answer, (_, placement) in zip(answers, new.values(), strict=True)
