@@ -35,20 +35,13 @@ class StartRefused(Exception):
 
 class NodePreparer:
     def __init__(self, code_bundle: CodeBundle | None = None, storage: storage_probe.RunStorage | None = None) -> None:
-        self._code_bundle = code_bundle if code_bundle is not None else CodeBundle()
+        self._code_bundle = bundle = code_bundle if code_bundle is not None else CodeBundle()
+        self.encoded_config = msgspec.json.encode(bundle.config)
+        self.actor_options = {"runtime_env": dict(bundle.runtime_env)} if bundle.runtime_env is not None else {}
         self._storage = storage
         self._files: list[Any] = []
         self._checked_nodes: set[str] = set()
         """Nodes that are known to see the run's storage."""
-
-    @property
-    def encoded_config(self) -> bytes:
-        return msgspec.json.encode(self._code_bundle.config)
-
-    @property
-    def actor_options(self) -> dict[str, Any]:
-        runtime_env = self._code_bundle.runtime_env
-        return {"runtime_env": dict(runtime_env)} if runtime_env is not None else {}
 
     def code_refs(self) -> list[Any]:
         """Return a reference to the code bundle: put into the object store once, fetched by the nodes that lack it."""

@@ -137,7 +137,12 @@ class WorkerActor:
                 ray_connection=messages.RayConnectionSpec(address, self._config.namespace, has_ray_references(job)),
             )
         group = dataclasses.replace(group, workers=(WorkerSpec(begin, log, spec.env),), job=job)
-        self._post_call(lambda: self._start_group(group, log_tail))
+
+        def start_group() -> None:
+            self._log_tail, self._rank, self._sent_pid = log_tail, begin.rank, 0
+            self._engine.start(group)
+
+        self._post_call(start_group)
 
     async def send(self, token: str, message: bytes) -> None:
         self._check_token(token)
@@ -184,12 +189,6 @@ class WorkerActor:
     def _post_call(self, call: Callable[[], None]) -> None:
         self._calls.append(call)
         self._engine.wake()
-
-    def _start_group(self, group: WorkerGroupSpec, log_tail: WorkerLogTail | None) -> None:
-        self._log_tail = log_tail
-        self._rank = group.workers[0].begin.rank
-        self._sent_pid = 0
-        self._engine.start(group)
 
     def _serve(self) -> None:
         try:
