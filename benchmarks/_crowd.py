@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from paceline._core.checkpoint_records import StagedFiles
 from paceline._core.cursor import Cursor
 from paceline._core.system import ProcessStatus
 from paceline._engine.base import WorkerGroupSpec, WorkerResources
@@ -27,7 +28,6 @@ from paceline._engine.messages import (
     Reported,
     SampleStacks,
     StacksSampled,
-    StagedFiles,
     ToWorker,
     WorkerFailed,
     WorkerFailure,

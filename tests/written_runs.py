@@ -6,8 +6,8 @@ import msgspec
 
 from paceline._control import events
 from paceline._control.events import Event, Reported
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.codec import seal_line
-from paceline._engine.messages import CheckpointRecord
 
 
 class WrittenRun:

@@ -8,6 +8,7 @@ from paceline._control import journal
 from paceline._control.events import CommitFailed, HangCleared, HangSuspected, Reported, StopRequested, Timestamp
 from paceline._control.extensions import Extension, HangWatch
 from paceline._control.run import Finished
+from paceline._core.checkpoint_records import StagedFiles
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._core.system import ProcessStatus
 from paceline._engine.messages import (
@@ -16,7 +17,6 @@ from paceline._engine.messages import (
     SampleStacks,
     StackFrame,
     StacksSampled,
-    StagedFiles,
     WorkerFailed,
     WorkerReturned,
 )

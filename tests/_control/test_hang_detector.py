@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from paceline._control.events import CheckpointStaged, Committed, HangCleared, Reported, WorkerReturned
 from paceline._control.hang_detector import INTERVAL_FACTOR, MIN_THRESHOLD_S, HangDetector, HangReport, SampleRequest
 from paceline._control.run import RankProgress, Run, Running
+from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles
 from paceline._core.system import ProcessStatus
-from paceline._engine.messages import CheckpointRecord, Joined, StackFrame, StacksSampled, StagedFiles
+from paceline._engine.messages import Joined, StackFrame, StacksSampled
 
 RAW = msgspec.Raw(b"{}")
 

@@ -11,13 +11,14 @@ import pytest
 from paceline._control import events, journal
 from paceline._control.events import JOURNAL_VERSION, DriverStarted, Event
 from paceline._control.journal import Journal, JournalVersionError
+from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles, ValidationTask
 from paceline._core.codec import seal_line
 from paceline._engine import messages
 from paceline._engine.messages import WorkerFailed, WorkerFailure, WorkerReturned
 from paceline._storage import files
 
-TASK = messages.ValidationTask(msgspec.Raw(b'{"split":"test"}'), timeout_s=60.0)
-RECORD = messages.CheckpointRecord(
+TASK = ValidationTask(msgspec.Raw(b'{"split":"test"}'), timeout_s=60.0)
+RECORD = CheckpointRecord(
     1, "checkpoint_000001", 1, msgspec.Raw(b'{"loss":{"$number":"nan"}}'), 12, TASK, "PENDING_VALIDATION"
 )
 
@@ -33,7 +34,7 @@ STORY: list[Event] = [
     events.CheckpointVerified(2, 1),
     messages.WorkerReady(2, 0, 100),
     messages.Reported(2, 0, 2, msgspec.Raw(b'{"loss":0.1}'), 2.25, "train.py:3 in train_fn", "checkpoint_000002", TASK),
-    messages.CheckpointStaged(2, 2, messages.StagedFiles(0, (messages.FileEntry("a.bin", 3, "ff"),), in_place=True)),
+    messages.CheckpointStaged(2, 2, StagedFiles(0, (FileEntry("a.bin", 3, "ff"),), in_place=True)),
     messages.StagingFailed(2, 1, 2, "[Errno 28] No space left on device"),
     events.Committed(RECORD),
     events.CommitFailed(2, 2, "OSError: no space left"),

@@ -12,14 +12,13 @@ from paceline._control.events import DriverStarted, Event, StopRequested
 from paceline._control.hang_detector import HangDetector
 from paceline._control.run import Run, Running, Stopping
 from paceline._control.step import step
+from paceline._core.checkpoint_records import FileEntry, StagedFiles
 from paceline._core.cursor import Cursor
 from paceline._core.reductions import ReductionMark
 from paceline._engine.messages import (
     CheckpointStaged,
-    FileEntry,
     PreemptionNoticeReceived,
     Reported,
-    StagedFiles,
     WorkerFailed,
     WorkerFailure,
     WorkerHeld,

@@ -38,15 +38,12 @@ from paceline._control.events import (
 from paceline._control.retry_policy import first_failure
 from paceline._control.run import Finished, Phase, Restoring, Run, Running, Stopping, Validating
 from paceline._control.step import EXIT_DELAY_NOTICE_S, InvalidTransition, next_deadline, step
+from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles, ValidationTask
 from paceline._core.cursor import ConsumedAhead, Cursor
 from paceline._engine.messages import (
-    CheckpointRecord,
     CheckpointStaged,
     ExitDelayed,
-    FileEntry,
     Reported,
-    StagedFiles,
-    ValidationTask,
     WorkerFailed,
     WorkerFailure,
     WorkerReady,

@@ -16,8 +16,8 @@ from paceline._control import journal
 from paceline._control.events import CheckpointStaged, CheckpointVerified, Committed, DriverStarted, Reported
 from paceline._control.recovery import load_history, recover_run
 from paceline._control.step import step
+from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles
 from paceline._core.errors import RunHeldError
-from paceline._engine.messages import CheckpointRecord, StagedFiles
 from paceline._storage import commit
 from paceline._storage.files import LocalFiles
 from paceline._storage.lease import acquire_lease

@@ -6,16 +6,9 @@ import pytest
 from paceline._control.commands import StartValidation
 from paceline._control.events import ValidationEnded
 from paceline._control.validation_runner import EXIT_TIMEOUT_S, START_TIMEOUT_S, ValidationRunner, ValidationSetup
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._engine.base import WorkerGroupSpec, WorkerSpec
-from paceline._engine.messages import (
-    CheckpointRecord,
-    ExitWorker,
-    WorkerFailed,
-    WorkerFailure,
-    WorkerInit,
-    WorkerReady,
-    WorkerReturned,
-)
+from paceline._engine.messages import ExitWorker, WorkerFailed, WorkerFailure, WorkerInit, WorkerReady, WorkerReturned
 from paceline.testing import FakeClock, FakeEngine
 
 RECORD = CheckpointRecord(3, "checkpoint_000003", 2, msgspec.Raw(b"{}"))

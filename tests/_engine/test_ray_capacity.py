@@ -17,7 +17,7 @@ from paceline._engine.ray.cluster_capacity import (
     describe_wait,
     find_capacity_problem,
 )
-from paceline._engine.ray.cluster_state import has_named_types
+from paceline._engine.ray.nodes import has_named_types
 from paceline._engine.ray.placement import PlacementSpec
 
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")

@@ -1,12 +1,12 @@
 """Whether two machines see the same storage, tested with two directories in place of two machines."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
-from paceline._engine.ray.code.storage_probe import (
+from paceline._engine.ray.storage_probe import (
     ProbeQuestion,
     RunStorage,
     StorageProbe,
@@ -26,7 +26,7 @@ def probe(tmp_path: Path):
 
 
 def _elsewhere(asked: ProbeQuestion, tmp_path: Path) -> ProbeQuestion:
-    return replace(asked, run_path=str(tmp_path / "elsewhere"))
+    return replace(asked, storage=replace(asked.storage, run_path=str(tmp_path / "elsewhere")))
 
 
 def test_detects_a_directory_of_the_same_name_that_is_not_shared(probe: StorageProbe, tmp_path: Path) -> None:

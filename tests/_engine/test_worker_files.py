@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from msgspec import Raw
 
+from paceline._core.checkpoint_records import StagedFiles
 from paceline._core.codec import seal_line
-from paceline._engine.messages import CheckpointStaged, Reported, StagedFiles, WorkerInit, encode_message
+from paceline._engine.messages import CheckpointStaged, Reported, WorkerInit, encode_message
 from paceline._engine.ray import worker_files
 from paceline._engine.ray.worker_files import WorkerLogTail, append_to_log
 from paceline._storage.run_layout import RunLayout

@@ -4,8 +4,8 @@ import shutil
 
 import msgspec
 
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.errors import RunHeldError
-from paceline._engine.messages import CheckpointRecord
 from paceline._storage import commit
 from paceline._storage.files import LocalFiles
 from paceline._storage.run_store import DiskRunStore

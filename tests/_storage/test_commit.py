@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from saving import HookedFiles, Lost, list_committed
 
+from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles
 from paceline._core.errors import RunHeldError, StorageError
-from paceline._engine.messages import CheckpointRecord, StagedFiles
 from paceline._storage import commit
 from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import MANIFEST

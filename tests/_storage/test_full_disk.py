@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from saving import KINDS, HookedFiles, list_committed, save
 
-from paceline._engine.messages import CheckpointRecord
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._storage import commit
 from paceline._storage.files import LocalFiles
 from paceline._storage.run_store import DiskRunStore

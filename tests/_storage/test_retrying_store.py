@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from obstore.store import MemoryStore
 
+from paceline._core.checkpoint_records import FileEntry
 from paceline._core.errors import StorageError
-from paceline._engine.messages import FileEntry
 from paceline._storage.address import open_store_at
 from paceline._storage.arrow_store import ArrowStore
 from paceline._storage.object_store import ObjectStore

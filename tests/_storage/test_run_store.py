@@ -9,8 +9,8 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 from saving import Lost
 
+from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles
 from paceline._core.errors import RunHeldError, StorageError
-from paceline._engine.messages import CheckpointRecord, StagedFiles
 from paceline._storage.arrow_store import ArrowStore
 from paceline._storage.files import LocalFiles
 from paceline._storage.journal_segments import JournalUploader

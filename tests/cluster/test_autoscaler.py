@@ -83,7 +83,7 @@ import sys
 
 import paceline
 from paceline._engine.ray.connection import connect_to_cluster
-from paceline._engine.ray.cluster_state import read_cluster
+from paceline._engine.ray.nodes import read_cluster
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig, get_context
 
 

@@ -11,7 +11,7 @@ from waiting import wait_until
 
 import paceline.data
 from paceline._core.errors import DataError
-from paceline._engine.ray.code.bundle import CodeBundle
+from paceline._engine.ray.code_bundle import CodeBundle
 from paceline.data.context import DataContext, ExecutionOptions, ExecutionResources
 from paceline.data.exec.pipeline import InlineExecutor
 from paceline.data.exec.ray.serving import feeds as feeds_module

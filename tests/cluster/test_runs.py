@@ -19,7 +19,7 @@ from paceline import train
 from paceline._control import journal
 from paceline._control.events import Reported, WorkerFailed
 from paceline._control.retry_policy import first_failure
-from paceline._engine.ray.code import storage_probe
+from paceline._engine.ray import storage_probe
 from paceline.testing import Faults
 from paceline.train import Checkpoint, CheckpointConsistencyMode, Result, ValidationConfig, WorkerGroupError
 

@@ -12,8 +12,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from waiting import wait_until
 
 from paceline._engine.base import WorkerResources
-from paceline._engine.ray.cluster_state import read_cluster
 from paceline._engine.ray.engine import RayEngine
+from paceline._engine.ray.nodes import read_cluster
 from paceline._engine.ray.placement import PlacementSpec
 from paceline._worker.context import current
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig, ValidationConfig, get_context

@@ -14,16 +14,10 @@ from paceline._control.events import DriverStarted, Event, WorkersStopped
 from paceline._control.report_aggregator import ReportAggregator, RunReport, drop_superseded_reports, iter_reports
 from paceline._control.run import Restoring, Run, Running, Stopping
 from paceline._control.step import step
+from paceline._core.checkpoint_records import StagedFiles
 from paceline._core.plain_values import from_plain, to_plain
 from paceline._core.reductions import ReducedMetric, ReductionMark, reduce_metrics, split_reductions
-from paceline._engine.messages import (
-    CheckpointStaged,
-    Reported,
-    StagedFiles,
-    WorkerFailed,
-    WorkerFailure,
-    WorkerReturned,
-)
+from paceline._engine.messages import CheckpointStaged, Reported, WorkerFailed, WorkerFailure, WorkerReturned
 
 HOWS = ("mean", "sum", "max", "min")
 numbers = st.one_of(st.integers(-(2**70), 2**70), st.floats(), st.integers(-5, 5), st.floats(-10, 10))

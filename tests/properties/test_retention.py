@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.plain_values import from_plain, to_plain
-from paceline._engine.messages import CheckpointRecord
 from paceline._storage.retention import rank_checkpoints, select_kept
 
 ABSENT = "absent"

@@ -62,16 +62,13 @@ from paceline._control.step import (
     next_resize,
     step,
 )
+from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles, ValidationTask
 from paceline._engine.messages import (
-    CheckpointRecord,
     CheckpointStaged,
     FailureKind,
-    FileEntry,
     PreemptionNoticeReceived,
     Reported,
-    StagedFiles,
     StagingFailed,
-    ValidationTask,
     WorkerFailed,
     WorkerFailure,
     WorkerHeld,

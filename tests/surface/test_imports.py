@@ -1,7 +1,7 @@
 """The direction of imports, held by reading the source: who may know of whom.
 
 `violations` takes sources by path, so that each rule is also shown to catch a planted breach. Imports inside
-functions count like all others; only cycles are a matter of the module level alone.
+functions and for type checkers count like all others; only cycles inside a package are a matter of the module level.
 """
 
 import ast
@@ -49,16 +49,30 @@ OPTIONAL = {
 }
 """Who alone may import it. Lightning and the Hugging Face trainer are themselves built on torch."""
 
+LAYERS = {
+    "_core": (),
+    "_storage": ("_core",),
+    "_engine": ("_core", "_storage"),
+    "_control": ("_core", "_storage", "_engine"),
+    "_view": ("_core", "_storage", "_engine", "_control"),
+    "data": ("_core", "_storage", "_engine"),
+    "_worker": ("_core", "_storage", "_engine", "data"),
+    "train": ("_core", "_storage", "_engine", "_control", "_view", "data", "_worker"),
+    "tune": ("_core", "_storage", "_engine", "_control", "_view", "_worker", "train"),
+    "air": ("_core", "_engine", "_worker", "train"),
+    "testing": ("_core", "_storage", "_engine", "_control", "data", "_worker", "train"),
+    "_dashboard": ("_core", "_storage", "_control", "_view"),
+    "_commands": ("_core", "_storage", "_engine", "_control", "_view", "train", "_dashboard"),
+    "cli": ("_core", "_commands"),
+    "__main__": ("cli",),
+    "__init__": ("_core", "_engine", "data", "train", "tune", "air", "testing"),
+}
+"""What each package imports of the others, inside functions or not. It names only packages above it, so no cycle can
+be hidden anywhere. `import paceline` is nobody's import: it was run before, and is asked for its version and path."""
+
+_TRAINING = ("_control", "_engine", "_storage", "_worker", "data", "train")
 NEVER = {
-    "_engine": ("_control", "_worker", "train"),
-    "_control": ("_worker", "train"),
-    "_worker": ("_control",),
     "data/planning/plan.py": ("data.exec", "_engine"),
-    "data": ("_control", "_worker", "train"),
-    "train": ("tune", "_dashboard", "_commands"),
-    "tune": ("_dashboard", "_commands"),
-    "_view": ("_dashboard", "_worker", "_commands", "data", "train"),
-    "_dashboard": ("_engine", "_worker", "data", "train", "tune", "_commands"),
     **dict.fromkeys(
         (
             "_commands/cli_args.py",
@@ -70,30 +84,23 @@ NEVER = {
             "_commands/show.py",
             "_commands/cli_output.py",
         ),
-        ("_engine", "_worker", "data", "train", "tune"),
+        ("_engine", "train"),
     ),
     **dict.fromkeys(
         ("tune/results/parameter_columns.py", "tune/importance.py", "tune/plots.py", "tune/display/plot_drawing.py"),
-        ("_control", "_engine", "_storage", "_worker", "data", "train", "tune.driver"),
+        (*_TRAINING, "tune.driver"),
     ),
-    **dict.fromkeys(
-        ("_view/formatting.py", "_view/pace.py"),
-        ("_control", "_core", "_engine", "_storage", "_worker", "data", "train", "tune"),
-    ),
-    "tune/results/scopes.py": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune"),
-    "tune/driver/resource_ledger.py": ("_control", "_engine", "_storage", "_worker", "data", "train"),
-    "tune/driver/placement.py": ("_control", "_engine", "_storage", "_worker", "data", "train"),
-    "tune/space": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune.driver", "tune.search"),
-    "tune/search": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune.driver"),
+    **dict.fromkeys(("_view/formatting.py", "_view/pace.py"), ("_control", "_core", "_engine", "_storage")),
+    "tune/results/scopes.py": (*_TRAINING, "tune"),
+    "tune/driver/resource_ledger.py": _TRAINING,
+    "tune/driver/placement.py": _TRAINING,
+    "tune/space": (*_TRAINING, "tune.driver", "tune.search"),
+    "tune/search": (*_TRAINING, "tune.driver"),
 }
-"""What a part never imports."""
+"""What single modules and folders never import, though their package may."""
 
-ONLY = {
-    ("_core", ""): (),
-    ("_storage", ""): ("_core", "_engine.messages"),
-    ("_control", "_engine"): ("_engine.base", "_engine.messages"),
-}
-"""What alone a part imports, beside its own modules, of another part; the empty name is the whole package."""
+ONLY = {("_control", "_engine"): ("_engine.base", "_engine.messages")}
+"""What alone a part imports of another part."""
 
 EXCEPTIONS = {
     ("_storage/state.py", "torch"): "tensors in a saved state are torch's own, where there are any",
@@ -151,6 +158,8 @@ def violations(sources: Sources) -> list[str]:
     imports = [found for path, tree in trees.items() for found in _imports(path, tree, modules, sources[path])]
     return [
         *(f"{found}: {rule}" for found in imports for rule in _broken_rules(found) if not _excepted(found)),
+        *(f"{path}: LAYERS does not have {_package_of(path)}" for path in sources if _package_of(path) not in LAYERS),
+        *(line for path, tree in trees.items() if "import paceline" in sources[path] for line in _reads(path, tree)),
         *_cycles(sources, imports),
         *(f"{path}: {name} names nothing" for path in sources for name in _parts(path) & VAGUE_NAMES),
         *(line for path, tree in trees.items() if "env" in sources[path] for line in _environment_reads(path, tree)),
@@ -164,14 +173,18 @@ def _broken_rules(found: Import) -> Iterator[str]:
             yield f"{top} is imported only under {', '.join(OPTIONAL[top])}"
         return
     target = found.target.removeprefix("paceline").removeprefix(".")
+    package, imported = _package_of(found.path), target.partition(".")[0]
+    if imported and imported not in (package, *LAYERS.get(package, ())):
+        yield f"{package} imports only {', '.join(LAYERS.get(package, ())) or 'itself'}"
+        return
     for part, names in NEVER.items():
         for name in names:
             if _belongs(found.path, part) and _within(target, name):
                 yield f"{part} imports nothing of {name}"
-    for (part, whole), allowed in ONLY.items():
-        concerned = _belongs(found.path, part) and _within(target, whole)
-        if concerned and not any(_within(target, name) for name in (part, *allowed)):
-            yield f"of {whole or 'ours'}, {part} imports only {' and '.join(allowed) or 'itself'}"
+    for (part, other), allowed in ONLY.items():
+        concerned = _belongs(found.path, part) and _within(target, other)
+        if concerned and not any(_within(target, name) for name in allowed):
+            yield f"of {other}, {part} imports only {' and '.join(allowed)}"
 
 
 def _excepted(found: Import) -> bool:
@@ -189,6 +202,10 @@ def _within(target: str, name: str) -> bool:
 
 def _belongs(path: str, part: str) -> bool:
     return path == part or path.startswith(f"{part}/")
+
+
+def _package_of(path: str) -> str:
+    return PurePosixPath(path).with_suffix("").parts[0]
 
 
 def _parts(path: str) -> set[str]:
@@ -233,6 +250,14 @@ def _targets(path: str, node: ast.AST, modules: set[str]) -> list[str]:
         case ast.Call(func, [ast.Constant(str(name)), *_]) if ast.unparse(func) in DYNAMIC:
             return [name]
     return []
+
+
+def _reads(path: str, tree: ast.Module) -> Iterator[str]:
+    """Parts of the package that are reached through `import paceline`."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(ast.Name("paceline"), name) if not name.startswith("__"):
+                yield f"{path}:{node.lineno} reads paceline.{name}: import that module"
 
 
 def _cycles(sources: Sources, imports: list[Import]) -> list[str]:
@@ -325,9 +350,15 @@ def test_the_rules_name_files_that_are_there() -> None:
         SETTINGS,
         *(path for paths in OPTIONAL.values() for path in paths),
         *NEVER,
-        *(path for rule in (ONLY, EXCEPTIONS, OTHERS_VARIABLES) for path, _ in rule),
+        *(path for rule in (EXCEPTIONS, OTHERS_VARIABLES) for path, _ in rule),
     }
+    named |= {layer if (SRC / "paceline" / layer).is_dir() else f"{layer}.py" for layer in LAYERS}
     assert not [path for path in sorted(named) if not (SRC / "paceline" / path).exists()]
+
+
+def test_layers_name_only_layers_above_them() -> None:
+    names = [*LAYERS]
+    assert all({*below} <= {*names[: names.index(name)]} for name, below in LAYERS.items())
 
 
 BREACHES = {
@@ -342,12 +373,18 @@ BREACHES = {
         "train/b.py": "try:\n    from paceline.train import c\nexcept ImportError:\n    pass",
         "train/c.py": "class C:\n    from paceline.train.a import y",
     },
-    "a cycle through the package's door": {
-        "train/__init__.py": "from paceline.train.session import report",
-        "train/session.py": "from paceline._worker.context import current",
-        "train/errors.py": "",
-        "_worker/context.py": "from paceline.train.errors import TrainingFailedError",
+    "a cycle through a package's door": {
+        "train/driver/__init__.py": "from paceline.train.driver.session import report",
+        "train/driver/session.py": "from paceline.train.torch import current",
+        "train/driver/errors.py": "",
+        "train/torch.py": "from paceline.train.driver.errors import TrainingFailedError",
     },
+    "half of a cycle hidden in a function": {
+        "_engine/base.py": "from paceline._storage.files import Files",
+        "_storage/files.py": "def write():\n    from paceline._engine import messages",
+    },
+    "a part reached through the package": {"_control/run.py": "import paceline\npaceline.train.Result"},
+    "a package of no layer": {"_extras/x.py": ""},
     "a package named helpers": {"train/helpers/x.py": ""},
     "a variable read by get": {"train/config.py": "import os\nx = os.environ.get('A')"},
     "a variable read where copies are made": {"_engine/local/engine.py": "import os\nx = os.environ['A']"},

@@ -56,7 +56,7 @@ ALLOWED = {
     ("data/exec/ray/shipping.py", "pickle.Unpickler"): "the same, with what they point to as objects of Ray",
     ("data/exec/ray/serving/feeds.py", "cloudpickle.loads"): "what the service of this very run answered, through Ray",
     (
-        "_engine/ray/code/storage_probe.py",
+        "_engine/ray/storage_probe.py",
         "cloudpickle.loads",
     ): "the user's own storage_filesystem, from the driver's memory",
     (

@@ -18,8 +18,9 @@ from paceline._control.events import (
 )
 from paceline._control.run import Run
 from paceline._control.step import step
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.plain_values import to_plain
-from paceline._engine.messages import CheckpointRecord, GpuUsage, RankUsage, Reported, WorkerFailure
+from paceline._engine.messages import GpuUsage, RankUsage, Reported, WorkerFailure
 
 
 class RunEvents:

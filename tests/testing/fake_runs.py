@@ -10,6 +10,7 @@ from paceline._control.controller import Controller
 from paceline._control.events import DriverStarted, Retention
 from paceline._control.extensions import CapacityWatch
 from paceline._control.recovery import load_history
+from paceline._core.checkpoint_records import StagedFiles
 from paceline._engine.base import WorkerGroupSpec, WorkerResources, WorkerSpec
 from paceline._engine.messages import (
     CheckpointCommitted,
@@ -20,7 +21,6 @@ from paceline._engine.messages import (
     Joined,
     Release,
     Reported,
-    StagedFiles,
     StopAt,
     WorkerHeld,
     WorkerInit,

@@ -25,9 +25,10 @@ from paceline._control.events import (
 )
 from paceline._control.journal import JournalVersionError
 from paceline._control.recovery import recover_run
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.codec import seal_line
 from paceline._core.system import SystemClock
-from paceline._engine.messages import CheckpointRecord, WorkerFailure
+from paceline._engine.messages import WorkerFailure
 from paceline._storage import commit
 from paceline._storage.files import LocalFiles
 from paceline._storage.lease import acquire_lease

@@ -16,7 +16,7 @@ from paceline._control.events import (
 )
 from paceline._control.run import Run
 from paceline._control.step import step
-from paceline._engine.messages import CheckpointRecord
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._storage.run_layout import RunLayout
 from paceline.train.display.terminal import LogTail, Terminal
 

@@ -15,11 +15,12 @@ from paceline._control.recovery import RunReplay
 from paceline._control.report_aggregator import ReportAggregator, drop_superseded_reports, iter_reports
 from paceline._control.run import Running, Stopping
 from paceline._core.arguments import flatten_dict
+from paceline._core.checkpoint_records import StagedFiles
 from paceline._core.codec import seal_line
 from paceline._core.cursor import Cursor
 from paceline._core.plain_values import to_plain
 from paceline._core.reductions import ReductionMark
-from paceline._engine.messages import RankUsage, StagedFiles
+from paceline._engine.messages import RankUsage
 from paceline._view.journal.lines import decode_journal_lines
 from paceline._view.journal.replay import JournalReplay
 from paceline._view.journal.report_table import ROW_FIELDS

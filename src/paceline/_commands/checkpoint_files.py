@@ -21,8 +21,8 @@ from paceline._commands.cli_args import RunNotFoundError, find_parent_search
 from paceline._control.events import CheckpointsFound, DriverStarted, Event, PinsSet
 from paceline._control.recovery import load_history
 from paceline._control.run import Run
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.errors import RunHeldError, StorageError
-from paceline._engine.messages import CheckpointRecord
 from paceline._storage import commit
 from paceline._storage.address import open_store_at
 from paceline._storage.retention import rank_checkpoints, select_kept

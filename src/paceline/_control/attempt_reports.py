@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from paceline._control.events import Reported, WorkerFailure
 from paceline._control.report_aggregator import encode_reduced_metrics
 from paceline._control.run import PendingCheckpoint, PendingReduction, Running
+from paceline._core.checkpoint_records import ValidationTask
 from paceline._core.cursor import Cursors
 from paceline._core.reductions import Path
 from paceline._core.trie import Trie
-from paceline._engine.messages import ValidationTask
 
 
 def add_reduced_report(live: Running, event: Reported) -> tuple[Running, WorkerFailure | None]:

@@ -3,7 +3,7 @@
 import msgspec
 
 from paceline._control.run import Preemption
-from paceline._engine.messages import CheckpointRecord, StagedFiles
+from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles
 
 
 class VerifyCheckpoint(msgspec.Struct, frozen=True):

@@ -8,9 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from paceline._engine.messages import CheckpointRecord as CheckpointRecord
+from paceline._core.checkpoint_records import CheckpointRecord as CheckpointRecord
+from paceline._core.checkpoint_records import CheckpointStatus
 from paceline._engine.messages import CheckpointStaged as CheckpointStaged
-from paceline._engine.messages import CheckpointStatus
 from paceline._engine.messages import ExitDelayed as ExitDelayed
 from paceline._engine.messages import PreemptionNoticeReceived as PreemptionNoticeReceived
 from paceline._engine.messages import RankUsage as RankUsage

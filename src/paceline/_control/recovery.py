@@ -19,9 +19,9 @@ from paceline._control.journal import Journal
 from paceline._control.report_aggregator import ReportAggregator, RunReport
 from paceline._control.run import Run, Running, Stopping
 from paceline._control.step import InvalidTransition, step
+from paceline._core.checkpoint_records import StagedFiles
 from paceline._core.codec import valid_lines, valid_prefix
 from paceline._core.errors import RunHeldError, StorageError
-from paceline._engine.messages import StagedFiles
 from paceline._storage.lease import UNFENCED, Fence
 from paceline._storage.run_layout import RunLayout
 

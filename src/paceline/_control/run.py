@@ -13,10 +13,11 @@ from typing import Literal
 import msgspec
 
 from paceline._control.events import Retention
+from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles, ValidationTask
 from paceline._core.cursor import Cursors
 from paceline._core.reductions import Path, Reduction
 from paceline._core.trie import Trie
-from paceline._engine.messages import CheckpointRecord, Reported, StagedFiles, ValidationTask, WorkerFailure
+from paceline._engine.messages import Reported, WorkerFailure
 
 NUM_RECENT_METRICS = 64
 _WIDTH = 32

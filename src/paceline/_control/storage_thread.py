@@ -19,9 +19,10 @@ from paceline._control.events import CheckpointBroken, CheckpointVerified, Commi
 from paceline._control.flame_graph import render_flame_page
 from paceline._control.journal import Journal
 from paceline._control.requests import DiagnosticFile
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.errors import RunHeldError
 from paceline._core.system import Clock, make_private_dirs, open_private
-from paceline._engine.messages import CheckpointRecord, ProfileRecorded
+from paceline._engine.messages import ProfileRecorded
 from paceline._storage.lease import Fence
 from paceline._storage.run_store import RunStore
 

@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from paceline._control import events
 from paceline._control.commands import StartValidation
 from paceline._control.events import CheckpointRecord, ValidationEnded
+from paceline._core.checkpoint_records import CheckpointStatus
 from paceline._core.system import Clock
 from paceline._engine.base import Engine, WorkerGroupSpec
-from paceline._engine.messages import CheckpointStatus, WorkersStopped
+from paceline._engine.messages import WorkersStopped
 
 START_TIMEOUT_S = 60.0
 """How long the process may take to reach the function; the timeout of a validation counts from there."""

@@ -12,52 +12,14 @@ from typing import Literal
 
 import msgspec
 
+from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles, ValidationTask
 from paceline._core.cursor import Cursors
 from paceline._core.reductions import ReductionMark
 from paceline._core.system import ProcessStatus
 
 FailureKind = Literal["user", "memory", "mismatch", "storage", "killed", "exited", "engine", "hang", "preempted"]
 
-CheckpointStatus = Literal["COMMITTED", "PENDING_VALIDATION", "VALIDATED", "VALIDATION_TIMEOUT", "VALIDATION_FAILED"]
-
 PROTOCOL_VERSION = 1
-
-
-class FileEntry(msgspec.Struct, frozen=True):
-    path: str
-    size: int
-    hash: str
-
-
-class StagedFiles(msgspec.Struct, frozen=True):
-    """One rank's part of a checkpoint, durable but not yet visible."""
-
-    rank: int
-    files: tuple[FileEntry, ...]
-    in_place: bool = False
-    """The files are already in the checkpoint's own directory; only the manifest is missing."""
-
-
-class ValidationTask(msgspec.Struct, frozen=True):
-    """The arguments for validating one checkpoint. The trainer supplies what is left out."""
-
-    kwargs: msgspec.Raw = msgspec.Raw(b"{}")
-    timeout_s: float | None = None
-
-
-class CheckpointRecord(msgspec.Struct, frozen=True):
-    """A committed checkpoint, as the journal, the manifest and the workers know it."""
-
-    seq: int
-    name: str
-    attempt: int
-    metrics: msgspec.Raw
-    """As reported; after validation, with the validation metrics added. The manifest keeps the reported ones."""
-    num_bytes: int = 0
-    validation: ValidationTask | None = None
-    status: CheckpointStatus = "COMMITTED"
-    data: Cursors = ()
-    """The positions of the run's datasets."""
 
 
 class WorkerFailure(msgspec.Struct, frozen=True):

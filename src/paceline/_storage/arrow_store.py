@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from paceline._engine.messages import FileEntry
+from paceline._core.checkpoint_records import FileEntry
 from paceline._storage import store
 
 _BUCKET_KINDS = frozenset({"s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oss", "cos", "oci"})

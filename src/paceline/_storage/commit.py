@@ -20,8 +20,8 @@ from pathlib import Path, PurePosixPath
 import msgspec
 from msgspec.structs import replace
 
+from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles
 from paceline._core.errors import StorageError
-from paceline._engine.messages import CheckpointRecord, FileEntry, StagedFiles
 from paceline._storage.files import Files, hash_file
 from paceline._storage.lease import UNFENCED, Fence
 from paceline._storage.run_layout import MANIFEST, METADATA, RunLayout, is_checkpoint_name

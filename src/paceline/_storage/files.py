@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+from paceline._core.checkpoint_records import FileEntry
 from paceline._core.system import make_private_dirs
-from paceline._engine.messages import FileEntry
 from paceline._storage.store import TransferHasher
 
 _CHUNK = 8 << 20

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from paceline._engine.messages import FileEntry
+from paceline._core.checkpoint_records import FileEntry
 from paceline._storage import store
 from paceline._storage.arrow_store import make_missing_bucket_error
 

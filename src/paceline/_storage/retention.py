@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from paceline._core.arguments import is_number
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.plain_values import from_plain, get_metric
-from paceline._engine.messages import CheckpointRecord
 
 
 def rank_checkpoints(

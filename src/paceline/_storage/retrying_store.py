@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from paceline._core.checkpoint_records import FileEntry
 from paceline._core.errors import StorageError
 from paceline._core.system import Clock, SystemClock
-from paceline._engine.messages import FileEntry
 from paceline._storage.store import ProgressCallback, Store, StoreEntry, check_key, ignore_progress
 from paceline._storage.store_errors import is_access_denied, is_transient, summarize_error
 

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles
 from paceline._core.errors import RunHeldError, StorageError
-from paceline._engine.messages import CheckpointRecord, FileEntry, StagedFiles
 from paceline._storage import commit
 from paceline._storage.commit import Manifest
 from paceline._storage.files import Files, LocalFiles, read_file_if_exists

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from paceline._engine.messages import FileEntry
+from paceline._core.checkpoint_records import FileEntry
 from paceline._storage.files import Files, LocalFiles
 from paceline._storage.pinned_memory import ALIGNMENT, GpuSnapshot, padding_after
 from paceline._storage.run_layout import METADATA

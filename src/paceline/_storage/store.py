@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar
 
-from paceline._engine.messages import FileEntry
+from paceline._core.checkpoint_records import FileEntry
 
 CHUNK = 8 << 20
 MAX_PARALLEL = 4

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from paceline._control.events import UsageMeasured
 from paceline._control.run import Run
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.errors import StorageError
-from paceline._engine.messages import CheckpointRecord
 from paceline._storage.commit import has_manifest
 from paceline._storage.retention import checkpoint_score, rank_checkpoints
 from paceline._storage.run_layout import MANIFEST

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import threading
 import time
 from collections import deque
@@ -21,6 +20,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from paceline._core import settings
+from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles, ValidationTask
 from paceline._core.codec import seal_line
 from paceline._core.cursor import Cursor
 from paceline._core.errors import StorageError
@@ -30,7 +30,7 @@ from paceline._core.reductions import ReductionMark, split_reductions
 from paceline._core.system import make_private_dirs
 from paceline._core.time_accounting import CHECKPOINT, REPORT, TimeAccounting
 from paceline._engine import messages
-from paceline._engine.messages import CheckpointRecord, Reported, WorkerInit, encode_message
+from paceline._engine.messages import Reported, WorkerInit, encode_message
 from paceline._storage.files import LocalFiles, add_disk_details, write_retrying_full_disk
 from paceline._storage.retention import rank_checkpoints
 from paceline._storage.retrying_store import StoreRetryPolicy
@@ -66,8 +66,7 @@ class WorkerContext:
         self.num_reports = begin.first_seq
         self.started_at = time.monotonic()
         """When this worker, or the current task, began."""
-        self.time_accounting = TimeAccounting()
-        """Accounts for the time of the thread that creates this context."""
+        self.time_accounting = TimeAccounting()  # of the thread that creates this context
         self.config: Any = None
         """The argument of the user's function."""
         self.given_checkpoint: Any = None
@@ -89,8 +88,7 @@ class WorkerContext:
         self._checkpoints = {record.seq: record for record in begin.checkpoints}
         self._latest = begin.resume
         self._refused: dict[int, messages.CheckpointRefused] = {}
-        self._num_failed_saves = 0
-        """Consecutive failures."""
+        self._num_failed_saves = 0  # in a row
         self._announced: set[int] = set()
         self._released: dict[int, messages.Release] = {}
         self._held = False
@@ -106,23 +104,17 @@ class WorkerContext:
     def handle_message(self, message: messages.ToWorker) -> None:
         """Handle a message from the driver. Runs on the listening thread."""
         with self._changed:
+            for seq in getattr(message, "removed", ()):
+                self._checkpoints.pop(seq, None)
             match message:
                 case messages.CheckpointCommitted(record=record, removed=removed):
-                    for seq in removed:
-                        self._checkpoints.pop(seq, None)
                     if record.seq not in removed:
                         self._checkpoints[record.seq] = record
                     self._latest = record
                     self._num_failed_saves = 0
                     self._announced.discard(record.seq)
-                case messages.CheckpointValidated(record=record, removed=removed):
-                    if record.seq in self._checkpoints:
-                        self._checkpoints[record.seq] = record
-                    for seq in removed:
-                        self._checkpoints.pop(seq, None)
-                case messages.CheckpointsRemoved(removed=removed):
-                    for seq in removed:
-                        self._checkpoints.pop(seq, None)
+                case messages.CheckpointValidated(record=record) if record.seq in self._checkpoints:
+                    self._checkpoints[record.seq] = record
                 case messages.CheckpointRefused(seq=seq):
                     # If the report was made and nothing waits for it, this rank knows already or brought no files.
                     if seq in self._announced or seq > self.num_reports:
@@ -130,10 +122,8 @@ class WorkerContext:
                     self._announced.discard(seq)
                 case messages.Hold():
                     self._held = True
-                    begin = self.begin
-                    self._link.send(
-                        messages.WorkerHeld(begin.attempt, begin.rank, self.num_reports, self._checks_for_preemption)
-                    )
+                    ids = self.begin.attempt, self.begin.rank
+                    self._link.send(messages.WorkerHeld(*ids, self.num_reports, self._checks_for_preemption))
                 case messages.StopAt():
                     self._stop = message
                 case messages.ReleaseReport(seq=seq) if self._stop is None:
@@ -152,9 +142,8 @@ class WorkerContext:
         """Handle a signal. Runs on the listening thread, while the user's thread may be busy."""
         if signum in PREEMPTION_SIGNALS and not self._has_sent_notice:
             self._has_sent_notice = True
-            begin = self.begin
-            grace_s = settings.load().preemption_grace_s
-            self._link.send(messages.PreemptionNoticeReceived(begin.attempt, grace_s, (begin.rank,)))
+            attempt, ranks, grace_s = self.begin.attempt, (self.begin.rank,), settings.load().preemption_grace_s
+            self._link.send(messages.PreemptionNoticeReceived(attempt, grace_s, ranks))
 
     def preemption_notice(self) -> messages.PreemptionNotice | None:
         """The preemption notice, if any. All ranks see it in the step before the last report, and from then on."""
@@ -171,13 +160,12 @@ class WorkerContext:
         name: str | None = None,
         wait: bool = True,
         on_stop: Callable[[], CheckpointSource] | None = None,
-        validation: messages.ValidationTask | None = None,
+        validation: ValidationTask | None = None,
     ) -> None:
         """Record metrics, and stage a checkpoint: durable and committed on return if `wait`, else later.
 
-        `on_stop` makes a checkpoint if there is none and the run stops at this report. A failed checkpoint raises here,
-        also one of an earlier report. The report itself is made in any case, so ranks that continue after such an error
-        still have the same report number.
+        `on_stop` makes a checkpoint if there is none and the run stops at this report. A failed checkpoint, also one of
+        an earlier report, raises after the report is made, so all ranks still have the same report number.
         """
         previous = self.time_accounting.switch_to(REPORT)
         try:
@@ -194,33 +182,24 @@ class WorkerContext:
             make_source = (lambda: source) if source is not None else on_stop
             seq, stop, saves = self._begin_report(source is not None, on_stop is not None)
             self.last_report_site = where
-            begin = self.begin
+            ids = self.begin.attempt, self.begin.rank, seq
             checkpoint = (name or checkpoint_name(seq)) if saves else None
             task = validation if saves else None
             data = tuple((name, position()) for name, position in self.positions.items())
-            payload = encode_message(
-                Reported(begin.attempt, begin.rank, seq, values, time.time(), where, checkpoint, task, data, reduce)
-            )
-            if saves:
+            payload = encode_message(Reported(*ids, values, time.time(), where, checkpoint, task, data, reduce))
+            if checkpoint is not None:
                 assert make_source is not None
-                assert checkpoint is not None
                 with self.time_accounting.at(CHECKPOINT):
                     self._save(seq, checkpoint, payload, make_source, wait)
             else:
                 self._record(payload)
             if stop:
                 raise StopTraining
-            if begin.waits_in_reports:
+            if self.begin.waits_in_reports:
                 self._wait_to_proceed(seq)
             self._raise_refused()
         finally:
             self.time_accounting.switch_to(previous)
-
-    def make_scratch_directory(self) -> str:
-        """Create a temporary directory, which is removed with the attempt."""
-        directory = self.layout.scratch(self.begin.attempt, self.begin.rank)
-        make_private_dirs(directory)
-        return tempfile.mkdtemp(dir=directory)
 
     def next_checkpoint_name(self) -> str:
         return checkpoint_name(self.num_reports + 1)
@@ -232,8 +211,7 @@ class WorkerContext:
     def checkpoints(self, timeout_s: float | None = None, *, validated: bool = False) -> list[CheckpointRecord]:
         """Wait for the checkpoints that this worker announced, then return all committed and kept ones, worst to best.
 
-        `validated`: also wait until no validation is pending. (A checkpoint is only committed once all ranks have
-        reported it, so they all belong to reports of this worker.)
+        `validated`: also wait until no validation is pending.
         """
         with self.time_accounting.at(CHECKPOINT), self._changed:
             self._changed.wait_for(
@@ -304,9 +282,8 @@ class WorkerContext:
 
     def send_answer(self, task: messages.RunTask, value: bytes) -> None:
         """Send the result of a task: the user function's return value, pickled."""
-        begin = self.begin
-        where, num_reports = self.last_report_site, self.num_reports
-        self._link.send(messages.TaskAnswered(begin.attempt, begin.rank, task.number, num_reports, where, value))
+        ids, where = (self.begin.attempt, self.begin.rank, task.number), self.last_report_site
+        self._link.send(messages.TaskAnswered(*ids, self.num_reports, where, value))
 
     def wait_for_exit(self) -> None:
         with self._changed:
@@ -378,16 +355,16 @@ class WorkerContext:
         finally:
             self._link.send_payload(payload)
 
-    def _report_staged(self, seq: int, staged: messages.StagedFiles) -> None:
+    def _report_staged(self, seq: int, staged: StagedFiles) -> None:
         try:
             self._record(encode_message(messages.CheckpointStaged(self.begin.attempt, seq, staged)))
         except StorageError as error:
             # The files are durable and the driver knows: only a later driver would need the line.
             log.warning("report %d: %s", seq, error)
 
-    def _on_upload_done(self, seq: int, outcome: messages.StagedFiles | Exception) -> None:
+    def _on_upload_done(self, seq: int, outcome: StagedFiles | Exception) -> None:
         """Runs on the upload thread. Sends a failure to the driver at once, because it affects every rank."""
-        if isinstance(outcome, messages.StagedFiles):
+        if isinstance(outcome, StagedFiles):
             self._report_staged(seq, outcome)
         else:
             self._report_staging_failure(seq, outcome)

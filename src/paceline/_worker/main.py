@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
@@ -66,10 +66,8 @@ def run(*, control_fd: int, log_fd: int, job_fd: int) -> int:
     assert isinstance(begin, WorkerInit)
     context = WorkerContext(begin, link)
     if begin.data_address.startswith(messages.RAY_ROWS_PREFIX):
-        threading.Thread(
-            target=_connect_to_data_service, args=(begin.data_address,), name="paceline-approach", daemon=True
-        ).start()
-
+        target, name = functools.partial(_connect_to_data_service, begin.data_address), "paceline-approach"
+        threading.Thread(target=target, name=name, daemon=True).start()
     usage = UsageMeter(context)
     link.listen(make_message_handler(context, link, usage), context.handle_signal)
     with forward_signals(link):
@@ -88,7 +86,7 @@ def make_message_handler(
 ) -> Callable[[messages.ToWorker], None]:
     """Return the handler of messages, which runs on the listening thread."""
     begin = context.begin
-    profiling = Profiler(begin.attempt, begin.rank, link.send, context.make_scratch_directory)
+    profiling = Profiler(begin.attempt, begin.rank, link.send, context.uploader.scratch_directory)
     context.before_return = profiling.finish
 
     def handle(message: messages.ToWorker) -> None:
@@ -112,6 +110,7 @@ def work(context: WorkerContext, link: DriverLink, usage: UsageMeter, load: Call
     time_accounting.attach_clock(context.time_accounting)
     stopped = False
     value: Any = None
+    message: messages.WorkerReturned | messages.WorkerFailed
     try:
         try:
             function, config, backend = load()
@@ -128,29 +127,22 @@ def work(context: WorkerContext, link: DriverLink, usage: UsageMeter, load: Call
         finally:
             time_accounting.detach_clock(context.time_accounting)
             worker_context.pop_context()
-        plain_value, pickled = _encode_return_value(value)
-        message = messages.WorkerReturned(
-            begin.attempt, begin.rank, context.num_reports, context.last_report_site, stopped, plain_value, pickled
-        )
+        ids, where = (begin.attempt, begin.rank), context.last_report_site
+        message = messages.WorkerReturned(*ids, context.num_reports, where, stopped, *_encode_return_value(value))
     except BaseException as error:  # noqa: BLE001
         error.__traceback__ = trim_to_user_code(error.__traceback__)
         context.error = error
         print(_safe_traceback(error).rstrip("\n"), file=sys.stderr)
-        failed = messages.WorkerFailed(begin.attempt, begin.rank, _make_failure(context, error), _pickle_error(error))
-        flush_stdio()
-        context.time_accounting.stop()
-        link.send(messages.UsageReported(begin.attempt, usage.measure()))
-        link.send(failed)
-        link.flush()
-        context.wait_for_exit()
-        return 1
+        message = messages.WorkerFailed(begin.attempt, begin.rank, _make_failure(context, error), _pickle_error(error))
     flush_stdio()
-    context.before_return()
+    if context.error is None:
+        context.before_return()
     context.time_accounting.stop()
     link.send(messages.UsageReported(begin.attempt, usage.measure()))
     link.send(message)
+    link.flush()
     context.wait_for_exit()
-    return 0
+    return 0 if context.error is None else 1
 
 
 def _connect_to_data_service(address: str) -> None:
@@ -161,17 +153,17 @@ def _connect_to_data_service(address: str) -> None:
 
 
 def _make_failure(context: WorkerContext, error: BaseException) -> messages.WorkerFailure:
+    summary = _summarize_error(error)
     kind: messages.FailureKind = "storage" if isinstance(error, StorageError) else "user"
     if isinstance(error, SystemExit):
         kind = "exited"
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, on a GPU
-        kind = "memory"
-    if any(sign in _summarize_error(error) for sign in _OUT_OF_MEMORY):
+    is_from_torch = type(error).__name__ == "OutOfMemoryError"  # on a GPU
+    if is_from_torch or isinstance(error, MemoryError) or any(sign in summary for sign in _OUT_OF_MEMORY):
         kind = "memory"
     return messages.WorkerFailure(
         context.begin.rank,
         kind,
-        _summarize_error(error),
+        summary,
         at=time.time(),
         pid=os.getpid(),
         host=socket.gethostname(),
@@ -269,28 +261,17 @@ def expose_script_globals(function: Callable[..., Any]) -> None:
     Functions of the script reach a worker as bytes and still claim to be defined in `__main__`, where `pickle` and
     `torch.compile` look up their globals.
     """
-    while (inner := _inner_function(function)) is not None:
-        function = inner
-    scope = getattr(function, "__globals__", None)
+    inner: Any = function
+    while inner is not None and not hasattr(inner, "__globals__"):
+        # A partial, or an object of ours that names the function that it calls.
+        inner = inner.func if isinstance(inner, functools.partial) else getattr(inner, "inner_function", None)
+    scope = getattr(inner, "__globals__", None)
     main: Any = sys.modules["__main__"]
-    if isinstance(scope, dict) and scope.get("__name__") == "__main__" and scope is not vars(main):
-        main.__getattr__ = _ScriptNames(scope)
 
-
-def _inner_function(function: Any) -> Any:
-    """The function that this one calls, if it is a partial or an object of ours that names it."""
-    if isinstance(function, functools.partial):
-        return function.func
-    return getattr(function, "inner_function", None) if not hasattr(function, "__globals__") else None
-
-
-class _ScriptNames:
-    """A module's `__getattr__`. Looks names up each time, because a script may change its variables."""
-
-    def __init__(self, scope: Mapping[str, Any]) -> None:
-        self._scope = scope
-
-    def __call__(self, name: str) -> Any:
-        if name in self._scope:
-            return self._scope[name]
+    def get_script_global(name: str) -> Any:
+        if name in scope:  # Looked up each time, because a script may change its variables.
+            return scope[name]
         raise AttributeError(f"module '__main__' has no attribute {name!r}")
+
+    if isinstance(scope, dict) and scope.get("__name__") == "__main__" and scope is not vars(main):
+        main.__getattr__ = get_script_global

@@ -6,15 +6,15 @@ changed. Errors are returned as problems, and training continues.
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import os
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 
 from paceline._core.frames import capture_stack, display_name, display_path
 from paceline._engine.messages import ProfileRecorded
@@ -40,11 +40,10 @@ class Profiler:
     """Records profiles of this process, at most one at a time."""
 
     def __init__(
-        self, attempt: int, rank: int, send: Callable[[ProfileRecorded], None], scratch: Callable[[], str]
+        self, attempt: int, rank: int, send: Callable[[ProfileRecorded], None], scratch: Callable[[], Path]
     ) -> None:
         """`scratch` creates a directory that is removed with the attempt."""
-        self._attempt = attempt
-        self._rank = rank
+        self._ids = attempt, rank
         self._send = send
         self._scratch = scratch
         self._thread: threading.Thread | None = None
@@ -53,7 +52,7 @@ class Profiler:
     def start(self, number: int, seconds: float) -> None:
         """Profile for some seconds on a separate thread, and send the result."""
         if self._thread is not None and self._thread.is_alive():
-            self._send(ProfileRecorded(self._attempt, self._rank, number, problem="already being profiled"))
+            self._send(ProfileRecorded(*self._ids, number, problem="already being profiled"))
             return
         self._thread = threading.Thread(target=self._run, args=(number, seconds), name="paceline-profile", daemon=True)
         self._thread.start()
@@ -70,7 +69,7 @@ class Profiler:
             files, problems = self._profile(seconds)
         except Exception as error:  # noqa: BLE001
             files, problems = (), [f"the profile failed: {type(error).__name__}: {error}"]
-        self._send(ProfileRecorded(self._attempt, self._rank, number, files, "; ".join(problems)))
+        self._send(ProfileRecorded(*self._ids, number, files, "; ".join(problems)))
 
     def _profile(self, seconds: float) -> tuple[tuple[tuple[str, bytes], ...], list[str]]:
         problems: list[str] = []
@@ -104,14 +103,20 @@ class StackSamples:
         self._labels: dict[CodeType, str] = {}
         self._names: dict[int, str] = {}
         """Thread names at the last sample."""
-        self._work = _find_work_code()
+        main = sys.modules.get("paceline._worker.main")
+        self._work: CodeType | None = main.work.__code__ if hasattr(main, "work") else None
+        """Our function around the user's: its frame, and those outside, are left out."""
 
     def collect(self, seconds: float, ending: threading.Event, pauses: Callable[[], int] = lambda: 0) -> None:
         """Sample for some seconds, or until `ending`. `pauses` counts how often something else paused the process."""
         end = time.monotonic() + seconds
         last, paused = time.monotonic(), pauses()
-        with _fast_thread_switching():
-            while not ending.wait(SAMPLE_INTERVAL_S):
+        # With the default 5 ms, this thread would mostly run where another releases the GIL by itself, as at every
+        # system call, and would see those places instead of the ones where the time is spent.
+        switch_interval_s = sys.getswitchinterval()
+        sys.setswitchinterval(min(switch_interval_s, SWITCH_INTERVAL_S))
+        try:
+            while last < end and not ending.wait(SAMPLE_INTERVAL_S):
                 now = time.monotonic()
                 # If C code holds the GIL, this thread runs late: what it sees then has lasted that long.
                 weight = max(1, round((now - last) / SAMPLE_INTERVAL_S))
@@ -119,8 +124,8 @@ class StackSamples:
                     paused, weight = paused_now, 1
                 last = now
                 self._sample_once(weight)
-                if now >= end:
-                    return
+        finally:
+            sys.setswitchinterval(switch_interval_s)
 
     def _sample_once(self, weight: int) -> None:
         idents = sys._current_frames().keys()
@@ -129,7 +134,8 @@ class StackSamples:
         for ident, name in self._names.items():
             if name in _OUR_THREADS:
                 continue
-            stack = _stack_codes(capture_stack(ident, _MAX_FRAMES), self._work)
+            codes = (frame.f_code for frame in capture_stack(ident, _MAX_FRAMES))
+            stack = tuple(itertools.takewhile(lambda code: code is not self._work, codes))[::-1]
             # By address: hashing a code object hashes everything in it.
             key = name, tuple(map(id, stack))
             if key not in self._stacks:
@@ -158,37 +164,6 @@ class StackSamples:
             where = f"{_shorten_path(code.co_filename)}:{code.co_firstlineno}"
             label = self._labels[code] = _folded_name(f"{code.co_qualname} ({where})")
         return label
-
-
-@contextlib.contextmanager
-def _fast_thread_switching() -> Iterator[None]:
-    """Let this thread run soon after it becomes ready.
-
-    With the default 5 ms it would mostly run where another thread releases the GIL by itself, as at every system call,
-    and would see those places instead of the ones where the time is spent.
-    """
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, SWITCH_INTERVAL_S))
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
-
-
-def _stack_codes(frames: list[FrameType], outermost: CodeType | None) -> Stack:
-    """A stack, outermost first, without our frames that start a worker."""
-    codes: list[CodeType] = []
-    for frame in frames:
-        if (code := frame.f_code) is outermost:
-            break
-        codes.append(code)
-    return tuple(reversed(codes))
-
-
-def _find_work_code() -> CodeType | None:
-    main = sys.modules.get("paceline._worker.main")
-    code: CodeType | None = main.work.__code__ if main is not None and hasattr(main, "work") else None
-    return code
 
 
 def _shorten_path(filename: str) -> str:

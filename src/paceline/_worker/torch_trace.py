@@ -34,7 +34,7 @@ class TorchTrace:
     _events_per_s = 0.0
     """The highest rate seen in this process."""
 
-    def __init__(self, seconds: float, scratch: Callable[[], str], ending: threading.Event) -> None:
+    def __init__(self, seconds: float, scratch: Callable[[], Path], ending: threading.Event) -> None:
         self.num_pauses = 0
         """How often training was paused briefly."""
         self.problems: list[str] = []
@@ -75,7 +75,7 @@ class TorchTrace:
     def _record(self, torch: Any) -> None:
         recording = _Recording(torch)
         length = min(self._seconds, MAX_WINDOW_S, MAX_EVENTS / max(self._events_per_s, 1.0))
-        with _yield_to_user_profiler(torch, recording), recording:
+        with _yield_to_user_profiler(torch, recording):
             if not run_in_main_thread(recording.start, self._ending):
                 self.problems.append("no trace: the main thread ran no Python code meanwhile")
                 return
@@ -95,7 +95,7 @@ class TorchTrace:
         self._profiler = recording.profiler
 
     def _export(self, profiler: Any) -> bytes:
-        directory = Path(self._scratch())
+        directory = self._scratch()
         try:
             path = directory / "trace.json"
             profiler.export_chrome_trace(str(path))
@@ -123,15 +123,9 @@ class _Recording:
         self.is_wanted_by_user = False
         self._torch = torch
         self._began: float | None = None
-        self._off = threading.Event()
+        self.is_off = threading.Event()
         """Set when the user's code may have the profiler."""
         self._is_starting = False
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        self._off.set()  # Also when it could not be started: a thread of the user's may wait for it.
 
     def start(self) -> None:
         if self.is_wanted_by_user:
@@ -154,12 +148,12 @@ class _Recording:
         if self._began is not None and not self.seconds:
             self.seconds = time.monotonic() - self._began
             self.profiler.stop()
-        self._off.set()
+        self.is_off.set()
 
     def wait(self, seconds: float, ending: threading.Event) -> None:
         end = time.monotonic() + seconds
         while (remaining := end - time.monotonic()) > 0 and not ending.is_set():
-            if self._off.wait(min(0.05, remaining)) or self.is_wanted_by_user:
+            if self.is_off.wait(min(0.05, remaining)) or self.is_wanted_by_user:
                 return
 
     def count_events(self) -> int:
@@ -173,7 +167,7 @@ class _Recording:
         if threading.current_thread() is threading.main_thread():
             self.stop()
         elif self._is_starting or self._began is not None:
-            self._off.wait()
+            self.is_off.wait()
 
 
 @contextlib.contextmanager
@@ -194,6 +188,7 @@ def _yield_to_user_profiler(torch: Any, recording: _Recording) -> Iterator[None]
     try:
         yield
     finally:
+        recording.is_off.set()  # Also when it could not be started: a thread of the user's may wait for it.
         for name, call in before.items():
             setattr(module, name, call)
 

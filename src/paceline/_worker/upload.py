@@ -17,8 +17,8 @@ from typing import Any
 
 from msgspec import Raw
 
+from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles
 from paceline._core.system import make_private_dirs
-from paceline._engine.messages import CheckpointRecord, FileEntry, StagedFiles
 from paceline._storage.commit import has_links, stage_copy, stage_in_place, stage_move
 from paceline._storage.files import Files
 from paceline._storage.run_store import RunStore

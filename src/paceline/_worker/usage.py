@@ -126,11 +126,8 @@ class _GpuPoller:
             for device in self._devices:
                 name = names[device] if device < len(names) else str(device)
                 use = nvml.use(name) if nvml is not None else None
-                if use is None:
-                    use = _read_gpu_from_torch(device, name)
-                if use is not None:
-                    usages.append(use)
-            self._last = tuple(usages)
+                usages.append(use or _read_gpu_from_torch(device, name))
+            self._last = tuple(filter(None, usages))
             self._answered.set()
 
 

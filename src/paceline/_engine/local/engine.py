@@ -15,22 +15,11 @@ from dataclasses import dataclass, field
 
 from paceline._core import system
 from paceline._core.codec import FrameReader, encode_frame
+from paceline._engine import messages
 from paceline._engine.base import WakeSocket, WorkerGroupSpec, WorkerResources, WorkerSpec
 from paceline._engine.local.devices import Machine, compute_local_capacity, this_machine
 from paceline._engine.local.launchers import Launcher, ProcessExit, choose_launcher
-from paceline._engine.messages import (
-    ExitWorker,
-    FailureKind,
-    FromWorker,
-    ToWorker,
-    WorkerFailed,
-    WorkerFailure,
-    WorkerInit,
-    WorkerReturned,
-    WorkersStopped,
-    decode_from_worker,
-    encode_message,
-)
+from paceline._engine.messages import FromWorker, WorkersStopped
 
 _RECEIVE_BYTES = 1 << 18
 _POLL_S = 0.05
@@ -43,7 +32,7 @@ _MAX_SAMPLES = 120
 
 @dataclass
 class _LocalWorker:
-    begin: WorkerInit
+    begin: messages.WorkerInit
     connection: socket.socket
     frames: FrameReader = field(default_factory=FrameReader)
     unsent: deque[memoryview] = field(default_factory=deque)
@@ -94,17 +83,17 @@ class LocalEngine:
         self._preload_due = (time.monotonic() + _PRELOAD_AFTER_S, group.preload_later)
         self._watch_launcher()
 
-    def send(self, rank: int, message: ToWorker) -> None:
+    def send(self, rank: int, message: messages.ToWorker) -> None:
         worker = self._workers.get(rank)
         if worker is None or worker.is_drained or worker.exit is not None:
             return
-        worker.unsent.append(memoryview(encode_frame(encode_message(message))))
+        worker.unsent.append(memoryview(encode_frame(messages.encode_message(message))))
         self._flush(worker)
 
     def stop(self, *, kill: bool) -> None:
         assert self._launcher is not None
         for rank, worker in self._workers.items():
-            self.send(rank, ExitWorker())
+            self.send(rank, messages.ExitWorker())
             if kill and not worker.is_kill_requested and worker.exit is None:
                 worker.is_kill_requested = True
                 self._launcher.kill(rank)
@@ -112,7 +101,7 @@ class LocalEngine:
             self.wake()
 
     def wait(self, timeout_s: float | None) -> list[FromWorker | WorkersStopped]:
-        messages: list[FromWorker | WorkersStopped] = []
+        output: list[FromWorker | WorkersStopped] = []
         for key, mask in self._selector.select(timeout_s):
             if key.data == "wake":
                 self._wake_socket.drain()
@@ -120,7 +109,7 @@ class LocalEngine:
                 if mask & selectors.EVENT_WRITE:
                     self._flush(key.data)
                 if mask & selectors.EVENT_READ:
-                    self._receive(key.data, messages)
+                    self._receive(key.data, output)
         if self._launcher is not None and self._workers:
             if self._preload_due is not None and time.monotonic() >= self._preload_due[0]:
                 self._launcher.preload_ahead(self._preload_due[1])
@@ -128,12 +117,12 @@ class LocalEngine:
             self._memory_monitor.sample(self._workers, self._launcher.pid)
             exits = self._launcher.take_exits()
             self._watch_launcher()
-            self._handle_exits(exits, messages)
+            self._handle_exits(exits, output)
             if all(worker.exit and worker.is_drained for worker in self._workers.values()):
                 self._workers.clear()
                 self._memory_monitor.clear()
-                messages.append(WorkersStopped(self._attempt))
-        return messages
+                output.append(WorkersStopped(self._attempt))
+        return output
 
     def wake(self) -> None:
         self._wake_socket.wake()
@@ -216,7 +205,7 @@ class LocalEngine:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.unsent else 0)
             self._selector.modify(worker.connection, events, worker)
 
-    def _receive(self, worker: _LocalWorker, messages: list[FromWorker | WorkersStopped]) -> bool:
+    def _receive(self, worker: _LocalWorker, output: list[FromWorker | WorkersStopped]) -> bool:
         """Receive once; return False if there was nothing to receive."""
         try:
             data = worker.connection.recv(_RECEIVE_BYTES)
@@ -227,32 +216,34 @@ class LocalEngine:
         if not data:
             self._disconnect(worker)
         for payload in worker.frames.feed(data):
-            message = decode_from_worker(payload)
-            worker.has_reported_end = worker.has_reported_end or isinstance(message, WorkerReturned | WorkerFailed)
-            messages.append(message)
+            message = messages.decode_from_worker(payload)
+            worker.has_reported_end = worker.has_reported_end or isinstance(
+                message, messages.WorkerReturned | messages.WorkerFailed
+            )
+            output.append(message)
         return True
 
-    def _handle_exits(self, exits: list[ProcessExit], messages: list[FromWorker | WorkersStopped]) -> None:
+    def _handle_exits(self, exits: list[ProcessExit], output: list[FromWorker | WorkersStopped]) -> None:
         for ended in exits:
             worker = self._workers[ended.token]
             worker.exit = ended
             # Its last messages may still be in the socket, and come before the news of its exit.
-            while not worker.is_drained and self._receive(worker, messages):
+            while not worker.is_drained and self._receive(worker, output):
                 pass
             if not worker.is_drained:
                 # A process that the worker left behind still holds the other end; the worker itself is gone.
                 self._disconnect(worker)
             if not worker.has_reported_end and not worker.is_kill_requested:
                 failure = self._make_failure(worker.begin.rank, ended)
-                messages.append(WorkerFailed(worker.begin.attempt, worker.begin.rank, failure))
+                output.append(messages.WorkerFailed(worker.begin.attempt, worker.begin.rank, failure))
 
     def _disconnect(self, worker: _LocalWorker) -> None:
         self._selector.unregister(worker.connection)
         worker.connection.close()
         worker.is_drained = True
 
-    def _make_failure(self, rank: int, ended: ProcessExit) -> WorkerFailure:
-        kind: FailureKind = "exited"
+    def _make_failure(self, rank: int, ended: ProcessExit) -> messages.WorkerFailure:
+        kind: messages.FailureKind = "exited"
         message = f"exited with code {ended.code} before its function returned"
         if ended.zygote_lost:
             kind, message = "engine", "ended because the zygote it was forked from was killed"
@@ -264,7 +255,7 @@ class LocalEngine:
             kind, message = "killed", f"killed by {signal.Signals(-ended.code).name}"
         # JAX and NCCL watchdogs abort a process when one of its peers is gone.
         is_echo = ended.code == -signal.SIGABRT
-        return WorkerFailure(rank, kind, message, at=ended.at, host=self._host, collateral=is_echo)
+        return messages.WorkerFailure(rank, kind, message, at=ended.at, host=self._host, collateral=is_echo)
 
 
 class MemoryMonitor:

@@ -355,10 +355,10 @@ T = TypeVar("T")
 
 # The system sends the parent-death signal when the thread that started a process ends, not the whole parent. If a
 # short-lived thread of one run started a spare interpreter, its end would kill it while another run uses it.
+# A daemon thread, because one of a pool would end before the user's other threads do, which may still run a fit().
 _SpawnerQueue = SimpleQueue[tuple[Callable[[], Any], Future[Any]]]
-_spawner_queue: _SpawnerQueue | None = None
-_spawner_owner = 0
-_spawner_lock = threading.Lock()  # protects the two above
+_spawner_queues: dict[int, _SpawnerQueue] = {}  # By process: after a fork the queue exists, the thread does not.
+_spawner_lock = threading.Lock()  # protects it
 
 
 def spawn_process(command: list[str], end: socket.socket, env: dict[str, str], **options: Any) -> Popen[bytes]:
@@ -369,15 +369,12 @@ def spawn_process(command: list[str], end: socket.socket, env: dict[str, str], *
 
 def run_on_spawner_thread(start: Callable[[], T]) -> T:
     """Call a function on a thread that outlives the caller; return its result or raise its error."""
-    global _spawner_queue, _spawner_owner
     if threading.current_thread() is threading.main_thread():
         return start()
     with _spawner_lock:
-        # After a fork the queue exists, the thread does not.
-        if _spawner_queue is None or _spawner_owner != os.getpid():
-            _spawner_queue, _spawner_owner = SimpleQueue(), os.getpid()
-            threading.Thread(target=_run_spawner, args=(_spawner_queue,), name="paceline-starter", daemon=True).start()
-        orders = _spawner_queue
+        if (orders := _spawner_queues.get(os.getpid())) is None:
+            orders = _spawner_queues[os.getpid()] = SimpleQueue()
+            threading.Thread(target=_run_spawner, args=(orders,), name="paceline-starter", daemon=True).start()
     answer: Future[T] = Future()
     orders.put((start, answer))
     return answer.result()

@@ -7,6 +7,7 @@ reported as an engine failure and ends the attempt, so nothing waits for a messa
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import socket
 import threading
 import time
@@ -14,39 +15,19 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from paceline._core import settings
+from paceline._engine import messages
 from paceline._engine.base import WorkerGroupSpec
-from paceline._engine.messages import (
-    FailureKind,
-    FromWorker,
-    PreemptionNoticeReceived,
-    Reported,
-    StopAt,
-    ToWorker,
-    WorkerFailed,
-    WorkerFailure,
-    WorkerReturned,
-    WorkersStopped,
-    decode_from_worker,
-    encode_message,
-)
+from paceline._engine.messages import FromWorker, ToWorker, WorkersStopped
+from paceline._engine.ray import nodes
 from paceline._engine.ray.actor_pool import ActorPool, ActorSlot, InsufficientCapacity
 from paceline._engine.ray.cluster_monitor import DaemonThreadExecutor
-from paceline._engine.ray.code.node_preparer import StartRefused
 from paceline._engine.ray.connection import gcs_address
-from paceline._engine.ray.nodes import (
-    find_drain_notices,
-    make_loss_failure,
-    parse_loss,
-    read_draining_nodes,
-    summarize_loss,
-    survey_cluster,
-)
+from paceline._engine.ray.node_preparer import StartRefused
 from paceline._engine.ray.placement import place_worker
-from paceline._engine.ray.worker_actor import WorkerOutput, WorkerStartRequest
+from paceline._engine.ray.worker_actor import WorkerOutput
 from paceline._engine.ray.worker_files import append_to_log, read_unsent_reports
 
 _STOP_TIMEOUT_S = 60.0
@@ -186,7 +167,7 @@ class ActorEventLoop:
             elif isinstance(error, InsufficientCapacity):
                 self._report_failure(attempt, f"workers not started: {error}")
             else:
-                self._report_failure(attempt, f"cannot start the workers: {summarize_loss(parse_loss(error))}")
+                self._report_failure(attempt, f"cannot start the workers: {nodes.summarize_error(error)}")
             if not isinstance(error, InsufficientCapacity):
                 await self.actor_pool.release_all()
             self._finish_attempt(attempt)
@@ -200,10 +181,8 @@ class ActorEventLoop:
             spec = place_worker(group.workers[rank], rank, places, self.actor_pool.placement_spec)
             slot.log = spec.log
             spec.env.setdefault("RAY_ADDRESS", address)
-            start = WorkerStartRequest(
-                spec.begin, str(spec.log), spec.env, group.preload, group.preload_later, group.start_method
-            )
-            self._track_call(slot, slot.actor.start.remote(self._token, encode_message(start), job))
+            group_of_one = dataclasses.replace(group, workers=(spec,), job=b"")
+            self._track_call(slot, slot.actor.start.remote(self._token, group_of_one, job))
         attempt.is_placing = self.is_waiting = False
         attempt.slots, attempt.num_left = slots, len(slots)
         for rank, message in attempt.unsent:
@@ -219,7 +198,10 @@ class ActorEventLoop:
         slot = self.find_slot(rank)
         if slot is not None and not slot.is_stopped and not slot.is_lost:
             self._track_call(
-                slot, slot.actor.send.remote(self._token, encode_message(_add_nodes_to_notice(message, attempt.slots)))
+                slot,
+                slot.actor.send.remote(
+                    self._token, messages.encode_message(_add_nodes_to_notice(message, attempt.slots))
+                ),
             )
 
     def _stop(self, kill: bool) -> None:
@@ -282,7 +264,7 @@ class ActorEventLoop:
         error: Exception = EOFError("its stream ended")
         try:
             async for ref in slot.actor.stream_output.options(num_returns="streaming").remote(self._token):
-                self._handle_output(slot, msgspec.json.decode(await ref, type=WorkerOutput))
+                self._handle_output(slot, await ref)
         except Exception as problem:  # noqa: BLE001 - whatever it is, the stream is over
             error = problem
         try:
@@ -295,16 +277,22 @@ class ActorEventLoop:
         if output.log_data:
             append_to_log(slot.log, output.log_data)
         for payload in output.messages:
-            message = decode_from_worker(payload)
-            slot.has_reported_end = slot.has_reported_end or isinstance(message, WorkerReturned | WorkerFailed)
-            slot.last_seq = message.seq if isinstance(message, Reported) else slot.last_seq
+            message = messages.decode_from_worker(payload)
+            slot.has_reported_end = slot.has_reported_end or isinstance(
+                message, messages.WorkerReturned | messages.WorkerFailed
+            )
+            slot.last_seq = message.seq if isinstance(message, messages.Reported) else slot.last_seq
             self._emit(
-                self._expand_to_node(slot, message) if isinstance(message, PreemptionNoticeReceived) else message
+                self._expand_to_node(slot, message)
+                if isinstance(message, messages.PreemptionNoticeReceived)
+                else message
             )
         if output.stopped_attempt is not None:
             self._on_worker_gone(slot)
 
-    def _expand_to_node(self, slot: ActorSlot, notice: PreemptionNoticeReceived) -> PreemptionNoticeReceived:
+    def _expand_to_node(
+        self, slot: ActorSlot, notice: messages.PreemptionNoticeReceived
+    ) -> messages.PreemptionNoticeReceived:
         """Extend a worker's preemption notice to all workers on its machine, and only those."""
         node = slot.placement.node_id
         slots = self._attempt.slots if self._attempt is not None else []
@@ -331,7 +319,7 @@ class ActorEventLoop:
                 await self.actor_pool.query_placement(slot)
             except Exception as problem:  # noqa: BLE001 - reported below
                 error = problem
-        survey = await asyncio.to_thread(survey_cluster, self._ray)
+        survey = await asyncio.to_thread(nodes.survey_cluster, self._ray)
         unsent = await asyncio.to_thread(read_unsent_reports, attempt.group.workers[slot.rank].begin, slot.last_seq)
         if not slot.is_working():
             return  # Released meanwhile, with all others.
@@ -340,8 +328,10 @@ class ActorEventLoop:
         if not slot.has_reported_end:
             # Also while workers are being stopped: a stop ends workers, never actors, and this loss may be its reason.
             drained = slot.placement.node_id in self._draining
-            failure = make_loss_failure(parse_loss(error), slot.rank, slot.placement, survey, drained=drained, at=at)
-            self._emit(WorkerFailed(attempt.number, slot.rank, failure))
+            failure = nodes.make_loss_failure(
+                nodes.parse_loss(error), slot.rank, slot.placement, survey, drained=drained, at=at
+            )
+            self._emit(messages.WorkerFailed(attempt.number, slot.rank, failure))
         if not isinstance(error, self._ray.exceptions.ActorDiedError):
             self._ray.kill(slot.actor)  # An actor that cannot be heard must not keep running.
         self._on_worker_gone(slot)
@@ -361,10 +351,10 @@ class ActorEventLoop:
         self._create_task(await_call)
 
     def _report_failure(
-        self, attempt: _ActorAttempt, message: str, kind: FailureKind = "engine", *, again: bool = True
+        self, attempt: _ActorAttempt, message: str, kind: messages.FailureKind = "engine", *, again: bool = True
     ) -> None:
-        failure = WorkerFailure(0, kind, message, at=time.time(), host=socket.gethostname(), retriable=again)
-        self._emit(WorkerFailed(attempt.number, 0, failure))
+        failure = messages.WorkerFailure(0, kind, message, at=time.time(), host=socket.gethostname(), retriable=again)
+        self._emit(messages.WorkerFailed(attempt.number, 0, failure))
 
     def _on_engine_error(self, error: Exception) -> None:
         """The engine itself failed: end the attempt and release everything it holds."""
@@ -372,7 +362,7 @@ class ActorEventLoop:
         if attempt is None or attempt.is_over:
             return
         if not attempt.is_kill_requested:
-            self._report_failure(attempt, f"the Ray engine failed: {summarize_loss(parse_loss(error))}")
+            self._report_failure(attempt, f"the Ray engine failed: {nodes.summarize_error(error)}")
         attempt.is_kill_requested = True
         self._abandon_attempt(attempt)
 
@@ -381,10 +371,10 @@ class ActorEventLoop:
         while True:
             await asyncio.sleep(_WATCH_INTERVAL_S)
             try:
-                draining = await asyncio.to_thread(read_draining_nodes)
+                draining = await asyncio.to_thread(nodes.read_draining_nodes)
             except Exception as error:  # noqa: BLE001 - reported once; the run continues without notices
                 if not is_failing:
-                    self._notify_user(f"cannot list draining nodes: {summarize_loss(parse_loss(error))}")
+                    self._notify_user(f"cannot list draining nodes: {nodes.summarize_error(error)}")
                 is_failing = True
                 continue
             is_failing = False
@@ -393,20 +383,22 @@ class ActorEventLoop:
             if attempt is None or attempt.is_over:
                 continue
             places = [slot.placement.node_id for slot in attempt.slots]
-            for notice in find_drain_notices(
+            for notice in nodes.find_drain_notices(
                 draining, attempt.notified_nodes, places, self._driver, time.time(), self._grace_s
             ):
                 attempt.notified_nodes.add(notice.node_id)
                 self._emit(
-                    PreemptionNoticeReceived(attempt.number, notice.grace_s, notice.ranks, notice.includes_driver)
+                    messages.PreemptionNoticeReceived(
+                        attempt.number, notice.grace_s, notice.ranks, notice.includes_driver
+                    )
                 )
 
 
 def _add_nodes_to_notice(message: ToWorker, slots: list[ActorSlot]) -> ToWorker:
-    if not isinstance(message, StopAt) or message.preemption is None:
+    if not isinstance(message, messages.StopAt) or message.preemption is None:
         return message
     ranks_on: dict[str, list[int]] = {}
     for rank in message.preemption.ranks:
         ranks_on.setdefault(slots[rank].placement.node_id, []).append(rank)
-    nodes = tuple((node, tuple(ranks)) for node, ranks in ranks_on.items())
-    return replace(message, preemption=replace(message.preemption, nodes=nodes))
+    by_node = tuple((node, tuple(ranks)) for node, ranks in ranks_on.items())
+    return replace(message, preemption=replace(message.preemption, nodes=by_node))

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline._engine.ray.cluster_capacity import describe_wait
-from paceline._engine.ray.cluster_state import read_cluster
-from paceline._engine.ray.code.node_preparer import NodePreparer
-from paceline._engine.ray.nodes import ClusterSurvey, parse_loss, summarize_loss, survey_cluster
+from paceline._engine.ray.node_preparer import NodePreparer
+from paceline._engine.ray.nodes import ClusterSurvey, read_cluster, summarize_error, survey_cluster
 from paceline._engine.ray.placement import PlacementSpec, order_ranks
 from paceline._engine.ray.worker_actor import ActorPlacement, WorkerActor
 
@@ -177,7 +176,7 @@ class ActorPool:
             async with asyncio.timeout(timeout_s):
                 await asyncio.to_thread(release_on_cluster)
         except Exception as problem:  # noqa: BLE001 - reported only: nothing of the run depends on it
-            self._notify_user(f"cannot end actors of the run: {summarize_loss(parse_loss(problem))}")
+            self._notify_user(f"cannot end actors of the run: {summarize_error(problem)}")
         stream_tasks = [slot.stream_task for slot in slots if slot.stream_task is not None]
         if stream_tasks:
             await asyncio.wait(stream_tasks, timeout=timeout_s)

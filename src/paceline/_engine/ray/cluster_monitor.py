@@ -14,8 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from paceline._core.system import ProcessStatus
-from paceline._engine.base import Engine, WorkerGroupSpec, WorkerResources
-from paceline._engine.messages import FromWorker, ToWorker, WorkerFailed, WorkersStopped
+from paceline._engine.base import Engine, WorkerResources
+from paceline._engine.messages import FromWorker, WorkerFailed, WorkersStopped
 from paceline._engine.ray.connection import detach_from_lost_cluster
 
 T = TypeVar("T")
@@ -127,15 +127,6 @@ class MonitoredEngine:
     def capacity(self, needs: WorkerResources, least: int, most: int) -> int:
         return self._cluster_monitor.call_cluster(lambda: self._engine.capacity(needs, least, most))
 
-    def start(self, group: WorkerGroupSpec) -> None:
-        self._engine.start(group)
-
-    def send(self, rank: int, message: ToWorker) -> None:
-        self._engine.send(rank, message)
-
-    def stop(self, *, kill: bool) -> None:
-        self._engine.stop(kill=kill)
-
     def wait(self, timeout_s: float | None) -> list[FromWorker | WorkersStopped]:
         messages = self._engine.wait(timeout_s)
         self._cluster_monitor.raise_if_lost()
@@ -152,13 +143,6 @@ class MonitoredEngine:
     def condition(self, rank: int) -> ProcessStatus | None:
         return self._cluster_monitor.call_cluster(lambda: self._engine.condition(rank))
 
-    @property
-    def waits(self) -> bool:
-        return self._engine.waits
-
-    def wake(self) -> None:
-        self._engine.wake()
-
     def close(self) -> None:
         try:
             self._cluster_monitor.end_unless_lost(self._engine.close)
@@ -166,5 +150,5 @@ class MonitoredEngine:
             self._cluster_monitor.close()
 
     def __getattr__(self, name: str) -> Any:
-        """Forward other attributes, for tests."""
+        """Forward what neither waits for the cluster nor hears of its loss."""
         return getattr(self._engine, name)

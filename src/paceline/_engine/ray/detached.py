@@ -28,7 +28,7 @@ import msgspec
 from paceline._engine.messages import encode_message
 from paceline._engine.ray.cluster_monitor import ClusterMonitor
 from paceline._engine.ray.connection import import_ray
-from paceline._engine.ray.nodes import parse_loss, summarize_loss
+from paceline._engine.ray.nodes import summarize_error
 
 NAMESPACE = "paceline"
 MAX_RESTARTS = 100
@@ -280,7 +280,7 @@ def start_detached(
         try:
             ray.get(actor.is_over.remote(token))
         except ray.exceptions.RayError as error:
-            raise DetachedActorGoneError(f"cannot start the controller: {summarize_loss(parse_loss(error))}") from error
+            raise DetachedActorGoneError(f"cannot start the controller: {summarize_error(error)}") from error
         return DetachedLink(actor, token, is_new=True)
 
     while True:

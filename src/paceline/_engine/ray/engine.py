@@ -10,8 +10,7 @@ import secrets
 import select
 from collections import deque
 from collections.abc import Callable
-
-import msgspec
+from functools import partial
 
 from paceline._core.system import ProcessStatus
 from paceline._engine.base import WakeSocket, WorkerGroupSpec, WorkerResources
@@ -19,9 +18,9 @@ from paceline._engine.messages import FromWorker, ToWorker, WorkersStopped
 from paceline._engine.ray.actor_event_loop import ActorEventLoop
 from paceline._engine.ray.actor_pool import ActorPool
 from paceline._engine.ray.cluster_capacity import compute_cluster_capacity
-from paceline._engine.ray.cluster_state import read_cluster
-from paceline._engine.ray.code.node_preparer import NodePreparer
 from paceline._engine.ray.connection import connect_to_cluster
+from paceline._engine.ray.node_preparer import NodePreparer
+from paceline._engine.ray.nodes import read_cluster
 from paceline._engine.ray.placement import PlacementSpec
 
 _ASK_TIMEOUT_S = 2.0
@@ -63,15 +62,12 @@ class RayEngine:
 
     def capacity(self, needs: WorkerResources, least: int, most: int) -> int:
         """Compute capacity from the full request of each worker, of which `needs` is only a part."""
+        most = min(most, self._most or most)
         try:
-            cluster, held = self._event_loop.run_blocking(
-                lambda: (read_cluster(), self._event_loop.actor_pool.count_held_bundles()), _ASK_TIMEOUT_S
-            )
+            query = partial(self._query_capacity, most, least)
+            self._num_places = self._event_loop.run_blocking(query, _ASK_TIMEOUT_S)
         except (self._ray.exceptions.RayError, TimeoutError):
-            return self._num_places  # A head that does not answer does not reduce the capacity.
-        self._num_places = compute_cluster_capacity(
-            self._placement_spec, cluster, held, least, min(most, self._most or most)
-        )
+            pass  # A head that does not answer does not reduce the capacity.
         return self._num_places
 
     @property
@@ -109,10 +105,11 @@ class RayEngine:
         if slot is None or slot.is_lost:
             return None
         try:
-            status = self._ray.get(slot.actor.condition.remote(self._token), timeout=_ASK_TIMEOUT_S)
+            call = slot.actor.condition.remote(self._token)
+            status: ProcessStatus | None = self._ray.get(call, timeout=_ASK_TIMEOUT_S)
         except (self._ray.exceptions.RayError, TimeoutError):
             return None  # The status is unknown if the actor does not answer; the stream reports a lost actor.
-        return None if status is None else msgspec.json.decode(status, type=ProcessStatus)
+        return status
 
     def pid(self, rank: int) -> int:
         """Return the pid of a rank on its own machine; 0 if it is not known yet."""
@@ -136,6 +133,7 @@ class RayEngine:
         self._messages.append(messages)
         self.wake()
 
-    def _query_capacity(self, most: int) -> int:
+    def _query_capacity(self, most: int, least: int | None = None) -> int:
         held = self._event_loop.actor_pool.count_held_bundles()
-        return compute_cluster_capacity(self._placement_spec, read_cluster(), held, self._least or most, most)
+        least = least or self._least or most
+        return compute_cluster_capacity(self._placement_spec, read_cluster(), held, least, most)

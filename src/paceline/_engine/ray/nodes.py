@@ -1,18 +1,26 @@
 """The nodes of a cluster: their status, notices about draining nodes, and how the loss of an actor is described.
 
-Pure, except for `survey_cluster` and `read_draining_nodes`. Ray's public interface says why a node died and whether a
-lost actor was preempted; only its state accessor says which nodes are draining, and until when.
+Pure, except for what surveys and reads. Ray's public interface says why a node died and whether a lost actor was
+preempted; only its state accessor says which nodes are draining, and until when.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from paceline._engine.messages import FailureKind, WorkerFailure
+from paceline._engine.ray.cluster_capacity import ClusterCapacity, NodeCapacity
+from paceline._engine.ray.connection import gcs_address
 from paceline._engine.ray.worker_actor import ActorPlacement
+
+_UNNAMED_TYPE = re.compile(r"node_[0-9a-f]+")
+_STATUS_KEY = b"__autoscaling_status"
+_GONE = ("DEAD", "DRAINING")
+"""Statuses of nodes that take no more workers."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,49 @@ def read_draining_nodes() -> dict[str, float]:
 
     query = getattr(state.state, "get_draining_nodes", None)
     return {node_id: deadline_ms / 1000 for node_id, deadline_ms in query().items()} if query is not None else {}
+
+
+def read_cluster() -> ClusterCapacity:
+    """Return the resources of the cluster, as `ray status` does; changes of the last moments may be missing."""
+    from ray.autoscaler.v2 import sdk
+
+    state = sdk.get_cluster_resource_state(sdk.GcsClient(address=gcs_address()))
+    nodes = [
+        NodeCapacity(each.node_id.hex(), dict(each.total_resources), dict(each.available_resources), dict(each.labels))
+        for each in state.node_states
+        if _node_status(each) not in _GONE
+    ]
+    return ClusterCapacity(tuple(sorted(nodes, key=lambda node: node.id)), has_autoscaler())
+
+
+def has_autoscaler() -> bool:
+    from ray.autoscaler.v2 import sdk
+    from ray.experimental import internal_kv
+
+    status_json = internal_kv._internal_kv_get(_STATUS_KEY)
+    if status_json and has_named_types(_reported_node_types(json.loads(status_json).get("autoscaler_report") or {})):
+        return True
+    status = sdk.get_cluster_status(gcs_address())
+    if int(status.stats.autoscaler_version or 0) == 0:
+        return False  # No version 2 autoscaler has reported.
+    nodes = [*status.active_nodes, *status.idle_nodes, *status.pending_nodes]
+    return bool(status.pending_launches) or has_named_types(node.ray_node_type_name for node in nodes)
+
+
+def has_named_types(types: Iterable[str]) -> bool:
+    """Without an autoscaler configuration, each node is a type of its own, named after the node."""
+    return any(name and not _UNNAMED_TYPE.fullmatch(name) for name in types)
+
+
+def _reported_node_types(report: dict[str, Any]) -> list[str]:
+    types = [*(report.get("active_nodes") or {}), *(report.get("pending_launches") or {})]
+    return types + [name for name in (report.get("node_type_mapping") or {}).values() if isinstance(name, str)]
+
+
+def _node_status(state: Any) -> str:
+    values = state.DESCRIPTOR.fields_by_name["status"].enum_type.values_by_number
+    name: str = values[state.status].name
+    return name
 
 
 def find_drain_notices(
@@ -133,6 +184,11 @@ def _classify_loss(
 def _format_memory_use(text: str) -> str:
     match = re.search(r"Memory usage \d+B exceeded threshold of \d+B", text)
     return f": {match[0][0].lower()}{match[0][1:]}" if match else ""
+
+
+def summarize_error(error: BaseException) -> str:
+    """Return an error of Ray in one line."""
+    return summarize_loss(parse_loss(error))
 
 
 def summarize_loss(loss: ActorLoss) -> str:

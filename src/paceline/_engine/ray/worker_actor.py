@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import hmac
 import os
 import platform
@@ -24,21 +25,15 @@ from msgspec.structs import replace
 
 import paceline
 from paceline._core import settings, system
+from paceline._engine import messages
 from paceline._engine.base import WorkerGroupSpec, WorkerSpec
 from paceline._engine.local.engine import LocalEngine
 from paceline._engine.local.launchers import detach_zygotes, prewarm
-from paceline._engine.messages import (
-    FromWorker,
-    RayConnectionSpec,
-    WorkerInit,
-    WorkersStopped,
-    decode_to_worker,
-    encode_message,
-)
-from paceline._engine.ray.code import storage_probe
-from paceline._engine.ray.code.bundle import ActorConfig, apply_config, apply_environment, find_missing_trees
-from paceline._engine.ray.code.unpacking import HeldDirectory
+from paceline._engine.messages import encode_message
+from paceline._engine.ray import storage_probe
+from paceline._engine.ray.code_bundle import ActorConfig
 from paceline._engine.ray.connection import import_ray
+from paceline._engine.ray.node_code import HeldDirectory, apply_config, apply_environment, find_missing_trees
 from paceline._engine.ray.ray_in_worker import has_ray_references
 from paceline._engine.ray.worker_files import WorkerLogTail
 
@@ -59,17 +54,6 @@ class ActorPlacement(msgspec.Struct, frozen=True):
     python: str = ""
     missing_files: str = ""
     """Why files that it needs were not sent; empty if none are missing."""
-
-
-class WorkerStartRequest(msgspec.Struct, frozen=True):
-    """A worker to start, from the fields of `WorkerSpec` and `WorkerGroupSpec`."""
-
-    begin: WorkerInit
-    log: str
-    env: dict[str, str]
-    preload: tuple[str, ...]
-    preload_later: tuple[str, ...]
-    start_method: str
 
 
 class WorkerOutput(msgspec.Struct, frozen=True):
@@ -130,41 +114,39 @@ class WorkerActor:
             missing_files=self._missing_files,
         )
 
-    async def check_storage(self, token: str, question: bytes) -> str:
+    async def check_storage(self, token: str, question: storage_probe.ProbeQuestion) -> str:
         """Return what is wrong with the run's storage as seen from this node; empty if nothing is."""
         self._check_token(token)
         node_id = import_ray().get_runtime_context().get_node_id()
-        return await asyncio.to_thread(
-            storage_probe.answer_probe, msgspec.json.decode(question, type=storage_probe.ProbeQuestion), node_id
-        )
+        return await asyncio.to_thread(storage_probe.answer_probe, question, node_id)
 
-    async def start(self, token: str, start: bytes, job: bytes) -> None:
+    async def start(self, token: str, group: WorkerGroupSpec, job: bytes) -> None:
+        """Start the worker of a group of one. Its job travels separately, once for all workers."""
         self._check_token(token)
-        request = msgspec.json.decode(start, type=WorkerStartRequest)
-        begin, log = request.begin, Path(request.log)
+        (spec,) = group.workers
+        begin, log = spec.begin, spec.log
         log_tail: WorkerLogTail | None = None
         if begin.store is not None:
             spool = self._hold_spool(Path(begin.run_path))
             log = spool / log.relative_to(begin.run_path)
             begin = replace(begin, run_path=str(spool))
             log_tail = WorkerLogTail(log)
-        if address := request.env.get("RAY_ADDRESS"):
+        if address := spec.env.get("RAY_ADDRESS"):
             begin = replace(
-                begin, ray_connection=RayConnectionSpec(address, self._config.namespace, has_ray_references(job))
+                begin,
+                ray_connection=messages.RayConnectionSpec(address, self._config.namespace, has_ray_references(job)),
             )
-        group = WorkerGroupSpec(
-            begin.attempt,
-            (WorkerSpec(begin, log, request.env),),
-            job,
-            request.preload,
-            request.preload_later,
-            request.start_method,
-        )
-        self._post_call(lambda: self._start_group(group, log_tail))
+        group = dataclasses.replace(group, workers=(WorkerSpec(begin, log, spec.env),), job=job)
+
+        def start_group() -> None:
+            self._log_tail, self._rank, self._sent_pid = log_tail, begin.rank, 0
+            self._engine.start(group)
+
+        self._post_call(start_group)
 
     async def send(self, token: str, message: bytes) -> None:
         self._check_token(token)
-        decoded = decode_to_worker(message)
+        decoded = messages.decode_to_worker(message)
         self._post_call(lambda: self._engine.send(self._rank, decoded))
 
     async def stop(self, token: str, kill: bool) -> None:
@@ -179,16 +161,15 @@ class WorkerActor:
             with contextlib.suppress(ProcessLookupError):  # It ended by itself a moment before.
                 os.kill(pid, signum)
 
-    async def condition(self, token: str) -> bytes | None:
+    async def condition(self, token: str) -> system.ProcessStatus | None:
         self._check_token(token)
-        status = self._engine.condition(self._rank)
-        return None if status is None else encode_message(status)
+        return self._engine.condition(self._rank)
 
-    async def stream_output(self, token: str) -> AsyncIterator[bytes]:
+    async def stream_output(self, token: str) -> AsyncIterator[WorkerOutput]:
         """Stream all output, for as long as this actor lives."""
         self._check_token(token)
         while isinstance(output := await self._outputs.get(), WorkerOutput):
-            yield encode_message(output)
+            yield output
         raise output
 
     def _check_token(self, token: str) -> None:
@@ -201,7 +182,6 @@ class WorkerActor:
         path = settings.spool_root() / run_path.parent.name / f"{run_path.name}.{node_id[:12]}"
         if self._held_spool is None or self._held_spool.path != path:
             self._held_spool = HeldDirectory(path)
-            self._held_spool.acquire(lambda path: None)
         return path
 
     # The thread that owns the engine
@@ -209,12 +189,6 @@ class WorkerActor:
     def _post_call(self, call: Callable[[], None]) -> None:
         self._calls.append(call)
         self._engine.wake()
-
-    def _start_group(self, group: WorkerGroupSpec, log_tail: WorkerLogTail | None) -> None:
-        self._log_tail = log_tail
-        self._rank = group.workers[0].begin.rank
-        self._sent_pid = 0
-        self._engine.start(group)
 
     def _serve(self) -> None:
         try:
@@ -226,9 +200,9 @@ class WorkerActor:
         except Exception as error:  # noqa: BLE001 - ends the stream, so the driver sees it
             self._enqueue_output(error)
 
-    def _forward(self, output: list[FromWorker | WorkersStopped]) -> None:
+    def _forward(self, output: list[messages.FromWorker | messages.WorkersStopped]) -> None:
         pid = self._engine.pid(self._rank) if self._rank >= 0 else 0
-        stopped = next((each.attempt for each in output if isinstance(each, WorkersStopped)), None)
+        stopped = next((each.attempt for each in output if isinstance(each, messages.WorkersStopped)), None)
         log_tail = self._log_tail.read_next() if self._log_tail is not None else b""
         # Send the log before the last messages: a traceback must be in the log before the failure is known.
         while self._log_tail is not None and output and (more := self._log_tail.read_next()):
@@ -237,8 +211,8 @@ class WorkerActor:
         if not output and not log_tail and (not pid or pid == self._sent_pid):
             return
         self._sent_pid = pid or self._sent_pid
-        messages = tuple(encode_message(each) for each in output if not isinstance(each, WorkersStopped))
-        self._enqueue_output(WorkerOutput(messages, pid, stopped, log_tail))
+        payloads = tuple(encode_message(each) for each in output if not isinstance(each, messages.WorkersStopped))
+        self._enqueue_output(WorkerOutput(payloads, pid, stopped, log_tail))
 
     def _enqueue_output(self, output: WorkerOutput | Exception) -> None:
         assert self._loop is not None

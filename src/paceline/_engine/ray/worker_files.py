@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from paceline._core.codec import valid_prefix
-from paceline._core.system import make_private_dirs
+from paceline._core.system import make_private_dirs, open_private
 from paceline._engine.messages import CheckpointStaged, FromWorker, Reported, WorkerInit, decode_from_worker
 from paceline._storage.run_layout import RunLayout
 
@@ -56,7 +56,7 @@ def append_to_log(path: Path, data: bytes) -> None:
     """Append a worker's output to the driver's copy of its log; a failure is only logged."""
     try:
         make_private_dirs(path.parent)
-        with open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        with open(path, "ab", opener=open_private) as file:
             file.write(data)
     except OSError as error:
         logger.warning("cannot write output from another machine to %s: %s", path, error)

@@ -15,7 +15,8 @@ from paceline._control import events
 from paceline._control.events import Event
 from paceline._control.retry_policy import first_failure
 from paceline._control.run import Finished, Run, Running, Stopping
-from paceline._engine.messages import CheckpointRecord, WorkerFailure
+from paceline._core.checkpoint_records import CheckpointRecord
+from paceline._engine.messages import WorkerFailure
 from paceline._view.formatting import format_count
 from paceline._view.journal.usage import UsageHistory
 from paceline._view.model import Attempt, ShownFailure, ShownGpu, ShownHang, TimelineEntry, Worker, WorkerState

@@ -16,7 +16,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from paceline._engine.messages import CheckpointRecord, Reported, StagedFiles, decode_from_worker
+from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles
+from paceline._engine.messages import Reported, decode_from_worker
 from paceline._storage.state import StateSnapshot
 from paceline._worker import context as worker_context
 from paceline._worker.context import WorkerContext

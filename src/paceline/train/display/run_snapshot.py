@@ -16,7 +16,8 @@ from paceline._control import events
 from paceline._control.report_aggregator import ReportAggregator, RunReport
 from paceline._control.run import Finished, Restoring, Run, Running, Stopping, Unopened, Validating, Waiting
 from paceline._core.arguments import flatten_dict, is_number
-from paceline._engine.messages import CheckpointRecord, RankUsage
+from paceline._core.checkpoint_records import CheckpointRecord
+from paceline._engine.messages import RankUsage
 from paceline._view.journal.usage import AttemptWork, compute_time_breakdown
 from paceline._view.model import ShownGpu, TimeBreakdown, Worker, WorkerState
 from paceline._view.pace import PaceEstimate, PaceEstimator

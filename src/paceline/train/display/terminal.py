@@ -20,8 +20,8 @@ from paceline._control.retry_policy import first_failure
 from paceline._control.run import Finished, PendingCheckpoint, Restoring, Run, Running, Stopping, Validating, Waiting
 from paceline._core import settings
 from paceline._core.arguments import flatten_dict
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.plain_values import decode_plain, get_metric
-from paceline._engine.messages import CheckpointRecord
 from paceline._storage.run_layout import RunLayout
 from paceline._view import formatting
 from paceline.train.display.run_snapshot import ProgressTracker, RunSnapshot

@@ -6,6 +6,7 @@ import contextlib
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import cast
 
 from paceline._core import settings
 from paceline._core.engine_choice import EngineChoice
@@ -14,13 +15,13 @@ from paceline._engine.local.devices import DeviceShare
 from paceline._engine.local.launchers import InlineLauncher
 from paceline._engine.ray.cluster_capacity import find_capacity_problem
 from paceline._engine.ray.cluster_monitor import ClusterMonitor, MonitoredEngine
-from paceline._engine.ray.cluster_state import read_cluster
-from paceline._engine.ray.code.bundle import CodeBundle, build_code_bundle
-from paceline._engine.ray.code.node_preparer import NodePreparer
-from paceline._engine.ray.code.storage_probe import RunStorage
+from paceline._engine.ray.code_bundle import CodeBundle, build_code_bundle
 from paceline._engine.ray.connection import connect_to_cluster, gcs_address, is_driver
 from paceline._engine.ray.engine import RayEngine
+from paceline._engine.ray.node_preparer import NodePreparer
+from paceline._engine.ray.nodes import read_cluster
 from paceline._engine.ray.placement import PlacementSpec
+from paceline._engine.ray.storage_probe import RunStorage
 from paceline._view.formatting import format_count
 from paceline.train.config import RunConfig, ScalingConfig
 from paceline.train.driver.datasets import DataEndpoint, DatasetSpec, summarize_stages
@@ -101,7 +102,7 @@ class ClusterTarget:
         )
         if beside is None:
             self.engines.append(engine)
-        return MonitoredEngine(engine, self._make_cluster_monitor())
+        return cast(Engine, MonitoredEngine(engine, self._make_cluster_monitor()))
 
     @contextlib.contextmanager
     def serve_datasets(self, data: DatasetSpec | None, say: Say) -> Iterator[DataEndpoint]:

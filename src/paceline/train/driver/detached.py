@@ -26,8 +26,9 @@ from paceline._control.recovery import load_history
 from paceline._core import errors, settings
 from paceline._engine.ray import detached
 from paceline._engine.ray.cluster_monitor import ClusterLostError, ClusterMonitor
-from paceline._engine.ray.code.bundle import CodeBundle, apply_config, apply_environment, find_missing_trees
+from paceline._engine.ray.code_bundle import CodeBundle
 from paceline._engine.ray.connection import gcs_address
+from paceline._engine.ray.node_code import apply_config, apply_environment, find_missing_trees
 from paceline._storage.controller_registry import ControllerNote, DetachedOutcome
 from paceline._storage.files import LocalFiles
 from paceline._storage.run_location import RunLocation

@@ -14,9 +14,9 @@ from paceline._control.recovery import iter_reports_so_far
 from paceline._control.report_aggregator import ReportAggregator, RunReport, own_metrics
 from paceline._control.retry_policy import first_failure
 from paceline._control.run import Finished, Run, Running, Stopping
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.errors import ReportMismatchError, StorageError, WorkerError, WorkerGroupError
 from paceline._core.plain_values import decode_plain
-from paceline._engine.messages import CheckpointRecord
 from paceline._storage.run_layout import SAVED_PREFIX
 from paceline._storage.run_store import RunStore
 from paceline.train.callbacks import (

@@ -16,8 +16,8 @@ import cloudpickle
 import msgspec
 
 from paceline._core.arguments import bad_value, check_callable, check_instance, check_number, is_finite_number
+from paceline._core.checkpoint_records import CheckpointRecord, ValidationTask
 from paceline._core.plain_values import from_plain, to_plain
-from paceline._engine.messages import CheckpointRecord, ValidationTask
 from paceline._worker import context as worker_context
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import coerce_config, config_class

@@ -12,9 +12,10 @@ from paceline._control.events import DriverStarted, Retention
 from paceline._control.run import Run
 from paceline._control.validation_runner import ValidationRunner, ValidationSetup
 from paceline._core import settings
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._engine.base import Engine, WorkerGroupSpec, WorkerResources, WorkerSpec
 from paceline._engine.local.launchers import InlineLauncher
-from paceline._engine.messages import CheckpointRecord, WorkerFailed, WorkerInit
+from paceline._engine.messages import WorkerFailed, WorkerInit
 from paceline._storage.lease import Fence
 from paceline._storage.run_layout import RunLayout
 from paceline.train.backend import BackendConfig

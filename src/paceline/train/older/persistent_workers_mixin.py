@@ -20,8 +20,8 @@ from paceline._control.report_aggregator import own_metrics
 from paceline._control.run import Run
 from paceline._core import settings
 from paceline._core.arguments import bad_value
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._engine.local.launchers import prewarm
-from paceline._engine.messages import CheckpointRecord
 from paceline._storage.retention import rank_checkpoints
 from paceline._storage.run_layout import SAVED_PREFIX
 from paceline.train.callbacks import TrainRunContext

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline._core.arguments import check_int, check_number
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.errors import TrainingFailedError
-from paceline._engine.messages import CheckpointRecord
 from paceline._storage.commit import find_problem, read_manifest
 from paceline._storage.run_layout import RunLayout
 from paceline._view.formatting import format_count

@@ -21,9 +21,9 @@ from paceline._engine.base import Engine, WorkerResources
 from paceline._engine.local.launchers import InlineLauncher
 from paceline._engine.ray import cluster_capacity as ray_capacity
 from paceline._engine.ray.cluster_monitor import ClusterLostError, ClusterMonitor, DaemonThreadExecutor
-from paceline._engine.ray.cluster_state import read_cluster
-from paceline._engine.ray.code.bundle import CodeBundle, build_code_bundle
+from paceline._engine.ray.code_bundle import CodeBundle, build_code_bundle
 from paceline._engine.ray.connection import connect_to_cluster, gcs_address
+from paceline._engine.ray.nodes import read_cluster
 from paceline.train.config import RunConfig, ScalingConfig
 from paceline.train.driver.cluster_target import ClusterTarget
 from paceline.train.driver.execution_target import ExecutionTarget, LocalTarget, Say

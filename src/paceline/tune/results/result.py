@@ -15,9 +15,9 @@ import msgspec
 from paceline._control.events import Event, WorkerReturned
 from paceline._control.recovery import load_history
 from paceline._control.run import Finished, Run
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.errors import TrainingFailedError
 from paceline._core.plain_values import from_plain
-from paceline._engine.messages import CheckpointRecord
 from paceline._storage.retention import checkpoint_score
 from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import RunStore

@@ -27,8 +27,9 @@ import cloudpickle
 import msgspec
 
 from paceline._core.errors import DataError
-from paceline._engine.ray.code.bundle import ActorConfig, apply_config, find_missing_trees
+from paceline._engine.ray.code_bundle import ActorConfig
 from paceline._engine.ray.connection import import_ray
+from paceline._engine.ray.node_code import apply_config, find_missing_trees
 from paceline.data.context import DataContext
 from paceline.data.exec.pipeline import find_dataset
 from paceline.data.exec.ray.block_stream import PlacedBlock

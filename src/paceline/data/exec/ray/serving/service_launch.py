@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from paceline._engine.ray.code.bundle import CodeBundle
+from paceline._engine.ray.code_bundle import CodeBundle
 from paceline._engine.ray.connection import gcs_address, import_ray
 from paceline.data.context import DataContext
 from paceline.data.exec.ray.serving.row_protocol import format_address

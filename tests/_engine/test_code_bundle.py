@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline._engine.ray.code import packing
-from paceline._engine.ray.code.packing import (
+from paceline._engine.ray import code_bundle
+from paceline._engine.ray.code_bundle import (
     SourceRoot,
     find_user_modules,
     pack_code,
@@ -64,7 +64,7 @@ def test_does_not_pack_installed_or_standard_modules(tmp_path: Path) -> None:
 
 
 def test_packs_nothing_of_paceline_and_of_libraries(tmp_path: Path) -> None:
-    source = Path(packing.__file__).parents[3]
+    source = Path(code_bundle.__file__).parents[2]
     assert find_user_modules(sys.modules, [source, Path(pytest.__file__).parents[1]]) == []
     assert pack_code(find_user_modules(sys.modules, [tmp_path])).data == b""
 
@@ -80,10 +80,10 @@ def test_packs_parts_of_a_namespace_package_from_each_directory(tmp_path: Path) 
 
 def test_skips_large_data_files_and_names_modules_that_are_too_large(tmp_path: Path, monkeypatch) -> None:
     package = _module("package", tmp_path / "package" / "__init__.py")
-    (tmp_path / "package" / "weights.bin").write_bytes(bytes(packing.MAX_DATA_FILE_BYTES + 1))
+    (tmp_path / "package" / "weights.bin").write_bytes(bytes(code_bundle.MAX_DATA_FILE_BYTES + 1))
     packed = find_user_modules({"package": package}, [tmp_path])
     assert _names(packed) == {tmp_path.name: ["package/__init__.py"]}
-    monkeypatch.setattr(packing, "MAX_MODULES_BYTES", 1000)
+    monkeypatch.setattr(code_bundle, "MAX_MODULES_BYTES", 1000)
     (tmp_path / "package" / "tables.py").write_text("#" * 2000)
     (tmp_path / "package" / "small.txt").touch()
     packed = pack_code(find_user_modules({"package": package}, [tmp_path]))
@@ -91,7 +91,7 @@ def test_skips_large_data_files_and_names_modules_that_are_too_large(tmp_path: P
     assert re.search(r"(?s)tables\.py \(0\.0 MB\).*'working_dir'", packed.manifest.size_problem)
     # By which a node that has them all the same is known.
     assert [file.path for file in packed.manifest.trees[0].files] == ["package/__init__.py", "package/tables.py"]
-    monkeypatch.setattr(packing, "MAX_WORKING_DIR_BYTES", 1000)
+    monkeypatch.setattr(code_bundle, "MAX_WORKING_DIR_BYTES", 1000)
     with pytest.raises(ValueError, match=r"(?s)working_dir.*tables\.py"):
         pack_code([], split_runtime_env({"working_dir": str(tmp_path)})[1])
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from paceline._engine.ray.code.packing import PackedCode, find_user_modules, pack_code
-from paceline._engine.ray.code.unpacking import has_same_files
+from paceline._engine.ray.code_bundle import PackedCode, find_user_modules, pack_code
+from paceline._engine.ray.node_code import has_same_files
 
 HOLDER = """
 import sys
 from pathlib import Path
 import msgspec
-from paceline._engine.ray.code.packing import CodeManifest
-from paceline._engine.ray.code.unpacking import unpack_code
+from paceline._engine.ray.code_bundle import CodeManifest
+from paceline._engine.ray.node_code import unpack_code
 parcel = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=CodeManifest)
 print(unpack_code(parcel, Path(sys.argv[2]).read_bytes(), Path(sys.argv[3])), flush=True)
 sys.stdin.read()

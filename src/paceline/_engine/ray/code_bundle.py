@@ -1,6 +1,6 @@
-"""Which of the driver's files are sent to the nodes, and how they are packed.
+"""What a run sends from the driver to the nodes: the settings of its actors, and the user's files.
 
-By default these are the modules that the script has imported from its own directory or from the current one. With
+By default these files are the modules that the script has imported from its own directory or from the current one. With
 `worker_runtime_env` they are a `working_dir` or `py_modules`. The same files always give the same bytes.
 """
 
@@ -10,12 +10,13 @@ import fnmatch
 import hashlib
 import io
 import os
+import platform
 import stat
 import sys
 import sysconfig
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +25,9 @@ from typing import Any
 import msgspec
 
 import paceline
-from paceline._engine.messages import FileEntry
+from paceline._core import settings
+from paceline._core.checkpoint_records import FileEntry
+from paceline._engine.ray.connection import import_ray
 
 MAX_MODULES_BYTES = 20 << 20
 MAX_WORKING_DIR_BYTES = 500 << 20
@@ -57,6 +60,53 @@ class CodeManifest(msgspec.Struct, frozen=True):
     """Why the modules are not sent; matters only to a node that lacks them."""
 
 
+class ActorConfig(msgspec.Struct, frozen=True):
+    """What an actor receives when it starts."""
+
+    version: str = ""
+    """Of Paceline on the driver; `python` likewise."""
+    python: str = ""
+    env: dict[str, str] = {}
+    """The driver's Paceline settings."""
+    argv: tuple[str, ...] = ()
+    cwd: str = ""
+    namespace: str = ""
+    """The Ray namespace of the driver's named actors."""
+    manifest: CodeManifest = CodeManifest()
+
+
+@dataclass(frozen=True)
+class CodeBundle:
+    config: ActorConfig = field(default_factory=ActorConfig)
+    data: bytes = b""
+    """The files of the manifest, packed."""
+    runtime_env: Mapping[str, Any] | None = None
+    """The part of `worker_runtime_env` that Ray handles."""
+
+
+def build_code_bundle(runtime_env: Mapping[str, Any] | None) -> CodeBundle:
+    """Build the bundle for a run of this process. Ray must be connected."""
+    env_vars = _env_vars(runtime_env)
+    rest, roots = split_runtime_env(runtime_env)
+    try:
+        import_ray().runtime_env.RuntimeEnv(**(rest or {}))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"Ray rejects worker_runtime_env={dict(rest or {})!r}: {error}") from error
+    has_own_dir = any(root.is_working_dir for root in roots) or "working_dir" in (rest or {})
+    homes = script_directories(sys.modules.get("__main__"))
+    packed = pack_code([] if has_own_dir else find_user_modules(sys.modules, homes), roots)
+    config = ActorConfig(
+        version=paceline.__version__,
+        python=platform.python_version(),
+        env={name: value for name, value in settings.paceline_variables().items() if name not in env_vars},
+        argv=tuple(sys.argv),
+        cwd=_current_directory(),
+        namespace=import_ray().get_runtime_context().namespace,
+        manifest=packed.manifest,
+    )
+    return CodeBundle(config, packed.data, rest)
+
+
 @dataclass(frozen=True)
 class PackedCode:
     manifest: CodeManifest
@@ -86,14 +136,11 @@ def find_user_modules(modules: Mapping[str, ModuleType | None], homes: Sequence[
 
 def pack_code(modules: Sequence[SourceRoot], requested: Sequence[SourceRoot] = ()) -> PackedCode:
     """Pack everything to send. Too large a request is an error; too large modules fail only nodes that lack them."""
-    if problem := _find_size_problem(
-        requested, MAX_WORKING_DIR_BYTES, "working_dir and py_modules of worker_runtime_env"
-    ):
+    label = "working_dir and py_modules of worker_runtime_env"
+    if problem := _find_size_problem(requested, MAX_WORKING_DIR_BYTES, label):
         raise ValueError(problem)
-    problem = _find_size_problem(
-        modules, MAX_MODULES_BYTES, "the modules that the script has imported from its own directory"
-    )
-    if problem:
+    label = "the modules that the script has imported from its own directory"
+    if problem := _find_size_problem(modules, MAX_MODULES_BYTES, label):
         modules = [replace(root, files=tuple(f for f in root.files if f.suffix in _CODE_SUFFIXES)) for root in modules]
     roots = (*requested, *modules)
     if not roots:
@@ -125,7 +172,7 @@ def split_runtime_env(runtime_env: Mapping[str, Any] | None) -> tuple[dict[str, 
         rest["py_modules"] = addresses
     for entry in entries:
         if not _is_address(entry):
-            path = _resolve_path("py_modules", _module_directory(entry))
+            path = _resolve_path("py_modules", entry)
             roots.append(SourceRoot(path.parent, tuple(_iter_files(path)) if path.is_dir() else (path,)))
     return rest or None, roots
 
@@ -134,11 +181,7 @@ def script_directories(main: ModuleType | None) -> list[Path]:
     """Return the script's directory and the current directory."""
     script = getattr(main, "__file__", None)
     directories = [Path(script).absolute().parent] if script else []
-    try:
-        directories.append(Path.cwd())
-    except FileNotFoundError:
-        pass  # The current directory was removed: nothing is there.
-    return list(dict.fromkeys(directories))
+    return list(dict.fromkeys([*directories, *map(Path, filter(None, [_current_directory()]))]))
 
 
 def _module_paths(name: str, module: ModuleType) -> list[Path]:
@@ -152,9 +195,8 @@ def _module_paths(name: str, module: ModuleType) -> list[Path]:
 
 def _is_user_path(location: Path, homes: Sequence[Path]) -> bool:
     real = Path(os.path.realpath(location))
-    if {*real.parts} & {"site-packages", "dist-packages"} or any(
-        real.is_relative_to(path) for path in _library_directories()
-    ):
+    is_installed = {*real.parts} & {"site-packages", "dist-packages"}
+    if is_installed or any(real.is_relative_to(path) for path in _library_directories()):
         return False
     return any(real.is_relative_to(os.path.realpath(home)) for home in homes)
 
@@ -208,12 +250,9 @@ def _is_address(entry: Any) -> bool:
     return isinstance(entry, str) and "://" in entry
 
 
-def _module_directory(entry: Any) -> Any:
-    """Return the location of an entry that is a module object."""
-    return [*getattr(entry, "__path__", ()), entry.__file__][0] if isinstance(entry, ModuleType) else entry
-
-
 def _resolve_path(argument: str, entry: Any) -> Path:
+    if isinstance(entry, ModuleType):
+        entry = [*getattr(entry, "__path__", ()), entry.__file__][0]
     if not isinstance(entry, str | os.PathLike):
         raise ValueError(f"{argument} of worker_runtime_env must hold paths or addresses, got {entry!r}")
     path = Path(entry).expanduser().absolute()
@@ -271,3 +310,19 @@ def _pack_roots(roots: tuple[tuple[SourceRoot, tuple[tuple[int, int, int], ...]]
             trees.append(CodeTree(str(root.path), tuple(files), root.is_working_dir))
             names.update(msgspec.json.encode((number, files)))
     return PackedCode(CodeManifest(tuple(trees), names.hexdigest()[:32]), out.getvalue())
+
+
+def _env_vars(runtime_env: Mapping[str, Any] | None) -> Mapping[str, str]:
+    env_vars = (runtime_env or {}).get("env_vars") or {}
+    if not isinstance(env_vars, Mapping) or not all(isinstance(x, str) for each in env_vars.items() for x in each):
+        raise ValueError(
+            f"env_vars of worker_runtime_env must be a dict of strings such as {{'NAME': '1'}}, got {env_vars!r}"
+        )
+    return env_vars
+
+
+def _current_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""

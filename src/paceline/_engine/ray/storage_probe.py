@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from paceline._core.system import make_private_dirs
 from paceline._storage.files import write_private_file
@@ -34,23 +32,21 @@ class RunStorage:
     """A pickle of the user's own filesystem."""
 
 
-class ProbeQuestion(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class ProbeQuestion:
     """What a node is asked to find."""
 
-    run_path: str
-    store: str | None
-    filesystem: bytes | None
-    name: str
+    storage: RunStorage
+    name: str = field(default_factory=lambda: secrets.token_hex(8))
     """Names this question in the probe directory."""
-    content: str
+    content: str = field(default_factory=lambda: secrets.token_hex(16))
 
 
 class StorageProbe:
     """The driver's side: `question` goes to a node, `find_problem` checks its answer, `close` cleans up."""
 
     def __init__(self, storage: RunStorage) -> None:
-        name, word = secrets.token_hex(8), secrets.token_hex(16)
-        self.question = ProbeQuestion(storage.run_path, storage.store, storage.filesystem, name, word)
+        self.question = ProbeQuestion(storage)
         self._location = _open_probe_location(self.question)
 
     def write_question(self) -> None:
@@ -139,15 +135,14 @@ class _ProbeStore:
 
 
 def _open_probe_location(question: ProbeQuestion) -> _ProbeDirectory | _ProbeStore:
-    prefix = f"{_PROBES_DIRECTORY}/{question.name}"
-    if question.store is None:
-        return _ProbeDirectory(Path(question.run_path, prefix))
+    prefix, storage = f"{_PROBES_DIRECTORY}/{question.name}", question.storage
+    if storage.store is None:
+        return _ProbeDirectory(Path(storage.run_path, prefix))
     import cloudpickle
 
     from paceline._storage.address import open_store_at
     from paceline._storage.retrying_store import StoreRetryPolicy
 
-    filesystem = cloudpickle.loads(question.filesystem) if question.filesystem is not None else None
-    return _ProbeStore(
-        open_store_at(question.store, filesystem, StoreRetryPolicy(num_tries=3, stall_timeout_s=_NO_PROGRESS_S)), prefix
-    )
+    filesystem = cloudpickle.loads(storage.filesystem) if storage.filesystem is not None else None
+    retry_policy = StoreRetryPolicy(num_tries=3, stall_timeout_s=_NO_PROGRESS_S)
+    return _ProbeStore(open_store_at(storage.store, filesystem, retry_policy), prefix)

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from paceline._engine.messages import FailureKind
-from paceline._engine.ray.code import storage_probe
-from paceline._engine.ray.code.bundle import CodeBundle
+from paceline._engine.ray import storage_probe
+from paceline._engine.ray.code_bundle import CodeBundle
 from paceline._engine.ray.connection import import_ray
 from paceline._engine.ray.worker_actor import ActorPlacement
 
@@ -35,20 +35,13 @@ class StartRefused(Exception):
 
 class NodePreparer:
     def __init__(self, code_bundle: CodeBundle | None = None, storage: storage_probe.RunStorage | None = None) -> None:
-        self._code_bundle = code_bundle if code_bundle is not None else CodeBundle()
+        self._code_bundle = bundle = code_bundle if code_bundle is not None else CodeBundle()
+        self.encoded_config = msgspec.json.encode(bundle.config)
+        self.actor_options = {"runtime_env": dict(bundle.runtime_env)} if bundle.runtime_env is not None else {}
         self._storage = storage
         self._files: list[Any] = []
         self._checked_nodes: set[str] = set()
         """Nodes that are known to see the run's storage."""
-
-    @property
-    def encoded_config(self) -> bytes:
-        return msgspec.json.encode(self._code_bundle.config)
-
-    @property
-    def actor_options(self) -> dict[str, Any]:
-        runtime_env = self._code_bundle.runtime_env
-        return {"runtime_env": dict(runtime_env)} if runtime_env is not None else {}
 
     def code_refs(self) -> list[Any]:
         """Return a reference to the code bundle: put into the object store once, fetched by the nodes that lack it."""
@@ -76,10 +69,8 @@ class NodePreparer:
         probe = storage_probe.StorageProbe(self._storage)
         await asyncio.to_thread(probe.write_question)
         try:
-            question = msgspec.json.encode(probe.question)
-            answers = await asyncio.gather(
-                *(_await_answer(actor.check_storage.remote(token, question)) for actor, _ in new.values())
-            )
+            calls = (actor.check_storage.remote(token, probe.question) for actor, _ in new.values())
+            answers = await asyncio.gather(*map(_await_answer, calls))
             problems = {
                 _format_node(placement): problem
                 for answer, (_, placement) in zip(answers, new.values(), strict=True)
