@@ -30,7 +30,7 @@ def fit_and_list_imports(tmp_path, name, backend=None):
 
 def ripen(zygote, modules):
     zygote.preload_in_successor(modules)
-    zygote._successor.recv(1, socket.MSG_PEEK)  # waits until it is ready
+    zygote._successor.socket.recv(1, socket.MSG_PEEK)  # waits until it is ready
 
 
 def test_one_zygote_serves_all_runs_until_its_successor_is_ready(tmp_path):
@@ -81,9 +81,9 @@ def test_a_fit_inside_a_worker_works_and_a_worker_starts_no_zygote_before_that(t
     def function():
         import paceline.train.torch
 
-        known = [launchers._shared is None, paceline.train.torch.__name__ in sys.modules]
+        checks = [launchers._shared is None, paceline.train.torch.__name__ in sys.modules]
         inner = DataParallelTrainer(lambda: 42, run_config=RunConfig(name="inner", storage_path=tmp_path))
-        return [*known, inner.fit().return_value]
+        return [*checks, inner.fit().return_value]
 
     result = DataParallelTrainer(function, run_config=RunConfig(name="outer", storage_path=tmp_path)).fit()
     assert result.return_value == [True, True, 42]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from paceline._core import system
-from paceline._core.codec import FrameReader, encode_frame
+from paceline._core.codec import FrameReader, encode_frame, send_pending
 from paceline._engine import messages
 from paceline._engine.base import WakeSocket, WorkerGroupSpec, WorkerResources, WorkerSpec
 from paceline._engine.local.devices import Machine, compute_local_capacity, this_machine
@@ -190,15 +190,7 @@ class LocalEngine:
 
     def _flush(self, worker: _LocalWorker) -> None:
         try:
-            while worker.unsent:
-                data = worker.unsent[0]
-                sent = worker.connection.send(data)
-                if sent < len(data):
-                    worker.unsent[0] = data[sent:]
-                else:
-                    worker.unsent.popleft()
-        except BlockingIOError:
-            pass
+            send_pending(worker.connection, worker.unsent)
         except ConnectionError:
             worker.unsent.clear()  # The worker is gone; its exit reports that.
         if not worker.is_drained:

@@ -10,47 +10,29 @@ run hangs at its first operation, and after a parent has touched CUDA its childr
 
 import contextlib
 import gc
-import json
 import os
 import selectors
 import signal
 import socket
 import sys
 import time
-from collections import deque
 from typing import Any, NoReturn
 
 from paceline._core import system
-from paceline._core.codec import FrameReader, encode_frame
 from paceline._core.process_setup import preload_modules
-from paceline._engine.local import parent_zygote
+from paceline._engine.local import zygote_channel
 from paceline._engine.local.spawn_entry import NUM_FDS, run_ordered_module
 
 _DRIVER_DIED = signal.SIGHUP
 _REAP_INTERVAL_S = 0.005
 
 
-class ZygoteChannel:
+class ZygoteChannel(zygote_channel.Channel):
     """One engine's connection to this process: its requests and its workers."""
 
     def __init__(self, end: socket.socket) -> None:
-        self.connection = end
-        self.frames = FrameReader()
-        self.fds: deque[int] = deque()
+        super().__init__(end)
         self.workers: dict[int, int] = {}  # pid -> token
-
-    def receive_requests(self) -> list[dict[str, Any]] | None:
-        """Return the requests received since the last call, or None once the peer is gone."""
-        try:
-            data, fds, _, _ = socket.recv_fds(self.connection, 1 << 16, 64)
-        except ConnectionError:
-            return None
-        self.fds.extend(fds)
-        return [json.loads(payload) for payload in self.frames.feed(data)] if data else None
-
-    def send_answer(self, answer: dict[str, Any]) -> None:
-        with contextlib.suppress(ConnectionError):
-            self.connection.sendall(encode_frame(json.dumps(answer).encode()))
 
     def kill_workers(self, token: int | None = None) -> None:
         for pid, owner in self.workers.items():
@@ -70,11 +52,6 @@ class Zygote:
 
     def serve(self) -> None:
         """Handle requests until the driver is gone."""
-        self._serve_requests()
-        # The death signal may arrive after we have noticed the death, and must not interrupt the cleanup.
-        signal.pthread_sigmask(signal.SIG_BLOCK, (_DRIVER_DIED,))
-
-    def _serve_requests(self) -> None:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(_DRIVER_DIED, _exit_on_driver_death)
         signal.set_wakeup_fd(self._wake_w.fileno(), warn_on_full_buffer=False)
@@ -93,7 +70,7 @@ class Zygote:
             self._reap()
             for fd in ready & self._channels.keys():
                 channel = self._channels[fd]
-                requests = channel.receive_requests()
+                requests = channel.receive()
                 if requests is not None:
                     for request in requests:
                         self._handle_request(channel, request)
@@ -108,6 +85,8 @@ class Zygote:
         This process adopts the orphans of a process before that process's own exit is visible, so once no child is
         left, nothing is.
         """
+        # The death signal may arrive after we have noticed the death, and must not interrupt the cleanup.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (_DRIVER_DIED,))
         for channel in self._channels.values():
             channel.kill_workers()
         while True:
@@ -122,14 +101,14 @@ class Zygote:
             time.sleep(_REAP_INTERVAL_S)  # The list of children may miss one while it changes.
 
     def _attach(self, channel: ZygoteChannel) -> None:
-        self._channels[channel.connection.fileno()] = channel
-        self._selector.register(channel.connection, selectors.EVENT_READ)
+        self._channels[channel.socket.fileno()] = channel
+        self._selector.register(channel.socket, selectors.EVENT_READ)
 
     def _detach(self, channel: ZygoteChannel) -> None:
         channel.kill_workers()
-        self._selector.unregister(channel.connection)
-        del self._channels[channel.connection.fileno()]
-        channel.connection.close()
+        self._selector.unregister(channel.socket)
+        del self._channels[channel.socket.fileno()]
+        channel.socket.close()
 
     def _handle_request(self, channel: ZygoteChannel, request: dict[str, Any]) -> None:
         match request["do"]:
@@ -157,7 +136,7 @@ class Zygote:
         # The worker can request a zygote of its own over this connection.
         self._attach(ZygoteChannel(ours))
         channel.workers[pid] = request["token"]
-        channel.send_answer({"forked": request["token"], "pid": pid})
+        channel.send({"forked": request["token"], "pid": pid})
 
     def _fork_successor(self, request: dict[str, Any], fd: int) -> None:
         """Fork a zygote that imports more modules and then serves; meanwhile this one keeps serving.
@@ -175,7 +154,7 @@ class Zygote:
                 self._close_inherited()
                 successor = Zygote(socket.socket(fileno=fd), request.get("driver", self._driver_pid))
                 _preload(request)
-                successor._driver.send_answer({"ready": os.getpid()})
+                successor._driver.send({"ready": os.getpid()})
                 try:
                     successor.serve()
                 finally:
@@ -187,7 +166,7 @@ class Zygote:
         """Close this zygote's descriptors, in a process forked from it."""
         signal.set_wakeup_fd(-1)
         self._selector.close()
-        for end in (self._wake_r, self._wake_w, *(channel.connection for channel in self._channels.values())):
+        for end in (self._wake_r, self._wake_w, *(channel.socket for channel in self._channels.values())):
             end.close()
         if self._driver_exit is not None:
             os.close(self._driver_exit)
@@ -200,7 +179,7 @@ class Zygote:
             if os.getppid() != parent:
                 os._exit(70)
             self._close_inherited()
-            parent_zygote.zygote_socket = line
+            zygote_channel.to_parent_zygote = zygote_channel.Channel(line)
             for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, _DRIVER_DIED):
                 signal.signal(signum, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -224,7 +203,7 @@ class Zygote:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.killpg(pid, signal.SIGKILL)  # Processes that the worker started die with it.
                     code = os.waitstatus_to_exitcode(status)
-                    channel.send_answer({"exited": token, "pid": pid, "code": code, "at": time.time()})
+                    channel.send({"exited": token, "pid": pid, "code": code, "at": time.time()})
 
 
 def _preload(request: dict[str, Any]) -> None:

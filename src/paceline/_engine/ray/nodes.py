@@ -73,8 +73,7 @@ def read_draining_nodes() -> dict[str, float]:
 
 def read_cluster() -> ClusterCapacity:
     """Return the resources of the cluster, as `ray status` does; changes of the last moments may be missing."""
-    from ray.autoscaler.v2 import sdk
-
+    sdk = _autoscaler_sdk()
     state = sdk.get_cluster_resource_state(sdk.GcsClient(address=gcs_address()))
     nodes = [
         NodeCapacity(each.node_id.hex(), dict(each.total_resources), dict(each.available_resources), dict(each.labels))
@@ -85,13 +84,12 @@ def read_cluster() -> ClusterCapacity:
 
 
 def has_autoscaler() -> bool:
-    from ray.autoscaler.v2 import sdk
     from ray.experimental import internal_kv
 
     status_json = internal_kv._internal_kv_get(_STATUS_KEY)
     if status_json and has_named_types(_reported_node_types(json.loads(status_json).get("autoscaler_report") or {})):
         return True
-    status = sdk.get_cluster_status(gcs_address())
+    status = _autoscaler_sdk().get_cluster_status(gcs_address())
     if int(status.stats.autoscaler_version or 0) == 0:
         return False  # No version 2 autoscaler has reported.
     nodes = [*status.active_nodes, *status.idle_nodes, *status.pending_nodes]
@@ -106,6 +104,12 @@ def has_named_types(types: Iterable[str]) -> bool:
 def _reported_node_types(report: dict[str, Any]) -> list[str]:
     types = [*(report.get("active_nodes") or {}), *(report.get("pending_launches") or {})]
     return types + [name for name in (report.get("node_type_mapping") or {}).values() if isinstance(name, str)]
+
+
+def _autoscaler_sdk() -> Any:
+    from ray.autoscaler.v2 import sdk
+
+    return sdk
 
 
 def _node_status(state: Any) -> str:
