@@ -286,11 +286,7 @@ def _format_growth(samples: deque[tuple[float, int]] | None) -> str:
     if not samples:
         return ""
     (began, first), (ended, last) = samples[0], samples[-1]
-    text = f"; it held {_format_gib(last)}"
+    text = f"; it held {last / 2**30:.2f} GiB"
     if last > first and ended - began >= 1:
-        text += f", {_format_gib(last - first)} more than {ended - began:.0f} s before"
+        text += f", {(last - first) / 2**30:.2f} GiB more than {ended - began:.0f} s before"
     return text
-
-
-def _format_gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.2f} GiB"
