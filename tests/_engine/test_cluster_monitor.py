@@ -27,15 +27,15 @@ def monitor(head):
 
 
 class ScriptedEngine:
-    """An engine that says what it is given to say."""
+    """An engine that returns prepared messages."""
 
-    def __init__(self, *said):
-        self.said = list(said)
+    def __init__(self, *messages):
+        self.messages = list(messages)
         self.closed = False
 
     def wait(self, timeout_s):
-        said, self.said = self.said, []
-        return said
+        messages, self.messages = self.messages, []
+        return messages
 
     def capacity(self, needs, least, most):
         threading.Event().wait()
@@ -79,11 +79,11 @@ def test_withholds_a_lost_worker_until_the_head_is_back_or_lost(head, monitor):
     address = head.getsockname()
     head.close()
     assert engine.wait(0) == []
-    inner.said = [WorkersStopped(1)]
+    inner.messages = [WorkersStopped(1)]
     assert engine.wait(0) == []
     with socket.create_server(address):
         assert wait_until(lambda: engine.wait(0)) == [FAILED, WorkersStopped(1)]
-    inner.said = [FAILED]
+    inner.messages = [FAILED]
     assert engine.wait(0) == []
     monitor._patience_s = 0.3
     wait_until(lambda: monitor.is_lost)

@@ -40,7 +40,7 @@ def test_threads_follow_from_cores_and_workers_or_from_the_request():
 
 
 @pytest.mark.parametrize(
-    ("visible", "seen"),
+    ("visible", "expected"),
     [
         (None, ("0", "1")),
         ("", ()),
@@ -49,9 +49,9 @@ def test_threads_follow_from_cores_and_workers_or_from_the_request():
         ("GPU-8932f937, 1", ("GPU-8932f937", "1")),
     ],
 )
-def test_the_visible_gpus_are_read_as_cuda_reads_them(monkeypatch, visible, seen):
+def test_the_visible_gpus_are_read_as_cuda_reads_them(monkeypatch, visible, expected):
     monkeypatch.setattr(devices, "_num_gpus", lambda: 2)
-    assert devices._visible_gpus(visible) == seen
+    assert devices._visible_gpus(visible) == expected
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from processes import small_memory
 
 @pytest.fixture
 def small_group():
-    with contextlib.ExitStack() as made:
+    with contextlib.ExitStack() as stack:
         try:
-            path = made.enter_context(small_memory())
+            path = stack.enter_context(small_memory())
         except OSError as problem:
             pytest.skip(f"no control group can be made here ({problem}): the kernel's own kill was not tried")
         yield path
@@ -30,9 +30,9 @@ def small_group():
 def test_reports_an_oom_kill_with_the_memory_held(small_group, tmp_path):
     def function():
         (small_group / "cgroup.procs").write_text(str(os.getpid()))
-        held = []
+        blocks = []
         while True:
-            held.append(os.urandom(8 << 20))
+            blocks.append(os.urandom(8 << 20))
 
     with pytest.raises(WorkerGroupError) as caught:
         DataParallelTrainer(function, run_config=RunConfig(storage_path=tmp_path)).fit()

@@ -21,10 +21,10 @@ def spec(rank, size):
     return WorkerSpec(begin, "/nowhere", {"CUDA_VISIBLE_DEVICES": "of the driver"})
 
 
-def place_all(places, wanted=CPU, home=""):
-    """Places in the order of ranks, and what each worker is told."""
+def place_all(places, placement_spec=CPU, home=""):
+    """Places in the order of ranks, and the spec of each worker."""
     places = [places[index] for index in order_ranks(places, home)]
-    return places, [place_worker(spec(rank, len(places)), rank, places, wanted) for rank in range(len(places))]
+    return places, [place_worker(spec(rank, len(places)), rank, places, placement_spec) for rank in range(len(places))]
 
 
 @st.composite
@@ -112,7 +112,7 @@ def test_a_worker_without_a_gpu_sees_none_and_a_fraction_shares_one():
 
 
 @pytest.mark.parametrize(
-    ("wanted", "threads", "told"),
+    ("spec", "threads", "variable"),
     [
         (PlacementSpec({"CPU": 1}), 4, "4"),
         (PlacementSpec({"CPU": 3}), 3, "3"),
@@ -122,18 +122,18 @@ def test_a_worker_without_a_gpu_sees_none_and_a_fraction_shares_one():
         (PlacementSpec({}, env={"OMP_NUM_THREADS": "many"}), 4, "many"),
     ],
 )
-def test_threads_are_set_requested_or_a_fair_share_of_the_node(wanted, threads, told):
-    _, workers = place_all([placement("a"), placement("a")], wanted)
+def test_threads_are_set_requested_or_a_fair_share_of_the_node(spec, threads, variable):
+    _, workers = place_all([placement("a"), placement("a")], spec)
     assert {worker.begin.num_threads for worker in workers} == {threads}
-    assert {worker.env["OMP_NUM_THREADS"] for worker in workers} == {told}
+    assert {worker.env["OMP_NUM_THREADS"] for worker in workers} == {variable}
 
 
 def test_a_bundle_requests_something_and_its_actor_all_but_memory():
     assert PlacementSpec({"CPU": 0, "GPU": 0}).bundle == {"memory": 1.0}
     assert PlacementSpec({"CPU": 0}).actor_options == {"num_cpus": 0, "num_gpus": 0, "resources": {}}
-    wanted = PlacementSpec({"CPU": 2, "GPU": 0.5, "memory": 1e9, "special": 1, "other": 0})
-    assert wanted.bundle == {"CPU": 2, "GPU": 0.5, "memory": 1e9, "special": 1}
-    assert wanted.actor_options == {"num_cpus": 2, "num_gpus": 0.5, "resources": {"special": 1}}
+    spec = PlacementSpec({"CPU": 2, "GPU": 0.5, "memory": 1e9, "special": 1, "other": 0})
+    assert spec.bundle == {"CPU": 2, "GPU": 0.5, "memory": 1e9, "special": 1}
+    assert spec.actor_options == {"num_cpus": 2, "num_gpus": 0.5, "resources": {"special": 1}}
 
 
 def test_selectors_are_for_all_workers_or_one_for_each():

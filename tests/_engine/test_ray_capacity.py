@@ -91,10 +91,10 @@ def _hold(free, bundle, count):
                 return False
             devices[min(fitting, key=lambda index: devices[index])] -= need
         else:
-            whole = [index for index, left in enumerate(devices) if left == 10][: need // 10]
-            if len(whole) < need // 10:
+            free_devices = [index for index, left in enumerate(devices) if left == 10][: need // 10]
+            if len(free_devices) < need // 10:
                 return False
-            for index in whole:
+            for index in free_devices:
                 devices[index] = 0
     return cpus >= 0
 
@@ -118,11 +118,11 @@ def test_what_fits_on_one_node(free, bundle, fit):
 
 def test_capacity_counts_free_and_own_resources_once():
     spec = PlacementSpec({"CPU": 1})
-    taken = cluster(node("a", free={"CPU": 0.0}, CPU=2.0), node("b", free={"CPU": 1.0}, CPU=2.0))
-    assert compute_cluster_capacity(spec, taken, {}, 1, 8) == 1
-    assert compute_cluster_capacity(spec, taken, {"a": 2}, 1, 8) == 3
-    assert compute_cluster_capacity(spec, taken, {"a": 2, "b": 1}, 1, 8) == 4
-    assert compute_cluster_capacity(spec, taken, {"a": 2, "b": 1}, 1, 3) == 3
+    busy = cluster(node("a", free={"CPU": 0.0}, CPU=2.0), node("b", free={"CPU": 1.0}, CPU=2.0))
+    assert compute_cluster_capacity(spec, busy, {}, 1, 8) == 1
+    assert compute_cluster_capacity(spec, busy, {"a": 2}, 1, 8) == 3
+    assert compute_cluster_capacity(spec, busy, {"a": 2, "b": 1}, 1, 8) == 4
+    assert compute_cluster_capacity(spec, busy, {"a": 2, "b": 1}, 1, 3) == 3
     # Our places are counted though the cluster has yet to tell, and not on a node that is gone.
     assert compute_cluster_capacity(spec, TWO, {"a": 2, "b": 2}, 1, 8) == 4
     assert compute_cluster_capacity(PlacementSpec({"GPU": 0.3}), cluster(node("a", GPU=1.0)), {"a": 3}, 1, 8) == 3

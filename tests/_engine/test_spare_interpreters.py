@@ -31,7 +31,7 @@ def spares_are_kept_from_the_start(monkeypatch):
 
 
 def list_waiting():
-    return {spares_found.process.pid for spares_found in spares._spares._waiting}
+    return {spare.process.pid for spare in spares._spares._waiting}
 
 
 def fit(tmp_path, name, function=None, num_workers=2, **config):
@@ -131,7 +131,7 @@ if __name__ == "__main__":
     DataParallelTrainer(
         function, backend_config=Spawned(), run_config=RunConfig(storage_path=sys.argv[1], name="a")
     ).fit()
-    print(*[found.process.pid for found in spares._spares._waiting], flush=True)
+    print(*[spare.process.pid for spare in spares._spares._waiting], flush=True)
     if "killed" in sys.argv:
         if "forks" in sys.argv and os.fork() == 0:
             signal.pause()  # holds the spare's line open

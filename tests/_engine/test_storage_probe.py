@@ -25,17 +25,17 @@ def probe(tmp_path: Path):
     assert [*(tmp_path / "run").iterdir()] == []
 
 
-def _elsewhere(asked: ProbeQuestion, tmp_path: Path) -> ProbeQuestion:
-    return replace(asked, storage=replace(asked.storage, run_path=str(tmp_path / "elsewhere")))
+def _elsewhere(question: ProbeQuestion, tmp_path: Path) -> ProbeQuestion:
+    return replace(question, storage=replace(question.storage, run_path=str(tmp_path / "elsewhere")))
 
 
 def test_detects_a_directory_of_the_same_name_that_is_not_shared(probe: StorageProbe, tmp_path: Path) -> None:
     for node in ("n1", "n2"):
         assert probe.find_problem(node, answer_probe(probe.question, node)) == ""
-    asked = _elsewhere(probe.question, tmp_path)
-    assert "is missing here" in answer_probe(asked, "n1")
+    question = _elsewhere(probe.question, tmp_path)
+    assert "is missing here" in answer_probe(question, "n1")
     (tmp_path / "elsewhere").mkdir()
-    assert "is missing here" in answer_probe(asked, "n1")
+    assert "is missing here" in answer_probe(question, "n1")
     assert [*(tmp_path / "elsewhere").iterdir()] == []
 
 

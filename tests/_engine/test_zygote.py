@@ -12,6 +12,7 @@ from paceline import train
 from paceline._core.codec import FrameReader
 from paceline._engine.local import launchers
 from paceline._engine.local.launchers import close_shared_zygote, shared_zygote
+from paceline._engine.local.zygote_channel import Channel
 from paceline.train import BackendConfig, DataParallelTrainer, RunConfig, ScalingConfig
 from processes import still_running
 
@@ -33,7 +34,7 @@ def fit_and_list_imports(tmp_path, name, backend=None):
 
 def ripen(zygote, modules):
     zygote.preload_in_successor(modules)
-    zygote._successor.recv(1, socket.MSG_PEEK)  # waits until it is ready
+    zygote._successor.socket.recv(1, socket.MSG_PEEK)  # waits until it is ready
 
 
 def test_one_zygote_serves_all_runs_until_its_successor_is_ready(tmp_path):
@@ -84,9 +85,9 @@ def test_a_fit_inside_a_worker_works_and_a_worker_starts_no_zygote_before_that(t
     def function():
         import paceline.train.torch
 
-        known = [launchers._shared is None, paceline.train.torch.__name__ in sys.modules]
+        checks = [launchers._shared is None, paceline.train.torch.__name__ in sys.modules]
         inner = DataParallelTrainer(lambda: 42, run_config=RunConfig(name="inner", storage_path=tmp_path))
-        return [*known, inner.fit().return_value]
+        return [*checks, inner.fit().return_value]
 
     result = DataParallelTrainer(function, run_config=RunConfig(name="outer", storage_path=tmp_path)).fit()
     assert result.return_value == [True, True, 42]
@@ -130,11 +131,11 @@ def test_a_driver_that_does_not_read_answers_does_not_block_the_zygote():
     silent, zygote_end = socket.socketpair()
     with silent, zygote_end, open("/dev/null", "r+b") as null:
         zygote_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-        launchers.send_request(shared_zygote()._socket, {"do": "attach"}, (zygote_end.fileno(),))
+        shared_zygote()._channel.send({"do": "attach"}, (zygote_end.fileno(),))
         order = launchers.make_start_order("module_that_does_not_exist")
         fds = (null.fileno(),) * 3
         for token in range(40):
-            launchers.send_request(silent, {"do": "fork", "token": token, "env": {}, **order}, fds)
+            Channel(silent).send({"do": "fork", "token": token, "env": {}, **order}, fds)
         launcher = launchers.ZygoteLauncher(())
         for token in range(20):  # One after the other: meanwhile the answers to the other channel pile up.
             launcher.launch(token, {}, fds, "module_that_does_not_exist")

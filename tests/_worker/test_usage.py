@@ -22,12 +22,13 @@ def context(devices=()):
 
 
 def test_it_tells_who_it_is_and_what_it_holds():
-    found = UsageMeter(context()).measure()
-    assert (found.rank, found.num_reports, found.pid, found.device, found.gpus) == (3, 7, os.getpid(), "cpu", ())
-    assert found.rss_bytes > 10_000_000
-    assert found.cpu_s > 0
+    measured = UsageMeter(context()).measure()
+    assert (measured.rank, measured.num_reports, measured.pid) == (3, 7, os.getpid())
+    assert (measured.device, measured.gpus) == ("cpu", ())
+    assert measured.rss_bytes > 10_000_000
+    assert measured.cpu_s > 0
     shared = UsageMeter(context(), shared=True).measure()
-    assert shared.cpu_s < found.cpu_s, "what the process did before counts only where it is the worker's own"
+    assert shared.cpu_s < measured.cpu_s, "what the process did before counts only where it is the worker's own"
 
 
 def test_processes_that_it_started_count_with_it():
@@ -36,19 +37,19 @@ def test_processes_that_it_started_count_with_it():
     with subprocess.Popen([sys.executable, "-c", work], stdout=subprocess.PIPE) as child:
         try:
             child.stdout.readline()
-            while (found := UsageMeter(context()).measure()).cpu_s < alone.cpu_s + 0.2:
+            while (measured := UsageMeter(context()).measure()).cpu_s < alone.cpu_s + 0.2:
                 time.sleep(0.01)
         finally:
             child.kill()
-    assert found.rss_bytes > alone.rss_bytes + 70_000_000
+    assert measured.rss_bytes > alone.rss_bytes + 70_000_000
 
 
 def test_parts_never_sum_to_more_than_the_whole_after_rounding():
-    made = context()
-    with made.time_accounting.at(USER_CODE):
+    worker_context = context()
+    with worker_context.time_accounting.at(USER_CODE):
         for _ in range(200):
-            found = UsageMeter(made).measure()
-            assert found.setup_s + found.data_s + found.report_s + found.checkpoint_s <= found.wall_s
+            measured = UsageMeter(worker_context).measure()
+            assert measured.setup_s + measured.data_s + measured.report_s + measured.checkpoint_s <= measured.wall_s
 
 
 def test_gpus_that_do_not_answer_hold_nobody_up(monkeypatch):
@@ -59,10 +60,10 @@ def test_gpus_that_do_not_answer_hold_nobody_up(monkeypatch):
             answers.wait()
 
     monkeypatch.setattr(usage.Nvml, "open", lambda: Stuck())
-    made = UsageMeter(context(devices=(0,)))
+    meter = UsageMeter(context(devices=(0,)))
     for _ in range(2):
-        assert made.measure().gpus == (), "it returns at all"
-    made.close()
+        assert meter.measure().gpus == (), "it returns at all"
+    meter.close()
     answers.set()
 
 
@@ -73,19 +74,19 @@ class Driver:
 
 @pytest.mark.parametrize("driver", [Driver(), None])
 def test_gpus_are_those_that_were_given_by_the_names_that_the_environment_has_for_them(monkeypatch, driver):
-    """Without a driver nothing is said of them, and no framework is begun."""
+    """Without a driver nothing is reported, and no framework is started."""
     monkeypatch.setattr(usage.Nvml, "open", lambda: driver)
     monkeypatch.setattr(usage, "this_machine", lambda: SimpleNamespace(gpus=("4", "6", "7")))
     monkeypatch.setattr(usage, "_ANSWER_S", 60.0)
-    with closing(UsageMeter(context(devices=(1, 2)))) as made:
-        found = made.measure()
-    assert [gpu.index for gpu in found.gpus] == ([6, 7] if driver else [])
-    assert found.device == "cuda:1"
+    with closing(UsageMeter(context(devices=(1, 2)))) as meter:
+        measured = meter.measure()
+    assert [gpu.index for gpu in measured.gpus] == ([6, 7] if driver else [])
+    assert measured.device == "cuda:1"
 
 
 @pytest.mark.skipif(usage.Nvml.open() is None, reason="there is no NVIDIA driver here")
 def test_the_driver_tells_of_its_first_gpu():
-    found = usage.Nvml.open().use("0")
-    assert found.index == 0
-    assert 0 < found.used_bytes <= found.total_bytes
-    assert -1.0 <= found.busy <= 1.0
+    measured = usage.Nvml.open().use("0")
+    assert measured.index == 0
+    assert 0 < measured.used_bytes <= measured.total_bytes
+    assert -1.0 <= measured.busy <= 1.0

@@ -5,7 +5,9 @@ checksum: nothing after a torn write can be trusted.
 """
 
 import io
+import socket
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator
 
 MAX_FRAME = 1 << 30
@@ -13,6 +15,22 @@ MAX_FRAME = 1 << 30
 
 def encode_frame(payload: bytes) -> bytes:
     return len(payload).to_bytes(4, "big") + payload
+
+
+def send_pending(end: socket.socket, pending: deque[memoryview]) -> int:
+    """Send what the socket accepts without blocking, and return how many bytes that was."""
+    num_sent = 0
+    try:
+        while pending:
+            sent = end.send(pending[0], socket.MSG_DONTWAIT)
+            num_sent += sent
+            if sent < len(pending[0]):
+                pending[0] = pending[0][sent:]
+            else:
+                pending.popleft()
+    except BlockingIOError:
+        pass
+    return num_sent
 
 
 class FrameReader:

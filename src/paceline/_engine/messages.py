@@ -115,7 +115,6 @@ class PreemptionNoticeReceived(msgspec.Struct, frozen=True, tag="preemption_noti
     ranks: tuple[int, ...] = ()
     """The workers on that machine, if known."""
     includes_driver: bool = True
-    """The driver is on that machine too."""
 
 
 class WorkerReturned(_RankMessage, frozen=True, tag="worker_returned"):
@@ -227,7 +226,6 @@ class TaskAnswered(_RankMessage, frozen=True, tag="task_answered"):
     number: int
     num_reports: int
     where: str = ""
-    """Where the last report was made."""
     value: bytes = b""
     """The pickled return value. It goes only to the caller's memory."""
 
@@ -402,11 +400,10 @@ class RecordProfile(msgspec.Struct, frozen=True, tag="record_profile"):
 
 
 class RunTask(msgspec.Struct, frozen=True, tag="run_task"):
-    """Run this job in a waiting worker, and answer with `TaskAnswered`. An empty job means there are no more tasks."""
+    """Run a pickled job in a waiting worker, and answer with `TaskAnswered`. An empty job: there are no more tasks."""
 
     number: int
     job: bytes = b""
-    """A pickle, like the job of the run."""
 
 
 class ExitWorker(msgspec.Struct, frozen=True, tag="exit_worker"):

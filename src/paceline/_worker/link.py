@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from paceline._core.codec import FrameReader, encode_frame
+from paceline._core.codec import FrameReader, encode_frame, send_pending
 from paceline._engine.messages import FromWorker, ToWorker, decode_to_worker, encode_message
 
 MAX_UNSENT = 64 << 20
@@ -119,25 +119,12 @@ class DriverLink:
                     self._on_signal(signum)
         events = ready.get(self._socket.fileno(), 0)
         if events & select.POLLOUT:
-            self._send_unsent()
+            with self._lock:
+                self._num_unsent -= send_pending(self._socket, self._unsent)
+                self._lock.notify_all()
         if not events & (select.POLLIN | select.POLLHUP | select.POLLERR):
             return []
         data = self._socket.recv(1 << 16)
         if not data:
             raise ConnectionResetError("the driver is gone")
         return self._frames.feed(data)
-
-    def _send_unsent(self) -> None:
-        with self._lock:
-            try:
-                while self._unsent:
-                    data = self._unsent[0]
-                    sent = self._socket.send(data, socket.MSG_DONTWAIT)
-                    self._num_unsent -= sent
-                    if sent < len(data):
-                        self._unsent[0] = data[sent:]
-                        break
-                    self._unsent.popleft()
-            except BlockingIOError:
-                pass
-            self._lock.notify_all()

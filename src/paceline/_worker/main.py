@@ -265,7 +265,7 @@ def expose_script_globals(function: Callable[..., Any]) -> None:
     while inner is not None and not hasattr(inner, "__globals__"):
         # A partial, or an object of ours that names the function that it calls.
         inner = inner.func if isinstance(inner, functools.partial) else getattr(inner, "inner_function", None)
-    scope = getattr(inner, "__globals__", None)
+    scope: Any = getattr(inner, "__globals__", None)
     main: Any = sys.modules["__main__"]
 
     def get_script_global(name: str) -> Any:

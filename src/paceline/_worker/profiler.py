@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 from paceline._core.frames import capture_stack, display_name, display_path
 from paceline._engine.messages import ProfileRecorded
@@ -103,7 +104,7 @@ class StackSamples:
         self._labels: dict[CodeType, str] = {}
         self._names: dict[int, str] = {}
         """Thread names at the last sample."""
-        main = sys.modules.get("paceline._worker.main")
+        main: Any = sys.modules.get("paceline._worker.main")
         self._work: CodeType | None = main.work.__code__ if hasattr(main, "work") else None
         """Our function around the user's: its frame, and those outside, are left out."""
 

@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from types import FrameType
 
 from paceline._worker.link import DriverLink
@@ -46,15 +47,10 @@ def _handle_signal(signum: int, frame: FrameType | None) -> None:
         _link.wake(signum)
 
 
-def _block_signals() -> None:
+def _mask_signals(how: int) -> None:
     """A signal to a child that is not reset yet would count as one to this worker."""
     if _link is not None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, PREEMPTION_SIGNALS)
-
-
-def _unblock_signals() -> None:
-    if _link is not None:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, PREEMPTION_SIGNALS)
+        signal.pthread_sigmask(how, PREEMPTION_SIGNALS)
 
 
 def _reset_in_child() -> None:
@@ -70,4 +66,8 @@ def _reset_in_child() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PREEMPTION_SIGNALS)
 
 
-os.register_at_fork(before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_reset_in_child)
+os.register_at_fork(
+    before=partial(_mask_signals, signal.SIG_BLOCK),
+    after_in_parent=partial(_mask_signals, signal.SIG_UNBLOCK),
+    after_in_child=_reset_in_child,
+)

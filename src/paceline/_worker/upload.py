@@ -61,10 +61,9 @@ CheckpointSource = Directory | InPlace | State
 
 class Uploader:
     def __init__(self, files: Files, store: RunStore, attempt: int, rank: int) -> None:
-        layout = store.layout
         self._files = files
         self._store = store
-        self._layout = layout
+        self._layout = layout = store.layout
         self._attempt = attempt
         self._rank = rank
         self._scratch = layout.scratch(attempt, rank)
@@ -142,7 +141,10 @@ class Uploader:
             return frozen.write(target, self._files)
         is_in_scratch = frozen.path.is_relative_to(self._scratch)
         # A moved link would still be a link, whose target may change or vanish, so it is copied.
-        if (is_in_scratch or (frozen.delete and self._is_same_disk(frozen.path))) and not has_links(frozen.path):
+        can_move = is_in_scratch
+        if frozen.delete and not is_in_scratch and not frozen.path.is_symlink():
+            can_move = frozen.path.stat().st_dev == self._layout.root.stat().st_dev
+        if can_move and not has_links(frozen.path):
             return stage_move(self._files, frozen.path, target)
         self._files.make_dir(target)
         entries = stage_copy(self._files, frozen.path, target)
@@ -150,6 +152,3 @@ class Uploader:
             with contextlib.suppress(OSError):
                 shutil.rmtree(frozen.path)
         return entries
-
-    def _is_same_disk(self, path: Path) -> bool:
-        return path.stat().st_dev == self._layout.root.stat().st_dev and not path.is_symlink()

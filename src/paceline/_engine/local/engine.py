@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from paceline._core import system
-from paceline._core.codec import FrameReader, encode_frame
+from paceline._core.codec import FrameReader, encode_frame, send_pending
 from paceline._engine import messages
 from paceline._engine.base import WakeSocket, WorkerGroupSpec, WorkerResources, WorkerSpec
 from paceline._engine.local.devices import Machine, compute_local_capacity, this_machine
@@ -81,7 +81,7 @@ class LocalEngine:
         finally:
             os.close(job)
         self._preload_due = (time.monotonic() + _PRELOAD_AFTER_S, group.preload_later)
-        self._watch_launcher()
+        self._watch({*self._launcher.watched_fds()})
 
     def send(self, rank: int, message: messages.ToWorker) -> None:
         worker = self._workers.get(rank)
@@ -116,7 +116,7 @@ class LocalEngine:
                 self._preload_due = None
             self._memory_monitor.sample(self._workers, self._launcher.pid)
             exits = self._launcher.take_exits()
-            self._watch_launcher()
+            self._watch({*self._launcher.watched_fds()})
             self._handle_exits(exits, output)
             if all(worker.exit and worker.is_drained for worker in self._workers.values()):
                 self._workers.clear()
@@ -154,23 +154,17 @@ class LocalEngine:
         if self._given_launcher is not None:
             return self._given_launcher
         if self._launcher is not None:
-            self._unwatch(self._watched_fds)
+            self._watch(set())
             self._launcher.close()
         return choose_launcher(group.preload, group.start_method)
 
-    def _watch_launcher(self) -> None:
-        """Watch the launcher's current descriptors. Unregister closed ones before their numbers are reused."""
-        assert self._launcher is not None
-        watched = {*self._launcher.watched_fds()}
-        self._unwatch(self._watched_fds - watched)
-        for fd in watched - self._watched_fds:
-            self._selector.register(fd, selectors.EVENT_READ, "launcher")
-        self._watched_fds = watched
-
-    def _unwatch(self, fds: set[int]) -> None:
-        for fd in fds:
+    def _watch(self, fds: set[int]) -> None:
+        """Watch these descriptors of the launcher. Unregister closed ones before their numbers are reused."""
+        for fd in self._watched_fds - fds:
             self._selector.unregister(fd)
-        self._watched_fds = self._watched_fds - fds
+        for fd in fds - self._watched_fds:
+            self._selector.register(fd, selectors.EVENT_READ, "launcher")
+        self._watched_fds = fds
 
     def _launch(self, spec: WorkerSpec, job: int) -> None:
         assert self._launcher is not None
@@ -190,15 +184,7 @@ class LocalEngine:
 
     def _flush(self, worker: _LocalWorker) -> None:
         try:
-            while worker.unsent:
-                data = worker.unsent[0]
-                sent = worker.connection.send(data)
-                if sent < len(data):
-                    worker.unsent[0] = data[sent:]
-                else:
-                    worker.unsent.popleft()
-        except BlockingIOError:
-            pass
+            send_pending(worker.connection, worker.unsent)
         except ConnectionError:
             worker.unsent.clear()  # The worker is gone; its exit reports that.
         if not worker.is_drained:
@@ -294,11 +280,7 @@ def _format_growth(samples: deque[tuple[float, int]] | None) -> str:
     if not samples:
         return ""
     (began, first), (ended, last) = samples[0], samples[-1]
-    text = f"; it held {_format_gib(last)}"
+    text = f"; it held {last / 2**30:.2f} GiB"
     if last > first and ended - began >= 1:
-        text += f", {_format_gib(last - first)} more than {ended - began:.0f} s before"
+        text += f", {(last - first) / 2**30:.2f} GiB more than {ended - began:.0f} s before"
     return text
-
-
-def _format_gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:.2f} GiB"

@@ -6,7 +6,6 @@ serves all runs of the process and starts at the first request; for the other se
 
 import atexit
 import contextlib
-import json
 import multiprocessing
 import os
 import select
@@ -26,8 +25,7 @@ from typing import Any, Protocol, TypeVar
 
 import paceline
 from paceline._core import settings, system
-from paceline._core.codec import FrameReader, encode_frame
-from paceline._engine.local import parent_zygote
+from paceline._engine.local.zygote_channel import Channel, ForkedZygote, fork_zygote
 
 WORKER_MODULE = "paceline._worker.main"
 """The default module whose `run` a new process calls."""
@@ -74,17 +72,13 @@ class ZygoteProcess:
         self.is_lost = False
         """Its end was detected, possibly a moment before the system reports it."""
         # Protects the four below: runs driven by several threads share the zygote.
-        self._socket_lock = threading.Lock()
-        self._successor: socket.socket | None = None
+        self._lock = threading.Lock()
+        self._channel: Channel
+        self._successor: Channel | None = None
         self._has_served = False
-        self._socket: socket.socket
         self._preloaded: set[str] = set()
-        self._process: Popen[bytes] | parent_zygote.ForkedZygote
-        forked = parent_zygote.fork_zygote()
-        if forked is not None:
-            self._process, self._socket = forked
-        else:
-            self._process, self._socket = _spawn_zygote()
+        self._process: Popen[bytes] | ForkedZygote
+        self._process, self._channel = fork_zygote() or _spawn_zygote()
 
     @property
     def pid(self) -> int:
@@ -96,35 +90,30 @@ class ZygoteProcess:
 
     def preload(self, modules: tuple[str, ...]) -> None:
         """Start importing modules in the zygote without waiting; fork requests wait until it is done."""
-        with self._socket_lock:
+        with self._lock:
             new = [module for module in (*WORKER_MODULES, *modules) if module not in self._preloaded]
             if new:
                 self._preloaded.update(new)
-                for end in (self._socket, self._successor):
-                    if end is not None:  # The successor was forked before this request, and would serve without these.
-                        send_request(end, {"do": "preload", "modules": new, "path": sys.path})
+                # A successor was forked before this request, and would serve without these.
+                for channel in filter(None, (self._channel, self._successor)):
+                    channel.send({"do": "preload", "modules": new, "path": sys.path})
 
     def preload_in_successor(self, modules: tuple[str, ...]) -> None:
         """Let a fork of the zygote import more modules and replace it afterwards, so nobody waits for these imports."""
-        with self._socket_lock:
+        with self._lock:
             if self._successor is None and modules:
-                self._successor, theirs = socket.socketpair()
-                with theirs:
-                    request = {"do": "successor", "modules": modules, "path": sys.path}
-                    send_request(self._socket, request, (theirs.fileno(),))
+                request = {"do": "successor", "modules": modules, "path": sys.path}
+                self._successor = _open_channel(self._channel, request)
 
-    def attach(self) -> socket.socket:
-        """Open a connection for one engine, to the zygote that has preloaded the most."""
-        ours, theirs = socket.socketpair()
-        with theirs, self._socket_lock:
+    def attach(self) -> Channel:
+        """Open a channel for one engine, to the zygote that has preloaded the most."""
+        with self._lock:
             self._has_served = True
-            send_request(self._serving_socket(), {"do": "attach"}, (theirs.fileno(),))
-        return ours
+            return _open_channel(self._serving_channel(), {"do": "attach"})
 
     def close(self) -> None:
-        for end in (self._socket, self._successor):
-            if end is not None:
-                end.close()
+        for channel in filter(None, (self._channel, self._successor)):
+            channel.close()
         if self.owner != os.getpid():
             return  # This process is a fork of the driver; the zygote is not ours to end.
         if self._has_served:
@@ -137,21 +126,27 @@ class ZygoteProcess:
         self._process.kill()
         self._process.wait()
 
-    def _serving_socket(self) -> socket.socket:
-        """Return the successor's socket once it is ready and while it lives, else the zygote's own."""
+    def _serving_channel(self) -> Channel:
+        """Return the successor's channel once it is ready and while it lives, else the zygote's own."""
         if self._successor is not None:
-            poll = select.poll()
-            poll.register(self._successor, select.POLLIN)
-            news = dict(poll.poll(0)).get(self._successor.fileno(), 0)
+            news = self._successor.poll()
             if news & (select.POLLHUP | select.POLLERR):
                 self._successor.close()  # It has died; the zygote itself still serves.
                 self._successor = None
             elif news:
                 return self._successor
-        return self._socket
+        return self._channel
 
 
-def _spawn_zygote() -> tuple[Popen[bytes], socket.socket]:
+def _open_channel(zygote: Channel, request: dict[str, Any]) -> Channel:
+    """Send a request with the other end of a new channel."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        zygote.send(request, (theirs.fileno(),))
+    return Channel(ours)
+
+
+def _spawn_zygote() -> tuple[Popen[bytes], Channel]:
     ours, theirs = socket.socketpair()
     arguments = [str(theirs.fileno()), str(os.getpid()), "bound"]
     if _zygotes_detached:
@@ -166,7 +161,7 @@ def _spawn_zygote() -> tuple[Popen[bytes], socket.socket]:
         JE_ARROW_MALLOC_CONF="background_thread:false",
     )
     with theirs:
-        return spawn_process(command, theirs, env, process_group=0), ours
+        return spawn_process(command, theirs, env, process_group=0), Channel(ours)
 
 
 class ZygoteLauncher:
@@ -175,42 +170,35 @@ class ZygoteLauncher:
     def __init__(self, preload: tuple[str, ...]) -> None:
         self._zygote = shared_zygote()
         self._zygote.preload(preload)
-        self._socket = self._zygote.attach()
-        self._frames = FrameReader()
+        self._channel = self._zygote.attach()
         self._pids: dict[int, int] = {}
 
     def launch(self, token: int, env: dict[str, str], fds: tuple[int, int, int], module: str = WORKER_MODULE) -> None:
         self._pids[token] = 0
-        send_request(self._socket, {"do": "fork", "token": token, "env": env, **make_start_order(module)}, fds)
+        self._channel.send({"do": "fork", "token": token, "env": env, **make_start_order(module)}, fds)
 
     def kill(self, token: int) -> None:
-        send_request(self._socket, {"do": "kill", "token": token})
+        self._channel.send({"do": "kill", "token": token})
 
     def take_exits(self) -> list[ProcessExit]:
         exits: list[ProcessExit] = []
-        while True:
-            try:
-                data = self._socket.recv(1 << 16, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return exits
-            except ConnectionError:
-                data = b""
-            if not data:
+        while self._channel.poll():
+            if (answers := self._channel.receive()) is None:
                 # The zygote is gone, and its death signal has killed all workers.
                 self._zygote.is_lost = True
                 exits += [ProcessExit(token, -signal.SIGKILL, time.time(), zygote_lost=True) for token in self._pids]
                 self._pids.clear()
-                return exits
-            for payload in self._frames.feed(data):
-                answer: dict[str, Any] = json.loads(payload)
+                break
+            for answer in answers:
                 if "forked" in answer:
                     self._pids[answer["forked"]] = answer["pid"]
                 else:
                     self._pids.pop(answer["exited"], None)
                     exits.append(ProcessExit(answer["exited"], answer["code"], answer["at"]))
+        return exits
 
     def watched_fds(self) -> list[int]:
-        return [self._socket.fileno()]
+        return [self._channel.socket.fileno()]
 
     def pid(self, token: int) -> int:
         return self._pids.get(token, 0)
@@ -219,7 +207,7 @@ class ZygoteLauncher:
         self._zygote.preload_in_successor(modules)
 
     def close(self) -> None:
-        self._socket.close()
+        self._channel.close()
 
 
 _zygotes_detached = False
@@ -295,13 +283,6 @@ def python_command(code: str, *arguments: str) -> list[str]:
 def make_start_order(module: str) -> dict[str, Any]:
     """Return what a new process takes on from this one, and the module whose `run` it calls."""
     return {"module": module, "path": sys.path, "argv": sys.argv, "cwd": os.getcwd()}
-
-
-def send_request(end: socket.socket, request: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
-    data = memoryview(encode_frame(json.dumps(request).encode()))
-    with contextlib.suppress(ConnectionError):  # The loss of a zygote shows up as the exit of its workers.
-        sent = socket.send_fds(end, [data], fds) if fds else 0
-        end.sendall(data[sent:])
 
 
 class InlineLauncher:

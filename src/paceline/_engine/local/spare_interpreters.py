@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from paceline._core import settings, system
 from paceline._engine.local import launchers
+from paceline._engine.local.zygote_channel import Channel
 
 MAX_SPARES = 8
 """The most spares that wait at once: each holds a framework in memory."""
@@ -37,7 +38,7 @@ class SpareInterpreter:
 
     spec: InterpreterSpec
     process: subprocess.Popen[bytes]
-    connection: socket.socket
+    channel: Channel
     owner: int
 
     @property
@@ -46,11 +47,11 @@ class SpareInterpreter:
 
     def assign_work(self, fds: tuple[int, int, int], module: str) -> None:
         """Turn it into a worker."""
-        launchers.send_request(self.connection, launchers.make_start_order(module), fds)
-        self.connection.close()
+        self.channel.send(launchers.make_start_order(module), fds)
+        self.channel.close()
 
     def terminate(self) -> None:
-        self.connection.close()
+        self.channel.close()
         if self.owner == os.getpid():
             kill_session(self.process)
             self.process.wait()
@@ -72,7 +73,7 @@ def start_interpreter(
         process = launchers.spawn_process(
             command, theirs, dict(spec.env), stdout=log, stderr=log, start_new_session=True
         )
-    return SpareInterpreter(spec, process, ours, os.getpid())
+    return SpareInterpreter(spec, process, Channel(ours), os.getpid())
 
 
 def kill_session(process: subprocess.Popen[bytes]) -> None:

@@ -15,8 +15,8 @@ import sys
 from typing import Any
 
 from paceline._core import system
-from paceline._core.codec import FrameReader
 from paceline._core.process_setup import preload_modules
+from paceline._engine.local.zygote_channel import Channel
 
 NUM_FDS = 3
 """File descriptors sent with each order: the control socket, the log file, the job."""
@@ -32,15 +32,14 @@ def run_spawned_worker() -> None:
     if os.getppid() != int(driver):
         return
     preload_modules(json.loads(modules))
-    with socket.socket(fileno=int(fd)) as connection:
-        received = _receive_order(connection, driver_exit)
-    if received is None:
+    with contextlib.closing(Channel(socket.socket(fileno=int(fd)))) as channel:
+        order = _receive_order(channel, driver_exit)
+    if order is None:
         return
-    order, fds = received
     system.die_with_parent(signal.SIGKILL)
     if os.getppid() != int(driver):
         return
-    os._exit(run_ordered_module(order, fds))
+    os._exit(run_ordered_module(order, list(channel.fds)))
 
 
 def run_ordered_module(order: dict[str, Any], fds: list[int]) -> int:
@@ -55,22 +54,17 @@ def run_ordered_module(order: dict[str, Any], fds: list[int]) -> int:
     return code
 
 
-def _receive_order(connection: socket.socket, driver_exit: int | None) -> tuple[dict[str, Any], list[int]] | None:
-    """Return the order and its file descriptors, or None once the driver is gone."""
+def _receive_order(channel: Channel, driver_exit: int | None) -> dict[str, Any] | None:
+    """Return the order, or None once the driver is gone."""
     poll = select.poll()
-    poll.register(connection, select.POLLIN)
+    poll.register(channel.socket, select.POLLIN)
     if driver_exit is not None:
         # A process forked by the driver may hold the other end of the socket after the driver has exited.
         poll.register(driver_exit, select.POLLIN)
-    frames = FrameReader()
-    fds: list[int] = []
-    while True:
-        ready = [ready for ready, _ in poll.poll()]
-        if connection.fileno() not in ready:
+    while channel.socket.fileno() in [fd for fd, _ in poll.poll()]:
+        orders = channel.receive()
+        if orders is None:
             return None
-        data, more, _, _ = socket.recv_fds(connection, 1 << 16, NUM_FDS)
-        if not data:
-            return None
-        fds += more
-        for payload in frames.feed(data):
-            return json.loads(payload), fds
+        if orders:
+            return orders[0]
+    return None

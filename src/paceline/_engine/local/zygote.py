@@ -17,37 +17,25 @@ import signal
 import socket
 import sys
 import time
-from collections import deque
 from typing import Any, NoReturn
 
 from paceline._core import system
-from paceline._core.codec import FrameReader, encode_frame
+from paceline._core.codec import encode_frame
 from paceline._core.process_setup import preload_modules
-from paceline._engine.local import parent_zygote
+from paceline._engine.local import zygote_channel
 from paceline._engine.local.spawn_entry import NUM_FDS, run_ordered_module
 
 _DRIVER_DIED = signal.SIGHUP
 _REAP_INTERVAL_S = 0.005
 
 
-class ZygoteChannel:
+class ZygoteChannel(zygote_channel.Channel):
     """One engine's connection to this process: its requests and its workers."""
 
     def __init__(self, end: socket.socket) -> None:
-        self.connection = end
-        self.frames = FrameReader()
-        self.fds: deque[int] = deque()
+        super().__init__(end)
         self.workers: dict[int, int] = {}  # pid -> token
         self.unsent = bytearray()
-
-    def receive_requests(self) -> list[dict[str, Any]] | None:
-        """Return the requests received since the last call, or None once the peer is gone."""
-        try:
-            data, fds, _, _ = socket.recv_fds(self.connection, 1 << 16, 64)
-        except ConnectionError:
-            return None
-        self.fds.extend(fds)
-        return [json.loads(payload) for payload in self.frames.feed(data)] if data else None
 
     def add_answer(self, answer: dict[str, Any]) -> None:
         self.unsent += encode_frame(json.dumps(answer).encode())
@@ -57,7 +45,7 @@ class ZygoteChannel:
         with contextlib.suppress(BlockingIOError):
             try:
                 while self.unsent:
-                    del self.unsent[: self.connection.send(self.unsent, socket.MSG_DONTWAIT)]
+                    del self.unsent[: self.socket.send(self.unsent, socket.MSG_DONTWAIT)]
             except ConnectionError:
                 self.unsent.clear()
 
@@ -79,11 +67,6 @@ class Zygote:
 
     def serve(self) -> None:
         """Handle requests until the driver is gone."""
-        self._serve_requests()
-        # The death signal may arrive after we have noticed the death, and must not interrupt the cleanup.
-        signal.pthread_sigmask(signal.SIG_BLOCK, (_DRIVER_DIED,))
-
-    def _serve_requests(self) -> None:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(_DRIVER_DIED, _exit_on_driver_death)
         signal.set_wakeup_fd(self._wake_w.fileno(), warn_on_full_buffer=False)
@@ -107,7 +90,7 @@ class Zygote:
             self._reap()
             for fd in ready & self._channels.keys():
                 channel = self._channels[fd]
-                requests = channel.receive_requests()
+                requests = channel.receive()
                 if requests is not None:
                     for request in requests:
                         self._handle_request(channel, request)
@@ -122,6 +105,8 @@ class Zygote:
         This process adopts the orphans of a process before that process's own exit is visible, so once no child is
         left, nothing is.
         """
+        # The death signal may arrive after we have noticed the death, and must not interrupt the cleanup.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (_DRIVER_DIED,))
         for channel in self._channels.values():
             channel.kill_workers()
         while True:
@@ -136,8 +121,8 @@ class Zygote:
             time.sleep(_REAP_INTERVAL_S)  # The list of children may miss one while it changes.
 
     def _attach(self, channel: ZygoteChannel) -> None:
-        self._channels[channel.connection.fileno()] = channel
-        self._selector.register(channel.connection, selectors.EVENT_READ)
+        self._channels[channel.socket.fileno()] = channel
+        self._selector.register(channel.socket, selectors.EVENT_READ)
         self._send_answers(channel)
 
     def _answer(self, channel: ZygoteChannel, answer: dict[str, Any]) -> None:
@@ -147,14 +132,14 @@ class Zygote:
     def _send_answers(self, channel: ZygoteChannel) -> None:
         channel.send_answers()
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.unsent else 0)
-        if self._selector.get_key(channel.connection).events != events:
-            self._selector.modify(channel.connection, events)
+        if self._selector.get_key(channel.socket).events != events:
+            self._selector.modify(channel.socket, events)
 
     def _detach(self, channel: ZygoteChannel) -> None:
         channel.kill_workers()
-        self._selector.unregister(channel.connection)
-        del self._channels[channel.connection.fileno()]
-        channel.connection.close()
+        self._selector.unregister(channel.socket)
+        del self._channels[channel.socket.fileno()]
+        channel.socket.close()
 
     def _handle_request(self, channel: ZygoteChannel, request: dict[str, Any]) -> None:
         match request["do"]:
@@ -212,7 +197,7 @@ class Zygote:
         """Close this zygote's descriptors, in a process forked from it."""
         signal.set_wakeup_fd(-1)
         self._selector.close()
-        for end in (self._wake_r, self._wake_w, *(channel.connection for channel in self._channels.values())):
+        for end in (self._wake_r, self._wake_w, *(channel.socket for channel in self._channels.values())):
             end.close()
         if self._driver_exit is not None:
             os.close(self._driver_exit)
@@ -225,7 +210,7 @@ class Zygote:
             if os.getppid() != parent:
                 os._exit(70)
             self._close_inherited()
-            parent_zygote.zygote_socket = line
+            zygote_channel.to_parent_zygote = zygote_channel.Channel(line)
             for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, _DRIVER_DIED):
                 signal.signal(signum, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -58,10 +59,6 @@ class _ActorAttempt:
     notified_nodes: set[str] = field(default_factory=set)
     """Draining nodes that the workers have been notified about."""
 
-    @property
-    def number(self) -> int:
-        return self.group.attempt
-
 
 class ActorEventLoop:
     def __init__(
@@ -98,15 +95,9 @@ class ActorEventLoop:
 
     # Called from the controller's thread
 
-    def start(self, group: WorkerGroupSpec) -> None:
-        self.is_waiting = True
-        self._call_soon(self._start, group)
-
-    def send(self, rank: int, message: ToWorker) -> None:
-        self._call_soon(self._send, rank, message)
-
-    def stop(self, kill: bool) -> None:
-        self._call_soon(self._stop, kill)
+    def call_soon(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Call a method of this object, such as `start`, on its own thread."""
+        self._loop.call_soon_threadsafe(self._call_safely, call, *arguments)
 
     def find_slot(self, rank: int) -> ActorSlot | None:
         attempt = self._attempt
@@ -124,8 +115,8 @@ class ActorEventLoop:
 
     # Everything below runs on the event loop's thread
 
-    def _call_soon(self, call: Callable[..., None], *arguments: Any) -> None:
-        self._loop.call_soon_threadsafe(self._call_safely, call, *arguments)
+    def _find_attempt(self) -> _ActorAttempt | None:
+        return None if self._attempt is None or self._attempt.is_over else self._attempt
 
     def _call_safely(self, call: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -145,7 +136,7 @@ class ActorEventLoop:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _start(self, group: WorkerGroupSpec) -> None:
+    def start(self, group: WorkerGroupSpec) -> None:
         if not self._is_watching:
             self._is_watching = True
             self._create_task(self._watch_draining)
@@ -158,7 +149,8 @@ class ActorEventLoop:
         preload = group.preload if group.start_method == "fork" else ()
         try:
             job = await asyncio.to_thread(self._ray.put, group.job)
-            slots = await self.actor_pool.place_actors(len(group.workers), preload, self._read_stream)
+            read = partial(self._create_task, self._read_stream)
+            slots = await self.actor_pool.place_actors(len(group.workers), preload, read)
             self._launch(attempt, slots, job)
         except Exception as error:  # noqa: BLE001 - reported as a failure of the engine
             attempt.is_placing = False
@@ -186,11 +178,10 @@ class ActorEventLoop:
         attempt.is_placing = self.is_waiting = False
         attempt.slots, attempt.num_left = slots, len(slots)
         for rank, message in attempt.unsent:
-            self._send(rank, message)
+            self.send(rank, message)
 
-    def _send(self, rank: int, message: ToWorker) -> None:
-        attempt = self._attempt
-        if attempt is None or attempt.is_over:
+    def send(self, rank: int, message: ToWorker) -> None:
+        if (attempt := self._find_attempt()) is None:
             return
         if attempt.is_placing:
             attempt.unsent.append((rank, message))
@@ -204,9 +195,8 @@ class ActorEventLoop:
                 ),
             )
 
-    def _stop(self, kill: bool) -> None:
-        attempt = self._attempt
-        if attempt is None or attempt.is_over:
+    def stop(self, kill: bool) -> None:
+        if (attempt := self._find_attempt()) is None:
             return
         first = kill and not attempt.is_kill_requested
         attempt.is_kill_requested = attempt.is_kill_requested or kill
@@ -246,7 +236,7 @@ class ActorEventLoop:
         if not attempt.is_over:
             attempt.is_over = True
             self.is_waiting = False
-            self._emit(WorkersStopped(attempt.number))
+            self._emit(WorkersStopped(attempt.group.attempt))
 
     async def _shut_down(self) -> None:
         if self._attempt is not None:
@@ -267,10 +257,7 @@ class ActorEventLoop:
                 self._handle_output(slot, await ref)
         except Exception as problem:  # noqa: BLE001 - whatever it is, the stream is over
             error = problem
-        try:
-            await self._on_actor_lost(slot, error)
-        except Exception as problem:  # noqa: BLE001 - reported as a failure of the engine
-            self._on_engine_error(problem)
+        await self._on_actor_lost(slot, error)
 
     def _handle_output(self, slot: ActorSlot, output: WorkerOutput) -> None:
         slot.pid = output.pid or slot.pid
@@ -300,8 +287,7 @@ class ActorEventLoop:
         return replace(notice, ranks=ranks, includes_driver=node == self._driver)
 
     def _on_worker_gone(self, slot: ActorSlot) -> None:
-        attempt = self._attempt
-        if slot.is_stopped or attempt is None or attempt.is_over:
+        if slot.is_stopped or (attempt := self._find_attempt()) is None:
             return
         slot.is_stopped = True
         attempt.num_left -= 1
@@ -310,9 +296,9 @@ class ActorEventLoop:
 
     async def _on_actor_lost(self, slot: ActorSlot, error: Exception) -> None:
         """Handle the loss of an actor. The reason is known only once the cluster knows it."""
-        at, attempt, was_lost = time.time(), self._attempt, slot.is_lost
+        at, attempt, was_lost = time.time(), self._find_attempt(), slot.is_lost
         slot.is_lost = True
-        if was_lost or slot.is_stopped or attempt is None or attempt.is_over:
+        if was_lost or slot.is_stopped or attempt is None:
             return  # If it had no worker, the next group will simply get another actor.
         if isinstance(error, self._ray.exceptions.ActorUnavailableError):
             try:
@@ -331,7 +317,7 @@ class ActorEventLoop:
             failure = nodes.make_loss_failure(
                 nodes.parse_loss(error), slot.rank, slot.placement, survey, drained=drained, at=at
             )
-            self._emit(messages.WorkerFailed(attempt.number, slot.rank, failure))
+            self._emit(messages.WorkerFailed(attempt.group.attempt, slot.rank, failure))
         if not isinstance(error, self._ray.exceptions.ActorDiedError):
             self._ray.kill(slot.actor)  # An actor that cannot be heard must not keep running.
         self._on_worker_gone(slot)
@@ -354,12 +340,11 @@ class ActorEventLoop:
         self, attempt: _ActorAttempt, message: str, kind: messages.FailureKind = "engine", *, again: bool = True
     ) -> None:
         failure = messages.WorkerFailure(0, kind, message, at=time.time(), host=socket.gethostname(), retriable=again)
-        self._emit(messages.WorkerFailed(attempt.number, 0, failure))
+        self._emit(messages.WorkerFailed(attempt.group.attempt, 0, failure))
 
     def _on_engine_error(self, error: Exception) -> None:
         """The engine itself failed: end the attempt and release everything it holds."""
-        attempt = self._attempt
-        if attempt is None or attempt.is_over:
+        if (attempt := self._find_attempt()) is None:
             return
         if not attempt.is_kill_requested:
             self._report_failure(attempt, f"the Ray engine failed: {nodes.summarize_error(error)}")
@@ -379,8 +364,7 @@ class ActorEventLoop:
                 continue
             is_failing = False
             self._draining |= draining
-            attempt = self._attempt
-            if attempt is None or attempt.is_over:
+            if (attempt := self._find_attempt()) is None:
                 continue
             places = [slot.placement.node_id for slot in attempt.slots]
             for notice in nodes.find_drain_notices(
@@ -389,7 +373,7 @@ class ActorEventLoop:
                 attempt.notified_nodes.add(notice.node_id)
                 self._emit(
                     messages.PreemptionNoticeReceived(
-                        attempt.number, notice.grace_s, notice.ranks, notice.includes_driver
+                        attempt.group.attempt, notice.grace_s, notice.ranks, notice.includes_driver
                     )
                 )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -64,7 +64,7 @@ class _PlacementWait:
     next_message_at: float = 0.0
 
 
-StreamListener = Callable[[ActorSlot], Coroutine[Any, Any, None]]
+StreamListener = Callable[[ActorSlot], asyncio.Task[None]]
 
 
 class InsufficientCapacity(Exception):
@@ -112,7 +112,7 @@ class ActorPool:
         """By bundle."""
 
     async def place_actors(self, size: int, preload: tuple[str, ...], listen: StreamListener) -> list[ActorSlot]:
-        """Return actors for `size` workers, in rank order; `listen` reads the stream of each while it lives."""
+        """Return actors for `size` workers, in rank order; `listen` starts to read the stream of each."""
         wait = _PlacementWait(size)
         while True:
             if self._group is None or self._total < size:
@@ -231,7 +231,7 @@ class ActorPool:
         started = [slot for slot in new.values() if not slot.is_lost]
         await self._node_preparer.check_actors(self.token, [(slot.actor, slot.placement) for slot in started])
         for slot in started:
-            slot.stream_task = asyncio.get_running_loop().create_task(listen(slot))
+            slot.stream_task = listen(slot)
         return not any(self._slots[bundle].is_lost for bundle in bundles)
 
     async def _explain_failure(self, problem: BaseException, slot: ActorSlot) -> BaseException:

@@ -137,8 +137,8 @@ def find_user_modules(modules: Mapping[str, ModuleType | None], homes: Sequence[
 def pack_code(modules: Sequence[SourceRoot], requested: Sequence[SourceRoot] = ()) -> PackedCode:
     """Pack everything to send. Too large a request is an error; too large modules fail only nodes that lack them."""
     label = "working_dir and py_modules of worker_runtime_env"
-    if problem := _find_size_problem(requested, MAX_WORKING_DIR_BYTES, label):
-        raise ValueError(problem)
+    if refusal := _find_size_problem(requested, MAX_WORKING_DIR_BYTES, label):
+        raise ValueError(refusal)
     label = "the modules that the script has imported from its own directory"
     if problem := _find_size_problem(modules, MAX_MODULES_BYTES, label):
         modules = [replace(root, files=tuple(f for f in root.files if f.suffix in _CODE_SUFFIXES)) for root in modules]

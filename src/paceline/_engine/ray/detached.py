@@ -88,10 +88,8 @@ class FollowerHub:
         """Forward stop requests, including earlier ones: at the next good moment, or immediately (True)."""
         with self._lock:
             self._stop_handler = handler
-            stops, self._pending_stops = (self._pending_stops, []) if handler is not None else ([], self._pending_stops)
-        for now in stops:
-            assert handler is not None
-            handler(now)
+        while handler is not None and self._pending_stops:
+            handler(self._pending_stops.pop(0))
 
     # Called by the actor
 

@@ -81,14 +81,14 @@ class RayEngine:
 
     def start(self, group: WorkerGroupSpec) -> None:
         assert not self._running, "the workers of the last attempt have not been stopped"
-        self._running = True
-        self._event_loop.start(group)
+        self._running = self._event_loop.is_waiting = True
+        self._event_loop.call_soon(self._event_loop.start, group)
 
     def send(self, rank: int, message: ToWorker) -> None:
-        self._event_loop.send(rank, message)
+        self._event_loop.call_soon(self._event_loop.send, rank, message)
 
     def stop(self, *, kill: bool) -> None:
-        self._event_loop.stop(kill)
+        self._event_loop.call_soon(self._event_loop.stop, kill)
 
     def wait(self, timeout_s: float | None) -> list[FromWorker | WorkersStopped]:
         if not self._messages:

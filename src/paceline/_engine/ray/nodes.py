@@ -73,8 +73,7 @@ def read_draining_nodes() -> dict[str, float]:
 
 def read_cluster() -> ClusterCapacity:
     """Return the resources of the cluster, as `ray status` does; changes of the last moments may be missing."""
-    from ray.autoscaler.v2 import sdk
-
+    sdk = _autoscaler_sdk()
     state = sdk.get_cluster_resource_state(sdk.GcsClient(address=gcs_address()))
     nodes = [
         NodeCapacity(each.node_id.hex(), dict(each.total_resources), dict(each.available_resources), dict(each.labels))
@@ -85,13 +84,14 @@ def read_cluster() -> ClusterCapacity:
 
 
 def has_autoscaler() -> bool:
-    from ray.autoscaler.v2 import sdk
     from ray.experimental import internal_kv
 
     status_json = internal_kv._internal_kv_get(_STATUS_KEY)
-    if status_json and has_named_types(_reported_node_types(json.loads(status_json).get("autoscaler_report") or {})):
+    report = json.loads(status_json or "{}").get("autoscaler_report") or {}
+    mapped = [name for name in (report.get("node_type_mapping") or {}).values() if isinstance(name, str)]
+    if has_named_types([*(report.get("active_nodes") or {}), *(report.get("pending_launches") or {}), *mapped]):
         return True
-    status = sdk.get_cluster_status(gcs_address())
+    status = _autoscaler_sdk().get_cluster_status(gcs_address())
     if int(status.stats.autoscaler_version or 0) == 0:
         return False  # No version 2 autoscaler has reported.
     nodes = [*status.active_nodes, *status.idle_nodes, *status.pending_nodes]
@@ -103,9 +103,10 @@ def has_named_types(types: Iterable[str]) -> bool:
     return any(name and not _UNNAMED_TYPE.fullmatch(name) for name in types)
 
 
-def _reported_node_types(report: dict[str, Any]) -> list[str]:
-    types = [*(report.get("active_nodes") or {}), *(report.get("pending_launches") or {})]
-    return types + [name for name in (report.get("node_type_mapping") or {}).values() if isinstance(name, str)]
+def _autoscaler_sdk() -> Any:
+    from ray.autoscaler.v2 import sdk
+
+    return sdk
 
 
 def _node_status(state: Any) -> str:
@@ -165,7 +166,8 @@ def _classify_loss(
     node = survey.nodes.get(placement.node_id)
     place = f"node {placement.address} ({placement.node_id})"
     if loss.kind == "OutOfMemoryError":
-        return "memory", f"killed by Ray: its {place} ran low on memory{_format_memory_use(loss.text)}"
+        match = re.search(r"Memory (usage \d+B exceeded threshold of \d+B)", loss.text)
+        return "memory", f"killed by Ray: its {place} ran low on memory{f': memory {match[1]}' if match else ''}"
     if node is None or not node.is_alive:
         end = f": {node.death_reason}" if node is not None and node.death_reason else ""
         if loss.is_preempted or drained:
@@ -179,11 +181,6 @@ def _classify_loss(
     if loss.kind == "ActorUnavailableError":
         return "engine", f"its actor, process {placement.pid} on {place}, cannot be reached"
     return "engine", f"lost the connection to its actor on {place}: {summarize_loss(loss)}"
-
-
-def _format_memory_use(text: str) -> str:
-    match = re.search(r"Memory usage \d+B exceeded threshold of \d+B", text)
-    return f": {match[0][0].lower()}{match[0][1:]}" if match else ""
 
 
 def summarize_error(error: BaseException) -> str:
