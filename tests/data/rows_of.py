@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 from hypothesis import strategies as st
-from listed import ListedUnit
+from made_datasets import ListedUnit
 
 from paceline.data.block import Block
 from paceline.data.context import DataContext

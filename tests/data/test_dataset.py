@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from listed import READ, listed, numbers
+from made_datasets import READ, listed, numbers
 
 import paceline.data
 from paceline.data.aggregate import Count, Max, Sum

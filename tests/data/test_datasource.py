@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from read_back import block, pipeline
+from made_datasets import block, pipeline
 
 from paceline.data import BlockMetadata, Dataset, Datasource, ReadTask, read_datasource
 
@@ -117,20 +117,11 @@ def test_what_cannot_be_read_is_refused_at_once() -> None:
         (lambda: read_datasource(NumbersDatasource), "must be an instance of a paceline.data.Datasource"),  # type: ignore[arg-type]
         (lambda: read_datasource("train/"), "must be an instance of a paceline.data.Datasource"),  # type: ignore[arg-type]
         (lambda: read_datasource(Datasource()), "Datasource must implement get_read_tasks"),
-        (
-            lambda: read_datasource(NumbersDatasource([1]), override_num_blocks=0),
-            "override_num_blocks must be a positive integer or None, got 0",
-        ),
+        (lambda: read_datasource(NumbersDatasource([1]), override_num_blocks=0), "override_num_blocks must be .*got 0"),
         (lambda: read_datasource(NumbersDatasource([1], size=-1)), "must be a non-negative integer or None, got -1"),
         (lambda: ReadTask([1]), "read_fn must be a function"),  # type: ignore[arg-type]
-        (
-            lambda: ReadTask(list, per_task_row_limit=-1),
-            "per_task_row_limit must be a non-negative integer or None, got -1",
-        ),
-        (
-            lambda: of_one(list, BlockMetadata(num_rows=-1)),
-            "num_rows of .* must be a non-negative integer or None, got -1",
-        ),
+        (lambda: ReadTask(list, per_task_row_limit=-1), "per_task_row_limit must be a non-negative .*, got -1"),
+        (lambda: of_one(list, BlockMetadata(num_rows=-1)), "num_rows of .* must be a non-negative .*, got -1"),
         (lambda: of_one(lambda: [lock]), "cannot pickle"),
         (lambda: read_tasks(ReadTask(list, name="a"), ReadTask(list, name="a")), "different names, got two of 'a'"),
         (lambda: read_tasks(pa.table({})), r"must return a list of paceline\.data.ReadTask, got a Table"),

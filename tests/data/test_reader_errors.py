@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from read_back import block
+from made_datasets import block
 
 from paceline.data import (
     col,
@@ -26,9 +26,9 @@ from paceline.data import (
     read_webdataset,
 )
 from paceline.data.block import Block
-from paceline.data.sources import json as json_source
-from paceline.data.sources.tfexample_codec import encode_examples
-from paceline.data.sources.tfrecord_codec import frame_record
+from paceline.data.sources import text
+from paceline.data.sources.tf_examples import encode_examples
+from paceline.data.sources.tfrecords import frame_record
 
 
 def save_array(array: Any, **options: Any) -> bytes:
@@ -166,7 +166,7 @@ def test_a_broken_file_is_named_with_what_is_wrong(
     message: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(json_source, "_PIECE", 100)
+    monkeypatch.setattr(text, "JSON_PIECE_BYTES", 100)
     (tmp_path / name).write_bytes(content)
     with pytest.raises((ValueError, OSError), match=rf"(?s)cannot read \S*{name}{KINDS[read]}.*({message})"):
         block(read(tmp_path))

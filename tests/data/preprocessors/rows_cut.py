@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
-from listed import ListedUnit
+from made_datasets import ListedUnit
 
 from paceline.data.block import Block
 from paceline.data.dataset import Dataset

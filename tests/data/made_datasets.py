@@ -1,13 +1,20 @@
-"""A source whose units and blocks a test gives: what datasets are tried on without any file."""
+"""Datasets of units and blocks that a test makes itself, and what comes of a dataset, run by the reference executor."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import cloudpickle
+import numpy as np
 
 from paceline.data.block import Block, Schema
 from paceline.data.dataset import Dataset
+from paceline.data.exec.pipeline import InlineExecutor, Pipeline, lower_plan
 from paceline.data.expressions import Expr, evaluate_column
-from paceline.data.planning.plan import Read
+from paceline.data.planning.barriers import PreparedSource
+from paceline.data.planning.optimizer import optimize_plan
+from paceline.data.planning.plan import Read, Source
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -89,8 +96,6 @@ def listed(*units: Sequence[Any], schema: bool = False, ranges: bool = False, co
 
 def numbers(*sizes: Sequence[int], **options: Any) -> Dataset:
     """The numbers from 0 on, as `id`, in units of blocks of these sizes."""
-    import numpy as np
-
     units, first = [], 0
     for unit in sizes:
         blocks = []
@@ -99,3 +104,53 @@ def numbers(*sizes: Sequence[int], **options: Any) -> Dataset:
             first += size
         units.append(blocks)
     return listed(*units, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class MadeUnit:
+    name: str
+    read: Callable[[], Iterator[Block]]
+    num_bytes: int | None
+    """0: the rows are read in the process of the test; None: in data processes."""
+    num_rows: int | None = None
+
+
+def dataset_of(
+    *units: Sequence[Block | dict[str, Any]] | Callable[[], Iterator[Block]], in_processes: bool = False
+) -> Dataset:
+    """Each argument is a unit: its blocks, or a function that yields them."""
+    readers = [unit if callable(unit) else lambda unit=unit: map(Block.from_batch, unit) for unit in units]
+    num_bytes = None if in_processes else 0
+    made = (MadeUnit(f"unit {number}", read, num_bytes) for number, read in enumerate(readers))
+    return Dataset(Read(PreparedSource("units", tuple(made))))
+
+
+def pipeline(dataset: Any, epoch: int = 0, optimize: bool = False) -> Pipeline:
+    def unresolved(barrier: Any, epoch: int) -> Any:
+        raise AssertionError(barrier)
+
+    return lower_plan(optimize_plan(dataset._plan) if optimize else dataset._plan, epoch, unresolved)
+
+
+def block(dataset: Any, epoch: int = 0, optimize: bool = False) -> Block:
+    """All rows, after the units went through pickle, as they do on their way to another process."""
+    sent = cloudpickle.loads(cloudpickle.dumps(pipeline(dataset, epoch, optimize)))
+    return Block.concat(delivered.block for delivered in InlineExecutor().run(sent))
+
+
+def source_of(dataset: Dataset) -> Source:
+    assert isinstance(dataset._plan, Read)
+    return dataset._plan.source
+
+
+def blocks_of(dataset: Dataset) -> list[Block]:
+    units = [pickle.loads(pickle.dumps(unit)) for unit in source_of(dataset).units()]
+    return [block for unit in units for block in unit.read()]
+
+
+def rows_of(dataset: Dataset) -> list[dict[str, Any]]:
+    return [row for block in blocks_of(dataset) for row in block.rows()]
+
+
+def column(dataset: Dataset, name: str) -> list[Any]:
+    return [row[name] for row in rows_of(dataset)]
