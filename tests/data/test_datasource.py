@@ -75,10 +75,10 @@ def test_the_number_of_tasks_follows_from_the_size_and_not_from_the_machine() ->
         assert source.requested == [requested]
 
 
-@pytest.mark.parametrize(("said", "gave"), [(5, "only 4"), (3, "more")])
-def test_a_task_with_another_number_of_rows_than_it_said_fails_by_name(said: int, gave: str) -> None:
-    dataset = of_one(partial(batches, 0, 4), BlockMetadata(num_rows=said, input_files=["a.log"]))
-    with pytest.raises(ValueError, match=rf"a\.log must have {said} rows according to its metadata, got {gave}"):
+@pytest.mark.parametrize(("num_rows", "actual"), [(5, "only 4"), (3, "more")])
+def test_a_task_with_another_number_of_rows_than_it_said_fails_by_name(num_rows: int, actual: str) -> None:
+    dataset = of_one(partial(batches, 0, 4), BlockMetadata(num_rows=num_rows, input_files=["a.log"]))
+    with pytest.raises(ValueError, match=rf"a\.log must have {num_rows} rows according to its metadata, got {actual}"):
         block(dataset)
 
 

@@ -89,7 +89,7 @@ PACKED = gzip.compress(b"n,s\n" + b"".join(b"%d,%d\n" % (row, hash(row / 7)) for
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"s,n\nx,1\ny,none\n", r"b\.csv .*column 'n', .*invalid value 'none'"),
         (b"n,s\n1,x,y\n", r"b\.csv .*Expected 2 columns, got 3"),
@@ -100,10 +100,10 @@ PACKED = gzip.compress(b"n,s\n" + b"".join(b"%d,%d\n" % (row, hash(row / 7)) for
     ],
     ids=["value", "columns", "encoding", "missing", "more", "truncated"],
 )
-def test_a_later_file_that_does_not_fit_is_named_with_the_column(tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_later_file_that_does_not_fit_is_named_with_the_column(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "a.csv").write_text("n,s\n1,x\n")
     (tmp_path / ("b.csv.gz" if content[:1] == b"\x1f" else "b.csv")).write_bytes(content)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         rows_of(read_csv(tmp_path))
 
 

@@ -418,7 +418,7 @@ def test_names_are_new_and_in_order_in_each_directory(old: list[str], new: list[
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"mode": "replace"}, r"mode must be 'append', 'overwrite', 'error' or 'ignore', got 'replace'"),
         ({"min_rows_per_file": 0}, r"min_rows_per_file must be a positive integer or None, got 0"),
@@ -430,8 +430,8 @@ def test_names_are_new_and_in_order_in_each_directory(old: list[str], new: list[
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_a_wrong_argument_is_named_at_once(tmp_path: Path, arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_wrong_argument_is_named_at_once(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         write_parquet(dataset_of(_fails_after()), tmp_path / "out", **arguments)
     assert _everything(tmp_path) == []
 
