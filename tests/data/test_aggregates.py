@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rows_of import Table, reading, rows, tables
+from made_datasets import Table, reading, rows, tables
 
 from paceline.data import aggregate as agg
 from paceline.data.aggregate import AggregateFn, Count, Max, Mean, Min, Quantile, Std, Sum, Unique

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_datasets import READ
-from rows_of import BackwardsExecutor, Table, cut, reading, rows, run, tables
+from made_datasets import READ, BackwardsExecutor, Table, reading, rows, run, slice_at, tables
 
 from paceline.data.block import Block
 from paceline.data.context import DataContext
@@ -227,7 +226,7 @@ def numbered(count: int, units: int, size: int = 1000) -> PlanNode:
     """Rows in so many units, each in blocks of this size."""
     index = np.arange(count)
     whole = Block({"id": index, "pair": np.stack([index, index * 0 + 7], 1), "text": [f"row {i}" for i in index]})
-    parts = cut(whole, [count * unit // units for unit in range(1, units)])
+    parts = slice_at(whole, [count * unit // units for unit in range(1, units)])
     return reading([[part.slice(at, at + size) for at in range(0, part.num_rows, size)] for part in parts])
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rows_cut import all_rows, as_columns, blocks, cut, cuts
+from made_datasets import all_rows, as_columns, blocks, cut, cuts
 
 from paceline.data import preprocessors as pp
 from paceline.data.preprocessors import LabelEncoder, MultiHotEncoder, OneHotEncoder, OrdinalEncoder

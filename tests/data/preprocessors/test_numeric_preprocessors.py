@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rows_cut import as_columns, cut, cuts
+from made_datasets import as_columns, cut, cuts
 
 from paceline.data import preprocessors as pp
 from paceline.data.block import Block

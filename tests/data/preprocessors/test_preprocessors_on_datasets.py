@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_datasets import READ
-from rows_cut import as_columns, cut, cuts
+from made_datasets import READ, as_columns, cut, cuts
 
 import paceline.data
 from paceline.data import preprocessors as pp

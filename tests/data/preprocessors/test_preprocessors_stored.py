@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rows_cut import cut
+from made_datasets import cut
 
 from paceline.data import preprocessors as pp
 from paceline.data.preprocessors import Preprocessor, StandardScaler, Tokenizer
