@@ -48,7 +48,7 @@ TARGETS: dict[str, tuple[list[str], list[str]]] = {
             "data/planning/optimizer.py",
             "data/order/shuffle.py",
             "data/order/batch_cutter.py",
-            "data/order/row_ranges.py",
+            "data/order/sharding.py",
         ],
         ["data", "properties"],
     ),

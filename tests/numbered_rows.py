@@ -11,8 +11,7 @@ import numpy as np
 from paceline.data.block import Block, Schema
 from paceline.data.exec.pipeline import InlineExecutor, Pipeline, PipelineTask
 from paceline.data.order.sharding import RowDelivery
-from paceline.data.order.shuffle import permutation
-from paceline.data.order.shuffle_mixing import Mixing
+from paceline.data.order.shuffle import Mixing, permutation
 from paceline.data.planning.plan import Transform, TransformScope
 
 

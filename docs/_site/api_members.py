@@ -1,7 +1,7 @@
 """What a class or a function shows of itself: its signature, its fields and its methods, as Sphinx writes them."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from api_source import Found, Module, Sources, assigned
@@ -182,7 +182,8 @@ def _of_function(module: Module, node: Function, name: str, is_method: bool = Fa
     returned = _annotation(module, node.returns) if node.returns else ""
     if "contextmanager" in decorators and isinstance(node.returns, ast.Subscript):
         returned = f"AbstractContextManager[{_annotation(module, node.returns.slice)}]"
-    arguments = ", ".join(_arguments(module, node.args, is_method and "staticmethod" not in decorators))
+    chosen = {one.arg: one.value for call in node.decorator_list if isinstance(call, ast.Call) for one in call.keywords}
+    arguments = ", ".join(_arguments(module, node.args, is_method and "staticmethod" not in decorators, chosen))
     written = f"{name}({arguments})" + (f" -> {returned}" if returned else "")
     return Shown("method" if is_method else "function", written, tuple(options))
 
@@ -194,7 +195,9 @@ def _annotation(module: Module, node: ast.expr) -> str:
     return module.written(node)
 
 
-def _arguments(module: Module, args: ast.arguments, is_method: bool) -> list[str]:
+def _arguments(
+    module: Module, args: ast.arguments, is_method: bool, defaults: Mapping[str | None, ast.expr] | None = None
+) -> list[str]:
     positional = [*args.posonlyargs, *args.args]
     values: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults)) + [*args.defaults]
     shown = [_argument(module, one, value) for one, value in zip(positional, values, strict=True)]
@@ -205,6 +208,10 @@ def _arguments(module: Module, args: ast.arguments, is_method: bool) -> list[str
     shown = [one for one in shown if not one.startswith("_")]
     keywords = [_argument(module, one, value) for one, value in zip(args.kwonlyargs, args.kw_defaults, strict=True)]
     keywords = [one for one in keywords if not one.startswith("_")]
+    shared = args.kwarg and args.kwarg.annotation
+    if isinstance(shared, ast.Subscript) and _last_name(shared) == "Unpack" and isinstance(shared.slice, ast.Name):
+        keywords += _shared_options(module, shared.slice.id, defaults or {})
+        args = ast.arguments([], [], args.vararg, [], [], None, [])
     if args.vararg:
         shown.append("*" + _argument(module, args.vararg, None))
     elif keywords:
@@ -212,6 +219,22 @@ def _arguments(module: Module, args: ast.arguments, is_method: bool) -> list[str
     shown += keywords
     if args.kwarg:
         shown.append("**" + _argument(module, args.kwarg, None))
+    return shown
+
+
+def _shared_options(module: Module, name: str, defaults: Mapping[str | None, ast.expr]) -> list[str]:
+    """The arguments that a `TypedDict` of `Annotated[type, default]` stands for."""
+    cls = module.defined.get(name)
+    if not isinstance(cls, ast.ClassDef):
+        return []
+    shown = [one for base in cls.bases for one in _shared_options(module, _last_name(base), defaults)]
+    for field in cls.body:
+        if isinstance(field, ast.AnnAssign) and isinstance(field.annotation, ast.Subscript):
+            assert isinstance(field.target, ast.Name)
+            assert isinstance(field.annotation.slice, ast.Tuple)
+            kind, default = field.annotation.slice.elts
+            value = defaults.get(field.target.id, default)
+            shown.append(f"{field.target.id}: {_annotation(module, kind)} = {module.written(value)}")
     return shown
 
 

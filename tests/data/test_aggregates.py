@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rows_of import Table, reading, rows, tables
+from made_datasets import Table, reading, rows, tables
 
 from paceline.data import aggregate as agg
 from paceline.data.aggregate import AggregateFn, Count, Max, Mean, Min, Quantile, Std, Sum, Unique
@@ -154,18 +154,12 @@ def test_a_block_is_accumulated_as_a_table_and_the_key_reaches_the_state() -> No
 @pytest.mark.parametrize(
     ("aggregate", "message"),
     [
-        (
-            lambda: whole(reading([Block({"x": ["a"]})]), Sum("x")),
-            r"sum\(x\): the column 'x' must have numbers, got string",
-        ),
+        (lambda: whole(reading([Block({"x": ["a"]})]), Sum("x")), r"sum\(x\): .* 'x' must have numbers, got string"),
         (lambda: agg.check_aggregates([Sum("x"), Sum("x")]), r"different names, got two of 'sum\(x\)'"),
         (lambda: agg.check_aggregates([Sum("x", alias_name="x")], ["x"]), "got two of 'x'"),
         (lambda: agg.check_aggregates(["sum"]), "an aggregate must be an AggregateFn"),
         (lambda: agg.check_aggregates([]), "at least one aggregate"),
-        (
-            lambda: AggregateFn(init=lambda key: 0, merge=max, name="x"),
-            "takes either accumulate_row or accumulate_block",
-        ),
+        (lambda: AggregateFn(init=lambda key: 0, merge=max, name="x"), "either accumulate_row or accumulate_block"),
     ],
 )
 def test_wrong_aggregates_are_refused(aggregate: Callable[[], Any], message: str) -> None:

@@ -1,5 +1,6 @@
 """Looking at datasets: what is known without reading, what is read and no more, and what pandas says of the rows."""
 
+import inspect
 from typing import Any
 
 import jax  # noqa: F401  it sets variables of the environment when it is first imported
@@ -9,13 +10,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from listed import READ, listed, numbers
+from made_datasets import READ, listed, numbers
 
 import paceline.data
 from paceline.data.aggregate import Count, Max, Sum
 from paceline.data.block import TensorType
 from paceline.data.dataset import Dataset, MaterializedDataset
 from paceline.data.expressions import col
+from paceline.data.write import SaveMode
 
 
 @pytest.fixture(autouse=True)
@@ -241,3 +243,22 @@ def test_stats_tell_of_the_rows_that_were_taken() -> None:
     assert "has not been run" in dataset.stats()
     dataset.take_all()
     assert "30 rows" in dataset.stats()
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "default"),
+    [
+        (paceline.data.read_images, "partitioning", None),
+        (paceline.data.read_csv, "partitioning", "hive"),
+        (Dataset.write_images, "mode", SaveMode.APPEND),
+        (Dataset.map, "on_error", "raise"),
+    ],
+)
+def test_arguments_that_functions_share_are_in_their_signatures_and_unknown_ones_are_refused(
+    function: Any, name: str, default: Any
+) -> None:
+    parameters = inspect.signature(function).parameters
+    assert parameters[name].default == default
+    assert ("min_rows_per_file" in parameters, "num_cpus" in parameters) == (False, function is Dataset.map)
+    with pytest.raises(TypeError, match=rf"{function.__name__}\(\) has no argument 'colour'; it has .*{name}"):
+        function(None, colour="red")

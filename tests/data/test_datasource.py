@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from read_back import block, pipeline
+from made_datasets import block, pipeline
 
 from paceline.data import BlockMetadata, Dataset, Datasource, ReadTask, read_datasource
 
@@ -75,10 +75,10 @@ def test_the_number_of_tasks_follows_from_the_size_and_not_from_the_machine() ->
         assert source.requested == [requested]
 
 
-@pytest.mark.parametrize(("said", "gave"), [(5, "only 4"), (3, "more")])
-def test_a_task_with_another_number_of_rows_than_it_said_fails_by_name(said: int, gave: str) -> None:
-    dataset = of_one(partial(batches, 0, 4), BlockMetadata(num_rows=said, input_files=["a.log"]))
-    with pytest.raises(ValueError, match=rf"a\.log must have {said} rows according to its metadata, got {gave}"):
+@pytest.mark.parametrize(("num_rows", "actual"), [(5, "only 4"), (3, "more")])
+def test_a_task_with_another_number_of_rows_than_it_said_fails_by_name(num_rows: int, actual: str) -> None:
+    dataset = of_one(partial(batches, 0, 4), BlockMetadata(num_rows=num_rows, input_files=["a.log"]))
+    with pytest.raises(ValueError, match=rf"a\.log must have {num_rows} rows according to its metadata, got {actual}"):
         block(dataset)
 
 
@@ -117,20 +117,11 @@ def test_what_cannot_be_read_is_refused_at_once() -> None:
         (lambda: read_datasource(NumbersDatasource), "must be an instance of a paceline.data.Datasource"),  # type: ignore[arg-type]
         (lambda: read_datasource("train/"), "must be an instance of a paceline.data.Datasource"),  # type: ignore[arg-type]
         (lambda: read_datasource(Datasource()), "Datasource must implement get_read_tasks"),
-        (
-            lambda: read_datasource(NumbersDatasource([1]), override_num_blocks=0),
-            "override_num_blocks must be a positive integer or None, got 0",
-        ),
+        (lambda: read_datasource(NumbersDatasource([1]), override_num_blocks=0), "override_num_blocks must be .*got 0"),
         (lambda: read_datasource(NumbersDatasource([1], size=-1)), "must be a non-negative integer or None, got -1"),
         (lambda: ReadTask([1]), "read_fn must be a function"),  # type: ignore[arg-type]
-        (
-            lambda: ReadTask(list, per_task_row_limit=-1),
-            "per_task_row_limit must be a non-negative integer or None, got -1",
-        ),
-        (
-            lambda: of_one(list, BlockMetadata(num_rows=-1)),
-            "num_rows of .* must be a non-negative integer or None, got -1",
-        ),
+        (lambda: ReadTask(list, per_task_row_limit=-1), "per_task_row_limit must be a non-negative .*, got -1"),
+        (lambda: of_one(list, BlockMetadata(num_rows=-1)), "num_rows of .* must be a non-negative .*, got -1"),
         (lambda: of_one(lambda: [lock]), "cannot pickle"),
         (lambda: read_tasks(ReadTask(list, name="a"), ReadTask(list, name="a")), "different names, got two of 'a'"),
         (lambda: read_tasks(pa.table({})), r"must return a list of paceline\.data.ReadTask, got a Table"),

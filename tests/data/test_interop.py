@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from read_back import block, pipeline
+from made_datasets import block, pipeline
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 

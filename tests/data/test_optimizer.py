@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from listed import READ, Listed, listed
+from made_datasets import READ, Listed, listed
 
 from paceline.data.dataset import Dataset
 from paceline.data.exec.exchange import resolve_barrier

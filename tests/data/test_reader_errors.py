@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from read_back import block
+from made_datasets import block
 
 from paceline.data import (
     col,
@@ -26,9 +26,9 @@ from paceline.data import (
     read_webdataset,
 )
 from paceline.data.block import Block
-from paceline.data.sources import json as json_source
-from paceline.data.sources.tfexample_codec import encode_examples
-from paceline.data.sources.tfrecord_codec import frame_record
+from paceline.data.sources import text
+from paceline.data.sources.tf_examples import encode_examples
+from paceline.data.sources.tfrecords import frame_record
 
 
 def save_array(array: Any, **options: Any) -> bytes:
@@ -76,6 +76,7 @@ KINDS: dict[Any, str] = {
     read_tfrecords: " as TFRecords of tf.train.Example: ",
     read_webdataset: " as a tar file of samples: ",
 }
+RECORD_FILE, TAR_FILE = (read_tfrecords, "a.tfrecord"), (read_webdataset, "a.tar")
 BROKEN: list[tuple[Any, str, bytes, str]] = [
     (read_binary_files, "a.gz", gzip.compress(b"content")[:-9], ""),
     (read_json, "a.json", b'{"n": 1}\n{"n": \n', "row 2: Expecting value"),
@@ -103,53 +104,27 @@ BROKEN: list[tuple[Any, str, bytes, str]] = [
     (read_text, "a.txt", b"cut in a sign \xc3", ""),
     (read_text, "a.txt.gz", b"not packed", ""),
     (read_text, "a.txt.gz", PACKED[: len(PACKED) // 2], ""),
-    (
-        read_tfrecords,
-        "a.tfrecord",
-        RECORDS[:-3],
-        r"record 4999 \(byte \d+\): the file is cut off: it has \d+ of \d+ bytes",
-    ),
-    (read_tfrecords, "a.tfrecord", flip(RECORDS, -4), r"record 4999 \(byte \d+\): the checksum of its data"),
-    (read_tfrecords, "a.tfrecord", flip(RECORDS, 0), r"record 0 \(byte 0\): the checksum of its length"),
-    (
-        read_tfrecords,
-        "a.tfrecord",
-        gzip.compress(RECORDS),
-        r"record 0 \(byte 0\): the checksum of its length .*compressed",
-    ),
-    (read_tfrecords, "a.tfrecord", RECORDS + frame_record(b"\xff\xff"), "record 5000: byte 0: a number does not end"),
-    (
-        read_tfrecords,
-        "a.tfrecord",
-        RECORDS + write_records([0.5]),
-        "record 5000: feature 'x' is a float list, and a int",
-    ),
-    (read_webdataset, "a.tar", b"", "it has no end marker: it is empty"),
-    (read_webdataset, "a.tar", TAR[:700], "(unexpected end of data|ends within)"),
-    (read_webdataset, "a.tar", TAR[:1024], r"it has no end marker: .*truncated .*\(after 's0.txt'\)"),
-    (read_webdataset, "a.tar", TAR[:1324], r"it is truncated within the header of a file \(after 's0.txt'\)"),
-    (read_webdataset, "a.tar", flip(TAR, 1034), r"the header of a file is damaged: .*\(after 's0.txt'\)"),
+    (*RECORD_FILE, RECORDS[:-3], r"record 4999 \(byte \d+\): the file is cut off: it has \d+ of \d+ bytes"),
+    (*RECORD_FILE, flip(RECORDS, -4), r"record 4999 \(byte \d+\): the checksum of its data"),
+    (*RECORD_FILE, flip(RECORDS, 0), r"record 0 \(byte 0\): the checksum of its length"),
+    (*RECORD_FILE, gzip.compress(RECORDS), r"record 0 \(byte 0\): the checksum of its length .*compressed"),
+    (*RECORD_FILE, RECORDS + frame_record(b"\xff\xff"), "record 5000: byte 0: a number does not end"),
+    (*RECORD_FILE, RECORDS + write_records([0.5]), "record 5000: feature 'x' is a float list, and a int"),
+    (*TAR_FILE, b"", "it has no end marker: it is empty"),
+    (*TAR_FILE, TAR[:700], "(unexpected end of data|ends within)"),
+    (*TAR_FILE, TAR[:1024], r"it has no end marker: .*truncated .*\(after 's0.txt'\)"),
+    (*TAR_FILE, TAR[:1324], r"it is truncated within the header of a file \(after 's0.txt'\)"),
+    (*TAR_FILE, flip(TAR, 1034), r"the header of a file is damaged: .*\(after 's0.txt'\)"),
     (read_webdataset, "a.tgz", PACKED_TAR[:-5000], ""),
-    (read_webdataset, "a.tar", write_tar(("s.cls", b"seven")), r"sample 's': cannot decode its \.cls"),
+    (*TAR_FILE, write_tar(("s.cls", b"seven")), r"sample 's': cannot decode its \.cls"),
+    (*TAR_FILE, write_tar(("s.png", b"no image")), r"sample 's': cannot decode its \.png: .*format"),
+    (*TAR_FILE, write_tar(("s.json", b"{")), r"sample 's': cannot decode its \.json"),
     (
-        read_webdataset,
-        "a.tar",
-        write_tar(("s.png", b"no image")),
-        r"sample 's': cannot decode its \.png: .*format",
-    ),
-    (read_webdataset, "a.tar", write_tar(("s.json", b"{")), r"sample 's': cannot decode its \.json"),
-    (
-        read_webdataset,
-        "a.tar",
+        *TAR_FILE,
         write_tar(("s.npy", save_array(np.array([None]), allow_pickle=True))),
         r"sample 's': cannot decode its \.npy",
     ),
-    (
-        read_webdataset,
-        "a.tar",
-        write_tar(("s.txt", b"x"), ("s.txt", b"y")),
-        r"sample 's' has two \.txt files",
-    ),
+    (*TAR_FILE, write_tar(("s.txt", b"x"), ("s.txt", b"y")), r"sample 's' has two \.txt files"),
 ]
 
 
@@ -166,7 +141,7 @@ def test_a_broken_file_is_named_with_what_is_wrong(
     message: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(json_source, "_PIECE", 100)
+    monkeypatch.setattr(text, "JSON_PIECE_BYTES", 100)
     (tmp_path / name).write_bytes(content)
     with pytest.raises((ValueError, OSError), match=rf"(?s)cannot read \S*{name}{KINDS[read]}.*({message})"):
         block(read(tmp_path))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from units_read import blocks_of, column, rows_of, source_of
+from made_datasets import blocks_of, column, rows_of, source_of
 
 from paceline import data
 from paceline.data.block import TensorType

@@ -13,7 +13,7 @@ from pathlib import Path
 import cloudpickle
 import numpy as np
 import pytest
-from rows_of import reading, rows
+from made_datasets import reading, rows
 
 from paceline.data.block import Block
 from paceline.data.context import DataContext

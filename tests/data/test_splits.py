@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from listed import READ, listed, numbers
+from made_datasets import READ, listed, numbers
 
 from paceline.data.dataset import Dataset
 from paceline.data.exec import service

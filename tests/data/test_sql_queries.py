@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from read_back import block, pipeline
+from made_datasets import block, pipeline
 
-from paceline.data.read_media import read_sql
+from paceline.data.read import read_sql
 
 Connect = Callable[[], sqlite3.Connection]
 

@@ -11,25 +11,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from read_back import block, pipeline
+from made_datasets import block, pipeline
 
 from paceline.data.block import Block
-from paceline.data.read_media import read_tfrecords
-from paceline.data.sources import tfrecords
-from paceline.data.sources.tf_examples import ExampleDecoder
-from paceline.data.sources.tfexample_codec import (
-    MalformedExampleError,
-    encode_examples,
-    find_feature_spans,
-    read_feature,
-)
-from paceline.data.sources.tfrecord_codec import (
-    CorruptRecordError,
-    InflatingReader,
-    frame_record,
-    masked_checksum,
-    read_records,
-)
+from paceline.data.read import read_tfrecords
+from paceline.data.sources import tf_examples, tfrecords
+from paceline.data.sources.tf_examples import ExampleDecoder, MalformedExampleError, encode_examples
+from paceline.data.sources.tfrecords import CorruptRecordError, InflatingReader, frame_record, read_records
 
 KNOWN = {b"": 0, b"123456789": 0xE3069283, bytes(32): 0x8A9136AA, b"\xff" * 32: 0x62A8AB43}
 """From RFC 3720 and the catalogue of checksums."""
@@ -38,7 +26,7 @@ KNOWN = {b"": 0, b"123456789": 0xE3069283, bytes(32): 0x8A9136AA, b"\xff" * 32: 
 @pytest.mark.parametrize(("data", "checksum"), KNOWN.items())
 def test_checksums_are_those_of_the_standard_and_masked(data: bytes, checksum: int) -> None:
     rotated = (checksum >> 15 | checksum << 17) & 0xFFFFFFFF
-    assert masked_checksum(data) == (rotated + 0xA282EAD8) & 0xFFFFFFFF
+    assert tfrecords.masked_checksum(data) == (rotated + 0xA282EAD8) & 0xFFFFFFFF
 
 
 @settings(max_examples=50, deadline=None)
@@ -84,7 +72,7 @@ def test_a_file_that_was_cut_off_is_found_unless_between_records(datas: list[byt
 
 
 def decode_example(data: bytes) -> dict[str, Any]:
-    return {span.name: read_feature(data, span) for span in find_feature_spans(data)}
+    return {span.name: tf_examples.read_feature(data, span) for span in tf_examples.find_feature_spans(data)}
 
 
 def plain(values: Any) -> list[Any]:

@@ -1,5 +1,6 @@
-"""Transforms give the rows that pandas gives, however rows are cut into units and blocks; and wrong arguments."""
+"""Transforms give the rows that pandas gives, however rows are cut; where functions run; and wrong arguments."""
 
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,13 +12,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from listed import listed, numbers
+from made_datasets import listed, numbers
 
-from paceline.data.context import DataContext
+from paceline.data.context import DataContext, ExecutionOptions, ExecutionResources
 from paceline.data.dataset import Dataset
 from paceline.data.exec.pipeline import InlineExecutor, lower_epoch
 from paceline.data.expressions import col, lit
-from paceline.data.planning.pool import ActorPoolStrategy, TaskPoolStrategy
+from paceline.data.planning.plan import PoolSpec
+from paceline.data.transforms.user_calls import ActorPoolStrategy, TaskPoolStrategy, resolve_pool
 
 UNITS = st.lists(st.lists(st.integers(0, 5), max_size=3), min_size=1, max_size=3)
 
@@ -219,31 +221,23 @@ def test_a_class_is_made_once_for_each_use_in_a_process_and_keeps_its_state() ->
 
 
 def test_plans_pickle_with_their_functions_and_closures() -> None:
-    dataset = numbers([3], [2]).map_batches(_plus_one).filter(expr="id > 1").select_columns(["id"]).limit(2)
+    dataset = numbers([3], [2]).map_batches(plus_one).filter(expr="id > 1").select_columns(["id"]).limit(2)
     assert pickle.loads(pickle.dumps(dataset)).take_all() == [{"id": 2}, {"id": 3}]
     offset = 5
     dataset = numbers([3]).map(lambda row: {"id": row["id"] + offset}).random_shuffle(seed=3).sort("id")
     assert cloudpickle.loads(cloudpickle.dumps(dataset)).take_all() == [{"id": 5}, {"id": 6}, {"id": 7}]
 
 
-def _plus_one(batch: dict[str, Any]) -> dict[str, Any]:
+def plus_one(batch: dict[str, Any]) -> dict[str, Any]:
     return {"id": batch["id"] + 1}
 
 
 BAD: list[tuple[Callable[[Dataset], Any], type[Exception], str]] = [
     (lambda ds: ds.map_batches(5), TypeError, "fn must be a function or a class with __call__, got 5"),
-    (
-        lambda ds: ds.map_batches(_plus_one, batch_size=0),
-        ValueError,
-        "batch_size must be a positive integer or None, got 0",
-    ),
-    (lambda ds: ds.map_batches(_plus_one, batch_format="tensor"), ValueError, "batch_format must be 'default'"),
-    (lambda ds: ds.map_batches(_plus_one, on_error="ignore"), ValueError, "on_error must be 'raise' or 'skip'"),
-    (
-        lambda ds: ds.map_batches(_plus_one, fn_constructor_args=(1,)),
-        ValueError,
-        "are for classes, got the function _plus_one",
-    ),
+    (lambda ds: ds.map_batches(plus_one, batch_size=0), ValueError, "batch_size must be a positive integer .*, got 0"),
+    (lambda ds: ds.map_batches(plus_one, batch_format="tensor"), ValueError, "batch_format must be 'default'"),
+    (lambda ds: ds.map_batches(plus_one, on_error="ignore"), ValueError, "on_error must be 'raise' or 'skip'"),
+    (lambda ds: ds.map_batches(plus_one, fn_constructor_args=(1,)), ValueError, "for classes, got .* plus_one"),
     (lambda ds: ds.map(dict), TypeError, "got dict, a class without it"),
     (lambda ds: ds.map(_later), TypeError, "got _later, which is async"),
     (lambda ds: ds.filter(), ValueError, "filter takes a function or an expression"),
@@ -251,27 +245,19 @@ BAD: list[tuple[Callable[[Dataset], Any], type[Exception], str]] = [
     (lambda ds: ds.filter(expr="id >"), ValueError, "cannot parse expr 'id >'"),
     (lambda ds: ds.select_columns(["id", 5]), TypeError, "select_columns takes names of columns, got 5"),
     (lambda ds: ds.select_columns(["id", "id"]), ValueError, "select_columns takes each column once, got 'id' twice"),
-    (
-        lambda ds: ds.rename_columns({"a": "x", "b": "x"}),
-        ValueError,
-        "rename_columns takes each column once, got 'x' twice",
-    ),
+    (lambda ds: ds.rename_columns({"a": "x", "b": "x"}), ValueError, "rename_columns takes .* once, got 'x' twice"),
     (lambda ds: ds.with_column("x", lambda b: b), TypeError, "hint: use add_column for a function"),
     (lambda ds: ds.random_sample(1.5), ValueError, "fraction must be a number of at least 0 and of at most 1, got 1.5"),
-    (lambda ds: ds.random_sample(0.5, seed="x"), TypeError, "seed must be an integer or None, got 'x'"),
+    (lambda ds: ds.random_sample(0.5, seed="x"), ValueError, "seed must be an integer or None, got 'x'"),
     (lambda ds: ds.limit(-1), ValueError, "limit must be a non-negative integer, got -1"),
     (lambda ds: ds.union([1]), TypeError, "union takes datasets, got a list"),
     (lambda ds: ds.sort("id", descending=[True, False]), ValueError, "descending must be True or False"),
     (lambda ds: ds.map(Counted, num_cpus=-1), ValueError, "num_cpus must be a non-negative number or None, got -1"),
     (lambda ds: ds.map(Counted, concurrency=0), ValueError, "concurrency must be a positive integer, got 0"),
     (lambda ds: ds.map(Counted, concurrency=(3, 2)), ValueError, r"concurrency must be .* got \(3, 2\)"),
-    (lambda ds: ds.map(_plus_one, concurrency=(1, 2)), ValueError, "concurrency must be one integer for a function"),
+    (lambda ds: ds.map(plus_one, concurrency=(1, 2)), ValueError, "concurrency must be one integer for a function"),
     (lambda ds: ds.map(Counted, compute=TaskPoolStrategy()), ValueError, "is for functions"),
-    (
-        lambda ds: ds.map(Counted, compute=TaskPoolStrategy(), concurrency=2),
-        ValueError,
-        "compute and concurrency cannot be combined",
-    ),
+    (lambda ds: ds.map(Counted, compute=TaskPoolStrategy(), concurrency=2), ValueError, "cannot be combined"),
     (lambda ds: ds.map(Counted, compute="actors"), TypeError, "compute must be an ActorPoolStrategy or a TaskPool"),
     (lambda ds: ActorPoolStrategy(size=2, min_size=1), ValueError, "either size or min_size and max_size"),
     (lambda ds: ActorPoolStrategy(min_size=3, max_size=2), ValueError, "min_size must be at most max_size=2, got 3"),
@@ -279,11 +265,7 @@ BAD: list[tuple[Callable[[Dataset], Any], type[Exception], str]] = [
     (lambda ds: ds.split_at_indices([]), ValueError, "indices must be one index or more"),
     (lambda ds: ds.split_at_indices([3, 1]), ValueError, r"in ascending order, got \[3, 1\]"),
     (lambda ds: ds.split_proportionately([0.5, 0.5]), ValueError, "must add up to less than 1"),
-    (
-        lambda ds: ds.split_proportionately([1.5]),
-        ValueError,
-        "proportions must be a number above 0 and below 1, got 1.5",
-    ),
+    (lambda ds: ds.split_proportionately([1.5]), ValueError, "proportions must be .* above 0 and below 1, got 1.5"),
     (lambda ds: ds.train_test_split(1.5), ValueError, "test_size must be a fraction between 0 and 1 .* got 1.5"),
     (lambda ds: ds.streaming_split(0), ValueError, "n must be a positive integer, got 0"),
 ]
@@ -297,3 +279,68 @@ async def _later(row: Any) -> Any:
 def test_bad_arguments_are_refused_at_once(ask: Callable[[Dataset], Any], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         ask(numbers([3]))
+
+
+class Model:
+    def __init__(self, offset: int = 0, *, scale: int = 1) -> None:
+        self.offset, self.scale, self.calls = offset, scale, 0
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        self.calls += 1
+        size = len(batch["id"])
+        return {
+            "id": batch["id"] * self.scale + self.offset,
+            "pid": np.full(size, os.getpid()),
+            "call": np.full(size, self.calls),
+        }
+
+
+def function(batch: Any) -> Any:
+    return batch
+
+
+def choose_pool(fn: Any, **given: Any) -> PoolSpec | None:
+    return resolve_pool(fn, **{"compute": None, "concurrency": None, "num_cpus": None, "num_gpus": None, **given})
+
+
+@pytest.mark.parametrize(
+    ("fn", "given", "pool"),
+    [
+        (function, {}, None),
+        (function, {"concurrency": 4}, None),
+        (function, {"compute": TaskPoolStrategy(3)}, None),
+        (function, {"num_gpus": 1}, PoolSpec(1, 1, 1.0, 1.0)),
+        (function, {"num_gpus": 0.5, "concurrency": 4}, PoolSpec(1, 4, 1.0, 0.5)),
+        (function, {"compute": ActorPoolStrategy(size=2)}, PoolSpec(2, 2)),
+        (Model, {}, PoolSpec(1, 4)),
+        (Model, {"num_cpus": 2}, PoolSpec(1, 2, 2.0)),
+        (Model, {"concurrency": 3}, PoolSpec(3, 3)),
+        (Model, {"concurrency": (2, 5)}, PoolSpec(2, 5)),
+        (Model, {"compute": ActorPoolStrategy(min_size=2)}, PoolSpec(2, 4)),
+        (Model, {"compute": ActorPoolStrategy(min_size=8)}, PoolSpec(8, 8)),
+        (Model, {"compute": ActorPoolStrategy(max_size=6)}, PoolSpec(1, 6)),
+        (Model, {"num_gpus": 1, "concurrency": 2}, PoolSpec(2, 2, 1.0, 1.0)),
+    ],
+)
+def test_the_pool_follows_from_the_arguments(
+    fn: Any, given: dict[str, Any], pool: PoolSpec | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        DataContext, "_current", DataContext(ExecutionOptions(resource_limits=ExecutionResources(cpu=4)))
+    )
+    assert choose_pool(fn, **given) == pool
+
+
+def test_a_class_runs_in_processes_of_its_own_and_rows_stay_in_order() -> None:
+    dataset = numbers(*([4, 4] for _ in range(4))).map_batches(
+        Model, fn_constructor_args=(1000,), fn_constructor_kwargs={"scale": 2}, concurrency=2, batch_size=4
+    )
+    rows = dataset.take_all()
+    assert [row["id"] for row in rows] == [1000 + 2 * number for number in range(32)]
+    pids = {row["pid"] for row in rows}
+    assert os.getpid() not in pids
+    assert 1 <= len(pids) <= 2
+    for pid in pids:  # one object in each process, which counts all of its calls
+        calls = {row["call"] for row in rows if row["pid"] == pid}
+        assert calls == {*range(1, len(calls) + 1)}
+    assert "map_batches(Model)" in dataset.stats()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from listed import listed, numbers
+from made_datasets import listed, numbers
 
 from paceline.data.dataset import Dataset
 from paceline.data.exec.pipeline import InlineExecutor, lower_epoch
@@ -129,15 +129,9 @@ def test_a_class_that_cannot_be_made_is_named() -> None:
         (numbers([3]).map(lambda r: None), r"got NoneType\n\nhint: does the function return its row\?"),
         (numbers([3]).flat_map(lambda r: r), r"flat_map\(<lambda>\) must return a list of rows, .* got dict"),
         (numbers([3]).flat_map(lambda r: [5]), r"flat_map\(<lambda>\) must return rows as dicts, got int"),
-        (
-            numbers([3]).filter(lambda r: np.ones(2)),
-            r"filter\(<lambda>\) must return True or False for a row, .*\(2,\)",
-        ),
+        (numbers([3]).filter(lambda r: np.ones(2)), r"filter\(<lambda>\) must return True or False .*\(2,\)"),
         (numbers([3]).add_column("x", lambda df: 5), r"add_column\('x', <lambda>\) must return a value for each row"),
-        (
-            numbers([3]).filter(expr="id + 1"),
-            r"filter\(\(col\('id'\) \+ 1\)\) must be True or False for a row, got int64",
-        ),
+        (numbers([3]).filter(expr="id + 1"), r"filter\(\(col\('id'\) \+ 1\)\) must be True or .*, got int64"),
         (numbers([2]).map(five), f"{HERE}:{line_of('returns five') - 1}$"),
         (numbers([3]).map(five, on_error="skip"), "must return rows as dicts"),
         (numbers([3]).map_batches(lambda batch: 5, on_error="skip"), "must return a batch"),

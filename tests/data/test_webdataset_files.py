@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_datasets import block, pipeline
 from PIL import Image
-from read_back import block, pipeline
 
-from paceline.data.read_media import read_webdataset
+from paceline.data.read import read_webdataset
 
 PIXELS = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
 

@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_datasets import dataset_of
 from pyarrow.fs import LocalFileSystem
-from rows_in_units import dataset_of
 
 from paceline.data.block import Block
-from paceline.data.sinks import local, staging
-from paceline.data.sinks.staging import next_free_numbers, number_files
+from paceline.data.sinks import targets
+from paceline.data.sinks.targets import next_free_numbers, number_files
 from paceline.data.write import SaveMode, write_csv, write_json, write_parquet
 
 
@@ -160,7 +160,7 @@ def test_another_writer_who_is_first_loses_nothing(tmp_path: Path, mode: str, se
 def test_a_name_that_another_writer_took_is_not_taken_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     write_parquet(dataset_of([_rows(0)]), out)
-    move, taken = local._move_file, []
+    move, taken = targets._move_file, []
 
     def late(source: Path, target: Path) -> None:
         if not taken and target.name == "part-000002.parquet":
@@ -168,7 +168,7 @@ def test_a_name_that_another_writer_took_is_not_taken_from_it(tmp_path: Path, mo
             pq.write_table(Block(_rows(100)).to_arrow(), target)
         move(source, target)
 
-    monkeypatch.setattr(local, "_move_file", late)
+    monkeypatch.setattr(targets, "_move_file", late)
     write_parquet(dataset_of([_rows(1)], [_rows(2)]), out)
     assert _read(out) == {
         "part-000000.parquet": [0],
@@ -194,7 +194,7 @@ def test_a_failure_while_files_are_added_takes_back_those_that_were(
 ) -> None:
     out = tmp_path / "out"
     write_parquet(dataset_of([_rows(0)]), out)
-    move = local._move_file
+    move = targets._move_file
 
     def full(source: Path, target: Path) -> None:
         if target.name == "part-000002.parquet":
@@ -202,7 +202,7 @@ def test_a_failure_while_files_are_added_takes_back_those_that_were(
         move(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(local, "_move_file", full)
+        patch.setattr(targets, "_move_file", full)
         with pytest.raises(OSError, match="No space"):
             write_parquet(dataset_of([_rows(1)], [_rows(2)]), out)
     assert _everything(tmp_path) == ["out", "out/part-000000.parquet"]
@@ -212,9 +212,9 @@ KILLED = """
 import os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from rows_in_units import dataset_of
+from made_datasets import dataset_of
 from paceline.data.block import Block
-from paceline.data.sinks import local
+from paceline.data.sinks import targets
 from paceline.data.write import write_parquet
 
 place, mode, when = sys.argv[2:]
@@ -231,13 +231,13 @@ def blocks():
         kill_driver()
 
 if when == "first move":
-    move = local._move_file
+    move = targets._move_file
     def first_move(source, target):
         move(source, target)
         kill_driver()
-    local._move_file = first_move
+    targets._move_file = first_move
 if when == "exchange":
-    local._swap_directories = lambda one, other: False
+    targets._swap_directories = lambda one, other: False
     rename = Path.rename
     def half(source, target):
         answer = rename(source, target)
@@ -313,10 +313,10 @@ def test_what_a_writer_killed_in_the_last_moment_had_changed_is_taken_back_by_th
 def test_the_staging_of_others_is_left_alone_unless_it_is_old(tmp_path: Path) -> None:
     out, notes = tmp_path / "out", tmp_path / ".out.writing-notes"
     notes.mkdir()
-    with local.LocalSinkTarget(out).open_staging(overwrite=False) as living:
+    with targets.LocalSinkTarget(out).open_staging(overwrite=False) as living:
         write_parquet(dataset_of([_rows(8)]), out)
         assert living.exists()
-    for age_s in (0.0, staging.ABANDONED_AFTER_S + 60):
+    for age_s in (0.0, targets.ABANDONED_AFTER_S + 60):
         remote = tmp_path / f".out.writing-{'0' * 16}-1-1-abcdef"  # of another machine
         (remote / "files").mkdir(parents=True, exist_ok=True)
         changed = remote.stat().st_mtime - age_s
@@ -332,7 +332,7 @@ def test_files_are_staged_inside_where_the_directory_above_cannot_be_written(
 ) -> None:
     out = tmp_path / "out"
     write_parquet(dataset_of([_rows(7)]), out)
-    monkeypatch.setattr(local.LocalSinkTarget, "_can_stage_beside", lambda self: False)
+    monkeypatch.setattr(targets.LocalSinkTarget, "_can_stage_beside", lambda self: False)
     seen: list[str] = []
 
     def looking() -> Iterator[Block]:
@@ -418,20 +418,20 @@ def test_names_are_new_and_in_order_in_each_directory(old: list[str], new: list[
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"mode": "replace"}, r"mode must be 'append', 'overwrite', 'error' or 'ignore', got 'replace'"),
         ({"min_rows_per_file": 0}, r"min_rows_per_file must be a positive integer or None, got 0"),
         ({"min_rows_per_file": 5, "max_rows_per_file": 4}, "must be at most max_rows_per_file=4, got 5"),
         ({"partition_cols": "x"}, r"must be a list of columns such as \['x'\], got 'x'"),
         ({"partition_cols": ["x", "x"]}, "a list of different columns"),
-        ({"concurrency": -1}, "concurrency must be a positive integer, got -1"),
+        ({"concurrency": -1}, "concurrency must be a positive integer or None, got -1"),
         ({"row_group_size": 0}, "row_group_size must be a positive integer or None, got 0"),
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_a_wrong_argument_is_named_at_once(tmp_path: Path, arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_wrong_argument_is_named_at_once(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         write_parquet(dataset_of(_fails_after()), tmp_path / "out", **arguments)
     assert _everything(tmp_path) == []
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from rows_in_units import dataset_of
+from made_datasets import dataset_of
 
 import paceline.data
 from paceline.data.block import Block

@@ -6,9 +6,13 @@ live there, and use `bad_value` for the sentence.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar, get_type_hints
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def is_int(value: object) -> TypeGuard[int]:
@@ -126,3 +130,34 @@ def flatten_dict(values: Mapping[Any, Any], separator: str = "/", prefix: str = 
         else:
             flat[name] = value
     return flat
+
+
+def with_options(options: type, **defaults: Any) -> Callable[[F], F]:
+    """Pass a function all its `**options: Unpack[...]`, which several functions share, and show them in its signature.
+
+    `options` is a TypedDict of `Annotated[type, default]`; `defaults` are those that differ for this function. An
+    unknown argument raises a TypeError that lists the known ones.
+    """
+
+    def decorate(function: F) -> F:
+        own = inspect.signature(function)
+        types = get_type_hints(options, include_extras=True)
+        defaults_here = {name: defaults.get(name, kind.__metadata__[0]) for name, kind in types.items()}
+        parameters = {name: each for name, each in own.parameters.items() if each.kind is not each.VAR_KEYWORD}
+        for name, kind in types.items():
+            parameters[name] = inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=defaults_here[name], annotation=kind.__origin__
+            )
+
+        @functools.wraps(function)
+        def call(*args: Any, **arguments: Any) -> Any:
+            for name in arguments:
+                if name not in parameters:
+                    known = ", ".join(each for each in parameters if each not in ("self", "dataset"))
+                    raise TypeError(f"{function.__name__}() has no argument {name!r}; it has {known}")
+            return function(*args, **{**defaults_here, **arguments})
+
+        call.__signature__ = own.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
+        return call  # type: ignore[return-value]
+
+    return decorate

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from paceline._core.arguments import check_number
 from paceline.data.block import Block, Column, as_arrow, as_numpy, type_of
-from paceline.data.column import as_computable
+from paceline.data.column import as_nullable
 from paceline.data.order.sharding import RowDelivery
 from paceline.data.planning.group_aggregation import AggregateFn as AggregateFn
 from paceline.data.planning.group_aggregation import Array, GroupAggregation, SortedGroups
@@ -260,10 +260,7 @@ def _nullable_values(block: Block, name: str) -> Any:
     values = block.column(name)
     if isinstance(values, np.ndarray) and values.ndim > 1:
         raise TypeError(f"cannot aggregate the column {name!r} of type {type_of(values)}: only single values can be")
-    array = as_computable(values)
-    array = pa.chunked_array([array]) if isinstance(array, pa.Array) else array
-    is_float = pa.types.is_floating(array.type)
-    return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array) if is_float else array
+    return as_nullable(values)
 
 
 def _is_number(kind: Any) -> bool:
@@ -331,7 +328,6 @@ def finish_aggregates(deliveries: Iterable[RowDelivery], aggregates: Sequence[Ag
 
 
 def check_aggregates(aggregates: Sequence[AggregateFn], keys: Sequence[str] = ()) -> tuple[AggregateFn, ...]:
-    """Return the aggregates after checking that their names are unique."""
     names = list(keys)
     for aggregate in aggregates:
         if not isinstance(aggregate, AggregateFn):

@@ -6,20 +6,25 @@ of arrays, and data that neither can hold as an array of Python objects.
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-
-from paceline.data.scratch import concatenate_arrays
+import pyarrow.compute as pc
 
 Column = Any
 """A `numpy.ndarray` with rows along the first dimension, or a `pyarrow.ChunkedArray`."""
 
 _REFUSED = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 """What Arrow raises for data that it cannot hold."""
+_MIN_SCRATCH_BYTES = 1 << 20
+_MAX_UNUSED_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,6 @@ def as_column(name: str, values: Any) -> Column:
 
 
 def column_of(values: Sequence[Any]) -> Column:
-    """Create a column from one value per row."""
     first = next((value for value in values if value is not None), None)
     if isinstance(first, np.ndarray) or type(first).__module__.partition(".")[0] == "torch":
         return _stack_rows([None if value is None else np.asarray(_on_host(value)) for value in values])
@@ -85,7 +89,7 @@ def as_numpy(values: Column) -> np.ndarray[Any, Any]:
     if isinstance(values, np.ndarray):
         return values
     values = _storage_values(values)
-    if _is_list(values.type):
+    if is_list(values.type):
         return _lists_to_numpy(values)
     array: np.ndarray[Any, Any] = (
         values.chunk(0).to_numpy(zero_copy_only=False) if values.num_chunks == 1 else values.to_numpy()
@@ -117,6 +121,14 @@ def as_computable(values: Column) -> Any:
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     return array.cast(pa.float32()) if pa.types.is_float16(array.type) else array
+
+
+def as_nullable(values: Column) -> Any:
+    """Convert a column to Arrow data to compute with, in chunks, with NaN as null."""
+    array = as_computable(values)
+    array = pa.chunked_array([array]) if isinstance(array, pa.Array) else array
+    is_float = pa.types.is_floating(array.type)
+    return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array) if is_float else array
 
 
 def as_values(values: Column) -> list[Any]:
@@ -230,7 +242,6 @@ def _stack_rows(arrays: Sequence[np.ndarray[Any, Any] | None]) -> Column:
 
 
 def _to_arrow_or_objects(values: Sequence[Any]) -> Column:
-    """Convert to Arrow data if Arrow can hold it, otherwise to an object array."""
     try:
         return pa.chunked_array([_infer_array(list(values))])
     except _REFUSED:
@@ -251,7 +262,7 @@ def _storage_values(values: Any) -> Any:
     return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
 
 
-def _is_list(kind: Any) -> bool:
+def is_list(kind: Any) -> bool:
     return bool(pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
@@ -272,7 +283,6 @@ def _lists_to_numpy(values: Any) -> np.ndarray[Any, Any]:
 
 
 def _stack_if_regular(part: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Stack an array of equally shaped arrays."""
     if part.dtype != object or not len(part) or not all(isinstance(row, np.ndarray) for row in part):
         return part
     alike = part[0].dtype != object and len({(row.shape, row.dtype) for row in part}) == 1
@@ -312,7 +322,6 @@ def _holds_arrays(values: np.ndarray[Any, Any]) -> bool:
 
 
 def _can_promote(dtypes: set[np.dtype[Any]]) -> bool:
-    """Whether one NumPy dtype holds the values of all without loss."""
     if len(dtypes) == 1:
         return True
     kinds = {dtype.kind for dtype in dtypes}
@@ -321,12 +330,11 @@ def _can_promote(dtypes: set[np.dtype[Any]]) -> bool:
     return kinds <= {"i", "u", "f"} or kinds in ({"M"}, {"m"})
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _concat_arrow(columns: Sequence[Column | None], lengths: Sequence[int]) -> Column:
-    """Concatenate through Arrow, which handles nulls and promotes types."""
     filled = [
         pa.chunked_array([pa.nulls(length)]) if values is None else as_arrow(values)
         for values, length in zip(columns, lengths, strict=True)
@@ -335,10 +343,60 @@ def _concat_arrow(columns: Sequence[Column | None], lengths: Sequence[int]) -> C
         filled = [
             values.cast(v.value_type) if pa.types.is_dictionary(v := values.type) else values for values in filled
         ]
-    if len({_is_text(values.type) for values in filled if not pa.types.is_null(values.type)}) > 1:
+    if len({is_text(values.type) for values in filled if not pa.types.is_null(values.type)}) > 1:
         raise pa.ArrowInvalid("Arrow would turn text into bytes")
     types = [values.type for values in filled]
     if any(map(pa.types.is_decimal, types)) and any(map(pa.types.is_floating, types)):
         raise pa.ArrowInvalid("Arrow would round decimals to floats")
     tables = [pa.table({"": values}) for values in filled]
     return from_arrow_column(pa.concat_tables(tables, promote_options="permissive").column(0))
+
+
+class _ScratchMemory:
+    """Reusable memory for arrays that are concatenated from others.
+
+    Getting pages from the system takes as long as filling them, and large arrays get new pages every time. Arrays
+    created here return their memory when their last view is gone.
+    """
+
+    def __init__(self) -> None:
+        # Protects the fields below. Reentrant: the garbage collector may return memory while some is being taken.
+        self._lock = threading.RLock()
+        self._free: list[mmap.mmap] = []
+        self._num_free = 0
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> np.ndarray[Any, Any]:
+        memory = self._take_memory(nbytes)
+        base: Any = (ctypes.c_char * nbytes).from_buffer(memory)
+        weakref.finalize(base, self._give_back, memory).atexit = False
+        return np.ndarray(shape, dtype, base)
+
+    def _take_memory(self, nbytes: int) -> mmap.mmap:
+        with self._lock:
+            fitting = [memory for memory in self._free if nbytes <= len(memory) <= 2 * nbytes]
+            if fitting:
+                memory = min(fitting, key=len)
+                self._free.remove(memory)
+                self._num_free -= len(memory)
+                return memory
+        return mmap.mmap(-1, -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+    def _give_back(self, memory: mmap.mmap) -> None:
+        with self._lock:
+            self._free.append(memory)
+            self._num_free += len(memory)
+            while self._num_free > _MAX_UNUSED_BYTES:
+                self._num_free -= len(self._free.pop(0))
+
+
+_scratch = _ScratchMemory()
+
+
+def concatenate_arrays(arrays: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """Like `numpy.concatenate`, for arrays whose rows have the same shape."""
+    dtype = np.result_type(*arrays)
+    shape = (sum(map(len, arrays)), *arrays[0].shape[1:])
+    nbytes = int(np.prod(shape)) * dtype.itemsize
+    if nbytes < _MIN_SCRATCH_BYTES or dtype.hasobject:
+        return np.concatenate(arrays)
+    return np.concatenate(arrays, out=_scratch.array(shape, dtype, nbytes))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypedDict, Unpack, cast
 
-from paceline._core.arguments import bad_value, check_int, check_number, is_int
+from paceline._core.arguments import bad_value, check_int, check_number, with_options
 from paceline.data import write
 from paceline.data.aggregate import AggregateFn, ColumnAggregates, Unique
 from paceline.data.block import Block, Schema
@@ -16,13 +16,39 @@ from paceline.data.order.feeds import Feeds, LocalFeeds
 from paceline.data.planning import plan_queries, splits
 from paceline.data.planning.barriers import Limit, RandomShuffle, Repartition, Sort, Zip
 from paceline.data.planning.optimizer import known_types
-from paceline.data.planning.plan import Map, PlanNode, PoolSpec, Read, ReorderUnits, Transform, Union, last_row_change
+from paceline.data.planning.plan import Map, PlanNode, Read, ReorderUnits, Transform, Union, last_row_change
 from paceline.data.planning.plan_queries import explain_plan
-from paceline.data.planning.pool import Compute, Concurrency, resolve_pool
 from paceline.data.transforms import columns
-from paceline.data.transforms.batches import AddColumn, AnyFormat, MapBatches, parse_batch_format
-from paceline.data.transforms.rows import FilterRows, FlatMap, MapRows, RandomSample
-from paceline.data.transforms.user_calls import OnError, UserCall
+from paceline.data.transforms.rows import (
+    AddColumn,
+    AnyFormat,
+    FilterRows,
+    FlatMap,
+    MapBatches,
+    MapRows,
+    RandomSample,
+    parse_batch_format,
+)
+from paceline.data.transforms.user_calls import Compute, Concurrency, OnError, UserCall, resolve_pool
+
+
+class PoolOptions(TypedDict, total=False):
+    """The arguments of all methods that call a function, with their defaults."""
+
+    compute: Annotated[Compute | None, None]
+    concurrency: Annotated[Concurrency | None, None]
+    on_error: Annotated[OnError, "raise"]
+
+
+class CallOptions(PoolOptions, total=False):
+    """The arguments of methods that call a function or a class."""
+
+    fn_args: Annotated[Iterable[Any] | None, None]
+    fn_kwargs: Annotated[Mapping[str, Any] | None, None]
+    fn_constructor_args: Annotated[Iterable[Any] | None, None]
+    fn_constructor_kwargs: Annotated[Mapping[str, Any] | None, None]
+    num_cpus: Annotated[float | None, None]
+    num_gpus: Annotated[float | None, None]
 
 
 class Dataset(BatchIteration, ColumnAggregates[Any]):
@@ -41,22 +67,15 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
 
     # Transforms of rows, batches and columns
 
+    @with_options(CallOptions)
     def map_batches(
         self,
         fn: Any,
         *,
         batch_size: int | Literal["auto", "default"] | None = None,
-        compute: Compute | None = None,
         batch_format: AnyFormat = "default",
         zero_copy_batch: bool = True,
-        fn_args: Iterable[Any] | None = None,
-        fn_kwargs: Mapping[str, Any] | None = None,
-        fn_constructor_args: Iterable[Any] | None = None,
-        fn_constructor_kwargs: Mapping[str, Any] | None = None,
-        num_cpus: float | None = None,
-        num_gpus: float | None = None,
-        concurrency: Concurrency | None = None,
-        on_error: OnError = "raise",
+        **options: Unpack[CallOptions],
     ) -> Dataset:
         """Apply a function, a generator function or a class to batches. A class is instantiated once per process.
 
@@ -70,63 +89,21 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         """
         num_rows: Any = None if batch_size in ("auto", "default") else batch_size
         check_int("batch_size", num_rows, at_least=1, optional=True)
-        pool = resolve_pool(fn, compute, concurrency, num_cpus, num_gpus)
-        call = self._make_call(fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, pool, on_error)
+        call = self._make_call(fn, options)
         return self._with_transform(MapBatches(call, num_rows, parse_batch_format(batch_format), zero_copy_batch))
 
-    def map(
-        self,
-        fn: Any,
-        *,
-        compute: Compute | None = None,
-        fn_args: Iterable[Any] | None = None,
-        fn_kwargs: Mapping[str, Any] | None = None,
-        fn_constructor_args: Iterable[Any] | None = None,
-        fn_constructor_kwargs: Mapping[str, Any] | None = None,
-        num_cpus: float | None = None,
-        num_gpus: float | None = None,
-        concurrency: Concurrency | None = None,
-        on_error: OnError = "raise",
-    ) -> Dataset:
+    @with_options(CallOptions)
+    def map(self, fn: Any, **options: Unpack[CallOptions]) -> Dataset:
         """Apply a function to each row. Rows are dicts, and so is the result."""
-        pool = resolve_pool(fn, compute, concurrency, num_cpus, num_gpus)
-        call = self._make_call(fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, pool, on_error)
-        return self._with_transform(MapRows(call))
+        return self._with_transform(MapRows(self._make_call(fn, options)))
 
-    def flat_map(
-        self,
-        fn: Any,
-        *,
-        compute: Compute | None = None,
-        fn_args: Iterable[Any] | None = None,
-        fn_kwargs: Mapping[str, Any] | None = None,
-        fn_constructor_args: Iterable[Any] | None = None,
-        fn_constructor_kwargs: Mapping[str, Any] | None = None,
-        num_cpus: float | None = None,
-        num_gpus: float | None = None,
-        concurrency: Concurrency | None = None,
-        on_error: OnError = "raise",
-    ) -> Dataset:
+    @with_options(CallOptions)
+    def flat_map(self, fn: Any, **options: Unpack[CallOptions]) -> Dataset:
         """Apply a function that returns a list of rows, or yields rows, to each row."""
-        pool = resolve_pool(fn, compute, concurrency, num_cpus, num_gpus)
-        call = self._make_call(fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, pool, on_error)
-        return self._with_transform(FlatMap(call))
+        return self._with_transform(FlatMap(self._make_call(fn, options)))
 
-    def filter(
-        self,
-        fn: Any = None,
-        expr: str | Expr | None = None,
-        *,
-        compute: Compute | None = None,
-        fn_args: Iterable[Any] | None = None,
-        fn_kwargs: Mapping[str, Any] | None = None,
-        fn_constructor_args: Iterable[Any] | None = None,
-        fn_constructor_kwargs: Mapping[str, Any] | None = None,
-        num_cpus: float | None = None,
-        num_gpus: float | None = None,
-        concurrency: Concurrency | None = None,
-        on_error: OnError = "raise",
-    ) -> Dataset:
+    @with_options(CallOptions)
+    def filter(self, fn: Any = None, expr: str | Expr | None = None, **options: Unpack[CallOptions]) -> Dataset:
         """Keep the rows for which a function or an expression is true: `filter(expr="age > 30")`.
 
         Expressions are faster: they work on whole columns, and files that cannot contain matching rows are not read.
@@ -141,9 +118,7 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
             return self._with_transform(
                 columns.FilterExpression(parse_expression(expr) if isinstance(expr, str) else expr)
             )
-        pool = resolve_pool(fn, compute, concurrency, num_cpus, num_gpus)
-        call = self._make_call(fn, fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs, pool, on_error)
-        return self._with_transform(FilterRows(call))
+        return self._with_transform(FilterRows(self._make_call(fn, options)))
 
     def select_columns(self, cols: str | Sequence[str]) -> Dataset:
         """Select columns, in this order. Readers that support it read only these columns."""
@@ -159,20 +134,19 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
             return self._with_transform(columns.RenameColumns(tuple(names.items())))
         return self._with_transform(columns.RenameAllColumns(_check_names("rename_columns", names)))
 
+    @with_options(PoolOptions)
     def add_column(
         self,
         col: str,
         fn: Callable[[Any], Any],
         *,
         batch_format: AnyFormat = "pandas",
-        compute: Compute | None = None,
-        concurrency: int | None = None,
-        on_error: OnError = "raise",
+        **options: Unpack[PoolOptions],
     ) -> Dataset:
         """Add or replace a column. `fn` computes its values for a batch."""
         if not isinstance(col, str):
             raise TypeError(f"col must be the name of a column, got {col!r}")
-        call = self._make_call(fn, pool=resolve_pool(fn, compute, concurrency), on_error=on_error)
+        call = self._make_call(fn, cast(CallOptions, options))
         return self._with_transform(AddColumn(call, col, parse_batch_format(batch_format)))
 
     def with_column(self, column_name: str, expr: Expr) -> Dataset:
@@ -413,24 +387,16 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
     def _with_transform(self, transform: Transform) -> Dataset:
         return Dataset(Map(self._plan, transform))
 
-    def _make_call(
-        self,
-        fn: Any,
-        args: Iterable[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        constructor_args: Iterable[Any] | None = None,
-        constructor_kwargs: Mapping[str, Any] | None = None,
-        pool: PoolSpec | None = None,
-        on_error: OnError = "raise",
-    ) -> UserCall:
+    def _make_call(self, fn: Any, options: CallOptions) -> UserCall:
+        gpus, cpus = options.get("num_gpus"), options.get("num_cpus")
         return UserCall(
             fn,
-            tuple(args or ()),
-            dict(kwargs or {}),
-            tuple(constructor_args or ()),
-            dict(constructor_kwargs or {}),
-            pool,
-            on_error,
+            tuple(options.get("fn_args") or ()),
+            dict(options.get("fn_kwargs") or {}),
+            tuple(options.get("fn_constructor_args") or ()),
+            dict(options.get("fn_constructor_kwargs") or {}),
+            resolve_pool(fn, options["compute"], options["concurrency"], cpus, gpus),
+            options["on_error"],
             last_row_change(self._plan),
         )
 
@@ -447,11 +413,7 @@ def _check_names(method: str, cols: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_seed(seed: int | None) -> int:
-    if seed is None:
-        return 0
-    if not is_int(seed):
-        raise TypeError(f"seed must be an integer or None, got {seed!r}")
-    return seed
+    return check_int("seed", seed, optional=True) or 0
 
 
 def _check_datasets(method: str, datasets: Sequence[Any]) -> None:

@@ -16,9 +16,9 @@ import pyarrow as pa
 from paceline._core.arguments import check_int
 from paceline.data.block import Block, Schema
 from paceline.data.dataset import Dataset
-from paceline.data.planning.plan import Read
+from paceline.data.planning.plan import PlainSource, Read
 from paceline.data.read import check_common
-from paceline.data.sources.schemas import PlainSource, to_schema
+from paceline.data.sources.schemas import to_schema
 
 _FEWEST = 16
 _MOST = 10_000

@@ -101,7 +101,6 @@ class Expr:
         raise NotImplementedError
 
     def columns(self) -> set[str]:
-        """Return the columns it uses."""
         return {name for part in vars(self).values() if isinstance(part, Expr) for name in part.columns()}
 
     __add__, __radd__ = _operators("+")
@@ -224,7 +223,6 @@ def as_expr(value: Any) -> Expr:
 
 
 def rename_columns(expr: Expr, names: Mapping[str, str]) -> Expr:
-    """Rename the columns of an expression. Names not in `names` stay."""
     if isinstance(expr, ColumnNode):
         return ColumnNode(names.get(expr.name, expr.name))
     parts = {field: rename_columns(part, names) for field, part in vars(expr).items() if isinstance(part, Expr)}
@@ -232,7 +230,6 @@ def rename_columns(expr: Expr, names: Mapping[str, str]) -> Expr:
 
 
 def evaluate_column(expr: Expr, block: Block) -> Column:
-    """Evaluate an expression for each row of a block, as a column."""
     try:
         value = expr.evaluate(block)
     except _REFUSED as error:

@@ -16,11 +16,15 @@ from paceline.data.block import Block
 from paceline.data.dataset import Dataset
 from paceline.data.planning.plan import Read
 from paceline.data.read import check_common, from_arrow, from_items, from_numpy, from_pandas
-from paceline.data.sources.huggingface import HuggingFaceSource, TableStreamSource
+from paceline.data.sources.frameworks import (
+    HuggingFaceSource,
+    PortableTFDataset,
+    TableStreamSource,
+    TensorFlowSource,
+    TorchSource,
+)
 from paceline.data.sources.memory import MemorySource
 from paceline.data.sources.shared_object import SharedObject
-from paceline.data.sources.tensorflow import PortableTFDataset, TensorFlowSource
-from paceline.data.sources.torch import TorchSource
 
 _ACCEPTED = (
     "a paceline.data.Dataset, a torch Dataset, a tf.data.Dataset, a Hugging Face or ray.data Dataset, a pandas or "

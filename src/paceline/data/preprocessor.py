@@ -13,6 +13,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -22,9 +23,8 @@ from paceline._core.arguments import bad_value, check_names
 from paceline._core.errors import PacelineError
 from paceline.data.block import Block, Column, as_arrow, as_numpy
 from paceline.data.preprocessors.columns import check_columns
-from paceline.data.preprocessors.fitting import NamedBlockFunction, apply_function, compute_statistics
+from paceline.data.preprocessors.fitting import NamedBlockFunction, Statistic, apply_function, compute_statistics
 from paceline.data.preprocessors.json_values import from_json_value, import_by_name, importable_name, to_json_value
-from paceline.data.preprocessors.statistics import Statistic
 
 if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
@@ -194,14 +194,12 @@ class Preprocessor:
         return list(getattr(self, "output_columns", None) or ())
 
     def _fit(self, ds: Dataset) -> Any:
-        statistics = self._statistics()
-        self.stats_ = self._learn(compute_statistics(ds, statistics, type(self).__name__) if statistics else [])
+        fit_together([self], ds)
 
     def _statistics(self) -> Sequence[Statistic]:
         raise NotImplementedError(f"{type(self).__name__} has neither _fit nor _statistics")
 
     def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
-        """Return `stats_` from the results of the statistics."""
         raise NotImplementedError(f"{type(self).__name__} has no _learn")
 
     def _transform_block(self, block: Block) -> Block:
@@ -271,6 +269,36 @@ class ColumnPreprocessor(Preprocessor):
 
     def _transform_column(self, block: Block, column: str) -> Column:
         raise NotImplementedError
+
+    # For those that learn something about each column by itself
+
+    def _learned_columns(self) -> Sequence[str]:
+        return self.columns
+
+    def _statistics(self) -> Sequence[Statistic]:
+        return [self._statistic(column) for column in self._learned_columns()]
+
+    def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
+        parts = map(self._learn_column, self._learned_columns(), results)
+        return {name: value for part in parts for name, value in part.items()}
+
+    def _statistic(self, column: str) -> Statistic:
+        raise NotImplementedError(f"{type(self).__name__} has no _statistic")
+
+    def _learn_column(self, column: str, result: Any) -> dict[str, Any]:
+        """Return the entries of `stats_` for a column from the result of its statistic."""
+        raise NotImplementedError(f"{type(self).__name__} has no _learn_column")
+
+
+def fit_together(preprocessors: Sequence[Preprocessor], ds: Dataset) -> None:
+    """Fit preprocessors on the same rows, in one pass."""
+    statistics = [list(each._statistics()) for each in preprocessors]
+    flat = [statistic for group in statistics for statistic in group]
+    who = ", ".join(type(each).__name__ for each in preprocessors)
+    results = iter(compute_statistics(ds, flat, who) if flat else [])
+    for each, needed in zip(preprocessors, statistics, strict=True):
+        each.stats_ = each._learn(list(islice(results, len(needed))))
+        each._fitted = True
 
 
 def check_column_names(columns: Any, argument: str = "columns") -> list[str]:

@@ -1,33 +1,47 @@
-"""Functions that create datasets from tabular, text and binary files, and from objects in memory.
+"""Functions that create datasets from files, queries and objects in memory.
 
-Paths and arguments are checked immediately, so errors point at the call. Rows are read when they are consumed.
+The arguments follow Ray Data. Paths and arguments are checked immediately, so errors point at the call; rows are read
+when they are consumed. `shuffle="files"` reorders files in every epoch. Media files too small to be read on their own
+are first put into random groups, and the groups are reordered.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paceline._core.arguments import bad_value, check_bool, check_instance, check_int, check_names, is_int
+from paceline._core.arguments import (
+    bad_value,
+    check_bool,
+    check_choice,
+    check_instance,
+    check_int,
+    check_names,
+    is_int,
+    with_options,
+)
 from paceline.data.block import Block, column_of
 from paceline.data.dataset import Dataset
 from paceline.data.expressions import Expr, parse_expression
+from paceline.data.order.shuffle import permutation
 from paceline.data.planning.plan import Read, ReorderUnits, Source
-from paceline.data.sources import binary, csv, json, memory, parquet, text
-from paceline.data.sources.files import Paths, list_files
+from paceline.data.sources import media, memory, numpy, parquet, text, tfrecords, webdataset
+from paceline.data.sources.files import InputFile, Paths, list_files
 from paceline.data.sources.footers import ParquetContents
-from paceline.data.sources.media import MediaSource
+from paceline.data.sources.media import import_required
 from paceline.data.sources.schemas import table_to_block
+from paceline.data.sources.sql import SqlSource
 
 JSON_FILE_EXTENSIONS = tuple(
     f"{kind}{packed}" for kind in ("json", "jsonl", "ndjson") for packed in ("", ".gz", ".bz2", ".zst", ".lz4")
 )
+_IMAGE_MODES = ("1", "L", "P", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "I", "F", "LA", "PA", "RGBX", "RGBa", "La")
+"""The modes of Pillow."""
 
 
 @dataclass(frozen=True)
@@ -49,20 +63,29 @@ class FileShuffleConfig:
 Shuffle = Literal["files"] | FileShuffleConfig | None
 
 
+class FileOptions(TypedDict, total=False):
+    """The arguments of all readers of files, with their defaults.
+
+    `concurrency` is accepted and ignored; `DataContext` sets the number of reading processes.
+    """
+
+    filesystem: Annotated[Any, None]
+    partitioning: Annotated[Literal["hive"] | None, "hive"]
+    include_paths: Annotated[bool, False]
+    file_extensions: Annotated[Sequence[str] | None, None]
+    ignore_missing_paths: Annotated[bool, False]
+    shuffle: Annotated[Shuffle, None]
+    concurrency: Annotated[int | None, None]
+    override_num_blocks: Annotated[int | None, None]
+
+
+@with_options(FileOptions, file_extensions=("parquet",))
 def read_parquet(
     paths: Paths,
     *,
-    filesystem: Any = None,
     columns: Sequence[str] | None = None,
     filter: Expr | str | Any | None = None,
-    partitioning: Literal["hive"] | None = "hive",
-    include_paths: bool = False,
-    file_extensions: Sequence[str] | None = ("parquet",),
-    ignore_missing_paths: bool = False,
-    shuffle: Shuffle = None,
-    concurrency: int | None = None,
-    override_num_blocks: int | None = None,
-    **unknown: Any,
+    **options: Unpack[FileOptions],
 ) -> Dataset:
     """Read Parquet files.
 
@@ -70,135 +93,228 @@ def read_parquet(
     whose statistics rule out a match are not read. Files may differ: a missing column is null, and numbers get the
     wider type. `concurrency` is accepted and ignored; `DataContext` sets the number of reading processes.
     """
-    check_extra_arguments(read_parquet, unknown)
-    check_common(concurrency, override_num_blocks, include_paths)
     if columns is not None:
-        columns = check_names("columns", columns)
-    files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
+        columns = tuple(check_names("columns", columns))
+    name, files = _open_files("read_parquet", paths, options)
     source = parquet.ParquetSource(
-        name=format_call("read_parquet", paths),
+        name=name,
         contents=ParquetContents(files),
-        columns=tuple(columns) if columns is not None else None,
-        filter=parse_filter(filter),
-        include_paths=include_paths,
-        num_units=override_num_blocks,
+        columns=columns,
+        filter=_parse_filter(filter),
+        include_paths=options["include_paths"],
+        num_units=options["override_num_blocks"],
     )
-    return make_dataset(source.validate(), shuffle)
+    return _make_dataset(source.validate(), options)
 
 
+@with_options(FileOptions)
 def read_csv(
     paths: Paths,
     *,
-    filesystem: Any = None,
-    partitioning: Literal["hive"] | None = "hive",
-    include_paths: bool = False,
-    file_extensions: Sequence[str] | None = None,
-    ignore_missing_paths: bool = False,
-    shuffle: Shuffle = None,
-    concurrency: int | None = None,
-    override_num_blocks: int | None = None,
-    **arrow_csv_args: Any,
+    read_options: Any = None,
+    parse_options: Any = None,
+    convert_options: Any = None,
+    **options: Unpack[FileOptions],
 ) -> Dataset:
     """Read CSV files, optionally compressed (`.gz`, `.bz2`, `.zst`, `.lz4`).
 
-    `arrow_csv_args` are `read_options`, `parse_options` and `convert_options` of `pyarrow.csv`. The beginning of the
-    first file determines columns and types for all files. Files are read whole, so `override_num_blocks` has no effect.
+    `read_options`, `parse_options` and `convert_options` are those of `pyarrow.csv`. The beginning of the first file
+    determines columns and types for all files. Files are read whole, so `override_num_blocks` has no effect.
     """
-    from pyarrow import csv as arrow
+    from pyarrow import csv
 
-    allowed = {
-        "read_options": arrow.ReadOptions,
-        "parse_options": arrow.ParseOptions,
-        "convert_options": arrow.ConvertOptions,
-    }
-    check_extra_arguments(read_csv, arrow_csv_args, allowed)
-    check_common(concurrency, override_num_blocks, include_paths)
-    files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
-    options = csv.CsvOptions(*(arrow_csv_args.get(name) for name in allowed))
-    source = csv.CsvSource(format_call("read_csv", paths), files, include_paths, options)
-    return make_dataset(source.validate(), shuffle)
+    check_instance("read_options", read_options, csv.ReadOptions, "a pyarrow.csv.ReadOptions", optional=True)
+    check_instance("parse_options", parse_options, csv.ParseOptions, "a pyarrow.csv.ParseOptions", optional=True)
+    check_instance("convert_options", convert_options, csv.ConvertOptions, "pyarrow.csv.ConvertOptions", optional=True)
+    name, files = _open_files("read_csv", paths, options)
+    csv_options = text.CsvOptions(read_options, parse_options, convert_options)
+    return _make_dataset(text.CsvSource(name, files, options["include_paths"], csv_options).validate(), options)
 
 
+@with_options(FileOptions, file_extensions=JSON_FILE_EXTENSIONS)
 def read_json(
     paths: Paths,
     *,
     lines: bool = False,
-    filesystem: Any = None,
-    partitioning: Literal["hive"] | None = "hive",
-    include_paths: bool = False,
-    file_extensions: Sequence[str] | None = JSON_FILE_EXTENSIONS,
-    ignore_missing_paths: bool = False,
-    shuffle: Shuffle = None,
-    concurrency: int | None = None,
-    override_num_blocks: int | None = None,
-    **arrow_json_args: Any,
+    read_options: Any = None,
+    parse_options: Any = None,
+    **options: Unpack[FileOptions],
 ) -> Dataset:
     """Read JSON files, optionally compressed: one row per line, an array of rows, or a single row.
 
-    The layout is detected from the beginning of each file; `lines=True` forces one row per line. `arrow_json_args` are
-    `read_options` and `parse_options` of `pyarrow.json`. Files are read whole, so `override_num_blocks` has no effect.
+    The layout is detected from the beginning of each file; `lines=True` forces one row per line. `read_options` and
+    `parse_options` are those of `pyarrow.json`. Files are read whole, so `override_num_blocks` has no effect.
     """
-    from pyarrow import json as arrow
+    from pyarrow import json
 
-    allowed = {"read_options": arrow.ReadOptions, "parse_options": arrow.ParseOptions}
-    check_extra_arguments(read_json, arrow_json_args, allowed)
-    check_common(concurrency, override_num_blocks, include_paths)
+    check_instance("read_options", read_options, json.ReadOptions, "a pyarrow.json.ReadOptions", optional=True)
+    check_instance("parse_options", parse_options, json.ParseOptions, "a pyarrow.json.ParseOptions", optional=True)
     check_bool("lines", lines)
-    files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
-    options = json.JsonOptions(*(arrow_json_args.get(name) for name in allowed))
-    source = json.JsonSource(format_call("read_json", paths), files, include_paths, lines, options)
-    return make_dataset(source.validate(), shuffle)
+    name, files = _open_files("read_json", paths, options)
+    json_options = text.JsonOptions(read_options, parse_options)
+    return _make_dataset(
+        text.JsonSource(name, files, options["include_paths"], lines, json_options).validate(), options
+    )
 
 
+@with_options(FileOptions)
 def read_text(
-    paths: Paths,
-    *,
-    encoding: str = "utf-8",
-    drop_empty_lines: bool = True,
-    filesystem: Any = None,
-    partitioning: Literal["hive"] | None = "hive",
-    include_paths: bool = False,
-    file_extensions: Sequence[str] | None = None,
-    ignore_missing_paths: bool = False,
-    shuffle: Shuffle = None,
-    concurrency: int | None = None,
-    override_num_blocks: int | None = None,
-    **unknown: Any,
+    paths: Paths, *, encoding: str = "utf-8", drop_empty_lines: bool = True, **options: Unpack[FileOptions]
 ) -> Dataset:
     """Read lines of text files, optionally compressed, into the column `text`. Files are read whole."""
-    check_extra_arguments(read_text, unknown)
-    check_common(concurrency, override_num_blocks, include_paths)
     check_bool("drop_empty_lines", drop_empty_lines)
     try:
         "".encode(encoding)
     except (LookupError, TypeError):
         raise bad_value("encoding", "an encoding of Python such as 'utf-8'", encoding) from None
-    files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
-    return make_dataset(
-        text.TextSource(format_call("read_text", paths), files, include_paths, encoding, drop_empty_lines), shuffle
+    name, files = _open_files("read_text", paths, options)
+    return _make_dataset(text.TextSource(name, files, options["include_paths"], encoding, drop_empty_lines), options)
+
+
+@with_options(FileOptions)
+def read_binary_files(paths: Paths, **options: Unpack[FileOptions]) -> Dataset:
+    """Read each file as one row, into the column `bytes`. Compressed files are decompressed."""
+    name, files = _open_files("read_binary_files", paths, options)
+    reader = media.BinaryReader(media.choose_binary_type(files))
+    source = media.MediaSource(name, files, reader, options["include_paths"], options["override_num_blocks"])
+    return _make_dataset(source, options)
+
+
+@with_options(FileOptions, partitioning=None, file_extensions=media.IMAGE_EXTENSIONS)
+def read_images(
+    paths: Paths, *, size: tuple[int, int] | None = None, mode: str | None = None, **options: Unpack[FileOptions]
+) -> Dataset:
+    """Read one row per image: the column `image`, height x width x channels, and `path` with `include_paths`.
+
+    `size` is (height, width) to resize to; `mode` is a Pillow mode to convert to, such as "RGB" or "L". Without them
+    images stay as stored, and the column is ragged if their shapes differ. JPEGs much larger than `size` are decoded at
+    a half, a quarter or an eighth of their size, which is faster.
+    """
+    import_required("PIL.Image", "read_images", "images")
+    if size is not None:
+        if not isinstance(size, list | tuple) or len(size) != 2 or not all(is_int(each) and each >= 1 for each in size):
+            raise bad_value("size", "(height, width), two positive integers, or None", size)
+        size = (int(size[0]), int(size[1]))
+    check_choice("mode", mode, (None, *_IMAGE_MODES))
+    return _read_media("read_images", paths, media.ImageReader(size, mode), options)
+
+
+@with_options(FileOptions, partitioning=None, file_extensions=numpy.EXTENSIONS)
+def read_numpy(paths: Paths, **options: Unpack[FileOptions]) -> Dataset:
+    """Read rows of arrays: an `.npy` file as the column `data`, an `.npz` file as one column per array.
+
+    Local files are memory-mapped; others are read one range at a time. Arrays of Python objects are not supported.
+    """
+    return _read_media("read_numpy", paths, numpy.NumpyReader(), options, numpy.NumpySource)
+
+
+@with_options(FileOptions, partitioning=None, file_extensions=webdataset.EXTENSIONS)
+def read_webdataset(
+    paths: Paths,
+    *,
+    decoder: bool | str | Callable[[dict[str, Any]], dict[str, Any]] | Sequence[Any] | None = True,
+    fileselect: webdataset.Matches = None,
+    filerename: Callable[[str], str] | Sequence[Callable[[str], str]] | None = None,
+    suffixes: webdataset.Matches = None,
+    expand_json: bool = False,
+    **options: Unpack[FileOptions],
+) -> Dataset:
+    """Read one row per sample of tar files: `__key__`, `__url__` (the tar file) and one column per suffix.
+
+    A sample is a run of consecutive files whose names agree up to the first dot. By default images become arrays, `txt`
+    text, `cls` an integer, `json` the parsed value and `npy` an array. Everything else stays bytes, including pickled
+    data (`pkl`, `pyd`, `pt`, ...): unpickle it in a `decoder` of your own if you trust it.
+
+    `decoder` is a function from sample to sample, "PIL" for Pillow images, a list of such steps, or None for bytes
+    only. `suffixes` and `fileselect` (patterns, or a function) filter the suffixes of a sample and the files of a tar
+    file; `filerename` renames files first. `expand_json` turns the fields of `json` into columns.
+    """
+    for name, matches in (("suffixes", suffixes), ("fileselect", fileselect)):
+        if isinstance(matches, str) or not (matches is None or callable(matches) or isinstance(matches, Sequence)):
+            raise bad_value(name, "a list of patterns such as ['jpg', 'cls'], a function or None", matches)
+    for step in decoder if isinstance(decoder, list | tuple) else [decoder]:
+        if not (step is None or isinstance(step, bool | str) or callable(step)):
+            raise bad_value("decoder", "a function, True, 'PIL', None, or a list of these", step)
+    renames = filerename if isinstance(filerename, list | tuple) else [filerename]
+    if not all(rename is None or callable(rename) for rename in renames):
+        raise bad_value("filerename", "a function from name to name, or a list of them", filerename)
+    reader = webdataset.WebDatasetReader(decoder, suffixes, fileselect, filerename, expand_json)
+    return _read_media("read_webdataset", paths, reader, options)
+
+
+@with_options(FileOptions, partitioning=None)
+def read_tfrecords(
+    paths: Paths,
+    *,
+    tf_schema: Mapping[str, pa.DataType] | pa.Schema | None = None,
+    compression: tfrecords.Compression | None = None,
+    **options: Unpack[FileOptions],
+) -> Dataset:
+    """Read one row per `tf.train.Example`, one column per feature. Verifies checksums; does not need TensorFlow.
+
+    A feature with one value in each record becomes a column of int64, float32 or bytes; one with several values becomes
+    a column of lists; a missing feature is null. If a feature has one value at first and several later in a file,
+    declare it: `tf_schema={"tags": pyarrow.list_(pyarrow.binary())}`. Columns are cast to the types given there, so
+    `pyarrow.string()` turns bytes into text. Files named `.gz` are decompressed; others need `compression="GZIP"` or
+    "ZLIB".
+    """
+    check_choice("compression", compression, ("GZIP", "ZLIB", None))
+    import_required("google_crc32c", "read_tfrecords", "tfrecords")
+    return _read_media(
+        "read_tfrecords", paths, tfrecords.TFRecordReader(_schema_types(tf_schema), compression), options
     )
 
 
-def read_binary_files(
-    paths: Paths,
+@with_options(FileOptions, partitioning=None, file_extensions=media.AUDIO_EXTENSIONS)
+def read_audio(paths: Paths, **options: Unpack[FileOptions]) -> Dataset:
+    """Read one row per audio file: `amplitude`, float32 of channels x samples, and `sample_rate`."""
+    import_required("soundfile", "read_audio", "audio")
+    return _read_media("read_audio", paths, media.AudioReader(), options)
+
+
+@with_options(FileOptions, partitioning=None, file_extensions=media.VIDEO_EXTENSIONS)
+def read_videos(paths: Paths, *, include_timestamps: bool = False, **options: Unpack[FileOptions]) -> Dataset:
+    """Read one row per video frame: `frame`, uint8 of height x width x 3, and `frame_index`, from 0 in each file.
+
+    `include_timestamps` adds `frame_timestamp`: the start and end of the frame in seconds.
+    """
+    import_required("av", "read_videos", "video")
+    return _read_media("read_videos", paths, media.VideoReader(include_timestamps), options)
+
+
+def read_sql(
+    sql: str,
+    connection_factory: Callable[[], Any],
     *,
-    include_paths: bool = False,
-    filesystem: Any = None,
-    partitioning: Literal["hive"] | None = "hive",
-    file_extensions: Sequence[str] | None = None,
-    ignore_missing_paths: bool = False,
-    shuffle: Shuffle = None,
+    sql_params: Any = None,
+    shard_keys: Sequence[str] | None = None,
+    shard_hash_fn: str = "MD5",
     concurrency: int | None = None,
     override_num_blocks: int | None = None,
-    **unknown: Any,
 ) -> Dataset:
-    """Read each file as one row, into the column `bytes`. Compressed files are decompressed."""
-    check_extra_arguments(read_binary_files, unknown)
-    check_common(concurrency, override_num_blocks, include_paths)
-    files = list_files(paths, filesystem, file_extensions, partitioning, ignore_missing_paths)
-    reader = binary.BinaryReader(binary.choose_binary_type(files))
-    source = MediaSource(format_call("read_binary_files", paths), files, reader, include_paths, override_num_blocks)
-    return make_dataset(source, shuffle)
+    """Read the rows of a query. `connection_factory` takes no arguments and returns a DB-API 2 connection.
+
+    The query runs once. With `shard_keys` it runs as `override_num_blocks` parallel queries, each with the clause
+    `WHERE MOD(ABS(shard_hash_fn(key)), n) = i`; `shard_hash_fn` must be a database function that returns a number, and
+    no key may be null. For a stable row order the query needs an `ORDER BY` that determines it.
+    """
+    if not isinstance(sql, str) or not sql.strip():
+        raise bad_value("sql", "a query", sql)
+    if not callable(connection_factory):
+        raise TypeError(
+            f"connection_factory must be a function that opens a connection, got {connection_factory!r}: each process "
+            "opens its own\n\nhint: connection_factory=lambda: sqlite3.connect('train.db')"
+        )
+    keys = () if shard_keys is None else tuple(shard_keys)
+    if isinstance(shard_keys, str) or not all(isinstance(key, str) and key for key in keys):
+        raise bad_value("shard_keys", "a list of columns of the query or None", shard_keys)
+    check_common(concurrency, override_num_blocks)
+    number = override_num_blocks or 1
+    if number > 1 and not keys:
+        raise ValueError(f"override_num_blocks={number} needs shard_keys: the columns that divide the rows")
+    return Dataset(
+        Read(SqlSource(sql.strip().rstrip(";"), connection_factory, sql_params, keys, shard_hash_fn, number))
+    )
 
 
 def range(n: int, *, concurrency: int | None = None, override_num_blocks: int | None = None) -> Dataset:
@@ -273,7 +389,6 @@ def from_arrow(tables: Any, *, override_num_blocks: int | None = None) -> Datase
 
 
 def _from_one_or_many(function: str, argument: str, values: Any, kind: Any, block: Any, number: int | None) -> Dataset:
-    """Create a dataset from one object of type `kind` or a list of them."""
     check_common(None, number)
     parts = list(values) if isinstance(values, list | tuple) else [values]
     for part in parts:
@@ -285,19 +400,47 @@ def _from_one_or_many(function: str, argument: str, values: Any, kind: Any, bloc
     return Dataset(Read(memory.MemorySource(f"{function}({rows} rows)", blocks, number)))
 
 
-def make_dataset(source: Source, shuffle: Shuffle) -> Dataset:
-    config = parse_shuffle(shuffle)
+def _open_files(function: str, paths: Paths, options: FileOptions) -> tuple[str, tuple[InputFile, ...]]:
+    """Check the options; return the call as messages show it, without credentials or URL options, and the files."""
+    check_common(options["concurrency"], options["override_num_blocks"])
+    check_bool("include_paths", options["include_paths"])
+    _parse_shuffle(options["shuffle"])
+    names = ("filesystem", "file_extensions", "partitioning", "ignore_missing_paths")
+    files = list_files(paths, *(options[name] for name in names))  # type: ignore[literal-required]
+    texts = [str(path).partition("?")[0] for path in (paths if isinstance(paths, list | tuple) else [paths])]
+    scheme, _, rest = texts[0].partition("://")
+    first = f"{scheme}://{rest.rpartition('@')[2]}" if rest else scheme
+    more = f", ... {len(texts) - 1} more" if len(texts) > 1 else ""
+    return f"{function}({first!r}{more})", files
+
+
+def _read_media(
+    function: str,
+    paths: Paths,
+    reader: media.FileReader,
+    options: FileOptions,
+    source: type[media.MediaSource] = media.MediaSource,
+) -> Dataset:
+    name, files = _open_files(function, paths, options)
+    config = _parse_shuffle(options["shuffle"])
+    if config is not None:
+        files = tuple(files[index] for index in permutation(len(files), config.seed or 0))
+    return _make_dataset(source(name, files, reader, options["include_paths"], options["override_num_blocks"]), options)
+
+
+def _make_dataset(source: Source, options: FileOptions) -> Dataset:
+    config = _parse_shuffle(options["shuffle"])
     if config is None:
         return Dataset(Read(source))
     return Dataset(ReorderUnits(Read(source), seed=config.seed or 0, every_epoch=config.reseed_after_execution))
 
 
-def parse_shuffle(shuffle: Shuffle) -> FileShuffleConfig | None:
+def _parse_shuffle(shuffle: Shuffle) -> FileShuffleConfig | None:
     config = FileShuffleConfig() if shuffle == "files" else shuffle
     return check_instance("shuffle", config, FileShuffleConfig, "'files', a FileShuffleConfig", optional=True)  # type: ignore[no-any-return]
 
 
-def parse_filter(value: Any) -> Any:
+def _parse_filter(value: Any) -> Any:
     if isinstance(value, str):
         return parse_expression(value)
     if value is None or isinstance(value, Expr | pc.Expression):
@@ -305,31 +448,21 @@ def parse_filter(value: Any) -> Any:
     raise bad_value("filter", "an expression: col('age') > 30, 'age > 30' or one of pyarrow.compute", value)
 
 
-def check_extra_arguments(
-    function: Callable[..., Any], values: Mapping[str, Any], allowed: Mapping[str, type] | None = None
-) -> None:
-    """Check that extra keyword arguments are allowed and have the right type."""
-    allowed = allowed or {}
-    for name, value in values.items():
-        if name not in allowed:
-            parameters = inspect.signature(function).parameters.values()
-            names = [parameter.name for parameter in parameters if parameter.kind != parameter.VAR_KEYWORD]
-            raise TypeError(f"{function.__name__}() has no argument {name!r}; it has {', '.join([*names, *allowed])}")
-        if value is not None and not isinstance(value, allowed[name]):
-            module = allowed[name].__module__.replace("._", ".")
-            raise bad_value(name, f"a {module}.{allowed[name].__name__}", value)
+def _schema_types(tf_schema: Any) -> tuple[tuple[str, Any], ...]:
+    if tf_schema is None:
+        return ()
+    if isinstance(tf_schema, pa.Schema):
+        tf_schema = dict(zip(tf_schema.names, tf_schema.types, strict=True))
+    if not isinstance(tf_schema, Mapping):
+        raise TypeError(f"tf_schema must be a dict from features to Arrow types or a pyarrow.Schema, got {tf_schema!r}")
+    for name, kind in tf_schema.items():
+        if not isinstance(kind, pa.DataType):
+            raise TypeError(
+                f"tf_schema[{name!r}] must be an Arrow type such as pyarrow.list_(pyarrow.int64()), got {kind!r}"
+            )
+    return tuple(tf_schema.items())
 
 
-def check_common(concurrency: Any, override_num_blocks: Any, include_paths: Any = False) -> None:
+def check_common(concurrency: Any, override_num_blocks: Any) -> None:
     check_int("concurrency", concurrency, at_least=1, optional=True)
     check_int("override_num_blocks", override_num_blocks, at_least=1, optional=True)
-    check_bool("include_paths", include_paths)
-
-
-def format_call(function: str, paths: Paths) -> str:
-    """Format the call for messages, without credentials or URL options."""
-    texts = [str(path).partition("?")[0] for path in (paths if isinstance(paths, list | tuple) else [paths])]
-    scheme, _, rest = texts[0].partition("://")
-    first = f"{scheme}://{rest.rpartition('@')[2]}" if rest else scheme
-    more = f", ... {len(texts) - 1} more" if len(texts) > 1 else ""
-    return f"{function}({first!r}{more})"

@@ -19,16 +19,16 @@ import enum
 import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack, cast
 
-from paceline._core.arguments import bad_value, check_int, join_or
+from paceline._core.arguments import bad_value, check_int, join_or, with_options
 from paceline.data.block import Block
 from paceline.data.order.sharding import RowDelivery
 from paceline.data.planning.plan import Map, PoolSpec
 from paceline.data.planning.plan_queries import stream_deliveries
-from paceline.data.sinks.local import FILES
-from paceline.data.sinks.sink import FileSizing, FormatSink, StagedFile, WriteFiles, parse_staged_files, write_files
+from paceline.data.sinks import formats
+from paceline.data.sinks.sink import FileSizing, FormatSink, WriteFiles, parse_staged_files, write_files
+from paceline.data.sinks.targets import FILES, LocalSinkTarget, SinkTarget, resolve_target
 
 if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
@@ -50,13 +50,20 @@ class SaveMode(enum.StrEnum):
 Mode = SaveMode | Literal["append", "overwrite", "error", "ignore"]
 
 
-class SinkTarget(Protocol):
-    @property
-    def display_name(self) -> str: ...
-    def has_files(self) -> bool: ...
-    def remove_abandoned(self) -> None: ...
-    def open_staging(self, overwrite: bool) -> contextlib.AbstractContextManager[Path]: ...
-    def publish(self, path: Path, files: Sequence[StagedFile], *, overwrite: bool, only_new: bool) -> None: ...
+class TargetOptions(TypedDict, total=False):
+    """The arguments of all writers, with their defaults."""
+
+    filesystem: Annotated[Any, None]
+    mode: Annotated[Mode, SaveMode.APPEND]
+    concurrency: Annotated[int | None, None]
+    resume: Annotated[bool, False]
+
+
+class WriteOptions(TargetOptions, total=False):
+    """The arguments of writers of files with many rows."""
+
+    min_rows_per_file: Annotated[int | None, None]
+    max_rows_per_file: Annotated[int | None, None]
 
 
 def write_parquet(
@@ -82,130 +89,85 @@ def write_parquet(
     With `resume=True`, here and in the other writers, finished units are kept if this process dies, and the same call
     in another process completes the rest.
     """
-    from paceline.data.sinks.parquet import ParquetSink
-
     arguments = {**(arrow_parquet_args_fn() if arrow_parquet_args_fn is not None else {}), **arrow_parquet_args}
+    options = WriteOptions(filesystem=filesystem, mode=mode, concurrency=concurrency, resume=resume)
     sizes = _check_sizes(min_rows_per_file, max_rows_per_file, partition_cols)
-    _write_dataset(dataset, path, ParquetSink.from_arguments(arguments), sizes, filesystem, mode, concurrency, resume)
+    _write_dataset(dataset, path, formats.ParquetSink.from_arguments(arguments), options, sizes)
 
 
+@with_options(WriteOptions)
 def write_csv(
     dataset: Dataset,
     path: str | os.PathLike[str],
     *,
-    filesystem: Any = None,
-    min_rows_per_file: int | None = None,
-    max_rows_per_file: int | None = None,
-    mode: Mode = SaveMode.APPEND,
     compression: str | None = None,
-    concurrency: int | None = None,
-    resume: bool = False,
-    **arrow_csv_args: Any,
+    write_options: Any = None,
+    include_header: bool | None = None,
+    batch_size: int | None = None,
+    delimiter: str | None = None,
+    quoting_style: str | None = None,
+    **options: Unpack[WriteOptions],
 ) -> None:
     """Write CSV files with headers. Tensors and lists are not supported: the error names the column.
 
-    `arrow_csv_args` are `write_options=pyarrow.csv.WriteOptions(...)`, or its arguments, such as `delimiter=";"`.
+    `write_options` is a `pyarrow.csv.WriteOptions`; the arguments after it are those of that class, and override it.
     `compression="gzip"` compresses the files.
     """
-    from paceline.data.sinks.csv import CsvSink
-
-    sizes = _check_sizes(min_rows_per_file, max_rows_per_file)
-    _write_dataset(
-        dataset, path, CsvSink.from_arguments(arrow_csv_args, compression), sizes, filesystem, mode, concurrency, resume
-    )
+    chosen = (include_header, batch_size, delimiter, quoting_style)
+    sink = formats.CsvSink.from_arguments(write_options, chosen, compression)
+    _write_dataset(dataset, path, sink, options)
 
 
+@with_options(WriteOptions)
 def write_json(
     dataset: Dataset,
     path: str | os.PathLike[str],
     *,
-    filesystem: Any = None,
-    min_rows_per_file: int | None = None,
-    max_rows_per_file: int | None = None,
-    mode: Mode = SaveMode.APPEND,
     compression: str | None = None,
-    concurrency: int | None = None,
-    resume: bool = False,
+    **options: Unpack[WriteOptions],
 ) -> None:
     """Write one JSON object per line. Tensors become lists, bytes base64, NaN and infinity null."""
-    from paceline.data.sinks.json import JsonSink
-
-    sizes = _check_sizes(min_rows_per_file, max_rows_per_file)
-    _write_dataset(dataset, path, JsonSink(compression), sizes, filesystem, mode, concurrency, resume)
+    _write_dataset(dataset, path, formats.JsonSink(compression), options)
 
 
+@with_options(WriteOptions)
 def write_numpy(
-    dataset: Dataset,
-    path: str | os.PathLike[str],
-    *,
-    column: str,
-    filesystem: Any = None,
-    min_rows_per_file: int | None = None,
-    max_rows_per_file: int | None = None,
-    mode: Mode = SaveMode.APPEND,
-    concurrency: int | None = None,
-    resume: bool = False,
+    dataset: Dataset, path: str | os.PathLike[str], *, column: str, **options: Unpack[WriteOptions]
 ) -> None:
     """Write one column as `.npy` files. Rows are along the first dimension."""
-    from paceline.data.sinks.numpy import NumpySink
-
-    sizes = _check_sizes(min_rows_per_file, max_rows_per_file)
-    _write_dataset(
-        dataset, path, NumpySink(_check_name("column", column)), sizes, filesystem, mode, concurrency, resume
-    )
+    _write_dataset(dataset, path, formats.NumpySink(_check_name("column", column)), options)
 
 
+@with_options(TargetOptions)
 def write_images(
     dataset: Dataset,
     path: str | os.PathLike[str],
     column: str,
     file_format: str = "png",
-    *,
-    filesystem: Any = None,
-    mode: Mode = SaveMode.APPEND,
-    concurrency: int | None = None,
-    resume: bool = False,
+    **options: Unpack[TargetOptions],
 ) -> None:
     """Write each row's image to its own file. Images are uint8 arrays, (height, width) or (height, width, channels)."""
-    from paceline.data.sinks.images import ImageSink
-
-    sink = ImageSink.from_arguments(_check_name("column", column), _check_name("file_format", file_format))
-    _write_dataset(dataset, path, sink, _check_sizes(None, None), filesystem, mode, concurrency, resume)
+    sink = formats.ImageSink.from_arguments(_check_name("column", column), _check_name("file_format", file_format))
+    _write_dataset(dataset, path, sink, cast(WriteOptions, options))
 
 
-def write_tfrecords(
-    dataset: Dataset,
-    path: str | os.PathLike[str],
-    *,
-    filesystem: Any = None,
-    min_rows_per_file: int | None = None,
-    max_rows_per_file: int | None = None,
-    mode: Mode = SaveMode.APPEND,
-    concurrency: int | None = None,
-    resume: bool = False,
-) -> None:
+@with_options(WriteOptions)
+def write_tfrecords(dataset: Dataset, path: str | os.PathLike[str], **options: Unpack[WriteOptions]) -> None:
     """Write TFRecord files of `tf.train.Example`. TensorFlow is not needed.
 
     Integers and booleans become int64 lists, floats 32-bit float lists, strings and bytes byte lists. One-dimensional
     tensors become lists; for others the error names the column.
     """
-    from paceline.data.sinks.tfrecords import TFRecordSink
-
-    sizes = _check_sizes(min_rows_per_file, max_rows_per_file)
-    _write_dataset(dataset, path, TFRecordSink(), sizes, filesystem, mode, concurrency, resume)
+    _write_dataset(dataset, path, formats.TFRecordSink(), options)
 
 
+@with_options(WriteOptions)
 def write_webdataset(
     dataset: Dataset,
     path: str | os.PathLike[str],
     *,
-    filesystem: Any = None,
-    min_rows_per_file: int | None = None,
-    max_rows_per_file: int | None = None,
-    mode: Mode = SaveMode.APPEND,
-    encoder: bool | Callable[[dict[str, Any]], dict[str, Any]] = True,
-    concurrency: int | None = None,
-    resume: bool = False,
+    encoder: formats.Encoder = True,
+    **options: Unpack[WriteOptions],
 ) -> None:
     """Write WebDataset tar files: each row becomes one member `key.column` per column.
 
@@ -213,27 +175,24 @@ def write_webdataset(
     extension that selects the encoding: numbers for `cls`, JSON for `json`, arrays for `npy`, images for `jpg` and
     `png`. A function receives the row and returns one with bytes; `False` writes bytes and strings as they are.
     """
-    from paceline.data.sinks.webdataset import WebDatasetSink
-
-    sizes = _check_sizes(min_rows_per_file, max_rows_per_file)
-    _write_dataset(dataset, path, WebDatasetSink(encoder), sizes, filesystem, mode, concurrency, resume)
+    _write_dataset(dataset, path, formats.WebDatasetSink(encoder), options)
 
 
 def _write_dataset(
     dataset: Dataset,
     path: str | os.PathLike[str],
     sink: FormatSink,
-    sizes: FileSizing,
-    filesystem: Any,
-    mode: Mode,
-    concurrency: int | None,
-    resume: bool,
+    options: WriteOptions,
+    sizes: FileSizing | None = None,
 ) -> None:
-    save_mode = _parse_mode(mode)
-    pool = None if concurrency is None else PoolSpec(1, check_int("concurrency", concurrency, at_least=1))
-    target = resolve_target(path, filesystem)
+    if sizes is None:
+        sizes = _check_sizes(options.get("min_rows_per_file"), options.get("max_rows_per_file"))
+    save_mode = _parse_mode(options["mode"])
+    concurrency = check_int("concurrency", options["concurrency"], at_least=1, optional=True)
+    pool = None if concurrency is None else PoolSpec(1, concurrency)
+    target = resolve_target(path, options["filesystem"])
     target.remove_abandoned()
-    if resume:
+    if options["resume"]:
         _resume_write(dataset, target, sink, sizes, save_mode, pool)
         return
     only_new = save_mode in (SaveMode.ERROR, SaveMode.IGNORE)
@@ -262,7 +221,6 @@ def _resume_write(
 ) -> None:
     """Resume a write that another process started, or start a resumable one."""
     from paceline.data.exec.pipeline import outline_plan
-    from paceline.data.sinks.local import LocalSinkTarget
     from paceline.data.sinks.write_progress import encode_mark, is_write_finished, make_write_job, open_progress
 
     if not isinstance(target, LocalSinkTarget):
@@ -302,36 +260,10 @@ def _target_exists_error(sink: FormatSink, target: SinkTarget) -> FileExistsErro
 
 
 def _with_unit_ends(rows: Iterator[RowDelivery]) -> Iterator[Block | None]:
-    """Yield the blocks, and None between units."""
     for number, (_, deliveries) in enumerate(groupby(rows, lambda delivered: delivered.unit)):
         if number:
             yield None
         yield from (delivered.block for delivered in deliveries)
-
-
-def resolve_target(path: str | os.PathLike[str], filesystem: Any = None) -> SinkTarget:
-    from paceline._storage.address import open_store_at
-    from paceline.data.sinks.bucket import BucketSinkTarget
-    from paceline.data.sinks.local import LocalSinkTarget
-
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"path must be a path or a URI, got {path!r}")
-    text = os.fspath(path)
-    if not text:
-        raise bad_value("path", "the name of a directory", path)
-    scheme, _, rest = text.partition("://") if "://" in text else ("", "", text)
-    if (filesystem is not None and not _is_local(filesystem)) or scheme not in ("", "file", "local"):
-        return BucketSinkTarget(open_store_at(text, filesystem))
-    return LocalSinkTarget(Path(os.path.realpath(os.path.expanduser(rest if scheme else text))))
-
-
-def _is_local(filesystem: Any) -> bool:
-    from pyarrow.fs import LocalFileSystem
-
-    if isinstance(filesystem, LocalFileSystem):
-        return True
-    protocol = getattr(filesystem, "protocol", ())
-    return "file" in ((protocol,) if isinstance(protocol, str) else tuple(protocol))
 
 
 def _parse_mode(mode: Any) -> SaveMode:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rows_cut import all_rows, as_columns, blocks, cut, cuts
+from made_datasets import all_rows, as_columns, blocks, cut, cuts
 
 from paceline.data import preprocessors as pp
 from paceline.data.preprocessors import LabelEncoder, MultiHotEncoder, OneHotEncoder, OrdinalEncoder
@@ -22,7 +22,7 @@ KINDS = {
     "strings": st.sampled_from(["red", "green", "blue", "", "grün"]),
     "integers": st.integers(-3, 3),
     "booleans": st.booleans(),
-    "floats": st.sampled_from([0.5, -1.0, 0.0, 1e300]),
+    "floats": st.sampled_from([0.5, -1.0, 0.0, -0.0, 1e300]),
 }
 
 
@@ -98,8 +98,9 @@ def test_what_is_missing_is_refused_with_a_hint(encoder: Any, values: list[Any])
         (np.array([0.5, 1.0, 3.0], np.float32), np.array([3.0, 0.5, 0.1])),
         (pa.array(["1", "2", "3"]), pa.array(["3", "1", "x"], pa.large_string()).dictionary_encode()),
         (np.array([1, 2, 2**40]), np.array([2**40, 1, 2**64 - 1], np.uint64)),
+        (np.array([-0.0, 1.0, 2.0]), np.array([2.0, 0.0, 0.1], np.float16)),
     ],
-    ids=["int as float", "int8 as uint8", "float32 as float64", "dictionary", "uint64"],
+    ids=["int as float", "int8 as uint8", "float32 as float64", "dictionary", "uint64", "zero of the other sign"],
 )
 def test_categories_are_found_again_in_columns_of_other_types(fitted_on: Any, asked: Any) -> None:
     encoder = OrdinalEncoder(["c"]).fit(cut({"c": fitted_on}))

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rows_cut import as_columns, cut, cuts
+from made_datasets import as_columns, cut, cuts
 
 from paceline.data import preprocessors as pp
 from paceline.data.block import Block
 from paceline.data.preprocessors import Concatenator, MaxAbsScaler, MinMaxScaler, RobustScaler, StandardScaler
-from paceline.data.preprocessors.statistics import QuantileStatistic, merge_states
+from paceline.data.preprocessors.fitting import QuantileStatistic, merge_states
 
 VALUES = st.one_of(st.just(math.nan), st.floats(-1e5, 1e5, allow_subnormal=False).map(lambda x: round(x, 4)))
 

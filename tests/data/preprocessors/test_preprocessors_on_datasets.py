@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from listed import READ
-from rows_cut import as_columns, cut, cuts
+from made_datasets import READ, as_columns, cut, cuts
 
 import paceline.data
 from paceline.data import preprocessors as pp
@@ -146,7 +145,7 @@ def test_an_empty_dataset_cannot_be_fitted(preprocessor: Any) -> None:
 
 
 FRAME, BATCH = pd.DataFrame({"t": ["a"]}), {"a": np.array([1]), "b": np.array([2])}
-NAN = np.array([math.nan])
+NAN, ZERO = np.array([math.nan]), np.zeros(1)
 
 
 def fill(strategy: str, value: Any, values: Any) -> list[Any]:
@@ -170,19 +169,10 @@ def divide(bins: Any, values: Any) -> pp.Preprocessor:
         (lambda: pp.RobustScaler(["x"], quantile_range=(0.75, 0.25)), "quantile_range must be two numbers"),
         (lambda: Chain(StandardScaler), "Chain takes preprocessors"),
         (lambda: Chain(), "at least one"),
-        (
-            lambda: Concatenator(["a", "z"]).transform_batch(BATCH),
-            "Concatenator: unknown column 'z'; the columns are 'a', 'b'",
-        ),
+        (lambda: Concatenator(["a", "z"]).transform_batch(BATCH), "unknown column 'z'; the columns are 'a', 'b'"),
         (lambda: Concatenator(exclude="z").transform_batch(BATCH), "unknown column 'z'"),
-        (
-            lambda: Concatenator(["a"]).transform(cut({"a": ["x"]})).take_all(),
-            "Concatenator: column 'a' must have numbers",
-        ),
-        (
-            lambda: Concatenator(["a"], flatten=True).transform_batch({"a": [[1], [2, 3]]}),
-            "column 'a' has nulls, or lists",
-        ),
+        (lambda: Concatenator(["a"]).transform(cut({"a": ["x"]})).take_all(), "Concatenator: column 'a' must have"),
+        (lambda: Concatenator(["a"], flatten=True).transform_batch({"a": [[1], [2, 3]]}), "'a' has nulls, or lists"),
         (lambda: Concatenator(["a"], exclude=["b"]), "set either columns or exclude"),
         (lambda: pp.CustomKBinsDiscretizer(["x"], [3, 1]), "bins"),
         (lambda: pp.CustomKBinsDiscretizer(["x"], [1, math.nan]), "bins"),
@@ -191,10 +181,7 @@ def divide(bins: Any, values: Any) -> pp.Preprocessor:
         (lambda: divide(3, [1.0, math.inf]), r"UniformKBinsDiscretizer cannot be fitted: .*'x'"),
         (lambda: divide(3, NAN), r"UniformKBinsDiscretizer cannot be fitted: .*'x'"),
         (lambda: divide(0, [1.0]), "bins of 'x' must be a positive integer, got 0"),
-        (
-            lambda: pp.OrdinalEncoder(["c"]).fit(cut({"c": np.array([1, "a"], dtype=object)})),
-            "cannot be sorted: int, str",
-        ),
+        (lambda: pp.OrdinalEncoder(["c"]).fit(cut({"c": np.array([1, "a"], object)})), "be sorted: int, str"),
         (lambda: OneHotEncoder(["c"], max_categories={"z": 2}), "max_categories"),
         (lambda: OneHotEncoder(["c"], max_categories={"c": 0}), "max_categories"),
         (lambda: fill("mean", None, NAN), "all values of column 'x' are missing"),
@@ -206,7 +193,7 @@ def divide(bins: Any, values: Any) -> pp.Preprocessor:
         (lambda: pp.Normalizer(["a"], "l3"), "norm must be 'l1', 'l2' or 'max', got 'l3'"),
         (lambda: pp.PowerTransformer(["x"], 1, "log"), "method must be 'yeo-johnson' or 'box-cox', got 'log'"),
         (
-            lambda: pp.PowerTransformer(["a"], 1, "box-cox").transform_batch({"a": np.zeros(1)}),
+            lambda: pp.PowerTransformer(["a"], 1, "box-cox").transform_batch({"a": ZERO}),
             r"'a' contains[\s\S]*yeo-johnson",
         ),
         (lambda: pp.HashingVectorizer(["t"], 0), "must be a positive integer"),

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rows_cut import cut
+from made_datasets import cut
 
 from paceline.data import preprocessors as pp
 from paceline.data.preprocessors import Preprocessor, StandardScaler, Tokenizer
@@ -154,7 +154,7 @@ def test_a_function_that_cannot_be_imported_is_refused_with_a_hint_when_saving(t
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"type": "Nothing"}, "'Nothing' is not a preprocessor"),
         ({"type": "json:JSONDecoder"}, "is not a preprocessor"),
@@ -169,8 +169,8 @@ def test_a_function_that_cannot_be_imported_is_refused_with_a_hint_when_saving(t
     ],
     ids=["unknown", "no preprocessor", "no module", "format", "builtin", "empty", "kind"],
 )
-def test_what_was_not_written_by_us_is_refused(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_was_not_written_by_us_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Preprocessor.from_dict({**Tokenizer(["t"]).to_dict(), **change})
 
 

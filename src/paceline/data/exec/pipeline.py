@@ -16,8 +16,7 @@ from paceline.data.block import Block, Schema
 from paceline.data.context import DataContext
 from paceline.data.exec.stats import StatsRecorder
 from paceline.data.order.sharding import RowDelivery
-from paceline.data.order.shuffle import permutation
-from paceline.data.order.shuffle_mixing import Mixing, compute_mixing
+from paceline.data.order.shuffle import Mixing, compute_mixing, permutation
 from paceline.data.planning.barriers import RandomShuffle
 from paceline.data.planning.optimizer import optimize_plan
 from paceline.data.planning.plan import (

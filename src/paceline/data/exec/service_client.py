@@ -27,7 +27,7 @@ from paceline.data.exec.failure import DataFailure
 from paceline.data.exec.message_socket import Message, MessageInbox, MessageSocket, ReceivedMessage
 from paceline.data.exec.stats import StreamStats
 from paceline.data.order.sharding import RowDelivery
-from paceline.data.order.shuffle_mixing import Mixing
+from paceline.data.order.shuffle import Mixing
 
 _SERVICE_ENDED = "the data service has ended"
 _MAX_RELEASED = 200

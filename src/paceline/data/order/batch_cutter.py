@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.data.block import Block, Column, as_numpy
+from paceline.data.order.row_ownership import AnyBlock, Delivery, SparseBlock, concat_blocks
 from paceline.data.order.sharding import Cursor, WorkerShard, excluded_rows, furthest_used
 from paceline.data.order.shuffle import hash_indices
-from paceline.data.order.sparse_block import AnyBlock, Delivery, SparseBlock, concat_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,6 @@ class BatchCutter:
         return self._cursor(self._row_after(num_rows * self._split.num_parts))
 
     def _next_rows(self, size: int) -> tuple[Block, ...]:
-        """Return this worker's rows of the next `size` pending rows."""
         if self._chunk_rows is not None:
             return _require_whole(self._take_held(size, *self._split.part_range(size)))
         rows = self._take_held(size, 0, size)
@@ -166,7 +165,6 @@ class BatchCutter:
     # Kept rows, in order
 
     def _without_excluded(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of a range of rows that are not excluded."""
         while self._excluded and first < last:
             begin, stop = self._excluded[0]
             if begin >= last:
@@ -218,7 +216,6 @@ class BatchCutter:
                 yield first, block if isinstance(block, SparseBlock) else with_sliceable_columns(block)
 
     def _shuffle_window(self, begin: int, pending: Sequence[AnyBlock]) -> AnyBlock:
-        """Shuffle a window: sort its rows by the hash of their index."""
         window = concat_blocks(pending)
         keys = hash_indices(np.arange(begin, begin + window.num_rows), self._start.seed, self._start.epoch)
         return window.take(np.argsort(keys, kind="stable"))

@@ -17,9 +17,8 @@ from paceline.data.batches.prefetch import prefetch_items
 from paceline.data.block import Block
 from paceline.data.order.batch_cutter import BatchCutter, WorkerBatch
 from paceline.data.order.feeds import Feeds, open_shard
-from paceline.data.order.row_ownership import EpochDivision
+from paceline.data.order.row_ownership import Delivery, EpochDivision
 from paceline.data.order.sharding import Cursor, WorkerShard, next_epoch, replace_cursor, with_order
-from paceline.data.order.sparse_block import Delivery
 
 Batch = Any
 
@@ -151,7 +150,6 @@ class _Iteration:
     is_begun: bool
     """The iteration is in the cursor's epoch, or was left there."""
     was_left_early: bool = False
-    """The iteration was left before the end of its epoch."""
     cutter: BatchCutter | None = None
     """The cutter of the rows that are handed out one by one."""
     num_used: int = 0
@@ -165,7 +163,6 @@ class _Iteration:
         self.cursor, self.cutter = self.current_cursor(), None
 
     def finish_epoch(self, total: int | None) -> None:
-        """Advance to the next epoch: all rows were handed out."""
         self.cursor, self.is_begun = next_epoch(self.cursor, total), False
 
 

@@ -10,10 +10,9 @@ from paceline.data.block import Schema
 from paceline.data.context import DataContext
 from paceline.data.exec.pipeline import DatasetFacts, Executor, InlineExecutor, Pipeline, lower_epoch, outline_plan
 from paceline.data.exec.stats import StageMeter, StatsRecorder, StreamStats
-from paceline.data.order.row_ownership import EpochDivision
+from paceline.data.order.row_ownership import Delivery, EpochDivision, PartialDelivery
 from paceline.data.order.sharding import RowDelivery
-from paceline.data.order.shuffle_mixing import Mixing
-from paceline.data.order.sparse_block import Delivery, PartialDelivery
+from paceline.data.order.shuffle import Mixing
 from paceline.data.planning.plan import PlanNode, SkippedRows
 
 
@@ -28,8 +27,7 @@ class Feeds(Protocol):
 
     def schema(self) -> Schema | None: ...
 
-    def mixing(self) -> Mixing:
-        """Return how shuffles reorder the rows."""
+    def mixing(self) -> Mixing: ...
 
     def stats(self) -> str: ...
 
@@ -43,7 +41,6 @@ class ShardedFeeds(Feeds, Protocol):
 
 
 def open_shard(feeds: Feeds, division: EpochDivision, rank: int) -> Iterator[Delivery]:
-    """Open the deliveries that a worker cuts its batches from."""
     if isinstance(feeds, ShardedFeeds):
         return feeds.open_part(division, rank)
     start = division.start

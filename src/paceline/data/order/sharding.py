@@ -8,7 +8,7 @@ cutting.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,8 +20,9 @@ from paceline._core.cursor import merge_cursors as merge_cursors
 from paceline._core.cursor import next_epoch as next_epoch
 from paceline._core.cursor import replace_cursor as replace_cursor
 from paceline.data.block import Block
-from paceline.data.order import row_ranges
-from paceline.data.order.row_ranges import Range
+
+Range = tuple[int, int]
+"""The first row, and the one after the last. A set of rows is a list of these, sorted."""
 
 Mode = Literal["equal", "exact", "all"]
 """How rows are divided among workers.
@@ -41,8 +42,6 @@ class RowDelivery(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class WorkerShard:
-    """One worker's share of the rows."""
-
     rank: int = 0
     world: int = 1
     mode: Mode = "all"
@@ -53,7 +52,6 @@ class WorkerShard:
         return 1 if self.mode == "all" else self.world
 
     def part_range(self, num_rows: int) -> Range:
-        """Return the begin and end of this worker's part of a chunk."""
         return (0, num_rows) if self.mode == "all" else part_range(num_rows, self.rank, self.world)
 
 
@@ -67,14 +65,14 @@ def left_out_rows(total: int, parts: int, epoch: int) -> list[Range]:
         return []
     num = total % parts
     start = (total - num * (epoch + 1)) % total
-    return row_ranges.join_ranges([(start, min(start + num, total)), (0, start + num - total)])
+    return join_ranges([(start, min(start + num, total)), (0, start + num - total)])
 
 
 def excluded_rows(start: Cursor, split: WorkerShard) -> list[Range]:
     """Return the rows after the start that must not be handed out: used by a worker that was ahead, or dropped."""
     used = _used_rows(start.ahead, start.epoch, split.mode)
     omitted = _omitted_rows(start.row, start.total, split.num_parts, start.epoch, split.mode, used)
-    return row_ranges.join_ranges((max(begin, start.row), stop) for begin, stop in used + omitted)
+    return join_ranges((max(begin, start.row), stop) for begin, stop in used + omitted)
 
 
 def with_order(start: Cursor, window: int, seed: int) -> Cursor:
@@ -87,7 +85,6 @@ def with_order(start: Cursor, window: int, seed: int) -> Cursor:
 
 
 def furthest_used(ahead: ConsumedAhead | None) -> int:
-    """Return the first row after all used ones."""
     return 0 if ahead is None else max(furthest_used(ahead.before), *(row for row, _ in ahead.leads))
 
 
@@ -98,8 +95,8 @@ def _used_rows(ahead: ConsumedAhead | None, epoch: int, mode: Mode) -> list[Rang
     earlier = _used_rows(ahead.before, epoch, mode)
     omitted = _omitted_rows(ahead.row, ahead.total, ahead.world, epoch, mode, earlier)
     span = (ahead.row, max(row for row, _ in ahead.leads))
-    remaining = row_ranges.subtract_ranges(span, earlier + omitted)
-    return row_ranges.join_ranges([*earlier, *_used_parts(remaining, ahead, mode)])
+    remaining = subtract_ranges(span, earlier + omitted)
+    return join_ranges([*earlier, *_used_parts(remaining, ahead, mode)])
 
 
 def _used_parts(remaining: list[Range], ahead: ConsumedAhead, mode: Mode) -> Iterator[Range]:
@@ -108,7 +105,7 @@ def _used_parts(remaining: list[Range], ahead: ConsumedAhead, mode: Mode) -> Ite
         for rank in range(ahead.world):
             if int(ranks, 16) >> rank & 1:
                 reached[rank] = row
-    rows, num_left = row_ranges.RangeCursor(remaining), row_ranges.num_rows_in(remaining)
+    rows, num_left = RangeCursor(remaining), num_rows_in(remaining)
     while num_left:
         num = min(ahead.chunk, num_left)
         num_left -= num
@@ -118,7 +115,7 @@ def _used_parts(remaining: list[Range], ahead: ConsumedAhead, mode: Mode) -> Ite
         for rank, row in enumerate(reached):
             if chunk and row >= chunk[-1][1]:
                 begin, stop = part_range(num, rank, ahead.world)
-                walk = row_ranges.RangeCursor(chunk)
+                walk = RangeCursor(chunk)
                 walk.take(begin)
                 yield from walk.take(stop - begin)
 
@@ -130,7 +127,61 @@ def _omitted_rows(row: int, total: int | None, parts: int, epoch: int, mode: Mod
     """
     if mode != "equal" or not total:
         return []
-    rest = row_ranges.subtract_ranges((row, total), used)
-    return row_ranges.take_head(
-        row_ranges.intersect_ranges(left_out_rows(total, parts, epoch), rest), row_ranges.num_rows_in(rest) % parts
-    )
+    rest = subtract_ranges((row, total), used)
+    return take_head(intersect_ranges(left_out_rows(total, parts, epoch), rest), num_rows_in(rest) % parts)
+
+
+def join_ranges(ranges: Iterable[Range]) -> list[Range]:
+    """Sort ranges and merge those that touch."""
+    joined: list[Range] = []
+    for begin, stop in sorted(ranges):
+        if begin >= stop:
+            continue
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
+        else:
+            joined.append((begin, stop))
+    return joined
+
+
+def subtract_ranges(span: Range, excluded: Iterable[Range]) -> list[Range]:
+    rest, first = [], span[0]
+    for begin, stop in join_ranges(excluded):
+        if begin > first:
+            rest.append((first, min(begin, span[1])))
+        first = max(first, stop)
+    rest.append((first, span[1]))
+    return [(begin, stop) for begin, stop in rest if begin < stop]
+
+
+def intersect_ranges(ranges: Sequence[Range], other_ranges: Sequence[Range]) -> list[Range]:
+    return join_ranges((max(a, c), min(b, d)) for a, b in ranges for c, d in other_ranges)
+
+
+def num_rows_in(ranges: Iterable[Range]) -> int:
+    return sum(stop - begin for begin, stop in ranges)
+
+
+def take_head(ranges: Iterable[Range], num: int) -> list[Range]:
+    """Return the first `num` rows, or all if there are fewer."""
+    return RangeCursor(ranges).take(num)
+
+
+class RangeCursor:
+    def __init__(self, ranges: Iterable[Range]) -> None:
+        self._rest = list(reversed(list(ranges)))
+
+    @property
+    def remaining(self) -> list[Range]:
+        return list(reversed(self._rest))
+
+    def take(self, num: int) -> list[Range]:
+        head = []
+        while num > 0 and self._rest:
+            begin, stop = self._rest.pop()
+            if stop - begin > num:
+                self._rest.append((begin + num, stop))
+                stop = begin + num
+            head.append((begin, stop))
+            num -= stop - begin
+        return head

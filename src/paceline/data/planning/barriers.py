@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from paceline._core.arguments import check_int
 from paceline.data.block import Schema
-from paceline.data.planning.plan import Barrier, PlanNode, Source, Unit
+from paceline.data.planning.plan import Barrier, PlainSource, PlanNode, Unit
 
 if TYPE_CHECKING:
-    from paceline.data.expressions import Expr
     from paceline.data.planning.group_aggregation import AggregateFn
 
 
@@ -22,14 +21,9 @@ class _SingleInputBarrier(Barrier):
 
 @dataclass(frozen=True)
 class RandomShuffle(_SingleInputBarrier):
-    """Shuffles all rows, differently in every epoch."""
-
+    label = "random_shuffle(seed={0.seed})"
     seed: int = 0
     every_epoch: bool = True
-
-    @property
-    def name(self) -> str:
-        return f"random_shuffle(seed={self.seed})"
 
 
 @dataclass(frozen=True)
@@ -91,9 +85,7 @@ class Repartition(_SingleInputBarrier):
 
 @dataclass(frozen=True)
 class Zip(Barrier):
-    """Combines several inputs column-wise, row by row."""
-
-    name = "zip"
+    label = "zip"
     parts: tuple[PlanNode, ...]
 
 
@@ -118,13 +110,11 @@ class Limit(SliceRows):
 
 @dataclass(frozen=True)
 class Materialize(_SingleInputBarrier):
-    """Computes all rows once and keeps them."""
-
-    name = "materialize"
+    label = "materialize"
 
 
 @dataclass(frozen=True)
-class PreparedSource:
+class PreparedSource(PlainSource):
     """A source whose units already hold their rows."""
 
     name: str
@@ -136,12 +126,6 @@ class PreparedSource:
 
     def schema(self) -> Schema | None:
         return self.known_schema
-
-    def project_columns(self, columns: Sequence[str]) -> Source | None:
-        return None
-
-    def prune_units(self, predicate: Expr) -> Source | None:
-        return None
 
 
 def _format_keys(keys: Sequence[str]) -> str:

@@ -48,7 +48,6 @@ class SortedGroups:
         return np.repeat(np.arange(self.num_groups), self.lengths)
 
     def reduce_values(self, values: Any, function: str, options: Any = None, ids: Any = None) -> Any:
-        """Reduce the values of each group with an Arrow function."""
         table = pa.table({"group": self.ids if ids is None else ids, "value": values})
         # With threads the order of the groups would be arbitrary.
         grouped = table.group_by("group", use_threads=False).aggregate([("value", function, options)])
@@ -85,7 +84,6 @@ class AggregateFn:
         self._finalize = finalize or (lambda state: state)
 
     def compute_states(self, groups: SortedGroups) -> list[Column]:
-        """Return columns with the states of the groups."""
         states = []
         for start, length in zip(groups.starts.tolist(), groups.lengths.tolist(), strict=True):
             rows = groups.block.slice(start, start + length)

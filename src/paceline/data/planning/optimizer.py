@@ -46,7 +46,6 @@ def optimize_plan(plan: PlanNode) -> PlanNode:
 
 
 def known_columns(node: PlanNode) -> tuple[str, ...] | None:
-    """Return the columns of a node, if known without reading rows."""
     types = known_types(node)
     return None if types is None else tuple(types)
 

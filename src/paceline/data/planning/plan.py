@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
 
@@ -57,6 +57,19 @@ class Source(Protocol):
         """
 
 
+class PlainSource:
+    """Base of sources: no schema in advance, and neither columns nor units can be left out."""
+
+    def schema(self) -> Schema | None:
+        return None
+
+    def project_columns(self, columns: Sequence[str]) -> Source | None:
+        return None
+
+    def prune_units(self, predicate: Expr) -> Source | None:
+        return None
+
+
 @dataclass(frozen=True)
 class PoolSpec:
     """Dedicated processes for a transform: between `min_size` and `max_size` of them."""
@@ -86,7 +99,6 @@ class TransformScope:
     _created: dict[object, tuple[Transform, Any]] = field(default_factory=dict)
 
     def get_or_create(self, transform: Transform, make: Callable[[], Any]) -> Any:
-        """Return the object of a transform. It is created once per process."""
         if transform.key not in self._created:
             # Keep the transform alive too: its key may be its address, which could be reused by another transform.
             self._created[transform.key] = transform, make()
@@ -95,10 +107,13 @@ class TransformScope:
 
 @dataclass(frozen=True)
 class Transform:
+    label: ClassVar[str] = ""
+    """A template of the name: `limit({0.limit})`."""
+
     @property
     def name(self) -> str:
         """The name in `explain()` and `stats()`: `map_batches(normalize)`."""
-        raise NotImplementedError
+        return self.label.format(self)
 
     @property
     def pool(self) -> PoolSpec | None:
@@ -121,6 +136,8 @@ class Transform:
 
 @dataclass(frozen=True)
 class PlanNode:
+    label: ClassVar[str] = ""
+
     @property
     def inputs(self) -> tuple[PlanNode, ...]:
         """What the node reads: its field `parts`, or its single `input`."""
@@ -130,48 +147,37 @@ class PlanNode:
 
     @property
     def name(self) -> str:
-        raise NotImplementedError
+        return self.label.format(self)
 
 
 @dataclass(frozen=True)
 class Read(PlanNode):
+    label = "{0.source.name}"
     source: Source
-
-    @property
-    def name(self) -> str:
-        return self.source.name
 
 
 @dataclass(frozen=True)
 class Map(PlanNode):
     """Applies a transform to each unit independently."""
 
+    label = "{0.transform.name}"
     input: PlanNode
     transform: Transform
-
-    @property
-    def name(self) -> str:
-        return self.transform.name
 
 
 @dataclass(frozen=True)
 class ReorderUnits(PlanNode):
     """Shuffles units, differently in every epoch or the same in all."""
 
+    label = "randomize_block_order(seed={0.seed})"
     input: PlanNode
     seed: int
     every_epoch: bool = True
 
-    @property
-    def name(self) -> str:
-        return f"randomize_block_order(seed={self.seed})"
-
 
 @dataclass(frozen=True)
 class Union(PlanNode):
-    """Concatenates the rows of its inputs."""
-
-    name = "union"
+    label = "union"
     parts: tuple[PlanNode, ...]
 
 

@@ -31,7 +31,6 @@ def stream_deliveries(plan: PlanNode, unit: int = 0) -> Deliveries:
 
 
 def materialize_rows(plan: PlanNode) -> Read:
-    """Compute and keep the rows of a plan, and return a plan that reads them."""
     read = materialize_plan(optimize_plan(plan), LocalFeeds(plan).executor())
     return Read(PreparedSource(f"materialize({plan.name})", tuple(read.source.units()), find_schema(read)))
 
@@ -53,7 +52,6 @@ def read_first_rows(feeds: Feeds, limit: int) -> Block:
 
 
 def known_num_rows(plan: PlanNode) -> int | None:
-    """Return the number of rows, if known without reading any."""
     match plan:
         case Read(source=source):
             return _sum_if_known([unit.num_rows for unit in source.units()])
@@ -118,14 +116,12 @@ def _first_block(rows: Iterator[Block], unit: str, transforms: Sequence[Any]) ->
 
 
 def _without_reordering(plan: PlanNode) -> PlanNode:
-    """Remove steps that only reorder or drop rows."""
     if isinstance(plan, (*REORDERING, SliceRows)):
         return _without_reordering(plan.inputs[0])
     return with_inputs(plan, tuple(map(_without_reordering, plan.inputs)))
 
 
 def estimate_bytes(plan: PlanNode) -> int | None:
-    """Estimate the in-memory size of the rows that are read; None if unknown."""
     reads = (node for node in walk(plan) if isinstance(node, Read))
     return _sum_if_known([unit.num_bytes for read in reads for unit in read.source.units()])
 

@@ -37,7 +37,6 @@ class SortKeys:
         return order.astype(np.int64)
 
     def sort_key(self, block: Block, index: int) -> tuple[Any, ...]:
-        """Return a tuple that sorts like the row."""
         return tuple(
             _null_last_key(_python_value(block.column(name), index), down)
             for name, down in zip(self.names, self.descending, strict=True)
@@ -48,7 +47,6 @@ class SortKeys:
         return tuple(as_arrow(block.column(name))[index].as_py() for name in self.names)
 
     def group_starts(self, block: Block) -> np.ndarray[Any, Any]:
-        """Return the indices at which groups start in sorted rows."""
         if block.num_rows == 0:
             return np.empty(0, np.int64)
         begins = np.zeros(block.num_rows, bool)

@@ -166,7 +166,6 @@ def _split_stratified(plan: Read, column: str, num_test: int) -> tuple[PlanNode,
 
 
 def _collect_labels(plan: Read, column: str) -> list[list[Any]]:
-    """Return the values of a column by unit, as hashable values."""
     labels: list[list[Any]] = [[] for _ in plan.source.units()]
     with closing(plan_queries.stream_deliveries(Map(plan, SelectColumns((column,))))) as stream:
         for delivered in stream:

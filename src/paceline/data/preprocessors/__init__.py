@@ -8,8 +8,6 @@ from paceline._core.lazy_imports import make_lazy_getattr
 _NAMES: dict[str, tuple[str, ...]] = {
     "paceline.data.preprocessor": ("Preprocessor", "PreprocessorNotFittedException"),
     "paceline.data.preprocessors.chain": ("Chain",),
-    "paceline.data.preprocessors.concatenator": ("Concatenator",),
-    "paceline.data.preprocessors.discretizers": ("CustomKBinsDiscretizer", "UniformKBinsDiscretizer"),
     "paceline.data.preprocessors.encoders": (
         "Categorizer",
         "LabelEncoder",
@@ -18,8 +16,17 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "OrdinalEncoder",
     ),
     "paceline.data.preprocessors.imputer": ("SimpleImputer",),
-    "paceline.data.preprocessors.row_wise": ("Normalizer", "PowerTransformer"),
-    "paceline.data.preprocessors.scalers": ("MaxAbsScaler", "MinMaxScaler", "RobustScaler", "StandardScaler"),
+    "paceline.data.preprocessors.numeric": (
+        "Concatenator",
+        "CustomKBinsDiscretizer",
+        "MaxAbsScaler",
+        "MinMaxScaler",
+        "Normalizer",
+        "PowerTransformer",
+        "RobustScaler",
+        "StandardScaler",
+        "UniformKBinsDiscretizer",
+    ),
     "paceline.data.preprocessors.text": ("CountVectorizer", "FeatureHasher", "HashingVectorizer", "Tokenizer"),
 }
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from paceline.data.block import Block
-from paceline.data.preprocessor import Preprocessor
-from paceline.data.preprocessors.fitting import compute_statistics
+from paceline.data.preprocessor import Preprocessor, fit_together
 
 if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
@@ -36,11 +35,11 @@ class Chain(Preprocessor):
 
     def get_input_columns(self) -> list[str]:
         """Return the columns that the dataset must have, not those that one preprocessor creates for a later one."""
-        made: set[str] = set()
+        created: set[str] = set()
         needed: dict[str, None] = {}
         for each in self.preprocessors:
-            needed |= dict.fromkeys(name for name in each.get_input_columns() if name not in made)
-            made |= set(each.get_output_columns())
+            needed |= dict.fromkeys(name for name in each.get_input_columns() if name not in created)
+            created |= set(each.get_output_columns())
         return list(needed)
 
     def get_output_columns(self) -> list[str]:
@@ -101,10 +100,4 @@ def _fit_together(group: list[Preprocessor], ds: Dataset) -> None:
         fittable[0]._fit(ds)
         fittable[0]._fitted = True
         return
-    statistics = [list(each._statistics()) for each in fittable]
-    flat = [statistic for group in statistics for statistic in group]
-    results = compute_statistics(ds, flat, ", ".join(type(each).__name__ for each in fittable)) if flat else []
-    for each, needed in zip(fittable, statistics, strict=True):
-        each.stats_ = each._learn(results[: len(needed)])
-        each._fitted = True
-        results = results[len(needed) :]
+    fit_together(fittable, ds)

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paceline.data.block import Block, Column, as_arrow, as_numpy
-from paceline.data.sources.tensors import is_list
+from paceline.data.block import Block, Column, as_numpy
+from paceline.data.column import as_nullable, is_list, is_text
 
 Array = np.ndarray[Any, Any]
 
@@ -57,17 +57,11 @@ def drop_missing(values: Array) -> Array:
 
 def to_plain_arrow(values: Column) -> Any:
     """Return a column as Arrow data without dictionaries, with nan as null; None if Arrow cannot hold it."""
-    if isinstance(values, np.ndarray):
-        if values.ndim != 1 or values.dtype == object:
-            return None
-        values = as_arrow(values)
-    if isinstance(values, pa.Array):
-        values = pa.chunked_array([values])
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    if pa.types.is_floating(values.type):
-        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
-    return values
+    if isinstance(values, np.ndarray) and (values.ndim != 1 or values.dtype == object):
+        return None
+    values = as_nullable(values)
+    # Arrow tells -0.0 from 0.0, though they are equal. Adding 0 makes both 0.0.
+    return pc.add(values, pa.scalar(0, values.type)) if pa.types.is_floating(values.type) else values
 
 
 def holds_lists(values: Column) -> bool:
@@ -81,7 +75,6 @@ def holds_lists(values: Column) -> bool:
 
 
 def to_lists(values: Column) -> list[list[Any] | None]:
-    """Return the rows of a list column; None for missing ones."""
     rows = values if isinstance(values, np.ndarray) else values.to_pylist()
     return [row.tolist() if isinstance(row, np.ndarray) else row if row is None else list(row) for row in rows]
 
@@ -97,7 +90,6 @@ def to_python_values(values: Column) -> list[Any]:
 
 
 def refuse_missing(block: Block, names: Iterable[str], who: str) -> None:
-    """Raise if a column has missing values, which encoders cannot encode."""
     for name in names:
         count = _num_missing(block.columns[name])
         if count:
@@ -121,7 +113,6 @@ def look_up_indices(values: Column, index: Mapping[Any, int]) -> Array:
 
 
 def count_vectors(rows: Sequence[Iterable[Any] | None], index: Mapping[Any, int], width: int) -> Array:
-    """Return a vector for each row that counts how often each item of `index` occurs in it."""
     numbers_by_row = [[index.get(item, -1) for item in row or ()] for row in rows]
     numbers = np.fromiter((number for row in numbers_by_row for number in row), np.int64)
     row_indices = np.repeat(np.arange(len(rows)), [len(row) for row in numbers_by_row])
@@ -133,11 +124,11 @@ def count_vectors(rows: Sequence[Iterable[Any] | None], index: Mapping[Any, int]
 def _cast_alike(values: Any, keys: Sequence[Any]) -> tuple[Any, Any] | None:
     """Convert both to Arrow data of one type, if that loses nothing."""
     try:
-        values_set = pa.array(keys)
+        values_set = to_plain_arrow(pa.array(keys))
         if values.type != values_set.type:
             same_kind = any(
                 kind(values.type) and kind(values_set.type)
-                for kind in (pa.types.is_integer, pa.types.is_floating, _is_string)
+                for kind in (pa.types.is_integer, pa.types.is_floating, is_text)
             )
             if not same_kind:
                 return None
@@ -145,10 +136,6 @@ def _cast_alike(values: Any, keys: Sequence[Any]) -> tuple[Any, Any] | None:
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
         return None
     return values, values_set
-
-
-def _is_string(kind: Any) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _arrow_numbers(values: Any, name: str, who: str) -> Array:

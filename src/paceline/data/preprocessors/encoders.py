@@ -26,33 +26,30 @@ from paceline.data.preprocessors.columns import (
     to_lists,
     to_python_values,
 )
-from paceline.data.preprocessors.fitting import NamedBlockFunction, apply_function
+from paceline.data.preprocessors.fitting import NamedBlockFunction, Statistic, ValueCountStatistic, apply_function
 from paceline.data.preprocessors.json_values import make_categorical_dtype
-from paceline.data.preprocessors.statistics import Statistic, ValueCountStatistic
 
 if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
 
 
 class _Encoder(ColumnPreprocessor):
-    """Learns the categories of its columns."""
-
     max_categories: dict[str, int] | None = None
     _in_lists = True
     """The items of lists are categories; if False, whole lists are."""
 
-    def _statistics(self) -> Sequence[Statistic]:
-        return [ValueCountStatistic(column, self._in_lists) for column in self.columns]
+    def _statistic(self, column: str) -> Statistic:
+        return ValueCountStatistic(column, self._in_lists)
 
-    def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
+    def _learn_column(self, column: str, result: Counter[Any]) -> dict[str, Any]:
         who = type(self).__name__
-        limits = self.max_categories or {}
-        return {
-            f"unique_values({column})": index_categories(
-                _require_complete(counts, column, who), limits.get(column), column, who
+        if result[None]:
+            raise ValueError(
+                f"{who} cannot be fitted: column {column!r} has {result[None]} missing values among {result.total()}"
+                "\n\nhint: fill them with SimpleImputer first"
             )
-            for column, counts in zip(self.columns, results, strict=True)
-        }
+        limit = (self.max_categories or {}).get(column)
+        return {f"unique_values({column})": index_categories(result, limit, column, who)}
 
     def _index(self, column: str) -> dict[Any, int]:
         index: dict[Any, int] = self.stats_[f"unique_values({column})"]
@@ -91,8 +88,6 @@ class OrdinalEncoder(_Encoder):
 
 
 class _VectorEncoder(_Encoder):
-    """Has one element per category."""
-
     def __init__(
         self,
         columns: list[str],
@@ -113,10 +108,10 @@ class OneHotEncoder(_VectorEncoder):
     _in_lists = False
 
     def _encode_column(self, values: Column, column: str) -> Column:
-        found = look_up_indices(values, self._index(column))
-        vectors = np.zeros((len(found), len(self._index(column))), np.uint8)
-        known = np.flatnonzero(found >= 0)
-        vectors[known, found[known]] = 1
+        numbers = look_up_indices(values, self._index(column))
+        vectors = np.zeros((len(numbers), len(self._index(column))), np.uint8)
+        rows = np.flatnonzero(numbers >= 0)
+        vectors[rows, numbers[rows]] = 1
         return vectors
 
 
@@ -153,8 +148,8 @@ class LabelEncoder(_Encoder):
     def _decode_block(self, block: Block) -> Block:
         check_columns(block, [self.output_column], "LabelEncoder")
         labels = list(self._index(self.label_column))
-        found = look_up_indices(block.columns[self.output_column], {number: number for number in range(len(labels))})
-        decoded = pa.array([labels[number] if number >= 0 else None for number in found.tolist()])
+        numbers = look_up_indices(block.columns[self.output_column], {number: number for number in range(len(labels))})
+        decoded = pa.array([labels[number] if number >= 0 else None for number in numbers.tolist()])
         return block.with_column(self.label_column, decoded)
 
 
@@ -180,22 +175,21 @@ class Categorizer(ColumnPreprocessor):
     def _learned_columns(self) -> list[str]:
         return [column for column in self.columns if column not in self.dtypes]
 
-    def _statistics(self) -> Sequence[Statistic]:
-        return [ValueCountStatistic(column, in_lists=False) for column in self._learned_columns()]
+    def _statistic(self, column: str) -> Statistic:
+        return ValueCountStatistic(column, in_lists=False)
 
     def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
-        learned = {}
-        for column, counts in zip(self._learned_columns(), results, strict=True):
-            del counts[None]
-            learned[column] = make_categorical_dtype(list(index_categories(counts, None, column, "Categorizer")))
-        return {column: self.dtypes.get(column) or learned[column] for column in self.columns}
+        return super()._learn(results) | self.dtypes
+
+    def _learn_column(self, column: str, result: Counter[Any]) -> dict[str, Any]:
+        del result[None]
+        return {column: make_categorical_dtype(list(index_categories(result, None, column, "Categorizer")))}
 
     def _transform_column(self, block: Block, column: str) -> Column:
         return to_categorical(block.columns[column], self.stats_[column])
 
 
 def index_categories(counts: Counter[Any], limit: int | None, column: str, who: str) -> dict[Any, int]:
-    """Return the number of each category."""
     if limit is not None:
         return {value: number for number, (value, _) in enumerate(counts.most_common(limit))}
     try:
@@ -205,30 +199,20 @@ def index_categories(counts: Counter[Any], limit: int | None, column: str, who: 
         raise ValueError(f"{who}: column {column!r} holds values that cannot be sorted: {kinds}") from None
 
 
-def with_nan_unknown(found: Array) -> Array:
+def with_nan_unknown(numbers: Array) -> Array:
     """Return category numbers: integers, or floats with nan for unknown categories."""
-    return np.where(found < 0, np.nan, found) if (found < 0).any() else found
+    return np.where(numbers < 0, np.nan, numbers) if (numbers < 0).any() else numbers
 
 
 def to_categorical(values: Column, dtype: Any) -> Any:
-    """Convert a column to a dictionary array with the categories of a `pandas.CategoricalDtype`."""
     categories = dtype.categories.tolist()
-    found = look_up_indices(values, {value: number for number, value in enumerate(categories)})
-    return make_dictionary_array(found, categories, bool(dtype.ordered))
+    numbers = look_up_indices(values, {value: number for number, value in enumerate(categories)})
+    return make_dictionary_array(numbers, categories, bool(dtype.ordered))
 
 
-def make_dictionary_array(found: Array, categories: Iterable[Any], ordered: bool) -> Any:
-    indices = pa.array(found.astype(np.int32), mask=found < 0)
+def make_dictionary_array(numbers: Array, categories: Iterable[Any], ordered: bool) -> Any:
+    indices = pa.array(numbers.astype(np.int32), mask=numbers < 0)
     return pa.DictionaryArray.from_arrays(indices, pa.array(list(categories)), ordered=ordered)
-
-
-def _require_complete(counts: Counter[Any], column: str, who: str) -> Counter[Any]:
-    if counts[None]:
-        raise ValueError(
-            f"{who} cannot be fitted: column {column!r} has {counts[None]} missing values among {counts.total()}\n\n"
-            "hint: fill them with SimpleImputer first"
-        )
-    return counts
 
 
 def _check_limits(limits: Mapping[str, int] | None, columns: Sequence[str]) -> dict[str, int] | None:

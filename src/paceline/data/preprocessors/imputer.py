@@ -14,7 +14,7 @@ from paceline._core.arguments import check_choice, is_number
 from paceline.data.block import Block, Column, as_arrow
 from paceline.data.preprocessor import ColumnPreprocessor, Preprocessor
 from paceline.data.preprocessors.columns import Array, floats, numeric_column
-from paceline.data.preprocessors.statistics import MomentsStatistic, Statistic, ValueCountStatistic
+from paceline.data.preprocessors.fitting import MomentsStatistic, Statistic, ValueCountStatistic
 
 
 class SimpleImputer(ColumnPreprocessor):
@@ -45,20 +45,18 @@ class SimpleImputer(ColumnPreprocessor):
     def fit_status(self) -> Preprocessor.FitStatus:
         return Preprocessor.FitStatus.NOT_FITTABLE if self.strategy == "constant" else super().fit_status()
 
-    def _statistics(self) -> Sequence[Statistic]:
-        if self.strategy == "mean":
-            return [MomentsStatistic(column, "SimpleImputer") for column in self.columns]
-        return [ValueCountStatistic(column, in_lists=False) for column in self.columns]
+    def _statistic(self, column: str) -> Statistic:
+        is_mean = self.strategy == "mean"
+        return MomentsStatistic(column, "SimpleImputer") if is_mean else ValueCountStatistic(column, in_lists=False)
 
-    def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
-        fills = [_most_frequent(result) if isinstance(result, Counter) else result[0] for result in results]
-        for column, fill in zip(self.columns, fills, strict=True):
-            if fill is None:
-                raise ValueError(
-                    f"SimpleImputer cannot be fitted: all values of column {column!r} are missing\n\n"
-                    "hint: strategy='constant' with a fill_value needs none"
-                )
-        return {f"{self.strategy}({column})": fill for column, fill in zip(self.columns, fills, strict=True)}
+    def _learn_column(self, column: str, result: Any) -> dict[str, Any]:
+        fill = _most_frequent(result) if isinstance(result, Counter) else result[0]
+        if fill is None:
+            raise ValueError(
+                f"SimpleImputer cannot be fitted: all values of column {column!r} are missing\n\n"
+                "hint: strategy='constant' with a fill_value needs none"
+            )
+        return {f"{self.strategy}({column})": fill}
 
     def _needed_columns(self) -> Sequence[str]:
         return ()

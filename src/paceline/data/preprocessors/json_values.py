@@ -43,7 +43,6 @@ def to_json_value(value: Any, path: str = "value") -> Any:
 
 
 def from_json_value(value: Any) -> Any:
-    """Convert the result of `to_json_value` back."""
     if isinstance(value, list):
         return [from_json_value(item) for item in value]
     if not isinstance(value, dict):
@@ -73,7 +72,6 @@ def importable_name(thing: Any, path: str) -> str:
 
 
 def import_by_name(name: str) -> Any:
-    """Import the function or class with this name."""
     module, _, qualname = name.partition(":")
     try:
         value: Any = importlib.import_module(module)

@@ -6,7 +6,7 @@ Hashes use xxhash, which is the same in every process and on every machine. A mi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from paceline._core.arguments import check_int
 from paceline.data.block import Block, Column
 from paceline.data.preprocessor import ColumnPreprocessor, Preprocessor, check_column_names
 from paceline.data.preprocessors.columns import count_vectors, numeric_column, to_python_values
-from paceline.data.preprocessors.statistics import Statistic, TokenCountStatistic
+from paceline.data.preprocessors.fitting import Statistic, TokenCountStatistic
 
 Tokenize = Callable[[str], list[str]]
 
@@ -28,7 +28,6 @@ def split_on_spaces(text: str) -> list[str]:
 
 
 def hash_bucket(token: Any, num_features: int) -> int:
-    """Return which of `num_features` buckets a token belongs to."""
     return int(xxhash.xxh3_64_intdigest(str(token).encode("utf-8", "surrogatepass")) % num_features)
 
 
@@ -99,14 +98,11 @@ class CountVectorizer(_TextPreprocessor):
         super().__init__(columns, tokenization_fn, output_columns)
         self.max_features = check_int("max_features", max_features, at_least=1, optional=True)
 
-    def _statistics(self) -> Sequence[Statistic]:
-        return [TokenCountStatistic(column, self.tokenization_fn) for column in self.columns]
+    def _statistic(self, column: str) -> Statistic:
+        return TokenCountStatistic(column, self.tokenization_fn)
 
-    def _learn(self, results: Sequence[Any]) -> dict[str, Any]:
-        return {
-            f"token_counts({column})": Counter(dict(counts.most_common(self.max_features)))
-            for column, counts in zip(self.columns, results, strict=True)
-        }
+    def _learn_column(self, column: str, result: Counter[str]) -> dict[str, Any]:
+        return {f"token_counts({column})": Counter(dict(result.most_common(self.max_features)))}
 
     def _encode_tokens(self, tokens: list[list[str] | None], column: str) -> Column:
         counts = self.stats_[f"token_counts({column})"]

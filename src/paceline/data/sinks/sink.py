@@ -22,13 +22,16 @@ import pyarrow.compute as pc
 from paceline._core.arguments import check_choice
 from paceline.data.block import Block, as_arrow
 from paceline.data.planning.plan import PoolSpec, Transform, TransformScope
+from paceline.data.sources.files import COMPRESSIONS, NULL_PARTITION
 
 MAX_OPEN_FILES = 128
-NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 class FileWriter:
     """A file being written."""
+
+    def __init__(self, path: Path, sink: Any) -> None:
+        self.path, self.sink = path, sink
 
     def can_append(self, block: Block) -> bool:
         """Whether these rows can go into the same file as the previous ones."""
@@ -39,7 +42,6 @@ class FileWriter:
 
     def close(self) -> None:
         """The file is complete afterwards."""
-        raise NotImplementedError
 
     def abandon(self) -> None:
         """The file is no longer wanted."""
@@ -47,33 +49,24 @@ class FileWriter:
 
 
 class FormatSink:
-    """A file format with its options."""
-
     name: ClassVar[str]
     """The public function: `write_parquet`."""
+    writer: ClassVar[type[FileWriter]]
     one_row_each: ClassVar[bool] = False
-    """Each row is its own file."""
 
     @property
     def suffix(self) -> str:
         raise NotImplementedError
 
-    def open(self, path: Path) -> FileWriter:
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
 class FileSizing:
-    """How rows are distributed to files."""
-
     min_rows: int | None = None
     max_rows: int | None = None
     partition_cols: tuple[str, ...] = ()
 
 
 class StagedFile(msgspec.Struct, frozen=True):
-    """A file in the staging directory."""
-
     file: str
     partition: str
     """The directory it belongs in, such as `year=2024/month=5`; empty if rows are not partitioned."""
@@ -92,8 +85,6 @@ class _OpenFile:
 
 @dataclass
 class PartitionedWriter:
-    """Distributes rows to files in a directory."""
-
     sink: FormatSink
     directory: Path
     sizes: FileSizing
@@ -146,7 +137,7 @@ class PartitionedWriter:
             if len(self._open) >= MAX_OPEN_FILES:
                 self._close(next(iter(self._open)))
             file = f"{uuid.uuid4().hex}{self.sink.suffix}"
-            open_file = _OpenFile(self.sink.open(self.directory / file), file, partition, self._num_begun)
+            open_file = _OpenFile(self.sink.writer(self.directory / file, self.sink), file, partition, self._num_begun)
             self._num_begun += 1
         self._open[partition] = open_file  # Moved to the end: the first is the least recently used.
         return open_file
@@ -154,7 +145,7 @@ class PartitionedWriter:
     def _close(self, partition: str) -> None:
         open_file = self._open.pop(partition)
         open_file.writer.close()
-        num_bytes = sync_file(self.directory / open_file.file)
+        num_bytes = sync_path(self.directory / open_file.file)
         self._done.append((open_file.sequence, StagedFile(open_file.file, partition, open_file.num_rows, num_bytes)))
 
 
@@ -162,18 +153,11 @@ class PartitionedWriter:
 class WriteFiles(Transform):
     """Writes the rows of each unit, and yields one row per file."""
 
+    label = "{0.sink.name}"
     sink: FormatSink
     directory: str
     sizes: FileSizing
-    processes: PoolSpec | None = None
-
-    @property
-    def name(self) -> str:
-        return self.sink.name
-
-    @property
-    def pool(self) -> PoolSpec | None:
-        return self.processes
+    pool: PoolSpec | None = None
 
     def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
         if written := write_files(blocks, self.sink, Path(self.directory), self.sizes):
@@ -198,7 +182,6 @@ def write_files(
 
 
 def parse_staged_files(block: Block) -> list[StagedFile]:
-    """Parse the output of `WriteFiles`."""
     return [StagedFile(**row) for row in block.rows()]
 
 
@@ -245,8 +228,8 @@ def _encode_partition_values(name: str, values: Any) -> tuple[Any, list[str | No
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), texts
 
 
-def sync_file(path: Path) -> int:
-    """Flush a file to disk; return its size."""
+def sync_path(path: Path) -> int:
+    """Flush a file or directory to disk; return its size."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -255,15 +238,13 @@ def sync_file(path: Path) -> int:
         os.close(fd)
 
 
-SUFFIXES: dict[str | None, str] = {None: "", "gzip": ".gz", "bz2": ".bz2", "zstd": ".zst", "lz4": ".lz4"}
-
-
 def compression_suffix(compression: str | None) -> str:
     """The suffix by which readers recognize the compression."""
-    return SUFFIXES[check_choice("compression", compression, SUFFIXES)]
+    suffixes: dict[str | None, str] = {None: "", **{name: suffix for suffix, name in COMPRESSIONS.items()}}
+    check_choice("compression", compression, suffixes)
+    return suffixes[compression]
 
 
 def open_output(path: Path, compression: str | None) -> Any:
-    """Open a pyarrow output stream."""
     stream = pa.OSFile(str(path), "wb")
     return stream if compression is None else pa.CompressedOutputStream(stream, compression)

@@ -23,9 +23,8 @@ import xxhash
 from paceline._core.codec import seal_line, valid_prefix
 from paceline.data.order.sharding import RowDelivery
 from paceline.data.planning.plan import Barrier, Map, PlanNode, ReorderUnits, Unit, walk
-from paceline.data.sinks.local import FILES, MARK, TREE, LocalSinkTarget, final_names
 from paceline.data.sinks.sink import FileSizing, FormatSink, StagedFile, parse_staged_files
-from paceline.data.sinks.staging import remove_directory, sync_dirs
+from paceline.data.sinks.targets import FILES, MARK, TREE, LocalSinkTarget, final_names, remove_directory, sync_dirs
 from paceline.data.transforms.user_calls import UserTransform
 
 _LOCK, _DONE = "lock", "done.jsonl"
@@ -47,14 +46,11 @@ class _WrittenUnit(msgspec.Struct, frozen=True):
 
 @dataclass
 class WriteProgress:
-    """The finished part of a write."""
-
     directory: Path
     files: list[StagedFile] = field(default_factory=list)
     next_unit: int = 0
 
     def record_units(self, rows: Iterable[RowDelivery]) -> None:
-        """Record units as they are written, until all are."""
         with (self.directory / _DONE).open("ab") as lines:
             unit = -1
             files: list[StagedFile] = []

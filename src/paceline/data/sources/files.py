@@ -11,43 +11,43 @@ import os
 import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any, Literal
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-from pyarrow.fs import FileType, LocalFileSystem
+from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
 from paceline._core.arguments import bad_value, check_bool, check_choice
+from paceline._storage.address import resolve_filesystem, to_arrow_filesystem
+from paceline._storage.arrow_store import unwrap_fsspec
 from paceline._storage.store_errors import summarize_error
-from paceline.data.sources import filesystems
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_MAGIC = frozenset("*?[")
+"""A path with one of these characters may be a pattern."""
 
 
 @dataclass(frozen=True)
 class InputFile:
-    """One file and how to access it."""
-
     path: str
     size: int
     """Size in bytes; 0 if the filesystem does not report it."""
-    fs_handle: filesystems.FilesystemHandle
+    fs_handle: FilesystemHandle
     name: str
     """A short unique name: the path relative to the given directory."""
     partition: tuple[tuple[str, Any], ...] = ()
     """Columns derived from directory names: `year=2024/` gives ("year", 2024)."""
 
     def __str__(self) -> str:
-        """Return the full address, for messages."""
         return f"{self.fs_handle.scheme}{self.path}"
 
     @property
     def local_path(self) -> str | None:
-        """The path on this machine, if the file is local."""
         return self.path if isinstance(self.fs_handle.filesystem, LocalFileSystem) else None
 
     @property
@@ -63,10 +63,13 @@ class InputFile:
         return self.fs_handle.filesystem.open_input_stream(self.path, compression=self.compression)
 
     def read(self) -> bytes:
-        """Read the whole file, decompressed by its suffix."""
         with explain_read_errors(self), self.stream() as stream:
             content: bytes = stream.read()
         return content
+
+
+class InvalidContentError(ValueError):
+    """The content of a file is invalid; the message is shown without the exception type."""
 
 
 @contextlib.contextmanager
@@ -85,8 +88,9 @@ def explain_read_errors(file: InputFile, kind: str = "") -> Iterator[None]:
         raise ValueError(f"cannot read {file} as {kind}: {summarize_error(error)}") from error
     except (ValueError, TypeError, KeyError, EOFError, pa.ArrowException) as error:
         as_kind = f" as {kind}" if kind else ""
-        text = summarize_error(error).removeprefix(f"{type(error).__name__}: ")
-        raise ValueError(f"cannot read {file}{as_kind}: {error if type(error) is ValueError else text}") from error
+        is_ours = type(error) is ValueError or isinstance(error, InvalidContentError)
+        text = error if is_ours else summarize_error(error).removeprefix(f"{type(error).__name__}: ")
+        raise ValueError(f"cannot read {file}{as_kind}: {text}") from error
 
 
 def list_files(
@@ -106,15 +110,15 @@ def list_files(
     extensions = _parse_extensions(file_extensions)
     check_choice("partitioning", partitioning, ("hive", None))
     check_bool("ignore_missing_paths", ignore_missing_paths)
-    resolve = filesystems.PathResolver(filesystem)
+    resolve = PathResolver(filesystem)
     located = [resolve(path) for path in texts]
-    infos = filesystems.get_file_infos(located)
+    infos = _get_file_infos(located)
     files: list[InputFile] = []
     for text, (handle, path), info in zip(texts, located, infos, strict=True):
-        found = _find_files(handle, path, info, extensions)
-        if not found and not ignore_missing_paths:
+        matches = _find_files(handle, path, info, extensions)
+        if not matches and not ignore_missing_paths:
             raise _no_files_error(text, handle, path, info, extensions)
-        files += found
+        files += matches
     if not files:
         listed = ", ".join(map(repr, texts[:3])) + (", ..." if len(texts) > 3 else "")
         raise FileNotFoundError(f"no files found in {listed}")
@@ -145,32 +149,28 @@ def _parse_extensions(extensions: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(f".{each.lstrip('.').lower()}" for each in extensions)
 
 
-def _find_files(
-    handle: filesystems.FilesystemHandle, path: str, info: Any, extensions: tuple[str, ...]
-) -> list[InputFile]:
+def _find_files(handle: FilesystemHandle, path: str, info: Any, extensions: tuple[str, ...]) -> list[InputFile]:
     if info.type == FileType.File:
         return [InputFile(path, info.size or 0, handle, posixpath.basename(path) or path)]
     if info.type == FileType.Directory:
-        found = filesystems.list_recursively(handle, path)
+        candidates = _list_recursively(handle, path)
         root = path
-    elif filesystems.MAGIC & set(path):
-        root = posixpath.dirname(path[: min(path.index(sign) for sign in filesystems.MAGIC & set(path))])
+    elif _MAGIC & set(path):
+        root = posixpath.dirname(path[: min(path.index(sign) for sign in _MAGIC & set(path))])
         parts = path[len(root) :].strip("/").split("/")
-        is_there = not root or filesystems.get_file_infos([(handle, root)])[0].type == FileType.Directory
-        found = filesystems.find_matching(handle, root, parts) if is_there else []
+        is_there = not root or _get_file_infos([(handle, root)])[0].type == FileType.Directory
+        candidates = _find_matching(handle, root, parts) if is_there else []
     else:
         return []
-    matching = [(path, size) for path, size in found if not extensions or path.lower().endswith(extensions)]
-    return [
-        InputFile(path, size, handle, filesystems.relative_path(path, root)) for path, size in sorted(set(matching))
-    ]
+    matching = [(path, size) for path, size in candidates if not extensions or path.lower().endswith(extensions)]
+    return [InputFile(path, size, handle, _relative_path(path, root)) for path, size in sorted(set(matching))]
 
 
 def _no_files_error(
-    text: str, handle: filesystems.FilesystemHandle, path: str, info: Any, extensions: tuple[str, ...]
+    text: str, handle: FilesystemHandle, path: str, info: Any, extensions: tuple[str, ...]
 ) -> Exception:
-    shown = filesystems.strip_credentials(text)
-    if info.type == FileType.NotFound and not filesystems.MAGIC & set(path):
+    shown = _strip_credentials(text)
+    if info.type == FileType.NotFound and not _MAGIC & set(path):
         return FileNotFoundError(f"paths={shown!r}: no file or directory {handle.scheme}{path}")
     full = f"{handle.scheme}{path}"
     place = f"in the directory {full}" if info.type == FileType.Directory else f"matches the pattern {full}"
@@ -185,11 +185,11 @@ def _no_files_error(
 
 def _with_partitions(files: Sequence[InputFile]) -> tuple[InputFile, ...]:
     """Add the columns of `name=value` directories. They are numbers if all values of a name are numbers."""
-    found = [_parse_partition_values(file.path) for file in files]
-    names = list(dict.fromkeys(name for pairs in found for name in pairs))
+    values_by_file = [_parse_partition_values(file.path) for file in files]
+    names = list(dict.fromkeys(name for pairs in values_by_file for name in pairs))
     if not names:
         return tuple(files)
-    texts = {name: [pairs[name] for pairs in found if pairs.get(name) is not None] for name in names}
+    texts = {name: [pairs[name] for pairs in values_by_file if pairs.get(name) is not None] for name in names}
     integers = {name for name in names if texts[name] and all(_is_int64_text(str(text)) for text in texts[name])}
 
     def parse_value(name: str, text: str | None) -> Any:
@@ -197,15 +197,178 @@ def _with_partitions(files: Sequence[InputFile]) -> tuple[InputFile, ...]:
 
     return tuple(
         replace(file, partition=tuple((name, parse_value(name, pairs.get(name))) for name in names))
-        for file, pairs in zip(files, found, strict=True)
+        for file, pairs in zip(files, values_by_file, strict=True)
     )
 
 
 def _parse_partition_values(path: str) -> dict[str, str | None]:
     parts = (part.partition("=") for part in posixpath.dirname(path).split("/") if "=" in part)
-    return {unquote(name): None if text == _NO_VALUE else unquote(text) for name, _, text in parts if name}
+    return {unquote(name): None if text == NULL_PARTITION else unquote(text) for name, _, text in parts if name}
 
 
 def _is_int64_text(text: str) -> bool:
     digits = text.removeprefix("-")
     return digits.isascii() and digits.isdecimal() and -(2**63) <= int(text) < 2**63
+
+
+@dataclass(frozen=True)
+class FilesystemHandle:
+    """A filesystem. Each one exists once per process, so that its connections are reused."""
+
+    filesystem: FileSystem
+    scheme: str
+    """Prefix of paths in messages: `s3://`; empty for local files."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return share_filesystem, (self.filesystem, self.scheme)
+
+
+_handles: list[FilesystemHandle] = []
+
+
+def share_filesystem(filesystem: Any, scheme: str) -> FilesystemHandle:
+    for handle in _handles:
+        if handle.scheme == scheme and handle.filesystem == filesystem:
+            return handle
+    _handles.append(FilesystemHandle(filesystem, scheme))
+    return _handles[-1]
+
+
+class PathResolver:
+    """Resolves a path to (filesystem, path on it). Each filesystem is created once per call."""
+
+    def __init__(self, filesystem: Any) -> None:
+        self.given_filesystem = None
+        if filesystem is not None:
+            arrow = to_arrow_filesystem(filesystem, "filesystem")
+            fsspec_filesystem = unwrap_fsspec(arrow)
+            self.strip = fsspec_filesystem._strip_protocol if fsspec_filesystem is not None else _without_scheme
+            protocol = fsspec_filesystem.protocol if fsspec_filesystem is not None else arrow.type_name
+            scheme = protocol if isinstance(protocol, str) else protocol[0]
+            # For http, fsspec paths are full URLs already.
+            shown = "" if scheme in ("file", "local", "subtree", "http", "https") else f"{scheme}://"
+            self.given_filesystem = share_filesystem(arrow, shown)
+        self.resolved: dict[tuple[str, str, str], FilesystemHandle] = {}
+
+    def __call__(self, text: str) -> tuple[FilesystemHandle, str]:
+        if self.given_filesystem is not None:
+            path = str(self.strip(text))
+            return self.given_filesystem, path if path.strip("/") == "" else path.rstrip("/")
+        if "://" not in text:
+            return share_filesystem(LocalFileSystem(), ""), os.path.abspath(os.path.expanduser(text))
+        parts = urlsplit(text)
+        if parts.scheme == "file":
+            return share_filesystem(LocalFileSystem(), ""), os.path.abspath(unquote(parts.path))
+        key = (parts.scheme, parts.netloc, parts.query)
+        if key in self.resolved and parts.scheme not in ("http", "https"):
+            handle = self.resolved[key]
+            return handle, f"{_bucket_name(text)}/{unquote(parts.path).strip('/')}".rstrip("/")
+        try:
+            filesystem, path = resolve_filesystem(text, "paths")
+        except (ValueError, ImportError):
+            raise
+        except Exception as error:
+            raise OSError(f"cannot open {_strip_credentials(text)}: {summarize_error(error)}") from error
+        scheme = "" if parts.scheme in ("http", "https") else f"{parts.scheme}://"
+        handle = share_filesystem(filesystem, scheme)
+        if path == f"{_bucket_name(text)}/{unquote(parts.path).strip('/')}".rstrip("/"):
+            self.resolved[key] = handle
+        return handle, path.rstrip("/")
+
+
+def _without_scheme(text: str) -> str:
+    return text.partition("://")[2] or text
+
+
+def _bucket_name(text: str) -> str:
+    return urlsplit(text).netloc.rpartition("@")[2]
+
+
+def _strip_credentials(text: str) -> str:
+    parts = urlsplit(text)
+    return f"{parts.scheme}://{_bucket_name(text)}{parts.path}" if "://" in text else text
+
+
+def _get_file_infos(located: Sequence[tuple[FilesystemHandle, str]]) -> list[Any]:
+    """With one request per filesystem."""
+    infos: dict[int, Any] = {}
+    for handle in {id(handle): handle for handle, _ in located}.values():
+        indices = [index for index, (other, _) in enumerate(located) if other is handle]
+        try:
+            handle_infos = handle.filesystem.get_file_info([located[index][1] for index in indices])
+        except Exception as error:
+            shown = ", ".join(f"{handle.scheme}{located[index][1]}" for index in indices[:3])
+            raise _access_error(error, f"{shown}{', ...' * (len(indices) > 3)}") from error
+        infos |= dict(zip(indices, handle_infos, strict=True))
+    return [infos[index] for index in range(len(located))]
+
+
+def _access_error(error: Exception, paths: str) -> Exception:
+    kind = type(error) if isinstance(error, FileNotFoundError | PermissionError) else OSError
+    return kind(f"cannot access {paths}: {summarize_error(error)}")
+
+
+def _relative_path(path: str, root: str) -> str:
+    return path.strip("/").removeprefix(root.strip("/")).lstrip("/")
+
+
+def _list_directory(handle: FilesystemHandle, directory: str) -> list[tuple[str, int | None]]:
+    """List (path, size) of a directory's entries; directories have no size."""
+    try:
+        if isinstance(handle.filesystem, LocalFileSystem):  # pyarrow skips dangling links
+            with os.scandir(directory) as entries:
+                return [(entry.path, None if entry.is_dir() else entry.stat().st_size) for entry in entries]
+        fsspec_filesystem = unwrap_fsspec(handle.filesystem)
+        if fsspec_filesystem is None:
+            infos = handle.filesystem.get_file_info(FileSelector(directory))
+            return [(info.path, None if info.type == FileType.Directory else info.size) for info in infos]
+        # Not through pyarrow: the fsspec listing that it uses silently skips unreadable directories.
+        fsspec_filesystem.invalidate_cache()
+        listed = fsspec_filesystem.ls(directory, detail=True)
+    except Exception as error:
+        raise _access_error(error, f"{handle.scheme}{directory}") from error
+    return [
+        (entry["name"].rstrip("/"), None if entry["type"] == "directory" else int(entry["size"] or 0))
+        for entry in listed
+        # Stores mark empty directories with an object whose name ends in a slash.
+        if entry["name"].strip("/") != directory.strip("/")
+        and (entry["type"] == "directory" or not entry["name"].endswith("/"))
+    ]
+
+
+def _list_recursively(handle: FilesystemHandle, directory: str) -> list[tuple[str, int]]:
+    if unwrap_fsspec(handle.filesystem) is None and not isinstance(handle.filesystem, LocalFileSystem):
+        try:  # one recursive listing of a store is many times faster than one per directory
+            infos = handle.filesystem.get_file_info(FileSelector(directory, recursive=True))
+        except Exception as error:
+            raise _access_error(error, f"{handle.scheme}{directory}") from error
+        listing = [(info.path, info.size) for info in infos if info.type == FileType.File]
+        return [(path, size) for path, size in listing if not _is_hidden(_relative_path(path, directory))]
+    files: list[tuple[str, int]] = []
+    for path, size in _list_directory(handle, directory):
+        if not _is_hidden(posixpath.basename(path)):
+            files += _list_recursively(handle, path) if size is None else [(path, size)]
+    return files
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part[:1] == "." or (part[:1] == "_" and "=" not in part) for part in path.split("/"))
+
+
+def _find_matching(handle: FilesystemHandle, directory: str, parts: list[str]) -> list[tuple[str, int]]:
+    """List (path, size) of the files that match a pattern. A matching directory includes everything below it."""
+    first, *rest = parts
+    any_depth = first == "**"
+    files = _find_matching(handle, directory, rest) if any_depth and rest else []
+    for path, size in _list_directory(handle, directory):
+        base = posixpath.basename(path)
+        if _is_hidden(base) and (any_depth or first[:1] != base[:1]):
+            continue
+        if any_depth or fnmatchcase(base, first):
+            if size is not None:
+                files += [(path, size)] if not rest else []
+            elif any_depth or rest:
+                files += _find_matching(handle, path, parts if any_depth else rest)
+            else:
+                files += _list_recursively(handle, path)
+    return files

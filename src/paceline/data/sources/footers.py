@@ -102,7 +102,6 @@ class ParquetContents:
 
 
 def column_bytes(group: Any, schema: Any) -> dict[str, int]:
-    """The approximate memory of each column of a row group, once read."""
     sizes = dict.fromkeys(schema.names, 0)
     for number in range(group.num_columns):
         chunk = group.column(number)
@@ -143,7 +142,6 @@ def group_bounds(file: InputFile, metadata: Any, index: int, schema: Any, target
 
 
 def _constant_bounds(value: Any) -> ColumnBounds:
-    """The bounds of a column with a single value: an integer, a string or null."""
     if value is None:
         return ColumnBounds(nulls=True, values=False)
     return ColumnBounds(nulls=False, family="whole" if isinstance(value, int) else "text", low=value, high=value)

@@ -1,46 +1,47 @@
-"""What the sources of images, audio, video, tar files and similar share: files that each contain some rows.
+"""Sources of files that each contain some rows, and the readers of raw bytes, images, audio and video.
 
-A unit is one file, or several small consecutive ones; the grouping depends only on the files.
+A unit is one file, or several small consecutive ones; the grouping depends only on the files. Pillow decodes images,
+soundfile audio, and PyAV video, one row per frame: a truncated video yields the frames up to the cut, if its format can
+be played without its end.
 """
 
 from __future__ import annotations
 
-import contextlib
+import importlib
+import io
+import struct
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from paceline.data.block import Block, Schema
+from paceline._storage.store_errors import summarize_error
+from paceline.data.block import Block, Schema, TensorType
 from paceline.data.context import DataContext
-from paceline.data.sources.files import InputFile, explain_read_errors
+from paceline.data.planning.plan import PlainSource
+from paceline.data.sources.files import InputFile, InvalidContentError, explain_read_errors
 from paceline.data.sources.memory import unit_ranges
-from paceline.data.sources.schemas import PATH, PlainSource, partition_fields, path_fields
+from paceline.data.sources.schemas import PATH, partition_fields, path_fields
 
+IMAGE_EXTENSIONS = ("png", "jpg", "jpeg", "tif", "tiff", "bmp", "gif", "webp")
+AUDIO_EXTENSIONS = ("mp3", "wav", "aac", "flac", "ogg", "m4a", "wma", "alac", "aiff", "pcm", "amr", "opus")
+VIDEO_EXTENSIONS = ("mp4", "mkv", "mov", "avi", "wmv", "flv", "webm", "m4v", "3gp", "mpeg", "mpg")
+BYTES = "bytes"
+
+_IMAGE_SIZE_FACTOR, _AUDIO_SIZE_FACTOR = 8, 4
+"""About how much larger a file's content is in memory."""
+_CHANNELS = {"L": (), "RGB": (3,), "RGBA": (4,), "CMYK": (4,), "YCbCr": (3,), "HSV": (3,), "LAB": (3,)}
+"""The channel dimension of an array by Pillow mode, for modes with one byte per channel."""
+_WIDE_BYTES = 1 << 30
+"""From this size on, Arrow's 32-bit binary type may be too small for a joined column."""
 _BLOCK_BYTES = 8 << 20
 """Rows are passed on once they reach this size, so that the first ones do not wait for the last."""
 
 
-class InvalidContentError(ValueError):
-    """The content of a file is invalid; the message is shown without the exception type."""
-
-
-@contextlib.contextmanager
-def explain_decoding(file: InputFile, kind: str) -> Iterator[None]:
-    """Errors raised inside name the file and the expected format."""
-    try:
-        with explain_read_errors(file, kind):
-            yield
-    except ValueError as error:
-        if isinstance(error.__cause__, InvalidContentError):
-            raise ValueError(f"cannot read {file} as {kind}: {error.__cause__}") from error.__cause__
-        raise
-
-
 class FileReader:
-    """Reads the files of one format."""
-
     unit_bytes = 0
     """Files are grouped into units up to this size; 0: each file is a unit."""
     max_unit_files = 256
@@ -51,7 +52,6 @@ class FileReader:
         raise NotImplementedError
 
     def num_bytes(self, file: InputFile) -> int | None:
-        """The approximate size in memory."""
         return file.size
 
     def schema(self) -> Schema | None:
@@ -65,14 +65,11 @@ class FileReader:
 
 @dataclass(frozen=True)
 class MediaSource(PlainSource):
-    """A source of files and their reader."""
-
     name: str
     files: tuple[InputFile, ...]
     reader: FileReader
     include_paths: bool = False
     num_units: int | None = None
-    """None: chosen by size."""
 
     def units(self) -> Sequence[Any]:
         if self.num_units is None:
@@ -83,7 +80,6 @@ class MediaSource(PlainSource):
         return [MediaUnit(tuple(group), self.reader, self.include_paths, partition) for group in groups]
 
     def _group_by_size(self) -> Iterator[Sequence[InputFile]]:
-        """Group consecutive files up to a number of bytes or files."""
         group: list[InputFile] = []
         size = 0
         for file in self.files:
@@ -116,7 +112,6 @@ class MediaUnit:
     reader: FileReader
     include_paths: bool
     partition: tuple[Any, ...]
-    """The Arrow fields of the columns from directory names."""
 
     @property
     def name(self) -> str:
@@ -163,10 +158,138 @@ def with_origin_columns(
 
 
 def import_required(module: str, reader: str, extra: str) -> Any:
-    """Import a library that an extra installs."""
-    import importlib
-
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(f'{reader} needs {module}: {error}\n\nhint: pip install "paceline[{extra}]"') from error
+
+
+@dataclass(frozen=True)
+class BinaryReader(FileReader):
+    type: Any
+    unit_bytes = 32 << 20
+    max_unit_files = 512
+    rows_per_file = 1
+
+    def read_blocks(self, file: InputFile) -> Iterator[Block]:
+        yield Block({BYTES: pa.array([file.read()], self.type)})
+
+    def schema(self) -> Schema | None:
+        return Schema([BYTES], [self.type])
+
+
+def choose_binary_type(files: Sequence[InputFile]) -> Any:
+    is_wide = any(file.size >= (_WIDE_BYTES // 16 if file.compression else _WIDE_BYTES) for file in files)
+    return pa.large_binary() if is_wide else pa.binary()
+
+
+@dataclass(frozen=True)
+class ImageReader(FileReader):
+    size: tuple[int, int] | None
+    """Height and width; None: as in the file."""
+    mode: str | None
+    unit_bytes = 4 << 20
+    rows_per_file = 1
+
+    def read_blocks(self, file: InputFile) -> Iterator[Block]:
+        content = file.read()
+        with explain_read_errors(file, "an image"):
+            array = decode_image(content, self.size, self.mode)
+        yield Block({"image": array[None]})
+
+    def num_bytes(self, file: InputFile) -> int | None:
+        if self.size is None:
+            return file.size * _IMAGE_SIZE_FACTOR
+        channels = _CHANNELS.get(self.mode or "RGB", (4,))
+        return int(np.prod(self.size + channels))
+
+    def schema(self) -> Schema | None:
+        if self.size is None or self.mode not in _CHANNELS:
+            return None
+        return Schema(["image"], [TensorType(np.dtype(np.uint8), (*self.size, *_CHANNELS[self.mode]))])
+
+
+def decode_image(content: bytes, size: tuple[int, int] | None = None, mode: str | None = None) -> np.ndarray[Any, Any]:
+    """Decode an image to an array of height x width, or height x width x channels."""
+    pillow = import_required("PIL.Image", "decoding images", "images")
+    if not content:
+        raise InvalidContentError("it is empty")
+    try:
+        with pillow.open(io.BytesIO(content)) as image:
+            if size is not None:
+                height, width = size
+                # A JPEG can be decoded at 1/2, 1/4 or 1/8 of its size, never below the requested size.
+                image.draft(image.mode, (width, height))
+            if mode is not None and image.mode != mode:
+                image = image.convert(mode)
+            if size is not None and image.size != (width, height):
+                image = image.resize((width, height), pillow.Resampling.BILINEAR)
+            return np.asarray(image)
+    except import_required("PIL", "decoding images", "images").UnidentifiedImageError:
+        raise InvalidContentError("Pillow does not know its format") from None
+    except (SyntaxError, struct.error, zlib.error, IndexError, OverflowError, pillow.DecompressionBombError) as error:
+        raise InvalidContentError(summarize_error(error)) from error
+
+
+@dataclass(frozen=True)
+class AudioReader(FileReader):
+    unit_bytes = 8 << 20
+    rows_per_file = 1
+
+    def read_blocks(self, file: InputFile) -> Iterator[Block]:
+        soundfile = import_required("soundfile", "read_audio", "audio")
+        content = file.read()
+        with explain_read_errors(file, "audio"):
+            try:
+                samples, rate = soundfile.read(io.BytesIO(content), always_2d=True, dtype="float32")
+            except soundfile.SoundFileError as error:
+                raise InvalidContentError(summarize_error(error)) from error
+        yield Block({"amplitude": np.ascontiguousarray(samples.T)[None], "sample_rate": np.array([rate])})
+
+    def num_bytes(self, file: InputFile) -> int | None:
+        return file.size * _AUDIO_SIZE_FACTOR
+
+
+@dataclass(frozen=True)
+class VideoReader(FileReader):
+    include_timestamps: bool
+
+    def read_blocks(self, file: InputFile) -> Iterator[Block]:
+        av = import_required("av", "read_videos", "video")
+        index = 0
+        with explain_read_errors(file, "video"), file.open() as opened:
+            try:
+                with av.open(_FFmpegFile(opened), mode="r") as container:
+                    if not container.streams.video:
+                        raise InvalidContentError("it has no video stream")
+                    stream = container.streams.video[0]
+                    for frame in container.decode(stream):
+                        yield self._frame_block(frame, index)
+                        index += 1
+            except av.FFmpegError as error:
+                raise InvalidContentError(
+                    f"after {index} frames: {error.strerror or summarize_error(error)}"
+                ) from error
+
+    def _frame_block(self, frame: Any, index: int) -> Block:
+        columns = {"frame": frame.to_ndarray(format="rgb24")[None], "frame_index": np.array([index])}
+        if self.include_timestamps:
+            begin = float(frame.time) if frame.time is not None else np.nan
+            duration = float(frame.duration * frame.time_base) if frame.duration and frame.time_base else np.nan
+            columns["frame_timestamp"] = np.array([[begin, begin + duration]])
+        return Block(columns)
+
+    def num_bytes(self, file: InputFile) -> int | None:
+        return None
+
+
+class _FFmpegFile:
+    """Adapts Arrow's file to FFmpeg, which needs `seek` to return the position."""
+
+    def __init__(self, file: Any) -> None:
+        self.read, self.tell = file.read, file.tell
+        self._file = file
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._file.seek(offset, whence)
+        return int(self._file.tell())

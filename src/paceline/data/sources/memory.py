@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.data.block import Block, Schema, TensorType
-from paceline.data.sources.schemas import PlainSource, RowRangeUnit
+from paceline.data.planning.plan import PlainSource
+from paceline.data.sources.schemas import RowRangeUnit
 
 _UNIT_BYTES = 8 << 20
 _PIECE_ROWS = 1 << 20
@@ -30,8 +31,6 @@ def unit_ranges(num_rows: int, num_bytes: int, number: int | None, least: int) -
 
 @dataclass(frozen=True, eq=False)
 class MemoryUnit:
-    """A unit that carries its rows."""
-
     name: str
     block: Block
 
@@ -72,11 +71,8 @@ def _rebuild_unit(name: str, names: list[str], others: dict[str, Any], packed: b
 
 @dataclass(frozen=True, eq=False)
 class MemorySource(PlainSource):
-    """The source of `from_items`, `from_pandas`, `from_numpy` and `from_arrow`."""
-
     name: str
     parts: tuple[Block, ...]
-    """As passed by the user: one, or a list."""
     num_units: int | None = None
     min_units: int = 16
     """The minimum number of units, if there are enough rows and `num_units` is not set."""
@@ -117,8 +113,6 @@ class MemorySource(PlainSource):
 
 @dataclass(frozen=True)
 class RangeUnit(RowRangeUnit):
-    """A unit of consecutive numbers, or of tensors filled with them."""
-
     column: str
     shape: tuple[int, ...]
 
@@ -134,13 +128,10 @@ class RangeUnit(RowRangeUnit):
 
 @dataclass(frozen=True)
 class RangeSource(PlainSource):
-    """The source of `range` and `range_tensor`."""
-
     name: str
     num_rows: int
     column: str = "id"
     shape: tuple[int, ...] = ()
-    """The shape of a row; () for a plain number."""
     num_units: int | None = None
 
     def units(self) -> Sequence[RangeUnit]:

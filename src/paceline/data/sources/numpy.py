@@ -18,8 +18,8 @@ from paceline._storage.store_errors import summarize_error
 from paceline.data.block import Block
 from paceline.data.planning.plan import Unit
 from paceline.data.sources import media
-from paceline.data.sources.files import InputFile
-from paceline.data.sources.media import FileReader, InvalidContentError, MediaSource, MediaUnit, explain_decoding
+from paceline.data.sources.files import InputFile, InvalidContentError, explain_read_errors
+from paceline.data.sources.media import FileReader, MediaSource, MediaUnit
 from paceline.data.sources.schemas import RowRangeUnit
 
 EXTENSIONS = ("npy", "npz")
@@ -71,7 +71,7 @@ class NumpySource(MediaSource):
         file, *others = unit.files
         if others or file.size <= _UNIT_BYTES or file.path.lower().endswith(".npz"):
             return [unit]
-        with explain_decoding(file, "a NumPy array"), file.open() as opened:
+        with explain_read_errors(file, "a NumPy array"), file.open() as opened:
             layout = read_layout(file, opened)
         if layout is None or not layout.row_bytes:
             return [unit]
@@ -86,12 +86,10 @@ class NumpySource(MediaSource):
 
 @dataclass(frozen=True)
 class NumpyReader(FileReader):
-    """Reads whole files."""
-
     unit_bytes = _UNIT_BYTES
 
     def read_blocks(self, file: InputFile) -> Iterator[Block]:
-        with explain_decoding(file, "a NumPy array"), file.open() as opened:
+        with explain_read_errors(file, "a NumPy array"), file.open() as opened:
             if opened.read(4) == b"PK\x03\x04":
                 yield from self._read_archive(opened)
                 return
@@ -116,15 +114,13 @@ class NumpyReader(FileReader):
 
 @dataclass(frozen=True)
 class NumpyUnit(RowRangeUnit):
-    """A range of rows of one file."""
-
     file: InputFile
     layout: NpyLayout
     include_paths: bool
     partition: tuple[Any, ...]
 
     def read(self) -> Iterator[Block]:
-        with explain_decoding(self.file, "a NumPy array"), self.file.open() as opened:
+        with explain_read_errors(self.file, "a NumPy array"), self.file.open() as opened:
             for block in _read_rows(self.file, opened, self.layout, self.begin, self.end):
                 yield media.with_origin_columns([(self.file, block)], self.include_paths, self.partition)
 

@@ -1,4 +1,4 @@
-"""Parquet files: which row groups and columns are read, and the schema of the rows, decided from the footers."""
+"""Parquet files: which row groups and columns are read, decided from the footers, and how they become rows."""
 
 from __future__ import annotations
 
@@ -8,19 +8,31 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from paceline._storage.store_errors import summarize_error
-from paceline.data.block import Schema
-from paceline.data.expressions import Expr
-from paceline.data.sources.files import InputFile
-from paceline.data.sources.footers import ParquetContents, group_bounds
+from paceline.data.block import Block, Schema
+from paceline.data.expressions import Expr, evaluate_column
+from paceline.data.sources.files import InputFile, explain_read_errors
+from paceline.data.sources.footers import PARQUET, ParquetContents, group_bounds, read_footer
 from paceline.data.sources.pruning import can_hold
-from paceline.data.sources.row_groups import ParquetScan, RowGroupUnit, filter_table, group_by_size
-from paceline.data.sources.schemas import PATH, partition_fields, path_fields, to_schema, unify_schemas
+from paceline.data.sources.schemas import (
+    PATH,
+    conform_table,
+    partition_fields,
+    path_fields,
+    table_to_block,
+    to_schema,
+    unify_schemas,
+    with_file_columns,
+)
 
 UNIT_BYTES = 32 << 20
 """The target size of a unit. A larger row group is its own unit: it can only be read from its beginning."""
-
+PIECE_BYTES = 16 << 20
+"""How much is read and passed on at a time."""
+WHOLE_BYTES = 64 << 20
+"""Row groups up to this size are read at once, which is faster; larger ones as a stream."""
 _BINARY_WEIGHT = 8
 """The weight of binary columns when units are cut: images and audio grow when decoded, and take longer than numbers.
 Units of a second each would leave processes idle at the end of an epoch."""
@@ -28,8 +40,6 @@ Units of a second each would leave processes idle at the end of an epoch."""
 
 @dataclass(frozen=True, eq=False)
 class ParquetSource:
-    """The source of `read_parquet`."""
-
     name: str
     contents: ParquetContents
     columns: tuple[str, ...] | None = None
@@ -64,15 +74,15 @@ class ParquetSource:
 
     def validate(self) -> ParquetSource:
         """Read all footers and check the arguments against them; return self."""
-        known = self._all_columns
+        existing = self._all_columns
         if self.columns is not None and len(set(self.columns)) < len(self.columns):
             raise ValueError(f"columns must be unique, got {list(self.columns)!r}")
         needed = [("columns", name) for name in self.columns or ()]
         if isinstance(self.filter, Expr):
             needed += [("filter", name) for name in sorted(self.filter.columns())]
         for argument, name in needed:
-            if name not in known:
-                names = ", ".join(map(repr, known)) or "none"
+            if name not in existing:
+                names = ", ".join(map(repr, existing)) or "none"
                 raise ValueError(f"{argument}: unknown column {name!r} of {self.name}; the columns are {names}")
         self.schema()
         if self.filter is not None:
@@ -86,7 +96,6 @@ class ParquetSource:
 
     @cached_property
     def _file_columns(self) -> list[Any]:
-        """The columns derived from a file's path."""
         return path_fields(self.files, self.include_paths)
 
     @cached_property
@@ -109,8 +118,8 @@ class ParquetSource:
     def _with_filter_columns(self, names: Sequence[str]) -> list[str]:
         if self.filter is not None and not isinstance(self.filter, Expr):
             return self._all_columns  # the columns of a pyarrow expression are unknown
-        wanted = {*names, *(self.filter.columns() if self.filter is not None else ())}
-        return [name for name in self._all_columns if name in wanted]
+        needed = {*names, *(self.filter.columns() if self.filter is not None else ())}
+        return [name for name in self._all_columns if name in needed]
 
     @cached_property
     def _file_schema(self) -> Any:
@@ -121,7 +130,6 @@ class ParquetSource:
         return pa.schema([schema.field(name) for name in names])
 
     def _unify_types(self, names: set[str]) -> Any:
-        """The types of some columns, unified over all files."""
         distinct = {id(schema): number for number, schema in reversed(list(enumerate(self.contents.schemas)))}
         numbers = sorted(distinct.values())
         parts = [[field for field in self.contents.schemas[number] if field.name in names] for number in numbers]
@@ -157,7 +165,6 @@ class ParquetSource:
         )
 
     def _make_units(self, index: int, sizes: Sequence[int], limit: int, scan: ParquetScan) -> Iterator[RowGroupUnit]:
-        """The units of one file."""
         file, metadata, by_column = self.files[index], self.contents.footers[index], self.contents.sizes[index]
         for run, _ in group_by_size(range(metadata.num_row_groups), sizes, limit):
             groups = tuple(group for group in run if self._may_match(index, group))
@@ -184,7 +191,6 @@ class ParquetSource:
         )
 
     def _may_match(self, index: int, group: int) -> bool:
-        """Whether a row group of a file can contain a wanted row."""
         metadata = self.contents.footers[index]
         if not metadata.row_group(group).num_rows:
             return False
@@ -200,8 +206,8 @@ class ParquetSource:
     @cached_property
     def _condition_schema(self) -> Any:
         """The types of the columns used by conditions, which need not be among the output columns."""
-        wanted = {name for condition in self._conditions for name in condition.columns()}
-        return self._unify_types(wanted)
+        needed = {name for condition in self._conditions for name in condition.columns()}
+        return self._unify_types(needed)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
@@ -217,3 +223,120 @@ def _unit_name(file: InputFile, run: Sequence[int], num_groups: int) -> str:
     if len(run) == 1:
         return f"{file.name} (row group {run[0]})"
     return f"{file.name} (row groups {run[0]} to {run[-1]})"
+
+
+@dataclass(frozen=True, eq=False)  # expressions have no truth value, so they cannot be compared
+class ParquetScan:
+    columns: tuple[str, ...]
+    stored_columns: tuple[str, ...]
+    target: Any = None
+    """The schema that rows are converted to; None if no conversion is needed."""
+    partition: tuple[Any, ...] = ()
+    include_paths: bool = False
+    filter: Any = None
+
+    def to_blocks(self, table: Any, file: InputFile) -> Iterator[Block]:
+        if self.target is not None:
+            with explain_read_errors(file, PARQUET):
+                table = conform_table(table, self.target)
+        if self.partition or self.include_paths:
+            table = with_file_columns(table, file, self.partition, self.include_paths)
+        if self.filter is not None:
+            table = filter_table(table, self.filter)
+        if tuple(table.schema.names) != self.columns:
+            table = table.select(list(self.columns))
+        if not table.num_rows:
+            return
+        block = table_to_block(table)
+        rows = max(1, block.num_rows * PIECE_BYTES // max(PIECE_BYTES, block.nbytes))
+        for start in range(0, block.num_rows, rows):
+            yield block.slice(start, start + rows)
+
+
+def filter_table(table: Any, condition: Any) -> Any:
+    if isinstance(condition, Expr):
+        return table.filter(evaluate_column(condition, table_to_block(table.select(sorted(condition.columns())))))
+    # Not `table.filter`: it uses threads and returns rows in the order in which those finish.
+    from pyarrow.acero import Declaration, FilterNodeOptions, TableSourceNodeOptions
+
+    rows = Declaration("table_source", TableSourceNodeOptions(table))
+    return Declaration("filter", FilterNodeOptions(condition), inputs=[rows]).to_table(use_threads=False)
+
+
+@dataclass(frozen=True, eq=False)
+class RowGroupUnit:
+    """Neighbouring row groups of one file, without those in which no row can match."""
+
+    file: InputFile
+    name: str
+    groups: tuple[int, ...]
+    sizes: tuple[int, ...]
+    """The approximate bytes of each row group, once read."""
+    num_stored: int
+    scan: ParquetScan
+
+    @property
+    def num_rows(self) -> int | None:
+        return self.num_stored if self.scan.filter is None else None
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(self.sizes)
+
+    def read(self) -> Iterator[Block]:
+        metadata = read_footer(self.file)
+        self._check_unchanged(metadata)
+        local = self.file.local_path
+        with explain_read_errors(self.file, PARQUET):
+            source = pa.memory_map(local) if local is not None else self.file.open()
+        with source:
+            with explain_read_errors(self.file, PARQUET):
+                # From an object store, merge nearby ranges into one request, and read ahead.
+                opened = pq.ParquetFile(source, metadata=metadata, pre_buffer=local is None)
+            for groups, size in group_by_size(self.groups, self.sizes, PIECE_BYTES):
+                for table in self._read_tables(opened, groups, size):
+                    yield from self.scan.to_blocks(table, self.file)
+
+    def _read_tables(self, opened: Any, groups: Sequence[int], size: int) -> Iterator[Any]:
+        columns = list(self.scan.stored_columns)
+        if size <= WHOLE_BYTES:
+            with explain_read_errors(self.file, PARQUET):
+                table = opened.read_row_groups(list(groups), columns=columns, use_threads=False)
+            yield table
+            return
+        num_rows = sum(opened.metadata.row_group(group).num_rows for group in groups)
+        rows = max(1, num_rows * PIECE_BYTES // size)
+        with explain_read_errors(self.file, PARQUET):
+            batches = opened.iter_batches(rows, row_groups=list(groups), columns=columns, use_threads=False)
+        while True:
+            with explain_read_errors(self.file, PARQUET):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield pa.Table.from_batches([batch])
+
+    def _check_unchanged(self, metadata: Any) -> None:
+        """The file must be the one that was planned, or rows would be lost or duplicated."""
+        last = self.groups[-1]
+        has_groups = metadata.num_row_groups > last
+        rows = sum(metadata.row_group(group).num_rows for group in self.groups) if has_groups else -1
+        if rows != self.num_stored:
+            now = f"they have {rows}" if has_groups else f"there are only {metadata.num_row_groups} row groups"
+            raise ValueError(
+                f"{self.file} has changed since the dataset was created: row groups {self.groups[0]} to {last} had "
+                f"{self.num_stored} rows, now {now}\n\nhint: create the dataset again, from unchanging files"
+            )
+
+
+def group_by_size(groups: Sequence[int], sizes: Sequence[int], limit: int) -> Iterator[tuple[list[int], int]]:
+    """Group consecutive row groups up to a size; yield each group with its total size."""
+    run: list[int] = []
+    total = 0
+    for group, size in zip(groups, sizes, strict=True):
+        if run and total + size > limit:
+            yield run, total
+            run, total = [], 0
+        run.append(group)
+        total += size
+    if run:
+        yield run, total

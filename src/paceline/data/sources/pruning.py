@@ -38,9 +38,8 @@ class ColumnBounds:
     """What is known about the values of a column in some rows."""
 
     nulls: bool = True
-    """Some may be null."""
     values: bool = True
-    """Some may be non-null."""
+    """Whether some may be null, and some not null."""
     family: Family | None = None
     """None: nothing is known about the values."""
     low: Any = None
@@ -50,8 +49,6 @@ class ColumnBounds:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The possible results of a predicate over some rows."""
-
     true: bool = True
     false: bool = True
     null: bool = True
@@ -67,8 +64,8 @@ def possible_outcomes(predicate: Expr, bounds: Callable[[str], ColumnBounds]) ->
         case LiteralNode(value=bool() as value):
             return Outcomes(true=value, false=not value, null=False)
         case ColumnNode(name=name):
-            known = bounds(name)
-            return _compare("==", known, True) if known.family == "bool" else Outcomes()
+            column = bounds(name)
+            return _compare("==", column, True) if column.family == "bool" else Outcomes()
         case UnaryNode(operation="not", operand=operand):
             return _negate(possible_outcomes(operand, bounds))
         case UnaryNode(operation="is null", operand=ColumnNode(name=name)):
@@ -113,14 +110,14 @@ def _and_outcomes(left: Outcomes, right: Outcomes) -> Outcomes:
     )
 
 
-def _compare(sign: str, known: ColumnBounds, given: Any) -> Outcomes:
+def _compare(sign: str, column: ColumnBounds, literal: Any) -> Outcomes:
     """The possible results of `column sign value`."""
-    if not known.values:
+    if not column.values:
         return Outcomes(true=False, false=False, null=True)
-    if not _is_comparable(known, given):
+    if not _is_comparable(column, literal):
         return Outcomes()
-    value: Any = given
-    low, high = known.low, known.high
+    value: Any = literal
+    low, high = column.low, column.high
     match sign:
         case "==" | "!=":
             true, false = low <= value <= high, not (low == value == high)
@@ -133,33 +130,33 @@ def _compare(sign: str, known: ColumnBounds, given: Any) -> Outcomes:
         case _:
             true, false = high >= value, low < value
     # NaN is not covered by the bounds: it compares as false with everything.
-    false = false or known.family in _EXACT
-    return Outcomes(false, true, known.nulls) if sign == "!=" else Outcomes(true, false, known.nulls)
+    false = false or column.family in _EXACT
+    return Outcomes(false, true, column.nulls) if sign == "!=" else Outcomes(true, false, column.nulls)
 
 
-def _is_in_outcomes(known: ColumnBounds, values: tuple[Any, ...]) -> Outcomes:
+def _is_in_outcomes(column: ColumnBounds, values: tuple[Any, ...]) -> Outcomes:
     """The possible results of `column in values`: never null, and a null is in `values` if None is."""
     for_null = None in values
-    true = known.nulls and for_null
-    false = known.nulls and not for_null
-    if not known.values:
+    true = column.nulls and for_null
+    false = column.nulls and not for_null
+    if not column.values:
         return Outcomes(true, false, null=False)
     others = [value for value in values if value is not None]
     # Arrow converts the values to the column type here, which may round them.
-    same = known.family not in _EXACT and all(
-        _is_comparable(known, value) and not isinstance(value, float) for value in others
+    same = column.family not in _EXACT and all(
+        _is_comparable(column, value) and not isinstance(value, float) for value in others
     )
     if not same:
         return Outcomes(null=False)
-    inside = any(known.low <= value <= known.high for value in others)
-    whole = known.low == known.high and known.low in others
-    return Outcomes(true or inside, false or not whole, null=False)
+    inside = any(column.low <= value <= column.high for value in others)
+    is_constant = column.low == column.high and column.low in others
+    return Outcomes(true or inside, false or not is_constant, null=False)
 
 
-def _is_comparable(known: ColumnBounds, value: Any) -> bool:
+def _is_comparable(column: ColumnBounds, value: Any) -> bool:
     """Whether Python compares them as Arrow does, without rounding either."""
-    low, high = known.low, known.high
-    match known.family:
+    low, high = column.low, column.high
+    match column.family:
         case "whole":
             if isinstance(value, bool | np.bool_):
                 return False

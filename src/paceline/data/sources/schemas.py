@@ -1,41 +1,29 @@
-"""What sources share: the base of sources and of units that are files, and one schema for different files.
+"""What sources share: their base, one schema for different files, and tensor columns in Arrow data.
 
-Missing values are null, and numbers get the wider type.
+In one schema for all files, missing values are null, and numbers get the wider type. Tensors are Arrow's own of a fixed
+shape, and those that Ray Data writes, read without Ray: lists with the shape in the field's metadata, or lists of
+(data, shape) if shapes vary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from paceline.data.block import Block, Schema, TensorType
-from paceline.data.expressions import Expr
-from paceline.data.planning.plan import Source
-from paceline.data.sources import tensors
+from paceline.data.column import Column, is_list, object_array
 from paceline.data.sources.files import InputFile
-
-_Unit = TypeVar("_Unit", bound="FileUnit")
 
 PATH = "path"
 """The column added by `include_paths=True`."""
-
-
-class PlainSource:
-    """Base of sources: no schema in advance, and neither columns nor units can be left out."""
-
-    def schema(self) -> Schema | None:
-        return None
-
-    def project_columns(self, columns: Sequence[str]) -> Source | None:
-        return None
-
-    def prune_units(self, predicate: Expr) -> Source | None:
-        return None
+_NAME, _DETAILS = b"ARROW:extension:name", b"ARROW:extension:metadata"
+_FIXED = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
+_VARIABLE = "ray.data.arrow_variable_shaped_tensor"
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,107 +40,56 @@ class RowRangeUnit:
         return self.end - self.begin
 
 
-@dataclass(frozen=True)
-class FileUnit:
-    """Base of units that are one file, with an unknown number of rows."""
-
-    file: InputFile
-    partition: tuple[Any, ...]
-    include_paths: bool
-
-    @property
-    def name(self) -> str:
-        return self.file.name
-
-    @property
-    def num_rows(self) -> None:
-        return None
-
-    @property
-    def num_bytes(self) -> int | None:
-        return self.file.size or None
-
-    def make_block(self, table: Any, columns: Sequence[str] | None = None) -> Block:
-        """Add the columns from the file's path, and select the output columns."""
-        table = with_file_columns(table, self.file, self.partition, self.include_paths)
-        return table_to_block(table if columns is None else table.select(list(columns)))
-
-
-@dataclass(frozen=True)
-class FileSource(PlainSource):
-    """Base of sources whose units are files with one schema, `_file_schema`; None if the files are empty."""
-
-    name: str
-    files: tuple[InputFile, ...]
-    include_paths: bool = False
-
-    @cached_property
-    def _file_schema(self) -> Any:
-        raise NotImplementedError
-
-    @cached_property
-    def _full_schema(self) -> Any:
-        return with_path_fields(self._file_schema, self.files, self.include_paths)
-
-    def schema(self) -> Schema | None:
-        return to_schema(self._full_schema) if self._file_schema is not None else None
-
-    def validate(self) -> Self:
-        """Read the start of the first files to check the arguments; return self."""
-        self.schema()
-        return self
-
-    def make_units(self, kind: Callable[..., _Unit], **details: Any) -> list[_Unit]:
-        """One unit per file that is not known to be empty."""
-        partition = tuple(partition_fields(self.files))
-        files = [file for file in self.files if file.size or not file.local_path]
-        return [kind(file, partition, self.include_paths, **details) for file in files]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
-
-
 def unify_schemas(files: Sequence[InputFile], schemas: Sequence[Any]) -> Any:
     """One schema for all files; equal schemas are examined once."""
     distinct: list[tuple[InputFile, Any]] = []
     for file, schema in zip(files, schemas, strict=True):
         if not any(schema.equals(other, check_metadata=True) for _, other in reversed(distinct)):
             distinct.append((file, schema))
-    fields: dict[str, tuple[Any, InputFile]] = {}
+    fields: dict[str, list[tuple[Any, InputFile]]] = {}
     for file, schema in distinct:
         for field in schema:
-            earlier = fields.get(field.name)
-            fields[field.name] = (field, file) if earlier is None else (_widen_field(earlier, field, file), earlier[1])
-    return pa.schema([field for field, _ in fields.values()])
+            fields.setdefault(field.name, []).append((field, file))
+    return pa.schema([_unify_fields(same_name) for same_name in fields.values()])
 
 
-def _widen_field(earlier: tuple[Any, InputFile], field: Any, file: InputFile) -> Any:
-    before, first = earlier
+def _unify_fields(fields: Sequence[tuple[Any, InputFile]]) -> Any:
+    unified, _ = fields[0]
+    for number, (field, file) in enumerate(fields):
+        try:
+            unified = _widen_field(unified, field)
+        except (pa.ArrowTypeError, pa.ArrowInvalid):
+            other, earlier = next((pair for pair in fields[:number] if not _can_widen(pair[0], field)), fields[0])
+            raise ValueError(
+                f"column {field.name!r} has incompatible types: {other.type} in {earlier}, {field.type} in {file}\n\n"
+                "hint: read them separately, convert one with map_batches, and join them with union; or leave the "
+                "column out with columns=[...]"
+            ) from None
+    return unified
+
+
+def _can_widen(before: Any, field: Any) -> bool:
+    try:
+        _widen_field(before, field)
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        return False
+    return True
+
+
+def _widen_field(before: Any, field: Any) -> Any:
     if before.equals(field, check_metadata=True):
         return before
-    if tensors.parse_tensor_field(before) != tensors.parse_tensor_field(field):
-        before, field = tensors.without_tensor_metadata(before), tensors.without_tensor_metadata(field)
+    if parse_tensor_field(before) != parse_tensor_field(field):
+        before, field = without_tensor_metadata(before), without_tensor_metadata(field)
     if before.type == field.type:
         return before.with_nullable(True)
-    one, other = _value_type(before.type), _value_type(field.type)
-    try:
-        both = [pa.schema([pa.field(field.name, kind)]) for kind in (one, other)]
-        kind = pa.unify_schemas(both, promote_options="permissive").field(0).type
-    except (pa.ArrowTypeError, pa.ArrowInvalid):
-        raise ValueError(
-            f"column {field.name!r} has incompatible types: {before.type} in {first}, {field.type} in {file}\n\n"
-            "hint: read them separately, convert one with map_batches, and join them with union; or leave the column "
-            "out with columns=[...]"
-        ) from None
+    types = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in (before.type, field.type)]
+    both = [pa.schema([pa.field(field.name, kind)]) for kind in types]
+    kind = pa.unify_schemas(both, promote_options="permissive").field(0).type
     return pa.field(field.name, kind, metadata=before.metadata)
 
 
-def _value_type(kind: Any) -> Any:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
 def conform_table(table: Any, target: Any) -> Any:
-    """Convert a table to the columns, order and types of `target`."""
     columns = []
     for field in target:
         index = table.schema.get_field_index(field.name)
@@ -174,21 +111,13 @@ def partition_fields(files: Sequence[InputFile]) -> list[Any]:
 
 
 def check_unique_names(file: InputFile, names: Sequence[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"{file} has two columns named {name!r}; column names must be unique")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{file} has two columns named {twice!r}; column names must be unique")
 
 
 def path_fields(files: Sequence[InputFile], include_paths: bool) -> list[Any]:
-    """The columns derived from the path of a file."""
     return [*partition_fields(files), *([pa.field(PATH, pa.string())] if include_paths else [])]
-
-
-def with_path_fields(schema: Any, files: Sequence[InputFile], include_paths: bool) -> Any:
-    """The schema of a file, with the columns from its path, which replace columns of the same name."""
-    fields = path_fields(files, include_paths)
-    names = {field.name for field in fields}
-    return pa.schema([*(field for field in schema if field.name not in names), *fields])
 
 
 def with_file_columns(table: Any, file: InputFile, fields: Sequence[Any], include_paths: bool) -> Any:
@@ -210,7 +139,7 @@ def to_schema(schema: Any) -> Schema:
 
 
 def _user_type(field: Any) -> Any:
-    tensor = tensors.parse_tensor_field(field)
+    tensor = parse_tensor_field(field)
     if tensor is None:
         return field.type
     dtype: Any = np.dtype(tensor.dtype.to_pandas_dtype())
@@ -221,7 +150,73 @@ def table_to_block(table: Any) -> Block:
     """Convert a table: tensors to arrays, every other column to one chunk, which becomes an array without a copy."""
     table = table.combine_chunks()
     columns = {
-        field.name: tensors.to_tensor_array(field, column) if tensors.parse_tensor_field(field) else column
+        field.name: to_tensor_array(field, column) if parse_tensor_field(field) else column
         for field, column in zip(table.schema, table.columns, strict=True)
     }
     return Block(columns, num_rows=table.num_rows)
+
+
+@dataclass(frozen=True)
+class TensorField:
+    dtype: Any
+    shape: tuple[int, ...] | None
+    """The shape of each row; None if rows differ."""
+
+
+def parse_tensor_field(field: Any) -> TensorField | None:
+    """None if the column has no tensors."""
+    kind = field.type
+    if isinstance(kind, pa.FixedShapeTensorType):
+        is_in_order = kind.permutation in (None, list(range(len(kind.shape))))
+        return TensorField(kind.value_type, tuple(kind.shape)) if is_in_order else None
+    if isinstance(kind, pa.BaseExtensionType):
+        name, details, storage = kind.extension_name, kind.__arrow_ext_serialize__(), kind.storage_type
+    else:
+        metadata = field.metadata or {}
+        name, details, storage = metadata.get(_NAME, b"").decode(), metadata.get(_DETAILS, b""), kind
+    if name in _FIXED and is_list(storage) and (shape := _parse_shape(details)) is not None:
+        return TensorField(storage.value_type, shape)
+    if name == _VARIABLE and pa.types.is_struct(storage) and {"data", "shape"} <= {part.name for part in storage}:
+        return TensorField(storage.field("data").type.value_type, None)
+    return None
+
+
+def without_tensor_metadata(field: Any) -> Any:
+    kind = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
+    metadata = {key: value for key, value in (field.metadata or {}).items() if key not in (_NAME, _DETAILS)}
+    return pa.field(field.name, kind, field.nullable, metadata or None)
+
+
+def to_tensor_array(field: Any, column: Any) -> Column:
+    """Convert a tensor column to one array; to an array of arrays if shapes differ or some are null."""
+    tensor = parse_tensor_field(field)
+    assert tensor is not None
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = pa.chunked_array([chunk.storage for chunk in column.chunks], type=column.type.storage_type)
+    if tensor.shape is None:
+        return _to_object_array(zip(column, column, strict=True))
+    if column.null_count:
+        shape = pa.scalar(list(tensor.shape))
+        return _to_object_array((row, {"data": row, "shape": shape}) for row in column)
+    arrays = [chunk.flatten().to_numpy(zero_copy_only=False) for chunk in column.chunks if len(chunk)]
+    dtype = tensor.dtype.to_pandas_dtype()
+    joined = np.empty(0, dtype) if not arrays else arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    return joined.reshape(len(column), *tensor.shape)
+
+
+def _to_object_array(rows: Iterable[tuple[Any, Any]]) -> Column:
+    """Each row is (a value that may be null, its data and shape)."""
+    return object_array(
+        parts["data"].values.to_numpy(zero_copy_only=False).reshape(parts["shape"].as_py()) if row.is_valid else None
+        for row, parts in rows
+    )
+
+
+def _parse_shape(details: bytes) -> tuple[int, ...] | None:
+    """Parse from JSON; anything else is ignored, and the column stays a list column."""
+    try:
+        shape = json.loads(details)
+    except ValueError:
+        return None
+    shape = shape.get("shape") if isinstance(shape, dict) else shape
+    return tuple(shape) if isinstance(shape, list) and all(isinstance(size, int) for size in shape) else None

@@ -12,16 +12,13 @@ import tempfile
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import cloudpickle
 
 from paceline._core import system
 from paceline.data.context import DataContext
-from paceline.data.sources.schemas import PlainSource
 
 _SMALL = 1 << 16
 """Up to this many bytes are sent inline with each unit."""
@@ -91,19 +88,6 @@ class SharedObject:
     def __reduce__(self) -> tuple[Any, ...]:
         self.pack()
         return _receive_shared, (self.name, self._content, self._location)
-
-
-@dataclass(frozen=True, eq=False)
-class StreamSource(PlainSource):
-    """Base of sources that are their only unit: an object that is read as a whole."""
-
-    name: str
-    dataset: SharedObject
-    num_rows: ClassVar[int | None] = None
-    num_bytes: ClassVar[int | None] = None
-
-    def units(self) -> Sequence[Self]:
-        return [self]
 
 
 def _receive_shared(name: str, content: bytes | None, location: PickleLocation | None) -> SharedObject:

@@ -9,8 +9,7 @@ from typing import Any
 
 from paceline._storage.store_errors import summarize_error
 from paceline.data.block import Block, column_of
-from paceline.data.planning.plan import Unit
-from paceline.data.sources.schemas import PlainSource
+from paceline.data.planning.plan import PlainSource, Unit
 
 _ROWS = 4096
 

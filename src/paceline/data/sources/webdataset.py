@@ -21,9 +21,8 @@ import numpy as np
 
 from paceline._storage.store_errors import summarize_error
 from paceline.data.block import Block
-from paceline.data.sources import images
-from paceline.data.sources.files import InputFile
-from paceline.data.sources.media import FileReader, InvalidContentError, explain_decoding, import_required
+from paceline.data.sources.files import InputFile, InvalidContentError, explain_read_errors
+from paceline.data.sources.media import FileReader, decode_image, import_required
 
 EXTENSIONS = ("tar", "tar.gz", "tgz", "tar.bz2", "tar.xz", "tar.zst")
 
@@ -50,7 +49,7 @@ class WebDatasetReader(FileReader):
     columns: tuple[str, ...] | None = None
 
     def read_blocks(self, file: InputFile) -> Iterator[Block]:
-        with explain_decoding(file, "a tar file of samples"), file.stream() as stream:
+        with explain_read_errors(file, "a tar file of samples"), file.stream() as stream:
             samples: list[Sample] = []
             size = 0
             for sample in group_samples(self._select_members(read_members(stream)), self.suffixes):
@@ -94,8 +93,8 @@ class WebDatasetReader(FileReader):
         return sample
 
     def project_columns(self, columns: Sequence[str]) -> WebDatasetReader | None:
-        known = self.decoder is None or isinstance(self.decoder, bool | str)  # a user's decoder may use any column
-        return replace(self, columns=tuple(columns)) if known and not self.expand_json else None
+        is_builtin = self.decoder is None or isinstance(self.decoder, bool | str)  # a user's decoder may use any column
+        return replace(self, columns=tuple(columns)) if is_builtin and not self.expand_json else None
 
 
 # Samples
@@ -154,7 +153,7 @@ def _decode_value(kind: str, content: bytes, how: bool | str) -> Any:
             image = import_required("PIL.Image", "decoding images", "images").open(io.BytesIO(content))
             image.load()
             return image
-        return images.decode_image(content)
+        return decode_image(content)
     if kind in TEXTS:
         return content.decode()
     if kind in NUMBERS:

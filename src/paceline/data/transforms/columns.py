@@ -31,22 +31,20 @@ class _ColumnTransform(Transform):
 class _NamedColumns(_ColumnTransform):
     columns: tuple[str, ...]
 
-    METHOD = ""
-
     @property
-    def name(self) -> str:
-        return f"{self.METHOD}({list(self.columns)!r})"
+    def column_list(self) -> list[str]:
+        return list(self.columns)
 
 
 class SelectColumns(_NamedColumns):
-    METHOD = "select_columns"
+    label = "select_columns({0.column_list!r})"
 
     def transform_block(self, block: Block) -> Block:
         return block.select(self.columns)
 
 
 class DropColumns(_NamedColumns):
-    METHOD = "drop_columns"
+    label = "drop_columns({0.column_list!r})"
 
     def transform_block(self, block: Block) -> Block:
         return block.drop(self.columns)
@@ -54,12 +52,9 @@ class DropColumns(_NamedColumns):
 
 @dataclass(frozen=True)
 class RenameColumns(_ColumnTransform):
+    label = "rename_columns({0.names!r})"
     pairs: tuple[tuple[str, str], ...]
     """Old name, new name."""
-
-    @property
-    def name(self) -> str:
-        return f"rename_columns({self.names!r})"
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -72,7 +67,7 @@ class RenameColumns(_ColumnTransform):
 class RenameAllColumns(_NamedColumns):
     """New names for all columns, in order."""
 
-    METHOD = "rename_columns"
+    label = "rename_columns({0.column_list!r})"
 
     def transform_block(self, block: Block) -> Block:
         if len(self.columns) != len(block.columns):
@@ -85,12 +80,9 @@ class RenameAllColumns(_NamedColumns):
 
 @dataclass(frozen=True)
 class WithColumn(_ColumnTransform):
+    label = "with_column({0.column!r}, {0.expr!r})"
     column: str
     expr: Expr
-
-    @property
-    def name(self) -> str:
-        return f"with_column({self.column!r}, {self.expr!r})"
 
     def transform_block(self, block: Block) -> Block:
         return block.with_column(self.column, evaluate_column(self.expr, block))
@@ -98,11 +90,8 @@ class WithColumn(_ColumnTransform):
 
 @dataclass(frozen=True)
 class FilterExpression(Transform):
+    label = "filter({0.expr!r})"
     expr: Expr
-
-    @property
-    def name(self) -> str:
-        return f"filter({self.expr!r})"
 
     def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
         for block in blocks:

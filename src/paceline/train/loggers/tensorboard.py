@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline._core.arguments import flatten_dict
-from paceline.data.sources.tfrecord_codec import frame_record
+from paceline.data.sources.tfrecords import frame_record
 from paceline.train.callbacks import LoggedReport, LoggedRun
 from paceline.train.loggers.report_files import FileLoggerCallback, ReportFile
 

@@ -16,7 +16,7 @@ from paceline._engine.ray.connection import import_ray
 from paceline.data.exec.pipeline import Pipeline
 from paceline.data.exec.ray.ray_values import pack_for_ray, unpack_from_ray
 from paceline.data.exec.ray.task_limits import ClusterResources
-from paceline.data.sources.huggingface import TableStreamSource
+from paceline.data.sources.frameworks import TableStreamSource
 
 RESUME_NOTICE = (
     "data: a ray.data.Dataset runs unchanged; a resume repeats its execution and skips the used rows, so it must yield "

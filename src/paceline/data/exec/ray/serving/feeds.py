@@ -25,9 +25,8 @@ from paceline.data.block import Block
 from paceline.data.exec.ray.ray_values import unpack_from_ray
 from paceline.data.exec.ray.serving.row_protocol import OpenRowsRequest, PiecesReply, assemble_piece, copy_writable
 from paceline.data.exec.service_client import ServedFacts
-from paceline.data.order.row_ownership import EpochDivision
+from paceline.data.order.row_ownership import EpochDivision, PartialDelivery, SparseBlock
 from paceline.data.order.sharding import Cursor, RowDelivery
-from paceline.data.order.sparse_block import PartialDelivery, SparseBlock
 
 _NUM_PREFETCHED = 3
 

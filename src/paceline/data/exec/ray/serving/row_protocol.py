@@ -13,8 +13,7 @@ from paceline.data.block import Block
 from paceline.data.exec.failure import DataFailure, capture_failure
 from paceline.data.exec.ray.ray_values import pack_for_ray, unpack_from_ray
 from paceline.data.order.batch_cutter import with_sliceable_columns
-from paceline.data.order.row_ownership import NOBODY, BlockSpan, EpochDivision, RowOwners
-from paceline.data.order.sparse_block import Rows, SparseBlock
+from paceline.data.order.row_ownership import NOBODY, BlockSpan, EpochDivision, RowOwners, Rows, SparseBlock
 
 
 def format_address(cluster: str, namespace: str, name: str, token: str) -> str:

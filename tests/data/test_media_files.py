@@ -1,4 +1,4 @@
-"""Image, sound and video files as rows."""
+"""read_images, read_audio, read_videos and read_numpy: what comes of files, and what is refused."""
 
 import io
 from fractions import Fraction
@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import av
+import fsspec
 import numpy as np
 import pyarrow.fs
 import pytest
 import soundfile
+from made_datasets import block, pipeline
 from PIL import Image
-from read_back import block, pipeline
 
 import paceline.data
 from paceline.data.block import TensorType
-from paceline.data.read_media import read_audio, read_images, read_videos
+from paceline.data.read import read_audio, read_images, read_numpy, read_videos
+from paceline.data.sources import numpy as source
 from paceline.data.sources.media import import_required
 
 
@@ -199,8 +201,10 @@ def test_broken_video_is_named(tmp_path: Path, content: str) -> None:
     whole, sound = (tmp_path / "a.mp4").read_bytes(), (tmp_path / "b.wav").read_bytes()
     broken = {"other": b"no video", "truncated": whole[: len(whole) // 2], "sound": sound}[content]
     (tmp_path / "b.mp4").write_bytes(broken)
-    said = "it has no video stream" if content == "sound" else "(after 0 frames: Invalid data|it has no video stream)"
-    with pytest.raises(ValueError, match=rf"cannot read \S*b\.mp4 as video: {said}"):
+    message = (
+        "it has no video stream" if content == "sound" else "(after 0 frames: Invalid data|it has no video stream)"
+    )
+    with pytest.raises(ValueError, match=rf"cannot read \S*b\.mp4 as video: {message}"):
         block(read_videos([tmp_path / "a.mp4", tmp_path / "b.mp4"]))
 
 
@@ -211,3 +215,48 @@ def test_of_a_video_that_can_be_played_without_its_end_the_frames_up_to_there_co
     indices = block(read_videos(tmp_path)).columns["frame_index"].tolist()
     assert indices == [*range(len(indices))]
     assert 10 < len(indices) < 60
+
+
+def test_rows_of_arrays_are_rows_and_arrays_of_archives_are_columns(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(12).reshape(3, 2, 2))
+    np.save(tmp_path / "b.npy", np.arange(12, 16).reshape(1, 2, 2))
+    found = block(read_numpy(tmp_path, include_paths=True))
+    np.testing.assert_array_equal(found.columns["data"], np.arange(16).reshape(4, 2, 2))
+    assert found.columns["path"].to_pylist() == [str(tmp_path / "a.npy")] * 3 + [str(tmp_path / "b.npy")]
+    np.savez(tmp_path / "a.npz", x=np.arange(6).reshape(3, 2), y=np.array([1.5, 2.5, 3.5]))
+    np.savez_compressed(tmp_path / "b.npz", x=np.zeros((1, 2), int), y=np.array([0.5]))
+    found = block(read_numpy(str(tmp_path / "*.npz")))
+    np.testing.assert_array_equal(found.columns["x"], [[0, 1], [2, 3], [4, 5], [0, 0]])
+    assert found.columns["y"].tolist() == [1.5, 2.5, 3.5, 0.5]
+
+
+@pytest.mark.parametrize("where", ["local", "remote"])
+def test_a_large_array_is_read_in_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    monkeypatch.setattr(source, "_UNIT_BYTES", 1000)
+    monkeypatch.setattr(source, "_BLOCK_BYTES", 300)
+    array = np.random.default_rng(0).random((50, 10))
+    np.save(tmp_path / "a.npy", array)
+    filesystem: Any = None
+    path = str(tmp_path / "a.npy")
+    if where == "remote":
+        filesystem = fsspec.filesystem("memory")
+        filesystem.pipe_file("/large/a.npy", Path(path).read_bytes())
+        path = "/large/a.npy"
+    dataset = read_numpy(path, filesystem=filesystem, include_paths=True)
+    units = [task.unit for task in pipeline(dataset).tasks]
+    assert [unit.num_rows for unit in units] == [12, 12, 12, 12, 2]
+    assert units[1].name == "a.npy (rows 12 to 23)"
+    found = block(dataset)
+    np.testing.assert_array_equal(found.columns["data"], array)
+    assert len(found.columns["path"]) == 50
+
+
+@pytest.mark.parametrize("array", [np.zeros((0, 3)), np.zeros((3, 0)), np.asfortranarray(np.arange(6).reshape(2, 3))])
+def test_unusual_arrays_are_read(tmp_path: Path, array: np.ndarray[Any, Any]) -> None:
+    np.save(tmp_path / "a.npy", array)
+    found = block(read_numpy(tmp_path))
+    assert found.num_rows == len(array)
+    if len(array):
+        np.testing.assert_array_equal(found.columns["data"], array)
+        np.save(tmp_path / "b.npy", np.zeros((1, 7)))
+        assert [row.shape for row in block(read_numpy(tmp_path)).columns["data"]][-1] == (7,), "shapes may differ"
