@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         sample_from,
         uniform,
     )
-    from paceline.tune.stoppers.stopper import Stopper
+    from paceline.tune.stopper import Stopper
     from paceline.tune.trainables.resources import PlacementGroupFactory
     from paceline.tune.trainables.trainable import Trainable
     from paceline.tune.trainables.wrapping import with_parameters, with_resources
@@ -65,7 +65,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "sample_from",
         "uniform",
     ),
-    "paceline.tune.stoppers.stopper": ("Stopper",),
+    "paceline.tune.stopper": ("Stopper",),
     "paceline.tune.trainables.resources": ("PlacementGroupFactory",),
     "paceline.tune.trainables.trainable": ("Trainable",),
     "paceline.tune.trainables.wrapping": ("with_parameters", "with_resources"),
@@ -113,5 +113,5 @@ __all__ = [
 ]
 
 __getattr__ = make_lazy_getattr(
-    __name__, _NAMES, submodules=("importance", "integration", "plots", "schedulers", "search", "stopper", "stoppers")
+    __name__, _NAMES, submodules=("importance", "integration", "plots", "schedulers", "search", "stopper")
 )

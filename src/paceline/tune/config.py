@@ -13,8 +13,7 @@ from typing import Any
 from paceline._core.arguments import check_bool, check_choice, check_int
 from paceline.train import config as train_config
 from paceline.train.config import coerce_config, config_class
-from paceline.tune.stoppers.combined import stopper_of
-from paceline.tune.stoppers.stopper import Stopper
+from paceline.tune.stopper import Stopper, stopper_of
 
 
 @config_class

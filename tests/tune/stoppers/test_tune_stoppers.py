@@ -11,10 +11,11 @@ from paceline.tune.stopper import (  # where Ray has them
     FunctionStopper,
     MaximumIterationStopper,
     NoopStopper,
+    ThresholdStopper,
     TimeoutStopper,
     TrialPlateauStopper,
+    stopper_of,
 )
-from paceline.tune.stoppers import ThresholdStopper, stopper_of
 
 
 def stops(stopper, losses, trial_id="a"):
