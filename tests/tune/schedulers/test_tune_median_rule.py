@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from played_search import add, searches, tell, without_reasons
 
 from paceline.tune.schedulers import MedianStoppingRule
-from paceline.tune.schedulers import running_means as module
-from paceline.tune.schedulers.running_means import TrialMeans
+from paceline.tune.schedulers import median as module
+from paceline.tune.schedulers.median import TrialMeans
 from paceline.tune.schedulers.scheduler import Pause, Resume, Stop
 from paceline.tune.trial import Trial
 

@@ -87,6 +87,7 @@ class PB2(PopulationBasedTraining):
         if not hyperparam_bounds or not isinstance(hyperparam_bounds, Mapping):
             expected = "a dict with the lowest and highest value of each hyperparameter"
             raise bad_value("hyperparam_bounds", expected, hyperparam_bounds, "use {'lr': [1e-4, 1e-1]}")
+        self.hyperparam_bounds = hyperparam_bounds
         self._bounds = tuple(_parse_bounds(hyperparam_bounds))
         domains: dict[str, Any] = {}
         for bound in self._bounds:
@@ -118,19 +119,21 @@ class PB2(PopulationBasedTraining):
                 mutations.set_at_path(after, bound.path, round(mutations.get_at_path(drawn, bound.path)))
         return after
 
-    def _observe_score(self, member: PopulationMember, score: float) -> None:
-        if math.isfinite(score):
-            self._interval_starts.setdefault(member.trial_id, (member.time, self._to_signed_score(score)))
+    def _observe_value(self, member: PopulationMember, value: float) -> None:
+        if math.isfinite(value):
+            self._interval_starts.setdefault(member.trial_id, (member.time, self.to_score(value)))
 
-    def _rank_member(self, member: PopulationMember, score: float) -> None:
-        began = self._interval_starts.get(member.trial_id)
-        if began is not None and math.isfinite(score) and member.time > began[0]:
-            num_intervals = (member.time - began[0]) / self.perturbation_interval
-            gain = (self._to_signed_score(score) - began[1]) / num_intervals
-            self._rows.append(IntervalObservation(self._shares(member.trial.config), began[1], member.time, gain))
-        if math.isfinite(score):
-            self._interval_starts[member.trial_id] = (member.time, self._to_signed_score(score))
-        super()._rank_member(member, score)
+    def _rank_member(self, member: PopulationMember, value: float) -> None:
+        if math.isfinite(value):
+            score = self.to_score(value)
+            began, start_score = self._interval_starts.get(member.trial_id, (math.inf, 0.0))
+            if member.time > began:
+                gain = (score - start_score) / ((member.time - began) / self.perturbation_interval)
+                self._rows.append(
+                    IntervalObservation(self._shares(member.trial.config), start_score, member.time, gain)
+                )
+            self._interval_starts[member.trial_id] = (member.time, score)
+        super()._rank_member(member, value)
 
     def _explore(
         self, member: PopulationMember, donor: PopulationMember, chance: KeyedRandom
@@ -182,9 +185,6 @@ class PB2(PopulationBasedTraining):
     def _next_shares(self, member: PopulationMember) -> tuple[float, ...]:
         """Positions for the current interval, or for the next one if the trial is about to be cloned."""
         return self._chosen_shares[member.trial_id] if member.is_being_cloned else self._shares(member.trial.config)
-
-    def _to_signed_score(self, score: float) -> float:
-        return score if self._required_mode == "max" else -score
 
 
 def _parse_bounds(spec: Mapping[str, Any]) -> Iterator[ParameterBound]:

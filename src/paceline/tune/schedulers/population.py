@@ -24,8 +24,8 @@ class PopulationMember:
     order: int
     interval_score: float | None = None
     """Its score at its last interval; larger is better. None before the first one."""
-    reported_score: float | None = None
-    """The same value as reported, before any change of sign."""
+    reported_value: float | None = None
+    """The value of the metric that the score is of."""
     time: float = 0.0
     """At its last report."""
     interval_started: float = 0.0
@@ -94,11 +94,10 @@ class Population:
             self._num_live_ranked += member.interval_score is not None
         return member
 
-    def rank(self, member: PopulationMember, score: float, mode: str) -> None:
-        """Rank a member by its score; nan is worse than any number."""
+    def rank(self, member: PopulationMember, value: float, score: float) -> None:
+        """Rank a member by the score of a reported value."""
         self._unrank(member)
-        member.reported_score = score
-        member.interval_score = -math.inf if math.isnan(score) else score if mode == "max" else -score
+        member.reported_value, member.interval_score = value, score
         insort(self._ranking, member.ranking_key)
         self._num_live_ranked += member.is_live
 

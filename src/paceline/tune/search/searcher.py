@@ -1,30 +1,22 @@
-"""The interface of searchers, and the recording of constructor arguments, which schedulers share."""
+"""The interface of searchers."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from paceline._core.arguments import bad_value
 
 log = logging.getLogger("paceline")
 
 
-class RecordsInitArgs:
-    """Base of searchers and schedulers. Records the arguments as given, before any processing."""
-
-    init_args: tuple[tuple[Any, ...], Mapping[str, Any]]
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        instance = super().__new__(cls)
-        instance.init_args = args, kwargs
-        return instance
-
-
-class Searcher(RecordsInitArgs):
+class Searcher:
     """Base of searchers: subclass it and implement `suggest`.
 
     It runs in the driver and suggests one trial at a time. It must take its randomness from its own seed: when a search
-    is resumed, its state is rebuilt by `rebuild` and the `on_trial_...` methods, called in the original order.
+    is resumed, its state is rebuilt by `rebuild` and the `on_trial_...` methods, called in the original order. Built-in
+    searchers keep each constructor argument as an attribute of the same name, from which the journal describes them.
     """
 
     FINISHED: ClassVar[str] = "FINISHED"
@@ -72,3 +64,14 @@ class Searcher(RecordsInitArgs):
                 type(self).__name__,
                 trial_id,
             )
+
+
+def check_points(points: Any) -> list[Mapping[str, Any]]:
+    if points is None:
+        return []
+    if not isinstance(points, Sequence) or isinstance(points, str):
+        raise bad_value("points_to_evaluate", "a list of configurations", points)
+    for index, point in enumerate(points):
+        if not isinstance(point, Mapping):
+            raise bad_value(f"points_to_evaluate[{index}]", "a dict of values", point)
+    return [dict(point) for point in points]

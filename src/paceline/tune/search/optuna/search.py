@@ -6,6 +6,7 @@ import logging
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import optuna
@@ -17,13 +18,14 @@ from paceline._core.plain_values import get_metric
 from paceline.tune.search.optuna.log_filter import silence_optuna
 from paceline.tune.search.optuna.samplers import KnownParametersSampler, TrialSamplers, check_sampler
 from paceline.tune.search.optuna.spaces import OptunaSpace, is_same_config, parse_space
-from paceline.tune.search.searcher import Searcher
+from paceline.tune.search.searcher import Searcher, check_points
 
 log = logging.getLogger("paceline")
 
 _DIRECTIONS = {"min": "minimize", "max": "maximize"}
 
 
+@dataclass(eq=False, repr=False)
 class OptunaSearch(Searcher):
     """Suggests configurations with an Optuna sampler; TPE by default.
 
@@ -39,35 +41,35 @@ class OptunaSearch(Searcher):
     each, they are only learned from and not run. Trials stopped early by a scheduler are reported to Optuna as pruned.
     """
 
-    def __init__(
-        self,
-        space: Mapping[str, Any] | Callable[[optuna.Trial], Mapping[str, Any] | None] | None = None,
-        metric: str | list[str] | None = None,
-        mode: str | list[str] | None = None,
-        points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
-        sampler: str | BaseSampler | None = None,
-        seed: int | None = None,
-        evaluated_rewards: Sequence[Any] | None = None,
-    ) -> None:
-        super().__init__(metric, mode)
-        _check_objectives(metric, mode)
-        check_int("seed", seed, optional=True)
-        self._sampler = check_sampler(sampler)
-        if seed is not None and isinstance(self._sampler, BaseSampler):
-            log.warning("seed=%s is ignored: %s has its own", seed, type(self._sampler).__name__)
-        self._seed = seed
-        self._search_seed = seed if seed is not None else secrets.randbits(32)
-        self._space: OptunaSpace | None = parse_space(space, "space") if space is not None else None
-        self._constants: dict[str, Any] = {}
-        self._points = _check_points(points_to_evaluate, evaluated_rewards)
-        self._rewards = evaluated_rewards
-        self._study: optuna.Study | None = None
-        self._samplers: TrialSamplers | None = None
-        self._trials: dict[str, optuna.Trial] = {}
-        self._ended_numbers: dict[str, int] = {}
-        self._num_suggested = 0
-        self._farthest = 0
-        """The most iterations any trial has made."""
+    space: Mapping[str, Any] | Callable[[optuna.Trial], Mapping[str, Any] | None] | None = None
+    metric: str | list[str] | None = None
+    mode: str | list[str] | None = None
+    points_to_evaluate: Sequence[Mapping[str, Any]] | None = None
+    sampler: str | BaseSampler | None = None
+    seed: int | None = None
+    evaluated_rewards: Sequence[Any] | None = None
+    _constants: dict[str, Any] = field(default_factory=dict, init=False)
+    _study: optuna.Study | None = field(default=None, init=False)
+    _samplers: TrialSamplers | None = field(default=None, init=False)
+    _trials: dict[str, optuna.Trial] = field(default_factory=dict, init=False)
+    _ended_numbers: dict[str, int] = field(default_factory=dict, init=False)
+    _num_suggested: int = field(default=0, init=False)
+    _farthest: int = field(default=0, init=False)
+    """The most iterations any trial has made."""
+
+    def __post_init__(self) -> None:
+        _check_objectives(self.metric, self.mode)
+        check_int("seed", self.seed, optional=True)
+        self._sampler = check_sampler(self.sampler)
+        if self.seed is not None and isinstance(self._sampler, BaseSampler):
+            log.warning("seed=%s is ignored: %s has its own", self.seed, type(self._sampler).__name__)
+        self._search_seed = self.seed if self.seed is not None else secrets.randbits(32)
+        self._space: OptunaSpace | None = parse_space(self.space, "space") if self.space is not None else None
+        self._points = check_points(self.points_to_evaluate)
+        rewards = self.evaluated_rewards
+        if rewards is not None and (not isinstance(rewards, Sequence) or len(rewards) != len(self._points)):
+            expected = f"one reward for each of the {len(self._points)} points_to_evaluate"
+            raise bad_value("evaluated_rewards", expected, rewards)
 
     @property
     def study(self) -> optuna.Study:
@@ -104,13 +106,13 @@ class OptunaSearch(Searcher):
             self._space = tuner_space
         elif tuner_space is not None:
             self._constants = dict(config)
-        if self._seed is None and spec.get("seed") is not None:
-            self._seed = self._search_seed = spec["seed"]
+        if self.seed is None and spec.get("seed") is not None:
+            self._search_seed = spec["seed"]
         return True
 
     def suggest(self, trial_id: str) -> dict[str, Any]:
         self._check_new(trial_id)
-        waiting = [] if self._rewards is not None else self._points
+        waiting = [] if self.evaluated_rewards is not None else self._points
         point = waiting[self._num_suggested] if self._num_suggested < len(waiting) else None
         self._num_suggested += 1
         known = self._require_space().parse_point(point) if point is not None else {}
@@ -195,7 +197,7 @@ class OptunaSearch(Searcher):
                 pruner=optuna.pruners.NopPruner(),
             )
             self._study.set_metric_names(metrics)
-        for point, reward in zip(self._points, self._rewards or (), strict=False):
+        for point, reward in zip(self._points, self.evaluated_rewards or (), strict=False):
             self.add_evaluated_point(point, reward)
 
     def _check_new(self, trial_id: str) -> None:
@@ -294,15 +296,3 @@ def _check_objectives(metric: Any, mode: Any) -> None:
         raise bad_value("mode", f"one mode for each metric of {metric!r}", mode)
     if len({*metrics}) != len(metrics):
         raise bad_value("metric", "different names", metric)
-
-
-def _check_points(points: Any, rewards: Any) -> list[Mapping[str, Any]]:
-    if points is not None and (isinstance(points, Mapping | str) or not isinstance(points, Sequence)):
-        raise bad_value("points_to_evaluate", "a list of configurations", points)
-    for point in points or ():
-        if not isinstance(point, Mapping):
-            raise bad_value("each of points_to_evaluate", "a dict", point)
-    if rewards is not None and (not isinstance(rewards, Sequence) or len(rewards) != len(points or ())):
-        expected = f"one reward for each of the {len(points or ())} points_to_evaluate"
-        raise bad_value("evaluated_rewards", expected, rewards)
-    return [*(points or ())]
