@@ -14,7 +14,7 @@ from paceline.tune.schedulers.gaussian_process import GaussianProcess, Kernel, m
 from paceline.tune.schedulers.pb2 import PB2
 from paceline.tune.schedulers.pbt import PopulationBasedTraining
 from paceline.tune.schedulers.scheduler import Exploit
-from paceline.tune.space.primitives import uniform
+from paceline.tune.space.domains import uniform
 
 BOUNDS = {"lr": [0.0, 1.0], "in": {"layers": [1, 8]}}
 

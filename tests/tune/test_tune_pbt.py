@@ -14,7 +14,7 @@ from simulated_population import SimulatedSearch
 
 from paceline.tune.schedulers.pbt import PopulationBasedTraining
 from paceline.tune.schedulers.scheduler import Exploit, Pause, Resume
-from paceline.tune.space.primitives import choice, loguniform, randint, sample_from, uniform
+from paceline.tune.space.domains import choice, loguniform, randint, sample_from, uniform
 from paceline.tune.trial import Trial, TrialCheckpoint
 
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline._core.arguments import flatten_dict
-from paceline.tune import space as tune
 from paceline.tune.importance import LEAST_TRIALS, importances
 from paceline.tune.plots import PlottedTrial, curves, importance, parallel_coordinates, plot
 from paceline.tune.results.parameter_columns import extract_columns, shorten_middle
+from paceline.tune.space import domains as tune
 
 pytest.importorskip("optuna")
 mpl = pytest.importorskip("matplotlib")

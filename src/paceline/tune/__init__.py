@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from paceline.tune.schedulers.scheduler import TrialScheduler
     from paceline.tune.search.searcher import Searcher
     from paceline.tune.session import TuneContext, get_checkpoint, get_context, report
-    from paceline.tune.space.primitives import (
+    from paceline.tune.space.domains import (
         choice,
         grid_search,
         lograndint,
@@ -50,7 +50,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "paceline.tune.schedulers.scheduler": ("TrialScheduler",),
     "paceline.tune.search.searcher": ("Searcher",),
     "paceline.tune.session": ("TuneContext", "get_checkpoint", "get_context", "report"),
-    "paceline.tune.space.primitives": (
+    "paceline.tune.space.domains": (
         "choice",
         "grid_search",
         "lograndint",

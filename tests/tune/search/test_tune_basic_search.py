@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.tune import space as tune
 from paceline.tune.search.basic_variant import BasicVariantGenerator  # where Ray has it
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.search.wrappers import TRIAL_INDEX, ConcurrencyLimiter, Repeater
 from paceline.tune.space import Space
+from paceline.tune.space import domains as tune
 
 PARAM_SPACE = {
     "a": tune.uniform(1.0, 4.0),

@@ -12,8 +12,8 @@ from drawn_spaces import NUMBERS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.tune import space as tune
-from paceline.tune.space import KeyedRandom
+from paceline.tune.space import domains as tune
+from paceline.tune.space.domains import KeyedRandom
 
 steps = st.sampled_from([0.001, 0.1, 0.2, 0.25, 0.3, 1.0, 1.5, 7.0])
 seeds = st.integers(0, 2**64)

@@ -15,9 +15,10 @@ from drawn_spaces import NUMBERS, Model, activation, is_of, same, spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.tune import space as tune
-from paceline.tune.space import KeyedRandom, Option, Space
-from paceline.tune.space.tree import iter_grid_options
+from paceline.tune.space import Space
+from paceline.tune.space import domains as tune
+from paceline.tune.space.domains import KeyedRandom
+from paceline.tune.space.tree import Option, iter_grid_options
 
 ALL = {
     **NUMBERS,

@@ -11,8 +11,8 @@ from drawn_spaces import THING, Color, Model, activation, same, spaces
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from paceline.tune import space as tune
 from paceline.tune.space import Space
+from paceline.tune.space import domains as tune
 from paceline.tune.space.config_codec import LostObject, decode_config, object_name
 
 

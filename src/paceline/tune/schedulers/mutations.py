@@ -13,8 +13,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from paceline._core.arguments import bad_value, is_finite_number
-from paceline.tune.space.domains import Categorical, Domain, Float, Function, Grid, Integer, Normal
-from paceline.tune.space.keyed_random import KeyedRandom, seed_global_generators
+from paceline.tune.space.domains import (
+    Categorical,
+    Domain,
+    Float,
+    Function,
+    Grid,
+    Integer,
+    KeyedRandom,
+    Normal,
+    seed_global_generators,
+)
 
 Path = tuple[str, ...]
 Parameters = tuple[tuple[Path, "Parameter"], ...]

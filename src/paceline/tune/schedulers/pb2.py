@@ -15,8 +15,7 @@ from paceline._core.arguments import bad_value, is_finite_number
 from paceline.tune.schedulers import mutations
 from paceline.tune.schedulers.pbt import PopulationBasedTraining
 from paceline.tune.schedulers.population import PopulationMember
-from paceline.tune.space.domains import Float
-from paceline.tune.space.keyed_random import KeyedRandom
+from paceline.tune.space.domains import Float, KeyedRandom
 
 MIN_ROWS = 3
 """With fewer, a clone's hyperparameters are drawn at random: there is nothing to learn from."""

@@ -27,7 +27,7 @@ from paceline.tune.schedulers.scheduler import (
     TrialScheduler,
     get_number,
 )
-from paceline.tune.space.keyed_random import KeyedRandom, seed_global_generators
+from paceline.tune.space.domains import KeyedRandom, seed_global_generators
 from paceline.tune.trial import Trial
 
 log = logging.getLogger("paceline")

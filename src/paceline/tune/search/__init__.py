@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from paceline.tune.search.basic_variant import BasicVariantGenerator
     from paceline.tune.search.searcher import Searcher
     from paceline.tune.search.wrappers import ConcurrencyLimiter, Repeater
-    from paceline.tune.space.primitives import grid_search
+    from paceline.tune.space.domains import grid_search
 
 __all__ = ["BasicVariantGenerator", "ConcurrencyLimiter", "Repeater", "Searcher", "grid_search"]
 
@@ -18,6 +18,6 @@ __getattr__ = make_lazy_getattr(
         "paceline.tune.search.basic_variant": ("BasicVariantGenerator",),
         "paceline.tune.search.searcher": ("Searcher",),
         "paceline.tune.search.wrappers": ("ConcurrencyLimiter", "Repeater"),
-        "paceline.tune.space.primitives": ("grid_search",),
+        "paceline.tune.space.domains": ("grid_search",),
     },
 )

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.tune.space.domains import Domain
-from paceline.tune.space.keyed_random import KeyedRandom, seed_global_generators
+from paceline.tune.space.domains import Domain, KeyedRandom, seed_global_generators
 from paceline.tune.space.tree import FunctionNode, format_path
 
 

@@ -11,8 +11,7 @@ from typing import Any
 from paceline._core.arguments import bad_value, check_int
 from paceline.tune.space import config_codec as codec
 from paceline.tune.space import tree
-from paceline.tune.space.domains import Categorical, Domain, Grid
-from paceline.tune.space.keyed_random import KeyedRandom
+from paceline.tune.space.domains import Categorical, Domain, Grid, KeyedRandom
 from paceline.tune.space.points import Point, is_same_value, match_config
 from paceline.tune.space.sample_spec import ConfigFiller, PendingValue
 from paceline.tune.space.space_description import describe_node, find_differences, rebuild_param_space

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from paceline._core.plain_values import from_plain, to_plain
-from paceline.tune.space import primitives
+from paceline.tune.space import domains
 from paceline.tune.space.config_codec import SCALARS, encode_container, is_same_name, object_name
 from paceline.tune.space.domains import Categorical
 from paceline.tune.space.tree import DrawnNode, FixedNode, FunctionNode, GroupNode, SpaceNode, format_path
@@ -117,7 +117,7 @@ def _rebuild_value(value: Any, path: str, objects: list[str]) -> Any:
         objects.append(f"{path} {what}")
         return None
     if "$domain" in value:
-        make = getattr(primitives, value["$domain"])
+        make = getattr(domains, value["$domain"])
         if "options" in value:
             options = enumerate(value["options"])
             return make([_rebuild_value(option, f"{path}(option {index})", objects) for index, option in options])
