@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 from paceline._core.arguments import flatten_dict
@@ -34,6 +35,7 @@ _SETUP_LOCK = threading.Lock()
 """Lets only one of several starting trials create the database and the experiment."""
 
 
+@dataclass(eq=False, repr=False)
 class MLflowLoggerCallback(LoggerCallback):
     """Logs every numeric metric to an MLflow run, at the step of its report, and the config as parameters.
 
@@ -46,23 +48,16 @@ class MLflowLoggerCallback(LoggerCallback):
     unless it does not respond for 30 s: the missing reports are then logged when the script is run again.
     """
 
-    def __init__(
-        self,
-        tracking_uri: str | None = None,
-        *,
-        registry_uri: str | None = None,
-        experiment_name: str | None = None,
-        tags: Mapping[str, Any] | None = None,
-        tracking_token: str | None = None,
-        save_artifact: bool = False,
-    ) -> None:
+    tracking_uri: str | None = None
+    _: KW_ONLY
+    registry_uri: str | None = None
+    experiment_name: str | None = None
+    tags: Mapping[str, Any] | None = None
+    tracking_token: str | None = None
+    save_artifact: bool = False
+
+    def __post_init__(self) -> None:
         require("MLflowLoggerCallback", ("mlflow",), "mlflow")
-        self._tracking_uri = tracking_uri
-        self._registry_uri = registry_uri
-        self._experiment_name = experiment_name
-        self._tags = {str(name): str(value) for name, value in (tags or {}).items()}
-        self._tracking_token = tracking_token
-        self._save_artifact = save_artifact
         self._client: Any = None
         self._run_id = ""
         self._directory = ""
@@ -71,7 +66,7 @@ class MLflowLoggerCallback(LoggerCallback):
     def for_trial(self, search: str, run: str) -> Self:
         """Trials are runs of one experiment, by default named after the search."""
         copied = super().for_trial(search, run)
-        copied._experiment_name = self._experiment_name or search
+        copied.experiment_name = self.experiment_name or search
         return copied
 
     def log_start(self, run: LoggedRun) -> None:
@@ -101,7 +96,7 @@ class MLflowLoggerCallback(LoggerCallback):
         if self._sender is not None:
             self._sender.submit(lambda: self._end_run(failed))
             # There is no bound on the upload time of files.
-            self._sender.wait(math.inf if self._save_artifact else _ANSWER_TIMEOUT_S)
+            self._sender.wait(math.inf if self.save_artifact else _ANSWER_TIMEOUT_S)
             self._sender.close()
         self._client, self._sender, self._run_id = None, None, ""
 
@@ -110,11 +105,11 @@ class MLflowLoggerCallback(LoggerCallback):
     def _start_run(self, run: LoggedRun) -> None:
         from mlflow.tracking import MlflowClient
 
-        if self._tracking_token is not None:
-            os.environ["MLFLOW_TRACKING_TOKEN"] = self._tracking_token
+        if self.tracking_token is not None:
+            os.environ["MLFLOW_TRACKING_TOKEN"] = self.tracking_token
         with _SETUP_LOCK:
-            client = self._client = MlflowClient(tracking_uri=self._tracking_uri, registry_uri=self._registry_uri)
-            name = self._experiment_name or run.context.run_id
+            client = self._client = MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.registry_uri)
+            name = self.experiment_name or run.context.run_id
             existing = client.get_experiment_by_name(name)
             experiment = str(existing.experiment_id if existing is not None else client.create_experiment(name))
         mark = hashlib.sha256(run.uri.encode("utf-8", "surrogatepass")).hexdigest()[:32]
@@ -124,13 +119,13 @@ class MLflowLoggerCallback(LoggerCallback):
             client.update_run(self._run_id, status="RUNNING")
             self._log_missing(run.past)
         else:
-            tags = {**self._tags, _RUN_TAG: mark}
+            tags = {**{str(name): str(value) for name, value in (self.tags or {}).items()}, _RUN_TAG: mark}
             self._run_id = client.create_run(experiment, tags=tags, run_name=run.context.run_id).info.run_id
             self._log_params(run.context.train_loop_config)
             self._log_metrics(map(_to_mlflow_metrics, run.past))
 
     def _end_run(self, failed: bool) -> None:
-        if self._save_artifact:
+        if self.save_artifact:
             self._client.log_artifacts(self._run_id, self._directory)
         self._client.set_terminated(self._run_id, status="FAILED" if failed else "FINISHED")
 
