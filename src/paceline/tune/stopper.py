@@ -10,19 +10,12 @@ import math
 import statistics
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from paceline._core.arguments import (
-    bad_value,
-    check_callable,
-    check_choice,
-    check_instance,
-    check_int,
-    check_number,
-    is_finite_number,
-    is_number,
-)
+from paceline._core import arguments
+from paceline._core.arguments import bad_value
 from paceline._core.plain_values import get_metric
 from paceline._core.system import Clock, SystemClock
 
@@ -105,7 +98,7 @@ class FunctionStopper(Stopper):
     """Ends a trial when `function(trial_id, result)` returns true."""
 
     def __init__(self, function: Callable[[str, dict[str, Any]], bool]) -> None:
-        self.function = check_callable("function", function)
+        self.function = arguments.check_callable("function", function)
         _check_takes_two(function)
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
@@ -121,7 +114,7 @@ class CombinedStopper(Stopper):
 
     def __init__(self, *stoppers: Stopper) -> None:
         for stopper in stoppers:
-            check_instance("each of stoppers", stopper, Stopper, "a Stopper")
+            arguments.check_instance("each of stoppers", stopper, Stopper, "a Stopper")
         self.stoppers = stoppers
         self.decides = any(stopper.decides for stopper in stoppers)
         self._why = "stopped by one of its stoppers"
@@ -179,7 +172,7 @@ class MaximumIterationStopper(Stopper):
     """Ends a trial at its `max_iter`-th iteration."""
 
     def __init__(self, max_iter: int) -> None:
-        self.max_iter: int = check_int("max_iter", max_iter, at_least=1)
+        self.max_iter: int = arguments.check_int("max_iter", max_iter, at_least=1)
         self._reports: Counter[str] = Counter()
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
@@ -223,7 +216,7 @@ class TimeoutStopper(Stopper):
 
     def __init__(self, timeout: float | timedelta, clock: Clock | None = None) -> None:
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        if not is_finite_number(seconds) or seconds <= 0:
+        if not arguments.is_finite_number(seconds) or seconds <= 0:
             raise bad_value("timeout", "a positive number of seconds or a timedelta", timeout)
         self.timeout_s = seconds
         self._clock = clock or SystemClock()
@@ -265,6 +258,7 @@ def _flatten_limits(limits: Mapping[str, Any], path: str = "") -> Iterator[tuple
             yield path + name, limit
 
 
+@dataclass(eq=False, repr=False)
 class TrialPlateauStopper(Stopper):
     """Ends a trial when the standard deviation of its last `num_results` values of a metric is at most `std`.
 
@@ -272,28 +266,27 @@ class TrialPlateauStopper(Stopper):
     according to `mode`.
     """
 
-    def __init__(
-        self,
-        metric: str,
-        std: float = 0.01,
-        num_results: int = 4,
-        grace_period: int = 4,
-        metric_threshold: float | None = None,
-        mode: str | None = None,
-    ) -> None:
-        self.metric = _check_name(metric)
-        self._metric_lookup = MetricLookup(type(self).__name__)
-        self.std = check_number("std", std, at_least=0)
-        self.num_results = check_int("num_results", num_results, at_least=2)
-        self.grace_period = check_int("grace_period", grace_period, at_least=0)
-        if metric_threshold is None:
-            check_choice("mode", mode, ("min", "max", None))
-        elif not is_number(metric_threshold):
-            raise bad_value("metric_threshold", "a number or None", metric_threshold)
+    metric: str
+    std: float = 0.01
+    num_results: int = 4
+    grace_period: int = 4
+    metric_threshold: float | None = None
+    mode: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_name(self.metric)
+        arguments.check_number("std", self.std, at_least=0)
+        arguments.check_int("num_results", self.num_results, at_least=2)
+        arguments.check_int("grace_period", self.grace_period, at_least=0)
+        if self.metric_threshold is None:
+            arguments.check_choice("mode", self.mode, ("min", "max", None))
+        elif not arguments.is_number(self.metric_threshold):
+            raise bad_value("metric_threshold", "a number or None", self.metric_threshold)
         else:
-            check_choice("mode", mode, ("min", "max"), hint="metric_threshold is compared according to it")
-        self.metric_threshold = metric_threshold
-        self.mode = mode
+            arguments.check_choice(
+                "mode", self.mode, ("min", "max"), hint="metric_threshold is compared according to it"
+            )
+        self._metric_lookup = MetricLookup(type(self).__name__)
         self._counts: Counter[str] = Counter()
         self._windows: dict[str, deque[float]] = {}
         self._why = "reached a plateau"
@@ -320,19 +313,26 @@ class TrialPlateauStopper(Stopper):
         return True
 
 
+@dataclass(eq=False, repr=False)
 class ExperimentPlateauStopper(Stopper):
     """Ends the search when the `top` best values of a metric, over all trials, hardly differ.
 
     Their standard deviation must be at most `std` for more than `patience` results in a row.
     """
 
-    def __init__(self, metric: str, std: float = 0.001, top: int = 10, mode: str = "min", patience: int = 0) -> None:
-        self.metric = _check_name(metric)
+    metric: str
+    std: float = 0.001
+    top: int = 10
+    mode: str = "min"
+    patience: int = 0
+
+    def __post_init__(self) -> None:
+        _check_name(self.metric)
+        arguments.check_number("std", self.std, above=0)
+        arguments.check_int("top", self.top, at_least=2)
+        arguments.check_choice("mode", self.mode, ("min", "max"))
+        arguments.check_int("patience", self.patience, at_least=0)
         self._metric_lookup = MetricLookup(type(self).__name__)
-        self.std = check_number("std", std, above=0)
-        self.top = check_int("top", top, at_least=2)
-        self.mode = check_choice("mode", mode, ("min", "max"))
-        self.patience: int = check_int("patience", patience, at_least=0)
         self._best: list[float] = []
         """Scores, where more is better, from worst to best."""
         self._num_flat = 0
@@ -369,7 +369,6 @@ def _standard_deviation(values: deque[float] | list[float]) -> float:
         return math.inf
 
 
-def _check_name(metric: Any) -> str:
+def _check_name(metric: Any) -> None:
     if not isinstance(metric, str) or not metric:
         raise bad_value("metric", "the name of a metric", metric)
-    return metric

@@ -17,7 +17,7 @@ from paceline.tune.driver.search_storage import load_past_events
 from paceline.tune.schedulers.scheduler import TrialScheduler
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.space.space import Space
-from paceline.tune.space.space_description import rebuild_param_space
+from paceline.tune.space.space_codec import rebuild_param_space
 from paceline.tune.tune_config import TuneConfig
 
 _BUILT_IN = "paceline.tune."

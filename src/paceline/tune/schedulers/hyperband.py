@@ -76,13 +76,6 @@ def count_best(count: int, reduction_factor: float) -> int:
     return max(1, math.floor(count / reduction_factor))
 
 
-def format_best_share(count: int, reduction_factor: float) -> str:
-    """Format a message part such as `the best 1/4 of 8 trials`."""
-    if count < 2 * reduction_factor:
-        return f"the best of {count} trials"
-    return f"among the best 1/{format_number(reduction_factor)} of {count} trials"
-
-
 @dataclass(eq=False, repr=False)
 class AsyncHyperBandScheduler(HalvingScheduler):
     """Stops a trial at a rung unless it is among the best `1/reduction_factor` of those that got there so far.
@@ -135,7 +128,9 @@ class AsyncHyperBandScheduler(HalvingScheduler):
         needed = rungs[reached].enter(score, self.reduction_factor)
         if score >= needed:
             return ()
-        best = format_best_share(len(rungs[reached].scores), self.reduction_factor)
+        count = len(rungs[reached].scores)
+        few = count < 2 * self.reduction_factor
+        best = f"{'the best' if few else f'among the best 1/{format_number(self.reduction_factor)}'} of {count} trials"
         why = f"{self.format_report(result, time)} is not {best} (needs {self.format_score(needed)})"
         return Stop(trial.trial_id, why), *self._remove_trial(trial.trial_id)
 
@@ -260,7 +255,12 @@ class HyperBandScheduler(HalvingScheduler):
         actions = [action for action in self._halve_bracket(bracket) if action != Resume(trial_id)]
         if trial_id not in bracket.arrivals:
             return actions
-        return Pause(trial_id, self._format_wait_reason(bracket)), *actions
+        missing = len(bracket.live_trials) - len(bracket.arrivals)
+        awaited = f"its bracket of {bracket.shape.size} trials to fill up"
+        if missing:
+            awaited = f"{missing} other trial{'s' * (missing > 1)} of its bracket"
+        why = f"waits at {self.time_attr} {format_number(bracket.time)} for {awaited}"
+        return Pause(trial_id, why), *actions
 
     def on_no_more_trials(self) -> Sequence[Action]:
         return self._close_bracket()
@@ -308,13 +308,6 @@ class HyperBandScheduler(HalvingScheduler):
             for trial_id, arrival in ranked[count:]:
                 del self._brackets[trial_id], bracket.live_trials[trial_id]
                 yield Stop(trial_id, f"{arrival.description} is not {among}")
-
-    def _format_wait_reason(self, bracket: HyperBandBracket) -> str:
-        missing = len(bracket.live_trials) - len(bracket.arrivals)
-        awaited = f"its bracket of {bracket.shape.size} trials to fill up"
-        if missing:
-            awaited = f"{missing} other trial{'s' * (missing > 1)} of its bracket"
-        return f"waits at {self.time_attr} {format_number(bracket.time)} for {awaited}"
 
 
 class HyperBandForBOHB(HyperBandScheduler):

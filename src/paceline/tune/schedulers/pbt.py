@@ -16,17 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline._core.arguments import bad_value, check_callable, check_int, check_number, is_number
-from paceline.tune.schedulers import mutations
+from paceline.tune.schedulers import population
 from paceline.tune.schedulers.population import Policy, Population, PopulationMember
-from paceline.tune.schedulers.scheduler import (
-    Action,
-    Exploit,
-    MetricScheduler,
-    Pause,
-    Resume,
-    TrialScheduler,
-    get_number,
-)
+from paceline.tune.schedulers.scheduler import Action, Exploit, MetricScheduler, Pause, Resume, TrialScheduler
 from paceline.tune.space.domains import KeyedRandom, seed_global_generators
 from paceline.tune.trial import Trial
 
@@ -93,8 +85,8 @@ class PopulationBasedTraining(MetricScheduler):
             raise bad_value("perturbation_factors", "positive numbers such as (1.2, 0.8)", self.perturbation_factors)
         check_callable("custom_explore_fn", self.custom_explore_fn, optional=True)
         check_int("seed", self.seed, optional=True)
-        parameters = mutations.parse_parameters(self.hyperparam_mutations or {})
-        self._mutations = mutations.Mutations(parameters, self.resample_probability, tuple(factors))
+        sources = population.parse_sources(self.hyperparam_mutations or {})
+        self._mutations = population.Mutations(sources, self.resample_probability, tuple(factors))
         self._next_synchronization = max(self.perturbation_interval, self.burn_in_period)
         """The time at which all wait for each other."""
 
@@ -135,12 +127,12 @@ class PopulationBasedTraining(MetricScheduler):
             return ()
         member.interval_started = time
         self._rank_member(member, value)
-        clone = self._clone_if_worst(member, *self._find_quantiles())
+        clone = self._clone_if_worst(member, *self._population.find_quantiles(self.quantile_fraction))
         return (clone,) if clone is not None else self._make_room(member)
 
     def on_trial_complete(self, trial: Trial, result: Mapping[str, Any] | None) -> Sequence[Action]:
         member = self._population.get_member(trial)
-        time, value = (get_number(result or {}, name) for name in (self.time_attr, self.require_metric()))
+        time, value = (self.get_number(result or {}, name) for name in (self.time_attr, self.require_metric()))
         # A clone may end without a report of its own: then this is its first event.
         member.on_report(trial, time if time is not None else member.time, self.time_attr == "training_iteration")
         if time is not None and value is not None and time >= self.burn_in_period:
@@ -200,7 +192,7 @@ class PopulationBasedTraining(MetricScheduler):
 
     def _synchronize(self) -> Sequence[Action]:
         """All unfinished trials have arrived: clone the worst, and resume all."""
-        best, worst = self._find_quantiles()
+        best, worst = self._population.find_quantiles(self.quantile_fraction)
         actions: list[Action] = []
         arrived = [member for member in self._population.live_members() if member.trial_id in self._arrived]
         for member in arrived:
@@ -234,10 +226,6 @@ class PopulationBasedTraining(MetricScheduler):
     def _observe_value(self, member: PopulationMember, value: float) -> None:
         """Hook for subclasses: called with the metric of every report, not only those at intervals."""
 
-    def _find_quantiles(self) -> tuple[list[PopulationMember], list[PopulationMember]]:
-        """Return the best and the worst members."""
-        return self._population.best(self.quantile_fraction), self._population.worst(self.quantile_fraction)
-
     def _clone_if_worst(
         self, member: PopulationMember, best: list[PopulationMember], worst: list[PopulationMember]
     ) -> Exploit | None:
@@ -250,11 +238,8 @@ class PopulationBasedTraining(MetricScheduler):
         if not donors:
             if better and not any(map(_is_saved, better)) and not self._has_warned:
                 self._has_warned = True
-                log.warning(
-                    "trial %s is among the worst, but none of the best has a committed checkpoint to continue from: "
-                    "report one at least every perturbation_interval",
-                    member.trial_id,
-                )
+                text = "trial %s is among the worst, but none of the best has a committed checkpoint to continue from"
+                log.warning(f"{text}: report one at least every perturbation_interval", member.trial_id)
             return None
         chance = self._make_random("clone", member.trial_id, member.trial.iteration, len(member.cloned_checkpoints))
         return self._exploit(member, donors[chance.draw_below(len(donors))], chance)
@@ -271,42 +256,40 @@ class PopulationBasedTraining(MetricScheduler):
             member.donor_policy = donor.policy
         if self._unstarted:
             self._unstarted.add(member.trial_id)
-        why = (
-            f"cloned from trial {donor.trial_id} at iteration {saved.iteration} "
-            f"({mutations.format_value(donor.reported_value)} against {mutations.format_value(member.reported_value)})"
-        )
+        values = [population.format_value(each.reported_value) for each in (donor, member)]
+        why = f"cloned from trial {donor.trial_id} at iteration {saved.iteration} ({' against '.join(values)})"
         if changes:
             why += f"; {', '.join(map(str, changes))}"
         return Exploit(member.trial_id, donor.trial_id, config, why)
 
     def _explore(
         self, member: PopulationMember, donor: PopulationMember, chance: KeyedRandom
-    ) -> tuple[dict[str, Any], list[mutations.ConfigChange]]:
+    ) -> tuple[dict[str, Any], list[population.ConfigChange]]:
         return self._mutations.mutate_config(donor.trial.config, chance)
 
     def _apply_custom_explore(
         self,
         config: dict[str, Any],
-        changes: list[mutations.ConfigChange],
+        changes: list[population.ConfigChange],
         before: Mapping[str, Any],
         chance: KeyedRandom,
-    ) -> tuple[dict[str, Any], list[mutations.ConfigChange]]:
+    ) -> tuple[dict[str, Any], list[population.ConfigChange]]:
         assert self.custom_explore_fn is not None
         with seed_global_generators(chance):
-            after = self.custom_explore_fn(mutations.copy_config(config))
+            after = self.custom_explore_fn(population.copy_config(config))
         if not isinstance(after, dict):
             raise ValueError(
                 f"custom_explore_fn must return a dict, got {after!r:.200}\n\n"
                 "hint: return the configuration it was given, changed as needed"
             )
         described = [
-            replace(change, after=mutations.get_at_path(after, change.path))
+            replace(change, after=population.get_at_path(after, change.path))
             for change in changes
             if change.path[0] in after
         ]
         mutated = {change.path[0] for change in changes}
         described += [
-            mutations.ConfigChange((key,), mutations.get_at_path(before, (key,)), value)
+            population.ConfigChange((key,), population.get_at_path(before, (key,)), value)
             for key, value in after.items()
             if key not in mutated and _differs(value, config.get(key))
         ]
@@ -316,7 +299,7 @@ class PopulationBasedTraining(MetricScheduler):
         return KeyedRandom(self.seed or 0, "pbt", *key)
 
     def _get_number(self, trial: Trial, result: Mapping[str, Any], attribute: str) -> float | None:
-        value = get_number(result, attribute)
+        value = self.get_number(result, attribute)
         if value is None and self.require_attrs:
             raise ValueError(
                 f"trial {trial.trial_id} did not report the number {attribute!r}; it reported "
@@ -382,7 +365,7 @@ class PopulationBasedTrainingReplay(TrialScheduler):
         self._num_used += len(due)
         at, config = due[-1]
         changed = [
-            f"{key} {mutations.format_value(value)}" for key, value in config.items() if trial.config.get(key) != value
+            f"{key} {population.format_value(value)}" for key, value in config.items() if trial.config.get(key) != value
         ]
         why = f"as at iteration {at} of the policy; {', '.join(changed) or 'nothing changes'}"
         return (Exploit(trial.trial_id, trial.trial_id, {**trial.config, **config}, why),)

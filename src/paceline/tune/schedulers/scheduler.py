@@ -166,7 +166,7 @@ class MetricScheduler(TrialScheduler):
 
     def get_time(self, trial_id: str, result: Mapping[str, Any]) -> float | None:
         """Return the trial's progress; None if the report lacks it, which is logged once."""
-        time = get_number(result, self.time_attr)
+        time = self.get_number(result, self.time_attr)
         if is_finite_number(time):
             return time
         if not self._has_warned:
@@ -177,8 +177,14 @@ class MetricScheduler(TrialScheduler):
 
     def get_score(self, result: Mapping[str, Any]) -> float | None:
         """Return the metric as a score, where more is better; None if there is none."""
-        value = get_number(result, self.require_metric())
+        value = self.get_number(result, self.require_metric())
         return self.to_score(value) if value is not None else None
+
+    @staticmethod
+    def get_number(result: Mapping[str, Any], name: str) -> float | None:
+        """Look up a number in a report, by name or by a path such as `eval/loss`."""
+        value = get_metric(result if isinstance(result, dict) else dict(result), name)
+        return value if is_number(value) else None
 
     def to_score(self, value: float) -> float:
         return WORST if value != value else value if self.mode == "max" else -value
@@ -189,7 +195,7 @@ class MetricScheduler(TrialScheduler):
 
     def format_report(self, result: Mapping[str, Any], time: float) -> str:
         """Format a report for messages: `loss 0.5 at training_iteration 4`."""
-        value = get_number(result, self.require_metric())
+        value = self.get_number(result, self.require_metric())
         shown = "nan" if value is None else format_number(value)
         return f"{self.metric} {shown} at {self.time_attr} {format_number(time)}"
 
@@ -207,12 +213,6 @@ class MetricScheduler(TrialScheduler):
         if not isinstance(self.metric, str | None):
             raise bad_value("metric", "the name of one metric or None", self.metric)
         check_choice("mode", self.mode, ("min", "max", None))
-
-
-def get_number(result: Mapping[str, Any], name: str) -> float | None:
-    """Look up a number in a report, by name or by a path such as `eval/loss`."""
-    value = get_metric(result if isinstance(result, dict) else dict(result), name)
-    return value if is_number(value) else None
 
 
 def format_number(value: float) -> str:

@@ -8,9 +8,9 @@ from itertools import accumulate
 from typing import Any
 
 from paceline._core.arguments import bad_value, check_bool, check_int, is_int
-from paceline.tune.search.searcher import Searcher, check_points
-from paceline.tune.space.points import Point
+from paceline.tune.search.searcher import Names, Searcher, check_points
 from paceline.tune.space.space import Space
+from paceline.tune.space.tree import Point
 
 
 @dataclass(eq=False, repr=False)
@@ -57,13 +57,7 @@ class BasicVariantGenerator(Searcher):
         rest = self._num_samples - len(self._points)
         return (self._ends[-1] if self._ends else 0) + rest * self._require_space.num_grid
 
-    def set_search_properties(
-        self,
-        metric: str | list[str] | None,
-        mode: str | list[str] | None,
-        config: Mapping[str, Any] | Space,
-        **spec: Any,
-    ) -> bool:
+    def set_search_properties(self, metric: Names, mode: Names, config: Mapping[str, Any] | Space, **spec: Any) -> bool:
         num_samples, seed = spec.get("num_samples", 1), spec.get("seed")
         if not is_int(num_samples) or (num_samples < 1 and num_samples != -1):
             raise bad_value("num_samples", "a positive integer, or -1 for no limit", num_samples)

@@ -10,6 +10,9 @@ from paceline._core.arguments import bad_value
 
 log = logging.getLogger("paceline")
 
+Names = str | list[str] | None
+"""A metric or a mode; for several objectives, a list of these."""
+
 
 class Searcher:
     """Base of searchers: subclass it and implement `suggest`.
@@ -26,13 +29,11 @@ class Searcher:
     counts_samples: bool = False
     """It ends by itself after `num_samples` samples, however many trials these are. Otherwise the search ends it."""
 
-    def __init__(self, metric: str | list[str] | None = None, mode: str | list[str] | None = None) -> None:
+    def __init__(self, metric: Names = None, mode: Names = None) -> None:
         self.metric = metric
         self.mode = mode
 
-    def set_search_properties(
-        self, metric: str | list[str] | None, mode: str | list[str] | None, config: Mapping[str, Any], **spec: Any
-    ) -> bool:
+    def set_search_properties(self, metric: Names, mode: Names, config: Mapping[str, Any], **spec: Any) -> bool:
         """Take the `Tuner`'s metric and space; False: it has its own already. `spec`: `num_samples` and `seed`."""
         return False
 
@@ -58,12 +59,8 @@ class Searcher:
         """Restore a trial that was suggested with this configuration under an earlier driver."""
         again = self.suggest(trial_id)
         if again != config:
-            log.warning(
-                "%s suggests another configuration for trial %s than before, so what it learned is lost. "
-                "Give it a seed, or implement rebuild()",
-                type(self).__name__,
-                trial_id,
-            )
+            text = "%s suggests another configuration for trial %s than before, so what it learned is lost. "
+            log.warning(f"{text}Give it a seed, or implement rebuild()", type(self).__name__, trial_id)
 
 
 def check_points(points: Any) -> list[Mapping[str, Any]]:

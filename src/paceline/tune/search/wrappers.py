@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline._core.arguments import bad_value, check_bool, check_instance, check_int, is_number
 from paceline._core.plain_values import get_metric
-from paceline.tune.search.searcher import Searcher
+from paceline.tune.search.searcher import Names, Searcher
 
 TRIAL_INDEX = "__trial_index__"
 """The configuration key with the index of the repetition, from 0: useful as a seed."""
@@ -27,9 +27,7 @@ class SearcherWrapper(Searcher):
         super().__init__(self.searcher.metric, self.searcher.mode)
         self.needs_metric = self.searcher.needs_metric
 
-    def set_search_properties(
-        self, metric: str | list[str] | None, mode: str | list[str] | None, config: Mapping[str, Any], **spec: Any
-    ) -> bool:
+    def set_search_properties(self, metric: Names, mode: Names, config: Mapping[str, Any], **spec: Any) -> bool:
         is_accepted = self.searcher.set_search_properties(metric, mode, config, **spec)
         self.metric, self.mode = self.searcher.metric, self.searcher.mode
         return is_accepted
@@ -129,9 +127,7 @@ class Repeater(SearcherWrapper):
         check_int("repeat", self.repeat, at_least=1)
         check_bool("set_index", self.set_index)
 
-    def set_search_properties(
-        self, metric: str | list[str] | None, mode: str | list[str] | None, config: Mapping[str, Any], **spec: Any
-    ) -> bool:
+    def set_search_properties(self, metric: Names, mode: Names, config: Mapping[str, Any], **spec: Any) -> bool:
         num_samples = spec.get("num_samples", 1)
         if num_samples != -1:
             if num_samples < self.repeat:
@@ -145,15 +141,14 @@ class Repeater(SearcherWrapper):
         return False  # The searcher counts suggestions, and each one is several trials.
 
     def suggest(self, trial_id: str) -> Mapping[str, Any] | str | None:
-        group = self._open_group()
-        if group is None and self._num_left == 0:
-            return self.FINISHED
-        if group is None:
+        if self._is_group_full:
+            if self._num_left == 0:
+                return self.FINISHED
             suggested = self.searcher.suggest(trial_id)
             if suggested is None or isinstance(suggested, str):
                 return suggested
-            group = self._begin_group(trial_id, suggested)
-        return self._join_group(group, trial_id)
+            self._begin_group(trial_id, suggested)
+        return self._join_group(trial_id)
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         group = self._groups.pop(trial_id, None)
@@ -166,28 +161,27 @@ class Repeater(SearcherWrapper):
         self.searcher.on_trial_complete(group.first, average, error=average is None)
 
     def rebuild(self, trial_id: str, config: Mapping[str, Any]) -> None:
-        group = self._open_group()
-        if group is None:
+        if self._is_group_full:
             suggested = {key: value for key, value in config.items() if key != TRIAL_INDEX or not self.set_index}
             self.searcher.rebuild(trial_id, suggested)
-            group = self._begin_group(trial_id, suggested)
-        self._join_group(group, trial_id)
+            self._begin_group(trial_id, suggested)
+        self._join_group(trial_id)
 
-    def _open_group(self) -> _RepetitionGroup | None:
-        group = self._newest
-        return group if group is not None and len(group.trials) < self.repeat else None
+    @property
+    def _is_group_full(self) -> bool:
+        return self._newest is None or len(self._newest.trials) == self.repeat
 
-    def _begin_group(self, trial_id: str, suggested: Mapping[str, Any]) -> _RepetitionGroup:
+    def _begin_group(self, trial_id: str, suggested: Mapping[str, Any]) -> None:
         if self._num_left is not None:
             self._num_left -= 1
         self._newest = _RepetitionGroup(trial_id, suggested)
-        return self._newest
 
-    def _join_group(self, group: _RepetitionGroup, trial_id: str) -> dict[str, Any]:
-        index = len(group.trials)
-        group.trials.append(trial_id)
+    def _join_group(self, trial_id: str) -> dict[str, Any]:
+        group = self._newest
+        assert group is not None
         self._groups[trial_id] = group
-        return {**group.config, TRIAL_INDEX: index} if self.set_index else {**group.config}
+        group.trials.append(trial_id)
+        return {**group.config, TRIAL_INDEX: len(group.trials) - 1} if self.set_index else {**group.config}
 
     def _average_results(self, group: _RepetitionGroup) -> dict[str, Any] | None:
         """Combine the results into one with the average of each metric; None if a metric has no values."""

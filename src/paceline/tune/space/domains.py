@@ -1,6 +1,6 @@
 """The functions to write a search space with, and the domains they return: numbers, options, and functions of others.
 
-A domain is a frozen value that searchers and schedulers inspect: its kind, bounds, step and options. A pick from it is
+A domain is a frozen value that searchers and schedulers inspect: its bounds, step and options. A pick from it is
 a number or the index of an option. Its randomness is keyed: a draw depends only on its key, not on earlier draws, the
 process or the order. The numbers come from a hash of the key, so they are the same in every version of Python.
 """
@@ -8,6 +8,7 @@ process or the order. The numbers come from a hash of the key, so they are the s
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import inspect
 import json
@@ -123,13 +124,17 @@ def sample_from(func: Callable[[Any], Any]) -> Function:
 class Domain:
     """Base of all domains."""
 
-    kind: ClassVar[str]
-    """`float`, `integer`, `normal`, `categorical`, `grid` or `function`."""
+    function: ClassVar[str]
+    """The function of `paceline.tune` that creates the domain, less `q` for one with a step, and `log`."""
+    log: bool = False
+    q: Any = None
 
     @property
     def call(self) -> tuple[str, tuple[Any, ...]]:
         """The function of `paceline.tune` that creates this domain, and its arguments."""
-        raise NotImplementedError
+        name = f"{'q' if self.q is not None else ''}{'log' if self.log else ''}{self.function}"
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return name, tuple(value for key, value in values.items() if key != "log" and (key, value) != ("q", None))
 
     def pick(self, chance: KeyedRandom) -> Any:
         """Draw a random number of the domain, or the index of a random option."""
@@ -161,15 +166,16 @@ class Domain:
         return f"{name}({', '.join(map(repr, arguments))})"
 
 
+@dataclass(frozen=True, repr=False)
 class Interval(Domain):
     """Numbers from `lower` up to, but excluding, `upper`; with a step `q`, its multiples, which may include `upper`."""
 
-    number_type: ClassVar[Callable[[Any], Any]]
-    function: ClassVar[str]
+    number_type: ClassVar[type[int] | type[float]]
+
     lower: Any
     upper: Any
-    log: bool
-    q: Any
+    log: bool = False
+    q: Any = None
 
     def __post_init__(self) -> None:
         name = self.call[0]
@@ -192,11 +198,6 @@ class Interval(Domain):
         raise NotImplementedError
 
     @property
-    def call(self) -> tuple[str, tuple[Any, ...]]:
-        name = f"{'q' if self.q is not None else ''}{'log' if self.log else ''}{self.function}"
-        return name, (self.lower, self.upper, *(() if self.q is None else (self.q,)))
-
-    @property
     def first(self) -> Any:
         """The smallest value."""
         return self.lower if self.q is None else self.number_type(self._multiples[0] * _to_exact_fraction(self.q))
@@ -209,9 +210,8 @@ class Interval(Domain):
         return self.number_type(self._multiples[1] * _to_exact_fraction(self.q))
 
     def nearest(self, picked: Any) -> Any:
-        return self.number_type(
-            _nearest_multiple(picked, self.q or 1, *self._multiples) * _to_exact_fraction(self.q or 1)
-        )
+        step = self.q or 1
+        return self.number_type(_nearest_multiple(picked, step, *self._multiples) * _to_exact_fraction(step))
 
     @cached_property
     def _multiples(self) -> tuple[int, int]:
@@ -220,18 +220,9 @@ class Interval(Domain):
         return math.ceil(_to_exact_fraction(self.lower) / step), math.floor(_to_exact_fraction(upper) / step)
 
 
-@dataclass(frozen=True, repr=False)
 class Float(Interval):
-    kind: ClassVar[str] = "float"
-    number_type: ClassVar[Callable[[Any], Any]] = float
-    function: ClassVar[str] = "uniform"
-
-    lower: float
-    upper: float
-    """Exclusive, unless there is a step."""
-    log: bool = False
-    q: float | None = None
-    """The step: values are multiples of it."""
+    number_type = float
+    function = "uniform"
 
     def _check_argument(self, name: str, argument: str) -> float:
         return (_check_positive if argument == "q" else _check_number)(name, argument, getattr(self, argument))
@@ -239,8 +230,8 @@ class Float(Interval):
     def pick(self, chance: KeyedRandom) -> float:
         value = _interpolate(self.lower, self.upper, chance.draw_unit(), self.log)
         if self.q is not None:
-            return self.nearest(value)
-        return max(self.lower, min(value, math.nextafter(self.upper, self.lower)))
+            return float(self.nearest(value))
+        return float(max(self.lower, min(value, math.nextafter(self.upper, self.lower))))
 
     def contains(self, picked: Any) -> bool:
         if not is_finite_number(picked) or not self.first <= picked <= self.last:
@@ -248,26 +239,16 @@ class Float(Interval):
         return self.q is None or math.isclose(self.nearest(picked), picked, rel_tol=1e-9, abs_tol=self.q * 1e-9)
 
     def nearest(self, picked: Any) -> float:
-        nearest = super().nearest(picked) if self.q is not None else min(max(picked, self.lower), self.upper)
-        return float(nearest)
+        return float(super().nearest(picked) if self.q is not None else min(max(picked, self.lower), self.upper))
 
 
-@dataclass(frozen=True, repr=False)
 class Integer(Interval):
-    kind: ClassVar[str] = "integer"
-    number_type: ClassVar[Callable[[Any], Any]] = int
-    function: ClassVar[str] = "randint"
-
-    lower: int
-    upper: int
-    """Exclusive, unless there is a step."""
-    log: bool = False
-    q: int | None = None
-    """The step: values are multiples of it. None is a step of 1."""
+    number_type = int
+    function = "randint"
 
     def _check_argument(self, name: str, argument: str) -> int:
         value = getattr(self, argument)
-        number = _to_python_number(value)
+        number = to_python_number(value)
         if not is_int(number):
             hint = "tune.uniform and its kind draw floats" if isinstance(number, float) else None
             raise bad_value(f"tune.{name}: {argument}", "an integer", value, hint)
@@ -289,7 +270,7 @@ class Integer(Interval):
 
 @dataclass(frozen=True, repr=False)
 class Normal(Domain):
-    kind: ClassVar[str] = "normal"
+    function = "randn"
 
     mean: float = 0.0
     sd: float = 1.0
@@ -302,17 +283,13 @@ class Normal(Domain):
         for argument in ("sd",) if self.q is None else ("sd", "q"):
             object.__setattr__(self, argument, _check_positive(name, argument, getattr(self, argument)))
 
-    @property
-    def call(self) -> tuple[str, tuple[Any, ...]]:
-        return ("randn", (self.mean, self.sd)) if self.q is None else ("qrandn", (self.mean, self.sd, self.q))
-
     def pick(self, chance: KeyedRandom) -> float:
         return self.nearest(NormalDist(self.mean, self.sd).inv_cdf(chance.draw_unit()))
 
     def contains(self, picked: Any) -> bool:
-        return is_finite_number(picked) and (
-            self.q is None or math.isclose(self.nearest(picked), picked, abs_tol=1e-12)
-        )
+        if not is_finite_number(picked):
+            return False
+        return self.q is None or math.isclose(self.nearest(picked), picked, abs_tol=1e-12)
 
     def nearest(self, picked: Any) -> float:
         value = min(max(float(picked), -sys.float_info.max), sys.float_info.max)
@@ -321,14 +298,14 @@ class Normal(Domain):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Categorical(Domain):
-    kind: ClassVar[str] = "categorical"
+    function = "choice"
 
     categories: tuple[Any, ...]
     """The options: any objects, including ones that contain domains."""
 
     @property
     def call(self) -> tuple[str, tuple[Any, ...]]:
-        return "choice", ([*self.categories],)
+        return self.function, ([*self.categories],)
 
     def pick(self, chance: KeyedRandom) -> int:
         return chance.draw_below(len(self.categories))
@@ -340,28 +317,19 @@ class Categorical(Domain):
         return type(picked) is int and 0 <= picked < len(self.categories)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Grid(Categorical):
     """Options that are all tried, one after the other."""
 
-    kind: ClassVar[str] = "grid"
-
-    @property
-    def call(self) -> tuple[str, tuple[Any, ...]]:
-        return "grid_search", ([*self.categories],)
+    function = "grid_search"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Function(Domain):
     """A value computed from the other values."""
 
-    kind: ClassVar[str] = "function"
+    function = "sample_from"
 
     func: Callable[[Any], Any]
-
-    @property
-    def call(self) -> tuple[str, tuple[Any, ...]]:
-        return "sample_from", (self.func,)
 
     def sample(self, config: Any = None, size: int = 1, random_state: int | None = None) -> Any:
         values = [self.func(config) for _ in range(size)]
@@ -396,7 +364,7 @@ def _to_exact_fraction(number: float) -> Fraction:
 
 
 def _check_number(name: str, argument: str, value: Any) -> float:
-    number = _to_python_number(value)
+    number = to_python_number(value)
     try:
         as_float = float(number) if is_number(number) else math.nan
     except OverflowError:
@@ -418,7 +386,7 @@ def _check_base(name: str, base: Any) -> None:
         raise bad_value(f"tune.{name}: base", "a positive number other than 1", base)
 
 
-def _to_python_number(value: Any) -> Any:
+def to_python_number(value: Any) -> Any:
     """Convert a numpy number to a Python one."""
     return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
 

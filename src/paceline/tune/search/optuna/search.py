@@ -15,10 +15,9 @@ from optuna.trial import TrialState
 
 from paceline._core.arguments import bad_value, check_choice, check_int
 from paceline._core.plain_values import get_metric
-from paceline.tune.search.optuna.log_filter import silence_optuna
-from paceline.tune.search.optuna.samplers import KnownParametersSampler, TrialSamplers, check_sampler
+from paceline.tune.search.optuna.samplers import KnownParametersSampler, TrialSamplers, check_sampler, silence_optuna
 from paceline.tune.search.optuna.spaces import OptunaSpace, is_same_config, parse_space
-from paceline.tune.search.searcher import Searcher, check_points
+from paceline.tune.search.searcher import Names, Searcher, check_points
 
 log = logging.getLogger("paceline")
 
@@ -42,8 +41,8 @@ class OptunaSearch(Searcher):
     """
 
     space: Mapping[str, Any] | Callable[[optuna.Trial], Mapping[str, Any] | None] | None = None
-    metric: str | list[str] | None = None
-    mode: str | list[str] | None = None
+    metric: Names = None
+    mode: Names = None
     points_to_evaluate: Sequence[Mapping[str, Any]] | None = None
     sampler: str | BaseSampler | None = None
     seed: int | None = None
@@ -79,9 +78,7 @@ class OptunaSearch(Searcher):
         assert self._study is not None
         return self._study
 
-    def set_search_properties(
-        self, metric: str | list[str] | None, mode: str | list[str] | None, config: Mapping[str, Any], **spec: Any
-    ) -> bool:
+    def set_search_properties(self, metric: Names, mode: Names, config: Mapping[str, Any], **spec: Any) -> bool:
         """Take the metric, mode, space and seed of the `Tuner` where this searcher has none; False: it has started.
 
         A searcher with its own space accepts constants in the `Tuner`'s.
@@ -94,7 +91,8 @@ class OptunaSearch(Searcher):
                 f"OptunaSearch has the space {self._space} and Tuner the param_space {tuner_space}: only one of them "
                 "can be searched\n\nhint: leave out one of the two"
             )
-        if (self.metric is None or metric is None or self.metric == metric) and _differs(self.mode, mode):
+        is_same_metric = None in (self.metric, metric) or self.metric == metric
+        if is_same_metric and None not in (self.mode, mode) and _to_list(self.mode) != _to_list(mode):
             raise ValueError(
                 f"OptunaSearch has mode={self.mode!r} and TuneConfig has mode={mode!r}\n\n"
                 "hint: set metric and mode only in TuneConfig"
@@ -125,13 +123,10 @@ class OptunaSearch(Searcher):
             self._num_suggested += 1
             self._ask_study(trial_id, known, again=True)
         elif not is_same_config(again := self.suggest(trial_id), config):
-            log.warning(
-                "OptunaSearch cannot reproduce the configuration of trial %s, so it learns its reports under the wrong "
-                "one. Before: %s; now: %s",
-                trial_id,
-                config,
-                again,
+            text = (
+                "OptunaSearch cannot reproduce the configuration of trial %s, so it learns its reports under the wrong"
             )
+            log.warning(f"{text} one. Before: %s; now: %s", trial_id, config, again)
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
         step = result.get("training_iteration")
@@ -139,7 +134,7 @@ class OptunaSearch(Searcher):
         trial = self._trials.get(trial_id)
         if trial is None or isinstance(self.metric, list):
             return  # Optuna has no intermediate values for several objectives.
-        value = self._get_objective(result, self.metric)
+        value = _to_number(get_metric(dict(result), self.metric)) if self.metric is not None else None
         if value is not None and isinstance(step, int) and step >= 0:
             with silence_optuna():
                 trial.report(value, step)
@@ -254,23 +249,18 @@ class OptunaSearch(Searcher):
 
     def _get_objectives(self, trial_id: str, result: Mapping[str, Any] | None) -> list[float] | None:
         """Return the objectives in a result; None if one is missing or not a number."""
-        found = {metric: self._get_objective(result or {}, metric) for metric in _to_list(self.metric)}
-        missing = [metric for metric, value in found.items() if value is None]
+        values = {metric: _to_number(get_metric(dict(result or {}), metric)) for metric in _to_list(self.metric)}
+        missing = [metric for metric, value in values.items() if value is None]
         if missing and result:
             reported = ", ".join(f"{key}={value!r}" for key, value in result.items() if key != "config")
             text = "trial %s did not report a number for %s, so the search learns nothing from it"
             log.warning(f"{text}; its last report has %s", trial_id, " and ".join(missing), reported)
-        return None if missing else [value for value in found.values() if value is not None]
-
-    def _get_objective(self, result: Mapping[str, Any], metric: str | None) -> float | None:
-        return _to_number(get_metric(dict(result), metric)) if metric is not None else None
+        return None if missing else [value for value in values.values() if value is not None]
 
 
 def _to_number(value: Any) -> float | None:
-    if isinstance(value, bool) or value is None or isinstance(value, str):
-        return None
     try:
-        number = float(value)
+        number = float(value) if not isinstance(value, bool | str | None) else math.nan
     except (TypeError, ValueError, OverflowError):
         return None
     return None if math.isnan(number) else number
@@ -278,10 +268,6 @@ def _to_number(value: Any) -> float | None:
 
 def _to_list(value: str | Sequence[str] | None) -> list[str]:
     return [value] if isinstance(value, str) else [*(value or ())]
-
-
-def _differs(own: Any, other: Any) -> bool:
-    return own is not None and other is not None and _to_list(own) != _to_list(other)
 
 
 def _check_objectives(metric: Any, mode: Any) -> None:
