@@ -101,7 +101,7 @@ def test_it_stays_inside_its_bounds_and_told_the_same_it_decides_the_same(seed, 
         assert 0.0 <= clone.config["lr"] <= 1.0
         assert clone.config["in"]["layers"] in range(1, 9)
         assert type(clone.config["in"]["layers"]) is int
-    assert search.told_again(pb2(synch=synch)) == search.decided
+    assert search.replay(pb2(synch=synch)) == search.decided
 
 
 def test_each_clone_says_what_is_different_and_whole_numbers_stay_whole_where_they_are_wanted():

@@ -146,16 +146,18 @@ def test_an_option_moves_to_the_one_beside_it_and_a_number_by_a_factor_inside_it
     assert mutated(("a", "b", "c", "d"), "d") == {"c"}
     assert mutated(choice([1, 2, 4]), 2) == {1, 4}
     assert mutated([5], 5) == {5}
-    factors = {"perturbation_factors": (1.2, 0.8)}
-    assert mutated(uniform(0, 1), 0.5, **factors) == {0.6, 0.4}
-    assert mutated(uniform(0, 0.55), 0.5, **factors) == {0.55, 0.4}
-    assert mutated(randint(1, 100), 50, **factors) == {60, 40}
-    moved = mutated(randint(1, 10), 9, **factors)
-    assert moved == {9, 7}
-    assert all(type(value) is int for value in moved)
-    assert mutated(randint(1, 100), 2, **factors) == {3, 1}, "it gets somewhere, however small it is"
-    assert mutated(lambda: 1, 1, **factors) == {2, 1}
-    assert mutated(lambda: 1.0, 10.0, **factors) == {12.0, 8.0}
+    for spec, value, expected in (
+        (uniform(0, 1), 0.5, {0.6, 0.4}),
+        (uniform(0, 0.55), 0.5, {0.55, 0.4}),
+        (randint(1, 100), 50, {60, 40}),
+        (randint(1, 10), 9, {9, 7}),
+        (randint(1, 100), 2, {3, 1}),  # It gets somewhere, however small it is.
+        (lambda: 1, 1, {2, 1}),
+        (lambda: 1.0, 10.0, {12.0, 8.0}),
+    ):
+        moved = mutated(spec, value, perturbation_factors=(1.2, 0.8))
+        assert moved == expected
+        assert {type(each) for each in moved} == {type(value)}
 
 
 def test_drawn_anew_it_comes_from_where_it_came_from():
@@ -370,7 +372,7 @@ def play(rand, num_trials, slots, fraction, mode, synch, save_share, fail_share,
         assert turns < 3000, "the search gets nowhere"
         alive = search.of_status("RUNNING", "PAUSED", "PENDING")
         if rand.random() < fail_share:
-            search.fail(rand.choice(alive))
+            search.end(rand.choice(alive), has_failed=True)
         elif rand.random() < fail_share:
             search.end(rand.choice(running))
         else:
@@ -391,5 +393,5 @@ def test_the_best_are_never_replaced_only_committed_ones_are_cloned_and_nobody_w
     search = play(**about)
     assert not search.of_status("PENDING", "PAUSED"), "nothing runs, and some wait for ever"
     assert not search.unmade, "nothing runs, and some were never made"
-    again = search.told_again(scheduler(about["synch"], about["fraction"], about["mode"]))
+    again = search.replay(scheduler(about["synch"], about["fraction"], about["mode"]))
     assert again == search.decided, "told the same, it decides otherwise"

@@ -258,7 +258,8 @@ def _parse_source(value: Any, where: str) -> Source:
         case list() | tuple():
             return _check_options(value, where)
     if isinstance(value, Domain) or callable(value):
-        return value
+        source: Source = value
+        return source
     allowed = "a list of options, a domain such as tune.uniform(0, 1), a function without arguments, or a dict of these"
     raise bad_value(where, allowed, value)
 
