@@ -8,7 +8,6 @@ process or the order. The numbers come from a hash of the key, so they are the s
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import inspect
 import json
@@ -125,7 +124,9 @@ class Domain:
     """Base of all domains."""
 
     function: ClassVar[str]
-    """The function of `paceline.tune` that creates the domain, less `q` for one with a step, and `log`."""
+    """The function of `paceline.tune` that creates the domain, without the prefixes `q` and `log`."""
+    arguments: ClassVar[tuple[str, ...]]
+    """The attributes that are its arguments, besides `q`."""
     log: bool = False
     q: Any = None
 
@@ -133,8 +134,7 @@ class Domain:
     def call(self) -> tuple[str, tuple[Any, ...]]:
         """The function of `paceline.tune` that creates this domain, and its arguments."""
         name = f"{'q' if self.q is not None else ''}{'log' if self.log else ''}{self.function}"
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
-        return name, tuple(value for key, value in values.items() if key != "log" and (key, value) != ("q", None))
+        return name, tuple(getattr(self, each) for each in (*self.arguments, *(("q",) if self.q is not None else ())))
 
     def pick(self, chance: KeyedRandom) -> Any:
         """Draw a random number of the domain, or the index of a random option."""
@@ -171,6 +171,7 @@ class Interval(Domain):
     """Numbers from `lower` up to, but excluding, `upper`; with a step `q`, its multiples, which may include `upper`."""
 
     number_type: ClassVar[type[int] | type[float]]
+    arguments = ("lower", "upper")
 
     lower: Any
     upper: Any
@@ -270,7 +271,7 @@ class Integer(Interval):
 
 @dataclass(frozen=True, repr=False)
 class Normal(Domain):
-    function = "randn"
+    function, arguments = "randn", ("mean", "sd")
 
     mean: float = 0.0
     sd: float = 1.0
@@ -327,7 +328,7 @@ class Grid(Categorical):
 class Function(Domain):
     """A value computed from the other values."""
 
-    function = "sample_from"
+    function, arguments = "sample_from", ("func",)
 
     func: Callable[[Any], Any]
 
