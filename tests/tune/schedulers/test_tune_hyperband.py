@@ -216,7 +216,7 @@ def test_in_a_real_search_a_bracket_that_its_searcher_does_not_fill_holds_up_not
     )
     run_config = tune.RunConfig(name="search", storage_path=str(tmp_path))
     results = tune.Tuner(train_func, tune_config=config, run_config=run_config).fit()
-    made = {result.config["x"]: result.metrics["training_iteration"] for result in results}
-    assert made == {5: 1, 3: 3, 4: 3}  # The best of two goes on; the third is in a bracket of its own.
+    iterations = {result.config["x"]: result.metrics["training_iteration"] for result in results}
+    assert iterations == {5: 1, 3: 3, 4: 3}  # The best of two goes on; the third is in a bracket of its own.
     (idle,) = (line for line in (tmp_path / "search/journal.jsonl").read_text().splitlines() if "search_idle" in line)
     assert '"do":"stop","trial":"00000"' in idle
