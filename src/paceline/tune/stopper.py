@@ -10,7 +10,7 @@ import math
 import statistics
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -59,12 +59,12 @@ class Stopper:
         return self._why or type(self).__name__
 
 
+@dataclass
 class MetricLookup:
     """Looks up numbers by name or path, and logs once per name if the first reports lack it."""
 
-    def __init__(self, asker: str) -> None:
-        self._asker = asker
-        self._checked_names: set[str] = set()
+    _stopper_name: str
+    _checked_names: set[str] = field(default_factory=set)
 
     def get_number(self, name: str, trial_id: str, result: Mapping[str, Any]) -> float | None:
         metrics = result if isinstance(result, dict) else dict(result)
@@ -82,7 +82,7 @@ class MetricLookup:
         if similar and similar[0] != name:
             other += f" (did you mean {similar[0]!r}?)"
         text = "%s: the first report, of trial %s, has no number %r%s. Reports without it stop nothing; this one has %s"
-        log.warning(text, self._asker, trial_id, name, other, ", ".join(map(str, metrics)))
+        log.warning(text, self._stopper_name, trial_id, name, other, ", ".join(map(str, metrics)))
 
 
 class NoopStopper(Stopper):

@@ -7,6 +7,7 @@ decide where the spans go. Reports are not spans: there may be thousands a secon
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from paceline._control import events
@@ -45,17 +46,17 @@ class OpenTelemetryCallback(TracingCallback):
         return RunSpans(tracer, {**about, "paceline.run": run_context.run_id, "paceline.uri": uri, **self._attributes})
 
 
+@dataclass
 class RunSpans:
     """The spans of one run, made by one driver."""
 
-    def __init__(self, tracer: Any, attributes: dict[str, Any]) -> None:
-        self._tracer = tracer
-        self._attributes = attributes
-        self._run_span: Any = None
-        self._attempt_span: Any = None
-        self._attempt_number = 0
-        self._checkpoint_spans: dict[int, Any] = {}
-        self._num_reports = 0
+    _tracer: Any
+    _attributes: dict[str, Any]
+    _run_span: Any = None
+    _attempt_span: Any = None
+    _attempt_number: int = 0
+    _checkpoint_spans: dict[int, Any] = field(default_factory=dict)
+    _num_reports: int = 0
 
     def on_event(self, event: events.Event, run: Run) -> None:
         if isinstance(event, events.Reported):

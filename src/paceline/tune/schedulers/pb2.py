@@ -14,7 +14,7 @@ from typing import Any
 from paceline._core.arguments import bad_value, is_finite_number
 from paceline.tune.schedulers import population
 from paceline.tune.schedulers.pbt import PopulationBasedTraining
-from paceline.tune.schedulers.population import PopulationMember
+from paceline.tune.schedulers.population import MutatedConfig, PopulationMember
 from paceline.tune.space.domains import Float, KeyedRandom
 
 MIN_ROWS = 3
@@ -134,9 +134,7 @@ class PB2(PopulationBasedTraining):
             self._interval_starts[member.trial_id] = (member.time, score)
         super()._rank_member(member, value)
 
-    def _explore(
-        self, member: PopulationMember, donor: PopulationMember, chance: KeyedRandom
-    ) -> tuple[dict[str, Any], list[population.ConfigChange]]:
+    def _explore(self, member: PopulationMember, donor: PopulationMember, chance: KeyedRandom) -> MutatedConfig:
         # Its next interval starts with its first report as a clone, at the score it has then.
         self._interval_starts.pop(member.trial_id, None)
         shares = self._choose_shares(member, donor, chance)

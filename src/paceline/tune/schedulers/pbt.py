@@ -17,9 +17,10 @@ from typing import Any
 
 from paceline._core.arguments import bad_value, check_callable, check_int, check_number, is_number
 from paceline.tune.schedulers import population
-from paceline.tune.schedulers.population import Policy, Population, PopulationMember
+from paceline.tune.schedulers.population import MutatedConfig, Policy, Population, PopulationMember
 from paceline.tune.schedulers.scheduler import Action, Exploit, MetricScheduler, Pause, Resume, TrialScheduler
 from paceline.tune.space.domains import KeyedRandom, seed_global_generators
+from paceline.tune.space.tree import is_same_value
 from paceline.tune.trial import Trial
 
 log = logging.getLogger("paceline")
@@ -245,9 +246,10 @@ class PopulationBasedTraining(MetricScheduler):
         return self._exploit(member, donors[chance.draw_below(len(donors))], chance)
 
     def _exploit(self, member: PopulationMember, donor: PopulationMember, chance: KeyedRandom) -> Exploit:
-        config, changes = self._explore(member, donor, chance)
+        mutated = self._explore(member, donor, chance)
         if self.custom_explore_fn is not None:
-            config, changes = self._apply_custom_explore(config, changes, donor.trial.config, chance)
+            mutated = self._explore_custom(mutated, donor.trial.config, chance)
+        config, changes = mutated
         saved = donor.trial.checkpoint
         assert saved is not None
         member.is_being_cloned, member.clone_time = True, donor.saved_time
@@ -262,19 +264,12 @@ class PopulationBasedTraining(MetricScheduler):
             why += f"; {', '.join(map(str, changes))}"
         return Exploit(member.trial_id, donor.trial_id, config, why)
 
-    def _explore(
-        self, member: PopulationMember, donor: PopulationMember, chance: KeyedRandom
-    ) -> tuple[dict[str, Any], list[population.ConfigChange]]:
+    def _explore(self, member: PopulationMember, donor: PopulationMember, chance: KeyedRandom) -> MutatedConfig:
         return self._mutations.mutate_config(donor.trial.config, chance)
 
-    def _apply_custom_explore(
-        self,
-        config: dict[str, Any],
-        changes: list[population.ConfigChange],
-        before: Mapping[str, Any],
-        chance: KeyedRandom,
-    ) -> tuple[dict[str, Any], list[population.ConfigChange]]:
+    def _explore_custom(self, mutated: MutatedConfig, before: Mapping[str, Any], chance: KeyedRandom) -> MutatedConfig:
         assert self.custom_explore_fn is not None
+        config, changes = mutated
         with seed_global_generators(chance):
             after = self.custom_explore_fn(population.copy_config(config))
         if not isinstance(after, dict):
@@ -282,17 +277,12 @@ class PopulationBasedTraining(MetricScheduler):
                 f"custom_explore_fn must return a dict, got {after!r:.200}\n\n"
                 "hint: return the configuration it was given, changed as needed"
             )
-        described = [
-            replace(change, after=population.get_at_path(after, change.path))
-            for change in changes
-            if change.path[0] in after
-        ]
-        mutated = {change.path[0] for change in changes}
-        described += [
-            population.ConfigChange((key,), population.get_at_path(before, (key,)), value)
-            for key, value in after.items()
-            if key not in mutated and _differs(value, config.get(key))
-        ]
+        still_there = [change for change in changes if change.path[0] in after]
+        described = [replace(change, after=population.get_at_path(after, change.path)) for change in still_there]
+        keys = {change.path[0] for change in changes}
+        for key, value in after.items():
+            if key not in keys and not is_same_value(value, config.get(key)):
+                described.append(population.ConfigChange((key,), population.get_at_path(before, (key,)), value))
         return after, described
 
     def _make_random(self, *key: int | str) -> KeyedRandom:
@@ -312,12 +302,6 @@ class PopulationBasedTraining(MetricScheduler):
 def _is_saved(member: PopulationMember) -> bool:
     """Whether its current state is in a checkpoint."""
     return member.trial.checkpoint is not None and not member.is_being_cloned
-
-
-def _differs(one: Any, other: Any) -> bool:
-    """Compare plain values by equality and all others by identity."""
-    plain = (str, int, float, bool, list, tuple, dict, type(None))
-    return one is not other and not (isinstance(one, plain) and isinstance(other, plain) and one == other)
 
 
 class PopulationBasedTrainingReplay(TrialScheduler):

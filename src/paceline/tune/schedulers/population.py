@@ -158,16 +158,17 @@ class ConfigChange:
         return f"{'/'.join(self.path)} {before}{format_value(self.after)}{drawn}"
 
 
+MutatedConfig = tuple[dict[str, Any], list[ConfigChange]]
+"""Another configuration, and the changes in it."""
+
+
 @dataclass(frozen=True)
 class Mutations:
     sources: tuple[tuple[Path, Source], ...]
     resample_probability: float
     factors: tuple[float, ...]
 
-    def mutate_config(
-        self, config: Mapping[str, Any], chance: KeyedRandom
-    ) -> tuple[dict[str, Any], list[ConfigChange]]:
-        """Return another configuration and the changes in it."""
+    def mutate_config(self, config: Mapping[str, Any], chance: KeyedRandom) -> MutatedConfig:
         after = copy_config(config)
         changes = []
         for path, source in self.sources:

@@ -37,11 +37,9 @@ def encode_config(value: Any, find: Callable[[Any], Path | None], path: Path = (
     kind = type(value)
     if kind in SCALARS:
         return to_plain(value, format_path(path, "config"))
-    if kind is dict and all(type(key) in tree.KEY_TYPES for key in value):
-        items = [(key, encode_config(item, find, (*path, key))) for key, item in value.items()]
-        return _encode_container("dict", items, format_path(path, "config"))
-    if kind in (list, tuple):
-        items = [(index, encode_config(item, find, (*path, index))) for index, item in enumerate(value)]
+    if kind in (list, tuple) or (kind is dict and all(type(key) in tree.KEY_TYPES for key in value)):
+        pairs = value.items() if kind is dict else enumerate(value)
+        items = [(key, encode_config(item, find, (*path, key))) for key, item in pairs]
         return _encode_container(kind.__name__, items, format_path(path, "config"))
     place = find(value)
     if place is not None:
@@ -187,24 +185,29 @@ def find_differences(before: Any, now: Any, path: str = "param_space") -> list[s
     """List the differences between two descriptions, one line each."""
     if json.dumps(before) == json.dumps(now):
         return []
-    if isinstance(before, list) and isinstance(now, list):
-        return _compare_lists(before, now, path, "[{}]", before, now)
-    are_dicts = isinstance(before, dict) and isinstance(now, dict)
-    if are_dicts and not _is_marked(before) and not _is_marked(now):
-        return _compare_dicts(before, now, path)
-    if are_dicts and _is_marked(before) and _is_marked(now):
-        if "options" in before and "options" in now and before["$domain"] == now["$domain"]:
-            return _compare_lists(before["options"], now["options"], path, "(option {})", before, now)
+    (kind, step, items), (kind_now, _, items_now) = map(_split_items, (before, now))
+    if kind and kind == kind_now and len(items) == len(items_now):
+        pairs = enumerate(zip(items, items_now, strict=True))
+        return [line for index, (a, b) in pairs for line in find_differences(a, b, path + step.format(index))]
+    if isinstance(before, dict) and isinstance(now, dict) and _is_marked(before) == _is_marked(now):
+        if not _is_marked(before):
+            return _compare_dicts(before, now, path)
         if _is_same_object(before, now):
             was, has = before.get("fields", {}), now.get("fields", {})
             return [line for name in was for line in find_differences(was[name], has.get(name), f"{path}.{name}")]
-        if "$tuple" in before and "$tuple" in now:
-            return _compare_lists(before["$tuple"], now["$tuple"], path, "[{}]", before, now)
-    return [_format_change(path, before, now)]
+    return [f"{path} was {_format_description(before)} and is now {_format_description(now)}"]
 
 
-def _format_change(path: str, before: Any, now: Any) -> str:
-    return f"{path} was {_format_description(before)} and is now {_format_description(now)}"
+def _split_items(value: Any) -> tuple[str, str, list[Any]]:
+    """Return the kind of a list, tuple or choice, how the path to an item is written, and the items."""
+    match value:
+        case list():
+            return "list", "[{}]", value
+        case {"$tuple": items}:
+            return "tuple", "[{}]", items
+        case {"$domain": name, "options": options}:
+            return name, "(option {})", options
+    return "", "", []
 
 
 def _compare_dicts(before: dict[str, Any], now: dict[str, Any], path: str) -> list[str]:
@@ -219,15 +222,6 @@ def _compare_dicts(before: dict[str, Any], now: dict[str, Any], path: str) -> li
     if not changes and both_in_order[0] != both_in_order[1] and "grid_search" in json.dumps(now):
         changes.append(f"the keys of {path} changed their order, which is the order of its grid_search")
     return changes
-
-
-def _compare_lists(
-    before: list[Any], now: list[Any], path: str, step: str, node_before: Any, node_now: Any
-) -> list[str]:
-    if len(before) != len(now):
-        return [_format_change(path, node_before, node_now)]
-    pairs = enumerate(zip(before, now, strict=True))
-    return [line for index, (a, b) in pairs for line in find_differences(a, b, path + step.format(index))]
 
 
 def _describe_value(value: Any, path: str) -> Any:
