@@ -19,8 +19,7 @@ from typing import Any
 from _measure import Bar, Bench, Measure, Report, check, main, note
 
 from paceline import tune
-from paceline.tune.schedulers.asha import ASHAScheduler
-from paceline.tune.schedulers.hyperband import HyperBandScheduler
+from paceline.tune.schedulers.hyperband import ASHAScheduler, HyperBandScheduler
 from paceline.tune.schedulers.median import MedianStoppingRule
 from paceline.tune.schedulers.pbt import PopulationBasedTraining
 from paceline.tune.schedulers.scheduler import FIFOScheduler, Pause, Resume, Stop, TrialScheduler

@@ -53,7 +53,7 @@ TARGETS: dict[str, tuple[list[str], list[str]]] = {
         ["data", "properties"],
     ),
     "tune": (
-        ["tune/schedulers", "tune/stoppers", "tune/driver/search_state.py"],
+        ["tune/schedulers", "tune/stopper.py", "tune/driver/search_state.py"],
         ["tune"],
     ),
 }

@@ -6,6 +6,7 @@ a clone begins from its donor's checkpoint. All that a scheduler hears is kept, 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +34,7 @@ class SimulatedSearch:
         self.slots = slots if slots is not None else len(configs)
         self.iterations = iterations
         self.saves = saves or (lambda trial_id, iteration: True)
-        self.told = []
+        self.calls = []
         self.decided = []
         self.lives = {}
         self.unmade = list(configs)
@@ -50,9 +51,8 @@ class SimulatedSearch:
         return [trial_id for trial_id, trial in self.trials.items() if trial.status in statuses]
 
     def tell(self, method, *arguments):
-        self.told.append((method, arguments))
-        answer = getattr(self.scheduler, method)(*arguments)
-        actions = [] if answer is None else list(answer)
+        self.calls.append((method, arguments))
+        actions = list(getattr(self.scheduler, method)(*arguments) or ())
         self.decided.append(actions)
         for action in actions:
             self.act(action)
@@ -72,28 +72,20 @@ class SimulatedSearch:
                 life.trial = replace(life.trial, status="PENDING", why="")
             case Exploit(donor_id=donor_id, config=config):
                 donor = self.lives[donor_id]
-                assert donor_id != action.trial_id, "cloned from itself"
-                assert donor.trial.checkpoint is not None, "cloned from a checkpoint that is not committed"
-                assert donor.trial.status != "ERROR", "cloned from one that has failed"
                 saved = donor.trial.checkpoint
-                life.trial = replace(
-                    life.trial,
-                    config=config,
-                    status="PENDING",
-                    checkpoint=saved,
-                    lineage=(*life.trial.lineage, saved),
-                    iteration=saved.iteration,
-                )
+                assert donor_id != action.trial_id, "cloned from itself"
+                assert saved is not None, "cloned from a checkpoint that is not committed"
+                assert donor.trial.status != "ERROR", "cloned from one that has failed"
+                origin = {"checkpoint": saved, "lineage": (*life.trial.lineage, saved), "iteration": saved.iteration}
+                life.trial = replace(life.trial, config=config, status="PENDING", **origin)
                 life.num_lives += 1
                 life.begin, life.begin_iteration, life.saved = donor.saved, saved.iteration, donor.saved
                 self.go_back(life)
 
     def go_back(self, life):
         """To its last checkpoint, or the beginning of its run."""
-        if life.trial.checkpoint is not None:
-            life.state, life.at = life.saved, life.trial.checkpoint.iteration
-        else:
-            life.state, life.at = life.begin, life.begin_iteration
+        saved = life.trial.checkpoint
+        life.state, life.at = (life.saved, saved.iteration) if saved else (life.begin, life.begin_iteration)
 
     def admit(self):
         """Start trials while there is room; where the scheduler chooses none of those that wait, make another."""
@@ -155,16 +147,13 @@ class SimulatedSearch:
             self.end(trial_id)
         self.admit()
 
-    def end(self, trial_id):
+    def end(self, trial_id, has_failed=False):
         life = self.lives[trial_id]
-        life.trial = replace(life.trial, status="TERMINATED")
-        self.tell("on_trial_complete", life.trial, life.trial.last_result)
-        self.admit()
-
-    def fail(self, trial_id):
-        life = self.lives[trial_id]
-        life.trial = replace(life.trial, status="ERROR")
-        self.tell("on_trial_error", life.trial)
+        life.trial = replace(life.trial, status="ERROR" if has_failed else "TERMINATED")
+        if has_failed:
+            self.tell("on_trial_error", life.trial)
+        else:
+            self.tell("on_trial_complete", life.trial, life.trial.last_result)
         self.admit()
 
     def play(self, pick=lambda running: running[0], limit=5000):
@@ -184,22 +173,18 @@ class SimulatedSearch:
     def clones(self):
         return [action for actions in self.decided for action in actions if isinstance(action, Exploit)]
 
-    def told_again(self, scheduler):
-        """What another scheduler answers that is told the same in the same order."""
-        answers = []
-        for method, arguments in self.told:
-            answer = getattr(scheduler, method)(*arguments)
-            answers.append([] if answer is None else list(answer))
-        return answers
+    def replay(self, scheduler):
+        """The answers of another scheduler to the same calls in the same order."""
+        return [list(getattr(scheduler, method)(*arguments) or ()) for method, arguments in self.calls]
 
 
 class InTurns:
     """Picks the running trial that has made the fewest picks: all train side by side."""
 
     def __init__(self):
-        self.counts = {}
+        self.counts = Counter()
 
     def __call__(self, running):
-        chosen = min(running, key=lambda trial_id: (self.counts.get(trial_id, 0), trial_id))
-        self.counts[chosen] = self.counts.get(chosen, 0) + 1
+        chosen = min(running, key=lambda trial_id: (self.counts[trial_id], trial_id))
+        self.counts[chosen] += 1
         return chosen

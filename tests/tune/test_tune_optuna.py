@@ -57,19 +57,19 @@ EVERY_DOMAIN = {
 
 def test_every_kind_of_domain_is_suggested_within_itself():
     search = searched(EVERY_DOMAIN, sampler="random")
-    seen = [search.suggest(str(number)) for number in range(120)]
-    for config in seen:
+    configs = [search.suggest(str(number)) for number in range(120)]
+    for config in configs:
         assert config.keys() == EVERY_DOMAIN.keys()
         assert (config["constant"], config["made"]) == ("as it is", config["int"] * 10)
         assert config["nested"]["deep"][1] == "fixed"
         for name in EVERY_DOMAIN.keys() & {"float", "log", "step", "log step", "int", "int step", "log int"}:
             assert type(config[name]) is (int if "int" in name else float)
             assert EVERY_DOMAIN[name].contains(config[name])
-    assert {config["int"] for config in seen} == {*range(2, 9)}
-    assert {config["step"] for config in seen} == {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9}
-    assert any(config["object"] is a_function for config in seen)
-    assert {repr(config["object"]) for config in seen} >= {"(1, 2)", "[3]", "{'plain': 4}"}
-    assert {repr(config["alike"]) for config in seen} == {"1", "True", "1.0"}
+    assert {config["int"] for config in configs} == {*range(2, 9)}
+    assert {config["step"] for config in configs} == {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9}
+    assert any(config["object"] is a_function for config in configs)
+    assert {repr(config["object"]) for config in configs} >= {"(1, 2)", "[3]", "{'plain': 4}"}
+    assert {repr(config["alike"]) for config in configs} == {"1", "True", "1.0"}
 
 
 def test_domains_are_the_distributions_they_should_be():
@@ -129,8 +129,8 @@ def test_optunas_distributions_or_a_function_may_be_the_space():
     with pytest.raises(ValueError, match="space mixes Optuna's distributions"):
         searched({**space, "x": tune.uniform(0, 1)})
     search = searched(by_run)
-    seen = [search.suggest(str(number)) for number in range(20)]
-    assert {frozenset(config) for config in seen} == {
+    configs = [search.suggest(str(number)) for number in range(20)]
+    assert {frozenset(config) for config in configs} == {
         frozenset({"kind", "a", "constant"}),
         frozenset({"kind", "b", "constant"}),
     }
@@ -219,8 +219,8 @@ def test_cmaes_finds_the_bottom_of_a_valley_and_takes_a_space_of_mixed_kinds():
     minimized(searched(BOX, sampler="cmaes"), 20)
     space = {"x": tune.uniform(-5, 5), "y": tune.uniform(-5, 5), "z": tune.uniform(-5, 5)}
 
-    def valley(found):
-        return float((found["x"] - 1) ** 2 + (found["y"] + found["x"]) ** 2 + (found["z"] - found["y"]) ** 2)
+    def valley(config):
+        return float((config["x"] - 1) ** 2 + (config["y"] + config["x"]) ** 2 + (config["z"] - config["y"]) ** 2)
 
     def best(sampler):
         return min(map(valley, minimized(searched(space, sampler=sampler), 150, valley)))
@@ -313,8 +313,8 @@ def test_trials_are_told_as_complete_pruned_or_failed(caplog):
     ]
     search.on_trial_complete("odd", {"accuracy": 1.0})
     assert "its last report has accuracy=1.0" in caplog.messages[-1]
-    told = {trial.user_attrs["trial_id"]: trial for trial in search.study.trials}
-    assert {name: trial.state.name for name, trial in told.items()} == {
+    trials = {trial.user_attrs["trial_id"]: trial for trial in search.study.trials}
+    assert {name: trial.state.name for name, trial in trials.items()} == {
         "done": "COMPLETE",
         "stopped": "PRUNED",
         "full": "COMPLETE",
@@ -324,7 +324,7 @@ def test_trials_are_told_as_complete_pruned_or_failed(caplog):
         "silent": "FAIL",
         "odd": "FAIL",
     }
-    assert told["stopped"].intermediate_values == {1: 3.0, 2: 2.0}
+    assert trials["stopped"].intermediate_values == {1: 3.0, 2: 2.0}
 
 
 def test_a_failed_trial_that_ran_again_is_learned_from_and_each_is_suggested_once():
@@ -421,11 +421,11 @@ def test_trials_that_a_scheduler_stops_are_pruned_and_drawn(tmp_path):
     scheduler = ASHAScheduler(max_t=4, grace_period=1, reduction_factor=2)
     limited = ConcurrencyLimiter(search, max_concurrent=1)
     results = tuner(tmp_path, limited, 8, metric="loss", mode="min", scheduler=scheduler).fit()
-    told = {trial.user_attrs["trial_id"]: trial for trial in search.study.trials}
-    assert len(results) == len(told) == 8
-    states = [trial.state for trial in told.values()]
+    trials = {trial.user_attrs["trial_id"]: trial for trial in search.study.trials}
+    assert len(results) == len(trials) == 8
+    states = [trial.state for trial in trials.values()]
     assert {*states} == {TrialState.PRUNED, TrialState.COMPLETE}
-    for trial in told.values():
+    for trial in trials.values():
         assert (len(trial.intermediate_values) == 4) == (trial.state is TrialState.COMPLETE)
     assert results.get_best_result().config["x"] == search.study.best_params["x"]
     figure = results.plot()

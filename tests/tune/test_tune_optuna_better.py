@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("optuna")
 
-from paceline.tune import space as tune
 from paceline.tune.search.optuna import OptunaSearch
+from paceline.tune.space import domains as tune
 
 TRAINING = {
     "lr": tune.loguniform(1e-6, 1),

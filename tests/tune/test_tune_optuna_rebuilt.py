@@ -11,8 +11,8 @@ pytest.importorskip("optuna")
 
 import optuna
 
-from paceline.tune import space as tune
 from paceline.tune.search.optuna import OptunaSearch
+from paceline.tune.space import domains as tune
 
 SPACE = {
     "x": tune.uniform(-5, 5),

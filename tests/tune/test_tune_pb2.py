@@ -14,14 +14,14 @@ from paceline.tune.schedulers.gaussian_process import GaussianProcess, Kernel, m
 from paceline.tune.schedulers.pb2 import PB2
 from paceline.tune.schedulers.pbt import PopulationBasedTraining
 from paceline.tune.schedulers.scheduler import Exploit
-from paceline.tune.space.primitives import uniform
+from paceline.tune.space.domains import uniform
 
 BOUNDS = {"lr": [0.0, 1.0], "in": {"layers": [1, 8]}}
 
 
-def pb2(**about):
-    about = {"perturbation_interval": 1, "hyperparam_bounds": BOUNDS, **about}
-    return PB2("training_iteration", "score", "max", **about)
+def pb2(**options):
+    options = {"perturbation_interval": 1, "hyperparam_bounds": BOUNDS, **options}
+    return PB2("training_iteration", "score", "max", **options)
 
 
 def test_with_two_rows_mean_and_deviation_are_those_computed_by_hand():
@@ -61,15 +61,15 @@ def test_where_all_was_seen_it_chooses_the_best_and_does_not_go_where_others_are
     rows = np.linspace(0, 1, 41)[:, None]
     values = -((rows[:, 0] - 0.7) ** 2)
     process = GaussianProcess.fit(rows, np.zeros(41), values)
-    about = {"context": np.zeros(0), "generator": np.random.default_rng(0)}
-    found = maximize_upper_bound(process, 0.0, pending=np.zeros((0, 1)), **about)
-    assert found[0] == pytest.approx(0.7, abs=0.08)
+    options = {"context": np.zeros(0), "generator": np.random.default_rng(0)}
+    point = maximize_upper_bound(process, 0.0, pending=np.zeros((0, 1)), **options)
+    assert point[0] == pytest.approx(0.7, abs=0.08)
     few = GaussianProcess.fit(np.array([[0.0], [0.5], [1.0]]), np.zeros(3), np.array([0.0, 0.1, 0.0]))
-    crowded = maximize_upper_bound(few, 0.0, pending=np.array([[0.2], [0.25], [0.3]]), **about)
+    crowded = maximize_upper_bound(few, 0.0, pending=np.array([[0.2], [0.25], [0.3]]), **options)
     assert abs(crowded[0] - 0.25) > 0.2
     same = GaussianProcess.fit(np.full((5, 2), 0.5), np.ones(5), np.zeros(5))
-    found = maximize_upper_bound(same, 1.0, np.zeros(1), np.full((3, 2), 0.5), np.random.default_rng(0))
-    assert 0.0 <= found[0] <= 1.0
+    point = maximize_upper_bound(same, 1.0, np.zeros(1), np.full((3, 2), 0.5), np.random.default_rng(0))
+    assert 0.0 <= point[0] <= 1.0
 
 
 def play(scheduler, seed, num_trials, slots, save_share=1.0):
@@ -101,7 +101,7 @@ def test_it_stays_inside_its_bounds_and_told_the_same_it_decides_the_same(seed, 
         assert 0.0 <= clone.config["lr"] <= 1.0
         assert clone.config["in"]["layers"] in range(1, 9)
         assert type(clone.config["in"]["layers"]) is int
-    assert search.told_again(pb2(synch=synch)) == search.decided
+    assert search.replay(pb2(synch=synch)) == search.decided
 
 
 def test_each_clone_says_what_is_different_and_whole_numbers_stay_whole_where_they_are_wanted():
@@ -159,11 +159,11 @@ def test_on_the_toy_it_beats_random_mutations_which_beat_fixed_configurations():
     space = {name: uniform(*of) for name, of in bounds.items()}
     modelled, mutated, fixed = [], [], []
     for seed in range(8):
-        about = {"metric": "score", "mode": "max", "perturbation_interval": 2, "seed": seed}
-        modelled.append(reached(PB2("training_iteration", hyperparam_bounds=bounds, **about), seed))
-        about["hyperparam_mutations"] = space
-        mutated.append(reached(PopulationBasedTraining("training_iteration", **about), seed))
-        fixed.append(reached(PopulationBasedTraining("training_iteration", quantile_fraction=0, **about), seed))
+        options = {"metric": "score", "mode": "max", "perturbation_interval": 2, "seed": seed}
+        modelled.append(reached(PB2("training_iteration", hyperparam_bounds=bounds, **options), seed))
+        options["hyperparam_mutations"] = space
+        mutated.append(reached(PopulationBasedTraining("training_iteration", **options), seed))
+        fixed.append(reached(PopulationBasedTraining("training_iteration", quantile_fraction=0, **options), seed))
     assert sum(modelled) > 1.05 * sum(mutated), (modelled, mutated)
     assert sum(modelled) > 2 * sum(fixed), (modelled, fixed)
     assert sum(mutated) > 1.5 * sum(fixed), (mutated, fixed)

@@ -14,11 +14,11 @@ from simulated_population import SimulatedSearch
 
 from paceline.tune.schedulers.pbt import PopulationBasedTraining
 from paceline.tune.schedulers.scheduler import Exploit, Pause, Resume
-from paceline.tune.space.primitives import choice, loguniform, randint, sample_from, uniform
+from paceline.tune.space.domains import choice, loguniform, randint, sample_from, uniform
 from paceline.tune.trial import Trial, TrialCheckpoint
 
 
-def pbt(**about):
+def pbt(**options):
     chosen = {
         "time_attr": "training_iteration",
         "metric": "score",
@@ -27,7 +27,7 @@ def pbt(**about):
         "hyperparam_mutations": {"lr": uniform(0, 10)},
         "resample_probability": 0.0,
         "perturbation_factors": (2.0, 2.0),
-        **about,
+        **options,
     }
     return PopulationBasedTraining(**chosen)
 
@@ -63,13 +63,13 @@ class Population:
         )
 
 
-def two(**about):
-    return Population(pbt(**about), {"lr": 1.0}, {"lr": 2.0})
+def two(**options):
+    return Population(pbt(**options), {"lr": 1.0}, {"lr": 2.0})
 
 
-def clone_of(**about):
+def clone_of(**options):
     """What becomes of the second of two, which is worse."""
-    population = two(**about)
+    population = two(**options)
     population.report(0, 2, 0.9)
     (action,) = population.report(1, 2, 0.1)
     return action
@@ -131,14 +131,14 @@ def test_a_checkpoint_is_cloned_once_it_is_committed_and_once_for_a_trial(caplog
     assert population.report(1, 6, 0.1) == [], "from one checkpoint it goes on once"
 
 
-def mutated(spec, value, **about):
+def mutated(spec, value, **options):
     """All that becomes of a value in many clones."""
-    found = set()
+    values = set()
     for seed in range(40):
-        population = Population(pbt(hyperparam_mutations={"p": spec}, seed=seed, **about), {"p": value}, {"p": value})
+        population = Population(pbt(hyperparam_mutations={"p": spec}, seed=seed, **options), {"p": value}, {"p": value})
         population.report(0, 2, 0.9)
-        found.add(population.report(1, 2, 0.1)[0].config["p"])
-    return found
+        values.add(population.report(1, 2, 0.1)[0].config["p"])
+    return values
 
 
 def test_an_option_moves_to_the_one_beside_it_and_a_number_by_a_factor_inside_its_domain():
@@ -146,16 +146,18 @@ def test_an_option_moves_to_the_one_beside_it_and_a_number_by_a_factor_inside_it
     assert mutated(("a", "b", "c", "d"), "d") == {"c"}
     assert mutated(choice([1, 2, 4]), 2) == {1, 4}
     assert mutated([5], 5) == {5}
-    factors = {"perturbation_factors": (1.2, 0.8)}
-    assert mutated(uniform(0, 1), 0.5, **factors) == {0.6, 0.4}
-    assert mutated(uniform(0, 0.55), 0.5, **factors) == {0.55, 0.4}
-    assert mutated(randint(1, 100), 50, **factors) == {60, 40}
-    moved = mutated(randint(1, 10), 9, **factors)
-    assert moved == {9, 7}
-    assert all(type(value) is int for value in moved)
-    assert mutated(randint(1, 100), 2, **factors) == {3, 1}, "it gets somewhere, however small it is"
-    assert mutated(lambda: 1, 1, **factors) == {2, 1}
-    assert mutated(lambda: 1.0, 10.0, **factors) == {12.0, 8.0}
+    for spec, value, expected in (
+        (uniform(0, 1), 0.5, {0.6, 0.4}),
+        (uniform(0, 0.55), 0.5, {0.55, 0.4}),
+        (randint(1, 100), 50, {60, 40}),
+        (randint(1, 10), 9, {9, 7}),
+        (randint(1, 100), 2, {3, 1}),  # It gets somewhere, however small it is.
+        (lambda: 1, 1, {2, 1}),
+        (lambda: 1.0, 10.0, {12.0, 8.0}),
+    ):
+        moved = mutated(spec, value, perturbation_factors=(1.2, 0.8))
+        assert moved == expected
+        assert {type(each) for each in moved} == {type(value)}
 
 
 def test_drawn_anew_it_comes_from_where_it_came_from():
@@ -169,12 +171,12 @@ def test_drawn_anew_it_comes_from_where_it_came_from():
 
 def test_functions_draw_the_same_again_whatever_generator_they_use():
     for function in (lambda: random.uniform(0, 1), lambda: float(np.random.uniform(0, 1))):
-        about = {"hyperparam_mutations": {"lr": function}, "resample_probability": 1.0}
+        options = {"hyperparam_mutations": {"lr": function}, "resample_probability": 1.0}
         configs = []
         for state in (1, 2):
             random.seed(state)
             np.random.seed(state)
-            configs.append(clone_of(**about).config)
+            configs.append(clone_of(**options).config)
             assert random.random() == random.Random(state).random(), "the script's own generator is as it was"
         assert configs[0] == configs[1]
 
@@ -255,7 +257,7 @@ def test_where_others_wait_for_room_a_trial_gives_way_at_its_interval():
 
 
 @pytest.mark.parametrize(
-    ("about", "message"),
+    ("options", "message"),
     [
         ({"hyperparam_mutations": None}, "must name at least one hyperparameter"),
         (
@@ -271,9 +273,9 @@ def test_where_others_wait_for_room_a_trial_gives_way_at_its_interval():
         ({"perturbation_factors": (1.2, -0.8)}, "perturbation_factors"),
     ],
 )
-def test_a_wrong_argument_is_refused_where_it_is_given(about, message):
+def test_a_wrong_argument_is_refused_where_it_is_given(options, message):
     with pytest.raises(ValueError, match=message):
-        pbt(**about)
+        pbt(**options)
 
 
 def test_metric_mode_and_seed_come_from_the_search_and_reports_need_a_time_unless_given_otherwise():
@@ -301,8 +303,8 @@ MUTATIONS = {
 
 
 def scheduler(synch, fraction, mode):
-    about = {"perturbation_interval": 1, "hyperparam_mutations": MUTATIONS, "synch": synch, "seed": 5}
-    return PopulationBasedTraining("training_iteration", "score", mode, quantile_fraction=fraction, **about)
+    options = {"perturbation_interval": 1, "hyperparam_mutations": MUTATIONS, "synch": synch, "seed": 5}
+    return PopulationBasedTraining("training_iteration", "score", mode, quantile_fraction=fraction, **options)
 
 
 class Checked(SimulatedSearch):
@@ -370,7 +372,7 @@ def play(rand, num_trials, slots, fraction, mode, synch, save_share, fail_share,
         assert turns < 3000, "the search gets nowhere"
         alive = search.of_status("RUNNING", "PAUSED", "PENDING")
         if rand.random() < fail_share:
-            search.fail(rand.choice(alive))
+            search.end(rand.choice(alive), has_failed=True)
         elif rand.random() < fail_share:
             search.end(rand.choice(running))
         else:
@@ -387,9 +389,9 @@ def play(rand, num_trials, slots, fraction, mode, synch, save_share, fail_share,
     suppress_health_check=list(HealthCheck),
 )
 @given(**populations)
-def test_the_best_are_never_replaced_only_committed_ones_are_cloned_and_nobody_waits_for_ever(**about):
-    search = play(**about)
+def test_the_best_are_never_replaced_only_committed_ones_are_cloned_and_nobody_waits_for_ever(**options):
+    search = play(**options)
     assert not search.of_status("PENDING", "PAUSED"), "nothing runs, and some wait for ever"
     assert not search.unmade, "nothing runs, and some were never made"
-    again = search.told_again(scheduler(about["synch"], about["fraction"], about["mode"]))
+    again = search.replay(scheduler(options["synch"], options["fraction"], options["mode"]))
     assert again == search.decided, "told the same, it decides otherwise"

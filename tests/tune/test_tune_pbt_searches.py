@@ -16,11 +16,13 @@ def climb(config):
         tune.report({"score": sum(rates), "rates": rates}, checkpoint=Checkpoint.from_dict({"rates": rates}))
 
 
-def searched(tmp_path, scheduler, **about):
+def searched(tmp_path, scheduler, **options):
     tuner = tune.Tuner(
         climb,
-        param_space={"rate": tune.grid_search([1.0, 2.0, 3.0, 4.0])} if "space" not in about else about.pop("space"),
-        tune_config=tune.TuneConfig(metric="score", mode="max", scheduler=scheduler, seed=1, **about),
+        param_space={"rate": tune.grid_search([1.0, 2.0, 3.0, 4.0])}
+        if "space" not in options
+        else options.pop("space"),
+        tune_config=tune.TuneConfig(metric="score", mode="max", scheduler=scheduler, seed=1, **options),
         run_config=tune.RunConfig(
             name="search", storage_path=str(tmp_path), checkpoint_config=tune.CheckpointConfig(num_to_keep=1)
         ),
@@ -28,8 +30,8 @@ def searched(tmp_path, scheduler, **about):
     return tuner.fit()
 
 
-def population(**about):
-    chosen = {"perturbation_interval": 2, "hyperparam_mutations": {"rate": tune.uniform(0.0, 10.0)}, **about}
+def population(**options):
+    chosen = {"perturbation_interval": 2, "hyperparam_mutations": {"rate": tune.uniform(0.0, 10.0)}, **options}
     return PopulationBasedTraining("training_iteration", **chosen)
 
 

@@ -243,7 +243,7 @@ def _to_plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _load_space(search: Search) -> Mapping[str, Any] | None:
-    from paceline.tune.space.space_description import rebuild_param_space
+    from paceline.tune.space.space_codec import rebuild_param_space
 
     try:
         space: Mapping[str, Any] = rebuild_param_space(search.description["space"])

@@ -29,18 +29,13 @@ class ScalingConfig(modern.ScalingConfig):
         _max_cpu_fraction_per_node: float | None = None,
         **more_options: Any,
     ) -> None:
-        if trainer_resources:
-            _warn_no_effect(f"trainer_resources={dict(trainer_resources)!r}", "the trainer runs in this script")
-        if _max_cpu_fraction_per_node is not None:
-            argument = f"_max_cpu_fraction_per_node={_max_cpu_fraction_per_node}"
-            _warn_no_effect(argument, "no CPUs are reserved for datasets")
-        super().__init__(
-            num_workers=1 if num_workers is None else num_workers,
-            use_gpu=use_gpu,
-            resources_per_worker=resources_per_worker,
-            placement_strategy=placement_strategy,
-            **more_options,
+        resources = dict(trainer_resources) if trainer_resources else None
+        _warn_no_effect(
+            ("trainer_resources", resources, "the trainer runs in this script"),
+            ("_max_cpu_fraction_per_node", _max_cpu_fraction_per_node, "no CPUs are reserved for datasets"),
         )
+        size = 1 if num_workers is None else num_workers
+        super().__init__(size, use_gpu, resources_per_worker, placement_strategy, **more_options)
 
 
 class CheckpointConfig(modern.CheckpointConfig):
@@ -55,16 +50,11 @@ class CheckpointConfig(modern.CheckpointConfig):
         checkpoint_at_end: bool | None = None,
         **more_options: Any,
     ) -> None:
-        if checkpoint_frequency:
-            _warn_no_effect(f"checkpoint_frequency={checkpoint_frequency}", "the function decides when to report one")
-        if checkpoint_at_end:
-            _warn_no_effect("checkpoint_at_end=True", "report a checkpoint before the train function returns")
-        super().__init__(
-            num_to_keep=num_to_keep,
-            checkpoint_score_attribute=checkpoint_score_attribute,
-            checkpoint_score_order=checkpoint_score_order or "max",
-            **more_options,
+        _warn_no_effect(
+            ("checkpoint_frequency", checkpoint_frequency or None, "the function decides when to report one"),
+            ("checkpoint_at_end", checkpoint_at_end, "report a checkpoint before the train function returns"),
         )
+        super().__init__(num_to_keep, checkpoint_score_attribute, checkpoint_score_order or "max", **more_options)
 
 
 class FailureConfig(modern.FailureConfig):
@@ -99,15 +89,13 @@ class RunConfig(modern.RunConfig):
         places = [path for path in (storage_path, upload_dir, local_dir) if path is not None]
         if storage_path is not None and local_dir is not None:
             raise ValueError(f"use storage_path={storage_path!r} or local_dir={local_dir!r}, not both")
-        for name_of, value, instead in (
+        _warn_no_effect(
             ("stop", stop, "return from the train function when it is done"),
             ("progress_reporter", progress_reporter, "use callbacks, which receive every report"),
             ("verbose", verbose, "set PACELINE_VERBOSITY to 0, 1 or 2"),
             ("log_to_file", log_to_file, "all output of every worker is in result.log_dir"),
             ("sync_config", None if upload_dir else sync_config, "files are written to storage_path directly"),
-        ):
-            if value is not None and value is not False:
-                _warn_no_effect(f"{name_of}={value!r}", instead)
+        )
         super().__init__(
             name=name,
             storage_path=places[0] if places else None,
@@ -118,5 +106,8 @@ class RunConfig(modern.RunConfig):
         )
 
 
-def _warn_no_effect(argument: str, instead: str) -> None:
-    warnings.warn(f"{argument} has no effect here: {instead}", UserWarning, stacklevel=3)
+def _warn_no_effect(*arguments: tuple[str, Any, str]) -> None:
+    """Warn about arguments that are set: each with its name, its value and what to do instead."""
+    for name, value, instead in arguments:
+        if value is not None and value is not False:
+            warnings.warn(f"{name}={value!r} has no effect here: {instead}", UserWarning, stacklevel=3)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from paceline.tune.schedulers.scheduler import TrialScheduler
     from paceline.tune.search.searcher import Searcher
     from paceline.tune.session import TuneContext, get_checkpoint, get_context, report
-    from paceline.tune.space.primitives import (
+    from paceline.tune.space.domains import (
         choice,
         grid_search,
         lograndint,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         sample_from,
         uniform,
     )
-    from paceline.tune.stoppers.stopper import Stopper
+    from paceline.tune.stopper import Stopper
     from paceline.tune.trainables.resources import PlacementGroupFactory
     from paceline.tune.trainables.trainable import Trainable
     from paceline.tune.trainables.wrapping import with_parameters, with_resources
@@ -50,7 +50,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "paceline.tune.schedulers.scheduler": ("TrialScheduler",),
     "paceline.tune.search.searcher": ("Searcher",),
     "paceline.tune.session": ("TuneContext", "get_checkpoint", "get_context", "report"),
-    "paceline.tune.space.primitives": (
+    "paceline.tune.space.domains": (
         "choice",
         "grid_search",
         "lograndint",
@@ -65,7 +65,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "sample_from",
         "uniform",
     ),
-    "paceline.tune.stoppers.stopper": ("Stopper",),
+    "paceline.tune.stopper": ("Stopper",),
     "paceline.tune.trainables.resources": ("PlacementGroupFactory",),
     "paceline.tune.trainables.trainable": ("Trainable",),
     "paceline.tune.trainables.wrapping": ("with_parameters", "with_resources"),
@@ -113,5 +113,5 @@ __all__ = [
 ]
 
 __getattr__ = make_lazy_getattr(
-    __name__, _NAMES, submodules=("importance", "integration", "plots", "schedulers", "search", "stopper", "stoppers")
+    __name__, _NAMES, submodules=("importance", "integration", "plots", "schedulers", "search", "stopper")
 )

@@ -13,8 +13,7 @@ from typing import Any
 from paceline._core.arguments import check_bool, check_choice, check_int
 from paceline.train import config as train_config
 from paceline.train.config import coerce_config, config_class
-from paceline.tune.stoppers.combined import stopper_of
-from paceline.tune.stoppers.stopper import Stopper
+from paceline.tune.stopper import Stopper, stopper_of
 
 
 @config_class
@@ -75,8 +74,10 @@ class RunConfig(train_config.RunConfig):
     sync_config: Any = None
 
     def __post_init__(self) -> None:
-        _convert_to_own_kind(self, "failure_config", FailureConfig, train_config.FailureConfig)
-        _convert_to_own_kind(self, "checkpoint_config", CheckpointConfig, train_config.CheckpointConfig)
+        kinds = {"failure_config": FailureConfig, "checkpoint_config": CheckpointConfig}
+        for name, kind in kinds.items():
+            if not isinstance(getattr(self, name), getattr(train_config, kind.__name__)):
+                object.__setattr__(self, name, coerce_config(kind, getattr(self, name), name))
         super().__post_init__()
         stopper_of(self.stop)  # Raises for an invalid value.
         check_choice("verbose", self.verbose, (0, 1, 2, 3, None))
@@ -88,9 +89,3 @@ class RunConfig(train_config.RunConfig):
             value = getattr(self, name)
             if not any(value is each for each in without_effect):
                 warnings.warn(f"{name}={value!r} has no effect here: {instead}", UserWarning, stacklevel=4)
-
-
-def _convert_to_own_kind(config: RunConfig, name: str, kind: type[Any], base: type[Any]) -> None:
-    value = getattr(config, name)
-    if not isinstance(value, base):
-        object.__setattr__(config, name, coerce_config(kind, value, name))

@@ -53,7 +53,7 @@ def _weighted_importance(column: ParameterColumn, values: Sequence[float], mode:
     except ImportError as error:
         text = f"the importance of parameters needs the package optuna: {error}"
         raise ImportError(f'{text}\n\nhint: pip install "paceline[tune]"', name="optuna") from error
-    from paceline.tune.search.optuna.log_filter import silence_optuna
+    from paceline.tune.search.optuna.samplers import silence_optuna
 
     with silence_optuna():
         study = optuna.create_study(direction="minimize" if mode == "min" else "maximize")

@@ -122,7 +122,6 @@ def plot(
     not use pyplot or select a backend, so there is nothing to close.
     """
     check_choice("kind", kind, get_args(Kind))
-    check_choice("mode", mode, ("min", "max"))
     try:
         from paceline.tune.display import plot_drawing
     except ImportError as error:
@@ -137,13 +136,6 @@ def plot(
         curves(trials, metric, mode) if kind in ("all", "curves") else None,
         figsize,
     )
-
-
-def find_best_trial(trials: Sequence[PlottedTrial], mode: str) -> str | None:
-    """Return the trial with the best finite value; the first in a tie."""
-    finite = ((trial.trial_id, value) for trial in trials if (value := _to_finite(trial.value)) is not None)
-    best = scopes.select_best(finite, mode)
-    return best[0] if best is not None else None
 
 
 def compute_scale(values: Sequence[float | None], mode: str) -> dict[str, Any]:
@@ -174,7 +166,9 @@ def _build_lines(
         {"trial_id": t.trial_id, "status": effective_status(t), "value": _to_finite(t.value), "points": of_trial}
         for t, of_trial in zip(trials, points, strict=True)
     ]
-    return {"metric": metric, "mode": mode, "best": find_best_trial(trials, mode), "lines": lines}
+    finite = ((trial.trial_id, value) for trial in trials if (value := _to_finite(trial.value)) is not None)
+    best = scopes.select_best(finite, mode)
+    return {"metric": metric, "mode": mode, "best": best[0] if best is not None else None, "lines": lines}
 
 
 def _distance(low: float, high: float, log: bool) -> float:

@@ -19,7 +19,7 @@ from paceline.tune.driver.search_state import Search
 from paceline.tune.driver.search_storage import check_is_search, iter_search_events
 from paceline.tune.results import report_history, scopes
 from paceline.tune.results.result import Result
-from paceline.tune.space.space_description import rebuild_param_space
+from paceline.tune.space.space_codec import rebuild_param_space
 from paceline.tune.trial import Trial
 
 if TYPE_CHECKING:

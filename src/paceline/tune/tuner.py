@@ -40,8 +40,7 @@ from paceline.tune.schedulers.scheduler import FIFOScheduler, TrialScheduler
 from paceline.tune.search.basic_variant import BasicVariantGenerator
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.space.space import Space
-from paceline.tune.stoppers import stopper_of
-from paceline.tune.stoppers.stopper import Stopper
+from paceline.tune.stopper import Stopper, stopper_of
 from paceline.tune.trainables.trainable_plans import find_preloads, make_trainable_plan
 from paceline.tune.trial import Trial
 from paceline.tune.tune_config import TuneConfig

@@ -101,17 +101,17 @@ def test_every_report_and_the_config_are_in_the_files_whatever_kinds_of_metrics_
     assert rows[0]["eval/acc"] == rows[0]["count"] == rows[2]["none"] == ""
     assert json.loads(rows[1]["eval/list"]) == [1, 2]
 
-    found, parameters = read_tensorboard(root)
+    points, parameters = read_tensorboard(root)
     numbers = {"lr": 0.1, "net/width": 8.0, "bias": True}
     assert parameters == {**numbers, "net/kind": "wide", "huge": str(10**400), "of": "[1, 2]"}
-    assert found.keys() == {"loss", "n", "eval/acc", "ok", "é", "count"}
-    assert [step for step, _ in found["loss"]] == list(range(1, 104))
-    assert found["loss"][0] == (1, 1.0)
-    assert math.isnan(found["loss"][1][1])
-    assert found["loss"][2:] == [(3, -math.inf), *((i, float(i)) for i in range(4, 104))]
-    assert found["count"] == [(i, 2.0) for i in range(4, 104)]
-    assert found["eval/acc"][0][1] == pytest.approx(0.3)
-    assert found["é"] == [(3, math.inf)], "more than a float of 32 bits holds"
+    assert points.keys() == {"loss", "n", "eval/acc", "ok", "é", "count"}
+    assert [step for step, _ in points["loss"]] == list(range(1, 104))
+    assert points["loss"][0] == (1, 1.0)
+    assert math.isnan(points["loss"][1][1])
+    assert points["loss"][2:] == [(3, -math.inf), *((i, float(i)) for i in range(4, 104))]
+    assert points["count"] == [(i, 2.0) for i in range(4, 104)]
+    assert points["eval/acc"][0][1] == pytest.approx(0.3)
+    assert points["é"] == [(3, math.inf)], "more than a float of 32 bits holds"
 
 
 def test_reports_that_restarted_workers_make_again_replace_those_before(fit):

@@ -197,8 +197,8 @@ def test_a_server_that_never_answers_holds_up_nothing(fit, mlflow, monkeypatch, 
     with socket.create_server(("127.0.0.1", 0)) as server:
         logger = MLflowLoggerCallback(f"http://127.0.0.1:{server.getsockname()[1]}")
         result = fit(function, 1, callbacks=[logger])
-        with server.accept()[0] as asked:
-            assert asked.recv(10), "it was asked"
+        with server.accept()[0] as connection:
+            assert connection.recv(10), "it was asked"
         assert len(result.best_checkpoints) == 3
     (record,) = (record for record in caplog.records if "raised" in record.message)
     assert record.message == "the callback MLflowLoggerCallback raised at the end of the run"

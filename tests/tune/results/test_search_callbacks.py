@@ -135,11 +135,11 @@ def test_trials_are_runs_of_one_experiment_or_group_named_after_the_search(tmp_p
     wandb, grouped = loggers.WandbLoggerCallback("project"), loggers.WandbLoggerCallback(group="mine", mode="offline")
     callbacks = SearchCallbacks([mlflow, named, wandb, grouped], "search")
     copies = callbacks.for_trial(RunConfig(name="trial_00007", storage_path=tmp_path)).callbacks
-    assert [copied._experiment_name for copied in copies[:2]] == ["search", "mine"]
+    assert [copied.experiment_name for copied in copies[:2]] == ["search", "mine"]
     assert [copied._group for copied in copies[2:]] == ["search", "mine"]
     # Without it, the second run of a process would end the first.
     assert [copied._kwargs["reinit"] for copied in copies[2:]] == ["create_new", "create_new"]
-    assert (mlflow._experiment_name, wandb._group, wandb._kwargs) == (None, None, {})
+    assert (mlflow.experiment_name, wandb._group, wandb._kwargs) == (None, None, {})
 
     class Holding(loggers.LoggerCallback):
         def __init__(self):

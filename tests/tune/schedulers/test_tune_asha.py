@@ -127,10 +127,10 @@ def test_a_trial_goes_on_just_if_it_is_among_the_best_of_its_rung_so_far(data, f
 
 def _brackets(scheduler, trial_ids):
     """Which bracket each trial gets, by counting after every one; and the times of the brackets."""
-    found = {}
+    bracket_of = {}
     for trial_id in trial_ids:
         before = [bracket.num_trials for bracket in scheduler._brackets]
         scheduler.on_trial_add(Trial(trial_id or "", {}))
         after = [bracket.num_trials for bracket in scheduler._brackets]
-        (found[trial_id],) = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
-    return found, [[rung.time for rung in bracket.rungs] for bracket in scheduler._brackets]
+        (bracket_of[trial_id],) = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+    return bracket_of, [[rung.time for rung in bracket.rungs] for bracket in scheduler._brackets]

@@ -25,13 +25,14 @@ def whys(answer):
 
 
 def test_a_round_has_the_brackets_of_the_paper_filled_from_the_smallest_to_the_largest_and_again():
-    assert [(shape.size, shape.times) for shape in compute_bracket_shapes(81, 3)] == [
-        (5, ()), (8, (27,)), (15, (9, 27)), (34, (3, 9, 27)), (81, (1, 3, 9, 27))]  # fmt: skip
-    assert [(shape.size, shape.times) for shape in compute_bracket_shapes(9, 3)] == [(3, ()), (5, (3,)), (9, (1, 3))]
-    assert [(shape.size, shape.times) for shape in compute_bracket_shapes(16, 4)] == [(3, ()), (6, (4,)), (16, (1, 4))]
-    assert [(shape.size, shape.times) for shape in compute_bracket_shapes(100, 4)] == [
-        (4, ()), (8, (25,)), (22, (6, 25)), (64, (2, 6, 25))]  # fmt: skip
-    assert [(shape.size, shape.times) for shape in compute_bracket_shapes(1, 3)] == [(1, ())]
+    for arguments, shapes in {
+        (81, 3): [(5, ()), (8, (27,)), (15, (9, 27)), (34, (3, 9, 27)), (81, (1, 3, 9, 27))],
+        (9, 3): [(3, ()), (5, (3,)), (9, (1, 3))],
+        (16, 4): [(3, ()), (6, (4,)), (16, (1, 4))],
+        (100, 4): [(4, ()), (8, (25,)), (22, (6, 25)), (64, (2, 6, 25))],
+        (1, 3): [(1, ())],
+    }.items():
+        assert [(shape.size, shape.times) for shape in compute_bracket_shapes(*arguments)] == shapes
     scheduler = HyperBandScheduler(metric="loss", mode="min", max_t=9)
     add(scheduler, *(f"{number}" for number in range(18)))
     numbers = [scheduler._brackets[f"{number}"].number for number in range(18)]
@@ -103,13 +104,11 @@ def test_a_trial_that_is_over_is_no_longer_waited_for(fails):
     last = Trial("c", {})
     answer = scheduler.on_trial_error(last) if fails else scheduler.on_trial_complete(last, None)
     assert without_reasons([answer]) == [[("Resume", "b"), ("Stop", "a")]]
-
-
-def test_a_paused_trial_that_is_ended_by_somebody_else_leaves_its_bracket():
     scheduler = bohb(max_t=3)
     add(scheduler, *"abc")
     assert tell(scheduler, "a", 1, 1) == [("Pause", "a")]
-    assert scheduler.on_trial_complete(Trial("a", {}), None) == []
+    paused = Trial("a", {})
+    assert (scheduler.on_trial_error(paused) if fails else scheduler.on_trial_complete(paused, None)) == []
     assert tell(scheduler, "b", 1, 3) == [("Pause", "b")]
     assert tell(scheduler, "c", 1, 2) == [("Stop", "b")]
 
@@ -142,9 +141,6 @@ def test_last_trials_may_go_on_and_the_oldest_bracket_is_run_first():
     waiting = [Trial(trial, {}) for trial in "fedcb"]
     assert scheduler.choose(waiting) == Trial("c", {})
     assert scheduler.choose([]) is None
-
-
-Watched = tuple[dict[str, float], set[str], int]
 
 
 class Watching(HyperBandScheduler):
@@ -220,7 +216,7 @@ def test_in_a_real_search_a_bracket_that_its_searcher_does_not_fill_holds_up_not
     )
     run_config = tune.RunConfig(name="search", storage_path=str(tmp_path))
     results = tune.Tuner(train_func, tune_config=config, run_config=run_config).fit()
-    made = {result.config["x"]: result.metrics["training_iteration"] for result in results}
-    assert made == {5: 1, 3: 3, 4: 3}  # The best of two goes on; the third is in a bracket of its own.
+    iterations = {result.config["x"]: result.metrics["training_iteration"] for result in results}
+    assert iterations == {5: 1, 3: 3, 4: 3}  # The best of two goes on; the third is in a bracket of its own.
     (idle,) = (line for line in (tmp_path / "search/journal.jsonl").read_text().splitlines() if "search_idle" in line)
     assert '"do":"stop","trial":"00000"' in idle

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from played_search import add, searches, tell, without_reasons
 
 from paceline.tune.schedulers import MedianStoppingRule
-from paceline.tune.schedulers import running_means as module
-from paceline.tune.schedulers.running_means import TrialMeans
+from paceline.tune.schedulers import median as module
+from paceline.tune.schedulers.median import TrialMeans
 from paceline.tune.schedulers.scheduler import Pause, Resume, Stop
 from paceline.tune.trial import Trial
 
@@ -78,7 +78,7 @@ def test_trials_are_stopped_by_the_rule_and_no_others_and_all_end(data, grace, s
     scheduler = rule(grace_period=grace, min_samples_required=samples, hard_stop=hard)
     search = data.draw(searches(lambda: scheduler))
     assert set(search.ended) == set(search.fates)
-    known = defaultdict(list)
+    reports_of = defaultdict(list)
     spared = set()
     for call in search.calls:
         spared |= {action.trial_id for action in call.answer if isinstance(action, Resume)}
@@ -89,15 +89,15 @@ def test_trials_are_stopped_by_the_rule_and_no_others_and_all_end(data, grace, s
         if time is None or loss is None:
             assert not decided
             continue
-        known[call.trial_id].append((time, _as_float(loss)))
+        reports_of[call.trial_id].append((time, _as_float(loss)))
         if time < grace or call.trial_id in spared:
             assert not decided
             continue
         means = [
-            mean for other, reports in known.items() if other != call.trial_id
+            mean for other, reports in reports_of.items() if other != call.trial_id
             for mean in [_mean(reports, grace, time)] if mean is not None
         ]  # fmt: skip
-        best = min(loss for _, loss in known[call.trial_id])
+        best = min(loss for _, loss in reports_of[call.trial_id])
         is_worse = len(means) >= samples and best > statistics.median_high(means)
         assert decided == is_worse or not hard
         assert is_worse or not decided
@@ -125,24 +125,24 @@ reports = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(reports, st.lists(st.tuples(st.floats(0, 20) | st.integers(0, 20), st.floats(-4, 4)), min_size=1, max_size=20))
-def test_means_are_counted_as_if_every_trial_were_looked_at(told, questions):
+def test_means_are_counted_as_if_every_trial_were_looked_at(reported, questions):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_LEAST_BLOCK", 3)
         means = TrialMeans()
         curves = {}
-        for trial_id, later, score in told:
+        for trial_id, later, score in reported:
             curve = curves.setdefault(trial_id, [])
             time = (curve[-1][0] if curve else 0) + later
             curve.append((time, score))
             means.add_score(trial_id, time, score)
     assert len(means.started.blocks) >= means.started.count / 10
     for time, score in questions:
-        held = [
+        current = [
             sum(s for t, s in curve if t <= time) / sum(t <= time for t, _ in curve)
             for curve in curves.values()
             if curve[0][0] <= time <= curve[-1][0]
         ]
-        assert means.count_better(time, score) == (len(held), sum(mean > score for mean in held))
+        assert means.count_better(time, score) == (len(current), sum(mean > score for mean in current))
 
 
 def test_a_trial_that_begins_anew_is_another_one():

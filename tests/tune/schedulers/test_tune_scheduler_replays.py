@@ -45,11 +45,11 @@ def test_a_scheduler_decides_the_same_again_whatever_trials_are_called_and_for_n
 
 @settings(max_examples=20, deadline=None)
 @given(fates())
-def test_fifo_decides_nothing(found):
-    search = Search(FIFOScheduler(), found, slots=2).play()
+def test_fifo_decides_nothing(planned):
+    search = Search(FIFOScheduler(), planned, slots=2).play()
     assert not any(search.decisions)
     assert not FIFOScheduler.decides
-    assert [*search.ended.values()].count("failed") == sum(fate.fails for fate in found.values())
+    assert [*search.ended.values()].count("failed") == sum(fate.fails for fate in planned.values())
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import math
 
 from hypothesis import strategies as st
 
-from paceline.tune import space as tune
+from paceline.tune.space import domains as tune
 
 
 class Color(enum.Enum):

@@ -55,6 +55,6 @@ def test_objects_reach_the_trials_and_come_back_when_the_search_is_continued(tmp
 @pytest.mark.slow
 def test_each_suggestion_is_repeated_in_trials_of_its_own(tmp_path):
     results = search(tmp_path, {"x": tune.uniform(0, 1)}, Repeater(BasicVariantGenerator(), 2), num_samples=5).fit()
-    seen = [(result.config["x"], result.config["__trial_index__"]) for result in results]
-    assert [index for _, index in seen] == [0, 1, 0, 1]
-    assert seen[0][0] == seen[1][0] != seen[2][0] == seen[3][0]
+    configs = [(result.config["x"], result.config["__trial_index__"]) for result in results]
+    assert [index for _, index in configs] == [0, 1, 0, 1]
+    assert configs[0][0] == configs[1][0] != configs[2][0] == configs[3][0]

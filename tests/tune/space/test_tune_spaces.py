@@ -15,9 +15,10 @@ from drawn_spaces import NUMBERS, Model, activation, is_of, same, spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.tune import space as tune
-from paceline.tune.space import KeyedRandom, Option, Space
-from paceline.tune.space.tree import iter_grid_options
+from paceline.tune.space import Space
+from paceline.tune.space import domains as tune
+from paceline.tune.space.domains import KeyedRandom
+from paceline.tune.space.tree import Option, iter_grid_options
 
 ALL = {
     **NUMBERS,
@@ -136,7 +137,7 @@ def test_domains_are_told_with_their_conditions():
     assert [place.name for place in places.values()] == ["m", "m/option 0/lr", "m/option 1/lr", "m/k"]
     assert [place.config_keys for place in places.values()] == [("m",), ("m", "lr"), ("m", "lr"), ("m", "k")]
     integer = places["m", Option(1), "lr"].domain
-    assert (integer.kind, integer.first, integer.last, integer.log, integer.q) == ("integer", 0, 8, False, None)
+    assert (type(integer), integer.first, integer.last, integer.log, integer.q) == (tune.Integer, 0, 8, False, None)
 
 
 @settings(deadline=None, max_examples=50)
@@ -146,31 +147,32 @@ def test_a_configuration_is_put_together_from_what_was_picked(param_space, numbe
     places = space.domains().values()
     assert len({place.name for place in places}) == len(places)
     picked = {path: place.domain.pick(KeyedRandom(number, place.name)) for path, place in space.domains().items()}
-    config = space.resolve_picks(picked, number)
-    asked = {}
+    used = {}
 
     def pick(place):
-        asked[place.path] = picked[place.path]
+        used[place.path] = picked[place.path]
         return picked[place.path]
 
-    assert same(space.assemble_config(pick, number), config)
-    assert same(space.resolve_picks(asked, number), config)
-    for path in asked:
-        less = {other: value for other, value in asked.items() if other != path}
-        with pytest.raises(ValueError, match="no value for"):
-            space.resolve_picks(less, number)
+    config = space.assemble_config(pick, number)
+    assert same(space.assemble_config(lambda place: used[place.path], number), config)
+    for path in used:
+        less = {other: value for other, value in used.items() if other != path}
+        with pytest.raises(KeyError):
+            space.assemble_config(lambda place, less=less: less[place.path], number)
 
 
-def test_what_is_picked_has_to_be_there_and_in_the_domain():
+def test_what_is_picked_must_be_in_the_domain():
     space = Space({"a": tune.uniform(0, 1), "b": tune.choice(["x", "y"]), "q": tune.quniform(0, 1, 0.1)})
-    good = {("a",): 0.5, ("b",): 1, ("q",): 0.30000000000000004}
-    assert space.resolve_picks(good) == {"a": 0.5, "b": "y", "q": 0.3}
+
+    def assemble(**changes):
+        picks = {"a": 0.5, "b": 1, "q": 0.30000000000000004, **changes}
+        return space.assemble_config(lambda place: picks[place.name])
+
+    assert assemble() == {"a": 0.5, "b": "y", "q": 0.3}
     with pytest.raises(ValueError, match=r"param_space\['a'\] must be in uniform.*, got 2"):
-        space.resolve_picks({**good, ("a",): 2})
+        assemble(a=2)
     with pytest.raises(ValueError, match=r"param_space\['b'\] must be the index of an option of choice.*, got 'y'"):
-        space.resolve_picks({**good, ("b",): "y"})
-    with pytest.raises(ValueError, match=r"unknown parameters: param_space\['c'\]"):
-        space.resolve_picks({**good, ("c",): 1})
+        assemble(b="y")
 
 
 def test_functions_see_the_other_values_in_each_way_and_need_each_other_in_any_order():

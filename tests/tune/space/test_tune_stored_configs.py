@@ -11,9 +11,9 @@ from drawn_spaces import THING, Color, Model, activation, same, spaces
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from paceline.tune import space as tune
 from paceline.tune.space import Space
-from paceline.tune.space.config_codec import LostObject, decode_config, object_name
+from paceline.tune.space import domains as tune
+from paceline.tune.space.space_codec import LostObject, decode_config, object_name, rebuild_param_space
 
 
 def through_json(plain):
@@ -46,9 +46,9 @@ def test_a_space_is_made_again_from_its_description_unless_it_has_objects(param_
     assert space.find_differences(plain) == []
     if space._objects:
         with pytest.raises(ValueError, match="hint: pass param_space again"):
-            Space.from_description(plain)
+            Space(rebuild_param_space(plain))
         return
-    again = Space.from_description(plain)
+    again = Space(rebuild_param_space(plain))
     assert again.describe() == space.describe()
     for number in range(5):
         assert same(again.draw(number, 1), space.draw(number, 1))
@@ -199,7 +199,7 @@ def test_the_order_of_a_grid_is_a_difference_and_a_space_with_objects_says_which
     x, y = {"x": tune.uniform(0, 1)}, {"y": tune.uniform(2, 3)}
     assert Space({**x, **y}).find_differences(Space({**y, **x}).describe()) == []
     with pytest.raises(ValueError) as refusal:
-        Space.from_description(Space(BEFORE).describe())
+        rebuild_param_space(Space(BEFORE).describe())
     for part in (
         "param_space['act'](option 0) is drawn_spaces.activation",
         "param_space['made'] is a sample_from of drawn_spaces.",

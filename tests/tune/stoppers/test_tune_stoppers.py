@@ -5,16 +5,18 @@ from datetime import timedelta
 
 import pytest
 
+from paceline.testing import FakeClock
 from paceline.tune.stopper import (  # where Ray has them
     CombinedStopper,
     ExperimentPlateauStopper,
     FunctionStopper,
     MaximumIterationStopper,
     NoopStopper,
+    ThresholdStopper,
     TimeoutStopper,
     TrialPlateauStopper,
+    stopper_of,
 )
-from paceline.tune.stoppers import ThresholdStopper, stopper_of
 
 
 def stops(stopper, losses, trial_id="a"):
@@ -107,44 +109,24 @@ def test_a_search_ends_when_its_best_results_hardly_differ():
     assert stops(stopper, [1, 1, 0, 0, 0]) == [False, False, False, True, True]
 
 
-class Clock:
-    def __init__(self):
-        self.at = 1000.0
-
-    def now(self):
-        return self.at
-
-    def wall(self):
-        raise AssertionError("the time of day does not matter")
-
-
 @pytest.mark.parametrize("timeout", [60, timedelta(minutes=1)])
-def test_a_search_ends_after_its_time(timeout):
-    clock = Clock()
+@pytest.mark.parametrize("ran_s", [0.0, 45.0])
+def test_a_search_ends_after_its_time_of_which_earlier_drivers_used_some(timeout, ran_s):
+    clock = FakeClock(1000.0)
     stopper = TimeoutStopper(timeout, clock)
-    clock.at += 500  # What came before the search does not count.
+    stopper.continued(ran_s)
+    clock.advance(500)  # What came before the search does not count.
     assert not stopper.stop_all()
-    clock.at += 59
+    clock.advance(59 - ran_s)
     assert not stopper.stop_all()
-    clock.at += 1
+    clock.advance(1)
     assert stopper.stop_all()
     assert not stopper("a", {})
     assert stopper.why == "the search has run for 60 s (timeout)"
-
-
-def test_a_continued_search_has_what_is_left_of_its_time():
-    clock = Clock()
-    stopper = TimeoutStopper(60, clock)
-    stopper.continued(45.0)
-    assert not stopper.stop_all()
-    clock.at += 14
-    assert not stopper.stop_all()
-    clock.at += 1
-    assert stopper.stop_all()
-    over = CombinedStopper(MaximumIterationStopper(3), TimeoutStopper(60, clock))
-    over.continued(60.0)
-    assert over.stop_all()
-    assert over.why == "the search has run for 60 s (timeout)"
+    combined = CombinedStopper(MaximumIterationStopper(3), TimeoutStopper(timeout, clock))
+    combined.continued(60.0)
+    assert combined.stop_all()
+    assert combined.why == "the search has run for 60 s (timeout)"
 
 
 def test_functions_and_several_stoppers_stop_trials():

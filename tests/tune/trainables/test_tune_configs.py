@@ -11,7 +11,7 @@ from paceline import train
 from paceline.train import ScalingConfig
 from paceline.tune.config import CheckpointConfig, FailureConfig, RunConfig
 from paceline.tune.driver.placement import TrialBundle
-from paceline.tune.stoppers import MaximumIterationStopper
+from paceline.tune.stopper import MaximumIterationStopper
 from paceline.tune.trainables.resources import PlacementGroupFactory
 from paceline.tune.trainables.trainable_plans import make_trainable_plan
 from paceline.tune.trainables.wrapping import with_resources

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 from paceline._core.arguments import flatten_dict
@@ -34,6 +35,7 @@ _SETUP_LOCK = threading.Lock()
 """Lets only one of several starting trials create the database and the experiment."""
 
 
+@dataclass(eq=False, repr=False)
 class MLflowLoggerCallback(LoggerCallback):
     """Logs every numeric metric to an MLflow run, at the step of its report, and the config as parameters.
 
@@ -46,23 +48,16 @@ class MLflowLoggerCallback(LoggerCallback):
     unless it does not respond for 30 s: the missing reports are then logged when the script is run again.
     """
 
-    def __init__(
-        self,
-        tracking_uri: str | None = None,
-        *,
-        registry_uri: str | None = None,
-        experiment_name: str | None = None,
-        tags: Mapping[str, Any] | None = None,
-        tracking_token: str | None = None,
-        save_artifact: bool = False,
-    ) -> None:
+    tracking_uri: str | None = None
+    _: KW_ONLY
+    registry_uri: str | None = None
+    experiment_name: str | None = None
+    tags: Mapping[str, Any] | None = None
+    tracking_token: str | None = None
+    save_artifact: bool = False
+
+    def __post_init__(self) -> None:
         require("MLflowLoggerCallback", ("mlflow",), "mlflow")
-        self._tracking_uri = tracking_uri
-        self._registry_uri = registry_uri
-        self._experiment_name = experiment_name
-        self._tags = {str(name): str(value) for name, value in (tags or {}).items()}
-        self._tracking_token = tracking_token
-        self._save_artifact = save_artifact
         self._client: Any = None
         self._run_id = ""
         self._directory = ""
@@ -71,12 +66,12 @@ class MLflowLoggerCallback(LoggerCallback):
     def for_trial(self, search: str, run: str) -> Self:
         """Trials are runs of one experiment, by default named after the search."""
         copied = super().for_trial(search, run)
-        copied._experiment_name = self._experiment_name or search
+        copied.experiment_name = self.experiment_name or search
         return copied
 
     def log_start(self, run: LoggedRun) -> None:
         self._directory = str(run.directory)
-        sender = self._sender = _Sender(self._send_reports)
+        sender = self._sender = _Sender(lambda reports: self._log_metrics(map(_to_mlflow_metrics, reports)))
         sender.submit(lambda: self._start_run(run))
         if run.continues:
             # Wait before the journal grows: reports that this driver adds are not past.
@@ -101,7 +96,7 @@ class MLflowLoggerCallback(LoggerCallback):
         if self._sender is not None:
             self._sender.submit(lambda: self._end_run(failed))
             # There is no bound on the upload time of files.
-            self._sender.wait(math.inf if self._save_artifact else _ANSWER_TIMEOUT_S)
+            self._sender.wait(math.inf if self.save_artifact else _ANSWER_TIMEOUT_S)
             self._sender.close()
         self._client, self._sender, self._run_id = None, None, ""
 
@@ -110,49 +105,37 @@ class MLflowLoggerCallback(LoggerCallback):
     def _start_run(self, run: LoggedRun) -> None:
         from mlflow.tracking import MlflowClient
 
-        if self._tracking_token is not None:
-            os.environ["MLFLOW_TRACKING_TOKEN"] = self._tracking_token
+        if self.tracking_token is not None:
+            os.environ["MLFLOW_TRACKING_TOKEN"] = self.tracking_token
         with _SETUP_LOCK:
-            client = self._client = MlflowClient(tracking_uri=self._tracking_uri, registry_uri=self._registry_uri)
-            experiment = self._get_or_create_experiment(self._experiment_name or run.context.run_id)
+            client = self._client = MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.registry_uri)
+            name = self.experiment_name or run.context.run_id
+            existing = client.get_experiment_by_name(name)
+            experiment = str(existing.experiment_id if existing is not None else client.create_experiment(name))
         mark = hashlib.sha256(run.uri.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-        run_id = self._find_run(experiment, mark) if run.continues else None
-        if run_id is None:
-            tags = {**self._tags, _RUN_TAG: mark}
+        query, newest_first = f"tags.`{_RUN_TAG}` = '{mark}'", ["attributes.start_time DESC"]
+        if run.continues and (runs := client.search_runs([experiment], query, max_results=1, order_by=newest_first)):
+            self._run_id = runs[0].info.run_id
+            client.update_run(self._run_id, status="RUNNING")
+            self._log_missing(run.past)
+        else:
+            tags = {**{str(name): str(value) for name, value in (self.tags or {}).items()}, _RUN_TAG: mark}
             self._run_id = client.create_run(experiment, tags=tags, run_name=run.context.run_id).info.run_id
             self._log_params(run.context.train_loop_config)
-            self._log_metrics(self._to_mlflow_metrics(report) for report in run.past)
-        else:
-            self._run_id = run_id
-            client.update_run(run_id, status="RUNNING")
-            self._log_missing(run.past)
-
-    def _send_reports(self, reports: list[LoggedReport]) -> None:
-        self._log_metrics(self._to_mlflow_metrics(report) for report in reports)
+            self._log_metrics(map(_to_mlflow_metrics, run.past))
 
     def _end_run(self, failed: bool) -> None:
-        if self._save_artifact:
+        if self.save_artifact:
             self._client.log_artifacts(self._run_id, self._directory)
         self._client.set_terminated(self._run_id, status="FAILED" if failed else "FINISHED")
-
-    def _get_or_create_experiment(self, name: str) -> str:
-        experiment = self._client.get_experiment_by_name(name)
-        return str(experiment.experiment_id if experiment is not None else self._client.create_experiment(name))
-
-    def _find_run(self, experiment: str, mark: str) -> str | None:
-        runs = self._client.search_runs(
-            [experiment], f"tags.`{_RUN_TAG}` = '{mark}'", max_results=1, order_by=["attributes.start_time DESC"]
-        )
-        return runs[0].info.run_id if runs else None
 
     def _log_params(self, config: Any) -> None:
         from mlflow.entities import Param
 
         if not isinstance(config, Mapping):
             return
-        flat = flatten_dict({str(name): value for name, value in config.items()})
         # By key first: two names may have the same one.
-        values = {_sanitize_key(name): value for name, value in flat.items()}
+        values = {_sanitize_key(name): value for name, value in flatten_dict(config).items()}
         params = [Param(name, str(value)[:_MAX_PARAM_LENGTH]) for name, value in values.items()]
         for begin in range(0, len(params), _MAX_PARAMS_PER_REQUEST):
             self._client.log_batch(self._run_id, params=params[begin : begin + _MAX_PARAMS_PER_REQUEST])
@@ -167,22 +150,9 @@ class MLflowLoggerCallback(LoggerCallback):
                 logged[metric.key] = {(point.step, point.timestamp) for point in history}
             return (metric.step, metric.timestamp) not in logged[metric.key]
 
-        self._log_metrics(
-            [metric for metric in self._to_mlflow_metrics(report) if is_missing(metric)] for report in past
-        )
+        self._log_metrics(filter(is_missing, _to_mlflow_metrics(report)) for report in past)
 
-    def _to_mlflow_metrics(self, report: LoggedReport) -> list[Any]:
-        from mlflow.entities import Metric
-
-        at = int(report.time * 1000)
-        numbers = {
-            _sanitize_key(name): value
-            for name, value in flatten_dict(report.metrics).items()
-            if isinstance(value, int | float)
-        }
-        return [Metric(name, _to_float(value), at, report.number) for name, value in numbers.items()]
-
-    def _log_metrics(self, reports: Iterable[list[Any]]) -> None:
+    def _log_metrics(self, reports: Iterable[Iterable[Any]]) -> None:
         assert self._sender is not None
         waiting: list[Any] = []
         for metrics in reports:
@@ -211,7 +181,7 @@ class _Sender:
         self._thread.start()
 
     def submit(self, job: LoggedReport | Callable[[], object]) -> None:
-        """Queue a report or a call; consecutive reports are sent together."""
+        """Queue a report or a call."""
         with self._changed:
             if self._problem is not None:
                 raise self._problem
@@ -264,16 +234,25 @@ class _Sender:
             if self._is_closed:
                 return None
             self._is_busy = True
-            first = self._queue.popleft()
-            if not isinstance(first, LoggedReport):
-                return first
-            together = [first]
-            while self._queue and len(together) < _MAX_METRICS_PER_REQUEST:
-                if not isinstance(one := self._queue[0], LoggedReport):
+            reports: list[LoggedReport] = []
+            while self._queue and len(reports) < _MAX_METRICS_PER_REQUEST:
+                if not isinstance(job := self._queue[0], LoggedReport):
                     break
-                together.append(one)
+                reports.append(job)
                 self._queue.popleft()
-            return lambda: self._send(together)
+            if reports:
+                return lambda: self._send(reports)
+            job = self._queue.popleft()
+            assert not isinstance(job, LoggedReport)
+            return job
+
+
+def _to_mlflow_metrics(report: LoggedReport) -> list[Any]:
+    from mlflow.entities import Metric
+
+    flat = flatten_dict(report.metrics)
+    numbers = {_sanitize_key(name): value for name, value in flat.items() if isinstance(value, int | float)}
+    return [Metric(name, _to_float(value), int(report.time * 1000), report.number) for name, value in numbers.items()]
 
 
 def _sanitize_key(name: str) -> str:
@@ -284,7 +263,6 @@ def _sanitize_key(name: str) -> str:
 
 
 def _to_json_value(value: Any) -> Any:
-    """Convert a value to one that JSON can represent."""
     if isinstance(value, float) and value - value != 0:
         return str(value)
     return value if isinstance(value, bool | int | float | None) else str(value)
@@ -294,4 +272,4 @@ def _to_float(value: Any) -> float:
     try:
         return float(value)
     except OverflowError:
-        return float("inf") if value > 0 else float("-inf")
+        return math.inf if value > 0 else -math.inf

@@ -7,23 +7,10 @@ decide where the spans go. Reports are not spans: there may be thousands a secon
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from paceline._control.events import (
-    CommitFailed,
-    Committed,
-    DriverStarted,
-    Event,
-    HangCleared,
-    HangSuspected,
-    PreemptionNoticeReceived,
-    Reported,
-    StagingFailed,
-    StopRequested,
-    ValidationEnded,
-    WorkerFailed,
-    WorkerFailure,
-)
+from paceline._control import events
 from paceline._control.run import Finished, Run, Running, Stopping
 from paceline._core.arguments import flatten_dict
 from paceline.train.backend import require
@@ -54,31 +41,29 @@ class OpenTelemetryCallback(TracingCallback):
 
         tracer = trace.get_tracer("paceline", paceline.__version__, tracer_provider=self._provider)
         config = run_context.train_loop_config
-        flat = flatten_dict({str(k): v for k, v in config.items()}) if isinstance(config, Mapping) else {}
-        about = {
-            f"paceline.config.{name}": value for name, value in flat.items() if isinstance(value, _ATTRIBUTE_TYPES)
-        }
-        about |= {"paceline.run": run_context.run_id, "paceline.uri": uri}
-        return RunSpans(tracer, {**about, **self._attributes})
+        flat = flatten_dict(config) if isinstance(config, Mapping) else {}
+        about = {f"paceline.config.{key}": value for key, value in flat.items() if isinstance(value, _ATTRIBUTE_TYPES)}
+        return RunSpans(tracer, {**about, "paceline.run": run_context.run_id, "paceline.uri": uri, **self._attributes})
 
 
+@dataclass
 class RunSpans:
     """The spans of one run, made by one driver."""
 
-    def __init__(self, tracer: Any, attributes: dict[str, Any]) -> None:
-        self._tracer = tracer
-        self._attributes = attributes
-        self._run_span: Any = None
-        self._attempt_span: Any = None
-        self._attempt_number = 0
-        self._checkpoint_spans: dict[int, Any] = {}
-        self._num_reports = 0
+    _tracer: Any
+    _attributes: dict[str, Any]
+    _run_span: Any = None
+    _attempt_span: Any = None
+    _attempt_number: int = 0
+    _checkpoint_spans: dict[int, Any] = field(default_factory=dict)
+    _num_reports: int = 0
 
-    def on_event(self, event: Event, run: Run) -> None:
-        if isinstance(event, Reported):
+    def on_event(self, event: events.Event, run: Run) -> None:
+        if isinstance(event, events.Reported):
             self._num_reports = max(self._num_reports, event.seq)
             if event.checkpoint is not None and event.seq not in self._checkpoint_spans:
-                self._start_checkpoint(event)
+                about = {"paceline.step": event.seq, "paceline.name": event.checkpoint}
+                self._checkpoint_spans[event.seq] = self._start_span("paceline.checkpoint", about, event.at)
             return
         if self._run_span is None:
             self._run_span = self._tracer.start_span("paceline.run", attributes=self._attributes)
@@ -99,31 +84,29 @@ class RunSpans:
         self._end_span(self._run_span, "the run failed" if failed else "")
         self._run_span = self._attempt_span = None
 
-    def _record_event(self, event: Event) -> None:
+    def _record_event(self, event: events.Event) -> None:
         match event:
-            case DriverStarted(size=size, lease=lease):
+            case events.DriverStarted(size=size, lease=lease):
                 self._run_span.set_attributes({"paceline.workers": size, "paceline.driver": lease})
-            case Committed(record=record):
-                about = {"paceline.bytes": record.num_bytes, "paceline.name": record.name}
-                self._end_checkpoint(record.seq, about)
-            case CommitFailed(seq=seq, error=error) | StagingFailed(seq=seq, error=error):
+            case events.Committed(record=record):
+                self._end_checkpoint(record.seq, {"paceline.bytes": record.num_bytes, "paceline.name": record.name})
+            case events.CommitFailed(seq=seq, error=error) | events.StagingFailed(seq=seq, error=error):
                 self._end_checkpoint(seq, problem=error)
-            case WorkerFailed(failure=failure):
+            case events.WorkerFailed(failure=failure):
                 self._record_failure(failure)
-            case HangSuspected(failure=failure, action=action):
-                self._add_attempt_event(
-                    "paceline.hang", {"rank": failure.rank, "verdict": failure.message, "action": action}
-                )
-            case HangCleared(rank=rank, after_s=after_s):
+            case events.HangSuspected(failure=failure, action=action):
+                about = {"rank": failure.rank, "verdict": failure.message, "action": action}
+                self._add_attempt_event("paceline.hang", about)
+            case events.HangCleared(rank=rank, after_s=after_s):
                 self._add_attempt_event("paceline.hang_passed", {"rank": rank, "after_s": after_s})
-            case PreemptionNoticeReceived(grace_s=grace_s):
+            case events.PreemptionNoticeReceived(grace_s=grace_s):
                 self._add_attempt_event("paceline.preemption", {"grace_s": grace_s})
-            case StopRequested(now=now):
+            case events.StopRequested(now=now):
                 self._add_attempt_event("paceline.stop", {"now": now})
-            case ValidationEnded(name=name, status=status):
+            case events.ValidationEnded(name=name, status=status):
                 self._run_span.add_event("paceline.validation", {"name": name, "status": status})
 
-    def _record_failure(self, failure: WorkerFailure) -> None:
+    def _record_failure(self, failure: events.WorkerFailure) -> None:
         about = {
             "exception.type": failure.message.partition(":")[0],
             "exception.message": failure.message,
@@ -154,10 +137,6 @@ class RunSpans:
         again = not isinstance(phase, Finished) and not run.is_trained
         self._end_span(self._attempt_span, "failed" if failed or (again and run.num_failures) else "")
         self._attempt_span = None
-
-    def _start_checkpoint(self, event: Reported) -> None:
-        about = {"paceline.step": event.seq, "paceline.name": event.checkpoint or ""}
-        self._checkpoint_spans[event.seq] = self._start_span("paceline.checkpoint", about, event.at)
 
     def _end_checkpoint(self, seq: int, about: Mapping[str, Any] | None = None, problem: str = "") -> None:
         span = self._checkpoint_spans.pop(seq, None)

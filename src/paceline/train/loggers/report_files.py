@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from paceline._core.arguments import flatten_dict
+from paceline._storage.files import LocalFiles
 from paceline.train.callbacks import LoggedReport, LoggedRun, LoggerCallback
 
 
@@ -58,7 +59,7 @@ class ReportFile:
         os.fsync(self._fd)
         self._partial_path.rename(self.path)
         self._is_published = True
-        _sync_directory(self.path.parent)
+        LocalFiles().sync_dir(self.path.parent)
 
     def rewrite(self, pieces: list[bytes], head: bytes) -> None:
         """Replace each piece with a new one, in a new file that replaces this one when it is complete."""
@@ -111,14 +112,6 @@ def _is_file_at(fd: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:
         return False
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class FileLoggerCallback(LoggerCallback):

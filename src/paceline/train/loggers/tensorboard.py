@@ -49,8 +49,10 @@ class TensorBoardLoggerCallback(FileLoggerCallback):
         old = sorted(directory.glob(f"events.out.tfevents.*{_OURS}"))
         now = time.time()
         # TensorBoard reads the files in the order of their names.
-        number = max([int(now), *(_file_number(path) + 1 for path in old)])
-        head = _encode_version(now) + _encode_restart(now, 0) + _encode_hparams(now, run.context.train_loop_config)
+        digits = [path.name.split(".")[3] for path in old]
+        number = max([int(now), *(int(each) + 1 for each in digits if each.isdigit())])
+        version = frame_record(_encode_double(1, now) + _encode_bytes(3, b"brain.Event:2"))
+        head = version + _encode_restart(now, 0) + _encode_hparams(now, run.context.train_loop_config)
         self._file = ReportFile(directory / f"events.out.tfevents.{number:010d}{_OURS}", head)
         self._is_published = False
         for report in run.past:
@@ -75,15 +77,6 @@ class TensorBoardLoggerCallback(FileLoggerCallback):
 TBXLoggerCallback = TensorBoardLoggerCallback
 
 
-def _file_number(path: Path) -> int:
-    digits = path.name.split(".")[3]
-    return int(digits) if digits.isdigit() else 0
-
-
-def _encode_version(at: float) -> bytes:
-    return frame_record(_encode_double(1, at) + _encode_bytes(3, b"brain.Event:2"))
-
-
 def _encode_restart(at: float, step: int) -> bytes:
     return frame_record(_encode_double(1, at) + _encode_int(2, step) + _encode_bytes(7, _encode_int(1, 1)))
 
@@ -92,21 +85,15 @@ def _encode_hparams(at: float, config: Any) -> bytes:
     """Encode the config for the HPARAMS dashboard: a map from names to texts, numbers and bools."""
     if not isinstance(config, Mapping) or not config:
         return b""
-    named = flatten_dict({str(name): value for name, value in config.items()})
     hparams = b"".join(
         _encode_bytes(1, _encode_bytes(1, name.encode("utf-8", "replace")) + _encode_bytes(2, _encode_hparam(value)))
-        for name, value in named.items()
+        for name, value in flatten_dict(config).items()
     )
     content = _encode_bytes(3, hparams + _encode_double(5, at))
     metadata = _encode_bytes(1, _encode_bytes(1, b"hparams") + _encode_bytes(2, content))
-    placeholder = (
-        _encode_int(1, 1)
-        + _encode_bytes(2, _encode_bytes(2, _encode_int(1, 1)))
-        + _encode_bytes(5, struct.pack("<f", 0))
-    )
-    value = (
-        _encode_bytes(1, b"_hparams_/session_start_info") + _encode_bytes(8, placeholder) + _encode_bytes(9, metadata)
-    )
+    shape = _encode_bytes(2, _encode_bytes(2, _encode_int(1, 1)))
+    placeholder = _encode_bytes(8, _encode_int(1, 1) + shape + _encode_bytes(5, struct.pack("<f", 0)))
+    value = _encode_bytes(1, b"_hparams_/session_start_info") + placeholder + _encode_bytes(9, metadata)
     return frame_record(_encode_double(1, at) + _encode_bytes(5, _encode_bytes(1, value)))
 
 

@@ -140,10 +140,9 @@ class _WandbRunRecord:
 
     def mark_logged(self, report: LoggedReport) -> None:
         now = self._now()
-        if self._unconfirmed and now - self._unconfirmed[-1][0] < 1:
-            self._unconfirmed[-1] = self._unconfirmed[-1][0], (report.attempt, report.number)
-        else:
-            self._unconfirmed.append((now, (report.attempt, report.number)))
+        is_same_second = bool(self._unconfirmed) and now - self._unconfirmed[-1][0] < 1
+        at = self._unconfirmed.pop()[0] if is_same_second else now
+        self._unconfirmed.append((at, (report.attempt, report.number)))
         # The last report of an entry may be up to a second later than the entry's time.
         while self._unconfirmed and self._unconfirmed[0][0] + 1 + _FLUSH_DELAY_S <= now:
             self._written = self._unconfirmed.popleft()[1]

@@ -19,8 +19,7 @@ from paceline.tune.driver.search_state import Search
 from paceline.tune.error import TuneError
 from paceline.tune.schedulers.scheduler import Action, Pause, Stop, TrialScheduler
 from paceline.tune.search.searcher import Searcher
-from paceline.tune.stoppers.combined import FunctionStopper
-from paceline.tune.stoppers.stopper import Stopper
+from paceline.tune.stopper import FunctionStopper, Stopper
 from paceline.tune.trial import Trial
 
 

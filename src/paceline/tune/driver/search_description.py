@@ -15,9 +15,9 @@ from paceline._storage.run_location import RunLocation
 from paceline.tune.driver.events import SearchStarted, decode_raw
 from paceline.tune.driver.search_storage import load_past_events
 from paceline.tune.schedulers.scheduler import TrialScheduler
-from paceline.tune.search.searcher import RecordsInitArgs, Searcher
+from paceline.tune.search.searcher import Searcher
 from paceline.tune.space.space import Space
-from paceline.tune.space.space_description import rebuild_param_space
+from paceline.tune.space.space_codec import rebuild_param_space
 from paceline.tune.tune_config import TuneConfig
 
 _BUILT_IN = "paceline.tune."
@@ -76,12 +76,15 @@ def _describe_component(component: Any) -> Any:
     name = f"{kind.__module__}.{kind.__qualname__}"
     if not name.startswith(_BUILT_IN):
         return {"class": name}
-    args, kwargs = component.init_args
-    called = inspect.signature(kind).bind(*args, **kwargs).arguments
+    arguments = {}
     try:
-        return {"class": name, "arguments": {argument: _argument_to_plain(value) for argument, value in called.items()}}
+        for parameter in inspect.signature(kind).parameters.values():
+            value = getattr(component, parameter.name)
+            if value is not parameter.default:
+                arguments[parameter.name] = _argument_to_plain(value)
     except (TypeError, ValueError):
         return {"class": name}
+    return {"class": name, "arguments": arguments}
 
 
 def _argument_to_plain(value: Any) -> Any:
@@ -98,7 +101,7 @@ def _argument_to_plain(value: Any) -> Any:
         return {"space": space}
 
 
-def _rebuild_component(argument: str, described: Any, base: type[Any]) -> Any:
+def _rebuild_component(argument: str, described: Any, base: type[Any] | tuple[type[Any], ...]) -> Any:
     if described is None:
         return None
     name = described["class"]
@@ -113,13 +116,13 @@ def _rebuild_component(argument: str, described: Any, base: type[Any]) -> Any:
 
 def _rebuild_argument(argument: str, described: Any) -> Any:
     if "made" in described:
-        return _rebuild_component(argument, described["made"], RecordsInitArgs)
+        return _rebuild_component(argument, described["made"], (Searcher, TrialScheduler))
     if "plain" in described:
         return from_plain(described["plain"])
     return rebuild_param_space(described["space"])["value"]
 
 
-def _find_built_in_class(name: str, base: type[Any]) -> Any:
+def _find_built_in_class(name: str, base: type[Any] | tuple[type[Any], ...]) -> Any:
     """Look up a built-in class by name. Nothing else is ever imported on the word of stored data."""
     for package in ("paceline.tune.schedulers", "paceline.tune.search", "paceline.tune.search.optuna"):
         kind = getattr(importlib.import_module(package), name.rpartition(".")[2], None)

@@ -13,14 +13,14 @@ from paceline._storage.run_store import RunStore
 from paceline.tune.driver.events import Event, TrialReported
 from paceline.tune.driver.search_state import Search
 from paceline.tune.driver.search_storage import iter_search_events
-from paceline.tune.space import config_codec
+from paceline.tune.space import space_codec
 
 ConfigDecoder = Callable[[Any], Mapping[str, Any]]
 
 
 def decode_without_objects(plain: Any) -> Mapping[str, Any]:
     """Decode a configuration from the journal; objects without a plain form, such as classes, become their names."""
-    config: Mapping[str, Any] = config_codec.decode_config(plain, None)
+    config: Mapping[str, Any] = space_codec.decode_config(plain, None)
     return config
 
 

@@ -5,8 +5,12 @@ from typing import TYPE_CHECKING
 from paceline._core.lazy_imports import make_lazy_getattr
 
 if TYPE_CHECKING:
-    from paceline.tune.schedulers.asha import ASHAScheduler, AsyncHyperBandScheduler
-    from paceline.tune.schedulers.hyperband import HyperBandForBOHB, HyperBandScheduler
+    from paceline.tune.schedulers.hyperband import (
+        ASHAScheduler,
+        AsyncHyperBandScheduler,
+        HyperBandForBOHB,
+        HyperBandScheduler,
+    )
     from paceline.tune.schedulers.median import MedianStoppingRule
     from paceline.tune.schedulers.pb2 import PB2
     from paceline.tune.schedulers.pbt import PopulationBasedTraining, PopulationBasedTrainingReplay
@@ -28,8 +32,12 @@ __all__ = [
 __getattr__ = make_lazy_getattr(
     __name__,
     {
-        "paceline.tune.schedulers.asha": ("ASHAScheduler", "AsyncHyperBandScheduler"),
-        "paceline.tune.schedulers.hyperband": ("HyperBandForBOHB", "HyperBandScheduler"),
+        "paceline.tune.schedulers.hyperband": (
+            "ASHAScheduler",
+            "AsyncHyperBandScheduler",
+            "HyperBandForBOHB",
+            "HyperBandScheduler",
+        ),
         "paceline.tune.schedulers.median": ("MedianStoppingRule",),
         "paceline.tune.schedulers.pb2": ("PB2",),
         "paceline.tune.schedulers.pbt": ("PopulationBasedTraining", "PopulationBasedTrainingReplay"),

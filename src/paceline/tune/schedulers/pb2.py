@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline._core.arguments import bad_value, is_finite_number
-from paceline.tune.schedulers import mutations
+from paceline.tune.schedulers import population
 from paceline.tune.schedulers.pbt import PopulationBasedTraining
-from paceline.tune.schedulers.population import PopulationMember
-from paceline.tune.space.domains import Float
-from paceline.tune.space.keyed_random import KeyedRandom
+from paceline.tune.schedulers.population import MutatedConfig, PopulationMember
+from paceline.tune.space.domains import Float, KeyedRandom
 
 MIN_ROWS = 3
 """With fewer, a clone's hyperparameters are drawn at random: there is nothing to learn from."""
@@ -24,21 +23,21 @@ MIN_ROWS = 3
 
 @dataclass(frozen=True)
 class ParameterBound:
-    path: mutations.Path
+    path: population.Path
     lower: float
     upper: float
     is_whole: bool
 
     def to_share(self, config: Mapping[str, Any]) -> float:
         """Return the position of a configuration's parameter between its bounds, from 0 to 1."""
-        value = mutations.get_at_path(config, self.path)
+        value = population.get_at_path(config, self.path)
         if not is_finite_number(value):
             return 0.5
         return min(max((value - self.lower) / (self.upper - self.lower), 0.0), 1.0)
 
     def from_share(self, share: float, before: Any) -> float:
         value = min(max(self.lower + share * (self.upper - self.lower), self.lower), self.upper)
-        whole = self.is_whole and (before is mutations.MISSING or isinstance(before, int))
+        whole = self.is_whole and (before is population.MISSING or isinstance(before, int))
         return round(value) if whole else float(value)
 
 
@@ -87,10 +86,11 @@ class PB2(PopulationBasedTraining):
         if not hyperparam_bounds or not isinstance(hyperparam_bounds, Mapping):
             expected = "a dict with the lowest and highest value of each hyperparameter"
             raise bad_value("hyperparam_bounds", expected, hyperparam_bounds, "use {'lr': [1e-4, 1e-1]}")
+        self.hyperparam_bounds = hyperparam_bounds
         self._bounds = tuple(_parse_bounds(hyperparam_bounds))
         domains: dict[str, Any] = {}
         for bound in self._bounds:
-            mutations.set_at_path(domains, bound.path, Float(bound.lower, bound.upper))
+            population.set_at_path(domains, bound.path, Float(bound.lower, bound.upper))
         super().__init__(
             time_attr,
             metric,
@@ -112,40 +112,40 @@ class PB2(PopulationBasedTraining):
 
     def completed(self, trial_id: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
         drawn = super().completed(trial_id, config)
-        after = mutations.copy_config(drawn)
+        after = population.copy_config(drawn)
         for bound in self._bounds:
-            if mutations.get_at_path(config, bound.path) is mutations.MISSING and bound.is_whole:
-                mutations.set_at_path(after, bound.path, round(mutations.get_at_path(drawn, bound.path)))
+            if population.get_at_path(config, bound.path) is population.MISSING and bound.is_whole:
+                population.set_at_path(after, bound.path, round(population.get_at_path(drawn, bound.path)))
         return after
 
-    def _observe_score(self, member: PopulationMember, score: float) -> None:
-        if math.isfinite(score):
-            self._interval_starts.setdefault(member.trial_id, (member.time, self._to_signed_score(score)))
+    def _observe_value(self, member: PopulationMember, value: float) -> None:
+        if math.isfinite(value):
+            self._interval_starts.setdefault(member.trial_id, (member.time, self.to_score(value)))
 
-    def _rank_member(self, member: PopulationMember, score: float) -> None:
-        began = self._interval_starts.get(member.trial_id)
-        if began is not None and math.isfinite(score) and member.time > began[0]:
-            num_intervals = (member.time - began[0]) / self.perturbation_interval
-            gain = (self._to_signed_score(score) - began[1]) / num_intervals
-            self._rows.append(IntervalObservation(self._shares(member.trial.config), began[1], member.time, gain))
-        if math.isfinite(score):
-            self._interval_starts[member.trial_id] = (member.time, self._to_signed_score(score))
-        super()._rank_member(member, score)
+    def _rank_member(self, member: PopulationMember, value: float) -> None:
+        if math.isfinite(value):
+            score = self.to_score(value)
+            began, start_score = self._interval_starts.get(member.trial_id, (math.inf, 0.0))
+            if member.time > began:
+                gain = (score - start_score) / ((member.time - began) / self.perturbation_interval)
+                self._rows.append(
+                    IntervalObservation(self._shares(member.trial.config), start_score, member.time, gain)
+                )
+            self._interval_starts[member.trial_id] = (member.time, score)
+        super()._rank_member(member, value)
 
-    def _explore(
-        self, member: PopulationMember, donor: PopulationMember, chance: KeyedRandom
-    ) -> tuple[dict[str, Any], list[mutations.ConfigChange]]:
+    def _explore(self, member: PopulationMember, donor: PopulationMember, chance: KeyedRandom) -> MutatedConfig:
         # Its next interval starts with its first report as a clone, at the score it has then.
         self._interval_starts.pop(member.trial_id, None)
         shares = self._choose_shares(member, donor, chance)
         self._chosen_shares[member.trial_id] = tuple(shares)
-        config = mutations.copy_config(donor.trial.config)
+        config = population.copy_config(donor.trial.config)
         changes = []
         for bound, share in zip(self._bounds, shares, strict=True):
-            before = mutations.get_at_path(config, bound.path)
+            before = population.get_at_path(config, bound.path)
             after = bound.from_share(share, before)
-            mutations.set_at_path(config, bound.path, after)
-            changes.append(mutations.ConfigChange(bound.path, before, after))
+            population.set_at_path(config, bound.path, after)
+            changes.append(population.ConfigChange(bound.path, before, after))
         return config, changes
 
     def _choose_shares(self, member: PopulationMember, donor: PopulationMember, chance: KeyedRandom) -> list[float]:
@@ -183,12 +183,9 @@ class PB2(PopulationBasedTraining):
         """Positions for the current interval, or for the next one if the trial is about to be cloned."""
         return self._chosen_shares[member.trial_id] if member.is_being_cloned else self._shares(member.trial.config)
 
-    def _to_signed_score(self, score: float) -> float:
-        return score if self._required_mode == "max" else -score
-
 
 def _parse_bounds(spec: Mapping[str, Any]) -> Iterator[ParameterBound]:
-    for path, argument, value in mutations.iter_leaves(spec, "hyperparam_bounds"):
+    for path, argument, value in population.iter_leaves(spec, "hyperparam_bounds"):
         if not isinstance(value, list | tuple) or len(value) != 2 or not all(map(is_finite_number, value)):
             raise bad_value(argument, "a list of the lowest and the highest value, two finite numbers", value)
         lower, upper = value

@@ -11,21 +11,22 @@ import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from paceline._core.arguments import bad_value, check_callable, check_int, check_number, is_number
-from paceline.tune.schedulers import mutations
-from paceline.tune.schedulers.metric_scheduler import MetricScheduler, get_number
-from paceline.tune.schedulers.population import Policy, Population, PopulationMember
-from paceline.tune.schedulers.scheduler import Action, Exploit, Pause, Resume, TrialScheduler
-from paceline.tune.space.keyed_random import KeyedRandom, seed_global_generators
+from paceline.tune.schedulers import population
+from paceline.tune.schedulers.population import MutatedConfig, Policy, Population, PopulationMember
+from paceline.tune.schedulers.scheduler import Action, Exploit, MetricScheduler, Pause, Resume, TrialScheduler
+from paceline.tune.space.domains import KeyedRandom, seed_global_generators
+from paceline.tune.space.tree import is_same_value
 from paceline.tune.trial import Trial
 
 log = logging.getLogger("paceline")
 
 
+@dataclass(eq=False, repr=False)
 class PopulationBasedTraining(MetricScheduler):
     """Every `perturbation_interval` of `time_attr`, a trial among the worst continues from one of the best.
 
@@ -48,55 +49,47 @@ class PopulationBasedTraining(MetricScheduler):
 
     waits_for_checkpoints = True
 
-    def __init__(
-        self,
-        time_attr: str = "time_total_s",
-        metric: str | None = None,
-        mode: str | None = None,
-        perturbation_interval: float = 60.0,
-        burn_in_period: float = 0.0,
-        hyperparam_mutations: Mapping[str, Any] | None = None,
-        quantile_fraction: float = 0.25,
-        resample_probability: float = 0.25,
-        perturbation_factors: tuple[float, float] = (1.2, 0.8),
-        custom_explore_fn: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-        log_config: bool = True,
-        require_attrs: bool = True,
-        synch: bool = False,
-        *,
-        seed: int | None = None,
-    ) -> None:
-        if not hyperparam_mutations and custom_explore_fn is None:
+    time_attr: str = "time_total_s"
+    perturbation_interval: float = 60.0
+    burn_in_period: float = 0.0
+    hyperparam_mutations: Mapping[str, Any] | None = None
+    quantile_fraction: float = 0.25
+    resample_probability: float = 0.25
+    perturbation_factors: tuple[float, float] = (1.2, 0.8)
+    custom_explore_fn: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    log_config: bool = True
+    require_attrs: bool = True
+    synch: bool = False
+    seed: int | None = field(default=None, kw_only=True)
+    _population: Population = field(default_factory=Population, init=False)
+    _unstarted: set[str] = field(default_factory=set, init=False)
+    """Trials known to be waiting for capacity."""
+    _arrived: set[str] = field(default_factory=set, init=False)
+    _paused: set[str] = field(default_factory=set, init=False)
+    _is_complete: bool = field(default=False, init=False)
+    """The searcher has no further trial."""
+    _has_yielded: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if not self.hyperparam_mutations and self.custom_explore_fn is None:
             raise ValueError(
-                f"hyperparam_mutations must name at least one hyperparameter, got {hyperparam_mutations!r}\n\n"
+                f"hyperparam_mutations must name at least one hyperparameter, got {self.hyperparam_mutations!r}\n\n"
                 "hint: use {'lr': tune.loguniform(1e-4, 1e-1)}, or pass a custom_explore_fn"
             )
-        super().__init__(time_attr, metric, mode)
-        self.perturbation_interval = check_number("perturbation_interval", perturbation_interval, above=0)
-        self.burn_in_period = check_number("burn_in_period", burn_in_period, at_least=0)
-        self.quantile_fraction = check_number("quantile_fraction", quantile_fraction, at_least=0, at_most=0.5)
-        check_number("resample_probability", resample_probability, at_least=0, at_most=1)
-        factors = perturbation_factors if isinstance(perturbation_factors, tuple | list) else ()
+        super().__post_init__()
+        check_number("perturbation_interval", self.perturbation_interval, above=0)
+        check_number("burn_in_period", self.burn_in_period, at_least=0)
+        check_number("quantile_fraction", self.quantile_fraction, at_least=0, at_most=0.5)
+        check_number("resample_probability", self.resample_probability, at_least=0, at_most=1)
+        factors = self.perturbation_factors if isinstance(self.perturbation_factors, tuple | list) else ()
         if not factors or not all(is_number(factor) and factor > 0 for factor in factors):
-            raise bad_value("perturbation_factors", "positive numbers such as (1.2, 0.8)", perturbation_factors)
-        self.custom_explore_fn = check_callable("custom_explore_fn", custom_explore_fn, optional=True)
-        self.seed = check_int("seed", seed, optional=True)
-        self.log_config = log_config
-        self.require_attrs = require_attrs
-        self.synch = synch
-        self._mutations = mutations.Mutations(
-            mutations.parse_parameters(hyperparam_mutations or {}), resample_probability, tuple(perturbation_factors)
-        )
-        self._population = Population()
-        self._unstarted: set[str] = set()
-        """Trials known to be waiting for capacity."""
-        self._next_synchronization = max(perturbation_interval, burn_in_period)
+            raise bad_value("perturbation_factors", "positive numbers such as (1.2, 0.8)", self.perturbation_factors)
+        check_callable("custom_explore_fn", self.custom_explore_fn, optional=True)
+        check_int("seed", self.seed, optional=True)
+        sources = population.parse_sources(self.hyperparam_mutations or {})
+        self._mutations = population.Mutations(sources, self.resample_probability, tuple(factors))
+        self._next_synchronization = max(self.perturbation_interval, self.burn_in_period)
         """The time at which all wait for each other."""
-        self._arrived: set[str] = set()
-        self._paused: set[str] = set()
-        self._is_whole = False
-        """The searcher has no further trial: the population is complete."""
-        self._held_back = False
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         if self.seed is None:
@@ -124,27 +117,27 @@ class PopulationBasedTraining(MetricScheduler):
         member = self._population.get_member(trial)
         self._unstarted.discard(trial.trial_id)
         time = self._get_number(trial, result, self.time_attr)
-        score = self._get_number(trial, result, self._required_metric)
-        if time is None or score is None:
+        value = self._get_number(trial, result, self.require_metric())
+        if time is None or value is None:
             return ()
         member.on_report(trial, time, self.time_attr == "training_iteration")
-        self._observe_score(member, score)
+        self._observe_value(member, value)
         if self.synch:
-            return self._join_synchronization(member, score)
+            return self._join_synchronization(member, value)
         if time < self.burn_in_period or time - member.interval_started < self.perturbation_interval:
             return ()
         member.interval_started = time
-        self._rank_member(member, score)
-        clone = self._clone_if_worst(member, *self._find_quantiles())
+        self._rank_member(member, value)
+        clone = self._clone_if_worst(member, *self._population.find_quantiles(self.quantile_fraction))
         return (clone,) if clone is not None else self._make_room(member)
 
     def on_trial_complete(self, trial: Trial, result: Mapping[str, Any] | None) -> Sequence[Action]:
         member = self._population.get_member(trial)
-        time, score = (get_number(result or {}, name) for name in (self.time_attr, self._required_metric))
+        time, value = (self.get_number(result or {}, name) for name in (self.time_attr, self.require_metric()))
         # A clone may end without a report of its own: then this is its first event.
         member.on_report(trial, time if time is not None else member.time, self.time_attr == "training_iteration")
-        if time is not None and score is not None and time >= self.burn_in_period:
-            self._population.rank(member, score, self._required_mode)
+        if time is not None and value is not None and time >= self.burn_in_period:
+            self._population.rank(member, value, self.to_score(value))
         self._population.remove_ended(member)
         return self._on_member_gone(trial)
 
@@ -155,7 +148,7 @@ class PopulationBasedTraining(MetricScheduler):
         return self._on_member_gone(trial)
 
     def on_no_more_trials(self) -> Sequence[Action]:
-        self._is_whole = True
+        self._is_complete = True
         return self._synchronize() if self._have_all_arrived() else ()
 
     def on_idle(self) -> Sequence[Action]:
@@ -171,23 +164,23 @@ class PopulationBasedTraining(MetricScheduler):
         members = self._population.members
         first = min(waiting, key=lambda t: members[t.trial_id].time if t.trial_id in members else 0.0, default=None)
         has_run = first is not None and first.trial_id in members and members[first.trial_id].time > 0
-        self._held_back = has_run and not self._is_whole and not self._held_back
-        return None if self._held_back else first
+        self._has_yielded = has_run and not self._is_complete and not self._has_yielded
+        return None if self._has_yielded else first
 
     def _make_room(self, member: PopulationMember) -> Sequence[Action]:
         """Yield to trials that wait to start or to be created, if that loses no progress."""
         trial = member.trial
         is_saved = trial.checkpoint is not None and trial.checkpoint.iteration >= trial.iteration
-        if not is_saved or (self._is_whole and not self._unstarted):
+        if not is_saved or (self._is_complete and not self._unstarted):
             return ()
         why = f"makes room for others at {self.time_attr} {member.time:g}"
         self._unstarted.add(trial.trial_id)
         return Pause(trial.trial_id, why), Resume(trial.trial_id)
 
-    def _join_synchronization(self, member: PopulationMember, score: float) -> Sequence[Action]:
+    def _join_synchronization(self, member: PopulationMember, value: float) -> Sequence[Action]:
         if member.time < self._next_synchronization:
             return ()
-        self._rank_member(member, score)
+        self._rank_member(member, value)
         self._arrived.add(member.trial_id)
         if self._have_all_arrived():
             return self._synchronize()
@@ -200,10 +193,10 @@ class PopulationBasedTraining(MetricScheduler):
 
     def _synchronize(self) -> Sequence[Action]:
         """All unfinished trials have arrived: clone the worst, and resume all."""
-        best, worst = self._find_quantiles()
+        best, worst = self._population.find_quantiles(self.quantile_fraction)
         actions: list[Action] = []
-        met = [member for member in self._population.live_members() if member.trial_id in self._arrived]
-        for member in met:
+        arrived = [member for member in self._population.live_members() if member.trial_id in self._arrived]
+        for member in arrived:
             clone = self._clone_if_worst(member, best, worst)
             if clone is not None:
                 actions.append(clone)
@@ -211,7 +204,7 @@ class PopulationBasedTraining(MetricScheduler):
                 actions.append(Resume(member.trial_id))
         self._arrived.clear()
         self._paused.clear()
-        slowest = min(member.time for member in met)
+        slowest = min(member.time for member in arrived)
         self._next_synchronization += self.perturbation_interval * max(
             1, math.floor((slowest - self._next_synchronization) / self.perturbation_interval) + 1
         )
@@ -225,18 +218,14 @@ class PopulationBasedTraining(MetricScheduler):
 
     def _have_all_arrived(self) -> bool:
         """Includes trials that are not created yet, as long as there may be any."""
-        return self._is_whole and 0 < len(self._arrived) == self._population.num_live
+        return self._is_complete and 0 < len(self._arrived) == self._population.num_live
 
-    def _rank_member(self, member: PopulationMember, score: float) -> None:
-        """Rank a member by its score at an interval."""
-        self._population.rank(member, score, self._required_mode)
+    def _rank_member(self, member: PopulationMember, value: float) -> None:
+        """Rank a member by its metric at an interval."""
+        self._population.rank(member, value, self.to_score(value))
 
-    def _observe_score(self, member: PopulationMember, score: float) -> None:
-        """Hook for subclasses: called with every score, not only those at intervals."""
-
-    def _find_quantiles(self) -> tuple[list[PopulationMember], list[PopulationMember]]:
-        """Return the best and the worst members."""
-        return self._population.best(self.quantile_fraction), self._population.worst(self.quantile_fraction)
+    def _observe_value(self, member: PopulationMember, value: float) -> None:
+        """Hook for subclasses: called with the metric of every report, not only those at intervals."""
 
     def _clone_if_worst(
         self, member: PopulationMember, best: list[PopulationMember], worst: list[PopulationMember]
@@ -250,19 +239,17 @@ class PopulationBasedTraining(MetricScheduler):
         if not donors:
             if better and not any(map(_is_saved, better)) and not self._has_warned:
                 self._has_warned = True
-                log.warning(
-                    "trial %s is among the worst, but none of the best has a committed checkpoint to continue from: "
-                    "report one at least every perturbation_interval",
-                    member.trial_id,
-                )
+                text = "trial %s is among the worst, but none of the best has a committed checkpoint to continue from"
+                log.warning(f"{text}: report one at least every perturbation_interval", member.trial_id)
             return None
         chance = self._make_random("clone", member.trial_id, member.trial.iteration, len(member.cloned_checkpoints))
         return self._exploit(member, donors[chance.draw_below(len(donors))], chance)
 
     def _exploit(self, member: PopulationMember, donor: PopulationMember, chance: KeyedRandom) -> Exploit:
-        config, changes = self._explore(member, donor, chance)
+        mutated = self._explore(member, donor, chance)
         if self.custom_explore_fn is not None:
-            config, changes = self._apply_custom_explore(config, changes, donor.trial.config, chance)
+            mutated = self._explore_custom(mutated, donor.trial.config, chance)
+        config, changes = mutated
         saved = donor.trial.checkpoint
         assert saved is not None
         member.is_being_cloned, member.clone_time = True, donor.saved_time
@@ -271,52 +258,38 @@ class PopulationBasedTraining(MetricScheduler):
             member.donor_policy = donor.policy
         if self._unstarted:
             self._unstarted.add(member.trial_id)
-        why = (
-            f"cloned from trial {donor.trial_id} at iteration {saved.iteration} "
-            f"({mutations.format_value(donor.reported_score)} against {mutations.format_value(member.reported_score)})"
-        )
+        values = [population.format_value(each.reported_value) for each in (donor, member)]
+        why = f"cloned from trial {donor.trial_id} at iteration {saved.iteration} ({' against '.join(values)})"
         if changes:
             why += f"; {', '.join(map(str, changes))}"
         return Exploit(member.trial_id, donor.trial_id, config, why)
 
-    def _explore(
-        self, member: PopulationMember, donor: PopulationMember, chance: KeyedRandom
-    ) -> tuple[dict[str, Any], list[mutations.ConfigChange]]:
+    def _explore(self, member: PopulationMember, donor: PopulationMember, chance: KeyedRandom) -> MutatedConfig:
         return self._mutations.mutate_config(donor.trial.config, chance)
 
-    def _apply_custom_explore(
-        self,
-        config: dict[str, Any],
-        changes: list[mutations.ConfigChange],
-        before: Mapping[str, Any],
-        chance: KeyedRandom,
-    ) -> tuple[dict[str, Any], list[mutations.ConfigChange]]:
+    def _explore_custom(self, mutated: MutatedConfig, before: Mapping[str, Any], chance: KeyedRandom) -> MutatedConfig:
         assert self.custom_explore_fn is not None
+        config, changes = mutated
         with seed_global_generators(chance):
-            after = self.custom_explore_fn(mutations.copy_config(config))
+            after = self.custom_explore_fn(population.copy_config(config))
         if not isinstance(after, dict):
             raise ValueError(
                 f"custom_explore_fn must return a dict, got {after!r:.200}\n\n"
                 "hint: return the configuration it was given, changed as needed"
             )
-        described = [
-            replace(change, after=mutations.get_at_path(after, change.path))
-            for change in changes
-            if change.path[0] in after
-        ]
-        mutated = {change.path[0] for change in changes}
-        described += [
-            mutations.ConfigChange((key,), mutations.get_at_path(before, (key,)), value)
-            for key, value in after.items()
-            if key not in mutated and _differs(value, config.get(key))
-        ]
+        still_there = [change for change in changes if change.path[0] in after]
+        described = [replace(change, after=population.get_at_path(after, change.path)) for change in still_there]
+        keys = {change.path[0] for change in changes}
+        for key, value in after.items():
+            if key not in keys and not is_same_value(value, config.get(key)):
+                described.append(population.ConfigChange((key,), population.get_at_path(before, (key,)), value))
         return after, described
 
     def _make_random(self, *key: int | str) -> KeyedRandom:
         return KeyedRandom(self.seed or 0, "pbt", *key)
 
     def _get_number(self, trial: Trial, result: Mapping[str, Any], attribute: str) -> float | None:
-        value = get_number(result, attribute)
+        value = self.get_number(result, attribute)
         if value is None and self.require_attrs:
             raise ValueError(
                 f"trial {trial.trial_id} did not report the number {attribute!r}; it reported "
@@ -325,28 +298,10 @@ class PopulationBasedTraining(MetricScheduler):
             )
         return value
 
-    @property
-    def _required_metric(self) -> str:
-        if self.metric is None:
-            raise ValueError(f"{type(self).__name__} needs a metric\n\nhint: use TuneConfig(metric=..., mode=...)")
-        return self.metric
-
-    @property
-    def _required_mode(self) -> str:
-        if self.mode is None:
-            raise ValueError(f"{type(self).__name__} needs a mode for metric={self.metric!r}: 'min' or 'max'")
-        return self.mode
-
 
 def _is_saved(member: PopulationMember) -> bool:
     """Whether its current state is in a checkpoint."""
     return member.trial.checkpoint is not None and not member.is_being_cloned
-
-
-def _differs(one: Any, other: Any) -> bool:
-    """Compare plain values by equality and all others by identity."""
-    plain = (str, int, float, bool, list, tuple, dict, type(None))
-    return one is not other and not (isinstance(one, plain) and isinstance(other, plain) and one == other)
 
 
 class PopulationBasedTrainingReplay(TrialScheduler):
@@ -394,7 +349,7 @@ class PopulationBasedTrainingReplay(TrialScheduler):
         self._num_used += len(due)
         at, config = due[-1]
         changed = [
-            f"{key} {mutations.format_value(value)}" for key, value in config.items() if trial.config.get(key) != value
+            f"{key} {population.format_value(value)}" for key, value in config.items() if trial.config.get(key) != value
         ]
         why = f"as at iteration {at} of the policy; {', '.join(changed) or 'nothing changes'}"
         return (Exploit(trial.trial_id, trial.trial_id, {**trial.config, **config}, why),)

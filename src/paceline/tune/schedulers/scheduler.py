@@ -1,4 +1,4 @@
-"""The interface of schedulers: which events they get and what they may decide.
+"""The interface of schedulers, which events they get and what they may decide; and a base of those that compare trials.
 
 A scheduler has no effects: no clock, no files, and no randomness except its own seeded generator. When a search is
 resumed, all events are replayed to rebuild its state; its answers are ignored, as the journal has the decisions.
@@ -6,12 +6,22 @@ resumed, all events are replayed to rebuild its state; its answers are ignored, 
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from paceline.tune.search.searcher import RecordsInitArgs
+from paceline._core.arguments import bad_value, check_choice, is_finite_number, is_number
+from paceline._core.plain_values import get_metric
 from paceline.tune.trial import Trial
+
+log = logging.getLogger("paceline")
+
+WORST = -math.inf
+"""The score of nan."""
+
+_LARGEST = 10**300
 
 
 @dataclass(frozen=True)
@@ -50,11 +60,12 @@ class Exploit:
 Action = Stop | Pause | Resume | Exploit
 
 
-class TrialScheduler(RecordsInitArgs):
+class TrialScheduler:
     """Base of schedulers; on its own, it lets every trial run to its end.
 
     Each method returns actions, about any trial; an empty result means that all continue. `on_trial_result` may also
-    return `CONTINUE`, `PAUSE` or `STOP` for the trial itself.
+    return `CONTINUE`, `PAUSE` or `STOP` for the trial itself. Built-in schedulers keep each constructor argument as an
+    attribute of the same name, from which the journal describes them.
     """
 
     CONTINUE: ClassVar[str] = "CONTINUE"
@@ -118,3 +129,93 @@ class FIFOScheduler(TrialScheduler):
     """Lets every trial run to its end. It decides nothing, so no trial ever waits in `report()`."""
 
     decides: ClassVar[bool] = False
+
+
+@dataclass(eq=False, repr=False)
+class MetricScheduler(TrialScheduler):
+    """Base of schedulers that compare trials by one metric at equal times.
+
+    Values are compared as scores, where more is better in either mode. nan is the worst score, and an infinite loss is
+    as bad. A report is not judged if the metric or `time_attr` is missing or not a number.
+    """
+
+    time_attr: str = "training_iteration"
+    metric: str | None = None
+    mode: str | None = None
+    _has_warned: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.time_attr, str) or not self.time_attr:
+            raise bad_value("time_attr", "the name of a reported number", self.time_attr)
+        self._check_metric()
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        agreed = super().set_search_properties(metric, mode, **spec)
+        self._check_metric()
+        return agreed
+
+    def require_metric(self) -> str:
+        """Return the metric; raise if there is no metric or no mode."""
+        if self.metric is None or self.mode is None:
+            name = type(self).__name__
+            raise ValueError(
+                f"{name} needs a metric and a mode, got metric={self.metric!r}, mode={self.mode!r}\n\n"
+                f"hint: use TuneConfig(metric='loss', mode='min') or {name}(metric='loss', mode='min')"
+            )
+        return self.metric
+
+    def get_time(self, trial_id: str, result: Mapping[str, Any]) -> float | None:
+        """Return the trial's progress; None if the report lacks it, which is logged once."""
+        time = self.get_number(result, self.time_attr)
+        if is_finite_number(time):
+            return time
+        if not self._has_warned:
+            self._has_warned = True
+            text = "%s: a report of trial %s has no number for time_attr=%r and is not judged; it has %s"
+            log.warning(text, type(self).__name__, trial_id, self.time_attr, ", ".join(map(str, result)))
+        return None
+
+    def get_score(self, result: Mapping[str, Any]) -> float | None:
+        """Return the metric as a score, where more is better; None if there is none."""
+        value = self.get_number(result, self.require_metric())
+        return self.to_score(value) if value is not None else None
+
+    @staticmethod
+    def get_number(result: Mapping[str, Any], name: str) -> float | None:
+        """Look up a number in a report, by name or by a path such as `eval/loss`."""
+        value = get_metric(result if isinstance(result, dict) else dict(result), name)
+        return value if is_number(value) else None
+
+    def to_score(self, value: float) -> float:
+        return WORST if value != value else value if self.mode == "max" else -value
+
+    def format_score(self, score: float) -> str:
+        """Format a score as the metric's value."""
+        return "nan" if score == WORST else format_number(score if self.mode == "max" else -score)
+
+    def format_report(self, result: Mapping[str, Any], time: float) -> str:
+        """Format a report for messages: `loss 0.5 at training_iteration 4`."""
+        value = self.get_number(result, self.require_metric())
+        shown = "nan" if value is None else format_number(value)
+        return f"{self.metric} {shown} at {self.time_attr} {format_number(time)}"
+
+    def on_trial_complete(self, trial: Trial, result: Mapping[str, Any] | None) -> Sequence[Action]:
+        return self._remove_trial(trial.trial_id)
+
+    def on_trial_error(self, trial: Trial) -> Sequence[Action]:
+        return self._remove_trial(trial.trial_id)
+
+    def _remove_trial(self, trial_id: str) -> Sequence[Action]:
+        """Forget a finished trial, so that others do not wait for it."""
+        return ()
+
+    def _check_metric(self) -> None:
+        if not isinstance(self.metric, str | None):
+            raise bad_value("metric", "the name of one metric or None", self.metric)
+        check_choice("mode", self.mode, ("min", "max", None))
+
+
+def format_number(value: float) -> str:
+    if isinstance(value, int) and abs(value) >= _LARGEST:  # Some integers exceed the range of floats.
+        return "more than 1e300" if value > 0 else "less than -1e300"
+    return str(value) if isinstance(value, int) and abs(value) < 10**15 else f"{value:.4g}"

@@ -6,10 +6,9 @@ from paceline._core.lazy_imports import make_lazy_getattr
 
 if TYPE_CHECKING:
     from paceline.tune.search.basic_variant import BasicVariantGenerator
-    from paceline.tune.search.limiter import ConcurrencyLimiter
-    from paceline.tune.search.repeater import Repeater
     from paceline.tune.search.searcher import Searcher
-    from paceline.tune.space.primitives import grid_search
+    from paceline.tune.search.wrappers import ConcurrencyLimiter, Repeater
+    from paceline.tune.space.domains import grid_search
 
 __all__ = ["BasicVariantGenerator", "ConcurrencyLimiter", "Repeater", "Searcher", "grid_search"]
 
@@ -17,9 +16,8 @@ __getattr__ = make_lazy_getattr(
     __name__,
     {
         "paceline.tune.search.basic_variant": ("BasicVariantGenerator",),
-        "paceline.tune.search.limiter": ("ConcurrencyLimiter",),
-        "paceline.tune.search.repeater": ("Repeater",),
         "paceline.tune.search.searcher": ("Searcher",),
-        "paceline.tune.space.primitives": ("grid_search",),
+        "paceline.tune.search.wrappers": ("ConcurrencyLimiter", "Repeater"),
+        "paceline.tune.space.domains": ("grid_search",),
     },
 )

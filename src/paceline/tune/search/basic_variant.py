@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from paceline._core.arguments import bad_value, check_bool, check_int, is_int
-from paceline.tune.search.searcher import Searcher
-from paceline.tune.space.points import Point
+from paceline.tune.search.searcher import Names, Searcher, check_points
 from paceline.tune.space.space import Space
+from paceline.tune.space.tree import Point
 
 
+@dataclass(eq=False, repr=False)
 class BasicVariantGenerator(Searcher):
     """Every combination of `grid_search`, with random values, `num_samples` times over.
 
@@ -26,25 +29,25 @@ class BasicVariantGenerator(Searcher):
     needs_metric = False
     counts_samples = True
 
-    def __init__(
-        self,
-        points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
-        max_concurrent: int = 0,
-        constant_grid_search: bool = False,
-        random_state: Any = None,
-    ) -> None:
+    points_to_evaluate: Sequence[Mapping[str, Any]] | None = None
+    max_concurrent: int = 0
+    constant_grid_search: bool = False
+    random_state: Any = None
+    _space: Space | None = field(default=None, init=False)
+    _points: tuple[Point, ...] = field(default=(), init=False)
+    _ends: tuple[int, ...] = field(default=(), init=False)
+    """For each point, the number of the first trial after those of the point."""
+    _num_samples: int = field(default=1, init=False)
+    _num_suggested: int = field(default=0, init=False)
+    _live: set[str] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.points_to_evaluate = _check_points(points_to_evaluate)
-        self.max_concurrent: int = check_int("max_concurrent", max_concurrent, at_least=0)
-        self.constant_grid_search: bool = check_bool("constant_grid_search", constant_grid_search)
-        self.random_state = to_seed(random_state)
-        self._space: Space | None = None
-        self._points: tuple[Point, ...] = ()
-        self._ends: tuple[int, ...] = ()
-        self._num_samples = 1
+        self._point_configs = check_points(self.points_to_evaluate)
+        self.random_state = to_seed(self.random_state)
+        self.set_max_concurrency(self.max_concurrent)
+        check_bool("constant_grid_search", self.constant_grid_search)
         self.seed = 0
-        self._num_suggested = 0
-        self._live: set[str] = set()
 
     @property
     def total_samples(self) -> int | None:
@@ -54,29 +57,19 @@ class BasicVariantGenerator(Searcher):
         rest = self._num_samples - len(self._points)
         return (self._ends[-1] if self._ends else 0) + rest * self._require_space.num_grid
 
-    def set_search_properties(
-        self,
-        metric: str | list[str] | None,
-        mode: str | list[str] | None,
-        config: Mapping[str, Any] | Space,
-        **spec: Any,
-    ) -> bool:
+    def set_search_properties(self, metric: Names, mode: Names, config: Mapping[str, Any] | Space, **spec: Any) -> bool:
         num_samples, seed = spec.get("num_samples", 1), spec.get("seed")
         if not is_int(num_samples) or (num_samples < 1 and num_samples != -1):
             raise bad_value("num_samples", "a positive integer, or -1 for no limit", num_samples)
-        num_points = len(self.points_to_evaluate)
+        num_points = len(self._point_configs)
         if 0 <= num_samples < num_points:
             expected = f"at least {num_points}, the number of points_to_evaluate"
             raise bad_value("num_samples", expected, num_samples, "each point is one of the samples")
         space = config if isinstance(config, Space) else Space(config)
-        points = [
-            space.parse_point(point, f"points_to_evaluate[{i}]") for i, point in enumerate(self.points_to_evaluate)
-        ]
-        ends: list[int] = []
-        for point in points:
-            ends.append((ends[-1] if ends else 0) + space.num_grid_at(point))
+        points = [space.parse_point(point, f"points_to_evaluate[{i}]") for i, point in enumerate(self._point_configs)]
         self.metric, self.mode = metric, mode
-        self._space, self._points, self._ends = space, tuple(points), tuple(ends)
+        self._space, self._points = space, tuple(points)
+        self._ends = tuple(accumulate(map(space.num_grid_at, points)))
         self._num_samples = num_samples
         self.seed = next((one for one in (self.random_state, seed) if one is not None), 0)
         return True
@@ -134,13 +127,3 @@ def to_seed(random_state: Any) -> int | None:
         if hasattr(random_state, method):
             return int(getattr(random_state, method)(1 << 31))
     raise bad_value("random_state", "an integer or a numpy generator such as numpy.random.default_rng(0)", random_state)
-
-
-def _check_points(points: Any) -> list[Mapping[str, Any]]:
-    points = [] if points is None else points
-    if not isinstance(points, Sequence) or isinstance(points, str):
-        raise bad_value("points_to_evaluate", "a list of configurations", points)
-    for index, point in enumerate(points):
-        if not isinstance(point, Mapping):
-            raise bad_value(f"points_to_evaluate[{index}]", "a dict of values", point)
-    return [dict(point) for point in points]

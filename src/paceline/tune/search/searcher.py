@@ -1,30 +1,25 @@
-"""The interface of searchers, and the recording of constructor arguments, which schedulers share."""
+"""The interface of searchers."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from paceline._core.arguments import bad_value
 
 log = logging.getLogger("paceline")
 
-
-class RecordsInitArgs:
-    """Base of searchers and schedulers. Records the arguments as given, before any processing."""
-
-    init_args: tuple[tuple[Any, ...], Mapping[str, Any]]
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        instance = super().__new__(cls)
-        instance.init_args = args, kwargs
-        return instance
+Names = str | list[str] | None
+"""A metric or a mode; for several objectives, a list of these."""
 
 
-class Searcher(RecordsInitArgs):
+class Searcher:
     """Base of searchers: subclass it and implement `suggest`.
 
     It runs in the driver and suggests one trial at a time. It must take its randomness from its own seed: when a search
-    is resumed, its state is rebuilt by `rebuild` and the `on_trial_...` methods, called in the original order.
+    is resumed, its state is rebuilt by `rebuild` and the `on_trial_...` methods, called in the original order. Built-in
+    searchers keep each constructor argument as an attribute of the same name, from which the journal describes them.
     """
 
     FINISHED: ClassVar[str] = "FINISHED"
@@ -34,13 +29,11 @@ class Searcher(RecordsInitArgs):
     counts_samples: bool = False
     """It ends by itself after `num_samples` samples, however many trials these are. Otherwise the search ends it."""
 
-    def __init__(self, metric: str | list[str] | None = None, mode: str | list[str] | None = None) -> None:
+    def __init__(self, metric: Names = None, mode: Names = None) -> None:
         self.metric = metric
         self.mode = mode
 
-    def set_search_properties(
-        self, metric: str | list[str] | None, mode: str | list[str] | None, config: Mapping[str, Any], **spec: Any
-    ) -> bool:
+    def set_search_properties(self, metric: Names, mode: Names, config: Mapping[str, Any], **spec: Any) -> bool:
         """Take the `Tuner`'s metric and space; False: it has its own already. `spec`: `num_samples` and `seed`."""
         return False
 
@@ -66,9 +59,16 @@ class Searcher(RecordsInitArgs):
         """Restore a trial that was suggested with this configuration under an earlier driver."""
         again = self.suggest(trial_id)
         if again != config:
-            log.warning(
-                "%s suggests another configuration for trial %s than before, so what it learned is lost. "
-                "Give it a seed, or implement rebuild()",
-                type(self).__name__,
-                trial_id,
-            )
+            text = "%s suggests another configuration for trial %s than before, so what it learned is lost. "
+            log.warning(f"{text}Give it a seed, or implement rebuild()", type(self).__name__, trial_id)
+
+
+def check_points(points: Any) -> list[Mapping[str, Any]]:
+    if points is None:
+        return []
+    if not isinstance(points, Sequence) or isinstance(points, str):
+        raise bad_value("points_to_evaluate", "a list of configurations", points)
+    for index, point in enumerate(points):
+        if not isinstance(point, Mapping):
+            raise bad_value(f"points_to_evaluate[{index}]", "a dict of values", point)
+    return [dict(point) for point in points]

@@ -7,11 +7,10 @@ accesses it. Circular access raises an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.tune.space.domains import Domain
-from paceline.tune.space.keyed_random import KeyedRandom, seed_global_generators
+from paceline.tune.space.domains import Domain, KeyedRandom, seed_global_generators
 from paceline.tune.space.tree import FunctionNode, format_path
 
 
@@ -22,16 +21,17 @@ class PendingValue:
     node: FunctionNode
 
 
+@dataclass(eq=False)
 class ConfigFiller:
     """Computes the values of one configuration."""
 
-    def __init__(self, config: Any, key: tuple[int | str, ...], check: Callable[[Any, FunctionNode], None]) -> None:
-        """`key` seeds the functions' randomness; `check` raises for a value that is not allowed."""
-        self._config = config
-        self._key = key
-        self._check = check
-        self._computed: dict[str, Any] = {}
-        self._computing: list[FunctionNode] = []
+    _config: Any
+    _key: tuple[int | str, ...]
+    """Seeds the functions' randomness."""
+    _check: Callable[[Any, FunctionNode], None]
+    """Raises for a value that is not allowed."""
+    _computed: dict[str, Any] = field(default_factory=dict)
+    _computing: list[FunctionNode] = field(default_factory=list)
 
     def compute_value(self, node: FunctionNode) -> Any:
         if node.key in self._computed:
@@ -85,12 +85,12 @@ class ConfigFiller:
         return value
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Config(Mapping[Any, Any]):
     """Values by key, or by attribute."""
 
-    def __init__(self, filler: ConfigFiller, values: dict[Any, Any]) -> None:
-        self._filler = filler
-        self._values = values
+    _filler: ConfigFiller
+    _values: dict[Any, Any]
 
     def __getitem__(self, key: Any) -> Any:
         if key not in self._values:
@@ -126,12 +126,12 @@ class SampleSpec(Config):
         return self.config if key == "config" and key not in self._values else super().__getitem__(key)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class SpecItems(Sequence[Any]):
     """A list or tuple with values that are not computed yet."""
 
-    def __init__(self, filler: ConfigFiller, values: list[Any] | tuple[Any, ...]) -> None:
-        self._filler = filler
-        self._values = values
+    _filler: ConfigFiller
+    _values: list[Any] | tuple[Any, ...]
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):

@@ -9,14 +9,11 @@ from functools import cached_property
 from typing import Any
 
 from paceline._core.arguments import bad_value, check_int
-from paceline.tune.space import config_codec as codec
+from paceline.tune.space import space_codec as codec
 from paceline.tune.space import tree
-from paceline.tune.space.domains import Categorical, Domain, Grid
-from paceline.tune.space.keyed_random import KeyedRandom
-from paceline.tune.space.points import Point, is_same_value, match_config
+from paceline.tune.space.domains import Categorical, Domain, Grid, KeyedRandom
 from paceline.tune.space.sample_spec import ConfigFiller, PendingValue
-from paceline.tune.space.space_description import describe_node, find_differences, rebuild_param_space
-from paceline.tune.space.tree import DrawnNode, FixedNode, FunctionNode, GroupNode, Path, SpaceNode, SpaceParameter
+from paceline.tune.space.tree import DrawnNode, FixedNode, FunctionNode, GroupNode, Path, Point, SpaceParameter
 
 Pick = Callable[[SpaceParameter], Any]
 _NO_POINT = Point({}, {})
@@ -60,7 +57,7 @@ class Space:
         def pick_or_draw(parameter: SpaceParameter) -> Any:
             if parameter.path in picked or isinstance(parameter.domain, Grid):  # A grid is never drawn at random.
                 return picked[parameter.path]
-            return parameter.domain.pick(KeyedRandom(seed, *name, self._keys[parameter.path]))
+            return parameter.domain.pick(KeyedRandom(seed, *name, parameter.key))
 
         return self._assemble_config(pick_or_draw, (seed, *name), point.function_values)
 
@@ -68,26 +65,13 @@ class Space:
         """All domains, by path and in order, including those inside options."""
         return {**self._parameters}
 
-    def resolve_picks(self, picked: Mapping[Path, Any], number: int = 0, seed: int = 0) -> dict[str, Any]:
-        """Return the configuration for these numbers and option indexes, by the paths of `domains()`.
-
-        `number` and `seed` are for `sample_from` functions. Paths inside options that were not picked are ignored.
-        """
-        unknown = [path for path in picked if path not in self._parameters]
-        if unknown:
-            raise ValueError(f"unknown parameters: {', '.join(map(tree.format_path, unknown))}")
-
-        def look_up_pick(parameter: SpaceParameter) -> Any:
-            if parameter.path not in picked:
-                raise ValueError(f"no value for {tree.format_path(parameter.path)}, which is {parameter.domain}")
-            return picked[parameter.path]
-
-        return self.assemble_config(look_up_pick, number, seed)
-
     def assemble_config(
         self, pick: Pick, number: int = 0, seed: int = 0, function_values: Mapping[Path, Any] | None = None
     ) -> dict[str, Any]:
-        """Like `resolve_picks`, but `pick` is called for each parameter; `function_values` as in a `Point`."""
+        """Return the configuration of what `pick` returns for each parameter: a number or an option index.
+
+        `number` and `seed` are for `sample_from` functions; `function_values` are as in a `Point`.
+        """
 
         def pick_checked(parameter: SpaceParameter) -> Any:
             picked = pick(parameter)
@@ -100,7 +84,7 @@ class Space:
 
     def parse_point(self, config: Mapping[str, Any], name: str = "point") -> Point:
         """Return what a full or partial configuration sets. Raises `ValueError` for what is not in the space."""
-        return match_config(self._tree, config, name)
+        return tree.match_config(self._tree, config, name)
 
     def encode_config(self, config: Mapping[str, Any]) -> Any:
         """Encode a configuration in plain form, with objects as paths in this space."""
@@ -108,21 +92,15 @@ class Space:
 
     def decode_config(self, plain: Any) -> dict[str, Any]:
         """Decode the result of `encode_config`. Raises `ValueError` for an object that is not in this space."""
-        config: dict[str, Any] = codec.decode_config(plain, self._objects.__getitem__)
-        return config
+        return codec.decode_config(plain, self._objects.__getitem__)  # type: ignore[no-any-return]
 
     def describe(self) -> Any:
         """Describe the space in plain form; objects and functions only by name."""
-        return describe_node(self._tree)
-
-    @classmethod
-    def from_description(cls, plain: Any) -> Space:
-        """Rebuild a space from its description. Raises `ValueError` for objects or functions, which are not stored."""
-        return cls(rebuild_param_space(plain))
+        return codec.describe_node(self._tree)
 
     def find_differences(self, described_before: Any) -> list[str]:
         """List what differs from an earlier description, one line each; objects are compared only by name."""
-        return find_differences(described_before, self.describe())
+        return codec.find_differences(described_before, self.describe())
 
     def _assemble_config(
         self, pick: Pick, key: tuple[int | str, ...], function_values: Mapping[Path, Any]
@@ -133,7 +111,7 @@ class Space:
         assert isinstance(config, dict)
         return config
 
-    def _build_node(self, node: SpaceNode, pick: Pick, function_values: Mapping[Path, Any]) -> Any:
+    def _build_node(self, node: tree.SpaceNode, pick: Pick, function_values: Mapping[Path, Any]) -> Any:
         match node:
             case FixedNode():
                 return node.value
@@ -158,17 +136,10 @@ class Space:
 
     @cached_property
     def _parameters(self) -> Mapping[Path, SpaceParameter]:
-        parameters = [SpaceParameter(node.path, node.domain, node.condition) for node in self._drawn_nodes]
+        nodes = [node for node in tree.iter_nodes(self._tree) if isinstance(node, DrawnNode)]
+        parameters = [SpaceParameter(node.path, node.domain, node.condition, node.key) for node in nodes]
         names = _parameter_names(parameters)
         return {parameter.path: replace(parameter, name=names[parameter.path]) for parameter in parameters}
-
-    @cached_property
-    def _drawn_nodes(self) -> list[DrawnNode]:
-        return [node for node in tree.iter_nodes(self._tree) if isinstance(node, DrawnNode)]
-
-    @cached_property
-    def _keys(self) -> dict[Path, str]:
-        return {node.path: node.key for node in self._drawn_nodes}
 
     @cached_property
     def _has_functions(self) -> bool:
@@ -189,10 +160,10 @@ class Space:
             return self._paths_by_id[id(value)]
         # A copy, such as one that passed through another process.
         alike = ((path, other) for path, other in self._objects.items() if type(other) is type(value))
-        return next((path for path, other in alike if is_same_value(other, value)), None)
+        return next((path for path, other in alike if tree.is_same_value(other, value)), None)
 
 
-def _check_root(root: SpaceNode, param_space: Any) -> None:
+def _check_root(root: tree.SpaceNode, param_space: Any) -> None:
     match root:
         case GroupNode(kind="dict"):
             return

@@ -1,4 +1,4 @@
-"""A search space as a tree: fixed values, drawn values, and values computed from the others.
+"""A search space as a tree of fixed, drawn and computed values, and how configurations match it.
 
 Dicts, lists and tuples are traversed; any other object is passed on unchanged. A node is identified by its path: the
 keys and indexes that lead to it, with an `Option` wherever the path enters an option of a choice.
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from paceline._core.arguments import bad_value
 from paceline.tune.space.domains import Categorical, Domain, Function, Grid
 
 
@@ -37,6 +38,8 @@ class SpaceParameter:
     domain: Domain
     condition: Condition = ()
     """The choices required for it to be drawn: their paths, and the option index."""
+    key: str = ""
+    """The path as text; seeds its randomness."""
     name: str = ""
     """Display name, unique in the space: `model/lr`."""
 
@@ -78,7 +81,6 @@ class DrawnNode:
     domain: Domain
     condition: Condition
     key: str
-    """The path as text; seeds its randomness."""
     options: tuple[SpaceNode, ...]
     num_grid: int
 
@@ -151,8 +153,8 @@ def format_path(path: Path, root: str = "param_space") -> str:
     return root + "".join(f"(option {step.index})" if isinstance(step, Option) else f"[{step!r}]" for step in path)
 
 
-def encode_path(path: Path) -> str:
-    return json.dumps([{"option": step.index} if isinstance(step, Option) else step for step in path])
+def encode_path(path: Path) -> list[Any]:
+    return [{"option": step.index} if isinstance(step, Option) else step for step in path]
 
 
 def _build_node(
@@ -164,7 +166,7 @@ def _build_node(
             raise ValueError(f"{format_path(path)} is a grid_search without values")
         value = Grid(tuple(value["grid_search"]))
     if isinstance(value, Function):
-        return FunctionNode(path, value, condition, encode_path(path))
+        return FunctionNode(path, value, condition, json.dumps(encode_path(path)))
     if isinstance(value, Domain):
         return _build_drawn(value, path, condition, choice, around)
     if type(value) in (list, tuple) or (type(value) is dict and all(type(key) in KEY_TYPES for key in value)):
@@ -195,7 +197,7 @@ def _build_drawn(
     domain: Domain, path: Path, condition: Condition, choice: Path | None, around: tuple[int, ...]
 ) -> DrawnNode:
     if not isinstance(domain, Categorical):
-        return DrawnNode(path, domain, condition, encode_path(path), (), 1)
+        return DrawnNode(path, domain, condition, json.dumps(encode_path(path)), (), 1)
     is_grid = isinstance(domain, Grid)
     if is_grid and choice is not None:
         raise ValueError(
@@ -211,7 +213,7 @@ def _build_drawn(
         for index, option in enumerate(domain.categories)
     )
     size = sum(map(_grid_size, options)) if is_grid else 1
-    return DrawnNode(path, domain, condition, encode_path(path), options, size)
+    return DrawnNode(path, domain, condition, json.dumps(encode_path(path)), options, size)
 
 
 def _grid_size(node: SpaceNode) -> int:
@@ -220,17 +222,93 @@ def _grid_size(node: SpaceNode) -> int:
 
 def _check_opaque(value: Any, path: Path) -> None:
     """Raise if an object that is not traversed contains a domain."""
-    inside: Any = ()
+    items: Any = ()
     if isinstance(value, Mapping):
-        inside = [*value.values(), *value.keys()]
+        items = [*value.values(), *value.keys()]
     elif isinstance(value, list | tuple | set | frozenset):
-        inside = value
+        items = value
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        inside = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
-    for item in inside:
+        items = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    for item in items:
         if isinstance(item, Domain):
             raise ValueError(
                 f"{format_path(path)} is a {type(value).__name__} with {item} in it, which would not be drawn: only "
                 "plain dicts, lists and tuples are searched for domains\n\n"
                 "hint: use tune.choice or tune.grid_search with several of these objects as options"
             )
+
+
+@dataclass(frozen=True)
+class Point:
+    """The values of a space that a configuration sets."""
+
+    picks: Mapping[Path, Any]
+    """Numbers and option indexes, by the paths of their domains."""
+    function_values: Mapping[Path, Any]
+    """Values that replace those of `sample_from` functions."""
+
+
+def match_config(tree: SpaceNode, config: Any, name: str) -> Point:
+    """Return what a configuration sets. Raises `ValueError` with the path, starting at `name`, of an unknown value."""
+    if not isinstance(config, Mapping):
+        raise bad_value(name, "a dict of values", config)
+    return _match_node(tree, dict(config), name, Point({}, {}))
+
+
+def _match_node(node: SpaceNode, value: Any, name: str, point: Point) -> Point:
+    """Return `point` plus what `value` sets at a node."""
+    match node:
+        case FixedNode():
+            if not is_same_value(node.value, value):
+                raise bad_value(name, f"{node.value!r} as in param_space", value)
+            return point
+        case FunctionNode():
+            return Point(point.picks, {**point.function_values, node.path: value})
+        case GroupNode(kind="dict"):
+            return _match_keys(node, value, name, point)
+        case GroupNode():
+            if not isinstance(value, list | tuple) or len(value) != len(node.children):
+                raise bad_value(name, f"a {node.kind} of {len(node.children)} as in param_space", value)
+            for index, child in enumerate(node.children):
+                point = _match_node(child, value[index], f"{name}[{index}]", point)
+            return point
+        case DrawnNode() if node.options:
+            return _match_option(node, value, name, point)
+        case DrawnNode():
+            if not node.domain.contains(value):
+                raise bad_value(name, f"in {node.domain}", value)
+            return Point({**point.picks, node.path: node.domain.nearest(value)}, point.function_values)
+
+
+def _match_keys(node: GroupNode, value: Any, name: str, point: Point) -> Point:
+    if not isinstance(value, Mapping):
+        raise bad_value(name, "a dict as in param_space", value)
+    children = dict(zip(node.keys, node.children, strict=True))
+    for key, item in value.items():
+        if key not in children:
+            known = ", ".join(map(repr, children)) or "none"
+            raise ValueError(f"{name}: unknown key {key!r}; the keys of param_space there are {known}")
+        point = _match_node(children[key], item, f"{name}[{key!r}]", point)
+    return point
+
+
+def _match_option(node: DrawnNode, value: Any, name: str, point: Point) -> Point:
+    for index, option in enumerate(node.options):
+        try:
+            matched = _match_node(option, value, name, point)
+        except ValueError:
+            continue  # Not this option; if none matches, that is reported below.
+        return Point({**matched.picks, node.path: index}, matched.function_values)
+    raise bad_value(name, f"an option of {node.domain}", value)
+
+
+def is_same_value(a: Any, b: Any) -> bool:
+    """Whether two values are equal to a person: 1 and 1.0 are, 1 and True are not."""
+    if a is b:
+        return True
+    if isinstance(a, bool) != isinstance(b, bool):
+        return False
+    try:
+        return (a == b) is True or ((a != a) is True and (b != b) is True)
+    except (TypeError, ValueError, AttributeError, RuntimeError):
+        return False  # The object can only be compared with its own kind.

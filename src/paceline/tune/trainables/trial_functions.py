@@ -16,7 +16,7 @@ from paceline.train import session as train_session
 from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.tune import session
-from paceline.tune.stoppers.limits import ThresholdStopper
+from paceline.tune.stopper import ThresholdStopper
 from paceline.tune.trainables.shared_objects import PickledTrainable, SharedObjectsHandle
 from paceline.tune.trainables.trainable import Trainable
 

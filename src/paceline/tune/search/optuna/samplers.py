@@ -1,26 +1,34 @@
-"""Optuna's samplers as a search uses them.
+"""Optuna's samplers as a search uses them, and its logging, which is silenced during this package's own calls only.
 
 A sampler given by name is created anew for each trial, from the search's seed and the trial's number. So its
 suggestions depend only on these and on earlier results, and on nothing that would be lost with the driver.
+
+The user's own use of Optuna logs and warns as before: the log filter passes everything outside our calls, and the
+global verbosity is not changed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Callable, Mapping
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution
+from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from paceline._core.arguments import bad_value, join_or
-from paceline.tune.search.optuna.log_filter import silence_optuna
 
 _SEEDS = 1 << 32
 
@@ -96,13 +104,13 @@ class TrialSamplers:
             return self._kind.make(derive_seed(self._seed, number), derive_seed(self._seed, -1))
 
 
+@dataclass(eq=False)
 class KnownParametersSampler(BaseSampler):
     """Returns known parameters and lets another sampler suggest the rest."""
 
-    def __init__(self, inner: BaseSampler, known: Mapping[str, Any], skip: bool = False) -> None:
-        self._inner = inner
-        self._known = known
-        self._skip = skip
+    _inner: BaseSampler
+    _known: Mapping[str, Any]
+    _skip: bool = False
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return {} if self._skip else self._inner.infer_relative_search_space(study, trial)
@@ -156,3 +164,45 @@ def check_sampler(sampler: Any) -> str | BaseSampler:
             raise ImportError(text, name=package)
         return sampler
     raise bad_value("sampler", f"an Optuna sampler, {join_or(map(repr, SAMPLER_KINDS))}", sampler)
+
+
+_is_own_call: ContextVar[bool] = ContextVar("paceline_optuna_call", default=False)
+
+
+def _passes_filter(record: logging.LogRecord) -> bool:
+    return not _is_own_call.get() or record.levelno >= logging.ERROR
+
+
+@contextmanager
+def silence_optuna() -> Iterator[None]:
+    """Suppress all but errors of Optuna. Warning filters are process-wide: use it only in the driver's thread."""
+    token = _is_own_call.set(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            warnings.filterwarnings("ignore", category=UserWarning, module=r"optuna(\.|$)")
+            yield
+    finally:
+        _is_own_call.reset(token)
+
+
+@contextmanager
+def unsilence_optuna() -> Iterator[None]:
+    """Restore Optuna's output inside `silence_optuna`, for a call to a user's function."""
+    token = _is_own_call.set(False)
+    try:
+        yield
+    finally:
+        _is_own_call.reset(token)
+
+
+def _attach_filter() -> None:
+    # A logger's filter does not apply to records of its child loggers, and some Optuna modules are imported late and
+    # log at once: so each logger is created with the filter before its module requests it.
+    root = Path(optuna.__file__).parent
+    for file in root.rglob("*.py"):
+        parts = file.relative_to(root.parent).with_suffix("").parts
+        logging.getLogger(".".join(part for part in parts if part != "__init__")).addFilter(_passes_filter)
+
+
+_attach_filter()

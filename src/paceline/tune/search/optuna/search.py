@@ -6,6 +6,7 @@ import logging
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import optuna
@@ -14,16 +15,16 @@ from optuna.trial import TrialState
 
 from paceline._core.arguments import bad_value, check_choice, check_int
 from paceline._core.plain_values import get_metric
-from paceline.tune.search.optuna.log_filter import silence_optuna
-from paceline.tune.search.optuna.samplers import KnownParametersSampler, TrialSamplers, check_sampler
+from paceline.tune.search.optuna.samplers import KnownParametersSampler, TrialSamplers, check_sampler, silence_optuna
 from paceline.tune.search.optuna.spaces import OptunaSpace, is_same_config, parse_space
-from paceline.tune.search.searcher import Searcher
+from paceline.tune.search.searcher import Names, Searcher, check_points
 
 log = logging.getLogger("paceline")
 
 _DIRECTIONS = {"min": "minimize", "max": "maximize"}
 
 
+@dataclass(eq=False, repr=False)
 class OptunaSearch(Searcher):
     """Suggests configurations with an Optuna sampler; TPE by default.
 
@@ -39,35 +40,35 @@ class OptunaSearch(Searcher):
     each, they are only learned from and not run. Trials stopped early by a scheduler are reported to Optuna as pruned.
     """
 
-    def __init__(
-        self,
-        space: Mapping[str, Any] | Callable[[optuna.Trial], Mapping[str, Any] | None] | None = None,
-        metric: str | list[str] | None = None,
-        mode: str | list[str] | None = None,
-        points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
-        sampler: str | BaseSampler | None = None,
-        seed: int | None = None,
-        evaluated_rewards: Sequence[Any] | None = None,
-    ) -> None:
-        super().__init__(metric, mode)
-        _check_objectives(metric, mode)
-        check_int("seed", seed, optional=True)
-        self._sampler = check_sampler(sampler)
-        if seed is not None and isinstance(self._sampler, BaseSampler):
-            log.warning("seed=%s is ignored: %s has its own", seed, type(self._sampler).__name__)
-        self._seed = seed
-        self._search_seed = seed if seed is not None else secrets.randbits(32)
-        self._space: OptunaSpace | None = parse_space(space, "space") if space is not None else None
-        self._constants: dict[str, Any] = {}
-        self._points = _check_points(points_to_evaluate, evaluated_rewards)
-        self._rewards = evaluated_rewards
-        self._study: optuna.Study | None = None
-        self._samplers: TrialSamplers | None = None
-        self._trials: dict[str, optuna.Trial] = {}
-        self._ended_numbers: dict[str, int] = {}
-        self._num_suggested = 0
-        self._farthest = 0
-        """The most iterations any trial has made."""
+    space: Mapping[str, Any] | Callable[[optuna.Trial], Mapping[str, Any] | None] | None = None
+    metric: Names = None
+    mode: Names = None
+    points_to_evaluate: Sequence[Mapping[str, Any]] | None = None
+    sampler: str | BaseSampler | None = None
+    seed: int | None = None
+    evaluated_rewards: Sequence[Any] | None = None
+    _constants: dict[str, Any] = field(default_factory=dict, init=False)
+    _study: optuna.Study | None = field(default=None, init=False)
+    _samplers: TrialSamplers | None = field(default=None, init=False)
+    _trials: dict[str, optuna.Trial] = field(default_factory=dict, init=False)
+    _ended_numbers: dict[str, int] = field(default_factory=dict, init=False)
+    _num_suggested: int = field(default=0, init=False)
+    _farthest: int = field(default=0, init=False)
+    """The most iterations any trial has made."""
+
+    def __post_init__(self) -> None:
+        _check_objectives(self.metric, self.mode)
+        check_int("seed", self.seed, optional=True)
+        self._sampler = check_sampler(self.sampler)
+        if self.seed is not None and isinstance(self._sampler, BaseSampler):
+            log.warning("seed=%s is ignored: %s has its own", self.seed, type(self._sampler).__name__)
+        self._search_seed = self.seed if self.seed is not None else secrets.randbits(32)
+        self._space: OptunaSpace | None = parse_space(self.space, "space") if self.space is not None else None
+        self._points = check_points(self.points_to_evaluate)
+        rewards = self.evaluated_rewards
+        if rewards is not None and (not isinstance(rewards, Sequence) or len(rewards) != len(self._points)):
+            expected = f"one reward for each of the {len(self._points)} points_to_evaluate"
+            raise bad_value("evaluated_rewards", expected, rewards)
 
     @property
     def study(self) -> optuna.Study:
@@ -77,9 +78,7 @@ class OptunaSearch(Searcher):
         assert self._study is not None
         return self._study
 
-    def set_search_properties(
-        self, metric: str | list[str] | None, mode: str | list[str] | None, config: Mapping[str, Any], **spec: Any
-    ) -> bool:
+    def set_search_properties(self, metric: Names, mode: Names, config: Mapping[str, Any], **spec: Any) -> bool:
         """Take the metric, mode, space and seed of the `Tuner` where this searcher has none; False: it has started.
 
         A searcher with its own space accepts constants in the `Tuner`'s.
@@ -92,7 +91,8 @@ class OptunaSearch(Searcher):
                 f"OptunaSearch has the space {self._space} and Tuner the param_space {tuner_space}: only one of them "
                 "can be searched\n\nhint: leave out one of the two"
             )
-        if (self.metric is None or metric is None or self.metric == metric) and _differs(self.mode, mode):
+        is_same_metric = None in (self.metric, metric) or self.metric == metric
+        if is_same_metric and None not in (self.mode, mode) and _to_list(self.mode) != _to_list(mode):
             raise ValueError(
                 f"OptunaSearch has mode={self.mode!r} and TuneConfig has mode={mode!r}\n\n"
                 "hint: set metric and mode only in TuneConfig"
@@ -104,13 +104,13 @@ class OptunaSearch(Searcher):
             self._space = tuner_space
         elif tuner_space is not None:
             self._constants = dict(config)
-        if self._seed is None and spec.get("seed") is not None:
-            self._seed = self._search_seed = spec["seed"]
+        if self.seed is None and spec.get("seed") is not None:
+            self._search_seed = spec["seed"]
         return True
 
     def suggest(self, trial_id: str) -> dict[str, Any]:
         self._check_new(trial_id)
-        waiting = [] if self._rewards is not None else self._points
+        waiting = [] if self.evaluated_rewards is not None else self._points
         point = waiting[self._num_suggested] if self._num_suggested < len(waiting) else None
         self._num_suggested += 1
         known = self._require_space().parse_point(point) if point is not None else {}
@@ -123,13 +123,10 @@ class OptunaSearch(Searcher):
             self._num_suggested += 1
             self._ask_study(trial_id, known, again=True)
         elif not is_same_config(again := self.suggest(trial_id), config):
-            log.warning(
-                "OptunaSearch cannot reproduce the configuration of trial %s, so it learns its reports under the wrong "
-                "one. Before: %s; now: %s",
-                trial_id,
-                config,
-                again,
+            text = (
+                "OptunaSearch cannot reproduce the configuration of trial %s, so it learns its reports under the wrong"
             )
+            log.warning(f"{text} one. Before: %s; now: %s", trial_id, config, again)
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
         step = result.get("training_iteration")
@@ -137,7 +134,7 @@ class OptunaSearch(Searcher):
         trial = self._trials.get(trial_id)
         if trial is None or isinstance(self.metric, list):
             return  # Optuna has no intermediate values for several objectives.
-        value = self._get_objective(result, self.metric)
+        value = _to_number(get_metric(dict(result), self.metric)) if self.metric is not None else None
         if value is not None and isinstance(step, int) and step >= 0:
             with silence_optuna():
                 trial.report(value, step)
@@ -195,7 +192,7 @@ class OptunaSearch(Searcher):
                 pruner=optuna.pruners.NopPruner(),
             )
             self._study.set_metric_names(metrics)
-        for point, reward in zip(self._points, self._rewards or (), strict=False):
+        for point, reward in zip(self._points, self.evaluated_rewards or (), strict=False):
             self.add_evaluated_point(point, reward)
 
     def _check_new(self, trial_id: str) -> None:
@@ -252,23 +249,18 @@ class OptunaSearch(Searcher):
 
     def _get_objectives(self, trial_id: str, result: Mapping[str, Any] | None) -> list[float] | None:
         """Return the objectives in a result; None if one is missing or not a number."""
-        found = {metric: self._get_objective(result or {}, metric) for metric in _to_list(self.metric)}
-        missing = [metric for metric, value in found.items() if value is None]
+        values = {metric: _to_number(get_metric(dict(result or {}), metric)) for metric in _to_list(self.metric)}
+        missing = [metric for metric, value in values.items() if value is None]
         if missing and result:
             reported = ", ".join(f"{key}={value!r}" for key, value in result.items() if key != "config")
             text = "trial %s did not report a number for %s, so the search learns nothing from it"
             log.warning(f"{text}; its last report has %s", trial_id, " and ".join(missing), reported)
-        return None if missing else [value for value in found.values() if value is not None]
-
-    def _get_objective(self, result: Mapping[str, Any], metric: str | None) -> float | None:
-        return _to_number(get_metric(dict(result), metric)) if metric is not None else None
+        return None if missing else [value for value in values.values() if value is not None]
 
 
 def _to_number(value: Any) -> float | None:
-    if isinstance(value, bool) or value is None or isinstance(value, str):
-        return None
     try:
-        number = float(value)
+        number = float(value) if not isinstance(value, bool | str | None) else math.nan
     except (TypeError, ValueError, OverflowError):
         return None
     return None if math.isnan(number) else number
@@ -276,10 +268,6 @@ def _to_number(value: Any) -> float | None:
 
 def _to_list(value: str | Sequence[str] | None) -> list[str]:
     return [value] if isinstance(value, str) else [*(value or ())]
-
-
-def _differs(own: Any, other: Any) -> bool:
-    return own is not None and other is not None and _to_list(own) != _to_list(other)
 
 
 def _check_objectives(metric: Any, mode: Any) -> None:
@@ -294,15 +282,3 @@ def _check_objectives(metric: Any, mode: Any) -> None:
         raise bad_value("mode", f"one mode for each metric of {metric!r}", mode)
     if len({*metrics}) != len(metrics):
         raise bad_value("metric", "different names", metric)
-
-
-def _check_points(points: Any, rewards: Any) -> list[Mapping[str, Any]]:
-    if points is not None and (isinstance(points, Mapping | str) or not isinstance(points, Sequence)):
-        raise bad_value("points_to_evaluate", "a list of configurations", points)
-    for point in points or ():
-        if not isinstance(point, Mapping):
-            raise bad_value("each of points_to_evaluate", "a dict", point)
-    if rewards is not None and (not isinstance(rewards, Sequence) or len(rewards) != len(points or ())):
-        expected = f"one reward for each of the {len(points or ())} points_to_evaluate"
-        raise bad_value("evaluated_rewards", expected, rewards)
-    return [*(points or ())]

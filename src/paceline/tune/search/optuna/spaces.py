@@ -15,11 +15,10 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from paceline._core.arguments import bad_value, flatten_dict, is_number
 from paceline._core.plain_values import to_plain
-from paceline.tune.search.optuna.log_filter import silence_optuna, unsilence_optuna
+from paceline.tune.search.optuna.samplers import silence_optuna, unsilence_optuna
 from paceline.tune.space.domains import Categorical, Domain, Float, Grid, Integer
-from paceline.tune.space.points import Point
 from paceline.tune.space.space import Space as ParamSpace
-from paceline.tune.space.tree import Path, SpaceParameter, format_path
+from paceline.tune.space.tree import Path, Point, SpaceParameter, format_path
 
 _SIMPLE = (type(None), bool, int, float, str)
 
@@ -97,52 +96,6 @@ class DomainSpace(OptunaSpace):
         return "{" + ", ".join(f"{place.name}: {place.domain}" for place in self._places.values()) + "}"
 
 
-class DistributionSpace(OptunaSpace):
-    """A dict of Optuna's distributions and constants. `a/b` is `b` in the dict `a`."""
-
-    def __init__(self, space: Mapping[str, Any]) -> None:
-        self._space = dict(space)
-        for key, value in self._space.items():
-            if not isinstance(key, str):
-                raise bad_value("the keys of space", "strings", key)
-            if isinstance(value, Domain):
-                raise ValueError(
-                    f"space mixes Optuna's distributions with a domain of paceline: space[{key!r}] is {value}"
-                )
-        self._names = [name for name, value in self._space.items() if isinstance(value, BaseDistribution)]
-
-    def suggest(self, trial: optuna.Trial, point: Mapping[str, Any], seed: int) -> dict[str, Any]:
-        return nest_config(
-            {
-                name: _suggest_by_distribution(trial, name, value) if isinstance(value, BaseDistribution) else value
-                for name, value in self._space.items()
-            }
-        )
-
-    def parse_point(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        flat = {**flatten_dict(point), **point}
-        unknown = [
-            name for name in flatten_dict(point) if name not in self._space and name not in flatten_dict(self._space)
-        ]
-        if unknown:
-            known = ", ".join(self._space)
-            raise ValueError(f"unknown name {unknown[0]!r} in points_to_evaluate; the parameters are {known}")
-        parameters = {name: flat[name] for name in self._names if name in flat}
-        for name, value in parameters.items():
-            if not _contains_value(self._space[name], value):
-                raise bad_value(f"points_to_evaluate: {name}", f"in {self._space[name]}", value)
-        return parameters
-
-    def find_parameters(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        flat = {**flatten_dict(config), **config}
-        if not all(name in flat and _contains_value(self._space[name], flat[name]) for name in self._names):
-            return None
-        return {name: flat[name] for name in self._names}
-
-    def __str__(self) -> str:
-        return str(self._space)
-
-
 class DefineByRunSpace(OptunaSpace):
     """A function that suggests through a trial, and may return further values. `a/b` is `b` in the dict `a`."""
 
@@ -157,8 +110,7 @@ class DefineByRunSpace(OptunaSpace):
         return {**flatten_dict(point), **point}
 
     def find_parameters(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        flat = {**flatten_dict(config), **config}
-        trial = optuna.trial.FixedTrial(flat)
+        trial = optuna.trial.FixedTrial({**flatten_dict(config), **config})
         try:
             with silence_optuna():
                 self._call_function(trial)
@@ -175,6 +127,42 @@ class DefineByRunSpace(OptunaSpace):
 
     def __str__(self) -> str:
         return getattr(self._function, "__qualname__", repr(self._function))
+
+
+class DistributionSpace(DefineByRunSpace):
+    """A dict of Optuna's distributions and constants. `a/b` is `b` in the dict `a`."""
+
+    def __init__(self, space: Mapping[str, Any]) -> None:
+        self._space = dict(space)
+        for key, value in self._space.items():
+            if not isinstance(key, str):
+                raise bad_value("the keys of space", "strings", key)
+            if isinstance(value, Domain):
+                raise ValueError(
+                    f"space mixes Optuna's distributions with a domain of paceline: space[{key!r}] is {value}"
+                )
+        self._names = [name for name, value in self._space.items() if isinstance(value, BaseDistribution)]
+
+    def _call_function(self, trial: Any) -> Mapping[str, Any]:
+        for name in self._names:
+            _suggest_by_distribution(trial, name, self._space[name])
+        return {name: value for name, value in self._space.items() if name not in self._names}
+
+    def parse_point(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        flat = super().parse_point(point)
+        names = {*self._space, *flatten_dict(self._space)}
+        unknown = [name for name in flatten_dict(point) if name not in names]
+        if unknown:
+            known = ", ".join(self._space)
+            raise ValueError(f"unknown name {unknown[0]!r} in points_to_evaluate; the parameters are {known}")
+        parameters = {name: flat[name] for name in self._names if name in flat}
+        for name, value in parameters.items():
+            if not _contains_value(self._space[name], value):
+                raise bad_value(f"points_to_evaluate: {name}", f"in {self._space[name]}", value)
+        return parameters
+
+    def __str__(self) -> str:
+        return str(self._space)
 
 
 def nest_config(flat: Mapping[str, Any]) -> dict[str, Any]:
