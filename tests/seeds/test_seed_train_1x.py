@@ -52,88 +52,99 @@ trainer.shutdown()
     assert ended.results[0] == ended.results[1] < 0.1 < ended.alone
 
 
-def test_user_guide_configuration_ranks_and_results(seed):
+def test_user_guide_configuration_results_callbacks_datasets_and_failures(seed, tmp_path):
     ended = seed(
         """
+import os
+import signal
+import paceline
 from paceline import train
 from paceline.train import Trainer
+from paceline.train.callbacks import JsonLoggerCallback, TrainingCallback
 
+trainer = Trainer(
+    "torch", num_workers=2, use_gpu=False, resources_per_worker={"CPU": 1}, logdir="train_logs", max_retries=2
+)
+trainer.start()
+
+# Configuration and ranks.
 def train_func(config):
     results = []
     for i in range(config["num_epochs"]):
         results.append(i)
     return results, train.world_rank(), train.local_rank(), train.world_size()
 
-trainer = Trainer("torch", num_workers=2, use_gpu=False, resources_per_worker={"CPU": 1})
-trainer.start()
 print(trainer.run(train_func, config={"num_epochs": 2}))
 results = trainer.run(train_func, config={"num_epochs": 3})
 print(trainer.run(lambda: "another function"))
+
+# Logging and callbacks.
+class PrintingCallback(TrainingCallback):
+    def __init__(self):
+        self.calls = []
+
+    def start_training(self, logdir, config, **info):
+        self.calls.append(config)
+
+    def handle_result(self, results, **info):
+        print(results)
+        self.calls.append([each["loss"] for each in results])
+
+    def finish_training(self, error=False, **info):
+        self.calls.append(error)
+
+def train_func_reports(config):
+    for i in range(3):
+        train.report(epoch=i, loss=config["base"] - i + train.world_rank())
+    return "done"
+
+callback = PrintingCallback()
+trainer.run(train_func_reports, config={"base": 10}, callbacks=[callback, JsonLoggerCallback()])
+
+# Intermediate results.
+losses = []
+iterator = trainer.run_iterator(train_func_reports, config={"base": 4})
+for reports in iterator:
+    losses.append([report["loss"] for report in reports])
+final = iterator.get_final_results()
+
+# Datasets.
+def train_func_data(config):
+    shard = train.get_dataset_shard()
+    total = 0
+    for epoch in range(config["num_epochs"]):
+        for batch in shard.iter_torch_batches(batch_size=2):
+            total += batch["x"].sum().item()
+    return total
+
+def train_func_two():
+    return [sum(row["x"] for row in train.get_dataset_shard(name).iter_rows()) for name in ("train", "validation")]
+
+train_dataset = paceline.data.from_items([{"x": i} for i in range(8)])
+totals = trainer.run(train_func_data, config={"num_epochs": 2}, dataset=train_dataset)
+two = trainer.run(train_func_two, dataset={"train": train_dataset, "validation": train_dataset.limit(2)})
+
+# Fault tolerance.
+def train_func_dies():
+    checkpoint = train.load_checkpoint() or {"epoch": 0}
+    for epoch in range(checkpoint["epoch"], 4):
+        if epoch == 2 and checkpoint["epoch"] == 0 and train.world_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        train.save_checkpoint(epoch=epoch + 1)
+    return checkpoint["epoch"]
+
+resumed_from = trainer.run(train_func_dies)
 trainer.shutdown()
 """
     )
     assert ended.results == [([0, 1, 2], 0, 0, 2), ([0, 1, 2], 1, 1, 2)]
-
-
-def test_user_guide_logging_and_callbacks(seed, tmp_path):
-    ended = seed(
-        """
-from paceline import train
-from paceline.train import Trainer
-from paceline.train.callbacks import JsonLoggerCallback, TrainingCallback
-
-class PrintingCallback(TrainingCallback):
-    def __init__(self):
-        self.heard = []
-
-    def start_training(self, logdir, config, **info):
-        self.heard.append(config)
-
-    def handle_result(self, results, **info):
-        print(results)
-        self.heard.append([each["loss"] for each in results])
-
-    def finish_training(self, error=False, **info):
-        self.heard.append(error)
-
-def train_func(config):
-    for i in range(3):
-        train.report(epoch=i, loss=config["base"] - i + train.world_rank())
-
-callback = PrintingCallback()
-trainer = Trainer(backend="torch", num_workers=2, logdir="train_logs")
-trainer.start()
-trainer.run(train_func, config={"base": 10}, callbacks=[callback, JsonLoggerCallback()])
-trainer.shutdown()
-"""
-    )
-    assert ended.callback.heard == [{"base": 10}, [10, 11], [9, 10], [8, 9], False]
+    assert ended.callback.calls == [{"base": 10}, [10, 11], [9, 10], [8, 9], False]
     assert list((tmp_path / "train_logs").rglob("*.json*"))
-
-
-def test_user_guide_intermediate_results_by_an_iterator(seed):
-    ended = seed(
-        """
-from paceline import train
-from paceline.train import Trainer
-
-def train_func():
-    for i in range(3):
-        train.report(loss=1.0 / (i + 1))
-    return "done"
-
-trainer = Trainer(backend="torch", num_workers=2)
-trainer.start()
-seen = []
-iterator = trainer.run_iterator(train_func)
-for results in iterator:
-    seen.append([result["loss"] for result in results])
-final = iterator.get_final_results()
-trainer.shutdown()
-"""
-    )
-    assert ended.seen == [[1.0, 1.0], [0.5, 0.5], [1 / 3, 1 / 3]]
+    assert ended.losses == [[4, 5], [3, 4], [2, 3]]
     assert ended.final == ["done", "done"]
+    assert sum(ended.totals) == 2 * sum(range(8))
+    assert [sum(values) for values in zip(*ended.two, strict=True)] == [28, 1]
+    assert ended.resumed_from == [2, 2]
 
 
 def test_user_guide_saving_and_loading_checkpoints(seed):
@@ -177,61 +188,6 @@ kept = sorted(path.name for path in trainer.latest_checkpoint_dir.glob("saved_*"
     assert ended.latest["epoch"] == ended.best["epoch"] == 4
     assert set(ended.latest["model"]) == {"weight", "bias"}
     assert len(ended.kept) == 2
-
-
-def test_user_guide_fault_tolerance(seed):
-    ended = seed(
-        """
-import os
-import signal
-from paceline import train
-from paceline.train import Trainer
-
-def train_func():
-    checkpoint = train.load_checkpoint() or {"epoch": 0}
-    for epoch in range(checkpoint["epoch"], 4):
-        if epoch == 2 and checkpoint["epoch"] == 0 and train.world_rank() == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        train.save_checkpoint(epoch=epoch + 1)
-    return checkpoint["epoch"]
-
-trainer = Trainer(backend="torch", num_workers=2, max_retries=2)
-trainer.start()
-results = trainer.run(train_func)
-trainer.shutdown()
-"""
-    )
-    assert ended.results == [2, 2]
-
-
-def test_user_guide_datasets(seed):
-    ended = seed(
-        """
-import paceline
-from paceline import train
-from paceline.train import Trainer
-
-def train_func(config):
-    shard = train.get_dataset_shard()
-    seen = 0
-    for epoch in range(config["num_epochs"]):
-        for batch in shard.iter_torch_batches(batch_size=2):
-            seen += batch["x"].sum().item()
-    return seen
-
-def train_func_two():
-    return [sum(row["x"] for row in train.get_dataset_shard(name).iter_rows()) for name in ("train", "validation")]
-
-train_dataset = paceline.data.from_items([{"x": i} for i in range(8)])
-trainer = Trainer(backend="torch", num_workers=2)
-trainer.start()
-results = trainer.run(train_func, config={"num_epochs": 2}, dataset=train_dataset)
-two = trainer.run(train_func_two, dataset={"train": train_dataset, "validation": train_dataset.limit(2)})
-trainer.shutdown()
-"""
-    )
-    assert sum(ended.results) == 2 * sum(range(8))
-    assert [sum(values) for values in zip(*ended.two, strict=True)] == [28, 1]
 
 
 def test_a_trainer_given_its_function_with_verbs_for_its_checkpoints(seed):
