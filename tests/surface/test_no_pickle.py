@@ -43,9 +43,7 @@ ALLOWED = {
     },
     "data/exec/ray/serving/feeds.py": {"cloudpickle.loads": "what the service of this very run answered, through Ray"},
     "_engine/ray/code/storage_probe.py": {"cloudpickle.loads": "the user's own storage_filesystem, from the driver"},
-    "data/exec/service_client.py": {
-        "cloudpickle.loads": "what the service of this run said, over a private socket"
-    },
+    "data/exec/service_client.py": {"cloudpickle.loads": "what the service of this run said, over a private socket"},
 }
 """Where, what, and why it is not read from storage unasked."""
 
