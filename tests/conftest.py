@@ -6,7 +6,6 @@ found also when the one that started it is gone.
 """
 
 import contextlib
-import dataclasses
 import os
 import shutil
 import signal
@@ -120,7 +119,7 @@ def _text(file: BinaryIO) -> str:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
-    before = _Surroundings.now()
+    before = _Surroundings()
     yield
     problems = [
         *_left_processes(before),
@@ -134,27 +133,15 @@ def nothing_is_left_behind() -> Iterator[None]:
         pytest.fail("the test left something behind:\n  " + "\n  ".join(problems), pytrace=False)
 
 
-@dataclasses.dataclass(frozen=True)
 class _Surroundings:
-    processes: frozenset[psutil.Process]
-    pids: frozenset[int]
-    threads: frozenset[threading.Thread]
-    shared_memory: frozenset[str]
-    variables: dict[str, str]
-    signal_handlers: dict[int, Any]
-    directory: str
-
-    @classmethod
-    def now(cls) -> "_Surroundings":
-        return cls(
-            processes=frozenset(psutil.Process().children(recursive=True)),
-            pids=frozenset(psutil.pids()),
-            threads=frozenset(threading.enumerate()),
-            shared_memory=_shared_memory(),
-            variables=_variables(),
-            signal_handlers=_signal_handlers(),
-            directory=os.getcwd(),
-        )
+    def __init__(self) -> None:
+        self.processes = frozenset(psutil.Process().children(recursive=True))
+        self.pids = frozenset(psutil.pids())
+        self.threads = frozenset(threading.enumerate())
+        self.shared_memory = _shared_memory()
+        self.variables = _variables()
+        self.signal_handlers = _signal_handlers()
+        self.directory = os.getcwd()
 
 
 def _left_processes(before: _Surroundings) -> list[str]:

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from _control.controller_runs import RecordingObserver, drive
-from paceline._control import journal
-from paceline._control.events import CommitFailed, HangCleared, HangSuspected, Reported, StopRequested, Timestamp
+from paceline._control.events import CommitFailed, Committed, HangCleared, HangSuspected, StopRequested, Timestamp
 from paceline._control.extensions import Extension, HangWatch
 from paceline._control.run import Finished
 from paceline._core.errors import RunHeldError, StorageError
@@ -13,6 +12,7 @@ from paceline._core.system import ProcessStatus
 from paceline._engine.messages import (
     CheckpointStaged,
     Joined,
+    Reported,
     SampleStacks,
     StackFrame,
     StacksSampled,
@@ -22,6 +22,7 @@ from paceline._engine.messages import (
 )
 from paceline._storage import commit
 from paceline._storage.run_layout import RunLayout
+from written_runs import read_events
 
 
 def reported(begin, seq, checkpoint=None):
@@ -220,8 +221,7 @@ def test_a_driver_that_lost_the_run_ends_at_each_thing_it_would_do(tmp_path):
         with pytest.raises(RunHeldError):
             drive(path, one_checkpoint, fence=fence)
         assert fence.num_checks == lost_at
-        written = [type(event).__name__ for event in journal.read_events(path / "journal.jsonl")]
-        assert ("Committed" in written) == (lost_at == 4)
+        assert len(read_events(path, Committed)) == (lost_at == 4)
         assert (path / "checkpoint_000001" / ".manifest.json").exists() == (lost_at > 2)
     path = tmp_path / "kept"
     (path / "checkpoint_000001").mkdir(parents=True)
@@ -245,7 +245,7 @@ def test_a_loss_that_was_noticed_elsewhere_ends_the_run_and_nothing_more_is_writ
 
     with pytest.raises(RunHeldError):
         drive(tmp_path, worker, size=1, fence=fence)
-    assert [e.seq for e in journal.read_events(tmp_path / "journal.jsonl") if isinstance(e, Reported)] == [1]
+    assert [event.seq for event in read_events(tmp_path, Reported)] == [1]
 
 
 def test_a_lease_that_cannot_be_renewed_costs_the_checkpoint_and_not_the_run(tmp_path):
@@ -282,12 +282,12 @@ def test_silent_ranks_are_asked_and_told_and_their_stacks_are_written(tmp_path):
         yield reported(begin, 2)
         yield WorkerReturned(begin.attempt, begin.rank, 2)
 
-    run, events, _ = drive(tmp_path, worker, extensions=[HangWatch(None, "warn", "/storage")])
+    run, _, _ = drive(tmp_path, worker, extensions=[HangWatch(None, "warn", "/storage")])
     assert run.phase == Finished("complete")
-    (suspected,) = (event for event in events if isinstance(event, HangSuspected))
+    (suspected,) = read_events(tmp_path, HangSuspected)
     assert suspected.failure.message.startswith("ranks 0 and 1 have stood at train.py:41 in train_fn (time.sleep)")
-    (passed,) = (event for event in events if isinstance(event, HangCleared))
-    assert passed.after_s > 30
+    (cleared,) = read_events(tmp_path, HangCleared)
+    assert cleared.after_s > 30
     stacks = RunLayout(tmp_path).stacks(1)
     assert "> train.py:41 in train_fn" in stacks.read_text()
     assert stacks.stat().st_mode & 0o777 == 0o600

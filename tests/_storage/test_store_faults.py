@@ -97,18 +97,6 @@ def test_a_create_whose_reply_was_lost_is_our_own_unless_it_had_lost(
     assert store.read("journal/1") == b"theirs"
 
 
-def test_a_replace_whose_reply_was_lost_is_our_own(
-    proxied: Callable[..., RetryingStore], s3_proxy: FaultyProxy
-) -> None:
-    store = proxied()
-    store.create("lease", b"before")
-    tag = store.read_tagged("lease")[1]
-    s3_proxy.plant("lost reply", method="PUT")
-    newer = store.replace("lease", b"ours", tag)
-    assert newer is not None
-    assert store.replace("lease", b"ours again", newer) is not None
-
-
 @pytest.mark.parametrize("fault", ["cut", "short", "500", "reset"])
 def test_a_listing_that_failed_is_repeated_and_one_that_always_fails_is_an_error_and_not_an_empty_store(
     store: RetryingStore, s3_proxy: FaultyProxy, fault: str

@@ -16,7 +16,6 @@ from waiting import wait_until
 
 from paceline import train
 from paceline._commands import attach
-from paceline._control import journal
 from paceline._control.events import RunDescribed
 from paceline._control.requests import ProfileRequest, StacksRequest, send_request
 from paceline._engine.ray.cluster_monitor import ClusterMonitor
@@ -24,14 +23,9 @@ from paceline._engine.ray.connection import gcs_address
 from paceline._engine.ray.detached import NAMESPACE
 from paceline._storage.controller_registry import ControllerNote
 from paceline._storage.lease_stores import DiskLeaseStore
-from paceline.train import (
-    Checkpoint,
-    Result,
-    RunConfig,
-    TrainingFailedError,
-    UserCallback,
-)
+from paceline.train import Checkpoint, Result, RunConfig, TrainingFailedError, UserCallback
 from paceline.train.driver import detached
+from written_runs import read_events
 
 pytestmark = pytest.mark.slow
 
@@ -152,8 +146,7 @@ def test_a_run_goes_on_without_its_script_and_is_followed_by_others(cluster, fit
     assert result.metrics_dataframe["i"].tolist() == list(range(6))
 
     # It is described as the script that began it, not as the actor that drives it.
-    events = journal.read_events(tmp_path / "runs" / "run" / "journal.jsonl")
-    (about,) = [json.loads(bytes(event.about)) for event in events if isinstance(event, RunDescribed)]
+    (about,) = [json.loads(bytes(event.about)) for event in read_events(tmp_path / "runs" / "run", RunDescribed)]
     assert about["environment"]["argv"] == ["script.py"]
     assert about["code"]["function"] == "__main__.function"
     assert about["code"]["sources"] == {"script.py": SCRIPT}

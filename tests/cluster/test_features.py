@@ -10,7 +10,7 @@ import pytest
 
 import paceline.data
 from paceline import train
-from paceline._control import journal, usage_collector
+from paceline._control import usage_collector
 from paceline._control.events import RunDescribed, UsageMeasured
 from paceline._core.engine_choice import choose_engine
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig, Trainer
@@ -19,6 +19,7 @@ from paceline.tune import session as tune
 from paceline.tune.trainables.trainable import Trainable
 from paceline.tune.trainables.trainable_plans import make_trainable_plan
 from paceline.tune.trainables.wrapping import with_parameters
+from written_runs import read_events
 
 pytestmark = pytest.mark.slow
 
@@ -91,9 +92,8 @@ def test_ranks_on_other_machines_are_measured_and_stages_of_datasets_are_told(fi
             time.sleep(0.02)
 
     fit(function, 2, strategy="SPREAD", datasets={"train": paceline.data.range(20, override_num_blocks=2).map(slow)})
-    events = list(journal.read_events(tmp_path / "run" / "journal.jsonl"))
-    found = [event for event in events if isinstance(event, UsageMeasured)]
-    uses = {use.rank: use for each in found for use in each.ranks}
+    notes = read_events(tmp_path / "run", UsageMeasured)
+    uses = {use.rank: use for each in notes for use in each.ranks}
     assert sorted(uses) == [0, 1]
     assert uses[0].pid != uses[1].pid
     for use in uses.values():
@@ -101,11 +101,12 @@ def test_ranks_on_other_machines_are_measured_and_stages_of_datasets_are_told(fi
         assert use.rss_bytes > 0
         assert use.data_s > 0
         assert use.setup_s + use.data_s + use.report_s + use.checkpoint_s <= use.wall_s
-    stages = found[-1].stages
+    stages = notes[-1].stages
     assert {stage.dataset for stage in stages} == {"train"}
     assert max(stage.num_rows for stage in stages) == 20
-    (described,) = [json.loads(bytes(event.about)) for event in events if isinstance(event, RunDescribed)]
-    assert any(Path(__file__).read_text() == text for text in described["code"]["sources"].values())
+    (described,) = read_events(tmp_path / "run", RunDescribed)
+    sources = json.loads(bytes(described.about))["code"]["sources"]
+    assert any(Path(__file__).read_text() == text for text in sources.values())
 
 
 def test_trials_share_objects_of_the_store_and_a_class_is_a_trial(tmp_path):

@@ -16,16 +16,12 @@ import psutil
 import pytest
 
 from paceline import train
-from paceline._control import journal
 from paceline._control.events import Reported, WorkerFailed
 from paceline._control.retry_policy import first_failure
 from paceline._engine.ray.code import storage_probe
 from paceline.testing import Faults
 from paceline.train import Checkpoint, CheckpointConsistencyMode, Result, ValidationConfig, WorkerGroupError
-
-
-def history(path):
-    return list(journal.read_events(Path(path) / "journal.jsonl"))
+from written_runs import read_events
 
 
 def test_workers_know_their_places_speak_with_each_other_and_return_what_they_like(fit, capsys):
@@ -168,9 +164,8 @@ def test_however_a_worker_ends_it_is_told_in_words_and_its_children_go_with_it(f
 
     error = caught.value
     failures = {}
-    for event in history(error.result.path):
-        if isinstance(event, WorkerFailed):
-            failures.setdefault(event.attempt, []).append(event.failure)
+    for event in read_events(error.result.path, WorkerFailed):
+        failures.setdefault(event.attempt, []).append(event.failure)
     firsts = [first_failure(each) for each in failures.values()]
     assert [(each.rank, each.kind) for each in firsts] == [(1, kind) for _, kind, _ in ENDS]
     for failure, (_, _, message) in zip(firsts, ENDS, strict=True):

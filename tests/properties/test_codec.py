@@ -61,9 +61,9 @@ def test_every_byte_altered_gives_a_prefix_that_holds_all_lines_before_it(sent: 
         start, end = end, end + len(seal_line(payload))
         for offset in range(start, end):
             altered = data[:offset] + bytes([data[offset] ^ mask]) + data[offset + 1 :]
-            found = list(valid_prefix(altered))
-            assert found == sent[: len(found)]
-            assert len(found) >= number
+            prefix = list(valid_prefix(altered))
+            assert prefix == sent[: len(prefix)]
+            assert len(prefix) >= number
 
 
 @settings(deadline=None)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from screen import HIDE, OTHER_SCREEN, played, resize, run_on_terminal
+from screen import HIDE, OTHER_SCREEN, render_screen, resize, run_on_terminal
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -46,7 +46,7 @@ def fit(name="resnet", function=trained, num_workers=2, **config):
 
 
 def screen_lines(text, width=80):
-    return [line for line in played(text, width) if line]
+    return [line for line in render_screen(text, width) if line]
 
 
 def is_measured(lines):

@@ -2,7 +2,7 @@
 
 import re
 
-from real_kernel import client_of, executed
+from real_kernel import client_of, execute
 
 CELL = """
 import time
@@ -27,7 +27,7 @@ result = DataParallelTrainer(
 
 
 def test_a_run_has_one_block_that_ends_as_its_last_state(tmp_path, monkeypatch):
-    outputs, others = executed(client_of([CELL, "result.metrics['epoch']"], tmp_path, monkeypatch))
+    outputs, others = execute(client_of([CELL, "result.metrics['epoch']"], tmp_path, monkeypatch))
     blocks = [output for output in outputs if output.output_type == "display_data"]
     assert len(blocks) == 1, outputs
     text, html = blocks[0].data["text/plain"], blocks[0].data["text/html"]

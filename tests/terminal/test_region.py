@@ -8,7 +8,7 @@ import pytest
 
 from paceline.train.display.live_terminal import RedrawTimer
 from paceline.train.display.terminal_region import can_draw_on, is_same_terminal
-from screen import HIDE, OTHER_SCREEN, played, resize, run_on_terminal
+from screen import HIDE, OTHER_SCREEN, render_screen, resize, run_on_terminal
 
 BEGIN = """
 import logging, os, signal, sys, threading, time
@@ -26,7 +26,7 @@ def lines_after(script, tmp_path, width=80, **given):
     ended, text = run_on_terminal(BEGIN + script, cwd=tmp_path, width=width, **given)
     assert HIDE not in text
     assert OTHER_SCREEN not in text
-    return ended, [line for line in played(text, width) if line]
+    return ended, [line for line in render_screen(text, width) if line]
 
 
 PRINTS = """
