@@ -26,7 +26,7 @@ def test_every_test_file_belongs_to_a_part_and_every_part_to_files():
     assert run_parts.list_paths(["data"]) == ("tests/data",)
 
 
-def test_what_make_mutation_names_is_there():
+def test_paths_of_make_mutation_exist():
     for sources, tests in mutation.TARGETS.values():
         assert all((HERE.parent / "src" / "paceline" / source).exists() for source in sources), sources
         assert all((HERE / test).exists() for test in tests), tests

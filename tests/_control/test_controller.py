@@ -121,7 +121,7 @@ def test_a_stop_that_comes_with_a_death_holds_for_the_attempt_after_it(tmp_path)
     assert len(engine.groups) == 2
 
 
-def test_a_mismatch_at_a_barrier_is_told_once_and_not_tried_again(tmp_path):
+def test_a_mismatch_at_a_barrier_is_reported_once_and_not_retried(tmp_path):
     def worker(begin):
         if begin.rank == 0:
             yield Joined(begin.attempt, 0, 1, "x.py:7")
@@ -271,7 +271,7 @@ def answers(begin, message):
     return None
 
 
-def test_silent_ranks_are_asked_and_told_and_their_stacks_are_written(tmp_path):
+def test_silent_ranks_are_sampled_and_reported_and_their_stacks_are_written(tmp_path):
     """Time is the fake clock's: both stand for two minutes, then go on."""
 
     def worker(begin):

@@ -112,7 +112,7 @@ def test_a_commit_that_was_asked_for_but_not_done_is_finished_if_its_files_are_t
     assert commit.find_problem(layout.checkpoint(run.latest.name)) is None
 
 
-def test_reports_in_a_workers_file_are_taken_in_once(layout):
+def test_reports_in_a_workers_file_are_recovered_once(layout):
     events = journal.read_events(layout.journal)
     reports = [at for at, event in enumerate(events) if isinstance(event, Reported)]
     layout.journal.write_bytes(b"".join(seal_line(encode_event(event)) for event in events[: reports[-1]]))
@@ -157,7 +157,7 @@ def test_checkpoints_that_retention_had_given_up_are_deleted_when_the_driver_die
     assert on_disk(layout) == {"checkpoint_000004", "checkpoint_000005"}
 
 
-def test_what_is_left_of_a_deletion_is_removed_and_other_directories_are_not(layout):
+def test_the_rest_of_a_deletion_is_removed_and_other_directories_are_not(layout):
     """The driver died after the manifest of `checkpoint_000002` had gone, and before all of its files had."""
     for name in ("checkpoint_000002", "mine"):
         layout.checkpoint(name).mkdir()

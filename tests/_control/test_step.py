@@ -197,7 +197,7 @@ def test_the_end_waits_for_a_commit_that_the_stop_overtook() -> None:
     assert run.latest == record(1)
 
 
-def test_the_first_failure_in_time_is_the_cause_whichever_is_heard_first() -> None:
+def test_the_first_failure_in_time_is_the_cause_whichever_arrives_first() -> None:
     echo = failed(0, at=9.0, message="RuntimeError: connection closed by peer")
     cause = failed(2, at=3.0, message="ValueError: loss is nan")
     for story in ((echo, cause), (cause, echo)):
@@ -366,14 +366,14 @@ def test_the_others_have_ten_seconds_after_the_first_rank_has_stopped() -> None:
     assert run.phase.stop_deadline == 110.0
 
 
-def test_what_is_found_out_about_a_checkpoint_that_is_no_more_is_dropped() -> None:
+def test_the_validation_of_a_checkpoint_that_was_replaced_is_dropped() -> None:
     """Its name was used again while it was being validated."""
     again = unvalidated(2, name="checkpoint_000001")
     run = heard(Run(), DriverStarted(1, 0, validates=True), report_to_validate(1), staged(0, 1))
     played(heard(run, Committed(unvalidated(1)), Committed(again)), (validated(1), Running, [StartValidation(again)]))
 
 
-def test_an_event_that_fits_nowhere_tells_itself_and_the_phase() -> None:
+def test_an_impossible_event_is_refused_with_the_event_and_the_phase() -> None:
     with pytest.raises(InvalidTransition, match=r"CheckpointVerified\(attempt=1, seq=1\) in Running\("):
         step(running(1), CheckpointVerified(1, 1))
 
@@ -383,7 +383,7 @@ def hung(action: str, *, retriable: bool = True) -> HangSuspected:
     return HangSuspected(1, failure, action)
 
 
-def test_a_hang_that_is_warned_of_changes_nothing_but_what_is_known_of_it():
+def test_a_hang_warning_changes_nothing_but_the_recorded_hang():
     run = played(running(2), (hung("warn"), Running, []))
     assert run.phase.hang == "rank 1 has stood at train.py:41 for 45 s"
     assert heard(run, HangCleared(1, 1, 60.0)) == running(2)

@@ -133,7 +133,7 @@ def test_a_directory_without_a_manifest_is_no_checkpoint(layout):
     assert "is missing" in commit.find_problem(layout.root / "checkpoint_000009")
 
 
-def test_a_link_or_a_file_is_never_taken_for_a_checkpoint_nor_removed(layout, stage, commit_text):
+def test_a_link_or_a_file_is_no_checkpoint_and_is_never_removed(layout, stage, commit_text):
     target = commit_text(1).rename(layout.root.parent / "elsewhere")
     layout.checkpoint("checkpoint_000001").symlink_to(target)
     layout.checkpoint("checkpoint_000002").write_text("mine")

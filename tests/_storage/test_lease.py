@@ -97,7 +97,7 @@ def take(lease_store, clock, *, alive=None, wait=None, said=None, ttl_s=TTL_S, c
     )
 
 
-def test_numbers_count_the_drivers_and_one_known_to_be_dead_is_followed_at_once(lease_store, clock):
+def test_numbers_count_the_drivers_and_a_dead_one_is_followed_at_once(lease_store, clock):
     for number in (1, 2, 3):
         lease = take(lease_store(), clock)
         assert lease.number == number
@@ -141,7 +141,7 @@ def test_a_driver_that_is_alive_is_not_followed_and_the_error_says_all_about_it(
     held.check()
 
 
-def test_a_paused_driver_is_followed_when_its_lease_has_lapsed_and_is_told_by_whom(lease_store, clock):
+def test_a_paused_driver_is_followed_when_its_lease_has_lapsed_and_learns_by_whom(lease_store, clock):
     paused = take(lease_store(), clock)
     clock.advance(TTL_S + 1)
     lease = take(lease_store(), clock, alive=True)
@@ -289,7 +289,7 @@ def test_a_store_whose_lease_cannot_be_read_is_an_error_with_its_name(clock):
         take(RemoteLeaseStore(store, "run"), clock)
 
 
-def test_the_keeper_renews_and_notices_that_the_run_was_taken(tmp_path):
+def test_the_renewal_thread_renews_and_notices_a_takeover(tmp_path):
     path = tmp_path / "run" / ".lease"
     path.parent.mkdir()
     lease_store = DiskLeaseStore(path)
@@ -306,7 +306,7 @@ def test_the_keeper_renews_and_notices_that_the_run_was_taken(tmp_path):
     lease.close()
 
 
-def test_a_process_is_known_by_its_start_and_a_zombie_is_dead():
+def test_a_process_is_identified_by_its_start_and_a_zombie_is_dead():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         started = system.process_start_ticks(process.pid)
         me = LeaseHolder(1, process.pid, started, system.machine_id(), socket.gethostname())
@@ -322,7 +322,7 @@ def test_a_process_is_known_by_its_start_and_a_zombie_is_dead():
     assert is_holder_alive(me) is False
 
 
-def test_without_proc_a_process_is_known_by_its_number(monkeypatch):
+def test_without_proc_a_process_is_identified_by_its_number(monkeypatch):
     monkeypatch.setenv("PACELINE_PORTABLE", "1")
     assert system.machine_id() == ""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:

@@ -105,7 +105,7 @@ def kill_one(pid, chance):
 @pytest.mark.parametrize("shuffles", [0, 1], ids=["windows", "full"])
 @pytest.mark.seeds(10)
 @pytest.mark.timeout(300)
-def test_every_row_is_given_once_in_every_epoch_whoever_is_killed(tmp_path, seed, shuffles, processes_in, fault_table):
+def test_every_row_comes_once_in_every_epoch_whoever_is_killed(tmp_path, seed, shuffles, processes_in, fault_table):
     dice = random.Random(seed)
     write_files(tmp_path)
     with fault_table.trying("workers, data processes and drivers killed while datasets are read"):

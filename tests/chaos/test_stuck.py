@@ -85,7 +85,7 @@ def test_a_collective_of_torch_that_one_rank_never_enters(seed, outlast):
 
 @pytest.mark.slow
 @pytest.mark.seeds(3)
-def test_an_upload_that_stalls_for_ever_is_told_and_restarted(seed, outlast):
+def test_an_upload_that_stalls_for_ever_is_reported_and_restarted(seed, outlast):
     dice = random.Random(f"stalls {seed}")
     rank, number = dice.choice((0, 1)), dice.choice((2, 6))
     faults = Faults(seed=seed).stall_write(f".staging/*/checkpoint_{number:06d}/rank_{rank}/state.bin")
@@ -95,7 +95,7 @@ def test_an_upload_that_stalls_for_ever_is_told_and_restarted(seed, outlast):
 
 @pytest.mark.chaos
 @pytest.mark.seeds(2, few=0)
-def test_a_commit_that_stalls_is_told_and_waited_for(seed, outlast):
+def test_a_commit_that_stalls_is_reported_and_waited_for(seed, outlast):
     """New workers would wait for the same storage, so none are started: when it comes back, the run goes on."""
     number = random.Random(f"commits {seed}").choice((2, 6))
     faults = Faults(seed=seed).stall_write(f"checkpoint_{number:06d}", act="rename", for_s=20)

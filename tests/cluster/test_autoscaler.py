@@ -101,7 +101,7 @@ print("trained beside:", result.return_value)
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_what_an_autoscaler_may_bring_is_asked_for_and_the_wait_is_shown(tmp_path, growing):
+def test_nodes_of_an_autoscaler_are_requested_and_the_wait_is_shown(tmp_path, growing):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), str(tmp_path / "runs"), growing]

@@ -142,7 +142,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("module", "parts"), REFUSED.values(), ids=REFUSED)
-def test_a_node_that_cannot_have_workers_is_told_in_a_few_sentences(
+def test_a_node_that_cannot_have_workers_is_reported_in_a_few_sentences(
     module: tuple[str, str] | None, parts: tuple[str, ...], tmp_path: Path, fit: Callable, capfd
 ) -> None:
     environment: dict = {"conda": "no-such-environment"}

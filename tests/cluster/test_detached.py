@@ -160,7 +160,7 @@ class Locked(UserCallback):
         self.lock = threading.Lock()
 
 
-def test_what_cannot_be_sent_to_the_cluster_is_refused_by_name(fit, tmp_path):
+def test_a_value_that_cannot_be_sent_to_the_cluster_is_refused_by_name(fit, tmp_path):
     with pytest.raises(
         TypeError, match=r"cannot send RunConfig\(callbacks=\.\.\.\) -> \[0\] -> \.lock .* to the cluster"
     ):

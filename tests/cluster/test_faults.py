@@ -45,7 +45,7 @@ def test_a_run_of_torch_with_a_rank_killed_in_each_phase_of_its_own(fit_with):
     assert oracle.causes(path) == [(fault.rank, "killed") for fault, _ in KILLS_OF_TORCH.fired(path)]
 
 
-def test_hangs_of_every_kind_are_told_by_what_the_node_says_and_restarted(fit_with):
+def test_hangs_of_every_kind_are_reported_with_the_process_status_and_restarted(fit_with):
     faults = Faults().hang(0, ("step", 3)).hang(1, ("step", 7), "stopped").hang(0, ("step", 11), "gil")
     path = fit_with(faults, steps=12, hang_timeout_s=3.0, hang_action="restart")
     hangs = [event.failure for event in oracle.history(path, HangSuspected)]

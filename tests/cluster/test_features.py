@@ -71,7 +71,7 @@ def test_the_same_processes_on_several_nodes_serve_every_run_of_a_standing_train
         assert trainer.latest_checkpoint == {"step": 3}
 
 
-def test_ranks_on_other_machines_are_measured_and_stages_of_datasets_are_told(fit, tmp_path, monkeypatch):
+def test_ranks_on_other_machines_are_measured_and_stages_of_datasets_are_reported(fit, tmp_path, monkeypatch):
     monkeypatch.setattr(usage_collector, "EVERY_S", 0.1)
     monkeypatch.setattr(usage_collector, "PER_RANK_S", 0.0)
 

@@ -100,7 +100,7 @@ def group(tmp_path):
     return group
 
 
-def test_what_is_lost_is_told_apart_and_only_that_is_replaced(make_engine, group, cluster):
+def test_lost_workers_actors_and_nodes_are_distinguished_and_only_they_are_replaced(make_engine, group, cluster):
     engine = make_engine()
     seats = engine.start(group(1, 4))
     shells = [seat.placement.pid for seat in seats]
@@ -188,7 +188,7 @@ def test_actors_that_are_lost_as_they_come_up_are_a_failure(make_engine, group):
     engine.stop()
 
 
-def test_whatever_goes_wrong_on_a_thread_of_the_engine_is_told(make_engine, group, monkeypatch, tmp_path):
+def test_an_exception_on_a_thread_of_the_engine_is_reported(make_engine, group, monkeypatch, tmp_path):
     engine = make_engine()
     conversation = engine.engine._event_loop
     # In a callback, in a task, in what is heard.

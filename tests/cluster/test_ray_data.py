@@ -171,7 +171,7 @@ def some_plan(seed: int) -> Dataset:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 3, 5, *(pytest.param(seed, marks=pytest.mark.chaos) for seed in (1, 2, 4))])
-def test_plans_that_chance_made_give_the_rows_of_one_machine(
+def test_random_plans_give_the_rows_of_one_machine(
     seed: int, context: DataContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context.target_max_block_size = 1000
@@ -209,7 +209,7 @@ def test_groups_and_zips_give_the_rows_of_one_machine(context: DataContext) -> N
     same(odd.repartition(3).zip(numbers(100, 3).map(lambda row: {"y": [row["id"]] * 2})).limit(33))
 
 
-def test_what_lies_in_this_process_is_read_on_other_nodes() -> None:
+def test_data_of_this_process_is_read_on_other_nodes() -> None:
     class Items:
         """More than goes along with each unit."""
 

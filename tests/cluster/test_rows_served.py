@@ -114,7 +114,7 @@ def interrupted(feeds):
 
 
 @pytest.mark.slow
-def test_what_functions_of_the_user_make_is_made_once_for_all_workers_and_cut_where_it_lies(tmp_path):
+def test_the_users_functions_run_once_for_all_workers_and_their_rows_are_cut_in_place(tmp_path):
     def doubled(batch, path=str(tmp_path)):
         import os
         import uuid

@@ -134,7 +134,7 @@ ENDS = (
 
 
 @pytest.mark.slow
-def test_however_a_worker_ends_it_is_told_in_words_and_its_children_go_with_it(fit, tmp_path, capsys, monkeypatch):
+def test_however_a_worker_ends_the_reason_is_reported_and_its_children_end_with_it(fit, tmp_path, capsys, monkeypatch):
     probed, begin = [], storage_probe.StorageProbe.write_question
     monkeypatch.setattr(
         storage_probe.StorageProbe, "write_question", lambda probe: (probed.append(probe.question.name), begin(probe))

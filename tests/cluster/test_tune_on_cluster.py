@@ -100,7 +100,7 @@ def fits(room, needs):
 
 
 @pytest.mark.slow
-def test_what_others_use_is_seen_and_so_is_what_they_let_go(tmp_path):
+def test_capacity_that_others_take_and_release_is_noticed(tmp_path):
     room = open_search_capacity(RunConfig(storage_path=tmp_path, name="search"))
     one_and_two, two_and_two = (
         TrialNeeds((TrialBundle(1), TrialBundle(2)), True),

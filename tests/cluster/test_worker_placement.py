@@ -143,7 +143,7 @@ def test_ranks_are_node_by_node_under_every_strategy_and_begin_at_the_drivers_no
         ),
     ],
 )
-def test_what_the_cluster_can_never_give_is_refused_at_once(tmp_path, scaling, validation, message):
+def test_workers_that_can_never_fit_on_the_cluster_are_refused_at_once(tmp_path, scaling, validation, message):
     with pytest.raises(ValueError) as refused:
         trainer_of(tmp_path / "runs", scaling, validation_config=validation).fit()
     assert message in str(refused.value)

@@ -31,7 +31,7 @@ def data_of(page: str) -> list[list[object]]:
 
 
 @given(STACKS)
-def test_every_sample_is_counted_where_it_was_seen(stacks: list[tuple[list[str], int]]) -> None:
+def test_every_sample_is_counted_in_its_stack(stacks: list[tuple[list[str], int]]) -> None:
     root = parse_folded_stacks(folded_of(stacks))
     assert root.count == sum(count for _, count in stacks)
     outermost: Counter[str] = Counter()

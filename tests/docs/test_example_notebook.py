@@ -86,7 +86,7 @@ stopped = fit(endless, "endless")
 
 
 @pytest.mark.timeout(300)
-def test_what_the_guide_says_of_notebooks_holds(tmp_path, monkeypatch):
+def test_the_guides_statements_on_notebooks_hold(tmp_path, monkeypatch):
     client = client_of(CELLS, tmp_path, monkeypatch)
     done = threading.Event()
 

@@ -67,7 +67,7 @@ def find_missing(text: str, page: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_what_a_page_names_of_the_repository_is_there(page: Path) -> None:
+def test_paths_and_names_on_a_page_exist(page: Path) -> None:
     assert list(find_missing(page.read_text(), page)) == []
 
 
@@ -79,5 +79,5 @@ def test_what_a_page_names_of_the_repository_is_there(page: Path) -> None:
         ("[`_control/step.py`](../../src/paceline/_control/step.py), `gone`", "gone in _control/step.py"),
     ],
 )
-def test_what_is_not_there_is_reported(text: str, missing: str) -> None:
+def test_missing_paths_and_names_are_reported(text: str, missing: str) -> None:
     assert list(find_missing(text, ROOT / "docs" / "concepts" / "page.md")) == [missing]

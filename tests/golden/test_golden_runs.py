@@ -46,7 +46,7 @@ def lost(before, after, where=""):
         yield f"{where}: {before!r} became {after!r}"
 
 
-def test_every_field_of_every_line_manifest_and_lease_is_known(golden):
+def test_every_field_of_every_line_manifest_and_lease_is_read_back(golden):
     for path in [*golden.glob("kinds/*.jsonl"), *golden.rglob("reports/*/*.jsonl"), *golden.rglob("journal.jsonl")]:
         lines = list(valid_prefix(path.read_bytes()))
         assert len(lines) == path.read_bytes().count(b"\n") > 0

@@ -66,7 +66,7 @@ def test_every_silent_holder_is_followed_in_the_end(holder, alive, now, wall):
 
 
 @given(holders, st.sampled_from([True, False, None]), times, times, times)
-def test_only_an_end_that_was_seen_is_called_one(holder, alive, now, wall, began):
+def test_only_an_observed_end_counts_as_one(holder, alive, now, wall, began):
     decision = decide_lease(holder, alive=alive, watched=HolderWatch(holder, began), now=now, wall=wall)
     if isinstance(decision, AcquireLease):
         assert decision.is_holder_gone == (holder.released or alive is False)

@@ -66,7 +66,7 @@ def test_a_tuple_comes_back_as_a_list(items: list[Any]) -> None:
     st.lists(st.one_of(keys, st.integers(0, 3)), min_size=1, max_size=5),
     st.sampled_from([object(), b"bytes", {1, 2}, 1j, Fraction(1, 3), np.datetime64("2024-01-01"), np.clongdouble(1)]),
 )
-def test_what_has_no_plain_form_is_refused_by_its_path(steps: list[str | int], culprit: object) -> None:
+def test_values_without_a_plain_form_are_refused_by_their_path(steps: list[str | int], culprit: object) -> None:
     value: Any = culprit
     path = ""
     for at in reversed(steps):
@@ -89,7 +89,9 @@ def test_what_has_no_plain_form_is_refused_by_its_path(steps: list[str | int], c
         ({"0.5": 0, 0.5: 0}, ValueError, "metrics['eval'] has the keys '0.5' and 0.5, which are the same text"),
     ],
 )
-def test_what_could_not_come_back_is_refused_by_its_path(value: Any, error: type[Exception], message: str) -> None:
+def test_values_that_could_not_come_back_are_refused_by_their_path(
+    value: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error) as refusal:
         to_plain({"eval": value})
     assert str(refusal.value).startswith(message)

@@ -104,7 +104,7 @@ metrics = st.recursive(
 
 
 @given(base=metrics, path=names, how=st.sampled_from(HOWS), value=st.integers(-5, 5))
-def test_what_is_marked_anywhere_is_found_and_put_back_there(base, path, how, value):
+def test_a_mark_anywhere_is_split_off_and_its_reduction_put_back_there(base, path, how, value):
     marked, own = put(base, path, ReducedMetric(how, value)), put(base, path, value)
     metrics, marks = split_reductions(marked)
     assert metrics == own
@@ -122,7 +122,7 @@ def put(tree, path, value):
 
 
 @pytest.mark.parametrize("value", ["0.5", None, [1.0], {"a": 1}, object()])
-def test_what_is_no_number_is_refused_where_it_is_marked(value):
+def test_a_marked_value_that_is_no_number_is_refused(value):
     with pytest.raises(TypeError, match=r"train\.mean\(.*number"):
         ReducedMetric("mean", value)
     with pytest.raises(TypeError, match=r"metrics\['x'\] has train.mean\(1\) in a list"):

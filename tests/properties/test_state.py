@@ -138,7 +138,7 @@ def test_any_state_comes_back_as_it_was(state: Any) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(STATES, min_size=2, max_size=4))
-def test_what_an_arena_held_before_does_not_show(states: list[Any]) -> None:
+def test_earlier_contents_of_an_arena_do_not_show(states: list[Any]) -> None:
     arena = SnapshotMemory()
     with tempfile.TemporaryDirectory() as directory:
         for state in states:

@@ -58,7 +58,7 @@ def list_arguments() -> Iterator[tuple[type, str]]:
 
 @pytest.mark.filterwarnings("ignore:.*has no effect here")
 @pytest.mark.parametrize(("cls", "argument"), [*list_arguments()], ids=lambda value: getattr(value, "__name__", value))
-def test_what_is_nothing_of_the_kind_is_refused_by_name(cls: type, argument: str) -> None:
+def test_a_value_of_no_valid_kind_is_refused_by_name(cls: type, argument: str) -> None:
     arguments = {**NEEDED.get(cls, {}), argument: Odd()}
     if argument in TRUE_OR_FALSE | WITHOUT_EFFECT:
         cls(**arguments)

@@ -117,7 +117,7 @@ def test_an_attempt_that_fails_is_shown_until_the_next_and_the_time_between_them
     assert snapshot.spent == TimeBreakdown(wall_s=40.0, starting_s=2.0, compute_s=28.0, between_s=10.0)
 
 
-def test_what_a_run_says_is_never_markup_and_never_a_code():
+def test_output_of_a_run_is_never_markup_and_never_an_escape_code():
     name = "<script>\x1b[2J</script>"
     tracker, events = tracker_and_events()
     events.ready()

@@ -97,7 +97,7 @@ region.close()
     assert len(lines) == 800
 
 
-def test_what_another_run_is_about_to_say_comes_above_a_region_that_is_drawn_meanwhile(tmp_path):
+def test_output_of_another_run_comes_above_a_region_that_is_drawn_meanwhile(tmp_path):
     script = """
 from pathlib import Path
 from paceline._storage.run_layout import RunLayout
@@ -168,7 +168,7 @@ region.close()
     assert (ended, [line for line in lines if "not" in line]) == (0, [])
 
 
-def test_what_is_no_terminal_is_not_drawn_on(tmp_path):
+def test_nothing_is_drawn_on_a_stream_that_is_no_terminal(tmp_path):
     with (tmp_path / "file").open("w") as file:
         assert not can_draw_on(file, "xterm")
     assert not can_draw_on(file, "xterm"), "closed"

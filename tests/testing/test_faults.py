@@ -102,7 +102,7 @@ def test_the_trainer_that_faults_are_applied_to_is_left_as_it_was(tmp_path):
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_fault_that_was_not_met_is_told_and_what_struck_can_be_remembered_elsewhere(tmp_path, elsewhere):
+def test_unfired_faults_are_listed_and_fired_ones_can_be_remembered_elsewhere(tmp_path, elsewhere):
     memory = tmp_path / ("memory" if elsewhere else "run")
     faults = Faults(remember_in=memory if elsewhere else None).kill(1, at=("step", 4)).kill(0, at=("step", 99))
     result = faults.applied_to(trainer(tmp_path)).fit()
@@ -177,7 +177,7 @@ def test_a_worker_out_of_memory_is_killed_and_replaced(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["stopped", *(pytest.param(how, marks=pytest.mark.slow) for how in ("asleep", "gil"))])
-def test_a_worker_that_hangs_stands_where_it_was_told_to(tmp_path, how, run_script):
+def test_a_worker_that_hangs_stops_at_its_moment(tmp_path, how, run_script):
     script = f"""
 import os, signal, sys, threading
 from paceline import train

@@ -81,12 +81,12 @@ def test_kills_drawn_from_a_seed_are_the_same_each_time_and_survived(tmp_path):
             assert rows(path, rank) == expected(rank), str(faults)
 
 
-def test_a_worker_out_of_memory_is_told_as_such(tmp_path):
+def test_a_worker_out_of_memory_is_reported_as_such(tmp_path):
     drive(tmp_path, Faults().oom(0, at=("step", 2)))
     assert [event.failure.kind for event in read_events(tmp_path, WorkerFailed)] == ["memory"]
 
 
-def test_a_worker_that_hangs_says_no_more(tmp_path):
+def test_a_worker_that_hangs_sends_no_more(tmp_path):
     with pytest.raises(Stuck):
         drive(tmp_path, Faults().hang(1, at=("report", 3)), limit=300)
     assert len(rows(tmp_path, 1)) == 2
@@ -165,7 +165,7 @@ def request_stop(controller):
 
 
 @pytest.mark.parametrize("message", ["Hold", "WorkerHeld"])
-def test_a_stop_that_is_not_heard_is_waited_for_without_end(tmp_path, message):
+def test_a_stop_that_is_lost_is_waited_for_without_end(tmp_path, message):
     with pytest.raises(Stuck):
         drive(tmp_path, Faults().drop(message, rank=1), limit=300, before=request_stop)
 
