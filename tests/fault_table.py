@@ -88,8 +88,8 @@ def _lost(tried: list[Trial]) -> str:
     if len(lost) > 1:
         lost.discard("nothing")
     told_s = max((trial.told_s for trial in tried if trial.told_s is not None), default=None)
-    told = f" (told within {told_s:.1f} s)" if told_s is not None else ""
-    return (", ".join(sorted(lost)) or "not known") + told
+    delay = f" (told within {told_s:.1f} s)" if told_s is not None else ""
+    return (", ".join(sorted(lost)) or "not known") + delay
 
 
 def markdown(table: list[Row]) -> str:

@@ -30,7 +30,7 @@ def reported(begin, seq, checkpoint=None):
 
 
 def test_a_checkpoint_that_cannot_be_committed_is_refused_to_all_workers(tmp_path):
-    heard = {}
+    answers_by_rank = {}
 
     def worker(begin):
         yield reported(begin, 1, "checkpoint_000001")
@@ -38,13 +38,13 @@ def test_a_checkpoint_that_cannot_be_committed_is_refused_to_all_workers(tmp_pat
         message = None
         while message is None:
             message = yield None
-        heard[begin.rank] = message
+        answers_by_rank[begin.rank] = message
         yield WorkerReturned(begin.attempt, begin.rank, 1)
 
     (tmp_path / "checkpoint_000001").write_text("a file stands in the way")
     run, _, _ = drive(tmp_path, worker)
     assert run.phase == Finished("complete")
-    assert {type(message).__name__ for message in heard.values()} == {"CheckpointRefused"}
+    assert {type(message).__name__ for message in answers_by_rank.values()} == {"CheckpointRefused"}
     assert run.checkpoints == ()
 
 
@@ -77,7 +77,7 @@ def test_an_observer_that_raises_is_dropped_and_the_others_go_on(tmp_path, caplo
 def test_the_journal_is_on_the_disk_a_second_after_it_was_written(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr("os.fsync", lambda fd: synced.append(fd))
-    seen = []
+    num_syncs = []
 
     def worker(begin):
         while len(synced) < 3:  # what the opening wrote, the run's directory and the one above it
@@ -88,11 +88,11 @@ def test_the_journal_is_on_the_disk_a_second_after_it_was_written(tmp_path, monk
             yield None
         while len(synced) == before:  # the storage thread has its own pace
             yield None
-        seen.append(len(synced) - before)
+        num_syncs.append(len(synced) - before)
         yield WorkerReturned(begin.attempt, begin.rank, 1)
 
     drive(tmp_path, worker, size=1)
-    assert seen[0] == 1, "once, and not again while nothing new is written"
+    assert num_syncs[0] == 1, "once, and not again while nothing new is written"
 
 
 def test_a_stop_that_comes_with_a_death_holds_for_the_attempt_after_it(tmp_path):

@@ -69,7 +69,7 @@ class Broken:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "description"),
     [
         (Kind.FAST, "Kind.FAST"),
         (Model(), {"width": 3, "secret": MASK}),
@@ -86,9 +86,9 @@ class Broken:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_values_that_are_not_plain_are_described_shortly(value, told):
-    assert mask_value(value) == told
-    assert type(mask_value(value)) is type(told)
+def test_values_that_are_not_plain_are_described_shortly(value, description):
+    assert mask_value(value) == description
+    assert type(mask_value(value)) is type(description)
     assert len(mask_value("x" * 10_000)) < 5000
 
 

@@ -196,19 +196,6 @@ def test_refuses_mixed_staging_modes_and_special_files(layout, stage, tmp_path):
         commit.list_files(tmp_path)
 
 
-def test_a_name_that_was_used_again_keeps_the_newer_checkpoint(layout, stage, commit_text):
-    late = stage(2, "late")
-    commit_text(1, "best", "old")
-    commit_text(3, "best", "new")
-    commit.delete_checkpoint(LocalFiles(), layout, record(1, "best"))
-    assert list_committed(layout) == {"best": 3}
-    # A commit that recovery completes.
-    commit.commit_checkpoint(LocalFiles(), layout, record(2, "best"), late, world_size=1, created_at=0)
-    assert list_committed(layout) == {"best": 3}
-    commit.delete_checkpoint(LocalFiles(), layout, record(3, "best"))
-    assert list_committed(layout) == {}
-
-
 def test_a_driver_that_lost_the_run_makes_no_checkpoint_and_removes_none(layout, stage, commit_text):
     files = LocalFiles()
     commit_text(1, "last", "old")

@@ -85,12 +85,12 @@ def clock():
     return FakeClock()
 
 
-def take(lease_store, clock, *, alive=None, wait=None, said=None, ttl_s=TTL_S, controller=""):
+def take(lease_store, clock, *, alive=None, wait=None, lines=None, ttl_s=TTL_S, controller=""):
     return acquire_lease(
         lease_store,
         ttl_s=ttl_s,
         clock=clock,
-        say=(said if said is not None else []).append,
+        say=(lines if lines is not None else []).append,
         wait=wait or clock.advance,
         alive=lambda holder: alive,
         controller=controller,
@@ -129,7 +129,7 @@ def test_a_controller_is_followed_by_no_other_and_the_error_says_how_to_follow_i
 
 
 def test_a_driver_that_is_alive_is_not_followed_and_the_error_says_all_about_it(lease_store, clock):
-    held = take(lease_store(), clock)
+    holder_lease = take(lease_store(), clock)
     clock.advance(7)
     with pytest.raises(RunHeldError) as raised:
         take(lease_store(), clock, alive=True)
@@ -138,7 +138,7 @@ def test_a_driver_that_is_alive_is_not_followed_and_the_error_says_all_about_it(
     assert f"kill {os.getpid()}" in message
     assert "expires in 23 s" in message
     assert clock.now() == 7, "at once"
-    held.check()
+    holder_lease.check()
 
 
 def test_a_paused_driver_is_followed_when_its_lease_has_lapsed_and_learns_by_whom(lease_store, clock):
@@ -158,21 +158,21 @@ def test_a_paused_driver_is_followed_when_its_lease_has_lapsed_and_learns_by_who
 def test_a_driver_on_another_machine_is_watched_and_followed_when_it_stays_silent(lease_store, clock):
     take(lease_store(), clock)
     clock.advance(5)
-    said = []
-    assert take(lease_store(), clock, said=said).number == 2
+    lines = []
+    assert take(lease_store(), clock, lines=lines).number == 2
     assert TTL_S < clock.now() - 5 < TTL_S + 2, "seen for as long as it may be silent, by our own clock"
-    assert len(said) == 1
-    assert "run 'run' is held by process" in said[0]
-    assert "waiting up to 30 s" in said[0]
+    assert len(lines) == 1
+    assert "run 'run' is held by process" in lines[0]
+    assert "waiting up to 30 s" in lines[0]
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["renews", "ends"])
 def test_a_driver_on_another_machine_is_refused_or_followed_as_soon_as_it_renews_or_ends(lease_store, clock, ends):
-    held = take(lease_store(), clock)
+    holder_lease = take(lease_store(), clock)
 
     def wait(seconds):
         clock.advance(seconds)
-        held.close() if ends else held.check()
+        holder_lease.close() if ends else holder_lease.check()
 
     if ends:
         assert take(lease_store(), clock, wait=wait).number == 2

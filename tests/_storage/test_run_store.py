@@ -113,8 +113,8 @@ def test_a_damaged_checkpoint_is_detected_and_quarantined(run_store, victim, tex
     assert not run_store.has_checkpoint(record(1))
     run_store.clear_staging()
     assert list_committed(run_store) == {("checkpoint_000002", 1, 2)}
-    kept = place if Path(place).exists() else path
-    assert filesystem.open_input_stream(f"{kept}/model").read() == b"0"
+    directory = place if Path(place).exists() else path
+    assert filesystem.open_input_stream(f"{directory}/model").read() == b"0"
 
 
 def test_only_the_driver_that_holds_the_run_changes_what_is_committed(remote):

@@ -22,9 +22,9 @@ OOM = "a worker killed by the kernel, out of memory"
 
 @pytest.fixture
 def small_group(fault_table):
-    with contextlib.ExitStack() as made:
+    with contextlib.ExitStack() as stack:
         try:
-            path = made.enter_context(small_memory())
+            path = stack.enter_context(small_memory())
         except OSError as problem:
             fault_table.skip(OOM, f"no control group can be made here ({problem.strerror})")
         yield path

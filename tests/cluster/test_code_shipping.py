@@ -65,7 +65,7 @@ def project(hidden: Path, tmp_path: Path, monkeypatch) -> Path:
         del sys.modules[name]
 
 
-def _told(path: Path, num: int) -> list[dict]:
+def read_facts(path: Path, num: int) -> list[dict]:
     return [json.loads((path / f"rank_{rank}.json").read_text()) for rank in range(num)]
 
 
@@ -79,25 +79,25 @@ def test_modules_that_a_node_lacks_travel_and_one_that_was_changed_arrives_chang
     assert ray.get(sees.remote()) == ([], True)
     own = importlib.import_module("own_loop")
     fit(own.loop, 2, resources=BLIND, config={"path": str(tmp_path)})
-    first = _told(tmp_path, 2)
-    for told in first:
-        assert (told["answer"], told["later"], told["labels"]) == (1, "imported later", "cat dog")
-        assert told["argv"] == ["train.py", "--lr=1"]
-        assert not told["file"].startswith(str(project))
+    first = read_facts(tmp_path, 2)
+    for facts in first:
+        assert (facts["answer"], facts["later"], facts["labels"]) == (1, "imported later", "cat dog")
+        assert facts["argv"] == ["train.py", "--lr=1"]
+        assert not facts["file"].startswith(str(project))
     assert first[0]["file"] == first[1]["file"]
     (project / "own_loop.py").write_text((project / "own_loop.py").read_text().replace("ANSWER = 1", "ANSWER = 2"))
     fit(importlib.reload(own).loop, name="changed", resources=BLIND, config={"path": str(tmp_path)})
-    (second,) = _told(tmp_path, 1)
+    (second,) = read_facts(tmp_path, 1)
     assert second["answer"] == 2
     assert second["file"] != first[0]["file"]
-    wait_until(lambda: not any(Path(told["file"]).parents[1].exists() for told in (*first, second)))
+    wait_until(lambda: not any(Path(facts["file"]).parents[1].exists() for facts in (*first, second)))
 
 
 def test_a_node_that_has_the_very_files_uses_them_where_they_are(project: Path, tmp_path: Path, fit: Callable) -> None:
     own = importlib.import_module("own_loop")
     fit(own.loop, resources=SEEING, config={"path": str(tmp_path)})
-    (told,) = _told(tmp_path, 1)
-    assert (told["file"], told["cwd"]) == (str(project / "own_loop.py"), str(project))
+    (facts,) = read_facts(tmp_path, 1)
+    assert (facts["file"], facts["cwd"]) == (str(project / "own_loop.py"), str(project))
 
 
 def test_a_working_dir_of_this_machine_travels_and_variables_are_those_that_were_given(
@@ -118,8 +118,8 @@ def test_a_working_dir_of_this_machine_travels_and_variables_are_those_that_were
         table = Path("table.txt").read_text()
         return {n: os.environ.get(n) for n in names}, of_ray, table, own_beside.VALUE, os.environ["RAY_ADDRESS"]
 
-    given = {"PACELINE_PREEMPTION_GRACE_S": "9", "OMP_NUM_THREADS": "3", "GIVEN": "yes"}
-    result = fit(look, resources=BLIND, worker_runtime_env={"working_dir": "wanted", "env_vars": given})
+    variables_of_workers = {"PACELINE_PREEMPTION_GRACE_S": "9", "OMP_NUM_THREADS": "3", "GIVEN": "yes"}
+    result = fit(look, resources=BLIND, worker_runtime_env={"working_dir": "wanted", "env_vars": variables_of_workers})
     variables, of_ray, table, value, address = result.return_value
     assert list(variables.values()) == ["7", "9", None, "3", "yes"]
     assert of_ray == []
@@ -177,19 +177,19 @@ def double(number: int) -> int:
 
 def test_handles_references_tasks_and_named_actors_work_in_the_function(tmp_path: Path, fit: Callable) -> None:
     counter = Counter.options(name="counter").remote()
-    held = ray.put({"a": [1, 2]})
+    reference = ray.put({"a": [1, 2]})
 
     def loop(config: dict) -> list:
         handler = signal.getsignal(signal.SIGTERM)
-        made = ray.get(config["counter"].add.remote(5))
+        count = ray.get(config["counter"].add.remote(5))
         doubled = ray.get(double.remote(21))
         named = ray.get(ray.get_actor("counter").add.remote(6))
         context = ray.get_runtime_context()
-        kept = ray.get(config["held"])
+        value = ray.get(config["held"])
         same = train.get_context().get_local_rank() == 0 and signal.getsignal(signal.SIGTERM) is handler
-        return [made, doubled, named, kept, context.namespace, same, getattr(handler, "__module__", "")]
+        return [count, doubled, named, value, context.namespace, same, getattr(handler, "__module__", "")]
 
-    result = fit(loop, config={"counter": counter, "held": held})
+    result = fit(loop, config={"counter": counter, "held": reference})
     here = ray.get_runtime_context().namespace
     assert result.return_value == [1, 42, 2, {"a": [1, 2]}, here, True, "paceline._worker.signals"]
     assert (tmp_path / "run" / "logs" / "attempt_1" / "rank_0.log").read_text() == ""

@@ -81,10 +81,10 @@ def test_a_run_goes_on_without_its_script_and_is_followed_by_others(cluster, fit
         wait_until(lambda: "callback: 2 here" in (tmp_path / "out").read_text() or script.poll() is not None)
         script.kill()
         script.wait()
-    said = (tmp_path / "out").read_text()
-    assert "paceline attach " + str(tmp_path / "runs" / "run") in said, said
-    assert "2 workers on the Ray cluster" in said
-    assert "[rank 0] begun\n" in said
+    printed_by_script = (tmp_path / "out").read_text()
+    assert "paceline attach " + str(tmp_path / "runs" / "run") in printed_by_script, printed_by_script
+    assert "2 workers on the Ray cluster" in printed_by_script
+    assert "[rank 0] begun\n" in printed_by_script
 
     # Everybody is refused without the run's token, which lies with the run for its owner alone.
     token = tmp_path / "runs" / "run" / ".controller" / "token"
@@ -110,8 +110,8 @@ def test_a_run_goes_on_without_its_script_and_is_followed_by_others(cluster, fit
     assert [each.answers for each in stacks.stacks] == [True, True], stacks
     assert all(any(line.function == "function" for line in each.threads[0].lines) for each in stacks.stacks)
     profile = send_request(home, ProfileRequest(seconds=0.5), 100.0)
-    assert {(made.rank, made.kind) for made in profile.files} >= {(0, "flame"), (1, "flame")}, profile
-    assert all((home.layout.root / made.path).stat().st_size == made.num_bytes for made in profile.files)
+    assert {(file.rank, file.kind) for file in profile.files} >= {(0, "flame"), (1, "flame")}, profile
+    assert all((home.layout.root / file.path).stat().st_size == file.num_bytes for file in profile.files)
 
     # A command follows it from its first word, and so does a script that would have begun it.
     def follow():

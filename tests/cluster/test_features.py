@@ -65,8 +65,8 @@ def test_the_same_processes_on_several_nodes_serve_every_run_of_a_standing_train
     with Trainer(num_workers=2, resources_per_worker={"CPU": 2}, logdir=tmp_path / "run", max_retries=1) as trainer:
         assert sorted(trainer.run(lambda: train.get_context().get_node_rank())) == [0, 1]
         assert trainer.run(os.getpid) == trainer.run(os.getpid)
-        taken = trainer.run(rows, dataset=paceline.data.range(6))
-        assert sorted([*taken[0], *taken[1]]) == list(range(6))
+        rows_of_ranks = trainer.run(rows, dataset=paceline.data.range(6))
+        assert sorted([*rows_of_ranks[0], *rows_of_ranks[1]]) == list(range(6))
         assert trainer.run(steps) == [2, 2]
         assert trainer.latest_checkpoint == {"step": 3}
 
@@ -75,9 +75,9 @@ def test_ranks_on_other_machines_are_measured_and_stages_of_datasets_are_reporte
     monkeypatch.setattr(usage_collector, "EVERY_S", 0.1)
     monkeypatch.setattr(usage_collector, "PER_RANK_S", 0.0)
 
-    def lines_of(book):
-        whole = book.read_text().rpartition("\n")[0]
-        return [line.partition(" ")[2] for line in whole.splitlines() if '"usage_measured"' in line]
+    def usage_lines(path):
+        complete_lines = path.read_text().rpartition("\n")[0]
+        return [line.partition(" ")[2] for line in complete_lines.splitlines() if '"usage_measured"' in line]
 
     def slow(row):
         time.sleep(0.02)
@@ -87,8 +87,8 @@ def test_ranks_on_other_machines_are_measured_and_stages_of_datasets_are_reporte
         for _ in train.get_dataset_shard("train").iter_batches(batch_size=5):
             pass
         train.report({"loss": 1.0})
-        book = Path(train.get_context().get_trial_dir()) / "journal.jsonl"
-        while not any(stage[2] == 20 for line in lines_of(book) for stage in json.loads(line).get("stages", ())):
+        path = Path(train.get_context().get_trial_dir()) / "journal.jsonl"
+        while not any(stage[2] == 20 for line in usage_lines(path) for stage in json.loads(line).get("stages", ())):
             time.sleep(0.02)
 
     fit(function, 2, strategy="SPREAD", datasets={"train": paceline.data.range(20, override_num_blocks=2).map(slow)})

@@ -38,41 +38,41 @@ class Recorder:
 
     def __init__(self, **options):
         self.engine = RayEngine(PlacementSpec({"CPU": 1}), **options)
-        self.said = []
+        self.messages = []
 
     def until(self, enough):
         deadline = time.monotonic() + PATIENCE_S
         while not enough():
-            assert time.monotonic() < deadline, f"timed out, received {self.said}"
-            self.said += self.engine.wait(1.0)
+            assert time.monotonic() < deadline, f"timed out, received {self.messages}"
+            self.messages += self.engine.wait(1.0)
 
     def count(self, kind):
-        return sum(isinstance(each, kind) for each in self.said)
+        return sum(isinstance(each, kind) for each in self.messages)
 
     def begin(self, group):
-        self.said.clear()
+        self.messages.clear()
         self.engine.start(group)
 
     def start(self, group):
         self.begin(group)
         self.until(lambda: self.count(WorkerReady) == len(group.workers))
-        return self.seats
+        return self.slots
 
     @property
-    def seats(self):
+    def slots(self):
         return list(self.engine._event_loop._attempt.slots)
 
     @property
     def failures(self):
-        return {each.rank: each.failure for each in self.said if isinstance(each, WorkerFailed)}
+        return {each.rank: each.failure for each in self.messages if isinstance(each, WorkerFailed)}
 
     def stop(self):
         self.engine.stop(kill=True)
         self.until(lambda: self.count(WorkersStopped))
         # Nothing comes after it, and it comes once.
         self.engine.stop(kill=True)
-        self.said += self.engine.wait(0.3)
-        assert isinstance(self.said[-1], WorkersStopped)
+        self.messages += self.engine.wait(0.3)
+        assert isinstance(self.messages[-1], WorkersStopped)
         assert self.count(WorkersStopped) == 1
 
 
@@ -102,9 +102,9 @@ def group(tmp_path):
 
 def test_lost_workers_actors_and_nodes_are_distinguished_and_only_they_are_replaced(make_engine, group, cluster):
     engine = make_engine()
-    seats = engine.start(group(1, 4))
-    shells = [seat.placement.pid for seat in seats]
-    assert sorted(Counter(seat.placement.node_id for seat in seats).values()) == [2, 2]
+    slots = engine.start(group(1, 4))
+    pids = [slot.placement.pid for slot in slots]
+    assert sorted(Counter(slot.placement.node_id for slot in slots).values()) == [2, 2]
 
     # A worker: as on one machine.
     os.kill(engine.engine.pid(1), signal.SIGKILL)
@@ -112,40 +112,40 @@ def test_lost_workers_actors_and_nodes_are_distinguished_and_only_they_are_repla
     assert (engine.failures[1].kind, engine.failures[1].message) == ("killed", "killed by SIGKILL")
     engine.stop()
     assert list(engine.failures) == [1]
-    assert [seat.placement.pid for seat in engine.start(group(2, 4))] == shells
+    assert [slot.placement.pid for slot in engine.start(group(2, 4))] == pids
 
     # Actors: one that is killed, one that Ray is asked to end.
-    os.kill(shells[0], signal.SIGKILL)
-    ray.kill(seats[3].actor)
+    os.kill(pids[0], signal.SIGKILL)
+    ray.kill(slots[3].actor)
     engine.until(lambda: len(engine.failures) == 2)
     assert {failure.kind for failure in engine.failures.values()} == {"killed"}
-    assert f"process {shells[0]} on node {seats[0].placement.address}" in engine.failures[0].message
+    assert f"process {pids[0]} on node {slots[0].placement.address}" in engine.failures[0].message
     assert engine.failures[3].message.endswith("was killed with ray.kill")
     engine.stop()
     after = engine.start(group(3, 4))
-    assert len({seat.placement.pid for seat in after} & set(shells)) == 2, "two are still those that were there"
+    assert len({slot.placement.pid for slot in after} & set(pids)) == 2, "two are still those that were there"
 
     # A node, with two of them; another one comes.
-    shells = {seat.placement.pid for seat in after}
+    pids = {slot.placement.pid for slot in after}
     node = next(
-        seat.placement.node_id for seat in after if seat.placement.node_id != ray.get_runtime_context().get_node_id()
+        slot.placement.node_id for slot in after if slot.placement.node_id != ray.get_runtime_context().get_node_id()
     )
-    lost = [seat.rank for seat in after if seat.placement.node_id == node]
+    lost = [slot.rank for slot in after if slot.placement.node_id == node]
     cluster.remove(node)
     engine.until(lambda: len(engine.failures) == 2)
     assert sorted(engine.failures) == lost
     for failure in engine.failures.values():
         assert failure.kind == "killed"
-        assert failure.message.startswith(f"its node {seats[0].placement.address} ({node}) was lost: ")
+        assert failure.message.startswith(f"its node {slots[0].placement.address} ({node}) was lost: ")
     engine.stop()
     assert sorted(engine.failures) == lost
     engine.engine.start(group(4, 4))
     assert engine.engine.waits
     new = cluster.add()
-    engine.said.clear()
+    engine.messages.clear()
     engine.until(lambda: engine.count(WorkerReady) == 4)
-    assert len({seat.placement.pid for seat in engine.seats} & shells) == 2, "those on the other node stay"
-    assert Counter(seat.placement.node_id for seat in engine.seats)[new] == 2
+    assert len({slot.placement.pid for slot in engine.slots} & pids) == 2, "those on the other node stay"
+    assert Counter(slot.placement.node_id for slot in engine.slots)[new] == 2
     engine.stop()
     assert not engine.failures
 
@@ -172,10 +172,10 @@ def test_an_end_while_workers_are_being_placed_is_an_end(make_engine, group):
 def test_actors_that_are_lost_as_they_come_up_are_a_failure(make_engine, group):
     engine = make_engine()
     engine.begin(group(1))
-    crew = engine.engine._event_loop.actor_pool
-    engine.until(lambda: len(crew._slots) == 2)
-    for seat in list(crew._slots.values()):
-        ray.kill(seat.actor)
+    actor_pool = engine.engine._event_loop.actor_pool
+    engine.until(lambda: len(actor_pool._slots) == 2)
+    for slot in list(actor_pool._slots.values()):
+        ray.kill(slot.actor)
     engine.until(lambda: engine.count(WorkersStopped))
     # Actors that were quicker than their end have a worker each, and are told of as that.
     messages = {failure.kind: failure.message for failure in engine.failures.values()}
@@ -190,16 +190,16 @@ def test_actors_that_are_lost_as_they_come_up_are_a_failure(make_engine, group):
 
 def test_an_exception_on_a_thread_of_the_engine_is_reported(make_engine, group, monkeypatch, tmp_path):
     engine = make_engine()
-    conversation = engine.engine._event_loop
+    event_loop = engine.engine._event_loop
     # In a callback, in a task, in what is heard.
     for attempt, broken in enumerate(("_send", "_launch", "_handle_output"), 1):
         with monkeypatch.context() as patch:
             if broken != "_send":
-                patch.setattr(conversation, broken, lambda *_: 1 / 0)
+                patch.setattr(event_loop, broken, lambda *_: 1 / 0)
                 engine.begin(group(attempt))
             else:
                 engine.start(group(attempt))
-                patch.setattr(conversation, broken, lambda *_: 1 / 0)
+                patch.setattr(event_loop, broken, lambda *_: 1 / 0)
                 engine.engine.send(0, None)
             engine.until(lambda: engine.failures)
             failure = next(iter(engine.failures.values()))
@@ -343,8 +343,8 @@ def test_a_run_shrinks_when_a_node_is_lost_and_grows_when_one_comes(cluster, tmp
     assert rows["step"].tolist() == list(range(1, STEPS + 1))
     sizes = rows["size"].tolist()
     assert (sizes[0], sizes[10], sizes[20], sizes[-1]) == (4, 2, 2, 4)
-    found = result.checkpoint.to_dict()["model"]
-    assert all(torch.allclose(found[name], expected[name], atol=1e-9, rtol=0) for name in expected)
+    parameters = result.checkpoint.to_dict()["model"]
+    assert all(torch.allclose(parameters[name], expected[name], atol=1e-9, rtol=0) for name in expected)
     printed = capsys.readouterr().err
     assert "was lost: " in printed
     assert "with 2 workers where there were 4" in printed

@@ -75,7 +75,7 @@ def test_logs_reports_and_checkpoints_of_all_ranks_are_in_the_store(
     assert list(frame["step"]) == [0, 1, 2, 3]
     assert [entry.key for entry in store.list_entries(".probe")] == []
     # What the nodes had goes with the actors.
-    wait_until(lambda: not [found for found in (tmp_path / "nodes").rglob("*") if found.is_file()])
+    wait_until(lambda: not [path for path in (tmp_path / "nodes").rglob("*") if path.is_file()])
 
 
 def _find_actors(cluster: str) -> list[psutil.Process]:

@@ -54,7 +54,7 @@ def function(config):
         step, first = state["step"], state["epoch"]
     for epoch in range(first, EPOCHS):
         epoch_of_rows = train.get_dataset_shard("rows").iter_torch_batches(batch_size=5)
-        for rows, (taken, batch) in zip(epoch_of_rows, loader, strict=True):
+        for rows, (numbers_of_batch, batch) in zip(epoch_of_rows, loader, strict=True):
             loss = ((model(batch).squeeze(1) - batch.sum(dim=1) - rows["value"].mean()) ** 2).mean()
             optimizer.zero_grad()
             loss.backward()
@@ -62,7 +62,7 @@ def function(config):
             step += 1
             state = {"step": step, "epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
             state["loader"] = loader.state_dict()
-            metrics = {"step": step, "loss": loss, "samples": taken.tolist(), "rows": rows["id"].tolist()}
+            metrics = {"step": step, "loss": loss, "samples": numbers_of_batch.tolist(), "rows": rows["id"].tolist()}
             report(metrics, state)
             if step == FAILS_AFTER and last is None and config["fails"]:
                 fail()
@@ -113,8 +113,8 @@ class Watch(UserCallback):
         self.exceptions = []
 
     def after_report(self, run_context, metrics, checkpoint):
-        found = sorted(path.name for path in Path(checkpoint.path).iterdir()) if checkpoint else None
-        self.reports.setdefault(metrics[0]["step"], []).append((metrics, found))
+        files = sorted(path.name for path in Path(checkpoint.path).iterdir()) if checkpoint else None
+        self.reports.setdefault(metrics[0]["step"], []).append((metrics, files))
 
     def after_exception(self, run_context, worker_exceptions):
         self.exceptions.append({rank: repr(error) for rank, error in worker_exceptions.items()})
@@ -193,20 +193,20 @@ def describe_event(text, root):
     where = str(root.parent)
     return json.loads(
         text.replace(where, "<storage>"),
-        object_hook=lambda found: {name: each for name, each in found.items() if name not in TOLD_BY_THE_SYSTEM},
+        object_hook=lambda fields: {name: each for name, each in fields.items() if name not in TOLD_BY_THE_SYSTEM},
     )
 
 
 def journal(root):
     """The events by kind and rank: among ranks, and beside validations, there is no order."""
-    found = {}
+    events = {}
     for line in (root / "journal.jsonl").read_text().splitlines():
         event = describe_event(line.partition(" ")[2], root)  # after its checksum
         if event["type"] in NOTES:
             continue
         whose = event.get("rank", event.get("staged", {}).get("rank"))
-        found.setdefault(event["type"] if whose is None else f"{event['type']} of rank {whose}", []).append(event)
-    return found
+        events.setdefault(event["type"] if whose is None else f"{event['type']} of rank {whose}", []).append(event)
+    return events
 
 
 def hashes_of(root):

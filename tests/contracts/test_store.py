@@ -204,9 +204,9 @@ class TestConditionalPuts:
     """Of the stores that say they have them."""
 
     def test_of_many_that_create_at_once_one_does(self, store: Store) -> None:
-        made = _at_once(8, lambda i: store.create("race", b"%d" % i))
-        assert made.count(True) == 1
-        assert store.read("race") == b"%d" % made.index(True)
+        created = _at_once(8, lambda i: store.create("race", b"%d" % i))
+        assert created.count(True) == 1
+        assert store.read("race") == b"%d" % created.index(True)
 
     def test_of_many_that_replace_at_once_one_does(self, store: Store) -> None:
         store.create("race", b"before")

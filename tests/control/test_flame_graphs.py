@@ -88,10 +88,10 @@ def test_a_sample_weighs_as_much_as_the_time_since_the_last(monkeypatch: pytest.
 
 
 def chromium() -> str:
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
         pytest.skip("there is no Chromium")
-    return found
+    return path
 
 
 @pytest.mark.slow

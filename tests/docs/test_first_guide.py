@@ -39,8 +39,8 @@ def test_a_fresh_clone_follows_the_first_guide_word_for_word(tmp_path: Path) -> 
     # Beside the interpreter that our own environment was made from there is no package of ours.
     interpreters = Path(sys.base_prefix, "bin")
     env = clean_environment(tmp_path, f"{interpreters}:{SYSTEM_PATH}")
-    found = subprocess.run(["python3", "-c", "import paceline"], env=env, cwd=tmp_path, capture_output=True, text=True)
-    assert "ModuleNotFoundError: No module named 'paceline'" in found.stderr, "it is not clean"
+    ended = subprocess.run(["python3", "-c", "import paceline"], env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert "ModuleNotFoundError: No module named 'paceline'" in ended.stderr, "it is not clean"
 
     env |= {name: value for name, value in os.environ.items() if name.startswith(NETWORK)}
     configured = Path(os.environ.get("XDG_CONFIG_HOME", Path.home() / ".config"), "pip", "pip.conf")

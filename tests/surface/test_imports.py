@@ -153,10 +153,10 @@ def _broken_rules(each: Import) -> Iterator[str]:
         for name in names:
             if _belongs(each.path, part) and _within(target, name):
                 yield f"{part} imports nothing of {name}"
-    for (part, whole), allowed in ONLY.items():
-        concerned = _belongs(each.path, part) and _within(target, whole)
+    for (part, package), allowed in ONLY.items():
+        concerned = _belongs(each.path, part) and _within(target, package)
         if concerned and not any(_within(target, name) for name in (part, *allowed)):
-            yield f"of {whole or 'ours'}, {part} imports only {' and '.join(allowed) or 'itself'}"
+            yield f"of {package or 'ours'}, {part} imports only {' and '.join(allowed) or 'itself'}"
 
 
 def _excepted(each: Import) -> bool:

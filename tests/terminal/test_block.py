@@ -154,9 +154,9 @@ def test_reports_that_come_too_fast_to_be_read_leave_the_last_values():
 @given(st.lists(st.floats(0, 1e9), min_size=6, max_size=6))
 def test_shares_of_the_time_sum_to_all_of_it(amounts):
     names = ("data_s", "compute_s", "report_s", "checkpoint_s", "starting_s", "between_s")
-    found = compute_time_shares(TimeBreakdown(**dict(zip(names, amounts, strict=True))))
-    assert sum(share for _, share in found) == (100 if sum(amounts) > 0 else 0)
-    assert all(share >= 0 for _, share in found)
+    shares = compute_time_shares(TimeBreakdown(**dict(zip(names, amounts, strict=True))))
+    assert sum(share for _, share in shares) == (100 if sum(amounts) > 0 else 0)
+    assert all(share >= 0 for _, share in shares)
 
 
 words_of_users = st.sampled_from(["loss", "数学", "a" * 70, "é\u0301", "\x1b[31m", "a b", "x/y/z", "🚀" * 20, "\u202e"])

@@ -22,8 +22,8 @@ def lines(*texts):
 """
 
 
-def lines_after(script, tmp_path, width=80, **given):
-    ended, text = run_on_terminal(BEGIN + script, cwd=tmp_path, width=width, **given)
+def lines_after(script, tmp_path, width=80, **options):
+    ended, text = run_on_terminal(BEGIN + script, cwd=tmp_path, width=width, **options)
     assert HIDE not in text
     assert OTHER_SCREEN not in text
     return ended, [line for line in render_screen(text, width) if line]
