@@ -25,11 +25,11 @@ import pytest
 
 from faulty_proxy import s3_proxy
 from processes import find_processes
-from servers import gcs_server, s3_environment, s3_server
+from servers import gcs_server, s3_environment, s3_server, s3fs_filesystem
 
 pytest_plugins = ("fault_table", "outcome_log")
 
-__all__ = ["gcs_server", "s3_environment", "s3_proxy", "s3_server"]
+__all__ = ["gcs_server", "s3_environment", "s3_proxy", "s3_server", "s3fs_filesystem"]
 """Fixtures of other modules that every test may ask for."""
 
 GRACE_S = 5.0

@@ -2,7 +2,7 @@
 
 import pickle
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -18,22 +18,6 @@ from servers import BUCKET, Server, s3_variables
 Opened = Callable[[str], tuple[str, Any, str]]
 """From a path below a prefix of its own: the path as a user writes it, the filesystem, and how messages name it."""
 FILES = {"a.csv": b"n\n1\n2\n", "b.jsonl": b'{"n": 1}\n', "c.txt": b"one\ntwo\n", "_d": b"x"}
-
-
-@pytest.fixture(scope="module")
-def s3fs_filesystem(s3_server: Server) -> Iterator[Any]:
-    import s3fs
-
-    filesystem = s3fs.S3FileSystem(
-        key="test",
-        secret="test",
-        endpoint_url=f"http://{s3_server.authority}",
-        client_kwargs={"region_name": "us-east-1"},
-        skip_instance_cache=True,
-    )
-    filesystem.connect()
-    yield filesystem
-    s3fs.S3FileSystem.close_session(filesystem.loop, filesystem._s3)
 
 
 def write_files(filesystem: Any, root: str) -> None:

@@ -19,11 +19,10 @@ def test_quick_start_from_one_process_to_many(seed):
     ended = seed(
         LINEAR
         + """
-def train_func():
+def fit(model, num_steps):
     x, y = make_data()
-    model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-    for _ in range(3):
+    for _ in range(num_steps):
         loss = nn.functional.mse_loss(model(x), y)
         optimizer.zero_grad()
         loss.backward()
@@ -31,17 +30,9 @@ def train_func():
     return loss.item()
 
 def train_func_distributed():
-    x, y = make_data()
-    model = train.torch.prepare_model(nn.Linear(4, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-    for _ in range(30):
-        loss = nn.functional.mse_loss(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return loss.item()
+    return fit(train.torch.prepare_model(nn.Linear(4, 1)), 30)
 
-alone = train_func()
+alone = fit(nn.Linear(4, 1), 3)
 trainer = Trainer(backend="torch", num_workers=2)
 trainer.start()
 results = trainer.run(train_func_distributed)
