@@ -79,7 +79,7 @@ def end_leftovers(others: Sequence[int], grace_s: float = 0.0) -> list[str]:
     """Kill all our descendants except other running commands (`others`), and return their names."""
     deadline = time.monotonic() + grace_s
     while True:
-        left = _living_descendants(others)
+        left = living_descendants(others)
         if not left or time.monotonic() >= deadline:
             break
         time.sleep(0.02)
@@ -89,11 +89,12 @@ def end_leftovers(others: Sequence[int], grace_s: float = 0.0) -> list[str]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(left, timeout=5)
-        left = _living_descendants(others)
+        left = living_descendants(others)
     return names
 
 
-def _living_descendants(others: Sequence[int]) -> list[psutil.Process]:
+def living_descendants(others: Sequence[int]) -> list[psutil.Process]:
+    """Our running descendants, except other running commands (`others`) and theirs."""
     apart = set(others)
     for pid in others:
         with contextlib.suppress(psutil.NoSuchProcess):

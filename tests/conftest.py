@@ -5,7 +5,7 @@ next test is judged on its own. Whatever the tests start carries a mark in its e
 found also when the one that started it is gone.
 """
 
-import dataclasses
+import contextlib
 import os
 import shutil
 import signal
@@ -24,11 +24,12 @@ import psutil
 import pytest
 
 from faulty_proxy import s3_proxy
-from servers import gcs_server, s3_environment, s3_server
+from processes import find_processes
+from servers import gcs_server, s3_environment, s3_server, s3fs_filesystem
 
 pytest_plugins = ("fault_table", "outcome_log")
 
-__all__ = ["gcs_server", "s3_environment", "s3_proxy", "s3_server"]
+__all__ = ["gcs_server", "s3_environment", "s3_proxy", "s3_server", "s3fs_filesystem"]
 """Fixtures of other modules that every test may ask for."""
 
 GRACE_S = 5.0
@@ -106,14 +107,7 @@ def processes_in() -> Callable[[Path], list[psutil.Process]]:
     """Finds every process that works in a directory: a script's driver, its zygote and their workers."""
 
     def find(directory: Path) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.cwd() == str(directory) and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+        return find_processes(lambda p: p.cwd() == str(directory) and p.status() != psutil.STATUS_ZOMBIE)
 
     return find
 
@@ -125,7 +119,7 @@ def _text(file: BinaryIO) -> str:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
-    before = _Surroundings.now()
+    before = _Surroundings()
     yield
     problems = [
         *_left_processes(before),
@@ -139,27 +133,15 @@ def nothing_is_left_behind() -> Iterator[None]:
         pytest.fail("the test left something behind:\n  " + "\n  ".join(problems), pytrace=False)
 
 
-@dataclasses.dataclass(frozen=True)
 class _Surroundings:
-    processes: frozenset[psutil.Process]
-    pids: frozenset[int]
-    threads: frozenset[threading.Thread]
-    shared_memory: frozenset[str]
-    variables: dict[str, str]
-    signal_handlers: dict[int, Any]
-    directory: str
-
-    @classmethod
-    def now(cls) -> "_Surroundings":
-        return cls(
-            processes=frozenset(psutil.Process().children(recursive=True)),
-            pids=frozenset(psutil.pids()),
-            threads=frozenset(threading.enumerate()),
-            shared_memory=_shared_memory(),
-            variables=_variables(),
-            signal_handlers=_signal_handlers(),
-            directory=os.getcwd(),
-        )
+    def __init__(self) -> None:
+        self.processes = frozenset(psutil.Process().children(recursive=True))
+        self.pids = frozenset(psutil.pids())
+        self.threads = frozenset(threading.enumerate())
+        self.shared_memory = _shared_memory()
+        self.variables = _variables()
+        self.signal_handlers = _signal_handlers()
+        self.directory = os.getcwd()
 
 
 def _left_processes(before: _Surroundings) -> list[str]:
@@ -167,28 +149,20 @@ def _left_processes(before: _Surroundings) -> list[str]:
     # What was waited for may have started others meanwhile, and these may be about to end, too.
     while (left := _new_processes(before)) and time.monotonic() < deadline:
         psutil.wait_procs(left, timeout=0.2)
-    told = [f"process {_told(process)}" for process in left]
+    problems = [f"process {_describe(process)}" for process in left]
     for process in left:
-        _end(process)
+        with contextlib.suppress(psutil.Error):
+            process.kill()
     psutil.wait_procs(left, timeout=GRACE_S)
-    return told
+    return problems
 
 
 def _new_processes(before: _Surroundings) -> list[psutil.Process]:
-    me = psutil.Process()
-    found = set(me.children(recursive=True))
-    for pid in set(psutil.pids()) - before.pids:
-        if (process := _marked(pid, before.variables[MARK])) is not None and process != me:
-            found.add(process)
-    return [p for p in found - before.processes if not _may_stay(p, me) and not _is_of_a_browser(p, before)]
-
-
-def _marked(pid: int, mark: str) -> psutil.Process | None:
-    try:
-        process = psutil.Process(pid)
-        return process if process.environ().get(MARK) == mark else None
-    except psutil.Error:
-        return None
+    me, mark = psutil.Process(), before.variables[MARK]
+    pids = set(psutil.pids()) - before.pids
+    marked = find_processes(lambda process: process != me and process.environ().get(MARK) == mark, pids)
+    new = {*me.children(recursive=True), *marked} - before.processes
+    return [process for process in new if not _may_stay(process, me) and not _is_of_a_browser(process, before)]
 
 
 def _may_stay(process: psutil.Process, me: psutil.Process) -> bool:
@@ -215,18 +189,11 @@ def _is_of_a_browser(process: psutil.Process, before: _Surroundings) -> bool:
         return False
 
 
-def _told(process: psutil.Process) -> str:
+def _describe(process: psutil.Process) -> str:
     try:
         return f"{process.pid} ({process.status()}): {' '.join(process.cmdline()) or process.name()}"
     except psutil.Error:
         return f"{process.pid}: gone by now"
-
-
-def _end(process: psutil.Process) -> None:
-    try:
-        process.kill()
-    except psutil.Error:
-        pass
 
 
 def _left_threads(before: _Surroundings) -> list[str]:
@@ -253,25 +220,23 @@ def _left_shared_memory(before: _Surroundings) -> list[str]:
     # Others, such as the tests in the process beside this one, create and remove some at any moment: only what stays
     # for the whole time, and is mapped by nobody else, was left behind. It is not removed: it could be somebody else's.
     while left and time.monotonic() < deadline:
-        held = _held_by_others()
-        left = {name for name in left & _shared_memory() if str(SHM / name) not in held}
+        mapped = _files_mapped_by_others()
+        left = {name for name in left & _shared_memory() if str(SHM / name) not in mapped}
         if left:
             time.sleep(0.05)
     return [f"shared memory {SHM / name}" for name in sorted(left)]
 
 
-def _held_by_others() -> set[str]:
+def _files_mapped_by_others() -> set[str]:
     """Files that processes outside these tests have mapped: the directory belongs to the whole machine."""
     me = psutil.Process()
     ours = {me, *me.children(recursive=True)}
-    held = set()
+    mapped = set()
     for process in psutil.process_iter():
         if process not in ours:
-            try:
-                held.update(region.path for region in process.memory_maps())
-            except psutil.Error:
-                continue
-    return held
+            with contextlib.suppress(psutil.Error):
+                mapped.update(region.path for region in process.memory_maps())
+    return mapped
 
 
 def _variables() -> dict[str, str]:
@@ -294,14 +259,14 @@ def _signal_handlers() -> dict[int, Any]:
 
 
 def _changed_signal_handlers(before: _Surroundings) -> list[str]:
-    told = []
+    problems = []
     for number, handler in _signal_handlers().items():
         was = before.signal_handlers[number]
         if handler != was:
-            told.append(f"handler of signal {number} ({signal.strsignal(number)}): now {handler!r}")
+            problems.append(f"handler of signal {number} ({signal.strsignal(number)}): now {handler!r}")
             if was is not None:  # None was installed by C code, and Python cannot put it back
                 signal.signal(number, was)
-    return told
+    return problems
 
 
 def _changed_directory(before: _Surroundings) -> list[str]:

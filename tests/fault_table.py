@@ -45,12 +45,9 @@ class FaultTable:
     def __init__(self, properties: list[tuple[str, Any]]) -> None:
         self._properties = properties
 
-    def record(self, fault: str, survived: bool | None, seconds: float | None = None, lost: str = "nothing") -> None:
-        self._add(Trial(fault, survived, seconds, lost))
-
     def skip(self, fault: str, reason: str) -> NoReturn:
         """A fault that cannot be had here: the table says so."""
-        self.record(fault, None, lost=f"not tried: {reason}")
+        self._add(Trial(fault, None, lost=f"not tried: {reason}"))
         pytest.skip(reason)
 
     @contextlib.contextmanager
@@ -91,15 +88,12 @@ def _lost(tried: list[Trial]) -> str:
     if len(lost) > 1:
         lost.discard("nothing")
     told_s = max((trial.told_s for trial in tried if trial.told_s is not None), default=None)
-    told = f" (told within {told_s:.1f} s)" if told_s is not None else ""
-    return (", ".join(sorted(lost)) or "not known") + told
+    delay = f" (told within {told_s:.1f} s)" if told_s is not None else ""
+    return (", ".join(sorted(lost)) or "not known") + delay
 
 
 def markdown(table: list[Row]) -> str:
-    lines = [
-        "| fault | tried | survived | worst time to the next step | lost |",
-        "| --- | ---: | ---: | ---: | --- |",
-    ]
+    lines = ["| fault | tried | survived | worst time to the next step | lost |", "| --- | ---: | ---: | ---: | --- |"]
     for row in table:
         worst = f"{row.worst_s:.2f} s" if row.worst_s is not None else "-"
         lines.append(f"| {row.fault} | {row.num_tried} | {row.num_survived} | {worst} | {row.lost} |")
@@ -150,8 +144,8 @@ class _Collecting:
             terminalreporter.write_line(line)
         if self._path is not None:
             path = Path(self._path)
-            made = headed(table, datetime.now(UTC).date().isoformat())
-            path.write_text(with_table(path.read_text() if path.exists() else "", made))
+            text = headed(table, datetime.now(UTC).date().isoformat())
+            path.write_text(with_table(path.read_text() if path.exists() else "", text))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -33,7 +33,7 @@ STATUSES = {
 class FaultyProxy:
     def __init__(self, upstream: Server) -> None:
         self.upstream = upstream
-        self.seen: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         """(method, path) of every request, faulty or not."""
         self.closing = threading.Event()
         # Protects the faults, which many connections take from.
@@ -55,7 +55,7 @@ class FaultyProxy:
     def clear(self) -> None:
         with self._lock:
             self._faults.clear()
-            self.seen.clear()
+            self.requests.clear()
 
     def left(self) -> int:
         """How many of the planted faults nobody has met."""
@@ -64,7 +64,7 @@ class FaultyProxy:
 
     def fault_for(self, method: str, path: str) -> str:
         with self._lock:
-            self.seen.append((method, path))
+            self.requests.append((method, path))
             for fault in self._faults:
                 if fault[3] and fault[1] in ("", method) and fault[2] in path:
                     fault[3] -= 1

@@ -9,6 +9,7 @@ can see: annotations, decorators, sizes and timeouts, the bare `*` of a signatur
 import argparse
 import ast
 import dataclasses
+import importlib
 import json
 import os
 import random
@@ -33,13 +34,8 @@ TARGETS: dict[str, tuple[list[str], list[str]]] = {
     "_storage": (
         ["_storage"],
         [
-            "_storage",
-            "contracts",
-            "properties",
-            "control",
-            "train/test_store_runs.py",
-            "train/torch/test_torch_checkpoint.py",
-            "cli/test_checkpoints_command.py",
+            *("_storage", "contracts", "properties", "control", "train/test_store_runs.py"),
+            *("train/torch/test_torch_checkpoint.py", "cli/test_checkpoints_command.py"),
         ],
     ),
     "data": (
@@ -275,24 +271,12 @@ def run_target(name: str, sample: int, seed: int) -> dict[str, Any]:
         covering, seconds = measure_coverage(
             tree, [f"src/paceline/{source}" for source in sources], [f"tests/{test}" for test in tests]
         )
-        files = [
-            path
-            for source in sources
-            for path in sorted(
-                (tree / "src/paceline" / source).rglob("*.py")
-                if not source.endswith(".py")
-                else [tree / "src/paceline" / source]
-            )
-        ]
+        roots = [tree / "src/paceline" / source for source in sources]
+        files = [path for root in roots for path in ([root] if root.suffix else sorted(root.rglob("*.py")))]
         mutants = [mutant for path in files for mutant in find_mutants(path, str(path.relative_to(tree)))]
         chosen = random.Random(seed).sample(mutants, min(sample, len(mutants)))
-        import msgspec  # noqa: F401  loaded once, for all forks
-        import numpy  # noqa: F401
-        import psutil  # noqa: F401
-        import pyarrow  # noqa: F401
-        import pytest  # noqa: F401
-        import torch  # noqa: F401
-
+        for library in ("msgspec", "numpy", "psutil", "pyarrow", "pytest", "torch"):
+            importlib.import_module(library)  # Once, for all forks.
         quickest = sorted(seconds, key=lambda test: seconds[test])[:20]
         if run_tests(tree, quickest, 120) != 0:
             raise SystemExit(f"the tests fail without a mutant:\n{(tree / 'output').read_text()[-3000:]}")
@@ -300,11 +284,8 @@ def run_target(name: str, sample: int, seed: int) -> dict[str, Any]:
         survivors = []
         for number, mutant in enumerate(chosen, 1):
             tests_of_mutant = choose_tests(covering.get(mutant.path, {}), mutant.line, seconds)
-            if not tests_of_mutant:
-                verdict = "not covered"
-            else:
-                limit_s = 60 + 5 * sum(seconds[test] for test in tests_of_mutant)
-                verdict = judge(mutant, tree, tests_of_mutant, limit_s)
+            limit_s = 60 + 5 * sum(seconds[test] for test in tests_of_mutant)
+            verdict = judge(mutant, tree, tests_of_mutant, limit_s) if tests_of_mutant else "not covered"
             verdicts[verdict] += 1
             if verdict in ("survived", "not covered"):
                 survivors.append({**dataclasses.asdict(mutant), "verdict": verdict})
@@ -329,9 +310,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="which ones (0)")
     parser.add_argument("--output", type=Path, help="write the results to this file, as JSON")
     options = parser.parse_args()
-    results = []
-    for name in options.target or TARGETS:
-        results.append(run_target(name, options.sample, options.seed))
+    results = [run_target(name, options.sample, options.seed) for name in options.target or TARGETS]
     for result in results:
         print(
             f"{result['target']}: {result['killed']} of {result['tried']} killed ({result['score']:.0%}), "

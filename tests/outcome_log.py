@@ -15,10 +15,9 @@ class OutcomeLog:
         self._unfinished: dict[str, dict[str, Any]] = {}
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self._write({"test": report.nodeid, "outcome": "failed", "reason": "cannot be collected", "seconds": 0.0})
-        elif report.skipped:
-            self._write({"test": report.nodeid, "outcome": "skipped", "reason": _skip_reason(report), "seconds": 0.0})
+        if not report.passed:
+            reason = "cannot be collected" if report.failed else _skip_reason(report)
+            self._write({"test": report.nodeid, "outcome": report.outcome, "reason": reason, "seconds": 0.0})
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         line = self._unfinished.setdefault(

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -24,17 +24,22 @@ def small_memory() -> Iterator[Path]:
         path.rmdir()
 
 
+def find_processes(
+    matches: Callable[[psutil.Process], object], pids: Iterable[int] | None = None
+) -> list[psutil.Process]:
+    """The processes that match, of these or of all on the machine; what is gone, or not ours to look at, does not."""
+    processes = []
+    for pid in psutil.pids() if pids is None else pids:
+        with contextlib.suppress(psutil.Error):
+            if matches(process := psutil.Process(pid)):
+                processes.append(process)
+    return processes
+
+
 def still_running(processes: Collection[psutil.Process], within_s: float = 60.0) -> list[psutil.Process]:
     """Those that still run after that time. One that has ended and waits for its parent does not run."""
-    _, left = psutil.wait_procs(processes, timeout=within_s)
-    return [process for process in left if _runs(process)]
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    left = psutil.wait_procs(processes, timeout=within_s)[1]
+    return find_processes(lambda p: p in left and p.status() != psutil.STATUS_ZOMBIE, [p.pid for p in left])
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:

@@ -1,4 +1,4 @@
-"""Notebooks executed as Jupyter would: by a real kernel of this interpreter, which writes below one directory only."""
+"""Notebooks execute as Jupyter would: by a real kernel of this interpreter, which writes below one directory only."""
 
 import sys
 import warnings
@@ -36,7 +36,7 @@ def client_of(notebook: Path | list[str], directory: Path, monkeypatch: pytest.M
     return NotebookClient(document, timeout=120, kernel_manager_class=Kernel, resources=resources)
 
 
-def executed(client: Any) -> list[Any]:
+def execute(client: Any) -> list[Any]:
     """The outputs of each cell of code."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

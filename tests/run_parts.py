@@ -44,12 +44,8 @@ PARTS = {
 MAX_RERUNS = 10
 """With more failures than this something is broken, and running them again tells nothing new."""
 
-ALLOWED_SKIPS = (
-    r"GPU|CUDA|NVIDIA",
-    r"[Aa]zur",
-    r"DeepSpeed|deepspeed",
-)
-"""Patterns of the reasons for which CI may skip a test: what a machine without an accelerator cannot run."""
+ALLOWED_SKIPS = re.compile(r"GPU|CUDA|NVIDIA|[Aa]zur|DeepSpeed|deepspeed")
+"""In the reasons for which CI may skip a test: what a machine without an accelerator cannot run."""
 
 NO_TESTS_COLLECTED = 5
 
@@ -83,11 +79,10 @@ def find_part(test: str) -> str:
     return prefixes[path]
 
 
-def list_paths(parts: Iterable[str]) -> tuple[str, ...]:
+def list_paths(parts: Sequence[str]) -> tuple[str, ...]:
     """The arguments that make pytest collect these parts and nothing else."""
-    chosen = set(parts)
-    paths = [f"tests/{prefix}" for part in chosen for prefix in PARTS[part]]
-    others = [f"tests/{prefix}" for part, prefixes in PARTS.items() if part not in chosen for prefix in prefixes]
+    paths = [f"tests/{prefix}" for part in parts for prefix in PARTS[part]]
+    others = [f"tests/{prefix}" for part, prefixes in PARTS.items() if part not in parts for prefix in prefixes]
     nested = [other for other in others if any(other.startswith(path + "/") for path in paths)]
     return (*sorted(paths), *(f"--ignore={path}" for path in sorted(nested)))
 
@@ -140,8 +135,7 @@ def rerun_failures(outcomes: list[Outcome]) -> list[Outcome]:
 
 
 def find_forbidden_skips(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    allowed = re.compile("|".join(ALLOWED_SKIPS))
-    return [each for each in outcomes if each.outcome == "skipped" and not allowed.search(each.reason)]
+    return [each for each in outcomes if each.outcome == "skipped" and not ALLOWED_SKIPS.search(each.reason)]
 
 
 def format_table(outcomes: Sequence[Outcome], elapsed_s: float) -> str:
@@ -166,30 +160,25 @@ def format_table(outcomes: Sequence[Outcome], elapsed_s: float) -> str:
     return "\n".join(lines)
 
 
-def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--slow", action="store_true", help="run the tests marked slow instead of the others")
     parser.add_argument("--part", action="append", choices=PARTS, help="run only this part; may be repeated")
-    return parser.parse_known_args()
-
-
-def main() -> int:
-    chosen, pytest_arguments = parse_arguments()
+    chosen, pytest_arguments = parser.parse_known_args()
     began = time.monotonic()
     outcomes: list[Outcome] = []
     problems: list[str] = []
     for session in plan_sessions(chosen.part or list(PARTS), chosen.slow):
         print(f"\n== {session.name} ==", flush=True)
         ended, problem = run_session(session, pytest_arguments)
-        known = {each.test for each in outcomes}  # A file that cannot be collected is reported by each session.
-        outcomes += [each for each in ended if each.test not in known]
+        earlier = {each.test for each in outcomes}  # A file that cannot be collected is reported by each session.
+        outcomes += [each for each in ended if each.test not in earlier]
         problems += [problem] if problem else []
     outcomes = rerun_failures(outcomes)
     problems += [f"failed: {each.test}" for each in outcomes if each.outcome == "failed"]
     if os.environ.get("CI"):
-        problems += [
-            f"must not be skipped in CI: {each.test} ({each.reason})" for each in find_forbidden_skips(outcomes)
-        ]
+        forbidden = find_forbidden_skips(outcomes)
+        problems += [f"must not be skipped in CI: {each.test} ({each.reason})" for each in forbidden]
     if not outcomes:
         problems.append("no test ran")
     table = format_table(outcomes, time.monotonic() - began)

@@ -25,10 +25,8 @@ def run_on_terminal(script, *args, cwd, width=80, height=24, timeout=60, env=Non
     source = cwd / "on_terminal.py"
     source.write_text(script if act is None else _TAKES_TERMINAL + script)
     env = {**os.environ, "TERM": "xterm", "NO_COLOR": "1", **(env or {})}
-    told = {"stdin": its, "stdout": its, "stderr": its, **streams}
-    if act is not None:
-        told["start_new_session"] = True
-    process = subprocess.Popen([sys.executable, str(source), *args], cwd=cwd, env=env, **told)
+    options = {"stdin": its, "stdout": its, "stderr": its, "start_new_session": act is not None, **streams}
+    process = subprocess.Popen([sys.executable, str(source), *args], cwd=cwd, env=env, **options)
     os.close(its)
     data = b""
     try:
@@ -56,7 +54,7 @@ def resize(terminal, width, height):
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
 
-def played(text, width=80):
+def render_screen(text, width=80):
     """The lines that are on the screen, and above it, in the end."""
     lines, row, column = [""], 0, 0
     for part in re.findall(r"\x1b\[[?0-9;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", text):

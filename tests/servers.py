@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,23 @@ def s3_server() -> Iterator[Server]:
         assert connection.getresponse().status == 200
         connection.close()
         yield server
+
+
+@pytest.fixture(scope="module")
+def s3fs_filesystem(s3_server: Server) -> Iterator[Any]:
+    """s3fs on that server."""
+    import s3fs
+
+    filesystem = s3fs.S3FileSystem(
+        key="test",
+        secret="test",
+        endpoint_url=f"http://{s3_server.authority}",
+        client_kwargs={"region_name": "us-east-1"},
+        skip_instance_cache=True,
+    )
+    filesystem.connect()
+    yield filesystem
+    s3fs.S3FileSystem.close_session(filesystem.loop, filesystem._s3)
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ def test_trials_of_one_fault_are_one_row_with_the_worst_of_all():
     assert plain(rows(trials))[1].split() == ["a", "3", "2", "1.25", "s", "nothing"]
 
 
-def test_a_page_keeps_all_but_its_table_which_says_when_it_was_made():
+def test_a_page_keeps_all_but_its_table_which_has_its_date():
     table = headed(rows([Trial("a"), Trial("a", False), Trial("b")]), "2026-03-01")
     assert table.startswith(
         "Made on 2026-03-01 by `make reliability`: 2 kinds of faults, 3 tried, 2 survived; Python 3."

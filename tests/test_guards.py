@@ -141,11 +141,11 @@ def test_each_planted_leak_fails_its_test_and_is_named(tmp_path: Path) -> None:
     )
     assert ended.returncode == 1, ended.stdout + ended.stderr
     cases = ElementTree.parse(tmp_path / "report.xml").iter("testcase")
-    found = {case.attrib["name"]: "\n".join(child.text or "" for child in case) for case in cases}
-    assert found.keys() == EXPECTED.keys()
+    problems = {case.attrib["name"]: "\n".join(child.text or "" for child in case) for case in cases}
+    assert problems.keys() == EXPECTED.keys()
     for name, leak in EXPECTED.items():
         if leak:
-            assert f"the test left something behind:\n  {leak}" in found[name]
-            assert found[name].count("\n  ") == 1, "one leak, one line"
+            assert f"the test left something behind:\n  {leak}" in problems[name]
+            assert problems[name].count("\n  ") == 1, "one leak, one line"
         else:
-            assert found[name] == "", name
+            assert problems[name] == "", name

@@ -1,13 +1,19 @@
-"""Runs as they lie on a disk, written line by line."""
+"""Runs as they lie on a disk: read event by event, or written line by line."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from paceline._control import events
+from paceline._control import events, journal
 from paceline._control.events import Event, Reported
 from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.codec import seal_line
+
+
+def read_events(run: Path | str, *kinds: type) -> list[Any]:
+    """The events in the journal of the run in this directory: all, or those of some kinds."""
+    return [event for event in journal.read_events(Path(run, "journal.jsonl")) if isinstance(event, kinds or object)]
 
 
 class WrittenRun:

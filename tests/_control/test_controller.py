@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from _control.controller_runs import RecordingObserver, drive
-from paceline._control import journal
-from paceline._control.events import CommitFailed, HangCleared, HangSuspected, Reported, StopRequested, Timestamp
+from paceline._control.events import CommitFailed, Committed, HangCleared, HangSuspected, StopRequested, Timestamp
 from paceline._control.extensions import Extension, HangWatch
 from paceline._control.run import Finished
 from paceline._core.checkpoint_records import StagedFiles
@@ -14,6 +13,7 @@ from paceline._core.system import ProcessStatus
 from paceline._engine.messages import (
     CheckpointStaged,
     Joined,
+    Reported,
     SampleStacks,
     StackFrame,
     StacksSampled,
@@ -22,6 +22,7 @@ from paceline._engine.messages import (
 )
 from paceline._storage import commit
 from paceline._storage.run_layout import RunLayout
+from written_runs import read_events
 
 
 def reported(begin, seq, checkpoint=None):
@@ -29,7 +30,7 @@ def reported(begin, seq, checkpoint=None):
 
 
 def test_a_checkpoint_that_cannot_be_committed_is_refused_to_all_workers(tmp_path):
-    heard = {}
+    answers_by_rank = {}
 
     def worker(begin):
         yield reported(begin, 1, "checkpoint_000001")
@@ -37,13 +38,13 @@ def test_a_checkpoint_that_cannot_be_committed_is_refused_to_all_workers(tmp_pat
         message = None
         while message is None:
             message = yield None
-        heard[begin.rank] = message
+        answers_by_rank[begin.rank] = message
         yield WorkerReturned(begin.attempt, begin.rank, 1)
 
     (tmp_path / "checkpoint_000001").write_text("a file stands in the way")
     run, _, _ = drive(tmp_path, worker)
     assert run.phase == Finished("complete")
-    assert {type(message).__name__ for message in heard.values()} == {"CheckpointRefused"}
+    assert {type(message).__name__ for message in answers_by_rank.values()} == {"CheckpointRefused"}
     assert run.checkpoints == ()
 
 
@@ -76,7 +77,7 @@ def test_an_observer_that_raises_is_dropped_and_the_others_go_on(tmp_path, caplo
 def test_the_journal_is_on_the_disk_a_second_after_it_was_written(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr("os.fsync", lambda fd: synced.append(fd))
-    seen = []
+    num_syncs = []
 
     def worker(begin):
         while len(synced) < 3:  # what the opening wrote, the run's directory and the one above it
@@ -87,11 +88,11 @@ def test_the_journal_is_on_the_disk_a_second_after_it_was_written(tmp_path, monk
             yield None
         while len(synced) == before:  # the storage thread has its own pace
             yield None
-        seen.append(len(synced) - before)
+        num_syncs.append(len(synced) - before)
         yield WorkerReturned(begin.attempt, begin.rank, 1)
 
     drive(tmp_path, worker, size=1)
-    assert seen[0] == 1, "once, and not again while nothing new is written"
+    assert num_syncs[0] == 1, "once, and not again while nothing new is written"
 
 
 def test_a_stop_that_comes_with_a_death_holds_for_the_attempt_after_it(tmp_path):
@@ -120,7 +121,7 @@ def test_a_stop_that_comes_with_a_death_holds_for_the_attempt_after_it(tmp_path)
     assert len(engine.groups) == 2
 
 
-def test_a_mismatch_at_a_barrier_is_told_once_and_not_tried_again(tmp_path):
+def test_a_mismatch_at_a_barrier_is_reported_once_and_not_retried(tmp_path):
     def worker(begin):
         if begin.rank == 0:
             yield Joined(begin.attempt, 0, 1, "x.py:7")
@@ -220,8 +221,7 @@ def test_a_driver_that_lost_the_run_ends_at_each_thing_it_would_do(tmp_path):
         with pytest.raises(RunHeldError):
             drive(path, one_checkpoint, fence=fence)
         assert fence.num_checks == lost_at
-        written = [type(event).__name__ for event in journal.read_events(path / "journal.jsonl")]
-        assert ("Committed" in written) == (lost_at == 4)
+        assert len(read_events(path, Committed)) == (lost_at == 4)
         assert (path / "checkpoint_000001" / ".manifest.json").exists() == (lost_at > 2)
     path = tmp_path / "kept"
     (path / "checkpoint_000001").mkdir(parents=True)
@@ -245,7 +245,7 @@ def test_a_loss_that_was_noticed_elsewhere_ends_the_run_and_nothing_more_is_writ
 
     with pytest.raises(RunHeldError):
         drive(tmp_path, worker, size=1, fence=fence)
-    assert [e.seq for e in journal.read_events(tmp_path / "journal.jsonl") if isinstance(e, Reported)] == [1]
+    assert [event.seq for event in read_events(tmp_path, Reported)] == [1]
 
 
 def test_a_lease_that_cannot_be_renewed_costs_the_checkpoint_and_not_the_run(tmp_path):
@@ -271,7 +271,7 @@ def answers(begin, message):
     return None
 
 
-def test_silent_ranks_are_asked_and_told_and_their_stacks_are_written(tmp_path):
+def test_silent_ranks_are_sampled_and_reported_and_their_stacks_are_written(tmp_path):
     """Time is the fake clock's: both stand for two minutes, then go on."""
 
     def worker(begin):
@@ -282,12 +282,12 @@ def test_silent_ranks_are_asked_and_told_and_their_stacks_are_written(tmp_path):
         yield reported(begin, 2)
         yield WorkerReturned(begin.attempt, begin.rank, 2)
 
-    run, events, _ = drive(tmp_path, worker, extensions=[HangWatch(None, "warn", "/storage")])
+    run, _, _ = drive(tmp_path, worker, extensions=[HangWatch(None, "warn", "/storage")])
     assert run.phase == Finished("complete")
-    (suspected,) = (event for event in events if isinstance(event, HangSuspected))
+    (suspected,) = read_events(tmp_path, HangSuspected)
     assert suspected.failure.message.startswith("ranks 0 and 1 have stood at train.py:41 in train_fn (time.sleep)")
-    (passed,) = (event for event in events if isinstance(event, HangCleared))
-    assert passed.after_s > 30
+    (cleared,) = read_events(tmp_path, HangCleared)
+    assert cleared.after_s > 30
     stacks = RunLayout(tmp_path).stacks(1)
     assert "> train.py:41 in train_fn" in stacks.read_text()
     assert stacks.stat().st_mode & 0o777 == 0o600

@@ -84,7 +84,7 @@ def test_before_the_first_report_ranks_have_four_times_as_long():
     assert group.wait(60) is not None
 
 
-def test_what_one_attempt_learned_holds_for_the_next():
+def test_an_attempt_uses_the_threshold_that_the_one_before_learned():
     group = Group()
     group.report()
     group.wait(20)
@@ -93,7 +93,7 @@ def test_what_one_attempt_learned_holds_for_the_next():
     assert group.wait(240) is None
 
 
-def test_a_timeout_that_was_given_is_taken_and_nothing_is_learned():
+def test_a_configured_timeout_is_used_and_nothing_is_learned():
     group = Group(timeout_s=10)
     group.report()
     group.wait(9)
@@ -101,7 +101,7 @@ def test_a_timeout_that_was_given_is_taken_and_nothing_is_learned():
     assert 10 < group.wait(60) < 20
 
 
-def test_the_sleeper_is_told_within_a_minute_of_the_floor_and_who_waits_for_it():
+def test_a_sleeping_rank_is_reported_within_a_minute_of_the_floor_with_who_waits_for_it():
     group = Group()
     group.doing[0] = in_collective()
     group.report()
@@ -140,7 +140,7 @@ def test_every_sign_of_life_ends_the_silence(sign):
 
 
 @pytest.mark.parametrize("how", ["all move", "all are in another call of the same line", "one moves, one waits for it"])
-def test_ranks_that_move_are_never_told_however_long_they_say_nothing(how):
+def test_ranks_that_move_are_never_reported_however_long_they_are_silent(how):
     group = Group()
     group.report()
     match how:
@@ -158,7 +158,7 @@ def test_ranks_that_move_are_never_told_however_long_they_say_nothing(how):
     assert group.wait(100) is not None
 
 
-def test_a_rank_that_answers_now_and_then_is_not_taken_for_one_that_cannot():
+def test_a_rank_that_answers_now_and_then_is_not_reported():
     group = Group(1)
     group.report()
     for _ in range(50):
@@ -171,7 +171,7 @@ def test_a_rank_that_answers_now_and_then_is_not_taken_for_one_that_cannot():
     [(1, 0, 120, "rank 0 has computed"), (2, 1, 120, "rank 1 has computed"), (2, 0, 30, "rank 1 has stood")],
     ids=["alone", "others wait for it in a collective", "it waits in a collective for a sleeper"],
 )
-def test_a_rank_that_computes_at_one_place_is_given_four_times_as_long(size, computing, least_s, begins):
+def test_a_rank_that_computes_at_one_place_has_four_times_as_long(size, computing, least_s, begins):
     group = Group(size)
     if size == 2:
         group.doing[0] = in_collective()
@@ -182,7 +182,7 @@ def test_a_rank_that_computes_at_one_place_is_given_four_times_as_long(size, com
     assert ("rank 0 waits for it" in group.sentence) == (computing == 1)
 
 
-def test_a_rank_that_falls_silent_alone_is_told_within_a_minute_of_the_threshold():
+def test_a_rank_that_falls_silent_alone_is_reported_within_a_minute_of_the_threshold():
     group = Group()
     group.report()
     while not group.reports and group.now < 1300:
@@ -213,7 +213,7 @@ def test_a_rank_that_never_reports_is_not_expected_to():
         (None, "rank 1 has been silent for"),
     ],
 )
-def test_a_rank_that_does_not_answer_is_told_by_what_the_system_knows_and_its_last_report(condition, expected):
+def test_a_rank_that_does_not_answer_is_described_by_its_process_status_and_its_last_report(condition, expected):
     group = Group()
     group.doing[0] = in_collective()
     group.mute[1] = condition
@@ -223,7 +223,7 @@ def test_a_rank_that_does_not_answer_is_told_by_what_the_system_knows_and_its_la
     assert "its last report was made at train.py:40; rank 0 waits for it" in group.sentence
 
 
-def test_a_hang_is_told_once_and_its_end_once_and_the_same_silence_not_again():
+def test_a_hang_and_its_end_are_reported_once_and_the_same_silence_not_again():
     group = Group()
     group.report()
     assert group.wait(300) is not None
@@ -317,7 +317,7 @@ def test_reports_that_come_ten_times_later_than_any_before_raise_no_alarm(size, 
 
 @settings(deadline=None, max_examples=50)
 @given(st.data(), st.integers(1, 4), st.lists(st.floats(0.1, 2.0), max_size=8))
-def test_a_silence_that_lasts_is_told_within_a_minute_of_its_threshold(data, size, before):
+def test_a_silence_that_lasts_is_reported_within_a_minute_of_its_threshold(data, size, before):
     group = Group(size)
     for rank in range(size):
         group.doing[rank] = data.draw(st.sampled_from([asleep(), asleep(7), in_collective(), in_collective(50)]))
@@ -337,7 +337,7 @@ def test_a_silence_that_lasts_is_told_within_a_minute_of_its_threshold(data, siz
 
 @settings(deadline=None, max_examples=50)
 @given(st.data(), st.integers(1, 4))
-def test_a_rank_that_was_just_seen_to_move_is_never_the_one_that_is_told(data, size):
+def test_a_rank_that_just_moved_is_never_the_one_that_is_reported(data, size):
     group = Group(size)
     group.report()
     for _ in range(20):

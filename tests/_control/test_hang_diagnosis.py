@@ -153,7 +153,7 @@ def test_a_commit_that_storage_does_not_finish_is_reported_and_a_restart_would_n
     assert not diagnosis.is_curable
 
 
-def test_a_debugger_is_known_by_its_frames_or_by_the_system():
+def test_a_debugger_is_recognised_by_its_frames_or_by_the_system():
     assert is_debugged(StacksSampled(1, 0, 1, (USER_FRAME, *library("bdb.trace_dispatch", "pdb.interaction"))), None)
     assert is_debugged(None, ProcessStatus("t", is_traced=True))
     assert not is_debugged(StacksSampled(1, 0, 1, (USER_FRAME,)), ProcessStatus("S"))

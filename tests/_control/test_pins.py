@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from paceline import train
-from paceline._control import journal
 from paceline._control.controller import Controller
 from paceline._control.events import Committed, Event, PinsSet
 from paceline._control.recovery import recover_run
@@ -18,6 +17,7 @@ from paceline._storage.run_store import DiskRunStore
 from paceline.train import Checkpoint, CheckpointConfig, DataParallelTrainer, RunConfig
 from paceline.train.driver.interrupts import SignalInterrupts
 from paceline.train.driver.run_spec import RunHooks
+from written_runs import read_events
 
 
 class Pinning(SignalInterrupts):
@@ -61,8 +61,7 @@ def test_other_threads_pin_and_what_is_pinned_outlasts_the_driver_and_recovery(t
         trainer.fit()
     # Retention took the first before it was asked for, and the second as soon as it was not asked for any more.
     assert pinning.answers == [((2,), (2,)), ((1, 2), (2,)), ((7,), (7,))]
-    written = [event for event in journal.read_events(tmp_path / "donor/journal.jsonl") if isinstance(event, PinsSet)]
-    assert [event.seqs for event in written] == [seqs for seqs, _ in pinning.answers]
+    assert [event.seqs for event in read_events(tmp_path / "donor", PinsSet)] == [seqs for seqs, _ in pinning.answers]
     assert on_disk(tmp_path) == {"checkpoint_000007", "checkpoint_000008"}
     recovered = recover_run(DiskRunStore(LocalFiles(), RunLayout(tmp_path / "donor")), 0.0)
     recovered.journal.close()

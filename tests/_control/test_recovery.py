@@ -18,6 +18,7 @@ from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import RunLayout
 from paceline._storage.run_store import DiskRunStore
 from paceline.train import Checkpoint, CheckpointConfig, DataParallelTrainer, Result, RunConfig, ScalingConfig
+from written_runs import read_events
 
 
 def count(until):
@@ -111,13 +112,13 @@ def test_a_commit_that_was_asked_for_but_not_done_is_finished_if_its_files_are_t
     assert commit.find_problem(layout.checkpoint(run.latest.name)) is None
 
 
-def test_reports_in_a_workers_file_are_taken_in_once(layout):
+def test_reports_in_a_workers_file_are_recovered_once(layout):
     events = journal.read_events(layout.journal)
     reports = [at for at, event in enumerate(events) if isinstance(event, Reported)]
     layout.journal.write_bytes(b"".join(seal_line(encode_event(event)) for event in events[: reports[-1]]))
     recover(layout)
     recover(layout)
-    reported = [(e.attempt, e.rank, e.seq) for e in journal.read_events(layout.journal) if isinstance(e, Reported)]
+    reported = [(event.attempt, event.rank, event.seq) for event in read_events(layout.root, Reported)]
     assert sorted(reported) == sorted((1, rank, seq) for rank in (0, 1) for seq in range(1, 6))
 
 
@@ -156,7 +157,7 @@ def test_checkpoints_that_retention_had_given_up_are_deleted_when_the_driver_die
     assert on_disk(layout) == {"checkpoint_000004", "checkpoint_000005"}
 
 
-def test_what_is_left_of_a_deletion_is_removed_and_other_directories_are_not(layout):
+def test_the_rest_of_a_deletion_is_removed_and_other_directories_are_not(layout):
     """The driver died after the manifest of `checkpoint_000002` had gone, and before all of its files had."""
     for name in ("checkpoint_000002", "mine"):
         layout.checkpoint(name).mkdir()
@@ -170,7 +171,7 @@ def test_what_is_left_of_a_deletion_is_removed_and_other_directories_are_not(lay
 
 
 @pytest.fixture
-def followed(layout):
+def taken_over(layout):
     """Its driver was followed by another, of lease 7: whoever commits with an older one was paused until now."""
     with layout.journal.open("ab") as file:
         file.write(seal_line(encode_event(DriverStarted(2, 0, lease=7))))
@@ -179,24 +180,24 @@ def followed(layout):
 
 @pytest.mark.parametrize(("lease", "counts"), [(0, True), (6, False), (7, True), (8, True)])
 def test_a_checkpoint_that_the_journal_does_not_tell_of_counts_unless_its_driver_had_been_followed(
-    followed, lease, counts
+    taken_over, lease, counts
 ):
-    copy_checkpoint(followed, 6, lease=lease)
-    assert (read_run(followed).latest.seq == 6) == counts, "for a reader"
-    assert (recover(followed).run.latest.seq == 6) == counts, "for the next driver"
-    assert ("checkpoint_000006" in on_disk(followed)) == counts
-    assert "checkpoint_000005" in on_disk(followed) or counts
+    copy_checkpoint(taken_over, 6, lease=lease)
+    assert (read_run(taken_over).latest.seq == 6) == counts, "for a reader"
+    assert (recover(taken_over).run.latest.seq == 6) == counts, "for the next driver"
+    assert ("checkpoint_000006" in on_disk(taken_over)) == counts
+    assert "checkpoint_000005" in on_disk(taken_over) or counts
 
 
-def test_a_late_commit_in_the_place_of_a_checkpoint_does_not_pass_for_it(followed):
-    copy_checkpoint(followed, 6, lease=6)
-    shutil.rmtree(followed.checkpoint("checkpoint_000005"))
-    followed.checkpoint("checkpoint_000006").rename(followed.checkpoint("checkpoint_000005"))
-    manifest = followed.checkpoint("checkpoint_000005") / ".manifest.json"
+def test_a_late_commit_in_the_place_of_a_checkpoint_does_not_pass_for_it(taken_over):
+    copy_checkpoint(taken_over, 6, lease=6)
+    shutil.rmtree(taken_over.checkpoint("checkpoint_000005"))
+    taken_over.checkpoint("checkpoint_000006").rename(taken_over.checkpoint("checkpoint_000005"))
+    manifest = taken_over.checkpoint("checkpoint_000005") / ".manifest.json"
     manifest.write_text(manifest.read_text().replace("checkpoint_000006", "checkpoint_000005"))
-    assert read_run(followed).latest.seq == 4
-    assert recover(followed).run.latest.seq == 4
-    assert on_disk(followed) == {"checkpoint_000004"}
+    assert read_run(taken_over).latest.seq == 4
+    assert recover(taken_over).run.latest.seq == 4
+    assert on_disk(taken_over) == {"checkpoint_000004"}
 
 
 def test_a_reader_of_a_run_that_failed_changes_nothing(layout):

@@ -1,15 +1,10 @@
-"""The answers to requests for profiles, the boxes of a flame graph, and the metrics of a report."""
+"""The answers to requests for profiles, and the boxes of a flame graph."""
 
 import json
 
-import msgspec
-
 from paceline._control.flame_graph import render_flame_page
-from paceline._control.report_aggregator import RunReport
 from paceline._control.request_answers import build_profiles_answer
 from paceline._control.requests import DiagnosticFile
-from paceline._core.reductions import ReductionMark
-from paceline._engine.messages import Reported
 
 
 def test_the_answer_counts_the_profiles() -> None:
@@ -22,10 +17,3 @@ def test_boxes_of_a_flame_graph_lie_side_by_side_above_their_caller() -> None:
     page = render_flame_page("a;b 2\na;c 3\nd 4\n", "t")
     boxes = json.loads(page.partition('id="data">')[2].partition("</script>")[0])["nodes"]
     assert sorted(boxes) == [["a", 1, 0, 5], ["all", 0, 0, 9], ["b", 2, 0, 2], ["c", 2, 2, 3], ["d", 1, 5, 4]]
-
-
-def test_metrics_are_reduced_over_ranks_only_where_they_are_marked() -> None:
-    marks = (ReductionMark(("loss",), "mean"),)
-    reports = [Reported(1, rank, 1, msgspec.Raw(b'{"loss":%d}' % rank), 0.0, "", reduce=marks) for rank in (0, 1)]
-    assert RunReport(tuple(reports)).metrics == {"loss": 0.5}
-    assert RunReport((msgspec.structs.replace(reports[1], reduce=()),)).metrics == {"loss": 1}

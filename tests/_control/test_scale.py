@@ -122,7 +122,7 @@ def open_run(size: int) -> Run:
 
 
 @pytest.mark.parametrize("what", STORMS)
-def test_what_all_workers_say_costs_the_same_for_each(what: str) -> None:
+def test_events_of_all_workers_cost_the_same_for_each(what: str) -> None:
     """In instructions, and in memory that one version of the run does not share with the one before."""
     instructions, num_bytes = {}, {}
     for size in (FEW, MANY):
@@ -138,7 +138,7 @@ def test_what_all_workers_say_costs_the_same_for_each(what: str) -> None:
     assert num_bytes[MANY] < ALLOWED * num_bytes[FEW]
 
 
-def test_a_watch_over_ranks_that_report_does_not_look_at_all_of_them_all_the_time() -> None:
+def test_the_hang_detector_does_not_look_at_all_ranks_at_every_tick() -> None:
     def count_ticks(size: int) -> int:
         run = open_run(size)
         detector = HangDetector(None, "warn", "")
@@ -165,7 +165,7 @@ class CountingCallback(UserCallback):
         self.num_heard += len(metrics)
 
 
-def test_a_callback_is_told_of_reports_at_the_same_cost_for_each() -> None:
+def test_calling_a_callback_costs_the_same_for_each_report() -> None:
     def cost(size: int) -> float:
         run = open_run(size)
         callback = CountingCallback()

@@ -53,8 +53,8 @@ from paceline._engine.messages import (
 Line = tuple[Event, type[Phase], list[Command]]
 
 
-def played(run: Run, *table: Line) -> Run:
-    """Play a table and hold every line of it to its word."""
+def step_through(run: Run, *table: Line) -> Run:
+    """Send the events of a table, and compare the phase and the commands after each."""
     for number, (event, phase, commands) in enumerate(table):
         run, requested = step(run, event)
         assert requested == commands, f"line {number}: {event}"
@@ -62,9 +62,9 @@ def played(run: Run, *table: Line) -> Run:
     return run
 
 
-def heard(run: Run, *story: Event) -> Run:
-    """Play events of which only the end matters."""
-    for event in story:
+def apply(run: Run, *events: Event) -> Run:
+    """Send events of which only the end matters."""
+    for event in events:
         run, _ = step(run, event)
     return run
 
@@ -98,19 +98,19 @@ def returned(rank: int, num_reports: int, *, attempt: int = 1, stopped: bool = F
 
 
 def running(size: int = 2, *, max_failures: int = 0) -> Run:
-    return heard(Run(), DriverStarted(size, max_failures))
+    return apply(Run(), DriverStarted(size, max_failures))
 
 
 def commit_first(run: Run) -> Run:
     """All ranks report a checkpoint, and it is committed."""
     for rank in range(run.size):
-        run = heard(run, reported(rank, 1, files=True), staged(rank, 1))
-    return heard(run, Committed(record(1, num_parts=run.size)))
+        run = apply(run, reported(rank, 1, files=True), staged(rank, 1))
+    return apply(run, Committed(record(1, num_parts=run.size)))
 
 
 def test_a_run_starts_commits_and_ends() -> None:
     both = record(1, num_parts=2)
-    run = played(
+    run = step_through(
         Run(),
         (DriverStarted(2, 0), Running, [StartWorkers(1, 2, None)]),
         (WorkerReady(1, 0, 100), Running, []),
@@ -130,7 +130,7 @@ def test_a_run_starts_commits_and_ends() -> None:
 
 
 def test_a_checkpoint_waits_for_ranks_that_bring_no_files() -> None:
-    played(
+    step_through(
         running(3),
         (reported(1, 1, files=True), Running, []),
         (staged(1, 1), Running, []),
@@ -161,10 +161,10 @@ def test_a_checkpoint_carries_where_the_datasets_stood_on_all_ranks_whoever_come
 
 
 def test_a_pinned_checkpoint_stays_until_it_is_not_and_then_goes_at_once() -> None:
-    run = heard(Run(), DriverStarted(1, 0, Retention(num_to_keep=1)))
+    run = apply(Run(), DriverStarted(1, 0, Retention(num_to_keep=1)))
     for seq in (1, 2, 3):
-        run = heard(run, reported(0, seq, files=True), staged(0, seq))
-    run = played(
+        run = apply(run, reported(0, seq, files=True), staged(0, seq))
+    run = step_through(
         run,
         (Committed(record(1)), Running, [AnnounceCommit(1, record(1))]),
         (PinsSet(1, (1,)), Running, []),
@@ -185,8 +185,8 @@ def test_places_in_datasets_that_no_checkpoint_will_need_are_forgotten() -> None
 
 
 def test_the_end_waits_for_a_commit_that_the_stop_overtook() -> None:
-    run = heard(running(1), reported(0, 1, files=True), staged(0, 1))
-    run = played(
+    run = apply(running(1), reported(0, 1, files=True), staged(0, 1))
+    run = step_through(
         run,
         (returned(0, 1), Stopping, [StopWorkers(1, kill=False)]),
         (WorkersStopped(1), Stopping, []),
@@ -195,11 +195,11 @@ def test_the_end_waits_for_a_commit_that_the_stop_overtook() -> None:
     assert run.latest == record(1)
 
 
-def test_the_first_failure_in_time_is_the_cause_whichever_is_heard_first() -> None:
+def test_the_first_failure_in_time_is_the_cause_whichever_arrives_first() -> None:
     echo = failed(0, at=9.0, message="RuntimeError: connection closed by peer")
     cause = failed(2, at=3.0, message="ValueError: loss is nan")
-    for story in ((echo, cause), (cause, echo)):
-        run = heard(running(3), *story, WorkersStopped(1))
+    for events in ((echo, cause), (cause, echo)):
+        run = apply(running(3), *events, WorkersStopped(1))
         assert isinstance(run.phase, Finished)
         assert first_failure(run.phase.failures) == cause.failure
     assert first_failure([failed(2).failure, failed(1).failure]).rank == 1, "of one time, the lowest rank's"
@@ -224,7 +224,7 @@ def test_an_echo_is_not_the_cause_though_its_clock_says_so() -> None:
 def test_the_same_exception_at_the_same_place_twice_is_not_tried_a_third_time(
     first: list[Event], second: list[Event], is_tried_again: bool
 ) -> None:
-    run = heard(running(2, max_failures=9), *first, WorkersStopped(1), *second, WorkersStopped(2))
+    run = apply(running(2, max_failures=9), *first, WorkersStopped(1), *second, WorkersStopped(2))
     assert isinstance(run.phase, Running if is_tried_again else Finished)
     assert is_tried_again or "deterministic" in run.phase.reason
 
@@ -240,34 +240,34 @@ def test_the_same_exception_at_the_same_place_twice_is_not_tried_a_third_time(
     ],
 )
 def test_another_exception_another_place_or_one_of_the_world_around_is_tried_again(second: dict[str, object]) -> None:
-    run = heard(running(1, max_failures=9), failed(0, **second), WorkersStopped(1))
-    run = heard(run, failed(0, attempt=2), WorkersStopped(2))
-    run = heard(run, failed(0, attempt=3, **second), WorkersStopped(3))
-    run = heard(run, failed(0, attempt=4), WorkersStopped(4))
+    run = apply(running(1, max_failures=9), failed(0, **second), WorkersStopped(1))
+    run = apply(run, failed(0, attempt=2), WorkersStopped(2))
+    run = apply(run, failed(0, attempt=3, **second), WorkersStopped(3))
+    run = apply(run, failed(0, attempt=4), WorkersStopped(4))
     assert isinstance(run.phase, Running)
 
 
 def test_each_class_of_failure_has_a_budget_of_its_own() -> None:
-    run = heard(Run(), DriverStarted(1, 1, max_preemption_failures=1, controller_failure_limit=1))
+    run = apply(Run(), DriverStarted(1, 1, max_preemption_failures=1, controller_failure_limit=1))
     kinds = ["killed", "preempted", "engine"]
     for attempt, kind in enumerate(kinds, start=1):
-        run = heard(run, reported(0, 1, attempt=attempt), failed(0, attempt=attempt, kind=kind))
-        run = heard(run, WorkersStopped(attempt))
+        run = apply(run, reported(0, 1, attempt=attempt), failed(0, attempt=attempt, kind=kind))
+        run = apply(run, WorkersStopped(attempt))
         assert isinstance(run.phase, Running), kind
     for kind, limit in (
         ("user", "max_failures=1"),
         ("preempted", "max_preemption_failures=1"),
         ("engine", "controller_failure_limit=1"),
     ):
-        ended = heard(run, reported(0, 1, attempt=4), failed(0, attempt=4, kind=kind), WorkersStopped(4))
+        ended = apply(run, reported(0, 1, attempt=4), failed(0, attempt=4, kind=kind), WorkersStopped(4))
         assert isinstance(ended.phase, Finished)
         assert ended.phase.reason == limit
 
 
 def test_a_lost_place_costs_no_failure_and_where_there_is_room_again_workers_join_at_the_next_commit() -> None:
     large, small = record(1, num_parts=2), record(2, attempt=2)
-    run = played(
-        commit_first(heard(Run(), DriverStarted(2, 0, sizes=(1, 2)))),
+    run = step_through(
+        commit_first(apply(Run(), DriverStarted(2, 0, sizes=(1, 2)))),
         (failed(1, kind="killed"), Stopping, [StopWorkers(1, kill=True)]),
         (CapacityChanged(1, 1), Stopping, []),
         (WorkersStopped(1), Restoring, [VerifyCheckpoint(2, large)]),
@@ -287,11 +287,11 @@ SHORT = [reported(0, 1), returned(0, 1)]
 LONG = [reported(1, 1), reported(1, 2, files=True)]
 
 
-@pytest.mark.parametrize("story", [SHORT + LONG, LONG + SHORT, [*LONG, returned(1, 2), *SHORT]])
-def test_a_checkpoint_that_a_returned_rank_never_comes_to_fails_the_run_with_both_places(story: list[Event]) -> None:
-    *before, last = story
-    run = played(
-        heard(running(2, max_failures=3), *before),
+@pytest.mark.parametrize("events", [SHORT + LONG, LONG + SHORT, [*LONG, returned(1, 2), *SHORT]])
+def test_a_checkpoint_that_a_returned_rank_never_comes_to_fails_the_run_with_both_places(events: list[Event]) -> None:
+    *before, last = events
+    run = step_through(
+        apply(running(2, max_failures=3), *before),
         (last, Stopping, [StopWorkers(1, kill=True)]),
         (WorkersStopped(1), Finished, []),
     )
@@ -305,8 +305,8 @@ def test_a_checkpoint_that_a_returned_rank_never_comes_to_fails_the_run_with_bot
 
 
 def test_a_rank_that_returned_early_is_the_cause_of_connections_that_break() -> None:
-    run = heard(running(2, max_failures=0), reported(0, 1), returned(0, 1), reported(1, 1))
-    run = heard(run, failed(1, collateral=True, frames=("train.py:41 in train_fn",)), WorkersStopped(1))
+    run = apply(running(2, max_failures=0), reported(0, 1), returned(0, 1), reported(1, 1))
+    run = apply(run, failed(1, collateral=True, frames=("train.py:41 in train_fn",)), WorkersStopped(1))
     cause = first_failure(run.phase.failures)
     assert (cause.rank, cause.kind) == (0, "mismatch")
     assert cause.message == (
@@ -335,7 +335,7 @@ def score(seq: int) -> CheckpointRecord:
 
 
 def test_validations_are_made_one_after_the_other_and_the_end_waits_for_them_and_no_longer() -> None:
-    played(
+    step_through(
         Run(),
         (DriverStarted(1, 0, validates=True), Running, [StartWorkers(1, 1, None)]),
         (report_to_validate(1), Running, []),
@@ -353,10 +353,10 @@ def test_validations_are_made_one_after_the_other_and_the_end_waits_for_them_and
 
 
 def test_a_rank_that_returned_after_all_its_reports_does_not_fail_those_that_are_behind() -> None:
-    run = heard(running(), reported(0, 1, files=True), reported(0, 2, files=True), returned(0, 2))
-    run = heard(run, reported(1, 1, files=True), reported(1, 2, files=True))
+    run = apply(running(), reported(0, 1, files=True), reported(0, 2, files=True), returned(0, 2))
+    run = apply(run, reported(1, 1, files=True), reported(1, 2, files=True))
     assert isinstance(run.phase, Running)
-    assert isinstance(heard(run, reported(1, 3, files=True)).phase, Stopping)
+    assert isinstance(apply(run, reported(1, 3, files=True)).phase, Stopping)
 
 
 def test_the_others_have_ten_seconds_after_the_first_rank_has_stopped() -> None:
@@ -364,14 +364,15 @@ def test_the_others_have_ten_seconds_after_the_first_rank_has_stopped() -> None:
     assert run.phase.stop_deadline == 110.0
 
 
-def test_what_is_found_out_about_a_checkpoint_that_is_no_more_is_dropped() -> None:
+def test_the_validation_of_a_checkpoint_that_was_replaced_is_dropped() -> None:
     """Its name was used again while it was being validated."""
     again = unvalidated(2, name="checkpoint_000001")
-    run = heard(Run(), DriverStarted(1, 0, validates=True), report_to_validate(1), staged(0, 1))
-    played(heard(run, Committed(unvalidated(1)), Committed(again)), (validated(1), Running, [StartValidation(again)]))
+    run = apply(Run(), DriverStarted(1, 0, validates=True), report_to_validate(1), staged(0, 1))
+    run = apply(run, Committed(unvalidated(1)), Committed(again))
+    step_through(run, (validated(1), Running, [StartValidation(again)]))
 
 
-def test_an_event_that_fits_nowhere_tells_itself_and_the_phase() -> None:
+def test_an_impossible_event_is_refused_with_the_event_and_the_phase() -> None:
     with pytest.raises(InvalidTransition, match=r"CheckpointVerified\(attempt=1, seq=1\) in Running\("):
         step(running(1), CheckpointVerified(1, 1))
 
@@ -381,21 +382,21 @@ def hung(action: str, *, retriable: bool = True) -> HangSuspected:
     return HangSuspected(1, failure, action)
 
 
-def test_a_hang_that_is_warned_of_changes_nothing_but_what_is_known_of_it():
-    run = played(running(2), (hung("warn"), Running, []))
+def test_a_hang_warning_changes_nothing_but_the_recorded_hang():
+    run = step_through(running(2), (hung("warn"), Running, []))
     assert run.phase.hang == "rank 1 has stood at train.py:41 for 45 s"
-    assert heard(run, HangCleared(1, 1, 60.0)) == running(2)
+    assert apply(run, HangCleared(1, 1, 60.0)) == running(2)
 
 
 @pytest.mark.parametrize(("action", "retriable", "after"), [("restart", True, Running), ("fail", False, Finished)])
 def test_a_hang_ends_the_attempt_and_is_retried_only_if_it_may_be(action, retriable, after):
-    run = played(
+    run = step_through(
         running(2, max_failures=1),
         (hung(action, retriable=retriable), Stopping, [StopWorkers(1, kill=True)]),
         (hung(action), Stopping, []),
         (HangCleared(1, 1), Stopping, []),
     )
-    run = heard(run, WorkersStopped(1))
+    run = apply(run, WorkersStopped(1))
     assert isinstance(run.phase, after)
     assert run.num_failures == retriable
 

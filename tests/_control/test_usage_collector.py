@@ -71,7 +71,7 @@ def test_a_rank_that_does_not_answer_does_not_block_the_others(tmp_path):
     assert [[use.rank for use in each.ranks] for each in measured(events)] == [[0], [0]]
 
 
-def test_what_workers_say_unasked_at_their_end_is_told_of_their_own_attempt(tmp_path):
+def test_usage_sent_at_the_end_of_an_attempt_is_recorded_for_that_attempt(tmp_path):
     """Also where their end, and the beginning of the next, is heard in the same breath."""
 
     def worker(begin):
@@ -90,7 +90,7 @@ def test_what_workers_say_unasked_at_their_end_is_told_of_their_own_attempt(tmp_
     assert ended == sorted(ended)
 
 
-def test_what_workers_of_an_earlier_attempt_say_is_not_taken_for_the_present(tmp_path):
+def test_messages_of_an_earlier_attempt_are_ignored(tmp_path):
     def worker(begin):
         yield WorkerReady(begin.attempt, begin.rank, 1)
         yield UsageReported(begin.attempt - 1, RankUsage(begin.rank))

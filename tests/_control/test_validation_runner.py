@@ -7,8 +7,8 @@ from paceline._control.commands import StartValidation
 from paceline._control.events import ValidationEnded
 from paceline._control.validation_runner import EXIT_TIMEOUT_S, START_TIMEOUT_S, ValidationRunner, ValidationSetup
 from paceline._core.checkpoint_records import CheckpointRecord
+from paceline._engine import messages
 from paceline._engine.base import WorkerGroupSpec, WorkerSpec
-from paceline._engine.messages import ExitWorker, WorkerFailed, WorkerFailure, WorkerInit, WorkerReady, WorkerReturned
 from paceline.testing import FakeClock, FakeEngine
 
 RECORD = CheckpointRecord(3, "checkpoint_000003", 2, msgspec.Raw(b"{}"))
@@ -25,7 +25,7 @@ class ValidationRuns:
         self.runner = ValidationRunner(setup, self.clock)
 
     def group(self, record, number):
-        begin = WorkerInit("run", "run", number, 0, 1, 0, 1, 0, 0, 1)
+        begin = messages.WorkerInit("run", "run", number, 0, 1, 0, 1, 0, 0, 1)
         return WorkerGroupSpec(number, (WorkerSpec(begin, record.name),), b"")
 
     def run_one(self, record=RECORD, *, within=10):
@@ -45,26 +45,26 @@ class ValidationRuns:
 
 
 def returns(begin):
-    yield WorkerReady(begin.attempt, 0, 1)
-    yield WorkerReturned(begin.attempt, 0, 0, value=METRICS)
-    while not isinstance((yield None), ExitWorker):
+    yield messages.WorkerReady(begin.attempt, 0, 1)
+    yield messages.WorkerReturned(begin.attempt, 0, 0, value=METRICS)
+    while not isinstance((yield None), messages.ExitWorker):
         pass
 
 
 def dies(begin):
-    yield WorkerReady(begin.attempt, 0, 1)
+    yield messages.WorkerReady(begin.attempt, 0, 1)
     raise RuntimeError("SIGKILL")
 
 
 def raises(begin):
     frames = ("lib.py:1 in load", "mine.py:7 in validate")
-    yield WorkerFailed(begin.attempt, 0, WorkerFailure(0, "user", "ValueError: no", frames=frames))
+    yield messages.WorkerFailed(begin.attempt, 0, messages.WorkerFailure(0, "user", "ValueError: no", frames=frames))
     while True:
         yield None
 
 
 def hangs(begin):
-    yield WorkerReady(begin.attempt, 0, 1)
+    yield messages.WorkerReady(begin.attempt, 0, 1)
     while True:
         yield None
 
@@ -120,7 +120,7 @@ def test_a_validation_that_never_starts_times_out():
 
 def test_all_tries_share_one_timeout():
     def worker(begin):
-        yield WorkerReady(begin.attempt, 0, 1)
+        yield messages.WorkerReady(begin.attempt, 0, 1)
         runs.clock.advance(2)
         raise RuntimeError("SIGKILL")
 

@@ -64,7 +64,7 @@ def test_a_late_answer_to_an_earlier_task_does_not_count_for_the_next(queue: Tas
     assert answers(queue, run, 0, 1, number=2) == [True, True]
 
 
-def test_what_ranks_answer_while_the_group_is_being_stopped_is_no_result(queue: TaskQueue) -> None:
+def test_answers_of_a_group_that_is_being_stopped_are_no_result(queue: TaskQueue) -> None:
     run = running()
     queue.submit(b"job")
     queue.take_due(run)
@@ -72,7 +72,7 @@ def test_what_ranks_answer_while_the_group_is_being_stopped_is_no_result(queue: 
     assert queue.take_answers(replace(run, phase=Stopping(run.phase, "failed"))) is None  # type: ignore[arg-type]
 
 
-def test_a_checkpoint_that_waits_for_a_rank_which_is_done_is_told_once(queue: TaskQueue) -> None:
+def test_a_checkpoint_that_waits_for_a_rank_that_is_done_is_reported_once(queue: TaskQueue) -> None:
     run = running()
     queue.submit(b"job")
     queue.take_due(run)
@@ -86,7 +86,7 @@ def test_a_checkpoint_that_waits_for_a_rank_which_is_done_is_told_once(queue: Ta
     assert queue.find_mismatch(run, 0.0) is None
 
 
-def test_ranks_at_rest_are_not_asked_what_they_do_and_those_with_an_order_are() -> None:
+def test_idle_ranks_are_not_sampled_and_busy_ones_are() -> None:
     run, detector = running(), HangDetector(1.0, "warn", "/runs/a")
     detector.start_attempt(2, 0.0)
     for rank in range(2):
@@ -98,7 +98,7 @@ def test_ranks_at_rest_are_not_asked_what_they_do_and_those_with_an_order_are() 
     assert times[0] / 10 - 100 >= detector.threshold_s(first=True)
 
 
-def test_how_long_ranks_rested_is_not_how_long_they_take_to_a_report() -> None:
+def test_idle_time_is_no_part_of_the_time_between_reports() -> None:
     detector = HangDetector(None, "warn", "/runs/a")
     detector.start_attempt(1, 0.0)
     before = detector.threshold_s(first=False)

@@ -22,20 +22,20 @@ def ray_in_use(monkeypatch, *, initialised=True):
     monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(is_initialized=lambda: initialised))
 
 
-def test_without_a_word_it_is_this_machine_though_ray_is_imported(monkeypatch):
+def test_the_default_is_this_machine_though_ray_is_imported(monkeypatch):
     assert choose_engine() == EngineChoice("local", "it is the default")
     ray_in_use(monkeypatch, initialised=False)
     assert choose_engine() == EngineChoice("local", "it is the default")
 
 
-def test_ray_is_taken_where_it_is_in_use_or_a_cluster_is_named(monkeypatch):
+def test_ray_is_chosen_where_it_is_in_use_or_a_cluster_is_named(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert choose_engine() == EngineChoice("ray", "RAY_ADDRESS=10.0.0.1:6379", "10.0.0.1:6379")
     ray_in_use(monkeypatch)
     assert choose_engine() == EngineChoice("ray", "Ray is initialised in this process")
 
 
-def test_what_is_asked_for_goes_before_what_is_found(monkeypatch):
+def test_an_explicit_choice_wins_over_a_detected_cluster(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     ray_in_use(monkeypatch)
     monkeypatch.setenv("PACELINE_ENGINE", "local")
@@ -46,7 +46,7 @@ def test_what_is_asked_for_goes_before_what_is_found(monkeypatch):
     assert choose_engine("local").reason == "RunConfig(engine='local') says so"
 
 
-def test_what_init_is_given_is_remembered():
+def test_arguments_of_init_are_remembered():
     engine_choice.remember_init(None, "auto", str)
     assert choose_engine() == EngineChoice("ray", "paceline.init() says so", "auto"), "an address alone asks for Ray"
     paceline.init(engine="local")
@@ -70,7 +70,7 @@ def test_a_run_inside_a_worker_stays_there(monkeypatch):
         ({"engine": "local", "address": "auto"}, "address must be None with engine='local', got 'auto'"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_not_remembered(arguments, message):
+def test_invalid_arguments_of_init_are_refused_and_not_remembered(arguments, message):
     with pytest.raises(ValueError, match=message):
         paceline.init(**arguments)
     assert choose_engine().engine == "local"
@@ -89,7 +89,7 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch):
     assert choose_engine().engine == "local"
 
 
-def test_what_init_of_ray_takes_is_taken_and_shutdown_takes_it_back():
+def test_arguments_of_rays_init_are_accepted_and_shutdown_forgets_them():
     assert not paceline.is_initialized()
     paceline.init(num_cpus=4, ignore_reinit_error=True)
     assert paceline.is_initialized()
@@ -99,7 +99,7 @@ def test_what_init_of_ray_takes_is_taken_and_shutdown_takes_it_back():
     assert not paceline.is_initialized()
 
 
-def test_arguments_of_nobody_and_those_for_ray_itself_are_refused():
+def test_unknown_arguments_and_those_for_ray_itself_are_refused():
     with pytest.raises(TypeError, match="unknown argument 'num_cpu'"):
         paceline.init(num_cpu=4)
     with pytest.raises(ValueError, match="num_gpus is an option of Ray itself"):

@@ -20,7 +20,7 @@ from paceline._core.masking import MASK, is_secret_name, mask_arguments, mask_va
         *("client.secret", "hf_token", "accessToken", "credentials", "private_key", "basic_auth"),
     ],
 )
-def test_names_of_secrets_are_known(name):
+def test_names_of_secrets_are_recognised(name):
     assert is_secret_name(name)
     assert mask_value({name: "abc", "lr": 0.1}) == {name: MASK, "lr": 0.1}
     assert mask_value({"deep": [{name: {"user": "x"}}]}) == {"deep": [{name: MASK}]}
@@ -69,7 +69,7 @@ class Broken:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "description"),
     [
         (Kind.FAST, "Kind.FAST"),
         (Model(), {"width": 3, "secret": MASK}),
@@ -86,13 +86,13 @@ class Broken:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_is_not_plain_is_told_shortly(value, told):
-    assert mask_value(value) == told
-    assert type(mask_value(value)) is type(told)
+def test_values_that_are_not_plain_are_described_shortly(value, description):
+    assert mask_value(value) == description
+    assert type(mask_value(value)) is type(description)
     assert len(mask_value("x" * 10_000)) < 5000
 
 
-def test_what_holds_itself_ends_somewhere():
+def test_a_value_that_contains_itself_is_cut_off():
     endless: dict[str, object] = {}
     endless["self"] = endless
     json.dumps(mask_value(endless))

@@ -26,7 +26,7 @@ def asked(process, line):
     return process.stdout.readline()
 
 
-def test_a_process_that_waits_is_told_from_one_that_is_stopped(process):
+def test_a_waiting_process_differs_from_a_stopped_one(process):
     asked(process, "pass")
     assert system.read_process_status(process.pid).state in ("S", "R")
     os.kill(process.pid, signal.SIGSTOP)
@@ -47,7 +47,7 @@ def test_the_time_that_a_process_and_its_children_take_is_counted(process):
     assert system.read_process_status(process.pid).cpu_s - mine >= 0.3
 
 
-def test_bytes_that_are_written_are_counted_and_of_a_process_that_is_gone_nothing_is_known(process):
+def test_written_bytes_are_counted_and_a_process_that_is_gone_has_no_status(process):
     before = system.read_process_status(process.pid).num_bytes
     asked(process, "open('/dev/null', 'wb').write(bytes(3 << 20))")
     assert system.read_process_status(process.pid).num_bytes - before >= 3 << 20

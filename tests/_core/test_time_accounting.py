@@ -77,7 +77,7 @@ def test_whatever_is_nested_in_whatever_and_raises_the_parts_sum_to_the_whole(st
     assert list(sums) == pytest.approx([totals[kind] for kind in range(5)])
 
 
-def test_what_comes_after_the_work_is_no_part_of_it(clock, hands):
+def test_time_after_the_stop_is_not_counted(clock, hands):
     hands.at += 2
     clock.stop()
     hands.at += 50

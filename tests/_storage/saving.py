@@ -87,8 +87,8 @@ def save(files, layout, kind, seq, name, ranks=(0, 1)):
 
 def list_committed(layout):
     """The checkpoints that a reader sees, by name, each checked against its manifest."""
-    found = {}
+    committed = {}
     for manifest in commit.iter_manifests(layout):
         assert commit.find_problem(layout.checkpoint(manifest.record.name)) is None, "half of one is visible"
-        found[manifest.record.name] = manifest.record.seq
-    return found
+        committed[manifest.record.name] = manifest.record.seq
+    return committed

@@ -133,7 +133,7 @@ def test_a_directory_without_a_manifest_is_no_checkpoint(layout):
     assert "is missing" in commit.find_problem(layout.root / "checkpoint_000009")
 
 
-def test_a_link_or_a_file_is_never_taken_for_a_checkpoint_nor_removed(layout, stage, commit_text):
+def test_a_link_or_a_file_is_no_checkpoint_and_is_never_removed(layout, stage, commit_text):
     target = commit_text(1).rename(layout.root.parent / "elsewhere")
     layout.checkpoint("checkpoint_000001").symlink_to(target)
     layout.checkpoint("checkpoint_000002").write_text("mine")
@@ -194,19 +194,6 @@ def test_refuses_mixed_staging_modes_and_special_files(layout, stage, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StorageError, match="pipe is not a regular file"):
         commit.list_files(tmp_path)
-
-
-def test_a_name_that_was_used_again_keeps_the_newer_checkpoint(layout, stage, commit_text):
-    late = stage(2, "late")
-    commit_text(1, "best", "old")
-    commit_text(3, "best", "new")
-    commit.delete_checkpoint(LocalFiles(), layout, record(1, "best"))
-    assert list_committed(layout) == {"best": 3}
-    # A commit that recovery completes.
-    commit.commit_checkpoint(LocalFiles(), layout, record(2, "best"), late, world_size=1, created_at=0)
-    assert list_committed(layout) == {"best": 3}
-    commit.delete_checkpoint(LocalFiles(), layout, record(3, "best"))
-    assert list_committed(layout) == {}
 
 
 def test_a_driver_that_lost_the_run_makes_no_checkpoint_and_removes_none(layout, stage, commit_text):

@@ -107,13 +107,6 @@ def test_a_disk_full_at_any_byte_keeps_the_last_checkpoint_and_names_the_need(la
     assert room > 500, "the disk never ran full"
 
 
-def test_a_file_of_the_users_in_the_place_of_a_checkpoint_is_left_alone(layout):
-    (layout.root / "second").write_text("mine")
-    problem = save(LocalFiles(), layout, "state", 2, "second")
-    assert "not overwritten" in str(problem)
-    assert (layout.root / "second").read_text() == "mine"
-
-
 def test_a_link_in_a_directory_of_ours_is_copied_as_what_it_leads_to(layout, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()

@@ -85,19 +85,19 @@ def clock():
     return FakeClock()
 
 
-def take(lease_store, clock, *, alive=None, wait=None, said=None, ttl_s=TTL_S, controller=""):
+def take(lease_store, clock, *, alive=None, wait=None, lines=None, ttl_s=TTL_S, controller=""):
     return acquire_lease(
         lease_store,
         ttl_s=ttl_s,
         clock=clock,
-        say=(said if said is not None else []).append,
+        say=(lines if lines is not None else []).append,
         wait=wait or clock.advance,
         alive=lambda holder: alive,
         controller=controller,
     )
 
 
-def test_numbers_count_the_drivers_and_one_known_to_be_dead_is_followed_at_once(lease_store, clock):
+def test_numbers_count_the_drivers_and_a_dead_one_is_followed_at_once(lease_store, clock):
     for number in (1, 2, 3):
         lease = take(lease_store(), clock)
         assert lease.number == number
@@ -129,7 +129,7 @@ def test_a_controller_is_followed_by_no_other_and_the_error_says_how_to_follow_i
 
 
 def test_a_driver_that_is_alive_is_not_followed_and_the_error_says_all_about_it(lease_store, clock):
-    held = take(lease_store(), clock)
+    holder_lease = take(lease_store(), clock)
     clock.advance(7)
     with pytest.raises(RunHeldError) as raised:
         take(lease_store(), clock, alive=True)
@@ -138,10 +138,10 @@ def test_a_driver_that_is_alive_is_not_followed_and_the_error_says_all_about_it(
     assert f"kill {os.getpid()}" in message
     assert "expires in 23 s" in message
     assert clock.now() == 7, "at once"
-    held.check()
+    holder_lease.check()
 
 
-def test_a_paused_driver_is_followed_when_its_lease_has_lapsed_and_is_told_by_whom(lease_store, clock):
+def test_a_paused_driver_is_followed_when_its_lease_has_lapsed_and_learns_by_whom(lease_store, clock):
     paused = take(lease_store(), clock)
     clock.advance(TTL_S + 1)
     lease = take(lease_store(), clock, alive=True)
@@ -158,21 +158,21 @@ def test_a_paused_driver_is_followed_when_its_lease_has_lapsed_and_is_told_by_wh
 def test_a_driver_on_another_machine_is_watched_and_followed_when_it_stays_silent(lease_store, clock):
     take(lease_store(), clock)
     clock.advance(5)
-    said = []
-    assert take(lease_store(), clock, said=said).number == 2
+    lines = []
+    assert take(lease_store(), clock, lines=lines).number == 2
     assert TTL_S < clock.now() - 5 < TTL_S + 2, "seen for as long as it may be silent, by our own clock"
-    assert len(said) == 1
-    assert "run 'run' is held by process" in said[0]
-    assert "waiting up to 30 s" in said[0]
+    assert len(lines) == 1
+    assert "run 'run' is held by process" in lines[0]
+    assert "waiting up to 30 s" in lines[0]
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["renews", "ends"])
 def test_a_driver_on_another_machine_is_refused_or_followed_as_soon_as_it_renews_or_ends(lease_store, clock, ends):
-    held = take(lease_store(), clock)
+    holder_lease = take(lease_store(), clock)
 
     def wait(seconds):
         clock.advance(seconds)
-        held.close() if ends else held.check()
+        holder_lease.close() if ends else holder_lease.check()
 
     if ends:
         assert take(lease_store(), clock, wait=wait).number == 2
@@ -289,7 +289,7 @@ def test_a_store_whose_lease_cannot_be_read_is_an_error_with_its_name(clock):
         take(RemoteLeaseStore(store, "run"), clock)
 
 
-def test_the_keeper_renews_and_notices_that_the_run_was_taken(tmp_path):
+def test_the_renewal_thread_renews_and_notices_a_takeover(tmp_path):
     path = tmp_path / "run" / ".lease"
     path.parent.mkdir()
     lease_store = DiskLeaseStore(path)
@@ -306,7 +306,7 @@ def test_the_keeper_renews_and_notices_that_the_run_was_taken(tmp_path):
     lease.close()
 
 
-def test_a_process_is_known_by_its_start_and_a_zombie_is_dead():
+def test_a_process_is_identified_by_its_start_and_a_zombie_is_dead():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         started = system.process_start_ticks(process.pid)
         me = LeaseHolder(1, process.pid, started, system.machine_id(), socket.gethostname())
@@ -322,7 +322,7 @@ def test_a_process_is_known_by_its_start_and_a_zombie_is_dead():
     assert is_holder_alive(me) is False
 
 
-def test_without_proc_a_process_is_known_by_its_number(monkeypatch):
+def test_without_proc_a_process_is_identified_by_its_number(monkeypatch):
     monkeypatch.setenv("PACELINE_PORTABLE", "1")
     assert system.machine_id() == ""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:

@@ -20,7 +20,7 @@ def box(request, tmp_path):
     return box
 
 
-def test_a_request_is_taken_and_answered_and_both_are_removed(box, tmp_path):
+def test_a_request_is_read_and_answered_and_both_are_removed(box, tmp_path):
     directory = tmp_path / "box"
     large = b"x" * (MAX_BYTES + 1)
     for id in ("b", "a", "c"):

@@ -33,7 +33,7 @@ class Platter:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.held: dict[int, int] = {}
+        self.open_fds: dict[int, int] = {}
         self.synced_names: Names = {}
         self.synced_bytes: dict[int, bytes] = {}
         self.earlier: list[Names] = []
@@ -43,16 +43,16 @@ class Platter:
         """The tree as a process sees it now."""
         names: Names = {}
         for parent, below, files in os.walk(self.root):
-            self._hold(parent)
-            names[os.stat(parent).st_ino] = {name: self._hold(os.path.join(parent, name)) for name in (*below, *files)}
+            self._pin(parent)
+            names[os.stat(parent).st_ino] = {name: self._pin(os.path.join(parent, name)) for name in (*below, *files)}
         if not self.earlier or names != self.earlier[-1]:
             self.earlier.append(names)
         return names
 
-    def _hold(self, path: str) -> int:
+    def _pin(self, path: str) -> int:
         number = os.lstat(path).st_ino
-        if number not in self.held:
-            self.held[number] = os.open(path, os.O_RDONLY)
+        if number not in self.open_fds:
+            self.open_fds[number] = os.open(path, os.O_RDONLY)
         return number
 
     def synced(self, fd: int) -> None:
@@ -85,17 +85,17 @@ class Platter:
     def _tree(self, directory: int, names: Names, keep: str) -> "Tree":
         tree: Tree = {}
         for name, number in names.get(directory, {}).items():
-            if os.path.isdir(f"/proc/self/fd/{self.held[number]}"):
+            if os.path.isdir(f"/proc/self/fd/{self.open_fds[number]}"):
                 tree[name] = self._tree(number, names, keep)
             elif number in self.synced_bytes:
                 tree[name] = self.synced_bytes[number]
             else:
-                data = os.pread(self.held[number], 1 << 20, 0)
+                data = os.pread(self.open_fds[number], 1 << 20, 0)
                 tree[name] = data[: len(data) // 2] if keep == "half" else b""
         return tree
 
     def close(self) -> None:
-        for fd in self.held.values():
+        for fd in self.open_fds.values():
             os.close(fd)
 
 

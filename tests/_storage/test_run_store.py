@@ -97,7 +97,7 @@ def test_the_newest_checkpoint_of_a_name_stays_and_other_names_are_left_alone(ru
     ("victim", "text", "problem"),
     [("shard", b"on", "shard has 2 bytes, expected 3"), (MANIFEST, b"{", "cannot read ")],
 )
-def test_a_damaged_checkpoint_is_found_and_kept_in_quarantine(run_store, victim, text, problem):
+def test_a_damaged_checkpoint_is_detected_and_quarantined(run_store, victim, text, problem):
     assert "is missing" in run_store.find_problem(record(1))
     assert run_store.quarantine(record(1)) is None, "there is none"
     save(run_store, record(2))
@@ -113,8 +113,8 @@ def test_a_damaged_checkpoint_is_found_and_kept_in_quarantine(run_store, victim,
     assert not run_store.has_checkpoint(record(1))
     run_store.clear_staging()
     assert list_committed(run_store) == {("checkpoint_000002", 1, 2)}
-    kept = place if Path(place).exists() else path
-    assert filesystem.open_input_stream(f"{kept}/model").read() == b"0"
+    directory = place if Path(place).exists() else path
+    assert filesystem.open_input_stream(f"{directory}/model").read() == b"0"
 
 
 def test_only_the_driver_that_holds_the_run_changes_what_is_committed(remote):

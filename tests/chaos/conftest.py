@@ -5,6 +5,7 @@ default, elsewhere. The seed is in the name of the test.
 """
 
 import contextlib
+import functools
 import tempfile
 
 import cloudpickle
@@ -47,14 +48,11 @@ def temporary(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory):
     """What a function comes to when nothing happens, computed once for each."""
-    known = {}
 
+    @functools.cache
     def get(kind, function, steps=oracle.STEPS):
-        key = (kind, function, steps)
-        if key not in known:
-            result = oracle.trainer_of(kind, function, tmp_path_factory.mktemp("undisturbed"), steps).fit()
-            known[key] = oracle.expected(result, steps)
-        return known[key]
+        result = oracle.trainer_of(kind, function, tmp_path_factory.mktemp("undisturbed"), steps).fit()
+        return oracle.expected(result, steps)
 
     return get
 

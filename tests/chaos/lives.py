@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline._control import journal
 from paceline._control.events import Reported, WorkerReady
+from written_runs import read_events
 
 SCRIPT = f"""
 import json, os, sys
@@ -108,11 +108,10 @@ def count_lines(path):
 
 def read_pids(path):
     """The workers of the last attempt that are known, by rank."""
-    ready = [event for event in journal.read_events(path / "journal.jsonl") if isinstance(event, WorkerReady)]
+    ready = read_events(path, WorkerReady)
     return {event.rank: event.pid for event in ready if event.attempt == ready[-1].attempt}
 
 
 def first_report_since(path, at):
     """When the first report after a moment was made; None where there was nothing left to report."""
-    made = [event.at for event in journal.read_events(path / "journal.jsonl") if isinstance(event, Reported)]
-    return min((made_at for made_at in made if made_at > at), default=None)
+    return min((event.at for event in read_events(path, Reported) if event.at > at), default=None)

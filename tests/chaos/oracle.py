@@ -24,14 +24,7 @@ from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import RunLayout
 from paceline._storage.run_store import DiskRunStore
 from paceline._worker.context import current
-from paceline.train import (
-    Checkpoint,
-    CheckpointConfig,
-    CheckpointUploadMode,
-    FailureConfig,
-    RunConfig,
-    ScalingConfig,
-)
+from paceline.train import Checkpoint, CheckpointConfig, CheckpointUploadMode, FailureConfig, RunConfig, ScalingConfig
 
 STEPS = 8
 GONE_WITHIN_S = 60.0
@@ -178,16 +171,17 @@ def trainer_of(
     )
 
 
-def history(path):
-    """Every event of the run in that directory."""
-    return load_history(DiskRunStore(LocalFiles(), RunLayout(Path(path))))[1]
+def history(path, *kinds):
+    """The events of the run in that directory, all or of these kinds, with those that only the workers have written."""
+    events = load_history(DiskRunStore(LocalFiles(), RunLayout(Path(path))))[1]
+    return [event for event in events if isinstance(event, kinds or object)]
 
 
 def reports(path, rank):
     """The metrics of a rank, by the number of the report: those that count, each attempt taking over from the last."""
     rows, attempt = [], 0
-    for event in history(path):
-        if isinstance(event, Reported) and event.rank == rank:
+    for event in history(path, Reported):
+        if event.rank == rank:
             if event.attempt > attempt:
                 attempt = event.attempt
                 rows = [row for row in rows if row[0] < event.seq]
@@ -203,9 +197,9 @@ class Expected:
 
 def expected(result, steps=STEPS):
     """What a run that nothing happened to has come to."""
-    made = {rank: reports(result.path, rank) for rank in (0, 1)}
-    assert [seq for seq, _ in made[0]] == list(range(1, steps + 1))
-    return Expected(made, result.return_value)
+    rows = {rank: reports(result.path, rank) for rank in (0, 1)}
+    assert [seq for seq, _ in rows[0]] == list(range(1, steps + 1))
+    return Expected(rows, result.return_value)
 
 
 def assert_same(path, expected, weights=None, ranks=(0, 1), broken=False):
@@ -231,9 +225,8 @@ def weights_of(path):
 def causes(path):
     """The first failure of each attempt that failed: its rank and kind."""
     by_attempt = {}
-    for event in history(path):
-        if isinstance(event, WorkerFailed):
-            by_attempt.setdefault(event.attempt, []).append(event.failure)
+    for event in history(path, WorkerFailed):
+        by_attempt.setdefault(event.attempt, []).append(event.failure)
     firsts = [first_failure(failures) for failures in by_attempt.values()]
     return [(first.rank, first.kind) for first in firsts]
 
@@ -246,7 +239,7 @@ def worst_stand(path, faults):
 
 def seconds_to_next_report(path, at):
     """From a moment to the first report of a later attempt; None where there was nothing left to report."""
-    events = [event for event in history(path) if isinstance(event, Reported)]
+    events = history(path, Reported)
     before = max((event.attempt for event in events if event.at <= at), default=0)
     after = [event.at for event in events if event.at > at and event.attempt > before]
     return min(after) - at if after else None

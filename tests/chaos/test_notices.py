@@ -12,10 +12,10 @@ import psutil
 import pytest
 from lives import Script, first_report_since
 
-from paceline._control import journal
 from paceline._control.events import Reported
 from paceline.train import DataParallelTrainer, Result
 from processes import still_running
+from written_runs import read_events
 
 STEPS = 40
 PREEMPTED = 75
@@ -35,8 +35,8 @@ def notify(script, process, whom, signum):
 
 def count_reports(path):
     """How many reports each rank made, over all lives of the run."""
-    made = [event.rank for event in journal.read_events(path / "journal.jsonl") if isinstance(event, Reported)]
-    return [made.count(rank) for rank in (0, 1)]
+    ranks = [event.rank for event in read_events(path, Reported)]
+    return [ranks.count(rank) for rank in (0, 1)]
 
 
 @pytest.fixture
@@ -103,9 +103,9 @@ def test_a_preemption_too_short_for_a_save_keeps_the_one_before(
         assert process.wait(60) == PREEMPTED, script.stderr
         checkpoint = Result.from_path(script.path).checkpoint
         checkpoint.verify()
-        kept = checkpoint.to_dict()["step"]
-        assert kept % 10 == 0, "a save that could not finish was not begun"
-        assert kept >= 10
+        saved_step = checkpoint.to_dict()["step"]
+        assert saved_step % 10 == 0, "a save that could not finish was not begun"
+        assert saved_step >= 10
 
         gate.touch()
         again = time.time()

@@ -2,17 +2,16 @@
 
 import random
 import time
-from pathlib import Path
+from collections import Counter
 
 import oracle
 import pytest
 from lives import sweep
 
-from paceline._control import journal
 from paceline._control.events import WorkerReady
-from paceline._storage.run_layout import RunLayout
 from paceline.testing import At, Faults
 from paceline.train import DataParallelTrainer, Result, ScalingConfig
+from written_runs import read_events
 
 ELASTIC = {"num_workers": (1, 2), "elastic_resize_monitor_interval_s": 0}
 STEPS = 40
@@ -27,8 +26,8 @@ PHASES = {
 
 def list_sizes(path):
     """How many workers each attempt had, those that came as far as their function."""
-    ready = [event for event in journal.read_events(RunLayout(Path(path)).journal) if isinstance(event, WorkerReady)]
-    return [sum(event.attempt == attempt for event in ready) for attempt in sorted({event.attempt for event in ready})]
+    sizes = Counter(event.attempt for event in read_events(path, WorkerReady))
+    return [sizes[attempt] for attempt in sorted(sizes)]
 
 
 @pytest.mark.slow
@@ -38,9 +37,9 @@ def test_a_place_lost_in_any_phase_and_regained(phase, survive, undisturbed):
     options = {"scaling": ScalingConfig(**ELASTIC), "config": {"pace_s": 0.01, "every": 2}}
     name = f"a worker and its place lost in {phase}, then regained"
     with survive(name, faults, oracle.paced, steps=STEPS, ranks=(0,), **options) as (path, _):
-        had = oracle.reports(path, 1)
+        rows = oracle.reports(path, 1)
         expected = undisturbed(DataParallelTrainer, oracle.small, STEPS).reports[1]
-        assert [row for row in expected if row in had] == had, "rank 1, where there was one"
+        assert [row for row in expected if row in rows] == rows, "rank 1, where there was one"
         assert list_sizes(path)[-2:] == [1, 2], "fewer, and as many again"
 
 

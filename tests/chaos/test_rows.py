@@ -105,7 +105,7 @@ def kill_one(pid, chance):
 @pytest.mark.parametrize("shuffles", [0, 1], ids=["windows", "full"])
 @pytest.mark.seeds(10)
 @pytest.mark.timeout(300)
-def test_every_row_is_given_once_in_every_epoch_whoever_is_killed(tmp_path, seed, shuffles, processes_in, fault_table):
+def test_every_row_comes_once_in_every_epoch_whoever_is_killed(tmp_path, seed, shuffles, processes_in, fault_table):
     dice = random.Random(seed)
     write_files(tmp_path)
     with fault_table.trying("workers, data processes and drivers killed while datasets are read"):
@@ -120,8 +120,8 @@ def test_every_row_is_given_once_in_every_epoch_whoever_is_killed(tmp_path, seed
             ranks = [json.loads(Path(directory, f"rank_{rank}.json").read_text()) for rank in (0, 1)]
         rows = [number for number in range(NUM_ROWS) if number % 7 != 3]
         for epoch in range(EPOCHS):
-            given = Counter(ranks[0][epoch] + ranks[1][epoch])
-            assert set(given.values()) == {1}, f"epoch {epoch}, seed {seed}: some rows came twice"
-            missing = set(rows) - set(given)
-            assert not set(given) - set(rows)
+            counts = Counter(ranks[0][epoch] + ranks[1][epoch])
+            assert set(counts.values()) == {1}, f"epoch {epoch}, seed {seed}: some rows came twice"
+            missing = set(rows) - set(counts)
+            assert not set(counts) - set(rows)
             assert len(missing) <= 1, f"epoch {epoch}, seed {seed}: {len(missing)} rows never came"

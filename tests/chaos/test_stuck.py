@@ -18,16 +18,16 @@ BOUND_S = 60.0
 
 @pytest.fixture
 def outlast(survive):
-    """The run is restarted, and ends as it should. Returns what was told of the hang."""
+    """The run is restarted, and ends as it should. Returns the hang that was reported, and the path."""
 
     def outlast(name, faults, function=oracle.small, *, since=None, **options):
         with survive(name, faults, function, **RESTART, **options) as (path, trial):
-            (told,) = (event.failure for event in oracle.history(path) if isinstance(event, HangSuspected))
+            (event,) = oracle.history(path, HangSuspected)
             began = since.stat().st_mtime if since else faults.fired(path)[0][1].at
-            trial.told_s = told.at - began
+            trial.told_s = event.failure.at - began
             assert 0 < trial.told_s < BOUND_S
             trial.seconds = oracle.seconds_to_next_report(path, began)
-        return told, path
+        return event.failure, path
 
     return outlast
 
@@ -39,9 +39,9 @@ def test_a_rank_that_hangs_once_is_restarted(seed, how, outlast):
     dice = random.Random(f"hangs {seed} {how}")
     rank, at = dice.choice((0, 1)), At("step", dice.randint(3, 7))
     names = {"asleep": "a rank asleep", "stopped": "a rank stopped (SIGSTOP)", "gil": "a rank whose GIL is held"}
-    told, _ = outlast(names[how], Faults(seed=seed).hang(rank, at, how))
-    assert told.rank == rank
-    assert (told.kind, f"rank {rank} " in told.message) == ("hang", True)
+    hang, _ = outlast(names[how], Faults(seed=seed).hang(rank, at, how))
+    assert hang.rank == rank
+    assert (hang.kind, f"rank {rank} " in hang.message) == ("hang", True)
 
 
 def skipping(config):
@@ -66,8 +66,8 @@ def test_a_collective_that_one_rank_skips_once(tmp_path, seed, outlast):
     dice = random.Random(f"skips {seed}")
     once = tmp_path / "once"
     config = {"once": str(once), "rank": dice.choice((0, 1)), "at": dice.randint(3, 7)}
-    told, _ = outlast("a collective that a rank skips", Faults(), skipping, since=once, config=config)
-    assert told.kind == "hang"
+    hang, _ = outlast("a collective that a rank skips", Faults(), skipping, since=once, config=config)
+    assert hang.kind == "hang"
 
 
 @pytest.mark.chaos
@@ -79,26 +79,26 @@ def test_a_collective_of_torch_that_one_rank_never_enters(seed, outlast):
     rank = dice.choice((0, 1))
     faults = Faults(seed=seed).hang(rank, At("collective", dice.randint(3, 12)))
     name, function = "a rank that does not come to a collective of torch", oracle.batched
-    told, _ = outlast(name, faults, function, kind=TorchTrainer, clean=function)
-    assert told.rank == rank
+    hang, _ = outlast(name, faults, function, kind=TorchTrainer, clean=function)
+    assert hang.rank == rank
 
 
 @pytest.mark.slow
 @pytest.mark.seeds(3)
-def test_an_upload_that_stalls_for_ever_is_told_and_restarted(seed, outlast):
+def test_an_upload_that_stalls_for_ever_is_reported_and_restarted(seed, outlast):
     dice = random.Random(f"stalls {seed}")
     rank, number = dice.choice((0, 1)), dice.choice((2, 6))
     faults = Faults(seed=seed).stall_write(f".staging/*/checkpoint_{number:06d}/rank_{rank}/state.bin")
-    told, _ = outlast("an upload that never returns", faults)
-    assert f"storing the checkpoint of report {number}" in told.message
+    hang, _ = outlast("an upload that never returns", faults)
+    assert f"storing the checkpoint of report {number}" in hang.message
 
 
 @pytest.mark.chaos
 @pytest.mark.seeds(2, few=0)
-def test_a_commit_that_stalls_is_told_and_waited_for(seed, outlast):
+def test_a_commit_that_stalls_is_reported_and_waited_for(seed, outlast):
     """New workers would wait for the same storage, so none are started: when it comes back, the run goes on."""
     number = random.Random(f"commits {seed}").choice((2, 6))
     faults = Faults(seed=seed).stall_write(f"checkpoint_{number:06d}", act="rename", for_s=20)
-    told, path = outlast("a commit that takes 20 s", faults)
-    assert "for storage at" in told.message
+    hang, path = outlast("a commit that takes 20 s", faults)
+    assert "for storage at" in hang.message
     assert oracle.causes(path) == [], "nobody is restarted for it"

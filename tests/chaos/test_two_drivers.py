@@ -81,7 +81,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.parametrize("num_rounds", [2, pytest.param(20, marks=pytest.mark.chaos)])
-def test_of_two_drivers_at_the_same_instant_one_trains_and_the_other_is_told_who(
+def test_of_two_drivers_at_the_same_instant_one_trains_and_the_other_is_refused(
     tmp_path, temporary, num_rounds, undisturbed, fault_table
 ):
     expected = undisturbed(DataParallelTrainer, oracle.small)

@@ -4,6 +4,7 @@ Ray is initialised in this process for as long as these tests run, and by that a
 """
 
 import contextlib
+import functools
 import json
 import os
 import subprocess
@@ -33,15 +34,12 @@ class Nodes:
     """The cluster: `address`, and nodes that come and go."""
 
     def __init__(self, environ: dict[str, str]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "nodes.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environ,
-            text=True,
-        )
-        self._process.wait()  # what serves is a fork of it
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen([sys.executable, str(HERE / "nodes.py")], **pipes, env=environ, text=True)
+        process.wait()  # what serves is a fork of it
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._requests, self._answers = process.stdin, process.stdout
         self.address = ""
         self.name = environ[MARK]
         self.added: list[str] = []
@@ -77,17 +75,13 @@ class Nodes:
         wait_until(lambda: not are_there())
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.read()  # until it has ended
-        self._process.stdout.close()
+        self._requests.close()
+        self._answers.read()  # until it has ended
+        self._answers.close()
 
-    def _ask(self, asked: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps(asked), file=self._process.stdin, flush=True)
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        print(json.dumps(request), file=self._requests, flush=True)
+        answer: dict[str, Any] = json.loads(self._answers.readline())
         return answer
 
 
@@ -168,16 +162,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     import cloudpickle
     import oracle
 
-    known: dict[Any, Any] = {}
-
+    @functools.cache
     def get(kind: Any, function: Any, steps: int = oracle.STEPS) -> Any:
-        key = (kind, function, steps)
-        if key not in known:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setenv("PACELINE_ENGINE", "local")
-                result = oracle.trainer_of(kind, function, tmp_path_factory.mktemp("undisturbed"), steps).fit()
-            known[key] = oracle.expected(result, steps)
-        return known[key]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PACELINE_ENGINE", "local")
+            result = oracle.trainer_of(kind, function, tmp_path_factory.mktemp("undisturbed"), steps).fit()
+        return oracle.expected(result, steps)
 
     cloudpickle.register_pickle_by_value(oracle)  # workers cannot import the modules of a test
     yield get
@@ -197,17 +187,18 @@ def fit(tmp_path: Path) -> Callable[..., Any]:
         resources: dict[str, float] | None = None,
         config: Any = None,
         datasets: Any = None,
+        dataset_config: Any = None,
         validation: Any = None,
         max_failures: int = 0,
         **run: Any,
     ) -> Any:
         run = {"name": "run", "storage_path": tmp_path, "failure_config": FailureConfig(max_failures), **run}
-        scaling = ScalingConfig(num_workers, placement_strategy=strategy, resources_per_worker=resources)
         return DataParallelTrainer(
             function,
             train_loop_config=config,
             datasets=datasets,
-            scaling_config=scaling,
+            dataset_config=dataset_config,
+            scaling_config=ScalingConfig(num_workers, placement_strategy=strategy, resources_per_worker=resources),
             run_config=RunConfig(**run),
             validation_config=validation,
         ).fit()

@@ -10,6 +10,8 @@ import time
 import psutil
 import pytest
 
+from processes import find_processes
+
 MARK = "PACELINE_TEST_CLUSTER"
 """What all processes of the cluster carry in their environment."""
 OUR_ACTORS = ("ray::WorkerActor", "ray::DetachedActor", "ray::RowService")
@@ -33,23 +35,16 @@ def list_left(name: str) -> list[str]:
     if not ray.is_initialized():
         return ["Ray is not initialised any more"]
     groups = [name for name, each in placement_group_table().items() if each["state"] != "REMOVED"]
-    return [f"placement group {name}" for name in groups] + [f"process {told}" for told in _processes(name)]
+    processes = find_processes(lambda process: is_of(process, name) and _is_ours(" ".join(process.cmdline())))
+    return [f"placement group {name}" for name in groups] + [f"process {process}" for process in processes]
 
 
-def _processes(name: str) -> list[str]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            told = " ".join(process.cmdline())
-            marked = process.pid != os.getpid() and process.environ().get(MARK) == name
-        except psutil.Error:
-            continue
-        if marked and told and _is_ours(told):
-            found.append(f"{process.pid}: {told[:200]}")
-    return found
+def is_of(process: psutil.Process, name: str) -> bool:
+    """Whether a process belongs to the cluster with this name."""
+    return process.pid != os.getpid() and process.environ().get(MARK) == name
 
 
-def _is_ours(told: str) -> bool:
-    if told.startswith(OUR_ACTORS) or "paceline._engine" in told:
+def _is_ours(command: str) -> bool:
+    if command.startswith(OUR_ACTORS) or "paceline._engine" in command:
         return True
-    return not any(part in told for part in RAYS_OWN)
+    return bool(command) and not any(part in command for part in RAYS_OWN)

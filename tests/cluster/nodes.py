@@ -4,21 +4,26 @@ It is no child of the tests, and what Ray starts carries no mark of theirs: the 
 ends, with all its nodes, when its standard input does.
 """
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 
-def blind_to(path: str, address: str, node: dict[str, Any]) -> subprocess.Popen[bytes]:
+@contextlib.contextmanager
+def blind_to(path: str, address: str, node: dict[str, Any]) -> Iterator[None]:
     """A node that sees an empty directory in the place of another, as a machine of its own would."""
     ray = Path(sys.executable).with_name("ray")
     options = [f"--address={address}", f"--num-cpus={node['num_cpus']}", f"--resources={json.dumps(node['resources'])}"]
     options += [f"--object-store-memory={node['object_store_memory']}", "--disable-usage-stats", "--block"]
     apart = 'mount -t tmpfs none "$0" && exec "$@"'
-    return subprocess.Popen(["unshare", "-m", "sh", "-c", apart, path, str(ray), "start", *options])
+    with subprocess.Popen(["unshare", "-m", "sh", "-c", apart, path, str(ray), "start", *options]) as process:
+        yield
+        process.terminate()
 
 
 def main() -> None:
@@ -26,31 +31,24 @@ def main() -> None:
 
     cluster = Cluster()
     nodes = {}
-    blind: list[subprocess.Popen[bytes]] = []
+    blind = contextlib.ExitStack()
     try:
         for line in sys.stdin:
-            asked = json.loads(line)
-            if asked["do"] == "add":
-                if "blind_to" in asked:
-                    blind.append(blind_to(asked["blind_to"], cluster.address, asked["node"]))
-                    print("{}", file=answers, flush=True)
-                    continue
-                node = cluster.add_node(**asked["node"])
+            request = json.loads(line)
+            answer = {}
+            if "blind_to" in request:
+                blind.enter_context(blind_to(request["blind_to"], cluster.address, request["node"]))
+            elif request["do"] == "add":
+                node = cluster.add_node(**request["node"])
                 nodes[node.node_id] = node
                 answer = {"node": node.node_id, "address": cluster.address}
-            elif asked["do"] == "see":
-                process = blind.pop()
-                process.terminate()
-                process.wait()
-                answer = {}
+            elif request["do"] == "see":
+                blind.close()
             else:
-                cluster.remove_node(nodes.pop(asked["node"]), allow_graceful=False)
-                answer = {"node": asked["node"]}
+                cluster.remove_node(nodes.pop(request["node"]), allow_graceful=False)
             print(json.dumps(answer), file=answers, flush=True)
     finally:
-        for process in blind:
-            process.terminate()
-            process.wait()
+        blind.close()
         cluster.shutdown()
 
 

@@ -1,5 +1,6 @@
 """A cluster with a real autoscaler of Ray, whose nodes are processes on this machine."""
 
+import contextlib
 import json
 import os
 import socket
@@ -9,9 +10,10 @@ import uuid
 
 import psutil
 import pytest
+from left_over import MARK, is_of
 
-CLUSTER = "PACELINE_TEST_CLUSTER"
-"""What all processes of a cluster carry in their environment."""
+from processes import find_processes
+
 HEAD_ID = "f" * 51 + "00000"
 """The provider of local nodes takes the node with this id for the head."""
 
@@ -50,7 +52,7 @@ def growing(tmp_path, cluster):
     name = uuid.uuid4().hex
     environ = {name: value for name, value in os.environ.items() if name != "PACELINE_TEST_SESSION"}
     environ |= {
-        CLUSTER: name,
+        MARK: name,
         "RAY_FAKE_CLUSTER": "1",
         "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID,
         "AUTOSCALER_UPDATE_INTERVAL_S": "1",
@@ -67,15 +69,11 @@ def growing(tmp_path, cluster):
 
 def _end(name):
     """The nodes that the autoscaler has brought are nobody's children."""
-    ours = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(CLUSTER) == name:
-                process.kill()
-                ours.append(process)
-        except psutil.Error:
-            continue
-    psutil.wait_procs(ours, timeout=10)
+    nodes = find_processes(lambda process: is_of(process, name))
+    for process in nodes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(nodes, timeout=10)
 
 
 SCRIPT = """
@@ -103,16 +101,16 @@ print("trained beside:", result.return_value)
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_what_an_autoscaler_may_bring_is_asked_for_and_the_wait_is_shown(tmp_path, growing):
+def test_nodes_of_an_autoscaler_are_requested_and_the_wait_is_shown(tmp_path, growing):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), str(tmp_path / "runs"), growing]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    said = ran.stdout + ran.stderr
-    assert ran.returncode == 0, said
-    assert "grows: True [1.0]" in said
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    printed = ended.stdout + ended.stderr
+    assert ended.returncode == 0, printed
+    assert "grows: True [1.0]" in printed
     assert (
         "waiting for capacity: requested 2 workers with 1 CPU each (placement_strategy='STRICT_PACK'); "
         "the cluster has 1 node with 1 CPU; the autoscaler is adding nodes\n"
-    ) in said
-    assert "trained beside: 2" in said
+    ) in printed
+    assert "trained beside: 2" in printed

@@ -71,7 +71,7 @@ def test_another_cluster_than_the_one_in_use_is_refused(monkeypatch, cluster):
 
 
 @pytest.mark.slow
-def test_a_cluster_that_does_not_answer_is_told_at_once(run_script, tmp_path):
+def test_a_cluster_that_does_not_answer_is_reported_at_once(run_script, tmp_path):
     ended = run_script(SCRIPT, str(tmp_path), "127.0.0.1:1", "--init")
     assert ended.returncode == 1
     assert "cannot reach a Ray cluster at '127.0.0.1:1'" in ended.stderr

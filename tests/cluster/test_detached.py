@@ -16,7 +16,6 @@ from waiting import wait_until
 
 from paceline import train
 from paceline._commands import attach
-from paceline._control import journal
 from paceline._control.events import RunDescribed
 from paceline._control.requests import ProfileRequest, StacksRequest, send_request
 from paceline._engine.ray.cluster_monitor import ClusterMonitor
@@ -24,14 +23,9 @@ from paceline._engine.ray.connection import gcs_address
 from paceline._engine.ray.detached import NAMESPACE
 from paceline._storage.controller_registry import ControllerNote
 from paceline._storage.lease_stores import DiskLeaseStore
-from paceline.train import (
-    Checkpoint,
-    Result,
-    RunConfig,
-    TrainingFailedError,
-    UserCallback,
-)
+from paceline.train import Checkpoint, Result, RunConfig, TrainingFailedError, UserCallback
 from paceline.train.driver import detached
+from written_runs import read_events
 
 pytestmark = pytest.mark.slow
 
@@ -87,10 +81,10 @@ def test_a_run_goes_on_without_its_script_and_is_followed_by_others(cluster, fit
         wait_until(lambda: "callback: 2 here" in (tmp_path / "out").read_text() or script.poll() is not None)
         script.kill()
         script.wait()
-    said = (tmp_path / "out").read_text()
-    assert "paceline attach " + str(tmp_path / "runs" / "run") in said, said
-    assert "2 workers on the Ray cluster" in said
-    assert "[rank 0] begun\n" in said
+    printed_by_script = (tmp_path / "out").read_text()
+    assert "paceline attach " + str(tmp_path / "runs" / "run") in printed_by_script, printed_by_script
+    assert "2 workers on the Ray cluster" in printed_by_script
+    assert "[rank 0] begun\n" in printed_by_script
 
     # Everybody is refused without the run's token, which lies with the run for its owner alone.
     token = tmp_path / "runs" / "run" / ".controller" / "token"
@@ -116,8 +110,8 @@ def test_a_run_goes_on_without_its_script_and_is_followed_by_others(cluster, fit
     assert [each.answers for each in stacks.stacks] == [True, True], stacks
     assert all(any(line.function == "function" for line in each.threads[0].lines) for each in stacks.stacks)
     profile = send_request(home, ProfileRequest(seconds=0.5), 100.0)
-    assert {(made.rank, made.kind) for made in profile.files} >= {(0, "flame"), (1, "flame")}, profile
-    assert all((home.layout.root / made.path).stat().st_size == made.num_bytes for made in profile.files)
+    assert {(file.rank, file.kind) for file in profile.files} >= {(0, "flame"), (1, "flame")}, profile
+    assert all((home.layout.root / file.path).stat().st_size == file.num_bytes for file in profile.files)
 
     # A command follows it from its first word, and so does a script that would have begun it.
     def follow():
@@ -152,8 +146,7 @@ def test_a_run_goes_on_without_its_script_and_is_followed_by_others(cluster, fit
     assert result.metrics_dataframe["i"].tolist() == list(range(6))
 
     # It is described as the script that began it, not as the actor that drives it.
-    events = journal.read_events(tmp_path / "runs" / "run" / "journal.jsonl")
-    (about,) = [json.loads(bytes(event.about)) for event in events if isinstance(event, RunDescribed)]
+    (about,) = [json.loads(bytes(event.about)) for event in read_events(tmp_path / "runs" / "run", RunDescribed)]
     assert about["environment"]["argv"] == ["script.py"]
     assert about["code"]["function"] == "__main__.function"
     assert about["code"]["sources"] == {"script.py": SCRIPT}
@@ -167,7 +160,7 @@ class Locked(UserCallback):
         self.lock = threading.Lock()
 
 
-def test_what_cannot_be_sent_to_the_cluster_is_refused_by_name(fit, tmp_path):
+def test_a_value_that_cannot_be_sent_to_the_cluster_is_refused_by_name(fit, tmp_path):
     with pytest.raises(
         TypeError, match=r"cannot send RunConfig\(callbacks=\.\.\.\) -> \[0\] -> \.lock .* to the cluster"
     ):

@@ -45,12 +45,12 @@ def test_a_run_of_torch_with_a_rank_killed_in_each_phase_of_its_own(fit_with):
     assert oracle.causes(path) == [(fault.rank, "killed") for fault, _ in KILLS_OF_TORCH.fired(path)]
 
 
-def test_hangs_of_every_kind_are_told_by_what_the_node_says_and_restarted(fit_with):
+def test_hangs_of_every_kind_are_reported_with_the_process_status_and_restarted(fit_with):
     faults = Faults().hang(0, ("step", 3)).hang(1, ("step", 7), "stopped").hang(0, ("step", 11), "gil")
     path = fit_with(faults, steps=12, hang_timeout_s=3.0, hang_action="restart")
-    told = [event.failure for event in oracle.history(path) if isinstance(event, HangSuspected)]
-    assert [failure.rank for failure in told] == [0, 1, 0]
-    asleep, stopped, gil = (failure.message for failure in told)
+    hangs = [event.failure for event in oracle.history(path, HangSuspected)]
+    assert [failure.rank for failure in hangs] == [0, 1, 0]
+    asleep, stopped, gil = (failure.message for failure in hangs)
     assert "rank 0 has stood at" in asleep
     assert "rank 1 is stopped by a signal (SIGSTOP)" in stopped
     assert "rank 0 has been silent for" in gil
@@ -75,9 +75,9 @@ def test_a_notice_ends_the_run_where_it_comes_to_the_drivers_node_and_an_attempt
     assert faults.unfired(result.path) == []
     with pytest.raises(PreemptionError) as caught:
         fit(here)
-    for path, whole in ((result.path, False), (caught.value.result.path, True)):
-        (notice,) = (event for event in oracle.history(path) if isinstance(event, PreemptionNoticeReceived))
-        assert (notice.ranks, notice.includes_driver) == ((0, 1), whole), "all who are on the node"
+    for path, includes_driver in ((result.path, False), (caught.value.result.path, True)):
+        (notice,) = oracle.history(path, PreemptionNoticeReceived)
+        assert (notice.ranks, notice.includes_driver) == ((0, 1), includes_driver), "all who are on the node"
     oracle.assert_same(result.path, undisturbed(DataParallelTrainer, oracle.small))
     oracle.assert_same(fit(here).path, undisturbed(DataParallelTrainer, oracle.small))
 

@@ -10,7 +10,7 @@ import pytest
 
 import paceline.data
 from paceline import train
-from paceline._control import journal, usage_collector
+from paceline._control import usage_collector
 from paceline._control.events import RunDescribed, UsageMeasured
 from paceline._core.engine_choice import choose_engine
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig, Trainer
@@ -19,6 +19,7 @@ from paceline.tune import session as tune
 from paceline.tune.trainables.trainable import Trainable
 from paceline.tune.trainables.trainable_plans import make_trainable_plan
 from paceline.tune.trainables.wrapping import with_parameters
+from written_runs import read_events
 
 pytestmark = pytest.mark.slow
 
@@ -64,19 +65,19 @@ def test_the_same_processes_on_several_nodes_serve_every_run_of_a_standing_train
     with Trainer(num_workers=2, resources_per_worker={"CPU": 2}, logdir=tmp_path / "run", max_retries=1) as trainer:
         assert sorted(trainer.run(lambda: train.get_context().get_node_rank())) == [0, 1]
         assert trainer.run(os.getpid) == trainer.run(os.getpid)
-        taken = trainer.run(rows, dataset=paceline.data.range(6))
-        assert sorted([*taken[0], *taken[1]]) == list(range(6))
+        rows_of_ranks = trainer.run(rows, dataset=paceline.data.range(6))
+        assert sorted([*rows_of_ranks[0], *rows_of_ranks[1]]) == list(range(6))
         assert trainer.run(steps) == [2, 2]
         assert trainer.latest_checkpoint == {"step": 3}
 
 
-def test_ranks_on_other_machines_are_measured_and_stages_of_datasets_are_told(fit, tmp_path, monkeypatch):
+def test_ranks_on_other_machines_are_measured_and_stages_of_datasets_are_reported(fit, tmp_path, monkeypatch):
     monkeypatch.setattr(usage_collector, "EVERY_S", 0.1)
     monkeypatch.setattr(usage_collector, "PER_RANK_S", 0.0)
 
-    def lines_of(book):
-        whole = book.read_text().rpartition("\n")[0]
-        return [line.partition(" ")[2] for line in whole.splitlines() if '"usage_measured"' in line]
+    def usage_lines(path):
+        complete_lines = path.read_text().rpartition("\n")[0]
+        return [line.partition(" ")[2] for line in complete_lines.splitlines() if '"usage_measured"' in line]
 
     def slow(row):
         time.sleep(0.02)
@@ -86,14 +87,13 @@ def test_ranks_on_other_machines_are_measured_and_stages_of_datasets_are_told(fi
         for _ in train.get_dataset_shard("train").iter_batches(batch_size=5):
             pass
         train.report({"loss": 1.0})
-        book = Path(train.get_context().get_trial_dir()) / "journal.jsonl"
-        while not any(stage[2] == 20 for line in lines_of(book) for stage in json.loads(line).get("stages", ())):
+        path = Path(train.get_context().get_trial_dir()) / "journal.jsonl"
+        while not any(stage[2] == 20 for line in usage_lines(path) for stage in json.loads(line).get("stages", ())):
             time.sleep(0.02)
 
     fit(function, 2, strategy="SPREAD", datasets={"train": paceline.data.range(20, override_num_blocks=2).map(slow)})
-    events = list(journal.read_events(tmp_path / "run" / "journal.jsonl"))
-    found = [event for event in events if isinstance(event, UsageMeasured)]
-    uses = {use.rank: use for each in found for use in each.ranks}
+    notes = read_events(tmp_path / "run", UsageMeasured)
+    uses = {use.rank: use for each in notes for use in each.ranks}
     assert sorted(uses) == [0, 1]
     assert uses[0].pid != uses[1].pid
     for use in uses.values():
@@ -101,11 +101,12 @@ def test_ranks_on_other_machines_are_measured_and_stages_of_datasets_are_told(fi
         assert use.rss_bytes > 0
         assert use.data_s > 0
         assert use.setup_s + use.data_s + use.report_s + use.checkpoint_s <= use.wall_s
-    stages = found[-1].stages
+    stages = notes[-1].stages
     assert {stage.dataset for stage in stages} == {"train"}
     assert max(stage.num_rows for stage in stages) == 20
-    (described,) = [json.loads(bytes(event.about)) for event in events if isinstance(event, RunDescribed)]
-    assert any(Path(__file__).read_text() == text for text in described["code"]["sources"].values())
+    (described,) = read_events(tmp_path / "run", RunDescribed)
+    sources = json.loads(bytes(described.about))["code"]["sources"]
+    assert any(Path(__file__).read_text() == text for text in sources.values())
 
 
 def test_trials_share_objects_of_the_store_and_a_class_is_a_trial(tmp_path):

@@ -38,19 +38,19 @@ class Recorder:
 
     def __init__(self, **options):
         self.engine = RayEngine(PlacementSpec({"CPU": 1}), **options)
-        self.said = []
+        self.messages = []
 
     def until(self, enough):
         deadline = time.monotonic() + PATIENCE_S
         while not enough():
-            assert time.monotonic() < deadline, f"timed out, received {self.said}"
-            self.said += self.engine.wait(1.0)
+            assert time.monotonic() < deadline, f"timed out, received {self.messages}"
+            self.messages += self.engine.wait(1.0)
 
     def count(self, kind):
-        return sum(isinstance(each, kind) for each in self.said)
+        return sum(isinstance(each, kind) for each in self.messages)
 
     def begin(self, group):
-        self.said.clear()
+        self.messages.clear()
         self.engine.start(group)
 
     def start(self, group):
@@ -64,15 +64,15 @@ class Recorder:
 
     @property
     def failures(self):
-        return {each.rank: each.failure for each in self.said if isinstance(each, WorkerFailed)}
+        return {each.rank: each.failure for each in self.messages if isinstance(each, WorkerFailed)}
 
     def stop(self):
         self.engine.stop(kill=True)
         self.until(lambda: self.count(WorkersStopped))
         # Nothing comes after it, and it comes once.
         self.engine.stop(kill=True)
-        self.said += self.engine.wait(0.3)
-        assert isinstance(self.said[-1], WorkersStopped)
+        self.messages += self.engine.wait(0.3)
+        assert isinstance(self.messages[-1], WorkersStopped)
         assert self.count(WorkersStopped) == 1
 
 
@@ -100,10 +100,10 @@ def group(tmp_path):
     return group
 
 
-def test_what_is_lost_is_told_apart_and_only_that_is_replaced(make_engine, group, cluster):
+def test_lost_workers_actors_and_nodes_are_distinguished_and_only_they_are_replaced(make_engine, group, cluster):
     engine = make_engine()
     slots = engine.start(group(1, 4))
-    shells = [slot.placement.pid for slot in slots]
+    pids = [slot.placement.pid for slot in slots]
     assert sorted(Counter(slot.placement.node_id for slot in slots).values()) == [2, 2]
 
     # A worker: as on one machine.
@@ -112,21 +112,21 @@ def test_what_is_lost_is_told_apart_and_only_that_is_replaced(make_engine, group
     assert (engine.failures[1].kind, engine.failures[1].message) == ("killed", "killed by SIGKILL")
     engine.stop()
     assert list(engine.failures) == [1]
-    assert [slot.placement.pid for slot in engine.start(group(2, 4))] == shells
+    assert [slot.placement.pid for slot in engine.start(group(2, 4))] == pids
 
     # Actors: one that is killed, one that Ray is asked to end.
-    os.kill(shells[0], signal.SIGKILL)
+    os.kill(pids[0], signal.SIGKILL)
     ray.kill(slots[3].actor)
     engine.until(lambda: len(engine.failures) == 2)
     assert {failure.kind for failure in engine.failures.values()} == {"killed"}
-    assert f"process {shells[0]} on node {slots[0].placement.address}" in engine.failures[0].message
+    assert f"process {pids[0]} on node {slots[0].placement.address}" in engine.failures[0].message
     assert engine.failures[3].message.endswith("was killed with ray.kill")
     engine.stop()
     after = engine.start(group(3, 4))
-    assert len({slot.placement.pid for slot in after} & set(shells)) == 2, "two are still those that were there"
+    assert len({slot.placement.pid for slot in after} & set(pids)) == 2, "two are still those that were there"
 
     # A node, with two of them; another one comes.
-    shells = {slot.placement.pid for slot in after}
+    pids = {slot.placement.pid for slot in after}
     node = next(
         slot.placement.node_id for slot in after if slot.placement.node_id != ray.get_runtime_context().get_node_id()
     )
@@ -142,9 +142,9 @@ def test_what_is_lost_is_told_apart_and_only_that_is_replaced(make_engine, group
     engine.engine.start(group(4, 4))
     assert engine.engine.waits
     new = cluster.add()
-    engine.said.clear()
+    engine.messages.clear()
     engine.until(lambda: engine.count(WorkerReady) == 4)
-    assert len({slot.placement.pid for slot in engine.slots} & shells) == 2, "those on the other node stay"
+    assert len({slot.placement.pid for slot in engine.slots} & pids) == 2, "those on the other node stay"
     assert Counter(slot.placement.node_id for slot in engine.slots)[new] == 2
     engine.stop()
     assert not engine.failures
@@ -172,9 +172,9 @@ def test_an_end_while_workers_are_being_placed_is_an_end(make_engine, group):
 def test_actors_that_are_lost_as_they_come_up_are_a_failure(make_engine, group):
     engine = make_engine()
     engine.begin(group(1))
-    pool = engine.engine._event_loop.actor_pool
-    engine.until(lambda: len(pool._slots) == 2)
-    for slot in list(pool._slots.values()):
+    actor_pool = engine.engine._event_loop.actor_pool
+    engine.until(lambda: len(actor_pool._slots) == 2)
+    for slot in list(actor_pool._slots.values()):
         ray.kill(slot.actor)
     engine.until(lambda: engine.count(WorkersStopped))
     # Actors that were quicker than their end have a worker each, and are told of as that.
@@ -188,7 +188,7 @@ def test_actors_that_are_lost_as_they_come_up_are_a_failure(make_engine, group):
     engine.stop()
 
 
-def test_whatever_goes_wrong_on_a_thread_of_the_engine_is_reported(make_engine, group, monkeypatch, tmp_path):
+def test_an_exception_on_a_thread_of_the_engine_is_reported(make_engine, group, monkeypatch, tmp_path):
     engine = make_engine()
     event_loop = engine.engine._event_loop
     # In a callback, in a task, in what is heard.
@@ -343,8 +343,8 @@ def test_a_run_shrinks_when_a_node_is_lost_and_grows_when_one_comes(cluster, tmp
     assert rows["step"].tolist() == list(range(1, STEPS + 1))
     sizes = rows["size"].tolist()
     assert (sizes[0], sizes[10], sizes[20], sizes[-1]) == (4, 2, 2, 4)
-    found = result.checkpoint.to_dict()["model"]
-    assert all(torch.allclose(found[name], expected[name], atol=1e-9, rtol=0) for name in expected)
+    parameters = result.checkpoint.to_dict()["model"]
+    assert all(torch.allclose(parameters[name], expected[name], atol=1e-9, rtol=0) for name in expected)
     printed = capsys.readouterr().err
     assert "was lost: " in printed
     assert "with 2 workers where there were 4" in printed

@@ -70,11 +70,11 @@ class Shift:
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         self.calls += 1
         num = len(batch["id"])
-        told = {"rows": num, "process": os.getpid(), "call": self.calls}
-        return {**batch, "id": batch["id"] + self.by, **{name: np.full(num, value) for name, value in told.items()}}
+        columns = {"rows": num, "process": os.getpid(), "call": self.calls}
+        return {**batch, "id": batch["id"] + self.by, **{name: np.full(num, value) for name, value in columns.items()}}
 
 
-def found(executor: Executor, dataset: Dataset, epoch: int = 0, *start: int) -> list[Row]:
+def collect_rows(executor: Executor, dataset: Dataset, epoch: int = 0, *start: int) -> list[Row]:
     """Each row with its unit and its number there."""
     pipeline = lower_epoch(dataset._plan, epoch, executor)
     return [
@@ -90,12 +90,12 @@ def _plain(value: Any) -> Any:
 
 def same(dataset: Dataset, epoch: int = 0, *start: int, but: tuple[str, ...] = ()) -> list[Row]:
     """The rows on Ray, which are those of one process but for some columns."""
-    on_ray = found(RayExecutor(), dataset, epoch, *start)
+    on_ray = collect_rows(RayExecutor(), dataset, epoch, *start)
 
     def without(rows: list[Row]) -> list[Row]:
         return [(*place, {name: value for name, value in row.items() if name not in but}) for *place, row in rows]
 
-    assert without(on_ray) == without(found(InlineExecutor(), dataset, epoch, *start))
+    assert without(on_ray) == without(collect_rows(InlineExecutor(), dataset, epoch, *start))
     return on_ray
 
 
@@ -126,7 +126,7 @@ def test_the_order_is_kept_where_a_later_unit_is_done_first(tmp_path: Path) -> N
         (tmp_path / f"{unit}").touch()
         return batch
 
-    rows = found(RayExecutor(), numbers(40, 4).map_batches(backwards))
+    rows = collect_rows(RayExecutor(), numbers(40, 4).map_batches(backwards))
     assert [row["id"] for _, _, row in rows] == list(range(40))
 
 
@@ -171,7 +171,7 @@ def some_plan(seed: int) -> Dataset:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 3, 5, *(pytest.param(seed, marks=pytest.mark.chaos) for seed in (1, 2, 4))])
-def test_plans_that_chance_made_give_the_rows_of_one_machine(
+def test_random_plans_give_the_rows_of_one_machine(
     seed: int, context: DataContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context.target_max_block_size = 1000
@@ -209,7 +209,7 @@ def test_groups_and_zips_give_the_rows_of_one_machine(context: DataContext) -> N
     same(odd.repartition(3).zip(numbers(100, 3).map(lambda row: {"y": [row["id"]] * 2})).limit(33))
 
 
-def test_what_lies_in_this_process_is_read_on_other_nodes() -> None:
+def test_data_of_this_process_is_read_on_other_nodes() -> None:
     class Items:
         """More than goes along with each unit."""
 
@@ -222,10 +222,11 @@ def test_what_lies_in_this_process_is_read_on_other_nodes() -> None:
         def __getitem__(self, index: int) -> int:
             return int(self.weights[index])
 
-    kept = numbers(40, 4).map_batches(doubled).materialize()
-    held = data.from_numpy(np.arange(40 * 5000).reshape(40, 5000), override_num_blocks=3)
-    same(kept.zip(data.from_torch(Items()), held))
-    assert found(InlineExecutor(), ShippedValue.from_value(kept).load_value()) == found(InlineExecutor(), kept)
+    materialized = numbers(40, 4).map_batches(doubled).materialize()
+    in_memory = data.from_numpy(np.arange(40 * 5000).reshape(40, 5000), override_num_blocks=3)
+    same(materialized.zip(data.from_torch(Items()), in_memory))
+    shipped = ShippedValue.from_value(materialized).load_value()
+    assert collect_rows(InlineExecutor(), shipped) == collect_rows(InlineExecutor(), materialized)
 
 
 def inverse(row: dict[str, Any]) -> dict[str, Any]:
@@ -235,14 +236,14 @@ def inverse(row: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.slow
 def test_an_error_of_the_user_comes_after_the_rows_before_it_as_on_one_machine() -> None:
     dataset = numbers(60, 4).map(inverse).map_batches(Shift, concurrency=1)
-    told = []
+    failures = []
     for executor in (InlineExecutor(), RayExecutor()):
         rows, error = until_it_fails(executor, dataset)
         assert isinstance(error, ZeroDivisionError)
-        told.append(([row["id"] for row in rows], error.__notes__[0]))
-    assert told[0] == told[1]
-    assert "at row 7 of range (rows 30 to 44)" in told[1][1]
-    assert f"{Path(__file__)}:" in told[1][1]
+        failures.append(([row["id"] for row in rows], error.__notes__[0]))
+    assert failures[0] == failures[1]
+    assert "at row 7 of range (rows 30 to 44)" in failures[1][1]
+    assert f"{Path(__file__)}:" in failures[1][1]
 
 
 def until_it_fails(executor: Executor, dataset: Dataset) -> tuple[list[dict[str, Any]], BaseException | None]:
@@ -257,7 +258,7 @@ def until_it_fails(executor: Executor, dataset: Dataset) -> tuple[list[dict[str,
 
 def test_skipped_rows_are_recorded() -> None:
     record = StatsRecorder()
-    rows = found(RayExecutor(record), numbers(60, 4).map(inverse, on_error="skip"))
+    rows = collect_rows(RayExecutor(record), numbers(60, 4).map(inverse, on_error="skip"))
     assert len(rows) == 59
     (skipped,) = record.skipped
     assert (skipped.unit, skipped.row) == ("range (rows 30 to 44)", 7)
@@ -302,20 +303,21 @@ def test_a_node_that_is_lost_costs_no_row(cluster: Any, context: DataContext) ->
     context.execution_options.resource_limits.object_store_memory = 30 * MB
     node = cluster.add(num_cpus=2)
     dataset = numbers(300, 30).map_batches(lambda batch: {**batch, "x": np.ones((len(batch["id"]), 20_000))})
-    held: list[Any] = []
+    blocks: list[Any] = []
     rows: list[int] = []
 
     def take() -> None:
-        rows.extend(unpack_from_ray(ray.get(held.pop(0).ref)).columns["id"].tolist())
+        rows.extend(unpack_from_ray(ray.get(blocks.pop(0).ref)).columns["id"].tolist())
 
     for placed in stream_blocks(lower_epoch(dataset._plan, 0, InlineExecutor())):
-        held.append(placed)
+        blocks.append(placed)
         # Where it has some of the rows, as it should have by then.
-        if node in cluster.added and (len(rows) > 100 or (len(held) > 4 and any(each.node == node for each in held))):
+        has_some = len(blocks) > 4 and any(each.node == node for each in blocks)
+        if node in cluster.added and (len(rows) > 100 or has_some):
             cluster.remove(node)
-        if len(held) > 8:
+        if len(blocks) > 8:
             take()
-    while held:
+    while blocks:
         take()
     assert rows == list(range(300))
 
@@ -337,15 +339,15 @@ def test_closing_ends_the_work_and_lets_go_of_the_rows(context: DataContext, cap
 def test_rows_come_where_others_have_all_cores_and_a_line_says_so() -> None:
     group = placement_group([{"CPU": 2}, {"CPU": 2}], strategy="STRICT_SPREAD")
     ray.get(group.ready())
-    said: list[str] = []
+    lines: list[str] = []
     try:
         wait_until(lambda: ray.available_resources().get("CPU", 0) == 0)
         dataset = numbers(60, 4).map_batches(Shift, concurrency=2)
-        rows = found(RayExecutor(say=said.append), dataset)
+        rows = collect_rows(RayExecutor(say=lines.append), dataset)
     finally:
         remove_placement_group(group)
     assert [row["id"] for _, _, row in rows] == list(range(1, 61))
-    (line,) = said
+    (line,) = lines
     assert line.startswith("data: 3 CPUs are needed, and 0 of the cluster's 4 are free: up to 4 processes")
     wait_until(lambda: ray.available_resources().get("CPU", 0) == 4)
 
@@ -357,11 +359,11 @@ def test_a_dataset_of_ray_comes_in_its_own_order_and_goes_on_at_a_row() -> None:
 
     dataset = interop.as_dataset(ray.data.range(300, override_num_blocks=7).map_batches(wide))
     expected = [(0, n, {"id": n, "t": [n, n], "s": f"{n}"}) for n in range(300)]
-    said: list[str] = []
-    executor = RayExecutor(say=said.append)
-    assert found(executor, dataset) == expected
-    assert found(executor, dataset, 0, 0, 99) == expected[99:]
-    (line,) = said
+    lines: list[str] = []
+    executor = RayExecutor(say=lines.append)
+    assert collect_rows(executor, dataset) == expected
+    assert collect_rows(executor, dataset, 0, 0, 99) == expected[99:]
+    (line,) = lines
     assert "a resume repeats its execution" in line
     doubles = dataset.map_batches(doubled, batch_size=64)
-    assert [row["id"] for _, _, row in found(executor, doubles)] == list(range(0, 600, 2))
+    assert [row["id"] for _, _, row in collect_rows(executor, doubles)] == list(range(0, 600, 2))

@@ -25,7 +25,7 @@ MODES = ("equal", "exact", "all")
 
 
 @contextlib.contextmanager
-def served(limit=None, **datasets):
+def serve(limit=None, **datasets):
     context = DataContext()
     if limit is not None:
         context = DataContext(ExecutionOptions(ExecutionResources(object_store_memory=limit)))
@@ -38,48 +38,48 @@ def shards(feeds, world, mode, cursor=None):
     return [DataIterator(feeds, WorkerShard(rank, world, mode), cursor=cursor) for rank in range(world)]
 
 
-def told(its, **options):
+def collect_batches(its, **options):
     """The batches of each worker, and where it stands after each. They go side by side, as workers do."""
-    found = [[] for _ in its]
+    collected = [[] for _ in its]
     running = [iter(it.iter_batches(**options)) for it in its]
     for turn in itertools.zip_longest(*running):
-        for batch, it, noted in zip(turn, its, found, strict=True):
+        for batch, it, noted in zip(turn, its, collected, strict=True):
             if batch is not None:
                 noted.append((batch["id"].tolist(), it.get_state()))
-    return found
+    return collected
 
 
-def seen(address):
+def read_flight_stats(address):
     service = get_service_client(address)
     return service.get(service.call("flight_stats"))
 
 
-def seen_once(address, holds):
+def wait_for_flight_stats(address, holds):
     """What is seen as soon as it is so. A service that is not there is asked again."""
 
     def look():
         with contextlib.suppress(DataError):
-            now = seen(address)
+            now = read_flight_stats(address)
             return (now,) if holds(now) else None
 
     return wait_until(look)[0]
 
 
-def settled(address):
+def wait_until_settled(address):
     """No pass is under way any more: those who left are noticed a moment later."""
-    return seen_once(address, lambda now: now[2] == 0)
+    return wait_for_flight_stats(address, lambda now: now[2] == 0)
 
 
-def begun_anew(address):
+def wait_until_restarted(address):
     """The service was killed, and is there again: Ray kills a moment after it is asked to."""
-    seen_once(address, lambda now: now == (0, 0, 0))
+    wait_for_flight_stats(address, lambda now: now == (0, 0, 0))
 
 
 @pytest.mark.slow
 def test_every_worker_has_the_batches_and_the_places_that_it_has_on_one_machine():
     dataset = paceline.data.range(53, override_num_blocks=7).randomize_block_order(seed=3).filter(expr="id != 13")
     here = LocalFeeds(dataset._plan, InlineExecutor())
-    with served(rows=dataset) as address:
+    with serve(rows=dataset) as address:
         feeds = RayFeeds(address, "rows")
         assert (feeds.fingerprint(), feeds.num_rows(), str(feeds.schema())) == (
             here.fingerprint(),
@@ -90,18 +90,18 @@ def test_every_worker_has_the_batches_and_the_places_that_it_has_on_one_machine(
             options = {"batch_size": size, "local_shuffle_buffer_size": window, "local_shuffle_seed": 5}
             ours, theirs = shards(feeds, 3, mode), shards(here, 3, mode)
             for _ in range(2):
-                assert told(ours, **options) == told(theirs, **options), (mode, size, window)
+                assert collect_batches(ours, **options) == collect_batches(theirs, **options), (mode, size, window)
 
         for world in (2, 3):
-            places = [interrupted(each) for each in (feeds, here)]
+            places = [interrupt(each) for each in (feeds, here)]
             assert places[0] == places[1]
             assert places[0].ahead is not None
-            rest = [told(shards(each, world, "exact", places[0]), batch_size=5) for each in (feeds, here)]
+            rest = [collect_batches(shards(each, world, "exact", places[0]), batch_size=5) for each in (feeds, here)]
             assert rest[0] == rest[1]
-        assert settled(address)[0] == 0
+        assert wait_until_settled(address)[0] == 0
 
 
-def interrupted(feeds):
+def interrupt(feeds):
     """Where two workers stand that are not in step, and leave in the middle of an epoch."""
     its = shards(feeds, 2, "exact")
     running = [iter(it.iter_batches(batch_size=4, local_shuffle_buffer_size=10)) for it in its]
@@ -114,7 +114,7 @@ def interrupted(feeds):
 
 
 @pytest.mark.slow
-def test_what_functions_of_the_user_make_is_made_once_for_all_workers_and_cut_where_it_lies(tmp_path):
+def test_the_users_functions_run_once_for_all_workers_and_their_rows_are_cut_in_place(tmp_path):
     def doubled(batch, path=str(tmp_path)):
         import os
         import uuid
@@ -129,11 +129,11 @@ def test_what_functions_of_the_user_make_is_made_once_for_all_workers_and_cut_wh
 
     dataset = paceline.data.range(60, override_num_blocks=6)
     doubling, broken = dataset.map_batches(doubled, batch_size=None), dataset.map_batches(failing, batch_size=None)
-    with served(rows=doubling, broken=broken) as address:
+    with serve(rows=doubling, broken=broken) as address:
         options = {"batch_size": 7, "local_shuffle_buffer_size": 25}
-        got = told(shards(RayFeeds(address, "rows"), 2, "equal"), **options)
+        got = collect_batches(shards(RayFeeds(address, "rows"), 2, "equal"), **options)
         assert len(list(tmp_path.iterdir())) == 6
-        assert got == told(shards(LocalFeeds(doubling._plan, InlineExecutor()), 2, "equal"), **options)
+        assert got == collect_batches(shards(LocalFeeds(doubling._plan, InlineExecutor()), 2, "equal"), **options)
 
         # Workers have the batches before the one that fails, as on one machine.
         it = shards(RayFeeds(address, "broken"), 2, "equal")[1]
@@ -142,7 +142,7 @@ def test_what_functions_of_the_user_make_is_made_once_for_all_workers_and_cut_wh
             batches.extend(batch["id"].tolist() for batch in it.iter_batches(batch_size=4))
         assert batches == [[4, 5, 6, 7], [12, 13, 14, 15]]
         assert "test_rows_served.py" in "".join(caught.value.__notes__)
-        assert settled(address)[0] == 0
+        assert wait_until_settled(address)[0] == 0
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_bytes_in_flight_are_bounded_and_each_worker_fetches_its_own_rows_alone(
     monkeypatch.setattr(feeds_module.RowServiceClient, "get", counted)
     num_rows, row_bytes, num_blocks, limit = 3_600, 800, 30, 500_000
     dataset = paceline.data.range_tensor(num_rows, shape=(row_bytes // 8,), override_num_blocks=num_blocks)
-    with served(limit, rows=dataset) as address:
+    with serve(limit, rows=dataset) as address:
         feeds = RayFeeds(address, "rows")
         firsts = {rank: [] for rank in range(3)}
         # In step, as workers are that share their gradients. One that is ahead of others is not held back for them.
@@ -180,35 +180,35 @@ def test_bytes_in_flight_are_bounded_and_each_worker_fetches_its_own_rows_alone(
         total = num_rows * row_bytes
         assert fetched.keys() == {"rank 0", "rank 1", "rank 2"}
         assert all(total / 3 <= number < 1.1 * total / 3 for number in fetched.values())
-        in_flight, peak, num_passes = settled(address)
+        in_flight, peak, num_passes = wait_until_settled(address)
         assert (in_flight, num_passes) == (0, 0)
         assert peak <= limit / 2 + 2 * total / num_blocks
 
         # Of workers that leave early nothing is held, whether they say so or are followed by another attempt.
         batches = iter(DataIterator(feeds, WorkerShard(0, 3, "equal")).iter_batches(batch_size=20))
         next(batches)
-        assert seen(address)[0] > 0
+        assert read_flight_stats(address)[0] > 0
         other = iter(DataIterator(RayFeeds(address, "rows", attempt=2), WorkerShard(0, 1, "equal")).iter_batches())
         next(other)
         with pytest.raises(DataError, match="the service has restarted"):
             list(batches)
         other.close()
-        assert settled(address)[0] == 0
+        assert wait_until_settled(address)[0] == 0
 
 
 @pytest.mark.slow
 def test_a_service_that_is_lost_begins_anew_and_serves_its_own_run_alone():
     import ray
 
-    with served(rows=paceline.data.range(30, override_num_blocks=3)) as address:
+    with serve(rows=paceline.data.range(30, override_num_blocks=3)) as address:
         feeds = RayFeeds(address, "rows", attempt=1)
         batches = iter(DataIterator(feeds, WorkerShard(0, 2, "exact")).iter_batches(batch_size=5))
         assert next(batches)["id"].tolist() == [0, 1, 2, 3, 4]
         name = address.split("/")[-2]
         ray.kill(ray.get_actor(name), no_restart=False)
-        begun_anew(address)
+        wait_until_restarted(address)
         again = RayFeeds(address, "rows", attempt=2)
-        assert told(shards(again, 1, "exact"), batch_size=30)[0][0][0] == list(range(30))
+        assert collect_batches(shards(again, 1, "exact"), batch_size=30)[0][0][0] == list(range(30))
 
         with pytest.raises(KeyError, match="unknown dataset 'valid'; the datasets are 'rows'"):
             RayFeeds(address, "valid").num_rows()

@@ -16,16 +16,12 @@ import psutil
 import pytest
 
 from paceline import train
-from paceline._control import journal
 from paceline._control.events import Reported, WorkerFailed
 from paceline._control.retry_policy import first_failure
 from paceline._engine.ray import storage_probe
 from paceline.testing import Faults
 from paceline.train import Checkpoint, CheckpointConsistencyMode, Result, ValidationConfig, WorkerGroupError
-
-
-def history(path):
-    return list(journal.read_events(Path(path) / "journal.jsonl"))
+from written_runs import read_events
 
 
 def test_workers_know_their_places_speak_with_each_other_and_return_what_they_like(fit, capsys):
@@ -40,7 +36,7 @@ def test_workers_know_their_places_speak_with_each_other_and_return_what_they_li
         rank = context.get_world_rank()
         print("hello from", rank)
         os.write(1, b"written past Python\n")
-        given = train.collective.broadcast_from_rank_zero({"from": rank, "array": np.arange(3)})
+        shared = train.collective.broadcast_from_rank_zero({"from": rank, "array": np.arange(3)})
         train.collective.barrier()
         me = psutil.Process()
         listening = [
@@ -55,7 +51,7 @@ def test_workers_know_their_places_speak_with_each_other_and_return_what_they_li
             "local": (context.get_local_rank(), context.get_local_world_size()),
             "node": context.get_node_rank(),
             "name": context.get_experiment_name(),
-            "given": (given["from"], int(given["array"].sum())),
+            "given": (shared["from"], int(shared["array"].sum())),
             "leads": os.getpid() == os.getsid(0) == os.getpgid(0),
             "main": threading.current_thread() is threading.main_thread(),
             "listening": listening,
@@ -87,13 +83,13 @@ def test_workers_know_their_places_speak_with_each_other_and_return_what_they_li
     assert result.return_value.value == 3
     result.checkpoint.verify()
     assert result.checkpoint.to_dict()["array"].tolist() == list(range(5))
-    said = capsys.readouterr()
-    assert "[rank 0] hello from 0\n" in said.out
-    assert "[rank 0] written past Python\n" in said.out
-    assert "hello from 1" not in said.out
+    printed = capsys.readouterr()
+    assert "[rank 0] hello from 0\n" in printed.out
+    assert "[rank 0] written past Python\n" in printed.out
+    assert "hello from 1" not in printed.out
     for rank in range(5):
         assert f"hello from {rank}" in (result.log_dir / "attempt_1" / f"rank_{rank}.log").read_text()
-    begins, complete = said.err.splitlines()
+    begins, complete = printed.err.splitlines()
     assert begins.startswith("paceline: run run begins: 5 workers on the Ray cluster at ")
     assert complete == "paceline: run run is complete after 1 report"
 
@@ -138,7 +134,7 @@ ENDS = (
 
 
 @pytest.mark.slow
-def test_however_a_worker_ends_it_is_told_in_words_and_its_children_go_with_it(fit, tmp_path, capsys, monkeypatch):
+def test_however_a_worker_ends_the_reason_is_reported_and_its_children_end_with_it(fit, tmp_path, capsys, monkeypatch):
     probed, begin = [], storage_probe.StorageProbe.write_question
     monkeypatch.setattr(
         storage_probe.StorageProbe, "write_question", lambda probe: (probed.append(probe.question.name), begin(probe))
@@ -168,9 +164,8 @@ def test_however_a_worker_ends_it_is_told_in_words_and_its_children_go_with_it(f
 
     error = caught.value
     failures = {}
-    for event in history(error.result.path):
-        if isinstance(event, WorkerFailed):
-            failures.setdefault(event.attempt, []).append(event.failure)
+    for event in read_events(error.result.path, WorkerFailed):
+        failures.setdefault(event.attempt, []).append(event.failure)
     firsts = [first_failure(each) for each in failures.values()]
     assert [(each.rank, each.kind) for each in firsts] == [(1, kind) for _, kind, _ in ENDS]
     for failure, (_, _, message) in zip(firsts, ENDS, strict=True):
@@ -227,8 +222,8 @@ def test_a_validation_has_room_on_a_full_cluster_and_its_death_is_tried_again(fi
 
     def function():
         train.report({"value": 4}, checkpoint=Checkpoint.from_dict({"value": 4}), validation=True)
-        found = train.get_all_reported_checkpoints(CheckpointConsistencyMode.VALIDATED)
-        return [each.metrics for each in found]
+        checkpoints = train.get_all_reported_checkpoints(CheckpointConsistencyMode.VALIDATED)
+        return [each.metrics for each in checkpoints]
 
     config = ValidationConfig(validate, ray_remote_kwargs={"max_retries": 1})
     result = fit(function, 4, validation=config)

@@ -3,6 +3,7 @@
 Storage that the nodes do not share, or cannot reach, is found before any worker starts.
 """
 
+import contextlib
 import os
 import signal
 import uuid
@@ -74,19 +75,17 @@ def test_logs_reports_and_checkpoints_of_all_ranks_are_in_the_store(
     assert list(frame["step"]) == [0, 1, 2, 3]
     assert [entry.key for entry in store.list_entries(".probe")] == []
     # What the nodes had goes with the actors.
-    wait_until(lambda: not [found for found in (tmp_path / "nodes").rglob("*") if found.is_file()])
+    wait_until(lambda: not [path for path in (tmp_path / "nodes").rglob("*") if path.is_file()])
 
 
 def _find_actors(cluster: str) -> list[psutil.Process]:
     """The actors around workers, on this cluster and no other."""
-    found = []
+    actors = []
     for process in psutil.process_iter():
-        try:
+        with contextlib.suppress(psutil.Error):
             if process.name().startswith("ray::WorkerActor") and process.environ().get(MARK) == cluster:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
+                actors.append(process)
+    return actors
 
 
 def test_reports_that_a_lost_actor_did_not_tell_are_in_the_journal_of_a_shared_directory(

@@ -13,30 +13,21 @@ import pytest
 
 import paceline.data
 from paceline import train
-from paceline.train import (
-    Checkpoint,
-    DataConfig,
-    DataParallelTrainer,
-    FailureConfig,
-    RunConfig,
-    ScalingConfig,
-    TrainingFailedError,
-)
+from paceline.train import Checkpoint, DataConfig, TrainingFailedError
 
 NUM_ROWS = 60
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Path:
+def files(tmp_path: Path) -> str:
     """Five Parquet files of two row groups each, with the numbers from 0 on."""
-    directory = tmp_path / "files"
-    directory.mkdir()
+    (tmp_path / "files").mkdir()
     for number, part in enumerate(np.array_split(np.arange(NUM_ROWS), 5)):
-        pq.write_table(pa.table({"id": part}), directory / f"part-{number}.parquet", row_group_size=6)
-    return directory
+        pq.write_table(pa.table({"id": part}), tmp_path / "files" / f"part-{number}.parquet", row_group_size=6)
+    return str(tmp_path / "files")
 
 
-def noted(config):
+def take_notes(config):
     """Writes down every row that it is given, and saves after every batch; dies where it is told to."""
     rank, size = train.get_context().get_world_rank(), train.get_context().get_world_size()
     checkpoint = train.get_checkpoint()
@@ -46,83 +37,67 @@ def noted(config):
     shards = {name: train.get_dataset_shard(name) for name in config.get("names", ["train"])}
     for epoch in range(first, config.get("epochs", 1)):
         for name, shard in shards.items():
-            for batch in shard.iter_batches(batch_size=config["batch"], **config.get("options", {})):
+            for batch in shard.iter_batches(batch_size=4, **config.get("options", {})):
                 step += 1
                 note = {"name": name, "epoch": epoch, "step": step, "rank": rank, "size": size}
                 with path.open("a") as lines:
                     lines.write(json.dumps(note | {"ids": batch["id"].tolist()}) + "\n")
-                if config.get("reports", True):
-                    train.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
+                train.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
                 if [step, rank] == config.get("dies") and checkpoint is None:
                     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def seen(path: Path) -> list[dict]:
-    lines = [json.loads(line) for file in path.glob("*.jsonl") for line in file.read_text().splitlines()]
-    return sorted(lines, key=lambda line: (line["step"], line["rank"]))
+@pytest.fixture
+def fit_and_read(tmp_path: Path, fit):
+    """Fits, and returns the last step and the notes of all ranks in order. `how` is for the function."""
+
+    def run(datasets, dataset_config, num_workers=2, *, max_failures=0, name="run", engine=None, **how):
+        notes = tmp_path / "notes" / name
+        notes.mkdir(parents=True, exist_ok=True)
+        run = {"config": {"path": str(notes), **how}, "max_failures": max_failures, "name": name, "engine": engine}
+        result = fit(take_notes, num_workers, datasets=datasets, dataset_config=dataset_config, **run)
+        lines = [json.loads(line) for file in notes.glob("*.jsonl") for line in file.read_text().splitlines()]
+        return result.metrics["step"], sorted(lines, key=lambda line: (line["step"], line["rank"]))
+
+    return run
 
 
 def ids(lines: list[dict]) -> Counter[int]:
     return Counter(number for line in lines for number in line["ids"])
 
 
-def fitted(
-    tmp_path: Path, datasets, *, num_workers=2, dataset_config=None, max_failures=0, name="run", engine=None, **config
-):
-    notes = tmp_path / "notes" / name
-    notes.mkdir(parents=True, exist_ok=True)
-    trainer = DataParallelTrainer(
-        noted,
-        train_loop_config={"path": str(notes), "batch": 4, **config},
-        datasets=datasets if isinstance(datasets, dict) else {"train": datasets},
-        dataset_config=dataset_config,
-        scaling_config=ScalingConfig(num_workers=num_workers),
-        run_config=RunConfig(
-            storage_path=str(tmp_path),
-            name=name,
-            failure_config=FailureConfig(max_failures=max_failures),
-            engine=engine,
-        ),
-    )
-    return trainer.fit(), seen(notes)
-
-
-def kept(lines: list[dict]) -> dict:
+def by_step(lines: list[dict]) -> dict:
     return {(line["step"], line["rank"]): (line["name"], line["epoch"], line["ids"]) for line in lines}
 
 
-def test_a_killed_run_gives_each_rank_the_rows_that_it_has_on_one_machine(files, tmp_path):
+def test_a_killed_run_gives_each_rank_the_rows_that_it_has_on_one_machine(files, fit_and_read):
     """Two datasets, one of them whole on every rank, rows that change places, and a death in the second epoch."""
     datasets = {
-        "train": paceline.data.read_parquet(str(files), shuffle="files").filter(expr="id != 13"),
+        "train": paceline.data.read_parquet(files, shuffle="files").filter(expr="id != 13"),
         "whole": paceline.data.range(9),
     }
-    how = {
-        "dataset_config": DataConfig(datasets_to_split=["train"]),
-        "names": ["train", "whole"],
-        "epochs": 2,
-        "per_epoch": 11,
-        "options": {"local_shuffle_buffer_size": 10, "local_shuffle_seed": 7},
-    }
-    _, on_one_machine = fitted(tmp_path, datasets, name="local", engine="local", **how)
-    result, lines = fitted(tmp_path, datasets, name="killed", dies=[15, 1], max_failures=1, **how)
+    options = {"local_shuffle_buffer_size": 10, "local_shuffle_seed": 7}
+    how = {"names": ["train", "whole"], "epochs": 2, "per_epoch": 11, "options": options}
+    config = DataConfig(datasets_to_split=["train"])
+    _, on_one_machine = fit_and_read(datasets, config, name="local", engine="local", **how)
+    last_step, lines = fit_and_read(datasets, config, name="killed", dies=[15, 1], max_failures=1, **how)
 
-    assert kept(lines) == kept(on_one_machine)
-    assert result.metrics["step"] == 22
+    assert by_step(lines) == by_step(on_one_machine)
+    assert last_step == 22
     in_train = [line for line in on_one_machine if line["name"] == "train" and line["epoch"] == 0]
     assert len(ids(in_train)) == NUM_ROWS - 2  # one is filtered out, and one is too many for two
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_another_number_of_workers_and_every_row_comes_once(files, tmp_path):
+def test_a_run_goes_on_with_another_number_of_workers_and_every_row_comes_once(files, fit_and_read):
     def beyond(batch):
         return {"id": batch["id"] + 100}
 
-    dataset = paceline.data.read_parquet(str(files)).map_batches(beyond)
+    datasets = {"train": paceline.data.read_parquet(files).map_batches(beyond)}
     config = DataConfig(exact=["train"])
     with pytest.raises(TrainingFailedError):
-        fitted(tmp_path, dataset, dataset_config=config, dies=[3, 0])
-    _, lines = fitted(tmp_path, dataset, dataset_config=config, num_workers=3)
+        fit_and_read(datasets, config, dies=[3, 0])
+    _, lines = fit_and_read(datasets, config, num_workers=3)
 
     # What was done beyond the last checkpoint is done again.
     done = [line for line in lines if line["size"] == 3 or line["step"] <= 3]

@@ -88,8 +88,8 @@ def test_a_trial_that_no_node_could_ever_have_is_refused_at_once(tmp_path):
     assert "no autoscaler" in str(refused.value)
 
 
-def refresh_until(room, known):
-    wait_until(lambda: (room.refresh(), known())[1])
+def refresh_until(room, condition):
+    wait_until(lambda: (room.refresh(), condition())[1])
 
 
 def fits(room, needs):
@@ -100,13 +100,13 @@ def fits(room, needs):
 
 
 @pytest.mark.slow
-def test_what_others_use_is_seen_and_so_is_what_they_let_go(tmp_path):
+def test_capacity_that_others_take_and_release_is_noticed(tmp_path):
     room = open_search_capacity(RunConfig(storage_path=tmp_path, name="search"))
     one_and_two, two_and_two = (
         TrialNeeds((TrialBundle(1), TrialBundle(2)), True),
         TrialNeeds((TrialBundle(2), TrialBundle(2)), True),
     )
-    held = room.allocate(TrialNeeds((TrialBundle(0.5),), True))
+    allocated = room.allocate(TrialNeeds((TrialBundle(0.5),), True))
     refresh_until(
         room, lambda: fits(room, one_and_two)
     )  # The cluster tells of what the test before let go a moment late.
@@ -117,7 +117,7 @@ def test_what_others_use_is_seen_and_so_is_what_they_let_go(tmp_path):
         ray.util.remove_placement_group(others)
         refresh_until(room, lambda: fits(room, one_and_two))
         assert not fits(room, two_and_two)
-        room.release(held)
+        room.release(allocated)
         assert fits(room, two_and_two)
     finally:
         ray.util.remove_placement_group(others)
@@ -127,8 +127,8 @@ def test_what_others_use_is_seen_and_so_is_what_they_let_go(tmp_path):
 @pytest.mark.slow
 def test_a_trial_that_waits_for_its_places_says_so_and_keeps_others_out_only_for_a_while(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster_capacity, "_PATIENCE_S", 1e9)
-    said = []
-    room = open_search_capacity(RunConfig(storage_path=tmp_path, name="search"), said.append)
+    lines = []
+    room = open_search_capacity(RunConfig(storage_path=tmp_path, name="search"), lines.append)
     others = [ray.util.placement_group([{"CPU": 2}], strategy="STRICT_PACK") for _ in range(2)]
     for group in others:
         ray.get(group.ready(), timeout=60)
@@ -153,7 +153,7 @@ def test_a_trial_that_waits_for_its_places_says_so_and_keeps_others_out_only_for
         refresh_until(
             room,
             lambda: any(
-                "trial_00000: waiting for capacity: requested 2 workers with 2 CPU each" in line for line in said
+                "trial_00000: waiting for capacity: requested 2 workers with 2 CPU each" in line for line in lines
             ),
         )
         ray.util.remove_placement_group(others[0])
@@ -234,5 +234,5 @@ def test_a_killed_drivers_search_is_continued_on_the_cluster(cluster, run_script
     ended = run_script(SCRIPT, env=environ)
     assert ended.returncode == 0, ended.stderr
     assert f"steps {[(x, 3) for x in range(3)]}" in ended.stdout
-    made = [json.loads(f"[{line.replace(' ', ',')}]") for line in (tmp_path / "steps").read_text().splitlines()]
-    assert sorted(x for x, step in made if step == 1) == [0, 1, 2], "nothing that was committed is run twice"
+    steps = [json.loads(f"[{line.replace(' ', ',')}]") for line in (tmp_path / "steps").read_text().splitlines()]
+    assert sorted(x for x, step in steps if step == 1) == [0, 1, 2], "nothing that was committed is run twice"

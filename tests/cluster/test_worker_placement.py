@@ -31,7 +31,7 @@ def make_function():
 
     def write_down(config):
         context = get_context()
-        told = {
+        facts = {
             "local": [context.get_local_rank(), context.get_local_world_size()],
             "node": context.get_node_rank(),
             "gpus": os.environ["CUDA_VISIBLE_DEVICES"],
@@ -40,7 +40,7 @@ def make_function():
             "place": next(each.pid for each in psutil.Process().parents() if each.name() == "raylet"),
         }
         with open(os.path.join(config["path"], str(context.get_world_rank())), "w") as file:
-            json.dump(told, file)
+            json.dump(facts, file)
 
     return write_down
 
@@ -53,7 +53,7 @@ def trainer_of(path, scaling, **options):
 
 
 @pytest.fixture
-def told_by(tmp_path):
+def run_workers(tmp_path):
     """What workers tell who were asked for in some way."""
     runs = iter(range(100))
 
@@ -71,17 +71,17 @@ def take():
     """Have others take CPUs; they give them back when told to."""
     actors = []
 
-    class Taken:
+    class Holder:
         def ping(self):
             return "here"
 
-    def taken(*amounts):
-        new = [ray.remote(Taken).options(num_cpus=amount).remote() for amount in amounts]
+    def take_cpus(*amounts):
+        new = [ray.remote(Holder).options(num_cpus=amount).remote() for amount in amounts]
         ray.get([actor.ping.remote() for actor in new])
         actors.extend(new)
         return new
 
-    yield taken
+    yield take_cpus
     for actor in actors:
         ray.kill(actor)
     for actor in actors:  # Ray kills a moment later, and the next test counts what is free
@@ -89,43 +89,43 @@ def take():
 
 
 @pytest.mark.slow
-def test_workers_get_the_devices_and_the_nodes_they_ask_for(cluster, told_by, monkeypatch):
+def test_workers_get_the_devices_and_the_nodes_they_ask_for(cluster, run_workers, monkeypatch):
     cluster.add(**SPECIAL)
-    whole = told_by(
+    exclusive = run_workers(
         2,
         use_gpu=True,
         resources_per_worker={"CPU": 1, "GPU": 1, "special": 1.5},
         accelerator_type="A100",
         label_selector={"zone": "b"},
     )
-    assert [each["gpus"] for each in whole] == ["0,1", "0,1"], "each sees those of the run"
-    assert [each["devices"] for each in whole] == [[0], [1]]
-    (place,) = {each["place"] for each in whole}
+    assert [each["gpus"] for each in exclusive] == ["0,1", "0,1"], "each sees those of the run"
+    assert [each["devices"] for each in exclusive] == [[0], [1]]
+    (place,) = {each["place"] for each in exclusive}
 
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    shared = told_by(3, use_gpu=True, resources_per_worker={"GPU": 0.5})
+    shared = run_workers(3, use_gpu=True, resources_per_worker={"GPU": 0.5})
     assert [each["gpus"] for each in shared] == ["0,1"] * 3
     assert [each["devices"] for each in shared] == [[0], [0], [1]]
     assert [each["threads"] for each in shared] == ["3"] * 3
 
-    labelled = told_by(2, resources_per_worker={"CPU": 0}, label_selector=[{"zone": "!in(b,c)"}, {"zone": "b"}])
+    labelled = run_workers(2, resources_per_worker={"CPU": 0}, label_selector=[{"zone": "!in(b,c)"}, {"zone": "b"}])
     assert [each["place"] == place for each in labelled] == [False, True]
     assert [each["node"] for each in labelled] == [0, 1]
     assert [each["gpus"] for each in labelled] == ["", ""], "who has asked for none sees none"
 
 
 @pytest.mark.slow
-def test_ranks_are_node_by_node_under_every_strategy_and_begin_at_the_drivers_node(told_by):
-    def nodes(told):
-        assert [each["place"] == here for each in told] == [each["node"] == 0 for each in told]
-        return [(each["node"], *each["local"]) for each in told]
+def test_ranks_are_node_by_node_under_every_strategy_and_begin_at_the_drivers_node(run_workers):
+    def nodes(facts):
+        assert [each["place"] == here for each in facts] == [each["node"] == 0 for each in facts]
+        return [(each["node"], *each["local"]) for each in facts]
 
     here = _raylet_of(ray.get_runtime_context().get_node_id())
-    packed = nodes(told_by(3))
+    packed = nodes(run_workers(3))
     assert packed in ([(0, 0, 2), (0, 1, 2), (1, 0, 1)], [(0, 0, 1), (1, 0, 2), (1, 1, 2)])
-    assert nodes(told_by(2, placement_strategy="STRICT_SPREAD")) == [(0, 0, 1), (1, 0, 1)]
+    assert nodes(run_workers(2, placement_strategy="STRICT_SPREAD")) == [(0, 0, 1), (1, 0, 1)]
     # How evenly Ray spreads them depends on what it has heard of its nodes by then.
-    spread = nodes(told_by(4, placement_strategy="SPREAD", resources_per_worker={"CPU": 0.5}))
+    spread = nodes(run_workers(4, placement_strategy="SPREAD", resources_per_worker={"CPU": 0.5}))
     sizes = [[node for node, _, _ in spread].count(node) for node in range(spread[-1][0] + 1)]
     assert spread == [(node, local, size) for node, size in enumerate(sizes) for local in range(size)]
 
@@ -143,7 +143,7 @@ def test_ranks_are_node_by_node_under_every_strategy_and_begin_at_the_drivers_no
         ),
     ],
 )
-def test_what_the_cluster_can_never_give_is_refused_at_once(tmp_path, scaling, validation, message):
+def test_workers_that_can_never_fit_on_the_cluster_are_refused_at_once(tmp_path, scaling, validation, message):
     with pytest.raises(ValueError) as refused:
         trainer_of(tmp_path / "runs", scaling, validation_config=validation).fit()
     assert message in str(refused.value)

@@ -9,23 +9,9 @@ import pytest
 
 from paceline import train
 from paceline._core.system import SystemClock
+from paceline._engine import messages
 from paceline._engine.base import WorkerGroupSpec, WorkerSpec
 from paceline._engine.local.engine import LocalEngine
-from paceline._engine.messages import (
-    Hold,
-    Joined,
-    Release,
-    Reported,
-    SampleStacks,
-    StackFrame,
-    StacksSampled,
-    WorkerFailed,
-    WorkerFailure,
-    WorkerHeld,
-    WorkerInit,
-    WorkerReady,
-    WorkerReturned,
-)
 from paceline.testing import FakeClock, FakeEngine, Faults
 from paceline.testing.contracts import EngineContract
 from paceline.testing.faults.engine import FaultyEngine
@@ -54,7 +40,7 @@ JOBS = {
 
 def specs(path, attempt, size):
     for rank in range(size):
-        begin = WorkerInit("run", str(path), attempt, rank, size, rank, size, node_rank=0, first_seq=0, num_threads=1)
+        begin = messages.WorkerInit("run", str(path), attempt, rank, size, rank, size, 0, first_seq=0, num_threads=1)
         yield WorkerSpec(begin, path / f"rank_{rank}.log")
 
 
@@ -103,27 +89,28 @@ def fake_worker(behaviour):
         attempt, rank = begin.attempt, begin.rank
         if behaviour == "exit early":
             return
-        yield WorkerReady(attempt, rank, pid=1)
+        yield messages.WorkerReady(attempt, rank, pid=1)
         match behaviour:
             case "report three times":
                 for seq in (1, 2, 3):
-                    yield Reported(attempt, rank, seq, msgspec.Raw(b"{}"), 0.0, "x.py:1")
+                    yield messages.Reported(attempt, rank, seq, msgspec.Raw(b"{}"), 0.0, "x.py:1")
             case "raise":
-                yield WorkerFailed(attempt, rank, WorkerFailure(rank, "user", "ValueError: planned"))
+                yield messages.WorkerFailed(attempt, rank, messages.WorkerFailure(rank, "user", "ValueError: planned"))
             case "die":
                 raise RuntimeError("SIGKILL")
             case "join":
-                messages = yield Joined(attempt, rank, 1, "x.py:1")
-                while not isinstance(messages, Release):
-                    messages = yield None
+                message = yield messages.Joined(attempt, rank, 1, "x.py:1")
+                while not isinstance(message, messages.Release):
+                    message = yield None
         if behaviour in ("report three times", "join"):
-            yield WorkerReturned(attempt, rank, num_reports=3)
+            yield messages.WorkerReturned(attempt, rank, num_reports=3)
         while True:
-            messages = yield None
-            if isinstance(messages, Hold):
-                yield WorkerHeld(attempt, rank, 0)
-            elif isinstance(messages, SampleStacks):
-                yield StacksSampled(attempt, rank, messages.number, (StackFrame("x", "wait", "x.py:1"),))
+            message = yield None
+            if isinstance(message, messages.Hold):
+                yield messages.WorkerHeld(attempt, rank, 0)
+            elif isinstance(message, messages.SampleStacks):
+                frames = (messages.StackFrame("x", "wait", "x.py:1"),)
+                yield messages.StacksSampled(attempt, rank, message.number, frames)
 
     return worker
 

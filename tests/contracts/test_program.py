@@ -18,19 +18,22 @@ def _functions_travel_by_value():
 def test_a_script_that_fails_in_the_middle_comes_to_what_it_comes_to_undisturbed(tmp_path):
     files = program.written(tmp_path / "files")
     failed, again = (program.trained(tmp_path / name, files) for name in ("failed", "again"))
-    whole = program.trained(tmp_path / "whole", files, fails=False)
+    undisturbed = program.trained(tmp_path / "whole", files, fails=False)
 
     for name, value in failed.items():
         assert again[name] == value, f"{name}: or a comparison of two engines would say nothing"
     assert failed["metrics"]["step"] == list(range(1, program.STEPS + 1))
     for name in ("metrics", "samples", "rows", "best", "files"):
-        assert failed[name] == whole[name], name
-    assert failed["returned"] == {**whole["returned"], "resumed": True}
+        assert failed[name] == undisturbed[name], name
+    assert failed["returned"] == {**undisturbed["returned"], "resumed": True}
     assert failed["exceptions"] == [{1: "RuntimeError('planned after report 6')"}]
-    assert whole["exceptions"] == []
+    assert undisturbed["exceptions"] == []
     for name, num in (("samples", program.NUM_SAMPLES), ("rows", program.NUM_ROWS)):
-        given = Counter(number for batch in whole[name] for number in batch)
-        assert given == dict.fromkeys(range(num), program.EPOCHS), name
-    assert len(whole["manifests"]) == 2
-    assert failed["journal"].keys() - whole["journal"].keys() == {"worker_failed of rank 1", "checkpoint_verified"}
-    assert {metrics["step"] for _, metrics in whole["best"]} <= {*program.AS_DICT, *program.AS_FILES}
+        counts = Counter(number for batch in undisturbed[name] for number in batch)
+        assert counts == dict.fromkeys(range(num), program.EPOCHS), name
+    assert len(undisturbed["manifests"]) == 2
+    assert failed["journal"].keys() - undisturbed["journal"].keys() == {
+        "worker_failed of rank 1",
+        "checkpoint_verified",
+    }
+    assert {metrics["step"] for _, metrics in undisturbed["best"]} <= {*program.AS_DICT, *program.AS_FILES}

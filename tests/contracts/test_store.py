@@ -7,10 +7,9 @@ docs/guides/storage.md says how it is started.
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pyarrow.fs as arrow
 import pytest
@@ -24,29 +23,13 @@ from paceline._storage import address
 from paceline._storage.address import open_store_at
 from paceline._storage.arrow_store import ArrowStore
 from paceline._storage.store import CHUNK, Store, StoreEntry
-from servers import BUCKET, Server, azure_path
+from servers import BUCKET, azure_path
 
 # Named here because a server that is started in the middle of a test counts as left behind by it.
 pytestmark = pytest.mark.usefixtures("s3_server", "s3fs_filesystem", "gcs_server")
 
 Opened = Callable[[str], Store]
 """A store that lies below a prefix of its own."""
-
-
-@pytest.fixture(scope="module")
-def s3fs_filesystem(s3_server: Server) -> Iterator[Any]:
-    import s3fs
-
-    filesystem = s3fs.S3FileSystem(
-        key="test",
-        secret="test",
-        endpoint_url=f"http://{s3_server.authority}",
-        client_kwargs={"region_name": "us-east-1"},
-        skip_instance_cache=True,
-    )
-    filesystem.connect()
-    yield filesystem
-    s3fs.S3FileSystem.close_session(filesystem.loop, filesystem._s3)
 
 
 STORES = [
@@ -204,9 +187,9 @@ class TestConditionalPuts:
     """Of the stores that say they have them."""
 
     def test_of_many_that_create_at_once_one_does(self, store: Store) -> None:
-        made = _at_once(8, lambda i: store.create("race", b"%d" % i))
-        assert made.count(True) == 1
-        assert store.read("race") == b"%d" % made.index(True)
+        created = _at_once(8, lambda i: store.create("race", b"%d" % i))
+        assert created.count(True) == 1
+        assert store.read("race") == b"%d" % created.index(True)
 
     def test_of_many_that_replace_at_once_one_does(self, store: Store) -> None:
         store.create("race", b"before")

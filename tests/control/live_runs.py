@@ -100,7 +100,7 @@ def live(
     use_gpu: bool = False,
 ) -> Iterator[Live]:
     """A run of this function; whatever the test does, it is over afterwards."""
-    made = trainer(
+    fitted = trainer(
         function,
         train_loop_config=config,
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=use_gpu),
@@ -108,12 +108,12 @@ def live(
             name=path.name, storage_path=str(path.parent), failure_config=FailureConfig(max_failures=max_failures)
         ),
     )
-    found = Live(made.fit, RunLocation.from_path(str(path)))
+    run = Live(fitted.fit, RunLocation.from_path(str(path)))
     try:
-        yield found
+        yield run
     finally:
-        found.ask(StopRequest(now=True))
-        found.ended()
+        run.ask(StopRequest(now=True))
+        run.ended()
 
 
 def run_command(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":

@@ -31,7 +31,7 @@ def data_of(page: str) -> list[list[object]]:
 
 
 @given(STACKS)
-def test_every_sample_is_counted_where_it_was_seen(stacks: list[tuple[list[str], int]]) -> None:
+def test_every_sample_is_counted_in_its_stack(stacks: list[tuple[list[str], int]]) -> None:
     root = parse_folded_stacks(folded_of(stacks))
     assert root.count == sum(count for _, count in stacks)
     outermost: Counter[str] = Counter()
@@ -88,10 +88,10 @@ def test_a_sample_weighs_as_much_as_the_time_since_the_last(monkeypatch: pytest.
 
 
 def chromium() -> str:
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
         pytest.skip("there is no Chromium")
-    return found
+    return path
 
 
 @pytest.mark.slow

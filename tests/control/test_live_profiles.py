@@ -47,17 +47,17 @@ def test_a_live_run_is_profiled_with_no_change_to_its_code(tmp_path: Path) -> No
         assert ended.returncode == 0, ended
         files = json.loads(ended.stdout)["files"]
         kinds = [(rank, kind) for rank in (0, 1) for kind in ("flame", "stacks-folded")]
-        assert sorted((made["rank"], made["kind"]) for made in files) == kinds
-        assert {note.path for note in run.of(DiagnosticFileWritten)} == {made["path"] for made in files}
-        for made in files:
-            path = run.path / made["path"]
-            assert path.stat().st_size == made["num_bytes"]
+        assert sorted((file["rank"], file["kind"]) for file in files) == kinds
+        assert {note.path for note in run.of(DiagnosticFileWritten)} == {file["path"] for file in files}
+        for file in files:
+            path = run.path / file["path"]
+            assert path.stat().st_size == file["num_bytes"]
             assert path.stat().st_mode & 0o777 == 0o600
-            assert made["path"].startswith("profiles/")
+            assert file["path"].startswith("profiles/")
             text = path.read_text()
             assert "plainly_named" in text
             assert "\x1b" not in text
-            if made["kind"] == "flame":
+            if file["kind"] == "flame":
                 assert "<script>alert" not in text
                 assert text.count("</script>") == 2, "of the page itself"
                 assert "http://" not in text
@@ -68,7 +68,7 @@ def test_a_live_run_is_profiled_with_no_change_to_its_code(tmp_path: Path) -> No
                 assert in_main >= 30, "about a hundred times a second"
                 assert "paceline-profile" not in text
         only = run.ask(ProfileRequest(seconds=0.2, ranks=(1,)))
-        assert {made.rank for made in only.files} == {1}
+        assert {file.rank for file in only.files} == {1}
         (tmp_path / "go").touch()
         assert run.ended().metrics["n"] == -1
 
@@ -110,8 +110,8 @@ def test_a_run_that_ends_while_it_is_profiled_has_its_files_all_the_same(tmp_pat
         answer = request.answer()
         run.ended()
     assert answer.ok, answer
-    assert {made.kind for made in answer.files} == {"flame", "stacks-folded"}
-    assert {note.path for note in run.of(DiagnosticFileWritten)} == {made.path for made in answer.files}
+    assert {file.kind for file in answer.files} == {"flame", "stacks-folded"}
+    assert {note.path for note in run.of(DiagnosticFileWritten)} == {file.path for file in answer.files}
     assert run.outcome.metrics["n"] == -1
 
 
@@ -123,7 +123,7 @@ def test_a_run_in_the_drivers_own_process_is_profiled_too(tmp_path: Path) -> Non
         answer = run.ask(ProfileRequest(seconds=0.5))
         (tmp_path / "go").touch()
         assert answer.ok, answer
-        folded = next(made for made in answer.files if made.kind == "stacks-folded")
+        folded = next(file for file in answer.files if file.kind == "stacks-folded")
         assert "plainly_named" in (run.path / folded.path).read_text()
 
 
@@ -166,7 +166,7 @@ def test_what_torch_does_in_the_training_thread_is_traced(device: str, torch_tra
         run.until_reported(2)
         answer = run.ask(ProfileRequest(seconds=1.0))
         assert answer.ok, answer
-        (trace,) = [made for made in answer.files if made.kind == "trace"]
+        (trace,) = [file for file in answer.files if file.kind == "trace"]
         with gzip.open(run.path / trace.path) as file:
             events = json.load(file)["traceEvents"]
         threads = {event["tid"] for event in events if event.get("name") == "aten::linear"}
@@ -174,7 +174,7 @@ def test_what_torch_does_in_the_training_thread_is_traced(device: str, torch_tra
         assert any("Backward" in str(event.get("name")) for event in events), "and the engine's, where backward runs"
         assert not use_gpu or [event for event in events if event.get("cat") == "kernel"], "what the GPU computed"
         again = run.ask(ProfileRequest(seconds=0.3))
-        assert {made.kind for made in again.files} == {"flame", "stacks-folded", "trace"}, again
+        assert {file.kind for file in again.files} == {"flame", "stacks-folded", "trace"}, again
         (tmp_path / "go").touch()
         assert run.ended().metrics["n"] == -1
     assert not list((tmp_path / "run").glob(".staging/**/trace.json*"))
@@ -229,7 +229,7 @@ def test_code_that_uses_torchs_profiler_itself_has_it_alone(torch_trainer: Any, 
         (tmp_path / "go").touch()
         answer = request.answer()
         assert run.ended().metrics["n"] == -1, run.outcome
-    assert {made.kind for made in while_it_warms_up.files} == {"flame", "stacks-folded"}
+    assert {file.kind for file in while_it_warms_up.files} == {"flame", "stacks-folded"}
     assert "the code uses torch's profiler itself" in while_it_warms_up.problems[0]
-    assert {"flame", "stacks-folded"} <= {made.kind for made in answer.files}
+    assert {"flame", "stacks-folded"} <= {file.kind for file in answer.files}
     assert any("torch's profiler itself" in problem for problem in answer.problems), answer

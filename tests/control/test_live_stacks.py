@@ -80,7 +80,9 @@ def keeps_the_gil(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_that_keeps_the_interpreter_is_said_to_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_keeps_the_interpreter_is_reported_as_computing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(request_handler, "STACKS_TIMEOUT_S", 2.0)
     with live(keeps_the_gil, tmp_path / "run", config={"at": str(tmp_path)}) as run:
         run.until((tmp_path / "stands_0").exists)

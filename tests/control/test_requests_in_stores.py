@@ -45,8 +45,8 @@ def test_a_run_in_a_store_is_asked(
         answer = live.ask(ProfileRequest(seconds=0.3))
         assert answer.ok, answer
         store = home.open_store()
-        for made in answer.files:
-            assert len(store.read(made.path)) == made.num_bytes
+        for file in answer.files:
+            assert len(store.read(file.path)) == file.num_bytes
         answer = live.ask(StopRequest())
         assert (answer.state, answer.ending) == ("done", "interrupted"), answer
     finally:

@@ -26,50 +26,36 @@ SAVE_AS = re.compile(r"Save this as `(?P<name>[^`]+)`:\s*(?:<!--[^\n]*-->\s*)?\Z
 NOT_OURS = re.compile(r"^(\[rank \d+\] )?\[W\d+ .*\[c10d\] The hostname of the client socket|^\S*bash: .* Killed ")
 
 
-@dataclasses.dataclass(frozen=True)
-class File:
+@dataclasses.dataclass
+class Step:
+    """A file to save, or a command to type and what it prints."""
+
     line: int
-    name: str
-    text: str
+    name: str = ""
+    text: str = ""
+    printed: list[str] = dataclasses.field(default_factory=list)
 
 
-@dataclasses.dataclass(frozen=True)
-class Command:
-    line: int
-    typed: str
-    printed: tuple[str, ...]
-
-
-def steps(page: str) -> list[File | Command]:
+def parse_steps(page: str) -> list[Step]:
     """What a reader of the page does, in order."""
-    found: list[File | Command] = []
+    steps: list[Step] = []
     for block in FENCE.finditer(page):
         line = page.count("\n", 0, block.start("text")) + 1
         if block["kind"] == "console":
-            found.extend(_commands(block["text"], line))
+            assert block["text"].startswith("$ "), f"line {line}: printed by no command"
+            for number, text in enumerate(block["text"].splitlines(), start=line):
+                if text.startswith("$ "):
+                    steps.append(Step(number, text=text[2:]))
+                else:
+                    steps[-1].printed.append(text)
         elif block["kind"] == "python" and (named := SAVE_AS.search(page, 0, block.start())):
-            found.append(File(line, named["name"], block["text"]))
+            steps.append(Step(line, named["name"], block["text"]))
         else:
             raise ValueError(f"line {line}: a block that is neither a console's nor to be saved as a file")
-    return found
+    return steps
 
 
-def _commands(block: str, line: int) -> Iterator[Command]:
-    typed, begin, printed = None, line, []
-    for number, text in enumerate(block.splitlines(), start=line):
-        if text.startswith("$ "):
-            if typed is not None:
-                yield Command(begin, typed, tuple(printed))
-            typed, begin, printed = text[2:], number, []
-        elif typed is None:
-            raise ValueError(f"line {number}: printed by no command: {text!r}")
-        else:
-            printed.append(text)
-    if typed is not None:
-        yield Command(begin, typed, tuple(printed))
-
-
-def is_as_shown(printed: str, shown: tuple[str, ...]) -> bool:
+def is_as_shown(printed: str, shown: list[str]) -> bool:
     """Whether a command printed what the page shows below it."""
     pattern = ""
     for text in filter(None, map(_spaced, shown)):
@@ -86,64 +72,63 @@ def _spaced(line: str) -> str:
 
 
 def follow(
-    page: Path, directory: Path, env: Mapping[str, str], *, after: str = "", given: Mapping[str, str], timeout_s: float
+    page: Path,
+    directory: Path,
+    env: Mapping[str, str],
+    *,
+    after: str = "",
+    values: Mapping[str, str] | None = None,
+    timeout_s: float,
 ) -> int:
     """Does in `directory` what the page says, from the heading `after` on, and returns how many commands that were.
 
     Args:
-        given: what stands in the page in angle brackets, and what a reader puts there.
+        values: what a reader puts in the place of names in angle brackets.
         timeout_s: for each command.
     """
     text = page.read_text()
     begin = text.count("\n", 0, text.index(f"\n{after}\n") + 1) + 1 if after else 0
     count = 0
     with _shell(directory, env) as shell:
-        for step in steps(text):
+        for step in parse_steps(text):
             if step.line < begin:
                 continue
-            where = f"{page.name}:{step.line}"
-            if isinstance(step, File):
-                Path(shell.typed("pwd", timeout_s)[1].strip(), step.name).write_text(step.text)
+            if step.name:
+                Path(_type(shell, "pwd", timeout_s)[1].strip(), step.name).write_text(step.text)
                 continue
-            typed = step.typed
-            for name, value in given.items():
-                typed = typed.replace(f"<{name}>", value)
-            status, printed = shell.typed(typed, timeout_s)
-            assert status == 0, f"{where}: {typed}\nended with {status}, and printed:\n{printed}"
-            expected = "\n".join(step.printed)
-            assert is_as_shown(printed, step.printed), (
-                f"{where}: {typed}\nprinted:\n{printed}\nThe page shows:\n{expected}"
-            )
+            command = step.text
+            for name, value in (values or {}).items():
+                command = command.replace(f"<{name}>", value)
+            status, printed = _type(shell, command, timeout_s)
+            problem = f"{page.name}:{step.line}: {command}\nended with {status}, and printed:\n{printed}"
+            assert status == 0, problem
+            assert is_as_shown(printed, step.printed), "\n".join([problem, "The page shows:", *step.printed])
             count += 1
     return count
 
 
-class _Shell:
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-
-    def typed(self, command: str, timeout_s: float) -> tuple[int, str]:
-        """Runs a command and returns its exit status and all that was printed meanwhile."""
-        process, mark = self._process, uuid.uuid4().hex
-        assert process.stdin is not None
-        assert process.stdout is not None
-        # In braces, so that what it changes (the directory, the environment) is there for the next one.
-        process.stdin.write(f"{{ {command}\n}} < /dev/null; printf '\\n{mark} %d\\n' $?\n".encode())
-        process.stdin.flush()
-        printed, deadline = b"", time.monotonic() + timeout_s
-        with selectors.DefaultSelector() as ready:
-            ready.register(process.stdout, selectors.EVENT_READ)
-            while (ended := re.search(rf"\n{mark} (\d+)\n".encode(), printed)) is None:
-                if not ready.select(max(0.0, deadline - time.monotonic())):
-                    raise AssertionError(f"{command}: not done after {timeout_s} s; until now:\n{printed.decode()}")
-                more = os.read(process.stdout.fileno(), 65536)
-                assert more, f"{command}: the shell ended:\n{printed.decode()}"
-                printed += more
-        return int(ended[1]), printed[: ended.start()].decode()
+def _type(shell: subprocess.Popen[bytes], command: str, timeout_s: float) -> tuple[int, str]:
+    """Runs a command and returns its exit status and all that was printed meanwhile."""
+    assert shell.stdin is not None
+    assert shell.stdout is not None
+    mark = uuid.uuid4().hex
+    # In braces, so that what it changes (the directory, the environment) is there for the next one.
+    shell.stdin.write(f"{{ {command}\n}} < /dev/null; printf '\\n{mark} %d\\n' $?\n".encode())
+    shell.stdin.flush()
+    printed, deadline = b"", time.monotonic() + timeout_s
+    with selectors.DefaultSelector() as ready:
+        ready.register(shell.stdout, selectors.EVENT_READ)
+        while (ended := re.search(rf"\n{mark} (\d+)\n".encode(), printed)) is None:
+            if not ready.select(max(0.0, deadline - time.monotonic())):
+                raise AssertionError(f"{command}: not done after {timeout_s} s; until now:\n{printed.decode()}")
+            more = os.read(shell.stdout.fileno(), 65536)
+            assert more, f"{command}: the shell ended:\n{printed.decode()}"
+            printed += more
+    return int(ended[1]), printed[: ended.start()].decode()
 
 
 @contextmanager
-def _shell(directory: Path, env: Mapping[str, str]) -> Iterator[_Shell]:
+def _shell(directory: Path, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         ["/bin/bash", "--noprofile", "--norc"],
         stdin=subprocess.PIPE,
@@ -155,7 +140,7 @@ def _shell(directory: Path, env: Mapping[str, str]) -> Iterator[_Shell]:
     )
     with process:
         try:
-            yield _Shell(process)
+            yield process
         finally:
             # What the page left running, and the shell.
             os.killpg(process.pid, signal.SIGKILL)

@@ -28,17 +28,17 @@ print(json.dumps({" ".join(names): options(cli, *names) for names in commands}))
 
 
 def blocks(language: str) -> list[str]:
-    found = re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    assert found, f"{PAGE.name} has no block of {language}"
-    return [textwrap.dedent(block) for block in found]
+    texts = re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    assert texts, f"{PAGE.name} has no block of {language}"
+    return [textwrap.dedent(text) for text in texts]
 
 
 @pytest.fixture(scope="module")
 def options() -> dict[str, list[str]]:
     ended = subprocess.run([sys.executable, "-c", OPTIONS], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr
-    found: dict[str, list[str]] = json.loads(ended.stdout)
-    return found
+    by_command: dict[str, list[str]] = json.loads(ended.stdout)
+    return by_command
 
 
 def test_every_option_given_to_ray_exists(options: dict[str, list[str]]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from real_kernel import client_of, executed
+from real_kernel import client_of, execute
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 
@@ -24,7 +24,7 @@ def text_of(outputs: Any, kind: str = "text/plain") -> str:
 @pytest.mark.timeout(300)
 @pytest.mark.slow
 def test_the_notebook_works_from_top_to_bottom(tmp_path, monkeypatch):
-    _, _, run, frame, curve, plane, search, table, later = executed(client_of(NOTEBOOK, tmp_path, monkeypatch))
+    _, _, run, frame, curve, plane, search, table, later = execute(client_of(NOTEBOOK, tmp_path, monkeypatch))
     assert "complete" in text_of(run), run
     assert "39" in text_of(frame)
     assert text_of(curve, "image/png")
@@ -35,8 +35,8 @@ def test_the_notebook_works_from_top_to_bottom(tmp_path, monkeypatch):
     assert re.search(r" 4$", text_of(table), re.MULTILINE), "a bad one ended early"
     assert float(text_of(later)) > 0.9, "it has learned to tell them apart"
     assert len(list((tmp_path / "runs").iterdir())) == 2
-    kept = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
-    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in kept), "kept without its output"
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells), "stored without output"
 
 
 CELLS = [
@@ -86,20 +86,20 @@ stopped = fit(endless, "endless")
 
 
 @pytest.mark.timeout(300)
-def test_what_the_guide_says_of_notebooks_holds(tmp_path, monkeypatch):
-    made = client_of(CELLS, tmp_path, monkeypatch)
+def test_the_guides_statements_on_notebooks_hold(tmp_path, monkeypatch):
+    client = client_of(CELLS, tmp_path, monkeypatch)
     done = threading.Event()
 
     def interrupt():
         while not (tmp_path / "interrupt-me").exists():
             if done.wait(0.05):
                 return
-        os.kill(made.km.provisioner.pid, signal.SIGINT)
+        os.kill(client.km.provisioner.pid, signal.SIGINT)
 
     interrupting = threading.Thread(target=interrupt)
     interrupting.start()
     try:
-        cells, rerun, reloaded, stopped, after = [text_of(each[-1:]) for each in executed(made)]
+        cells, rerun, reloaded, stopped, after = [text_of(each[-1:]) for each in execute(client)]
     finally:
         done.set()
         interrupting.join()

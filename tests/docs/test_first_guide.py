@@ -39,8 +39,8 @@ def test_a_fresh_clone_follows_the_first_guide_word_for_word(tmp_path: Path) -> 
     # Beside the interpreter that our own environment was made from there is no package of ours.
     interpreters = Path(sys.base_prefix, "bin")
     env = clean_environment(tmp_path, f"{interpreters}:{SYSTEM_PATH}")
-    found = subprocess.run(["python3", "-c", "import paceline"], env=env, cwd=tmp_path, capture_output=True, text=True)
-    assert "ModuleNotFoundError: No module named 'paceline'" in found.stderr, "it is not clean"
+    ended = subprocess.run(["python3", "-c", "import paceline"], env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert "ModuleNotFoundError: No module named 'paceline'" in ended.stderr, "it is not clean"
 
     env |= {name: value for name, value in os.environ.items() if name.startswith(NETWORK)}
     configured = Path(os.environ.get("XDG_CONFIG_HOME", Path.home() / ".config"), "pip", "pip.conf")
@@ -50,7 +50,7 @@ def test_a_fresh_clone_follows_the_first_guide_word_for_word(tmp_path: Path) -> 
     env |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
     work = tmp_path / "work"
     work.mkdir()
-    followed = follow(PAGE, work, env, given={"address of the repository": str(ROOT)}, timeout_s=1500)
+    followed = follow(PAGE, work, env, values={"address of the repository": str(ROOT)}, timeout_s=1500)
     assert followed == 17
     assert not (tmp_path / "home" / "paceline_results").exists()
     assert sorted(path.name for path in (work / "first" / "runs").iterdir()) == ["first", "second"]
@@ -68,4 +68,4 @@ def test_the_first_guide_holds_for_the_present_interpreter(tmp_path: Path) -> No
     env["PYTHONPATH"] = str(ROOT / "src")
     work = tmp_path / "paceline"
     work.mkdir()
-    assert follow(PAGE, work, env, after="## A script", given={}, timeout_s=120) == 12
+    assert follow(PAGE, work, env, after="## A script", timeout_s=120) == 12

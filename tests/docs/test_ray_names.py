@@ -33,24 +33,17 @@ def test_every_missing_name_says_what_to_use(page: Any) -> None:
 
 def test_missing_members_and_arguments_are_found_by_comparison(page: Any) -> None:
     class Ours:
-        def __init__(self, kept: int) -> None:
-            self.kept = kept
+        def __init__(self, present: int) -> None: ...
 
         def method(self, first: int) -> None: ...
 
-    entry = {
-        "kind": "class",
-        "params": [
-            ["kept", "POSITIONAL_OR_KEYWORD", None],
-            ["gone", "KEYWORD_ONLY", None],
-            ["args", "VAR_KEYWORD", None],
-        ],
-        "members": {
-            "method": {"params": [["first", "", None], ["second", "", None]], "status": ""},
-            "absent": {"params": [], "status": ""},
-            "old": {"params": [], "status": "DEPRECATED"},
-        },
+    members = {
+        "method": {"params": [["first", "", None], ["second", "", None]], "status": ""},
+        "absent": {"params": [], "status": ""},
+        "old": {"params": [], "status": "DEPRECATED"},
     }
+    params = [["present", "POSITIONAL_OR_KEYWORD", None], ["gone", "KEYWORD_ONLY", None], ["args", "VAR_KEYWORD", None]]
+    entry = {"kind": "class", "params": params, "members": members}
     assert list(page.find_missing(Ours, entry)) == ["gone=", "method(second=)", "absent"]
     assert page.find_ours("ray.train", "ScalingConfig").__module__.startswith("paceline.train")
     assert page.find_ours("ray.data.Dataset", "map_batches") is not None

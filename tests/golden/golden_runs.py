@@ -15,14 +15,7 @@ import paceline.data
 from paceline import train, tune
 from paceline.data import FileShuffleConfig
 from paceline.data.preprocessors import StandardScaler
-from paceline.train import (
-    Checkpoint,
-    CheckpointConfig,
-    DataParallelTrainer,
-    FailureConfig,
-    RunConfig,
-    ScalingConfig,
-)
+from paceline.train import Checkpoint, CheckpointConfig, DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
 
 HERE = Path(__file__).parent
 RELEASES = sorted(path.name for path in HERE.iterdir() if (path / "kinds").is_dir())

@@ -94,12 +94,12 @@ def sample(kind: Any, within: tuple[Any, ...] = ()) -> Any:
             within = (*within, kind.cls)
             if kind.array_like:
                 return [*([kind.tag] if kind.tag else []), *(sample(field.type, within) for field in kind.fields)]
-            told = {kind.tag_field: kind.tag} if kind.tag else {}
+            document = {kind.tag_field: kind.tag} if kind.tag else {}
             for field in kind.fields:
                 with contextlib.suppress(Within):  # Of a version, the one that is written.
                     is_version = field.name == "version"
-                    told[field.encode_name] = field.default if is_version else sample(field.type, within)
-            return told
+                    document[field.encode_name] = field.default if is_version else sample(field.type, within)
+            return document
         case inspect.DataclassType():
             return {field.encode_name: sample(field.type, (*within, kind.cls)) for field in kind.fields}
         case inspect.UnionType():
@@ -145,15 +145,15 @@ def make_neutral(work: Path, place: Path) -> None:
         if path.suffix in (".jsonl", ".log") or path.parent.name == ".lease":
             path.write_bytes(neutral(path.read_bytes(), replaced, lines=path.suffix == ".jsonl"))
     for path in place.rglob(".lease/*.json"):
-        told = json.loads(path.read_text())
-        path.write_text(json.dumps({**told, "since": LONG_AGO, "renewed_at": LONG_AGO}))
+        lease = json.loads(path.read_text())
+        path.write_text(json.dumps({**lease, "since": LONG_AGO, "renewed_at": LONG_AGO}))
     home = str(Path.home())
-    telling = [str(work), str(HERE.parents[1]), f"{home}/", f'"{home}"', tempfile.gettempdir() + "/"]
+    local = [str(work), str(HERE.parents[1]), f"{home}/", f'"{home}"', tempfile.gettempdir() + "/"]
     for path in files_in(place):
         text = path.read_bytes().decode(errors="replace")
-        found = [each for each in telling if each in text]
-        found += re.findall(rf"\b{re.escape(socket.gethostname())}\b", text)
-        assert not found, f"{path} tells of this machine: {found}"
+        leaks = [each for each in local if each in text]
+        leaks += re.findall(rf"\b{re.escape(socket.gethostname())}\b", text)
+        assert not leaks, f"{path} tells of this machine: {leaks}"
 
 
 def neutral(data: bytes, replaced: dict[str, str], *, lines: bool) -> bytes:

@@ -46,7 +46,7 @@ def lost(before, after, where=""):
         yield f"{where}: {before!r} became {after!r}"
 
 
-def test_every_field_of_every_line_manifest_and_lease_is_known(golden):
+def test_every_field_of_every_line_manifest_and_lease_is_read_back(golden):
     for path in [*golden.glob("kinds/*.jsonl"), *golden.rglob("reports/*/*.jsonl"), *golden.rglob("journal.jsonl")]:
         lines = list(valid_prefix(path.read_bytes()))
         assert len(lines) == path.read_bytes().count(b"\n") > 0
@@ -105,9 +105,9 @@ def test_an_interrupted_run_is_continued_and_every_row_comes_once(golden):
     result = golden_runs.trainer(golden, "interrupted", golden / "rows").fit()
     assert result.metrics_dataframe["step"].tolist() == [1, 2, 3, 4]
     assert ids_of(result) == Counter(range(golden_runs.NUM_ROWS))
-    whole = Result.from_path(golden / "complete").metrics_dataframe_by_rank
+    complete = Result.from_path(golden / "complete").metrics_dataframe_by_rank
     ids = result.metrics_dataframe_by_rank["ids"].tolist()
-    assert ids == whole["ids"].tolist(), "the rows come in the order that they had then"
+    assert ids == complete["ids"].tolist(), "the rows come in the order that they had then"
     assert result.checkpoint.to_dict()["weights"].tolist() == [10.0] * 4
     assert (golden / "interrupted" / "logs" / "attempt_2" / "rank_0.log").read_text() == "rank 0 begins at step 2\n"
 
@@ -130,15 +130,15 @@ def test_a_search_is_read_and_its_failed_trial_goes_on(golden):
 
 
 def test_a_state_without_a_run_is_read(golden):
-    found, written = Checkpoint.from_directory(golden / "state").to_dict(), golden_runs.state()
-    assert list(found) == list(written)
+    state, expected = Checkpoint.from_directory(golden / "state").to_dict(), golden_runs.state()
+    assert list(state) == list(expected)
     for name in ("array", "times"):
-        assert found[name].dtype == written[name].dtype
-        np.testing.assert_array_equal(found[name], written[name])
+        assert state[name].dtype == expected[name].dtype
+        np.testing.assert_array_equal(state[name], expected[name])
     for name in ("tensor", "half"):
-        assert found[name].dtype == written[name].dtype
-        assert torch.equal(found[name], written[name])
-    assert found["plain"] == written["plain"]
+        assert state[name].dtype == expected[name].dtype
+        assert torch.equal(state[name], expected[name])
+    assert state["plain"] == expected["plain"]
     scaler = Preprocessor.deserialize((golden / "scaler.json").read_text())
     assert scaler.stats_ == golden_runs.scaler().stats_
 

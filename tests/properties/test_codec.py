@@ -61,14 +61,14 @@ def test_every_byte_altered_gives_a_prefix_that_holds_all_lines_before_it(sent: 
         start, end = end, end + len(seal_line(payload))
         for offset in range(start, end):
             altered = data[:offset] + bytes([data[offset] ^ mask]) + data[offset + 1 :]
-            found = list(valid_prefix(altered))
-            assert found == sent[: len(found)]
-            assert len(found) >= number
+            prefix = list(valid_prefix(altered))
+            assert prefix == sent[: len(prefix)]
+            assert len(prefix) >= number
 
 
 @settings(deadline=None)
 @given(lines, st.binary(max_size=30))
-def test_what_follows_a_damaged_line_is_not_read(sent: list[bytes], damage: bytes) -> None:
+def test_lines_after_a_damaged_one_are_not_read(sent: list[bytes], damage: bytes) -> None:
     torn = b"00000000 x" + damage.replace(b"\n", b"") + b"\n"
     before, after = b"".join(map(seal_line, sent)), seal_line(b"after")
     if zlib.crc32(torn[9:-1]):

@@ -35,8 +35,8 @@ def test_a_holder_that_renewed_within_its_time_is_followed_only_if_it_has_ended(
     silent_s = min(max(0.0, now - holder.beat), holder.ttl_s * 0.99)
     holder = replace(holder, beat=now - silent_s, renewed_at=wall - silent_s + skew)
     watched = HolderWatch(replace(holder, beat=holder.beat - 1), min(began, now))
-    for seen in (None, watched):
-        decision = decide_lease(holder, alive=alive, watched=seen, now=now, wall=wall)
+    for watch in (None, watched):
+        decision = decide_lease(holder, alive=alive, watched=watch, now=now, wall=wall)
         if holder.released or alive is False:
             assert decision == AcquireLease(is_holder_gone=True)
         else:
@@ -66,7 +66,7 @@ def test_every_silent_holder_is_followed_in_the_end(holder, alive, now, wall):
 
 
 @given(holders, st.sampled_from([True, False, None]), times, times, times)
-def test_only_an_end_that_was_seen_is_called_one(holder, alive, now, wall, began):
+def test_only_an_observed_end_counts_as_one(holder, alive, now, wall, began):
     decision = decide_lease(holder, alive=alive, watched=HolderWatch(holder, began), now=now, wall=wall)
     if isinstance(decision, AcquireLease):
         assert decision.is_holder_gone == (holder.released or alive is False)

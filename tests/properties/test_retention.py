@@ -67,7 +67,7 @@ def test_the_best_stay_and_the_newest_always(records: list[CheckpointRecord], nu
 
 
 @given(runs(), st.one_of(st.none(), st.integers(1, 6)), st.sampled_from([None, "eval/score"]), orders)
-def test_what_stays_keeps_its_order_and_choosing_again_changes_nothing(
+def test_kept_checkpoints_keep_their_order_and_choosing_again_changes_nothing(
     records: list[CheckpointRecord], number: int | None, attribute: str | None, order: str
 ) -> None:
     stays = select_kept(records, number, attribute, order)

@@ -103,27 +103,27 @@ def facts(value: Any) -> Any:
     return _facts(value, {})
 
 
-def _facts(value: Any, seen: dict[Any, int]) -> Any:
+def _facts(value: Any, numbers: dict[Any, int]) -> Any:
     kind = type(value)
     if isinstance(value, torch.Tensor):
         values = value.detach().resolve_conj().resolve_neg().contiguous()
         data = values.view(-1).view(torch.uint8).numpy().tobytes() if values.numel() else b""
-        return "tensor", seen.setdefault(id(value), len(seen)), value.dtype, tuple(value.shape), data
+        return "tensor", numbers.setdefault(id(value), len(numbers)), value.dtype, tuple(value.shape), data
     if kind is np.ndarray:
-        number = seen.setdefault(id(value), len(seen))
+        number = numbers.setdefault(id(value), len(numbers))
         return "array", number, value.dtype.descr, value.dtype, value.shape, value.tobytes()
     if isinstance(value, np.generic):
         return kind.__name__.replace("longlong", "int64"), value.dtype, bytes(value.tobytes())
     if kind is float:
         return "float", "nan" if value != value else struct.pack("d", value)
     if kind is complex:
-        return "complex", _facts(value.real, seen), _facts(value.imag, seen)
+        return "complex", _facts(value.real, numbers), _facts(value.imag, numbers)
     if isinstance(value, dict):
-        return kind, [(_facts(key, seen), _facts(item, seen)) for key, item in value.items()]
+        return kind, [(_facts(key, numbers), _facts(item, numbers)) for key, item in value.items()]
     if isinstance(value, list | tuple):
-        return kind, [_facts(item, seen) for item in value]
+        return kind, [_facts(item, numbers) for item in value]
     if isinstance(value, set | frozenset):
-        return kind, sorted(repr(_facts(item, seen)) for item in value)
+        return kind, sorted(repr(_facts(item, numbers)) for item in value)
     return kind, value
 
 
@@ -138,7 +138,7 @@ def test_any_state_comes_back_as_it_was(state: Any) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(STATES, min_size=2, max_size=4))
-def test_what_an_arena_held_before_does_not_show(states: list[Any]) -> None:
+def test_earlier_contents_of_an_arena_do_not_show(states: list[Any]) -> None:
     arena = SnapshotMemory()
     with tempfile.TemporaryDirectory() as directory:
         for state in states:

@@ -1,9 +1,9 @@
-"""`step` against a late and disorderly engine and storage, and an independent model of who said what.
+"""`step` against a late and disorderly engine and storage, and an independent model of what they sent.
 
-`Workers` are processes: what they say lies on a wire, one for each rank, until it is heard. `Model` hears what `step`
-hears and says, from plain lists and sets, which commands are due and where the run must stand. `RunMachine` lets
-Hypothesis choose what happens next: messages of ranks, storage, validator and user overtake each other, machines are
-taken away with and without a word, room for workers comes and goes, and the driver may be lost.
+`Workers` are processes: what they send lies on a wire, one for each rank, until it arrives. `Model` gets the same
+events as `step` and computes, from lists and sets, which commands are due and where the run must stand. `RunMachine`
+lets Hypothesis choose what happens next: messages of ranks, storage, validator and user overtake each other, machines
+are lost with and without a notice, room for workers comes and goes, and the driver may be lost.
 """
 
 import json
@@ -85,8 +85,8 @@ SCORES = ["0", "1", "-2.5", '{"$number":"nan"}', '"good"']
 """As they are written; what counts for more is up to `properties/test_retention.py`."""
 
 
-def merged(reported: msgspec.Raw, found: msgspec.Raw) -> msgspec.Raw:
-    both = {**json.loads(bytes(reported)), **json.loads(bytes(found))}
+def merge(reported: msgspec.Raw, validated: msgspec.Raw) -> msgspec.Raw:
+    both = {**json.loads(bytes(reported)), **json.loads(bytes(validated))}
     return msgspec.Raw(json.dumps(both, separators=(",", ":")).encode())
 
 
@@ -113,7 +113,7 @@ class Mismatch(NamedTuple):
 
 
 class Life:
-    """What the driver has heard of one attempt."""
+    """What the driver knows of one attempt."""
 
     def __init__(self, attempt: int, size: int, resume: CheckpointRecord | None, began: float) -> None:
         self.attempt = attempt
@@ -123,20 +123,20 @@ class Life:
         self.num_ready = 0
         self.reports: list[list[Reported]] = [[] for _ in range(size)]
         self.parts: dict[tuple[int, int], StagedFiles] = {}
-        self.asked: list[int] = []
+        self.requested: list[int] = []
         self.refused: set[int] = set()
         self.unanswered: set[int] = set()
         self.returned: dict[int, WorkerReturned] = {}
         self.limits: list[float] = []
         """Moments after which nobody is waited for any more."""
         self.notices: list[tuple[PreemptionNoticeReceived, float]] = []
-        """And when each was heard."""
+        """And when each arrived."""
         self.announced_at: dict[int, float] = {}
         self.long_enough = False
         """That workers are left alone; more of them may join."""
         self.asks = False
         self.hold = False
-        self.held: dict[int, int] = {}
+        self.holds: dict[int, int] = {}
         self.stop_at: int | None = None
         self.ending: str | None = None
         self.failures: list[WorkerFailure | Mismatch] = []
@@ -148,15 +148,15 @@ class Life:
         return self.first + len(self.reports[rank])
 
     def announced(self, seq: int) -> list[Reported]:
-        said = [reports[seq - self.first - 1] for reports in self.reports if self.first + len(reports) >= seq]
-        return [report for report in said if report.checkpoint is not None]
+        reports = [each[seq - self.first - 1] for each in self.reports if self.first + len(each) >= seq]
+        return [report for report in reports if report.checkpoint is not None]
 
     def preemption(self) -> Preemption | None:
         """All notices in one, as code that looks for it is told."""
         if not self.notices:
             return None
         ranks = {rank for notice, _ in self.notices for rank in notice.ranks}
-        ends = min(heard_at + notice.grace_s for notice, heard_at in self.notices)
+        ends = min(received_at + notice.grace_s for notice, received_at in self.notices)
         return Preemption(
             tuple(sorted(ranks)), ends, includes_driver=any(notice.includes_driver for notice, _ in self.notices)
         )
@@ -164,13 +164,13 @@ class Life:
     def waiting(self) -> list[int]:
         """The announced checkpoints that are not asked for yet."""
         seqs = {report.seq for reports in self.reports for report in reports if report.checkpoint is not None}
-        return sorted(seqs - set(self.asked) - self.refused)
+        return sorted(seqs - set(self.requested) - self.refused)
 
     def due(self) -> Iterator[CommitCheckpoint]:
         for seq in self.waiting():
             announced = self.announced(seq)
-            everyone_said_it = all(self.count(rank) >= seq for rank in range(self.size))
-            if not everyone_said_it or not all((seq, report.rank) in self.parts for report in announced):
+            all_reported = all(self.count(rank) >= seq for rank in range(self.size))
+            if not all_reported or not all((seq, report.rank) in self.parts for report in announced):
                 return
             parts = tuple(self.parts[seq, rank] for rank in range(self.size) if (seq, rank) in self.parts)
             metrics = self.reports[0][seq - self.first - 1].metrics
@@ -207,7 +207,7 @@ class Life:
 
 
 class Model:
-    """The run as it must be after what was heard, in lists and sets."""
+    """The run as it must be after the events so far, in lists and sets."""
 
     def __init__(self) -> None:
         self.stage = "unopened"
@@ -217,12 +217,12 @@ class Model:
         self.places: int | None = None
         self.spent = dict.fromkeys(BUDGETS, 0)
         self.engine_failures_since_a_report = 0
-        self.struck: tuple[int, str] | None = None
+        self.last_failure: tuple[int, str] | None = None
         """After how many reports of its rank the last failure came, if it was an exception, and its text."""
-        self.stop_wanted = False
-        self.driver_goes = False
+        self.stop_requested = False
+        self.driver_is_preempted = False
         self.last_save_s: float | None = None
-        self.kept: list[CheckpointRecord] = []
+        self.checkpoints: list[CheckpointRecord] = []
         self.pins: list[CheckpointRecord] = []
         """Kept, and others begin from them: whatever is found out about one, it is the same checkpoint."""
         self.validating: CheckpointRecord | None = None
@@ -230,13 +230,13 @@ class Model:
         self.ending: str | None = None
         self.reason = ""
 
-    def hear(self, event: Event, now: float) -> list[Command]:
+    def apply(self, event: Event, now: float) -> list[Command]:
         """Take an event in, and return what must be asked for because of it."""
         self.now = now
         if isinstance(event, DriverStarted):
             return self._driver_started(event)
         if isinstance(event, CheckpointsFound):
-            return self._found(event)
+            return self._add_found(event)
         if isinstance(event, ValidationEnded):
             return self._validated(event)
         if isinstance(event, PinsSet):
@@ -251,7 +251,7 @@ class Model:
             return self._without_workers(event)
         commands = self._while_workers_live(event, now)
         for commit in list(self.life.due()):
-            self.life.asked.append(commit.record.seq)
+            self.life.requested.append(commit.record.seq)
             self.life.unanswered.add(commit.record.seq)
             commands.append(commit)
         if isinstance(event, Committed | CommitFailed | WorkersStopped):
@@ -263,9 +263,9 @@ class Model:
         if complete and not (self._unvalidated() and event.validates):
             return []
         self.driver = event
-        self.pins = [record for record in self.kept if record.seq in event.pinned]
+        self.pins = [record for record in self.checkpoints if record.seq in event.pinned]
         self.validating = None
-        self.stop_wanted = self.driver_goes = False
+        self.stop_requested = self.driver_is_preempted = False
         self.last_save_s = None
         if complete or self.stage == "validating":
             self.stage = "validating"
@@ -273,20 +273,20 @@ class Model:
         self.places = event.num_places
         self.spent = dict.fromkeys(BUDGETS, 0)
         self.engine_failures_since_a_report = 0
-        self.struck = None
+        self.last_failure = None
         return [*self._next_attempt(), *self._validates_next()]
 
     def _after_the_training(self, event: Event) -> list[Command]:
         if isinstance(event, StopRequested):
-            self.stop_wanted = True
+            self.stop_requested = True
         elif isinstance(event, PreemptionNoticeReceived) and event.includes_driver:
-            self.driver_goes = True
+            self.driver_is_preempted = True
         else:
             return []
         return self._end("complete")
 
     def _unvalidated(self) -> list[CheckpointRecord]:
-        return [record for record in self.kept if record.status == "PENDING_VALIDATION"]
+        return [record for record in self.checkpoints if record.status == "PENDING_VALIDATION"]
 
     def is_owed_a_validation(self) -> bool:
         """None is under way though one could be."""
@@ -303,15 +303,15 @@ class Model:
         if self.stage == "finished":
             return []
         commands: list[Command] = []
-        for at, record in enumerate(self.kept):
+        for at, record in enumerate(self.checkpoints):
             if is_same(self.validating, record):
                 after = msgspec.structs.replace(
-                    record, status=event.status, metrics=merged(record.metrics, event.metrics)
+                    record, status=event.status, metrics=merge(record.metrics, event.metrics)
                 )
-                there = [*self.kept[:at], after, *self.kept[at + 1 :]]
+                there = [*self.checkpoints[:at], after, *self.checkpoints[at + 1 :]]
                 # Not while the newest may turn out to be broken.
-                self.kept = there if self.stage == "restoring" else self._retained(there)
-                gone = [other for other in there if other not in self.kept]
+                self.checkpoints = there if self.stage == "restoring" else self._retained(there)
+                gone = [other for other in there if other not in self.checkpoints]
                 if self.stage in ("running", "stopping"):
                     removed = tuple(sorted(other.seq for other in gone))
                     commands.append(AnnounceValidation(self.attempt, after, removed))
@@ -326,11 +326,11 @@ class Model:
     def _pinned(self, event: PinsSet) -> list[Command]:
         if self.stage == "finished":
             return []
-        self.pins = [record for record in self.kept if record.seq in event.seqs]
-        if self.stage == "restoring" or not self.kept:
+        self.pins = [record for record in self.checkpoints if record.seq in event.seqs]
+        if self.stage == "restoring" or not self.checkpoints:
             return []
-        there, self.kept = self.kept, self._retained(self.kept)
-        gone = [record for record in there if record not in self.kept]
+        there, self.checkpoints = self.checkpoints, self._retained(self.checkpoints)
+        gone = [record for record in there if record not in self.checkpoints]
         commands: list[Command] = [*map(DeleteCheckpoint, gone)]
         if gone and self.stage in ("running", "stopping"):
             commands.append(AnnounceRemoval(self.attempt, tuple(sorted(record.seq for record in gone))))
@@ -339,14 +339,14 @@ class Model:
     def is_pinned(self, record: CheckpointRecord) -> bool:
         return any(is_same(pin, record) for pin in self.pins)
 
-    def _found(self, event: CheckpointsFound) -> list[Command]:
-        known = {record.seq for record in self.kept}
-        new = [record for record in event.records if record.seq not in known]
+    def _add_found(self, event: CheckpointsFound) -> list[Command]:
+        seqs = {record.seq for record in self.checkpoints}
+        new = [record for record in event.records if record.seq not in seqs]
         names = {record.name for record in new}
-        still = [r for r in self.kept if r.name not in names and r.seq not in event.missing]
-        if new or len(still) < len(self.kept):
+        still = [r for r in self.checkpoints if r.name not in names and r.seq not in event.missing]
+        if new or len(still) < len(self.checkpoints):
             self.life.unanswered.clear()
-        self.kept = sorted(still + new, key=lambda record: record.seq)
+        self.checkpoints = sorted(still + new, key=lambda record: record.seq)
         if any(record.attempt > self.attempt for record in new):
             self.attempt = max(record.attempt for record in new)
             self.stage = "unopened"
@@ -357,16 +357,16 @@ class Model:
             case CheckpointVerified() if self.stage == "restoring":
                 return self._start()
             case CheckpointBroken() if self.stage == "restoring":
-                self.kept.pop()
+                self.checkpoints.pop()
                 return self._begin()
             case CapacityChanged():
                 return self._start() if self.stage == "waiting" else []
             case StopRequested():
-                self.stop_wanted = True
+                self.stop_requested = True
                 self.life.failures = []
                 return self._end("interrupted")
             case PreemptionNoticeReceived(includes_driver=True):
-                self.driver_goes = True
+                self.driver_is_preempted = True
                 self.life.failures = []
                 return self._end("preempted")
             case PreemptionNoticeReceived():
@@ -387,7 +387,7 @@ class Model:
                         life.announced_at.setdefault(seq, now)
                     return self._mismatch() if running else []
             case CheckpointStaged(seq=seq, staged=staged):
-                if seq not in life.asked:
+                if seq not in life.requested:
                     life.parts.setdefault((seq, staged.rank), staged)
             case StagingFailed(rank=rank, seq=seq, error=error):
                 if seq in life.waiting():
@@ -409,7 +409,7 @@ class Model:
             case ResizeDue() if running:
                 life.long_enough = True
             case WorkerHeld(rank=rank, seq=seq, asks=asks) if running:
-                life.held[rank] = seq
+                life.holds[rank] = seq
                 life.asks |= asks
                 return self._agreed()
             case DeadlinePassed() if running:
@@ -435,7 +435,7 @@ class Model:
 
     def _preempted(self, notice: PreemptionNoticeReceived) -> list[Command]:
         life = self.life
-        self.driver_goes |= notice.includes_driver
+        self.driver_is_preempted |= notice.includes_driver
         if self.stage != "running":
             return []
         life.notices.append((notice, self.now))
@@ -470,7 +470,7 @@ class Model:
 
     def _stop_requested(self, at_once: bool) -> list[Command]:
         life = self.life
-        self.stop_wanted = True
+        self.stop_requested = True
         if self.stage == "running":
             if at_once:
                 life.failures.clear()
@@ -485,17 +485,17 @@ class Model:
     def _agreed(self) -> list[Command]:
         life = self.life
         at_work = set(range(life.size)) - set(life.returned)
-        if not life.hold or life.stop_at is not None or not at_work <= set(life.held):
+        if not life.hold or life.stop_at is not None or not at_work <= set(life.holds):
             return []
-        told = life.preemption()
-        life.stop_at = 1 + max(life.held[rank] for rank in at_work)
-        if told is None:
+        notice = life.preemption()
+        life.stop_at = 1 + max(life.holds[rank] for rank in at_work)
+        if notice is None:
             return [StopWorkersAt(life.attempt, life.stop_at)]
-        in_time = self.last_save_s is None or self.now + SAVE_TIME_FACTOR * self.last_save_s < told.deadline
+        in_time = self.last_save_s is None or self.now + SAVE_TIME_FACTOR * self.last_save_s < notice.deadline
         if not life.asks:
             return [StopWorkersAt(life.attempt, life.stop_at, in_time)]
         life.stop_at += 1  # All see the notice in one step, and none before it.
-        return [StopWorkersAt(life.attempt, life.stop_at, in_time, told)]
+        return [StopWorkersAt(life.attempt, life.stop_at, in_time, notice)]
 
     def _stop(self, ending: str, *, kill: bool = True) -> list[Command]:
         self.stage, self.life.ending = "stopping", ending
@@ -507,10 +507,10 @@ class Model:
         life.unanswered.discard(record.seq)
         if record.seq in life.announced_at:
             self.last_save_s = self.now - life.announced_at[record.seq]
-        replaced = [other for other in self.kept if other.name == record.name]
-        there = [other for other in self.kept if other.name != record.name] + [record]
-        self.kept = self._retained(there)
-        gone = [other for other in there if other not in self.kept]
+        replaced = [other for other in self.checkpoints if other.name == record.name]
+        there = [other for other in self.checkpoints if other.name != record.name] + [record]
+        self.checkpoints = self._retained(there)
+        gone = [other for other in there if other not in self.checkpoints]
         removed = tuple(sorted(other.seq for other in replaced + gone))
         commands: list[Command] = [AnnounceCommit(record.attempt, record, removed), *map(DeleteCheckpoint, gone)]
         commands += self._validates_next()
@@ -528,10 +528,10 @@ class Model:
         if self.stage != "stopping" or not life.stopped or life.unanswered:
             return []
         assert life.ending is not None
-        ending = "preempted" if life.ending == "failed" and self._was_taken() else life.ending
-        if self.stop_wanted or self.driver_goes:
+        ending = "preempted" if life.ending == "failed" and self._was_preempted() else life.ending
+        if self.stop_requested or self.driver_is_preempted:
             if ending == "resized":
-                ending = "preempted" if self.driver_goes else "interrupted"
+                ending = "preempted" if self.driver_is_preempted else "interrupted"
             return self._end(ending)
         if ending == "resized":
             return self._next_attempt()
@@ -539,34 +539,34 @@ class Model:
             if self._has_lost_places() or self._spend("preemptions"):
                 return self._next_attempt()
         elif ending == "failed":
-            reason = self._given_up()
+            reason = self._reason_to_give_up()
             return self._end(ending, reason) if reason else self._next_attempt()
         elif self.validating is not None and ending == "complete":
             self.stage = "validating"
             return []
         return self._end(ending)
 
-    def _was_taken(self) -> bool:
+    def _was_preempted(self) -> bool:
         """A worker ended not of itself, where it was known that its machine goes."""
         cause = self.life.cause()
         if cause is None or cause.kind not in ("killed", "preempted", "exited"):
             return False
-        return self.driver_goes or any(cause.rank in notice.ranks for notice, _ in self.life.notices)
+        return self.driver_is_preempted or any(cause.rank in notice.ranks for notice, _ in self.life.notices)
 
     def _has_lost_places(self) -> bool:
         return self.places is not None and self.places < self.life.size
 
-    def _given_up(self) -> str:
+    def _reason_to_give_up(self) -> str:
         """Part of the reason why there is no further attempt; nothing where there is one, and then it is paid for."""
         cause = self.life.cause()
         if cause is None or not cause.retriable:
             return "would end the same way"
-        struck = None
+        failure_key = None
         if cause.kind == "user" and not cause.transient and not cause.collateral:
             text = "".join(character for character in cause.message if not character.isdigit())
-            struck = (self.life.count(cause.rank), text)
-        before, self.struck = self.struck, struck
-        if struck is not None and struck == before:
+            failure_key = (self.life.count(cause.rank), text)
+        before, self.last_failure = self.last_failure, failure_key
+        if failure_key is not None and failure_key == before:
             return "deterministic"
         if cause.kind in ("killed", "exited", "engine", "preempted") and self._has_lost_places():
             return ""
@@ -594,22 +594,22 @@ class Model:
         return self._begin()
 
     def _begin(self) -> list[Command]:
-        if not self.kept:
+        if not self.checkpoints:
             return self._start()
         self.stage = "restoring"
-        return [VerifyCheckpoint(self.attempt, self.kept[-1])]
+        return [VerifyCheckpoint(self.attempt, self.checkpoints[-1])]
 
-    def _most(self) -> int:
+    def _max_size(self) -> int:
         """How many workers are allowed and have room; 0: too few."""
         allowed = self.driver.sizes or (self.driver.size,)
         return max([0, *(size for size in allowed if self.places is None or size <= self.places)])
 
     def _has_room(self) -> bool:
-        return self._most() > self.life.size
+        return self._max_size() > self.life.size
 
     def _start(self) -> list[Command]:
-        resume = self.kept[-1] if self.kept else None
-        size = self._most()
+        resume = self.checkpoints[-1] if self.checkpoints else None
+        size = self._max_size()
         if size == 0:
             self.stage = "waiting"
             return []
@@ -622,11 +622,11 @@ class Model:
         life = self.life
         assert isinstance(run.phase, PHASES[self.stage])
         assert run.attempt == self.attempt
-        assert run.checkpoints == tuple(self.kept), "the kept checkpoints differ"
+        assert run.checkpoints == tuple(self.checkpoints), "the kept checkpoints differ"
         assert len({record.name for record in run.checkpoints}) == len(run.checkpoints), "one name, two records"
-        assert list(run.pinned) == [record.seq for record in filter(self.is_pinned, self.kept)]
-        assert run.stop_requested == self.stop_wanted
-        assert run.preempted == self.driver_goes
+        assert list(run.pinned) == [record.seq for record in filter(self.is_pinned, self.checkpoints)]
+        assert run.stop_requested == self.stop_requested
+        assert run.preempted == self.driver_is_preempted
         assert run.num_places == self.places
         assert run.last_save_s == self.last_save_s
         spent = (run.num_failures, run.num_preemptions, run.num_engine_failures)
@@ -685,7 +685,7 @@ class Model:
 
 
 class Workers:
-    """The processes of one attempt. What they did is not yet what the driver has heard."""
+    """The processes of one attempt. What they did is not yet what the driver knows."""
 
     def __init__(self, command: StartWorkers) -> None:
         self.attempt = command.attempt
@@ -699,21 +699,21 @@ class Workers:
         self.in_sync: dict[int, int] = {}
         self.refused: set[int] = set()
         self.hold = False
-        self.held: dict[int, int] = {}
+        self.holds: dict[int, int] = {}
         self.stop_at: int | None = None
         self.save_at_stop = True
         self.notice: Preemption | None = None
         self.asks: set[int] = set()
-        self.seen: dict[tuple[int, int], Preemption | None] = {}
+        self.looks: dict[tuple[int, int], Preemption | None] = {}
         """What ranks that looked for a notice saw, by rank and by how many reports they had made."""
-        self.told_to_leave = self.told_to_die = self.gone = False
+        self.is_leaving = self.is_dying = self.gone = False
 
     def free(self) -> list[int]:
         """The ranks whose function is running, not waiting for a commit or for where to stop."""
         return [
             rank
             for rank in sorted(self.at_work - set(self.in_sync))
-            if self.stop_at is not None or self.counts[rank] <= self.held.get(rank, self.counts[rank])
+            if self.stop_at is not None or self.counts[rank] <= self.holds.get(rank, self.counts[rank])
         ]
 
     def reporting(self) -> list[int]:
@@ -723,13 +723,13 @@ class Workers:
         """What `get_preemption_info` does."""
         self.asks.add(rank)
         count = self.counts[rank]
-        seen = self.notice if self.stop_at is not None and count >= self.stop_at - 1 else None
-        same = all(other == seen for (_, at), other in self.seen.items() if at == count)
+        notice = self.notice if self.stop_at is not None and count >= self.stop_at - 1 else None
+        same = all(other == notice for (_, at), other in self.looks.items() if at == count)
         assert same, f"in the step after report {count} ranks see different things"
-        self.seen[rank, count] = seen
+        self.looks[rank, count] = notice
 
-    def tell(self, rank: int, grace_s: float, whole: bool) -> None:
-        self.wires[rank].append(PreemptionNoticeReceived(self.attempt, grace_s, (rank,), whole))
+    def receive_notice(self, rank: int, grace_s: float, includes_driver: bool) -> None:
+        self.wires[rank].append(PreemptionNoticeReceived(self.attempt, grace_s, (rank,), includes_driver))
 
     def report(self, rank: int, metrics: msgspec.Raw, mode: str | None, name: str, validates: bool) -> None:
         self.counts[rank] += 1
@@ -741,7 +741,7 @@ class Workers:
             task = ValidationTask(msgspec.Raw(b'{"asked by":%d}' % rank)) if validates else None
             mode = mode.removesuffix("!")
         where = f"train.py:{seq} of {rank}"
-        self._say(rank, Reported(self.attempt, rank, seq, metrics, 0.0, where, checkpoint, task))
+        self._send(rank, Reported(self.attempt, rank, seq, metrics, 0.0, where, checkpoint, task))
         if seq in self.refused:
             return  # Another rank's files have failed: this one does not store its own, and waits for nothing.
         if mode is not None:
@@ -753,7 +753,7 @@ class Workers:
             self.in_sync[rank] = seq
 
     def upload(self, rank: int) -> None:
-        self._say(rank, self.uploads[rank].popleft())
+        self._send(rank, self.uploads[rank].popleft())
 
     def fail_upload(self, rank: int) -> None:
         """The user's code may catch the error and go on."""
@@ -763,11 +763,11 @@ class Workers:
         self.wires[rank].append(StagingFailed(self.attempt, rank, seq, "OSError: disk full"))
 
     def answer_hold(self, rank: int) -> None:
-        self.held[rank] = self.counts[rank]
+        self.holds[rank] = self.counts[rank]
         self.wires[rank].append(WorkerHeld(self.attempt, rank, self.counts[rank], rank in self.asks))
 
     def unheld(self) -> list[int]:
-        return [rank for rank in sorted(self.at_work) if self.hold and rank not in self.held]
+        return [rank for rank in sorted(self.at_work) if self.hold and rank not in self.holds]
 
     def leave(self, rank: int) -> None:
         self.at_work.remove(rank)
@@ -785,13 +785,13 @@ class Workers:
         self.wires[rank].append(WorkerFailed(self.attempt, rank, failure, pickled=b"\x80error"))
 
     def may_be_gone(self) -> bool:
-        """Whether `WorkersStopped` is true: all that was said is heard, and no process has a reason to live."""
+        """Whether `WorkersStopped` is true: all messages have arrived, and no process has a reason to live."""
         if self.gone or any(self.wires):
             return False
-        return self.told_to_die or (self.told_to_leave and not self.at_work and not any(self.uploads))
+        return self.is_dying or (self.is_leaving and not self.at_work and not any(self.uploads))
 
     def end(self) -> None:
-        """Every process is gone, and with it what it had not said."""
+        """Every process is gone, and with it what it had not sent."""
         self.gone = True
         self.at_work.clear()
         self.in_sync.clear()
@@ -812,13 +812,13 @@ class Workers:
                 assert not command.preemption or self.asks, "a notice that nobody looks for"
                 self.stop_at, self.save_at_stop, self.notice = seq, command.save, command.preemption
                 # A rank that has returned by now has no say in where the others stop, and no step with them any more.
-                self.seen = {look: seen for look, seen in self.seen.items() if look[0] in self.at_work}
+                self.looks = {look: notice for look, notice in self.looks.items() if look[0] in self.at_work}
             case StopWorkers(kill=kill):
                 assert kill or not self.at_work, "workers still at work are waited for"
-                self.told_to_leave = True
-                self.told_to_die |= kill
+                self.is_leaving = True
+                self.is_dying |= kill
 
-    def _say(self, rank: int, event: Event) -> None:
+    def _send(self, rank: int, event: Event) -> None:
         """A worker writes to a file of its own what it reports, before it sends it."""
         self.files[rank].append(event)
         self.wires[rank].append(event)
@@ -890,7 +890,7 @@ class RunMachine(RuleBasedStateMachine):
         self.workers = Workers(StartWorkers(0, 1, None))
         self.workers.end()
         self.files: dict[int, list[list[Event]]] = {}
-        self.heard: list[Reported | CheckpointStaged] = []
+        self.delivered: list[Reported | CheckpointStaged] = []
         self.storage: dict[str, CheckpointRecord] = {}
         self.done: set[tuple[int, int]] = set()
         """Commits, by attempt and number, that have been done: what was staged for them is no longer there."""
@@ -910,7 +910,7 @@ class RunMachine(RuleBasedStateMachine):
         if self.run is not before or commands:
             self.journal.append((events.encode_event(event), self.now))
         if isinstance(event, Reported | CheckpointStaged):
-            self.heard.append(event)
+            self.delivered.append(event)
         for command in commands:
             self.carry_out(command)
         self.intact = True
@@ -919,7 +919,7 @@ class RunMachine(RuleBasedStateMachine):
         """Step the run and the model alike, and compare them."""
         before = self.run
         self.run, commands = step(before, event, self.now)
-        due = self.model.hear(event, self.now)
+        due = self.model.apply(event, self.now)
         assert is_permutation(commands, due), f"{event}: {due} is due, but {commands} was asked for"
         self.model.check(self.run)
         self.check_latest(before, event)
@@ -940,7 +940,7 @@ class RunMachine(RuleBasedStateMachine):
             case StartWorkers(attempt=attempt, resume=resume):
                 assert self.workers.gone, "two attempts at once"
                 resumed = resume.seq if resume else 0
-                assert resumed >= self.promised, "workers were told of a checkpoint that is not resumed from"
+                assert resumed >= self.promised, "workers know of a checkpoint that is not resumed from"
                 self.workers = Workers(command)
                 self.files[attempt] = self.workers.files
             case VerifyCheckpoint() | CommitCheckpoint() | DeleteCheckpoint():
@@ -997,7 +997,7 @@ class RunMachine(RuleBasedStateMachine):
         while any(self.workers.uploads):
             self.one_uploads(pick=0)
         while any(self.workers.wires):
-            self.all_are_heard(first=0)
+            self.all_messages_arrive(first=0)
         if not self.slow_storage:
             self.storage_catches_up()
 
@@ -1035,7 +1035,7 @@ class RunMachine(RuleBasedStateMachine):
         for rank in ranks if all_of_them else [ranks[pick % len(ranks)]]:
             self.workers.leave(rank)
         if all_of_them:
-            self.all_are_heard(pick)
+            self.all_messages_arrive(pick)
 
     def returning(self) -> list[int]:
         """Not in calm times, which would else be short; but a stop may find any rank at its end."""
@@ -1055,7 +1055,7 @@ class RunMachine(RuleBasedStateMachine):
         for _ in range(times):
             if self.workers.at_work:
                 self.one_dies(pick, WorkerFailure(0, kind, f"again, at {self.now}", at=2.0))
-                self.all_are_heard(first=0)
+                self.all_messages_arrive(first=0)
             if self.workers.may_be_gone():
                 self.workers_are_gone()
             self.storage_catches_up()
@@ -1067,32 +1067,32 @@ class RunMachine(RuleBasedStateMachine):
             for rank in ranks:
                 self.report(rank, mode if self.workers.counts[rank] + 1 == self.workers.stop_at else None, score)
 
-    # What is heard
+    # What arrives
 
     @precondition(lambda self: any(self.workers.wires))
     @rule(pick=picks)
-    def one_is_heard(self, pick: int) -> None:
+    def one_message_arrives(self, pick: int) -> None:
         wires = [wire for wire in self.workers.wires if wire]
         self.send(wires[pick % len(wires)].popleft())
 
     @precondition(lambda self: any(self.workers.wires))
     @rule(first=picks)
-    def all_are_heard(self, first: int) -> None:
+    def all_messages_arrive(self, first: int) -> None:
         for rank in sorted(self.workers.ranks, key=lambda rank: (rank - first) % len(self.workers.ranks)):
             while self.workers.wires[rank]:
                 self.send(self.workers.wires[rank].popleft())
 
-    @precondition(lambda self: self.heard)
+    @precondition(lambda self: self.delivered)
     @rule(back=st.integers(0, 40))
-    def what_was_heard_is_heard_again(self, back: int) -> None:
+    def a_message_arrives_twice(self, back: int) -> None:
         before = self.run
-        self.run, commands = step(before, self.heard[-1 - back % len(self.heard)], self.now)
-        assert self.run is before, "what was said twice counted twice"
-        assert not commands, "what was said twice counted twice"
+        self.run, commands = step(before, self.delivered[-1 - back % len(self.delivered)], self.now)
+        assert self.run is before, "a message counted twice"
+        assert not commands, "a message counted twice"
 
     @precondition(lambda self: self.run.attempt > 1)
     @rule(age=st.integers(1, 3), seq=st.integers(1, 6), rank=st.integers(0, 2), failure=failures)
-    def an_older_attempt_speaks(self, age: int, seq: int, rank: int, failure: WorkerFailure) -> None:
+    def messages_of_an_older_attempt_arrive(self, age: int, seq: int, rank: int, failure: WorkerFailure) -> None:
         attempt = max(0, self.run.attempt - age)
         raw = msgspec.Raw(b"{}")
         for event in (
@@ -1118,8 +1118,8 @@ class RunMachine(RuleBasedStateMachine):
         ):
             before = self.run
             self.run, commands = step(before, event, self.now)
-            assert self.run is before, f"a dead attempt was heard: {event}"
-            assert not commands, f"a dead attempt was heard: {event}"
+            assert self.run is before, f"an event of a dead attempt counted: {event}"
+            assert not commands, f"an event of a dead attempt counted: {event}"
 
     @precondition(lambda self: self.workers.may_be_gone())
     @rule()
@@ -1160,13 +1160,13 @@ class RunMachine(RuleBasedStateMachine):
     def storage_catches_up(self) -> None:
         while self.work or self.answers:
             while self.answers:
-                self.storage_is_heard()
+                self.a_storage_answer_arrives()
             if self.work:
                 self.storage_works(well=True)
 
     @precondition(lambda self: self.answers)
     @rule()
-    def storage_is_heard(self) -> None:
+    def a_storage_answer_arrives(self) -> None:
         self.send(self.answers.popleft())
 
     # What the validator does, beside all this
@@ -1199,7 +1199,7 @@ class RunMachine(RuleBasedStateMachine):
         self.everyone_catches_up()
         for rank in self.workers.free():
             self.workers.leave(rank)
-        self.all_are_heard(first)
+        self.all_messages_arrive(first)
         if then == "early stop" and isinstance(self.run.phase, Stopping):
             self.stop_is_requested(at_once=False)
         if self.workers.may_be_gone():
@@ -1209,7 +1209,7 @@ class RunMachine(RuleBasedStateMachine):
         if then == "stop":
             self.stop_is_requested(at_once=False)
         elif then == "notice":
-            self.the_driver_is_told_of_an_end(30.0, whole=True)
+            self.the_driver_gets_a_preemption_notice(30.0, includes_driver=True)
         elif then == "loss":
             self.the_driver_is_lost(0, next_driver, well=True, twice=False)
 
@@ -1222,7 +1222,7 @@ class RunMachine(RuleBasedStateMachine):
             elif any(workers.uploads):
                 self.one_uploads(pick=0)
             elif any(workers.wires):
-                self.all_are_heard(first=0)
+                self.all_messages_arrive(first=0)
             elif self.work or self.answers:
                 self.storage_catches_up()
             else:
@@ -1241,7 +1241,7 @@ class RunMachine(RuleBasedStateMachine):
     def a_stop_is_agreed_on(self, first: int) -> None:
         self.stop_is_requested(at_once=False)
         self.everyone_answers_hold()
-        self.all_are_heard(first)
+        self.all_messages_arrive(first)
 
     # What others do who begin from a checkpoint of this run
 
@@ -1251,36 +1251,38 @@ class RunMachine(RuleBasedStateMachine):
         """On checkpoints that are there, counted from the newest; on one that is not yet; or on none any more."""
         newest = self.run.latest.seq if self.run.latest is not None else 0
         there = {record.seq for record in self.run.checkpoints}
-        wanted = {newest - age for age in ages} | set(self.run.pinned if keep else ())
+        pins = {newest - age for age in ages} | set(self.run.pinned if keep else ())
         before = self.run
         # The attempt that was under way when they were asked for may be over.
-        self.send(PinsSet(max(0, self.run.attempt - len(ages) % 2), tuple(sorted(wanted))))
+        self.send(PinsSet(max(0, self.run.attempt - len(ages) % 2), tuple(sorted(pins))))
         assert self.run is not before, "whoever asked is not told"
-        assert set(self.run.pinned) == wanted & there
+        assert set(self.run.pinned) == pins & there
         assert set(self.run.pinned) <= {record.seq for record in self.run.checkpoints}
 
     # What the world takes and gives
 
     @precondition(lambda self: self.workers.at_work and self.may_be_troubled())
-    @rule(pick=picks, grace_s=graces, whole=st.booleans(), all_of_them=st.booleans())
-    def workers_are_told_of_their_end(self, pick: int, grace_s: float, whole: bool, all_of_them: bool) -> None:
+    @rule(pick=picks, grace_s=graces, includes_driver=st.booleans(), all_of_them=st.booleans())
+    def workers_get_a_preemption_notice(
+        self, pick: int, grace_s: float, includes_driver: bool, all_of_them: bool
+    ) -> None:
         self.trouble_comes()
         ranks = sorted(self.workers.at_work)
         for rank in ranks if all_of_them else [ranks[pick % len(ranks)]]:
-            self.workers.tell(rank, grace_s, whole)
+            self.workers.receive_notice(rank, grace_s, includes_driver)
 
     @precondition(lambda self: not isinstance(self.run.phase, Finished) and self.may_be_troubled())
-    @rule(grace_s=graces, whole=st.booleans())
-    def the_driver_is_told_of_an_end(self, grace_s: float, whole: bool) -> None:
+    @rule(grace_s=graces, includes_driver=st.booleans())
+    def the_driver_gets_a_preemption_notice(self, grace_s: float, includes_driver: bool) -> None:
         self.trouble_comes()
-        self.send(PreemptionNoticeReceived(self.run.attempt, grace_s, includes_driver=whole))
+        self.send(PreemptionNoticeReceived(self.run.attempt, grace_s, includes_driver=includes_driver))
 
     @precondition(lambda self: isinstance(self.run.phase, Running) and self.may_be_troubled())
-    @rule(first=picks, grace_s=graces, whole=st.booleans(), mode=modes)
-    def an_end_is_agreed_on(self, first: int, grace_s: float, whole: bool, mode: str | None) -> None:
-        self.the_driver_is_told_of_an_end(grace_s, whole)
+    @rule(first=picks, grace_s=graces, includes_driver=st.booleans(), mode=modes)
+    def an_end_is_agreed_on(self, first: int, grace_s: float, includes_driver: bool, mode: str | None) -> None:
+        self.the_driver_gets_a_preemption_notice(grace_s, includes_driver)
         self.everyone_answers_hold()
-        self.all_are_heard(first)
+        self.all_messages_arrive(first)
         self.everyone_comes_to_the_stop(mode, "0")
 
     @precondition(
@@ -1340,8 +1342,8 @@ class RunMachine(RuleBasedStateMachine):
         assert without_times(self.journal, next_driver) == step(live, next_driver), "a time outlived its driver"
         if num_lost:
             self.replay(max(1, len(self.journal) - num_lost))
-            # Attempts that nobody remembers are counted anew; what they said must not be taken for the new ones'.
-            self.heard = [event for event in self.heard if event.attempt <= self.run.attempt]
+            # Attempts that nobody remembers are counted anew; their events must not count for the new ones.
+            self.delivered = [event for event in self.delivered if event.attempt <= self.run.attempt]
         self.recover(well)
         if twice:
             # Lost again before it could say that it had begun.
@@ -1355,13 +1357,13 @@ class RunMachine(RuleBasedStateMachine):
         del self.journal[length:]
         self.run = Run()
         self.model = Model()
-        self.asked: dict[int, CommitCheckpoint] = {}
+        self.requested: dict[int, CommitCheckpoint] = {}
         now = self.now
-        for line, heard_at in self.journal:
-            self.now = heard_at
+        for line, received_at in self.journal:
+            self.now = received_at
             for command in self.take(events.decode_event(line)):
                 if isinstance(command, CommitCheckpoint):
-                    self.asked[command.record.seq] = command
+                    self.requested[command.record.seq] = command
         self.now = now
 
     def learn(self, event: Event) -> None:
@@ -1370,31 +1372,31 @@ class RunMachine(RuleBasedStateMachine):
         commands = self.take(event)
         if self.run is not before:
             self.journal.append((events.encode_event(event), self.now))
-        self.asked.update({c.record.seq: c for c in commands if isinstance(c, CommitCheckpoint)})
+        self.requested.update({c.record.seq: c for c in commands if isinstance(c, CommitCheckpoint)})
 
     def recover(self, well: bool) -> None:
         if isinstance(self.run.phase, Running | Stopping):
-            for said in self.files[self.run.attempt]:
-                for event in said:
+            for rank_events in self.files[self.run.attempt]:
+                for event in rank_events:
                     self.learn(event)
         for seq in self.run.committing:
-            record = self.asked[seq].record
+            record = self.requested[seq].record
             if well and (record.attempt, record.seq) not in self.done:
                 self.commit(record)
-        told = set()
+        journaled = set()
         for line, _ in self.journal:
             match events.decode_event(line):
                 case Committed(record=record):
-                    told.add((record.seq, record.attempt))
+                    journaled.add((record.seq, record.attempt))
                 case CheckpointsFound(records=records):
-                    told |= {(record.seq, record.attempt) for record in records}
-        found = [record for record in self.storage.values() if (record.seq, record.attempt) not in told]
+                    journaled |= {(record.seq, record.attempt) for record in records}
+        unknown = [record for record in self.storage.values() if (record.seq, record.attempt) not in journaled]
         missing = tuple(record.seq for record in self.run.checkpoints if record.name not in self.storage)
-        self.learn(CheckpointsFound(tuple(sorted(found, key=lambda record: record.seq)), missing))
-        kept = {record.name for record in self.run.checkpoints}
+        self.learn(CheckpointsFound(tuple(sorted(unknown, key=lambda record: record.seq)), missing))
+        names = {record.name for record in self.run.checkpoints}
         newest = max(self.storage.values(), key=lambda record: record.seq, default=None)
-        assert newest is None or newest.name in kept, "the newest checkpoint is forgotten"
-        self.storage = {name: record for name, record in self.storage.items() if name in kept}
+        assert newest is None or newest.name in names, "the newest checkpoint is forgotten"
+        self.storage = {name: record for name, record in self.storage.items() if name in names}
 
     # Whatever happened so far, answering what is owed ends the run
 
@@ -1413,13 +1415,13 @@ class RunMachine(RuleBasedStateMachine):
         """One thing that is owed; `level`: ranks catch up with each other before they return."""
         workers = self.workers
         if self.answers:
-            self.storage_is_heard()
+            self.a_storage_answer_arrives()
         elif self.work:
             self.storage_works(well=True)
         elif self.validator is not None and (level or isinstance(self.run.phase, Validating)):
             self.a_validation_ends("1", well=True)
         elif any(workers.wires):
-            self.all_are_heard(first=0)
+            self.all_messages_arrive(first=0)
         elif workers.may_be_gone():
             self.workers_are_gone()
         elif any(workers.uploads):

@@ -59,7 +59,7 @@ def test_tries_are_equal_if_their_entries_are_whatever_was_there_before(plain, o
     assert tries[0] != plain
 
 
-def test_what_is_not_there_is_a_key_error() -> None:
+def test_a_missing_key_is_a_key_error() -> None:
     trie = Trie[int]().put(3, 1)
     assert trie[3] == 1
     for missing in (0, 35, 10**6):

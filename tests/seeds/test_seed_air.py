@@ -3,7 +3,7 @@
 from paceline.train import torch as _torch  # noqa: F401  workers begin to import torch while the tests are collected
 
 
-def test_torch_trainer_with_session_report_and_a_dict_checkpoint(seed):
+def test_torch_trainer_with_session_information_reports_and_dict_checkpoints(seed):
     ended = seed(
         """
 import torch
@@ -47,7 +47,16 @@ def train_loop_per_worker(config):
             loss.backward()
             optimizer.step()
         session.report(
-            {"loss": loss.item(), "epoch": epoch},
+            {
+                "loss": loss.item(),
+                "epoch": epoch,
+                "world_size": session.get_world_size(),
+                "world_rank": session.get_world_rank(),
+                "local_rank": session.get_local_rank(),
+                "rows": sum(1 for _ in dataset_shard.iter_rows()),
+                "trial": session.get_trial_id(),
+                "experiment": session.get_experiment_name(),
+            },
             checkpoint=Checkpoint.from_dict(dict(epoch=epoch, model=model.module.state_dict())),
         )
 
@@ -80,6 +89,14 @@ again = TorchTrainer(
     datasets={"train": train_dataset},
     resume_from_checkpoint=result.checkpoint,
 ).fit()
+
+from paceline.train.data_parallel_trainer import DataParallelTrainer
+
+def count_rows(config):
+    session.report({"rows": sum(1 for _ in session.get_dataset_shard("train").iter_rows())})
+
+datasets = {"train": paceline.data.range(4)}
+plain = DataParallelTrainer(count_rows, scaling_config={"num_workers": 2}, datasets=datasets).fit()
 """
     )
     metrics = ended.result.metrics
@@ -91,42 +108,8 @@ again = TorchTrainer(
     assert set(ended.model_state) == {"layer1.weight", "layer1.bias", "layer2.weight", "layer2.bias"}
     assert ended.log_dir.is_dir()
     assert (ended.again.metrics["epoch"], ended.again.metrics["training_iteration"]) == (5, 3)
-
-
-def test_session_information_in_a_data_parallel_trainer(seed):
-    ended = seed(
-        """
-import paceline.data
-from paceline.air import session, ScalingConfig
-from paceline.train.data_parallel_trainer import DataParallelTrainer
-
-def train_fn(config):
-    dataset_shard = session.get_dataset_shard("train")
-    session.report(
-        {
-            "world_size": session.get_world_size(),
-            "world_rank": session.get_world_rank(),
-            "local_rank": session.get_local_rank(),
-            "rows": sum(1 for _ in dataset_shard.iter_rows()),
-            "trial": session.get_trial_id(),
-            "experiment": session.get_experiment_name(),
-        }
-    )
-
-trainer = DataParallelTrainer(
-    train_loop_per_worker=train_fn,
-    scaling_config=ScalingConfig(num_workers=2),
-    datasets={"train": paceline.data.from_items([1, 2, 3, 4])},
-)
-result = trainer.fit()
-
-datasets = {"train": paceline.data.range(4)}
-plain = DataParallelTrainer(train_fn, scaling_config={"num_workers": 2}, datasets=datasets).fit()
-"""
-    )
-    metrics = ended.result.metrics
-    assert (metrics["world_size"], metrics["world_rank"], metrics["local_rank"], metrics["rows"]) == (2, 0, 0, 2)
-    assert (metrics["trial"], metrics["experiment"]) == (metrics["trial_id"], ended.result.path.rsplit("/", 1)[1])
+    assert (metrics["world_size"], metrics["world_rank"], metrics["local_rank"], metrics["rows"]) == (2, 0, 0, 32)
+    assert (metrics["trial"], metrics["experiment"]) == (metrics["trial_id"], "air")
     assert ended.plain.metrics["rows"] == 2
 
 

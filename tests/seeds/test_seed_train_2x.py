@@ -152,24 +152,48 @@ restored_result = train.Result.from_path(result_path)
     assert len(ended.result.best_checkpoints) == 2
 
 
-def test_distributed_checkpoints_and_all_that_were_reported(seed):
+def test_data_loading_distributed_checkpoints_callbacks_and_collectives(seed):
     ended = seed(
         """
 import os
 import tempfile
 
+import torch
+import paceline
 from paceline import train
-from paceline.train import Checkpoint, CheckpointUploadMode, ScalingConfig
+from paceline.train import Checkpoint, CheckpointUploadMode, DataConfig, RunConfig, ScalingConfig, UserCallback
 from paceline.train.torch import TorchTrainer
+
+train_dataset = paceline.data.from_items([{"item": i} for i in range(16)])
+train_dataset = train_dataset.map_batches(lambda batch: {"item": batch["item"] * 2})
+eval_dataset = paceline.data.range(3)
+
+class CustomMetricsCallback(UserCallback):
+    def __init__(self):
+        self.calls = []
+
+    def after_report(self, run_context, metrics, checkpoint):
+        self.calls.append((run_context.train_loop_config, metrics))
+
+    def after_exception(self, run_context, worker_exceptions):
+        self.calls.append(worker_exceptions)
 
 def train_func(config):
     rank = train.get_context().get_world_rank()
+    shared = train.collective.broadcast_from_rank_zero({"seed": config["seed"]} if rank == 0 else None)
+    iterator = train.get_dataset_shard("train")
+    rows = sum(1 for _ in train.get_dataset_shard("eval").iter_rows())
     for step in range(2):
+        total = 0
+        for batch in iterator.iter_torch_batches(batch_size=4, local_shuffle_buffer_size=8):
+            total += batch["item"].sum().item()
+        totals = torch.tensor([total])
+        torch.distributed.all_reduce(totals)
         checkpoint_dir = tempfile.mkdtemp()
         with open(os.path.join(checkpoint_dir, f"model-rank={rank}.pt"), "w") as file:
             file.write(f"{step}")
         train.report(
-            {"step": step},
+            {"step": step, "rank": rank, "seed": shared["seed"], "total": totals.item(), "eval_rows": rows},
             checkpoint=Checkpoint.from_directory(checkpoint_dir),
             checkpoint_dir_name=f"checkpoint_step_{step}",
             checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
@@ -177,49 +201,26 @@ def train_func(config):
         )
     return [reported.metrics["step"] for reported in train.get_all_reported_checkpoints()]
 
-result = TorchTrainer(train_func, train_loop_config={}, scaling_config=ScalingConfig(num_workers=2)).fit()
+callback = CustomMetricsCallback()
+result = TorchTrainer(
+    train_func,
+    train_loop_config={"seed": 7},
+    scaling_config=ScalingConfig(num_workers=2),
+    run_config=RunConfig(callbacks=[callback]),
+    datasets={"train": train_dataset, "eval": eval_dataset},
+    dataset_config=DataConfig(datasets_to_split=["train"]),
+).fit()
+calls = callback.calls
 files = sorted(name for name in os.listdir(result.checkpoint.path) if name.startswith("model"))
 """
     )
+    metrics = {"seed": 7, "total": sum(2 * i for i in range(16)), "eval_rows": 3}
+    assert ended.calls == [
+        ({"seed": 7}, [{"step": step, "rank": rank, **metrics} for rank in (0, 1)]) for step in (0, 1)
+    ]
     assert ended.files == ["model-rank=0.pt", "model-rank=1.pt"]
     assert ended.result.checkpoint.path.endswith("checkpoint_step_1")
     assert ended.result.return_value == [0, 1]
-
-
-def test_data_loading_and_preprocessing(seed):
-    ended = seed(
-        """
-import torch
-import paceline
-from paceline import train
-from paceline.train import DataConfig, ScalingConfig
-from paceline.train.torch import TorchTrainer
-
-train_dataset = paceline.data.from_items([{"item": i} for i in range(16)])
-train_dataset = train_dataset.map_batches(lambda batch: {"item": batch["item"] * 2})
-eval_dataset = paceline.data.range(3)
-
-def train_loop_per_worker():
-    iterator = train.get_dataset_shard("train")
-    total = 0
-    for epoch in range(2):
-        for batch in iterator.iter_torch_batches(batch_size=4, local_shuffle_buffer_size=8):
-            total += batch["item"].sum().item()
-    rows = sum(1 for _ in train.get_dataset_shard("eval").iter_rows())
-    totals = torch.tensor([total])
-    torch.distributed.all_reduce(totals)
-    train.report({"total": totals.item(), "eval_rows": rows})
-
-trainer = TorchTrainer(
-    train_loop_per_worker,
-    scaling_config=ScalingConfig(num_workers=2),
-    datasets={"train": train_dataset, "eval": eval_dataset},
-    dataset_config=DataConfig(datasets_to_split=["train"]),
-)
-result = trainer.fit()
-"""
-    )
-    assert ended.result.metrics == {"total": 2 * sum(2 * i for i in range(16)), "eval_rows": 3}
 
 
 def test_handling_failures_of_workers_and_of_the_job(seed):
@@ -259,38 +260,3 @@ result = make_trainer(0).fit()
     )
     assert ended.result.metrics == {"epoch": 2, "start": 2}
     assert all(isinstance(each, RuntimeError) for each in ended.error.worker_failures.values())
-
-
-def test_monitoring_with_callbacks_and_collectives(seed):
-    ended = seed(
-        """
-import paceline.train
-from paceline.train import RunConfig, ScalingConfig, UserCallback
-from paceline.train.torch import TorchTrainer
-
-class CustomMetricsCallback(UserCallback):
-    def __init__(self):
-        self.heard = []
-
-    def after_report(self, run_context, metrics, checkpoint):
-        self.heard.append((run_context.train_loop_config, metrics))
-
-    def after_exception(self, run_context, worker_exceptions):
-        self.heard.append(worker_exceptions)
-
-def train_func(config):
-    rank = paceline.train.get_context().get_world_rank()
-    told = paceline.train.collective.broadcast_from_rank_zero({"seed": config["seed"]} if rank == 0 else None)
-    paceline.train.report({"rank": rank, "seed": told["seed"]})
-
-callback = CustomMetricsCallback()
-TorchTrainer(
-    train_func,
-    train_loop_config={"seed": 7},
-    scaling_config=ScalingConfig(num_workers=2),
-    run_config=RunConfig(callbacks=[callback]),
-).fit()
-heard = callback.heard
-"""
-    )
-    assert ended.heard == [({"seed": 7}, [{"rank": 0, "seed": 7}, {"rank": 1, "seed": 7}])]

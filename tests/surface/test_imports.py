@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-SRC = Path(__file__).parents[2] / "src"
+PACKAGE = Path(__file__).parents[2] / "src" / "paceline"
 Sources = Mapping[str, str]
 
 OPTIONAL = {
@@ -113,10 +113,7 @@ OTHERS_VARIABLES = {
     ("_engine/local/", "all variables"): "workers get a copy of the driver's environment, which is not looked at",
     ("_engine/local/devices.py", "CUDA_VISIBLE_DEVICES"): "CUDA's own: which GPUs may be given to workers",
     ("_engine/local/devices.py", "OMP_NUM_THREADS"): "OpenMP's own: what the user has set stays",
-    (
-        "_storage/address.py",
-        "all variables",
-    ): "the clouds' own: where a store is, and for whom",
+    ("_storage/address.py", "all variables"): "the clouds' own: where a store is, and for whom",
     ("train/torch/process_group.py", "GLOO_SOCKET_IFNAME"): "gloo's own: what the user has set stays",
     ("train/tensorflow/quiet_import.py", "TF_CPP_MIN_LOG_LEVEL"): "TensorFlow's own: what the user has set stays",
     ("train/tensorflow/config.py", "no_grpc_proxy"): "gRPC's own: what the user has set stays",
@@ -153,46 +150,42 @@ def _parsed(source: str, path: str) -> ast.Module:
 def violations(sources: Sources) -> list[str]:
     """What breaks a rule, one line each. Paths are relative to the package: `_core/system.py`."""
     trees = {path: _parsed(source, path) for path, source in sources.items()}
-    modules = _modules(sources)
-    imports = [found for path, tree in trees.items() for found in _imports(path, tree, modules, sources[path])]
+    modules = {_module(path) for path in sources}
+    imports = [each for path, tree in trees.items() for each in _imports(path, tree, modules, sources[path])]
     return [
-        *(f"{found}: {rule}" for found in imports for rule in _broken_rules(found) if not _excepted(found)),
+        *(f"{each}: {rule}" for each in imports for rule in _broken_rules(each) if not _excepted(each)),
         *(f"{path}: LAYERS does not have {_package_of(path)}" for path in sources if _package_of(path) not in LAYERS),
         *(line for path, tree in trees.items() if "import paceline" in sources[path] for line in _reads(path, tree)),
-        *_cycles(sources, imports),
+        *_cycles(modules, imports),
         *(f"{path}: {name} names nothing" for path in sources for name in _parts(path) & VAGUE_NAMES),
         *(line for path, tree in trees.items() if "env" in sources[path] for line in _environment_reads(path, tree)),
     ]
 
 
-def _broken_rules(found: Import) -> Iterator[str]:
-    top = found.target.partition(".")[0]
-    if not _is_ours(found.target):
-        if top in OPTIONAL and not found.path.startswith(OPTIONAL[top]):
+def _broken_rules(each: Import) -> Iterator[str]:
+    top = each.target.partition(".")[0]
+    if not _within(each.target, "paceline"):
+        if top in OPTIONAL and not each.path.startswith(OPTIONAL[top]):
             yield f"{top} is imported only under {', '.join(OPTIONAL[top])}"
         return
-    target = found.target.removeprefix("paceline").removeprefix(".")
-    package, imported = _package_of(found.path), target.partition(".")[0]
+    target = each.target.removeprefix("paceline").removeprefix(".")
+    package, imported = _package_of(each.path), target.partition(".")[0]
     if imported and imported not in (package, *LAYERS.get(package, ())):
         yield f"{package} imports only {', '.join(LAYERS.get(package, ())) or 'itself'}"
         return
     for part, names in NEVER.items():
         for name in names:
-            if _belongs(found.path, part) and _within(target, name):
+            if _belongs(each.path, part) and _within(target, name):
                 yield f"{part} imports nothing of {name}"
     for (part, other), allowed in ONLY.items():
-        concerned = _belongs(found.path, part) and _within(target, other)
+        concerned = _belongs(each.path, part) and _within(target, other)
         if concerned and not any(_within(target, name) for name in allowed):
             yield f"of {other}, {part} imports only {' and '.join(allowed)}"
 
 
-def _excepted(found: Import) -> bool:
-    target = found.target.removeprefix("paceline.")
-    return found.in_function and any(found.path.startswith(path) and _within(target, name) for path, name in EXCEPTIONS)
-
-
-def _is_ours(target: str) -> bool:
-    return _within(target, "paceline")
+def _excepted(each: Import) -> bool:
+    target = each.target.removeprefix("paceline.")
+    return each.in_function and any(each.path.startswith(path) and _within(target, name) for path, name in EXCEPTIONS)
 
 
 def _within(target: str, name: str) -> bool:
@@ -209,10 +202,6 @@ def _package_of(path: str) -> str:
 
 def _parts(path: str) -> set[str]:
     return {*PurePosixPath(path).with_suffix("").parts}
-
-
-def _modules(sources: Sources) -> set[str]:
-    return {_module(path) for path in sources}
 
 
 def _module(path: str) -> str:
@@ -259,13 +248,12 @@ def _reads(path: str, tree: ast.Module) -> Iterator[str]:
                 yield f"{path}:{node.lineno} reads paceline.{name}: import that module"
 
 
-def _cycles(sources: Sources, imports: list[Import]) -> list[str]:
+def _cycles(modules: set[str], imports: list[Import]) -> list[str]:
     """The groups of modules that reach each other while they are being imported."""
-    modules = _modules(sources)
     graph: dict[str, set[str]] = {module: set() for module in modules}
-    for found in imports:
-        if not found.in_function and not found.only_typing:
-            graph[_module(found.path)] |= _run_by(_module(found.path), found.target) & modules
+    for each in imports:
+        if not each.in_function and not each.only_typing:
+            graph[_module(each.path)] |= _run_by(_module(each.path), each.target) & modules
     reached = {module: _reach(graph, module) for module in modules}
     groups = {tuple(sorted(other for other in reached[module] if module in reached[other])) for module in modules}
     return [f"import cycle: {' <-> '.join(group)}" for group in sorted(groups) if group]
@@ -301,7 +289,8 @@ def _environment_reads(path: str, tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and ast.unparse(node) in {f"os.{name}" for name in READS}:
             use = uses.get(id(node), "the environment")
-            if use != "set" and not _reads_others_variable(path, use):
+            is_others = any(path.startswith(where) and use == variable for where, variable in OTHERS_VARIABLES)
+            if use != "set" and not is_others:
                 yield f"{path}:{node.lineno} reads {use}: only {SETTINGS} does"
 
 
@@ -326,22 +315,13 @@ def _environment_uses(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
                 yield func.value, name
 
 
-def _reads_others_variable(path: str, use: str) -> bool:
-    return any(path.startswith(where) and use == variable for where, variable in OTHERS_VARIABLES)
-
-
 def _names(node: ast.ImportFrom) -> set[str]:
     return {alias.name for alias in node.names}
 
 
-def _package() -> dict[str, str]:
-    root = SRC / "paceline"
-    return {path.relative_to(root).as_posix(): path.read_text() for path in sorted(root.rglob("*.py"))}
-
-
 def test_the_package_keeps_its_direction() -> None:
-    found = violations(_package())
-    assert not found, "\n" + "\n".join(found)
+    broken = violations({path.relative_to(PACKAGE).as_posix(): path.read_text() for path in PACKAGE.rglob("*.py")})
+    assert not broken, "\n" + "\n".join(broken)
 
 
 def test_the_rules_name_files_that_are_there() -> None:
@@ -351,8 +331,8 @@ def test_the_rules_name_files_that_are_there() -> None:
         *NEVER,
         *(path for rule in (EXCEPTIONS, OTHERS_VARIABLES) for path, _ in rule),
     }
-    named |= {layer if (SRC / "paceline" / layer).is_dir() else f"{layer}.py" for layer in LAYERS}
-    assert not [path for path in sorted(named) if not (SRC / "paceline" / path).exists()]
+    named |= {layer if (PACKAGE / layer).is_dir() else f"{layer}.py" for layer in LAYERS}
+    assert not [path for path in sorted(named) if not (PACKAGE / path).exists()]
 
 
 def test_layers_name_only_layers_above_them() -> None:

@@ -10,221 +10,71 @@ from subprocess import CompletedProcess
 import pytest
 
 PUBLIC = {
-    "paceline": ["__version__", "air", "data", "init", "is_initialized", "shutdown", "testing", "train", "tune"],
-    "paceline.train": [
-        "Backend",
-        "BackendConfig",
-        "Checkpoint",
-        "CheckpointConfig",
-        "CheckpointConsistencyMode",
-        "CheckpointCorruptError",
-        "CheckpointStrategy",
-        "CheckpointUploadMode",
-        "ControllerError",
-        "DataConfig",
-        "DataParallelTrainer",
-        "FailureConfig",
-        "LoggerCallback",
-        "PacelineError",
-        "PreemptionError",
-        "PreemptionInfo",
-        "ReportMismatchError",
-        "ReportedCheckpoint",
-        "ReportedCheckpointStatus",
-        "Result",
-        "ResumeProof",
-        "RunConfig",
-        "RunHeldError",
-        "ScalingConfig",
-        "StorageError",
-        "TRAIN_DATASET_KEY",
-        "TrainContext",
-        "TrainRunContext",
-        "Trainer",
-        "TrainingCallback",
-        "TrainingFailedError",
-        "UserCallback",
-        "ValidationConfig",
-        "ValidationFn",
-        "ValidationTaskConfig",
-        "WorkerError",
-        "WorkerGroupError",
-        "collective",
-        "get_all_reported_checkpoints",
-        "get_checkpoint",
-        "get_context",
-        "get_dataset_shard",
-        "get_preemption_info",
-        "load_checkpoint",
-        "local_rank",
-        "report",
-        "save_checkpoint",
-        "staging_directory",
-        "verify_resume",
-        "world_rank",
-        "world_size",
-    ],
-    "paceline.air": [
-        "Checkpoint",
-        "CheckpointConfig",
-        "FailureConfig",
-        "Result",
-        "RunConfig",
-        "ScalingConfig",
-        "config",
-        "session",
-    ],
-    "paceline.air.config": ["CheckpointConfig", "FailureConfig", "RunConfig", "ScalingConfig"],
-    "paceline.air.session": [
-        "get_checkpoint",
-        "get_dataset_shard",
-        "get_experiment_name",
-        "get_local_rank",
-        "get_local_world_size",
-        "get_node_rank",
-        "get_trial_dir",
-        "get_trial_id",
-        "get_trial_name",
-        "get_trial_resources",
-        "get_world_rank",
-        "get_world_size",
-        "report",
-    ],
-    "paceline.tune": [
-        "Callback",
-        "Checkpoint",
-        "CheckpointConfig",
-        "FailureConfig",
-        "PlacementGroupFactory",
-        "Result",
-        "ResultGrid",
-        "RunConfig",
-        "Searcher",
-        "Stopper",
-        "Trainable",
-        "Trial",
-        "TrialScheduler",
-        "TuneConfig",
-        "TuneContext",
-        "TuneError",
-        "Tuner",
-        "choice",
-        "get_checkpoint",
-        "get_context",
-        "grid_search",
-        "lograndint",
-        "loguniform",
-        "qlograndint",
-        "qloguniform",
-        "qrandint",
-        "qrandn",
-        "quniform",
-        "randint",
-        "randn",
-        "report",
-        "sample_from",
-        "uniform",
-        "with_parameters",
-        "with_resources",
-    ],
-    "paceline.tune.schedulers": [
-        "ASHAScheduler",
-        "AsyncHyperBandScheduler",
-        "FIFOScheduler",
-        "HyperBandForBOHB",
-        "HyperBandScheduler",
-        "MedianStoppingRule",
-        "PB2",
-        "PopulationBasedTraining",
-        "PopulationBasedTrainingReplay",
-        "TrialScheduler",
-    ],
-    "paceline.tune.search": ["BasicVariantGenerator", "ConcurrencyLimiter", "Repeater", "Searcher", "grid_search"],
-    "paceline.tune.search.optuna": ["OptunaSearch"],
-    "paceline.tune.stopper": [
-        "CombinedStopper",
-        "ExperimentPlateauStopper",
-        "FunctionStopper",
-        "MaximumIterationStopper",
-        "NoopStopper",
-        "Stopper",
-        "ThresholdStopper",
-        "TimeoutStopper",
-        "TrialPlateauStopper",
-        "stopper_of",
-    ],
-    "paceline.testing": ["At", "DriverLost", "FakeClock", "FakeEngine", "FakeWorker", "Faults", "PHASES"],
-    "paceline.train.collective": ["barrier", "broadcast_from_rank_zero", "gather"],
-    "paceline.train.loggers": [
-        "CSVLoggerCallback",
-        "JsonLoggerCallback",
-        "LoggedCheckpoint",
-        "LoggedReport",
-        "LoggedRun",
-        "LoggerCallback",
-        "MLflowLoggerCallback",
-        "OpenTelemetryCallback",
-        "TBXLoggerCallback",
-        "TensorBoardLoggerCallback",
-        "WandbLoggerCallback",
-    ],
-    "paceline.train.jax": ["JaxConfig", "JaxPredictor", "JaxTrainer", "OrbaxCheckpoint"],
-    "paceline.train.huggingface.transformers": ["RayTrainReportCallback", "ReportCallback", "prepare_trainer"],
-    "paceline.train.lightning": [
-        "PacelineDDPStrategy",
-        "PacelineDeepSpeedStrategy",
-        "PacelineFSDPStrategy",
-        "PacelineLightningEnvironment",
-        "RayDDPStrategy",
-        "RayDeepSpeedStrategy",
-        "RayFSDPStrategy",
-        "RayLightningEnvironment",
-        "RayTrainReportCallback",
-        "ReportCallback",
-        "prepare_trainer",
-    ],
-    "paceline.train.tensorflow": [
-        "TensorflowCheckpoint",
-        "TensorflowConfig",
-        "TensorflowPredictor",
-        "TensorflowTrainer",
-        "prepare_dataset_shard",
-    ],
-    "paceline.train.tensorflow.keras": ["ReportCheckpointCallback"],
-    "paceline.train.torch": [
-        "ShardedCheckpoint",
-        "TorchCheckpoint",
-        "TorchConfig",
-        "TorchPredictor",
-        "TorchTrainer",
-        "accelerate",
-        "accumulate_gradients",
-        "backward",
-        "enable_reproducibility",
-        "get_device",
-        "get_devices",
-        "prepare_data_loader",
-        "prepare_model",
-        "prepare_optimizer",
-        "unscale_gradients",
-    ],
-    "paceline.train.lightgbm": [
-        "LightGBMCheckpoint",
-        "LightGBMConfig",
-        "LightGBMPredictor",
-        "LightGBMTrainer",
-        "RayTrainReportCallback",
-        "ReportCallback",
-        "get_network_params",
-    ],
-    "paceline.train.xgboost": [
-        "RayTrainReportCallback",
-        "ReportCallback",
-        "XGBoostCheckpoint",
-        "XGBoostConfig",
-        "XGBoostPredictor",
-        "XGBoostTrainer",
-    ],
+    module: names.split()
+    for module, names in {
+        "paceline": "__version__ air data init is_initialized shutdown testing train tune",
+        "paceline.train": """
+            Backend BackendConfig Checkpoint CheckpointConfig CheckpointConsistencyMode CheckpointCorruptError
+            CheckpointStrategy CheckpointUploadMode ControllerError DataConfig DataParallelTrainer FailureConfig
+            LoggerCallback PacelineError PreemptionError PreemptionInfo ReportMismatchError ReportedCheckpoint
+            ReportedCheckpointStatus Result ResumeProof RunConfig RunHeldError ScalingConfig StorageError
+            TRAIN_DATASET_KEY TrainContext TrainRunContext Trainer TrainingCallback TrainingFailedError UserCallback
+            ValidationConfig ValidationFn ValidationTaskConfig WorkerError WorkerGroupError collective
+            get_all_reported_checkpoints get_checkpoint get_context get_dataset_shard get_preemption_info
+            load_checkpoint local_rank report save_checkpoint staging_directory verify_resume world_rank world_size
+        """,
+        "paceline.air": "Checkpoint CheckpointConfig FailureConfig Result RunConfig ScalingConfig config session",
+        "paceline.air.config": "CheckpointConfig FailureConfig RunConfig ScalingConfig",
+        "paceline.air.session": """
+            get_checkpoint get_dataset_shard get_experiment_name get_local_rank get_local_world_size get_node_rank
+            get_trial_dir get_trial_id get_trial_name get_trial_resources get_world_rank get_world_size report
+        """,
+        "paceline.tune": """
+            Callback Checkpoint CheckpointConfig FailureConfig PlacementGroupFactory Result ResultGrid RunConfig
+            Searcher Stopper Trainable Trial TrialScheduler TuneConfig TuneContext TuneError Tuner choice
+            get_checkpoint get_context grid_search lograndint loguniform qlograndint qloguniform qrandint qrandn
+            quniform randint randn report sample_from uniform with_parameters with_resources
+        """,
+        "paceline.tune.schedulers": """
+            ASHAScheduler AsyncHyperBandScheduler FIFOScheduler HyperBandForBOHB HyperBandScheduler MedianStoppingRule
+            PB2 PopulationBasedTraining PopulationBasedTrainingReplay TrialScheduler
+        """,
+        "paceline.tune.search": "BasicVariantGenerator ConcurrencyLimiter Repeater Searcher grid_search",
+        "paceline.tune.search.optuna": "OptunaSearch",
+        "paceline.tune.stopper": """
+            CombinedStopper ExperimentPlateauStopper FunctionStopper MaximumIterationStopper NoopStopper Stopper
+            ThresholdStopper TimeoutStopper TrialPlateauStopper stopper_of
+        """,
+        "paceline.testing": "At DriverLost FakeClock FakeEngine FakeWorker Faults PHASES",
+        "paceline.train.collective": "barrier broadcast_from_rank_zero gather",
+        "paceline.train.loggers": """
+            CSVLoggerCallback JsonLoggerCallback LoggedCheckpoint LoggedReport LoggedRun LoggerCallback
+            MLflowLoggerCallback OpenTelemetryCallback TBXLoggerCallback TensorBoardLoggerCallback WandbLoggerCallback
+        """,
+        "paceline.train.jax": "JaxConfig JaxPredictor JaxTrainer OrbaxCheckpoint",
+        "paceline.train.huggingface.transformers": "RayTrainReportCallback ReportCallback prepare_trainer",
+        "paceline.train.lightning": """
+            PacelineDDPStrategy PacelineDeepSpeedStrategy PacelineFSDPStrategy PacelineLightningEnvironment
+            RayDDPStrategy RayDeepSpeedStrategy RayFSDPStrategy RayLightningEnvironment RayTrainReportCallback
+            ReportCallback prepare_trainer
+        """,
+        "paceline.train.tensorflow": """
+            TensorflowCheckpoint TensorflowConfig TensorflowPredictor TensorflowTrainer prepare_dataset_shard
+        """,
+        "paceline.train.tensorflow.keras": "ReportCheckpointCallback",
+        "paceline.train.torch": """
+            ShardedCheckpoint TorchCheckpoint TorchConfig TorchPredictor TorchTrainer accelerate accumulate_gradients
+            backward enable_reproducibility get_device get_devices prepare_data_loader prepare_model prepare_optimizer
+            unscale_gradients
+        """,
+        "paceline.train.lightgbm": """
+            LightGBMCheckpoint LightGBMConfig LightGBMPredictor LightGBMTrainer RayTrainReportCallback ReportCallback
+            get_network_params
+        """,
+        "paceline.train.xgboost": """
+            RayTrainReportCallback ReportCallback XGBoostCheckpoint XGBoostConfig XGBoostPredictor XGBoostTrainer
+        """,
+    }.items()
 }
 
 NAMES = """

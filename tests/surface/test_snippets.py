@@ -5,7 +5,6 @@ but its Python blanked out, so a traceback's line number is the line of the page
 above a block leaves it out.
 """
 
-import dataclasses
 import importlib.util
 import re
 import textwrap
@@ -25,29 +24,13 @@ BLOCK = re.compile(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Block:
-    line: int
-    """The number of its first line of code in the page."""
-    code: str
-    not_run: str | None
-
-
-def blocks(page: str) -> list[Block]:
-    """The Python blocks of a page, in order."""
-    return [
-        Block(page.count("\n", 0, match.start("code")) + 1, textwrap.dedent(match["code"]), match["not_run"])
-        for match in BLOCK.finditer(page)
-    ]
-
-
 def script(page: str) -> str:
     """The page as a program: its Python where it stands, blank lines for the rest."""
     lines: list[str] = []
-    for block in blocks(page):
-        if block.not_run is None:
-            lines.extend([""] * (block.line - 1 - len(lines)))
-            lines.extend(block.code.splitlines())
+    for block in BLOCK.finditer(page):
+        if block["not_run"] is None:
+            lines += [""] * (page.count("\n", 0, block.start("code")) - len(lines))
+            lines += textwrap.dedent(block["code"]).splitlines()
     return "\n".join(lines) + "\n"
 
 
@@ -59,21 +42,10 @@ RUN = [page for page in PAGES if script(page.read_text()).strip()]
 assert len(RUN) > 30, "pages with Python are found"
 
 SMOKE = {
-    "README.md",
-    "docs/index.md",
-    "docs/concepts/commit-protocol.md",
-    "docs/concepts/engines.md",
-    "docs/concepts/guarantees.md",
-    "docs/frameworks/trees.md",
-    "docs/guides/callbacks.md",
-    "docs/guides/checkpoints.md",
-    "docs/guides/data.md",
-    "docs/guides/faults.md",
-    "docs/guides/storage.md",
-    "docs/tune/index.md",
-    "docs/tune/results.md",
-    "docs/tune/space.md",
-    "docs/tune/survival.md",
+    *("README.md", "docs/index.md", "docs/frameworks/trees.md"),
+    *(f"docs/concepts/{name}.md" for name in ("commit-protocol", "engines", "guarantees")),
+    *(f"docs/guides/{name}.md" for name in ("callbacks", "checkpoints", "data", "faults", "storage")),
+    *(f"docs/tune/{name}.md" for name in ("index", "results", "space", "survival")),
 }
 """Pages that `make test` runs; the others take longer."""
 

@@ -28,36 +28,16 @@ NEEDED: dict[type, dict[str, Any]] = {
 """Classes that have arguments without a default, and what is right for these."""
 
 OTHERS: tuple[type, ...] = (
-    train.CheckpointConfig,
-    train.DataConfig,
-    train.FailureConfig,
-    train.RunConfig,
-    train.ScalingConfig,
-    train.ValidationTaskConfig,
-    tune.CheckpointConfig,
-    tune.FailureConfig,
-    tune.RunConfig,
-    tune.TuneConfig,
-    JaxConfig,
-    LightGBMConfig,
-    TorchConfig,
-    data.ExecutionOptions,
-    data.ExecutionResources,
-    schedulers.ASHAScheduler,
-    schedulers.HyperBandScheduler,
-    schedulers.MedianStoppingRule,
-    search.BasicVariantGenerator,
+    *(train.CheckpointConfig, train.DataConfig, train.FailureConfig, train.RunConfig, train.ScalingConfig),
+    *(train.ValidationTaskConfig, JaxConfig, LightGBMConfig, TorchConfig),
+    *(tune.CheckpointConfig, tune.FailureConfig, tune.RunConfig, tune.TuneConfig),
+    *(data.ExecutionOptions, data.ExecutionResources, search.BasicVariantGenerator),
+    *(schedulers.ASHAScheduler, schedulers.HyperBandScheduler, schedulers.MedianStoppingRule),
 )
 
 TRUE_OR_FALSE = {
-    "enable_shard_locality",
-    "hard_stop",
-    "log_config",
-    "preserve_order",
-    "require_attrs",
-    "stop_last_trials",
-    "synch",
-    "verbose_progress",
+    *("enable_shard_locality", "hard_stop", "log_config", "preserve_order", "require_attrs", "stop_last_trials"),
+    *("synch", "verbose_progress"),
 }
 """Anything is true or false."""
 
@@ -69,7 +49,7 @@ class Odd:
     """Nothing that any argument could be."""
 
 
-def arguments() -> Iterator[tuple[type, str]]:
+def list_arguments() -> Iterator[tuple[type, str]]:
     for cls in (*NEEDED, *OTHERS):
         for parameter in inspect.signature(cls).parameters.values():
             if parameter.kind is not parameter.VAR_KEYWORD:
@@ -77,11 +57,11 @@ def arguments() -> Iterator[tuple[type, str]]:
 
 
 @pytest.mark.filterwarnings("ignore:.*has no effect here")
-@pytest.mark.parametrize(("cls", "argument"), [*arguments()], ids=lambda value: getattr(value, "__name__", value))
-def test_what_is_nothing_of_the_kind_is_refused_by_name(cls: type, argument: str) -> None:
-    given = {**NEEDED.get(cls, {}), argument: Odd()}
+@pytest.mark.parametrize(("cls", "argument"), [*list_arguments()], ids=lambda value: getattr(value, "__name__", value))
+def test_a_value_of_no_valid_kind_is_refused_by_name(cls: type, argument: str) -> None:
+    arguments = {**NEEDED.get(cls, {}), argument: Odd()}
     if argument in TRUE_OR_FALSE | WITHOUT_EFFECT:
-        cls(**given)
+        cls(**arguments)
         return
     with pytest.raises((ValueError, TypeError), match=argument):
-        cls(**given)
+        cls(**arguments)

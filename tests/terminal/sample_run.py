@@ -4,23 +4,12 @@ import json
 
 import msgspec
 
-from paceline._control.events import (
-    Committed,
-    DriverStarted,
-    HangCleared,
-    HangSuspected,
-    StageUse,
-    UsageMeasured,
-    WorkerFailed,
-    WorkerReady,
-    WorkerReturned,
-    WorkersStopped,
-)
+from paceline._control import events
 from paceline._control.run import Run
 from paceline._control.step import step
 from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.plain_values import to_plain
-from paceline._engine.messages import GpuUsage, RankUsage, Reported, WorkerFailure
+from paceline._engine import messages
 
 
 class RunEvents:
@@ -30,7 +19,7 @@ class RunEvents:
         self.observers = observers
         self.run = Run()
         self.at = at
-        self.happens(DriverStarted(size, max_failures, at=at))
+        self.happens(events.DriverStarted(size, max_failures, at=at))
 
     def happens(self, event):
         after, _ = step(self.run, event, self.at)
@@ -40,24 +29,24 @@ class RunEvents:
 
     def ready(self, *ranks):
         for rank in ranks or range(self.run.size):
-            self.happens(WorkerReady(self.run.attempt, rank, 100 + rank))
+            self.happens(events.WorkerReady(self.run.attempt, rank, 100 + rank))
 
     def reported(self, seq, rank=0, **metrics):
         raw = msgspec.Raw(json.dumps(to_plain(metrics)).encode())
-        self.happens(Reported(self.run.attempt, rank, seq, raw, self.at, "train.py:41"))
+        self.happens(messages.Reported(self.run.attempt, rank, seq, raw, self.at, "train.py:41"))
 
     def committed(self, seq, num_bytes=1000):
-        name = f"checkpoint_{seq:06d}"
-        self.happens(Committed(CheckpointRecord(seq, name, self.run.attempt, msgspec.Raw(b"{}"), num_bytes)))
+        checkpoint = f"checkpoint_{seq:06d}", self.run.attempt, msgspec.Raw(b"{}"), num_bytes
+        self.happens(events.Committed(CheckpointRecord(seq, *checkpoint)))
 
     def measured(self, wall_s, *, stages=(), gpus=0, **seconds):
         """By every rank alike; each uses a core and a half."""
         uses = tuple(
-            RankUsage(
+            messages.RankUsage(
                 rank,
                 cpu_s=1.5 * wall_s,
                 rss_bytes=(rank + 1) * 10**9,
-                gpus=tuple(GpuUsage(index, 30 * 10**9, 80 * 10**9, 0.9) for index in range(gpus)),
+                gpus=tuple(messages.GpuUsage(index, 30 * 10**9, 80 * 10**9, 0.9) for index in range(gpus)),
                 wall_s=wall_s,
                 host=f"node-{rank // 4}",
                 device=f"cuda:{rank % 4}" if gpus else "cpu",
@@ -65,22 +54,22 @@ class RunEvents:
             )
             for rank in range(self.run.size)
         )
-        self.happens(UsageMeasured(self.run.attempt, self.at, uses, tuple(stages), bool(stages)))
+        self.happens(events.UsageMeasured(self.run.attempt, self.at, uses, tuple(stages), bool(stages)))
 
     def limited(self, name):
-        return StageUse("train", name, limits=True)
+        return events.StageUse("train", name, limits=True)
 
     def hangs(self, rank, message):
-        self.happens(HangSuspected(self.run.attempt, WorkerFailure(rank, "hang", message)))
+        self.happens(events.HangSuspected(self.run.attempt, messages.WorkerFailure(rank, "hang", message)))
 
     def moves(self, rank):
-        self.happens(HangCleared(self.run.attempt, rank, 5.0))
+        self.happens(events.HangCleared(self.run.attempt, rank, 5.0))
 
     def failed(self, rank, message="ValueError: shapes do not fit"):
-        self.happens(WorkerFailed(self.run.attempt, rank, WorkerFailure(rank, "user", message)))
+        self.happens(events.WorkerFailed(self.run.attempt, rank, messages.WorkerFailure(rank, "user", message)))
 
     def returned(self, rank, num_reports):
-        self.happens(WorkerReturned(self.run.attempt, rank, num_reports))
+        self.happens(events.WorkerReturned(self.run.attempt, rank, num_reports))
 
     def stopped(self):
-        self.happens(WorkersStopped(self.run.attempt))
+        self.happens(events.WorkersStopped(self.run.attempt))

@@ -117,7 +117,7 @@ def test_an_attempt_that_fails_is_shown_until_the_next_and_the_time_between_them
     assert snapshot.spent == TimeBreakdown(wall_s=40.0, starting_s=2.0, compute_s=28.0, between_s=10.0)
 
 
-def test_what_a_run_says_is_never_markup_and_never_a_code():
+def test_output_of_a_run_is_never_markup_and_never_an_escape_code():
     name = "<script>\x1b[2J</script>"
     tracker, events = tracker_and_events()
     events.ready()
@@ -154,9 +154,9 @@ def test_reports_that_come_too_fast_to_be_read_leave_the_last_values():
 @given(st.lists(st.floats(0, 1e9), min_size=6, max_size=6))
 def test_shares_of_the_time_sum_to_all_of_it(amounts):
     names = ("data_s", "compute_s", "report_s", "checkpoint_s", "starting_s", "between_s")
-    found = compute_time_shares(TimeBreakdown(**dict(zip(names, amounts, strict=True))))
-    assert sum(share for _, share in found) == (100 if sum(amounts) > 0 else 0)
-    assert all(share >= 0 for _, share in found)
+    shares = compute_time_shares(TimeBreakdown(**dict(zip(names, amounts, strict=True))))
+    assert sum(share for _, share in shares) == (100 if sum(amounts) > 0 else 0)
+    assert all(share >= 0 for _, share in shares)
 
 
 words_of_users = st.sampled_from(["loss", "数学", "a" * 70, "é\u0301", "\x1b[31m", "a b", "x/y/z", "🚀" * 20, "\u202e"])

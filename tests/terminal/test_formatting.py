@@ -72,7 +72,7 @@ def test_a_number_has_four_digits_and_an_integer_all_of_them(value, text):
     assert formatting.number(value) == text
 
 
-def test_what_is_slow_is_told_by_how_long_it_takes():
+def test_a_slow_rate_is_shown_as_the_time_of_one():
     rates = {1234.5: "1234 steps/s", 12.34: "12 steps/s", 0.5: "0.5 steps/s", 0.133: "7.5 s a step", 0: "0 steps/s"}
     assert {per_s: formatting.rate(per_s, "step") for per_s in rates} == rates
     assert formatting.rate(0.01, "epoch") == "1:40 an epoch"
@@ -97,7 +97,7 @@ def test_no_text_does_anything_to_a_terminal(text):
     shown.encode()
 
 
-def test_what_is_harmless_stays_as_it_is():
+def test_harmless_text_stays_as_it_is():
     assert formatting.escape_unprintable("schön  ▁ 数 loss") == "schön ▁ 数 loss"
     assert formatting.escape_unprintable("a\x1b[2Jb\nc") == "a\\x1b[2Jb c"
     assert formatting.escape_unprintable("\u202eabc") == "\\u202eabc"

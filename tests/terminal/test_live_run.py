@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from screen import HIDE, OTHER_SCREEN, played, resize, run_on_terminal
+from screen import HIDE, OTHER_SCREEN, render_screen, resize, run_on_terminal
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -46,7 +46,7 @@ def fit(name="resnet", function=trained, num_workers=2, **config):
 
 
 def screen_lines(text, width=80):
-    return [line for line in played(text, width) if line]
+    return [line for line in render_screen(text, width) if line]
 
 
 def is_measured(lines):
@@ -73,21 +73,21 @@ def normalised(lines):
 
 
 def test_the_whole_screen_while_a_run_is_under_way_and_after_it(tmp_path):
-    seen = []
+    screens = []
 
     def act(text, keys):
         lines = screen_lines(text, 200)
-        if not seen and is_measured(lines):
-            seen.append(lines)
+        if not screens and is_measured(lines):
+            screens.append(lines)
             (tmp_path / "go").touch()
 
     result, text = run_on_terminal(SCRIPT + "fit()\nprint('the script ends')", cwd=tmp_path, act=act, width=200)
     assert result == 0, text
     assert HIDE not in text
     assert OTHER_SCREEN not in text
-    assert normalised(seen[0]) == (GOLDEN / "live_screen.txt").read_text()
+    assert normalised(screens[0]) == (GOLDEN / "live_screen.txt").read_text()
     assert normalised(screen_lines(text, 200)) == (GOLDEN / "screen_after.txt").read_text()
-    shares = [int(share) for share in re.findall(r"(\d+) %", next(line for line in seen[0] if "  time" in line))]
+    shares = [int(share) for share in re.findall(r"(\d+) %", next(line for line in screens[0] if "  time" in line))]
     assert sum(shares) == 100
 
 
@@ -107,8 +107,8 @@ def test_narrow_resized_in_colour_and_with_standard_output_in_a_file(tmp_path):
             SCRIPT + "fit()", cwd=tmp_path, width=40, env={"NO_COLOR": ""}, act=act, stdout=out
         )
     assert result == 0, text
-    said = (tmp_path / "out.txt").read_text().splitlines()
-    assert said == [*(f"[rank 0] epoch {i}, \x1b[31mred\x1b[0m [brackets]" for i in range(5)), "[rank 0] last words"]
+    printed = (tmp_path / "out.txt").read_text().splitlines()
+    assert printed == [*(f"[rank 0] epoch {i}, \x1b[31mred\x1b[0m [brackets]" for i in range(5)), "[rank 0] last words"]
     assert "[rank 0]" not in text
     assert "\x1b[1mrun resnet\x1b[0m" in text
     assert "run resnet is complete after 5 reports" in text.replace("\r\n", "")

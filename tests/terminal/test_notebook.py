@@ -2,7 +2,7 @@
 
 import re
 
-from real_kernel import client_of, executed
+from real_kernel import client_of, execute
 
 CELL = """
 import time
@@ -27,7 +27,7 @@ result = DataParallelTrainer(
 
 
 def test_a_run_has_one_block_that_ends_as_its_last_state(tmp_path, monkeypatch):
-    outputs, others = executed(client_of([CELL, "result.metrics['epoch']"], tmp_path, monkeypatch))
+    outputs, others = execute(client_of([CELL, "result.metrics['epoch']"], tmp_path, monkeypatch))
     blocks = [output for output in outputs if output.output_type == "display_data"]
     assert len(blocks) == 1, outputs
     text, html = blocks[0].data["text/plain"], blocks[0].data["text/html"]
@@ -37,9 +37,9 @@ def test_a_run_has_one_block_that_ends_as_its_last_state(tmp_path, monkeypatch):
     assert "<b>" not in html
     printed = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
     assert printed == "".join(f"[rank 0] epoch {epoch}\n" for epoch in range(8))
-    said = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stderr")
-    assert [line.partition(" after ")[0] for line in said.splitlines()] == [
-        said.splitlines()[0],
+    log = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stderr")
+    assert [line.partition(" after ")[0] for line in log.splitlines()] == [
+        log.splitlines()[0],
         "paceline: run resnet is complete",
     ]
     assert others[0].data["text/plain"] == "7"

@@ -55,7 +55,7 @@ def test_a_resumed_run_counts_from_where_it_resumed_and_one_report_after_that_is
     assert now.progress == pytest.approx(0.4)
 
 
-def test_what_is_overdue_is_slower_than_it_was():
+def test_an_overdue_report_lowers_the_rate():
     pace = estimator_for(every(10, 4), {"num_epochs": 10})
     assert pace.estimate(140.0).epochs_per_s == pytest.approx(0.1)
     assert pace.estimate(140.0).left_s == pytest.approx(50)
@@ -78,12 +78,12 @@ def test_names_within_the_usual_dictionaries_count(metrics, config):
 
 
 @pytest.mark.parametrize("value", [True, "5", None, math.nan, math.inf, -1, 10**400])
-def test_what_is_no_number_counts_nothing(value):
+def test_a_value_that_is_no_number_counts_nothing(value):
     assert estimator_for([(1.0, 3, {"step": value}, 1)], {"max_steps": 10}).estimate(1.0).progress is None
     assert estimator_for([(1.0, 3, {"step": 1}, 1)], {"max_steps": value}).estimate(1.0).progress is None
 
 
-def test_what_follows_fast_is_looked_at_now_and_then():
+def test_fast_reports_are_sampled():
     pace = estimator_for([(i * 1e-4, i + 1, {"step": i}, 1) for i in range(50_000)], {"max_steps": 100_000})
     now = pace.estimate(5.0)
     assert now.steps_per_s == pytest.approx(10_000, rel=0.01)
@@ -113,7 +113,7 @@ configs = st.dictionaries(st.sampled_from(["num_epochs", "max_steps", "num_itera
 
 
 @given(rows, configs, st.floats(0, 2e6))
-def test_whatever_is_reported_what_is_told_makes_sense(rows, config, at):
+def test_whatever_is_reported_the_estimate_makes_sense(rows, config, at):
     now = estimator_for(rows, config).estimate(at)
     for rate in (now.reports_per_s, now.steps_per_s, now.epochs_per_s):
         assert rate is None or (math.isfinite(rate) and rate >= 0)
@@ -126,7 +126,7 @@ def test_whatever_is_reported_what_is_told_makes_sense(rows, config, at):
 @given(
     st.integers(2, 50), st.floats(0.3, 100), st.integers(0, 1), st.integers(0, 40), st.floats(0, 1), st.integers(1, 4)
 )
-def test_an_even_run_is_told_exactly(number, seconds, base, resumed_at, into_next, attempt):
+def test_an_even_run_is_estimated_exactly(number, seconds, base, resumed_at, into_next, attempt):
     of = resumed_at + number + 10
     rows = every(seconds, number, "step", first=resumed_at + base, seq=resumed_at + 1, attempt=attempt)
     now = estimator_for(rows, {"total_steps": of}).estimate(100 + (number - 1 + into_next) * seconds)

@@ -63,7 +63,7 @@ def test_a_run_that_failed_ends_with_its_error_and_not_with_how_far_it_came():
         (2, ["report 1: loss=0.5", "checkpoint_000001 committed (1.0 KB)", "report 1"]),
     ],
 )
-def test_how_much_is_said_is_as_documented(verbosity, begins):
+def test_verbosity_is_as_documented(verbosity, begins):
     run = PrintedRun(verbosity)
     run.reported(1, loss=0.5)
     run.committed(1)
@@ -72,7 +72,7 @@ def test_how_much_is_said_is_as_documented(verbosity, begins):
     assert [line.split(" after ")[0] for line in run.lines()] == [*begins, "the disk is full"]
 
 
-def test_lines_go_to_where_standard_error_is_when_they_are_said(tmp_path, capsys, monkeypatch):
+def test_lines_go_to_the_standard_error_of_the_moment(tmp_path, capsys, monkeypatch):
     terminal = Terminal(RunLayout(tmp_path), 1, 30)
     elsewhere = io.StringIO()
     monkeypatch.setattr("sys.stderr", elsewhere)

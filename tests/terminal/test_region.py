@@ -8,7 +8,7 @@ import pytest
 
 from paceline.train.display.live_terminal import RedrawTimer
 from paceline.train.display.terminal_region import can_draw_on, is_same_terminal
-from screen import HIDE, OTHER_SCREEN, played, resize, run_on_terminal
+from screen import HIDE, OTHER_SCREEN, render_screen, resize, run_on_terminal
 
 BEGIN = """
 import logging, os, signal, sys, threading, time
@@ -22,11 +22,11 @@ def lines(*texts):
 """
 
 
-def lines_after(script, tmp_path, width=80, **given):
-    ended, text = run_on_terminal(BEGIN + script, cwd=tmp_path, width=width, **given)
+def lines_after(script, tmp_path, width=80, **options):
+    ended, text = run_on_terminal(BEGIN + script, cwd=tmp_path, width=width, **options)
     assert HIDE not in text
     assert OTHER_SCREEN not in text
-    return ended, [line for line in played(text, width) if line]
+    return ended, [line for line in render_screen(text, width) if line]
 
 
 PRINTS = """
@@ -97,7 +97,7 @@ region.close()
     assert len(lines) == 800
 
 
-def test_what_another_run_is_about_to_say_comes_above_a_region_that_is_drawn_meanwhile(tmp_path):
+def test_output_of_another_run_comes_above_a_region_that_is_drawn_meanwhile(tmp_path):
     script = """
 from pathlib import Path
 from paceline._storage.run_layout import RunLayout
@@ -168,7 +168,7 @@ region.close()
     assert (ended, [line for line in lines if "not" in line]) == (0, [])
 
 
-def test_what_is_no_terminal_is_not_drawn_on(tmp_path):
+def test_nothing_is_drawn_on_a_stream_that_is_no_terminal(tmp_path):
     with (tmp_path / "file").open("w") as file:
         assert not can_draw_on(file, "xterm")
     assert not can_draw_on(file, "xterm"), "closed"

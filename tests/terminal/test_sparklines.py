@@ -18,7 +18,7 @@ def test_it_is_as_wide_as_there_are_values_and_never_wider(values, width):
 
 
 @given(values, st.integers(1, 40))
-def test_what_is_no_number_is_a_gap_and_a_greater_value_is_never_lower(values, width):
+def test_a_value_that_is_no_number_is_a_gap_and_a_greater_value_is_never_lower(values, width):
     shown = [*zip(values[-width:], sparkline(values, width), strict=True)]
     assert all((block == GAP) == (value is None or not math.isfinite(value)) for value, block in shown)
     blocks = [block for _, block in sorted((v, b) for v, b in shown if b != GAP)]

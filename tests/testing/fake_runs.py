@@ -11,22 +11,8 @@ from paceline._control.events import DriverStarted, Retention
 from paceline._control.extensions import CapacityWatch
 from paceline._control.recovery import load_history
 from paceline._core.checkpoint_records import StagedFiles
+from paceline._engine import messages
 from paceline._engine.base import WorkerGroupSpec, WorkerResources, WorkerSpec
-from paceline._engine.messages import (
-    CheckpointCommitted,
-    CheckpointRefused,
-    CheckpointStaged,
-    ExitWorker,
-    Hold,
-    Joined,
-    Release,
-    Reported,
-    StopAt,
-    WorkerHeld,
-    WorkerInit,
-    WorkerReady,
-    WorkerReturned,
-)
 from paceline._storage.files import LocalFiles, hash_file
 from paceline._storage.run_layout import RunLayout, checkpoint_name
 from paceline._storage.run_location import RunLocation
@@ -62,20 +48,20 @@ def worker(begin):
     state = {"held": False, "stop": None, "committed": set(), "released": set(), "exit": False}
     seq = begin.first_seq
 
-    def take(told):
-        match told:
-            case CheckpointCommitted(record=record):
+    def take(message):
+        match message:
+            case messages.CheckpointCommitted(record=record):
                 state["committed"].add(record.seq)
-            case CheckpointRefused(seq=refused):
+            case messages.CheckpointRefused(seq=refused):
                 state["committed"].add(refused)
-            case Hold():
+            case messages.Hold():
                 state["held"] = True
-                return WorkerHeld(attempt, rank, seq)
-            case StopAt(seq=at):
+                return messages.WorkerHeld(attempt, rank, seq)
+            case messages.StopAt(seq=at):
                 state["stop"] = at
-            case Release(number=number):
+            case messages.Release(number=number):
                 state["released"].add(number)
-            case ExitWorker():
+            case messages.ExitWorker():
                 state["exit"] = True
         return None
 
@@ -85,25 +71,25 @@ def worker(begin):
             if answer is not None:
                 yield answer
 
-    yield WorkerReady(attempt, rank, pid=1)
-    yield Joined(attempt, rank, 1, "x.py:1")
+    yield messages.WorkerReady(attempt, rank, pid=1)
+    yield messages.Joined(attempt, rank, 1, "x.py:1")
     yield from until(lambda: 1 in state["released"])
     while seq < STEPS and state["stop"] != seq:
         yield from until(lambda: not state["held"] or state["stop"] is not None)
         seq += 1
         name = checkpoint_name(seq) if seq % 2 == 0 else None
         metrics = msgspec.json.encode({"seq": seq, "rank": rank})
-        yield Reported(attempt, rank, seq, msgspec.Raw(metrics), 0.0, "x.py:2", name)
+        yield messages.Reported(attempt, rank, seq, msgspec.Raw(metrics), 0.0, "x.py:2", name)
         if name is not None:
             target = layout.staged_rank(attempt, seq, rank) / f"rank_{rank}"
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(f"{seq} of {rank}")
-            yield CheckpointStaged(attempt, seq, StagedFiles(rank, (hash_file(target, target.name),)))
+            yield messages.CheckpointStaged(attempt, seq, StagedFiles(rank, (hash_file(target, target.name),)))
             yield from until(lambda seq=seq: seq in state["committed"])
         answer = take((yield None))
         if answer is not None:
             yield answer
-    yield WorkerReturned(attempt, rank, seq, stopped=state["stop"] is not None)
+    yield messages.WorkerReturned(attempt, rank, seq, stopped=state["stop"] is not None)
     while True:
         answer = take((yield None))
         if answer is not None:
@@ -127,11 +113,11 @@ def drive(path, faults, *, size=2, limit=float("inf"), before=None, stop_after=N
         with (
             patch("os.fsync"),
             contextlib.suppress(DriverLost),
-            open_run(location, environment, say=lambda text: None) as (found, run_store),
+            open_run(location, environment, say=lambda text: None) as (recovered, run_store),
         ):
             with contextlib.closing(environment.wrap_engine(environment.make_engine(None))) as faulty:
                 controller = Controller(
-                    found,
+                    recovered,
                     engine=faulty,
                     store=run_store,
                     group=lambda command, run: _group(path, command, run),
@@ -165,14 +151,14 @@ class _Stopper:
 
 def rows(path, rank):
     """The reports of a rank that count."""
-    found, attempt = [], 0
+    counting, attempt = [], 0
     for event in load_history(DiskRunStore(LocalFiles(), RunLayout(path)))[1]:
-        if isinstance(event, Reported) and event.rank == rank:
+        if isinstance(event, messages.Reported) and event.rank == rank:
             if event.attempt > attempt:
                 attempt = event.attempt
-                found = [row for row in found if row["seq"] < event.seq]
-            found.append(msgspec.json.decode(event.metrics))
-    return found
+                counting = [row for row in counting if row["seq"] < event.seq]
+            counting.append(msgspec.json.decode(event.metrics))
+    return counting
 
 
 def expected(rank, steps=STEPS):
@@ -183,7 +169,7 @@ def _group(path, command, run):
     resume, size = command.resume, command.size
     first = resume.seq if resume else 0
     begins = [
-        WorkerInit("run", str(path), command.attempt, rank, size, rank, size, 0, first, 1, resume=resume)
+        messages.WorkerInit("run", str(path), command.attempt, rank, size, rank, size, 0, first, 1, resume=resume)
         for rank in range(size)
     ]
     return WorkerGroupSpec(command.attempt, tuple(WorkerSpec(begin, path / "log") for begin in begins), b"")

@@ -4,14 +4,13 @@ import errno
 
 import pytest
 
-from paceline._control import journal
-from paceline._control.events import CheckpointBroken, Reported, StopRequested, WorkerFailed
+from paceline._control.events import CheckpointBroken, CommitFailed, Reported, StopRequested, WorkerFailed
 from paceline._control.run import Finished
 from paceline._engine.base import WorkerResources
-from paceline._storage.run_layout import RunLayout
 from paceline.testing import PHASES, At, FakeClock, FakeEngine, Faults
 from paceline.testing.faults.engine import FaultyEngine
 from testing.fake_runs import LAST_CHECKPOINT, STEPS, Stuck, drive, expected, rows, worker
+from written_runs import read_events
 
 
 @pytest.mark.parametrize(
@@ -35,8 +34,7 @@ def test_faults_strike_once_and_the_run_goes_on_from_the_last_whole_checkpoint(t
     assert [[group.workers[0].begin.first_seq for group in engine.groups] for engine in engines] == first_seqs
     assert len(faults.fired(tmp_path)) == len(faults.all)
     assert (tmp_path / "faults.jsonl").exists() == bool(faults.all)
-    broken = [e.seq for e in journal.read_events(RunLayout(tmp_path).journal) if isinstance(e, CheckpointBroken)]
-    assert broken == ([2] if first_seqs == [[0, 0]] else [])
+    assert [event.seq for event in read_events(tmp_path, CheckpointBroken)] == ([2] if first_seqs == [[0, 0]] else [])
     for rank in (0, 1):
         assert rows(tmp_path, rank) == expected(rank)
 
@@ -51,8 +49,8 @@ def test_a_worker_killed_in_any_phase_costs_one_attempt(tmp_path, phase, rank):
     assert run.phase == Finished("complete")
     assert faults.unfired(tmp_path) == []
     assert len(engines[0].groups) == 1 + len(faults.all)
-    failed = [event for event in journal.read_events(RunLayout(tmp_path).journal) if isinstance(event, WorkerFailed)]
-    assert [(event.rank, event.failure.kind) for event in failed][-1] == (rank, "killed")
+    failed = read_events(tmp_path, WorkerFailed)[-1]
+    assert (failed.rank, failed.failure.kind) == (rank, "killed")
     for other in (0, 1):
         assert rows(tmp_path, other) == expected(other)
 
@@ -83,13 +81,12 @@ def test_kills_drawn_from_a_seed_are_the_same_each_time_and_survived(tmp_path):
             assert rows(path, rank) == expected(rank), str(faults)
 
 
-def test_a_worker_out_of_memory_is_told_as_such(tmp_path):
+def test_a_worker_out_of_memory_is_reported_as_such(tmp_path):
     drive(tmp_path, Faults().oom(0, at=("step", 2)))
-    kinds = [e.failure.kind for e in journal.read_events(RunLayout(tmp_path).journal) if isinstance(e, WorkerFailed)]
-    assert kinds == ["memory"]
+    assert [event.failure.kind for event in read_events(tmp_path, WorkerFailed)] == ["memory"]
 
 
-def test_a_worker_that_hangs_says_no_more(tmp_path):
+def test_a_worker_that_hangs_sends_no_more(tmp_path):
     with pytest.raises(Stuck):
         drive(tmp_path, Faults().hang(1, at=("report", 3)), limit=300)
     assert len(rows(tmp_path, 1)) == 2
@@ -130,11 +127,7 @@ def test_a_commit_that_the_disk_refuses_leaves_the_checkpoint_before_it(tmp_path
     run, _ = drive(tmp_path, faults)
     assert faults.unfired(tmp_path) == []
     assert run.phase.ending == "complete"
-    assert [
-        event.seq
-        for event in journal.read_events(RunLayout(tmp_path).journal)
-        if type(event).__name__ == "CommitFailed"
-    ] == [4]
+    assert [event.seq for event in read_events(tmp_path, CommitFailed)] == [4]
     assert run.latest.seq == LAST_CHECKPOINT
 
 
@@ -172,7 +165,7 @@ def request_stop(controller):
 
 
 @pytest.mark.parametrize("message", ["Hold", "WorkerHeld"])
-def test_a_stop_that_is_not_heard_is_waited_for_without_end(tmp_path, message):
+def test_a_stop_that_is_lost_is_waited_for_without_end(tmp_path, message):
     with pytest.raises(Stuck):
         drive(tmp_path, Faults().drop(message, rank=1), limit=300, before=request_stop)
 
@@ -186,5 +179,5 @@ def test_a_message_held_back_holds_back_what_follows_it_and_no_other_rank(tmp_pa
     faults = Faults().delay("Reported", rank=1, number=1, delay_s=50, times=1)
     run, _ = drive(tmp_path, faults)
     assert run.phase.ending == "complete"
-    said = [(e.rank, e.seq) for e in journal.read_events(RunLayout(tmp_path).journal) if isinstance(e, Reported)]
-    assert said[:3] == [(0, 1), (0, 2), (1, 1)]
+    reports = [(event.rank, event.seq) for event in read_events(tmp_path, Reported)]
+    assert reports[:3] == [(0, 1), (0, 2), (1, 1)]

@@ -2,7 +2,7 @@
 
 import re
 
-from real_kernel import client_of, executed
+from real_kernel import client_of, execute
 
 CELL = """
 import time
@@ -36,7 +36,7 @@ DisplayHandle.update = refuse
 
 
 def test_a_search_has_one_table_that_ends_as_its_last_state(tmp_path, monkeypatch):
-    outputs, _, refused = executed(client_of([CELL, REFUSES, CELL.replace("mnist", "other")], tmp_path, monkeypatch))
+    outputs, _, refused = execute(client_of([CELL, REFUSES, CELL.replace("mnist", "other")], tmp_path, monkeypatch))
     tables = [output for output in outputs if output.output_type == "display_data"]
     assert len(tables) == 1, outputs
     text, html = tables[0].data["text/plain"], tables[0].data["text/html"]

@@ -19,7 +19,7 @@ from paceline.train.driver.run_session import execute_run as run_played
 from paceline.tune.display.log_lines import LineBudget
 from paceline.tune.display.terminal import SearchTerminal, TableSearchTerminal, TrialTerminal, make_search_terminal
 from paceline.tune.display.trial_table import TrialTableState, build_table
-from screen import HIDE, OTHER_SCREEN, SHOW, played, run_on_terminal
+from screen import HIDE, OTHER_SCREEN, SHOW, render_screen, run_on_terminal
 
 GOLDEN = Path(__file__).parent / "golden"
 URI = "/results/mnist"
@@ -182,7 +182,7 @@ def noisy(config):
 
 
 def play(name, directory, above, **run_config):
-    """A trial's run, as a search has it played."""
+    """A trial's run, as a search has it render_screen."""
     config = RunConfig(name=f"trial_{name}", storage_path=directory, **run_config)
     trainer = DataParallelTrainer(noisy, train_loop_config={"name": name}, run_config=config)
     terminal = TrialTerminal(name, RunLayout(Path(directory) / f"trial_{name}"), above, settings.load().report_notice_s)
@@ -267,7 +267,7 @@ def test_however_a_search_ends_the_cursor_is_there_and_the_screen_as_it_was(how,
     assert ended in (code, -signal.SIGINT if how == "an interrupt" else code)
     assert OTHER_SCREEN not in text
     assert text.rfind(SHOW) > text.rfind(HIDE) >= 0
-    lines = played(text)
+    lines = render_screen(text)
     printed = [
         "printed by the script",
         "[00001] printed by a trial",
