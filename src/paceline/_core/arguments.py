@@ -110,6 +110,24 @@ def check_names(name: str, value: Any) -> Sequence[str]:
     return value
 
 
+def check_file_name(name: str, value: Any) -> str:
+    """Check the name of a file in a directory: no path, and not hidden."""
+    if not isinstance(value, str) or not value or "/" in value or value.startswith("."):
+        raise bad_value(name, "a plain file name", value)
+    return value
+
+
+def parse_metric_names(name: str, value: Any) -> dict[str, str] | None:
+    """Parse a choice of metrics into reported name -> original name; None, which stands for all metrics, stays None."""
+    if value is None:
+        return None
+    names = [value] if isinstance(value, str) else value
+    pairs = {each: each for each in names} if isinstance(names, Sequence) else names
+    if not isinstance(pairs, Mapping) or not all(isinstance(each, str) for pair in pairs.items() for each in pair):
+        raise bad_value(name, "a name, a list of names or a dict of names", value)
+    return dict(pairs)
+
+
 def join_or(words: Iterable[str]) -> str:
     """Join words as a sentence does: `'min', 'max' or 'mean'`."""
     *first, last = words

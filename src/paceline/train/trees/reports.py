@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from paceline._core.arguments import bad_value, check_callable, check_int
+from paceline._core.arguments import check_callable, check_file_name, check_int, parse_metric_names
 from paceline._core.time_accounting import CHECKPOINT, account_time
 from paceline.train.backend import require
 from paceline.train.checkpoint import Checkpoint
@@ -111,24 +111,11 @@ def make_report_plan(
     results_postprocessing_fn: PostProcess | None,
 ) -> ReportPlan:
     """Validate the arguments of a report callback."""
-    if not isinstance(filename, str) or not filename or Path(filename).name != filename or filename.startswith("."):
-        raise bad_value("filename", "a plain file name", filename)
+    check_file_name("filename", filename)
     check_int("frequency", frequency, at_least=0)
     check_callable("results_postprocessing_fn", results_postprocessing_fn, optional=True)
-    return ReportPlan(
-        _parse_metric_names(metrics), filename, frequency, bool(checkpoint_at_end), results_postprocessing_fn
-    )
-
-
-def _parse_metric_names(metrics: Any) -> Mapping[str, str] | None:
-    if metrics is None:
-        return None
-    if isinstance(metrics, str):
-        metrics = [metrics]
-    names = {name: name for name in metrics} if isinstance(metrics, Sequence) else metrics
-    if not isinstance(names, Mapping) or not all(isinstance(name, str) for pair in names.items() for name in pair):
-        raise bad_value("metrics", "a name, a list of names or a dict of names", metrics)
-    return dict(names)
+    names = parse_metric_names("metrics", metrics)
+    return ReportPlan(names, filename, frequency, bool(checkpoint_at_end), results_postprocessing_fn)
 
 
 class RoundReporter:
@@ -152,13 +139,10 @@ class RoundReporter:
         else:
             report(self._metrics, checkpoint_on_stop=save)
 
-    def on_training_end(self, model: Any, num_rounds: int, *, changed: bool = False) -> None:
-        """Save the model at the end, unless the last round already saved the same model.
-
-        After early stopping it may have fewer rounds; `changed` means that it differs otherwise.
-        """
+    def on_training_end(self, model: Any, num_rounds: int) -> None:
+        """Save the model, which may have fewer rounds after early stopping, unless the last report had the same one."""
         metrics, self._metrics = self._metrics, None
-        if metrics is not None and self.plan.checkpoint_at_end and (changed or self._num_saved_rounds != num_rounds):
+        if metrics is not None and self.plan.checkpoint_at_end and self._num_saved_rounds != num_rounds:
             report(metrics, checkpoint=self._make_checkpoint(model) if _is_rank_zero() else None)
 
     def _make_checkpoint(self, model: Any) -> Checkpoint:

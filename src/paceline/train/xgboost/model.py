@@ -59,32 +59,37 @@ class ReportCallback(TreeReportCallback, TrainingCallback):  # type: ignore[misc
     reports all. Every `frequency` rounds, and at the end with `checkpoint_at_end`, the report includes the model as the
     file `filename`, whose suffix `.ubj` or `.json` selects the format. `results_postprocessing_fn` takes the metrics
     and returns those to report.
-
-    XGBoost does not tell its callbacks which round is the last. If the last round saved no model, its metrics are
-    therefore reported again at the end, with the model. The same happens with `early_stopping_rounds` if the last round
-    was the best, because XGBoost records that after this callback. To avoid it, put your own `EarlyStopping` before
-    this callback.
     """
 
     requires = ("xgboost",)
     checkpoint_class = XGBoostCheckpoint
     CHECKPOINT_NAME = XGBoostCheckpoint.MODEL_FILENAME
 
-    _best: str | None = None
-    """The model's best round so far, as of the previous round."""
+    _evals_log: Mapping[str, Mapping[str, Any]] | None = None
+    """The metrics of all rounds, to which XGBoost adds; None before the first round."""
 
-    def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Called by XGBoost after each round. Returning False continues training."""
-        # Not `epoch`, which restarts at 0 when training continues from a model.
-        self._reporter.on_round_end(model, model.num_boosted_rounds(), collect_metrics(evals_log))
-        self._best = model.attr("best_iteration")
+    # XGBoost does not say which round is the last, so a round is reported when the next one or the end comes. By then
+    # it has also recorded whether the round was the best, which early stopping does after other callbacks.
+
+    def before_training(self, model: Any) -> Any:
+        self._evals_log = None
+        return model
+
+    def before_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Called by XGBoost before each round: reports the round before it. Returning False continues training."""
+        self._report_round(model, last=False)
+        self._evals_log = evals_log
         return False
 
     def after_training(self, model: Any) -> Any:
-        """Called by XGBoost at the end, also after early stopping."""
-        changed = model.attr("best_iteration") != self._best
-        self._reporter.on_training_end(model, model.num_boosted_rounds(), changed=changed)
+        """Called by XGBoost at the end, also after early stopping: reports the last round."""
+        self._report_round(model, last=True)
         return model
+
+    def _report_round(self, model: Any, *, last: bool) -> None:
+        if self._evals_log is not None:
+            # Not `epoch`, which restarts at 0 when training continues from a model.
+            self._reporter.on_round_end(model, model.num_boosted_rounds(), collect_metrics(self._evals_log), last=last)
 
 
 RayTrainReportCallback = ReportCallback
