@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -37,10 +37,6 @@ class TreePredictor(Predictor):
         )
         self.model = self._read(to_checkpoint(checkpoint), filename)
         self._predict_kwargs = predict_kwargs
-
-    @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint | str, **options: Any) -> Self:
-        return cls(checkpoint, **options)
 
     def inputs(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         trained = self._feature_names()
