@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from paceline.train.lightgbm.config import get_network_params
 from paceline.train.lightgbm.model import ReportCallback
 from paceline.train.trees.tables import FeatureTable
-from paceline.train.trees.training_spec import TRAIN, BoostingLibrary, BoostingRules, BoostingSpec
+from paceline.train.trees.training_spec import TRAIN, BoostingLibrary, BoostingSpec
 
 _ADDRESSES = "workers choose their ports and exchange them; see LightGBMConfig"
 _ROUNDS = "num_boost_round sets the number of rounds, also after a restart"
@@ -23,23 +23,22 @@ _CHOICES = {
 _LEARNERS = ("data", "data_parallel", "voting", "voting_parallel")
 """Tree learners for which each worker has its own rows."""
 
-RULES = BoostingRules(
-    trainer="LightGBMTrainer",
-    train="lightgbm.train",
-    train_kwargs=("callbacks", "feval"),
-    reserved_params={
+
+class LightGBMLibrary(BoostingLibrary):
+    name = "LightGBM"
+    train_kwargs = ("callbacks", "feval")
+    reserved_params: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("machines", "workers", "nodes"), _ADDRESSES),
         **dict.fromkeys(("machine_list_filename", "machine_list_file", "machine_list", "mlist"), _ADDRESSES),
         **dict.fromkeys(("num_machines", "num_machine", "local_listen_port", "local_port", "port"), _ADDRESSES),
         **dict.fromkeys(("num_iterations", "num_iteration", "n_iter", "num_tree", "num_trees"), _ROUNDS),
         **dict.fromkeys(("num_round", "num_rounds", "nrounds", "num_boost_round", "n_estimators"), _ROUNDS),
         "max_iter": _ROUNDS,
-    },
-    only={**dict.fromkeys(_CHOICES["tree_learner"], _LEARNERS), **dict.fromkeys(_CHOICES["pre_partition"], (True,))},
-)
-
-
-class LightGBMLibrary(BoostingLibrary):
+    }
+    allowed_values: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **dict.fromkeys(_CHOICES["tree_learner"], _LEARNERS),
+        **dict.fromkeys(_CHOICES["pre_partition"], (True,)),
+    }
     callback_class = ReportCallback
 
     def num_rounds(self, model: Any) -> int:

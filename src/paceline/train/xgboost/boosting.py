@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from paceline._worker import context as worker_context
 from paceline.train.trees.tables import FeatureTable
-from paceline.train.trees.training_spec import TRAIN, BoostingLibrary, BoostingRules, BoostingSpec
+from paceline.train.trees.training_spec import TRAIN, BoostingLibrary, BoostingSpec
 from paceline.train.xgboost.model import ReportCallback
-
-RULES = BoostingRules(
-    trainer="XGBoostTrainer",
-    train="xgboost.train",
-    train_kwargs=("callbacks", "custom_metric", "early_stopping_rounds", "maximize", "obj", "verbose_eval"),
-    reserved_params={"num_boost_round": "it is an argument of its own, which also holds after a restart"},
-)
 
 
 class XGBoostLibrary(BoostingLibrary):
+    name = "XGBoost"
+    train_kwargs = ("callbacks", "custom_metric", "early_stopping_rounds", "maximize", "obj", "verbose_eval")
+    reserved_params: ClassVar[Mapping[str, str]] = {
+        "num_boost_round": "it is an argument of its own, which also holds after a restart"
+    }
     callback_class = ReportCallback
 
     def num_rounds(self, model: Any) -> int:
@@ -36,21 +34,13 @@ class XGBoostLibrary(BoostingLibrary):
             )
             for name, table in tables.items()
         }
-        callbacks = self.list_callbacks(spec)
-        train_kwargs = {name: value for name, value in spec.train_kwargs.items() if name != "callbacks"}
-        num_patient = train_kwargs.pop("early_stopping_rounds", None)
-        if num_patient:
-            # XGBoost would run it last, after the model is saved, so the saved model would lack its best iteration.
-            stopping = xgboost.callback.EarlyStopping(rounds=num_patient, maximize=train_kwargs.pop("maximize", None))
-            callbacks.insert(-1, stopping)
         xgboost.train(
             make_params(spec.params, num_threads, context.begin.devices),
             matrices[TRAIN],
             num_boost_round=num_rounds,
             evals=[(matrix, name) for name, matrix in matrices.items()],
             xgb_model=model,
-            callbacks=callbacks,
-            **train_kwargs,
+            **{**spec.train_kwargs, "callbacks": self.list_callbacks(spec)},
         )
 
 
