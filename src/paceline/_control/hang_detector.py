@@ -9,19 +9,8 @@ from collections import deque
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from paceline._control import events
+from paceline._control import events, hang_diagnosis
 from paceline._control.events import Event, HangAction, Reported
-from paceline._control.hang_diagnosis import (
-    WAITS_FOR_OTHERS,
-    HangContext,
-    HangDiagnosis,
-    RankActivity,
-    diagnose_hang,
-    format_stacks,
-    infer_activity,
-    is_debugged,
-    is_waiting_for_validation,
-)
 from paceline._control.run import Run, Running
 from paceline._core.system import ProcessStatus
 from paceline._engine.messages import Joined, StacksSampled
@@ -296,11 +285,19 @@ class HangDetector:
         return SampleRequest(self._number, unanswered)
 
     def _is_any_debugged(self) -> bool:
-        return any(is_debugged(each.sample, each.condition) for rank in self._ranks for each in rank.observations)
+        return any(
+            hang_diagnosis.is_debugged(each.sample, each.condition)
+            for rank in self._ranks
+            for each in rank.observations
+        )
 
     def _is_any_waiting_for_validation(self) -> bool:
         """Whether a rank waits for validations, which have their own timeout."""
-        return any(is_waiting_for_validation(rank.observations[-1].sample) for rank in self._ranks if rank.observations)
+        return any(
+            hang_diagnosis.is_waiting_for_validation(rank.observations[-1].sample)
+            for rank in self._ranks
+            if rank.observations
+        )
 
     def _confirmed_ranks(self, suspects: list[int], now: float) -> list[int]:
         """The suspects that certainly hang."""
@@ -315,7 +312,7 @@ class HangDetector:
         rank = self._ranks[at]
         limit_s = self.threshold_s(first=self._is_before_first_report())
         silent_s = now - rank.last_sign_at
-        waits = self._infer_activity(at, now).doing in WAITS_FOR_OTHERS
+        waits = self._infer_activity(at, now).doing in hang_diagnosis.WAITS_FOR_OTHERS
         if not waits and not rank.is_computing():
             return silent_s >= limit_s + min(OTHERS_MOVING_EXTRA_S, (COMPUTING_FACTOR - 1) * limit_s)
         # From here on it computes, or waits for a rank that does: allow several times as long.
@@ -325,12 +322,12 @@ class HangDetector:
             return True
         return any(o.reported_at is not None and now - o.reported_at < limit_s for o in self._ranks)
 
-    def _infer_activity(self, at: int, now: float) -> RankActivity:
+    def _infer_activity(self, at: int, now: float) -> hang_diagnosis.RankActivity:
         rank = self._ranks[at]
         observation = rank.observations[-1] if rank.observations else None
         last = rank.last_report.where if rank.last_report is not None else ""
         sample, condition = (observation.sample, observation.condition) if observation is not None else (None, None)
-        return infer_activity(at, sample, condition, last, now - rank.last_sign_at)
+        return hang_diagnosis.infer_activity(at, sample, condition, last, now - rank.last_sign_at)
 
     def _report_hang(
         self, run: Run, phase: Running, confirmed: list[int], suspects: list[int], now: float, wall: float
@@ -343,7 +340,7 @@ class HangDetector:
             stands = at in confirmed or (rank.is_standing(now) and not rank.is_computing())
             computes = bool(rank.observations) and rank.is_computing()
             activities.append(replace(self._infer_activity(at, now), is_standing=stands, is_computing=computes))
-        diagnosis = diagnose_hang(activities, self._hang_context(run, phase))
+        diagnosis = hang_diagnosis.diagnose_hang(activities, self._hang_context(run, phase))
         silent_since = self._ranks[diagnosis.rank].last_sign_at
         self._reported_hang = _ReportedHang(diagnosis.rank, silent_since, now, frozenset(suspects))
         self._asked_at = None
@@ -351,15 +348,15 @@ class HangDetector:
         stacks = f"{date}: {diagnosis.sentence}\n\n{self._format_stacks(active)}\n"
         return HangReport(self._hang_event(run, diagnosis, wall), stacks)
 
-    def _hang_context(self, run: Run, phase: Running) -> HangContext:
+    def _hang_context(self, run: Run, phase: Running) -> hang_diagnosis.HangContext:
         behind = {}
         if phase.pending:
             seq = phase.pending[0].seq
             behind = {at: phase.progress[at] for at in range(run.size) if phase.progress[at] < seq}
         returned = tuple(at for at, rank in enumerate(self._ranks) if rank.has_returned)
-        return HangContext(self._storage, phase.pending, behind, run.committing, returned)
+        return hang_diagnosis.HangContext(self._storage, phase.pending, behind, run.committing, returned)
 
-    def _hang_event(self, run: Run, diagnosis: HangDiagnosis, wall: float) -> events.HangSuspected:
+    def _hang_event(self, run: Run, diagnosis: hang_diagnosis.HangDiagnosis, wall: float) -> events.HangSuspected:
         action = self._action if diagnosis.is_curable else "warn"
         failure = events.WorkerFailure(
             diagnosis.rank,
@@ -374,7 +371,9 @@ class HangDetector:
 
     def _format_stacks(self, active: list[int]) -> str:
         last = [(at, self._ranks[at].observations[-1]) for at in active if self._ranks[at].observations]
-        return format_stacks({at: each.sample for at, each in last}, {at: each.condition for at, each in last})
+        return hang_diagnosis.format_stacks(
+            {at: each.sample for at, each in last}, {at: each.condition for at, each in last}
+        )
 
     def _check_cleared(self, run: Run, now: float) -> HangReport | None:
         assert self._reported_hang is not None

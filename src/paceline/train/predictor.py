@@ -39,7 +39,7 @@ class Predictor:
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint | str, *args: Any, **options: Any) -> Self:
         """Same as the constructor."""
-        return cls(checkpoint, *args, **options)  # type: ignore[misc]
+        return cls(checkpoint, *args, **options)  # type: ignore[call-arg, arg-type]
 
     def call_model(self, inputs: Any) -> Any:
         """Return the model's outputs for the value that `inputs` returned."""
