@@ -78,7 +78,6 @@ class Controller:
         self._last_timestamp = 0.0
         self._inbox: deque[Event] = deque()
         self._batch: list[Event] = []
-        """The events of this turn."""
         self._released_reports: deque[tuple[int, int]] = deque()
         """(attempt, seq) of reports that may return."""
         self._synced_at = clock.now()
@@ -226,7 +225,9 @@ class Controller:
                 continue
             self._offer_message(message)
             if isinstance(message, messages.Joined):
-                self._join_barrier(message)
+                release = self.barriers.join(message) if message.attempt == self.run.attempt else None
+                if release is not None:
+                    self.broadcast(release)
             elif not isinstance(message, _ForExtensions):
                 if isinstance(message, events.WorkerReturned):
                     self.barriers.mark_returned(message.rank)
@@ -246,7 +247,6 @@ class Controller:
         return batch
 
     def _offer_message(self, message: messages.FromWorker | events.WorkersStopped) -> None:
-        """Show a message to the extensions, until one takes it."""
         for extension in list(self._extensions):
             if self._call(extension, partial(extension.on_message, message)):
                 return
@@ -303,17 +303,10 @@ class Controller:
                 self._storage_thread.submit(lambda: self._checkpoints.commit(command, size))
             case commands.DeleteCheckpoint(record=record):
                 self._storage_thread.submit(lambda: self._checkpoints.delete(record))
-            case commands.AnnounceCommit(record=record, removed=removed):
-                self.broadcast(messages.CheckpointCommitted(record, removed))
-                self._storage_thread.submit(self._checkpoints.sync_journal)
-            case commands.AnnounceRefusal(seq=seq, error=error, rank=rank):
-                self.broadcast(messages.CheckpointRefused(seq, error, rank))
-            case commands.AnnounceValidation(record=record, removed=removed):
-                self.broadcast(messages.CheckpointValidated(record, removed))
-            case commands.AnnounceRemoval(removed=removed):
-                self.broadcast(messages.CheckpointsRemoved(removed))
-            case commands.HoldWorkers():
-                self.broadcast(messages.Hold())
+            case commands.Broadcast(message=message):
+                self.broadcast(message)
+                if isinstance(message, messages.CheckpointCommitted):
+                    self._storage_thread.submit(self._checkpoints.sync_journal)
             case commands.StopWorkersAt():
                 self.broadcast(self._make_stop_message(command))
             case commands.StopWorkers(kill=kill):
@@ -328,10 +321,6 @@ class Controller:
             return messages.StopAt(command.seq, command.save)
         deadline = self.clock.wall() + preemption.deadline - self.clock.now()
         return messages.StopAt(command.seq, command.save, messages.PreemptionNotice(preemption.ranks, deadline))
-
-    def _join_barrier(self, message: messages.Joined) -> None:
-        if message.attempt == self.run.attempt and (release := self.barriers.join(message)) is not None:
-            self.broadcast(release)
 
     def _release_reports(self) -> None:
         while self._released_reports:

@@ -21,7 +21,8 @@ from paceline._control.events import CheckpointRecord, Event, Reported, WorkerFa
 from paceline._control.run import Ending, Run, Running, Stopping
 from paceline._core.cursor import Cursors, merge_rank_cursors
 from paceline._core.trie import Trie
-from paceline._storage.retention import select_kept
+from paceline._engine import messages
+from paceline._storage.commit import select_kept
 
 STOP_GRACE_S = 10.0
 """Grace period for the remaining ranks to reach the report at which they were asked to stop."""
@@ -138,7 +139,7 @@ def _step_with_workers(run: Run, event: Event, now: float) -> StepResult | None:
             return _on_checkpoint_committed(run, event, now)
         case events.CommitFailed(seq=seq, error=error):
             run, actions = _finish_or_retry(_end_commit(run, seq), now)
-            return run, [commands.AnnounceRefusal(event.attempt, seq, error), *actions]
+            return run, [commands.Broadcast(event.attempt, messages.CheckpointRefused(seq, error)), *actions]
         case events.CapacityChanged(num_places=num_places):
             return replace(run, num_places=num_places), []
     return None
@@ -281,7 +282,6 @@ def _start_workers(run: Run, resume: CheckpointRecord | None, now: float) -> Ste
 
 
 def _largest_fitting_size(run: Run) -> int | None:
-    """The largest allowed number of workers that fits the capacity."""
     fitting = len(run.sizes) if run.num_places is None else bisect_right(run.sizes, run.num_places)
     return run.sizes[fitting - 1] if fitting else None
 
@@ -376,7 +376,8 @@ def _on_staging_failed(run: Run, event: events.StagingFailed) -> StepResult:
         refused=tuple(seq for seq in (*live.refused, event.seq) if seq > live.progress.minimum),
     )
     run, actions = _request_commits(_with_running_phase(run, live))
-    return run, [commands.AnnounceRefusal(event.attempt, event.seq, event.error, event.rank), *actions]
+    refusal = messages.CheckpointRefused(event.seq, event.error, event.rank)
+    return run, [commands.Broadcast(event.attempt, refusal), *actions]
 
 
 def _request_commits(run: Run) -> StepResult:
@@ -419,7 +420,7 @@ def _on_checkpoint_committed(run: Run, event: events.Committed, now: float) -> S
     run, deleted = _apply_retention(_end_commit(run, record.seq), checkpoints)
     run = replace(run, last_save_s=now - since if since is not None else run.last_save_s)
     removed = tuple(c.seq for c in (*replaced, *deleted))
-    actions: list[Command] = [commands.AnnounceCommit(record.attempt, record, removed)]
+    actions: list[Command] = [commands.Broadcast(record.attempt, messages.CheckpointCommitted(record, removed))]
     actions += [commands.DeleteCheckpoint(c) for c in deleted]
     run, validations = _start_next_validation(run)
     run, more = _grow_after_commit(run) if isinstance(run.phase, Running) else _finish_or_retry(run, now)
@@ -462,7 +463,8 @@ def _on_pins_set(run: Run, event: events.PinsSet) -> StepResult:
     run, deleted = _apply_retention(run, run.checkpoints)
     actions: list[Command] = [commands.DeleteCheckpoint(record) for record in deleted]
     if deleted and isinstance(run.phase, Running | Stopping):
-        actions.insert(0, commands.AnnounceRemoval(run.attempt, tuple(record.seq for record in deleted)))
+        removal = messages.CheckpointsRemoved(tuple(record.seq for record in deleted))
+        actions.insert(0, commands.Broadcast(run.attempt, removal))
     return run, actions
 
 
@@ -484,7 +486,8 @@ def _on_validation_ended(run: Run, event: events.ValidationEnded) -> StepResult:
         validated = replace(record, status=event.status, metrics=_merge_metrics(record.metrics, event.metrics))
         run, deleted = _apply_retention(run, tuple(validated if c is record else c for c in run.checkpoints))
         if isinstance(run.phase, Running | Stopping):
-            actions.append(commands.AnnounceValidation(run.attempt, validated, tuple(c.seq for c in deleted)))
+            message = messages.CheckpointValidated(validated, tuple(c.seq for c in deleted))
+            actions.append(commands.Broadcast(run.attempt, message))
         actions += [commands.DeleteCheckpoint(c) for c in deleted]
     run, more = _start_next_validation(run)
     if isinstance(run.phase, state.Validating) and run.validating is None:
@@ -522,7 +525,6 @@ def _on_worker_returned(run: Run, event: events.WorkerReturned, now: float) -> S
 
 
 def _ending_when_stopped(live: Running) -> Ending:
-    """The ending of an attempt that was asked to stop."""
     return "preempted" if live.notices is not None else "interrupted"
 
 
@@ -545,7 +547,6 @@ def _select_fewest_reports(fewest: tuple[int, int, str] | None, event: events.Wo
 
 
 def _fail_on_report_mismatch(run: Run, live: Running) -> StepResult:
-    """Fail: a rank returned without making the report that another rank's checkpoint waits for."""
     assert live.fewest_reports is not None
     pending = next(p for p in live.pending if p.seq > live.fewest_reports[1])
     failure = attempt_reports.make_mismatch(pending, *live.fewest_reports)
@@ -557,7 +558,7 @@ def _on_stop_requested(run: Run, live: Running) -> StepResult:
         # The ranks stop anyway, but if only some machines go away there would be another attempt.
         return (run if run.stop_requested else replace(run, stop_requested=True)), []
     run = replace(run, stop_requested=True, phase=replace(live, held_counts=Trie()))
-    return run, [commands.HoldWorkers(run.attempt)]
+    return run, [commands.Broadcast(run.attempt, messages.Hold())]
 
 
 def _on_preemption_notice(run: Run, live: Running, event: events.PreemptionNoticeReceived, now: float) -> StepResult:
@@ -573,7 +574,7 @@ def _on_preemption_notice(run: Run, live: Running, event: events.PreemptionNotic
         stop_deadline=min(notices.deadline, live.stop_deadline if live.stop_deadline is not None else math.inf),
     )
     run = replace(run, phase=live, preempted=run.preempted or event.includes_driver)
-    return run, [commands.HoldWorkers(run.attempt)] if first else []
+    return run, [commands.Broadcast(run.attempt, messages.Hold())] if first else []
 
 
 def _on_worker_held(run: Run, live: Running, event: events.WorkerHeld, now: float) -> StepResult:
