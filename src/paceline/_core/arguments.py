@@ -7,6 +7,7 @@ live there, and use `bad_value` for the sentence.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -134,6 +135,12 @@ def join_or(words: Iterable[str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
+def join_first(words: Sequence[str], at_most: int = 3) -> str:
+    """Join the first words, and say how many more there are: `a, b, c and 2 more`."""
+    more = f" and {len(words) - at_most} more" if len(words) > at_most else ""
+    return ", ".join(words[:at_most]) + more
+
+
 def flatten_dict(values: Mapping[Any, Any], separator: str = "/", prefix: str = "") -> dict[str, Any]:
     """Give nested dicts one level: `{"a": {"b": 1}}` becomes `{"a/b": 1}`. An empty dict stays a value."""
     flat: dict[str, Any] = {}
@@ -144,3 +151,32 @@ def flatten_dict(values: Mapping[Any, Any], separator: str = "/", prefix: str = 
         else:
             flat[name] = value
     return flat
+
+
+_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_LABEL = re.compile(rf"(?:{_NAME}/)?{_NAME}")
+_VALUE = re.compile(rf"(?P<no>!?)(?:(?P<one>{_NAME})|in\((?P<some>\s*{_NAME}\s*(?:,\s*{_NAME}\s*)*)\))")
+
+
+def find_selector_problem(selector: Mapping[str, str]) -> str | None:
+    """Return what is wrong with a label selector, which maps labels of nodes to conditions, or None.
+
+    A condition is `"a"`, `"!a"` (anything else, or no label), `"in(a,b)"` or `"!in(a,b)"`.
+    """
+    for label, value in selector.items():
+        if not isinstance(label, str) or not _LABEL.fullmatch(label):
+            return f"a label must be a name such as 'zone' or 'ray.io/market-type', got {label!r}"
+        if not isinstance(value, str) or not _VALUE.fullmatch(value):
+            return f"the condition of label {label!r} must be 'a', '!a', 'in(a,b)' or '!in(a,b)', got {value!r}"
+    return None
+
+
+def matches_selector(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    return all(_matches_value(labels.get(label), condition) for label, condition in selector.items())
+
+
+def _matches_value(value: str | None, condition: str) -> bool:
+    parts = _VALUE.fullmatch(condition)
+    assert parts is not None, f"{condition!r} has not been checked"
+    allowed = (parts["one"] or parts["some"]).split(",")
+    return (value in (each.strip() for each in allowed)) != bool(parts["no"])

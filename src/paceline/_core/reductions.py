@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
-from functools import partial
+from functools import partial, reduce
+from operator import getitem
 from typing import Any, Literal
 
 import msgspec
@@ -67,7 +68,7 @@ def reduce_metrics(reports: Iterable[tuple[dict[str, Any], Sequence[ReductionMar
         for mark in marks:
             how, values = collected.setdefault(mark.path, (mark.how, []))
             if how == mark.how:
-                values.append((_get_at_path(metrics, mark.path), mark.weight))
+                values.append((reduce(getitem, mark.path, metrics), mark.weight))
     for path, (how, values) in collected.items():
         reduced = _set_at_path(reduced or {}, path, _REDUCERS[how](values))
     return reduced or {}
@@ -88,30 +89,17 @@ def _collect_marks(metrics: dict[Any, Any], path: Path, marks: list[ReductionMar
 
 
 def _refuse_nested(value: Any, key: Any) -> None:
-    if isinstance(value, list | tuple):
-        for item in value:
-            if isinstance(item, ReducedMetric):
-                raise TypeError(
-                    f"metrics[{key!r}] has {item!r} in a list: only a value with its own name can be reduced\n\n"
-                    "hint: use a dict, such as {'loss': {'a': train.mean(x), 'b': train.mean(y)}}"
-                )
+    if isinstance(value, ReducedMetric):
+        raise TypeError(
+            f"metrics[{key!r}] has {value!r} in a list: only a value with its own name can be reduced\n\n"
+            "hint: use a dict, such as {'loss': {'a': train.mean(x), 'b': train.mean(y)}}"
+        )
+    if isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
             _refuse_nested(item, key)
-    elif isinstance(value, dict):
-        for item in value.values():
-            if isinstance(item, ReducedMetric):
-                _refuse_nested([item], key)
-            _refuse_nested(item, key)
-
-
-def _get_at_path(metrics: Any, path: Path) -> Number:
-    for key in path:
-        metrics = metrics[key]
-    number: Number = metrics
-    return number
 
 
 def _set_at_path(metrics: dict[str, Any], path: Path, value: Number) -> dict[str, Any]:
-    """Return a copy of the metrics with another value at a path."""
     key, *rest = path
     if not rest:
         return {**metrics, key: value}

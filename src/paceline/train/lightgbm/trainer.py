@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.lightgbm.boosting import LightGBMLibrary
 from paceline.train.lightgbm.config import LightGBMConfig
-from paceline.train.lightgbm.model import ReportCallback
+from paceline.train.lightgbm.model import LightGBMLibrary, ReportCallback
 from paceline.train.trees.trainer import TreesArguments, TreesTrainer
 from paceline.train.trees.training_spec import BoostingLibrary
 

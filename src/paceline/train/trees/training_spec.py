@@ -19,8 +19,6 @@ from paceline.train.trees.tables import FeatureTable, make_table
 
 TRAIN = "train"
 _DEFAULT_ROUNDS = 10
-_NUM_CHECKPOINTS = 10
-"""How often the model is saved during training by default."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +27,13 @@ class BoostingSpec:
     params: Mapping[str, Any]
     num_boost_round: int
     train_kwargs: Mapping[str, Any]
-    """Further arguments for the library's `train`."""
     datasets: tuple[str, ...]
     """The names of all datasets, with the training set first."""
 
     @property
     def checkpoint_frequency(self) -> int:
         """Default number of rounds between checkpoints: a crash loses at most a tenth of the work."""
-        return max(1, self.num_boost_round // _NUM_CHECKPOINTS)
+        return max(1, self.num_boost_round // 10)
 
 
 class BoostingLibrary:
@@ -93,13 +90,12 @@ class BoostingLoop:
                     f"hint: num_boost_round={num_done + spec.num_boost_round} trains as many more"
                 )
             return  # The previous workers were lost after reporting the last round.
-        tables = {name: _load_table(name, spec.label_column, context.begin.rank) for name in spec.datasets}
+        tables = {}
+        for name in spec.datasets:
+            batches = get_dataset_shard(name).iter_batches(batch_size=None, batch_format="numpy")
+            owner = f"rank {context.begin.rank}'s part of the dataset {name!r}"
+            tables[name] = make_table(batches, spec.label_column, owner)
         self.library.train(spec, tables, num_left, model)
-
-
-def _load_table(name: str, label_column: str, rank: int) -> FeatureTable:
-    batches = get_dataset_shard(name).iter_batches(batch_size=None, batch_format="numpy")
-    return make_table(batches, label_column, f"rank {rank}'s part of the dataset {name!r}")
 
 
 def make_boosting_spec(

@@ -9,9 +9,8 @@ from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.trees.trainer import TreesArguments, TreesTrainer
 from paceline.train.trees.training_spec import BoostingLibrary
-from paceline.train.xgboost.boosting import XGBoostLibrary
 from paceline.train.xgboost.config import XGBoostConfig
-from paceline.train.xgboost.model import ReportCallback
+from paceline.train.xgboost.model import ReportCallback, XGBoostLibrary
 
 if TYPE_CHECKING:
     import xgboost
