@@ -6,7 +6,7 @@ import msgspec
 
 from paceline._control.flame_graph import render_flame_page
 from paceline._control.report_aggregator import RunReport
-from paceline._control.request_answers import build_profiles_answer
+from paceline._control.request_handler import build_profiles_answer
 from paceline._control.requests import DiagnosticFile
 from paceline._core.reductions import ReductionMark
 from paceline._engine.messages import Reported

@@ -167,7 +167,7 @@ class HangDetector:
         self._ranks[event.rank].last_sign_at = now
 
     def mark_idle(self, rank: int, now: float) -> None:
-        """Mark a rank as waiting for a task: from now on its silence means nothing."""
+        """From now on its silence means nothing: it waits for a task."""
         self._ranks[rank].last_sign_at = now
         self._ranks[rank].has_returned = True
 
@@ -213,7 +213,7 @@ class HangDetector:
         confirmed = self._confirmed_ranks(suspects, now)
         if confirmed:
             return self._report_hang(run, run.phase, confirmed, suspects, now, wall)
-        if now - self._asked_at >= self._sample_interval_s():
+        if now - self._asked_at >= min(SAMPLE_INTERVAL_S, max(0.2, self.threshold_s(first=False) / 6)):
             active = (at for at, rank in enumerate(self._ranks) if not rank.has_returned)
             return self._request_samples(
                 now, tuple(at for at in active if self._ranks[at].last_answered < self._number)
@@ -229,7 +229,6 @@ class HangDetector:
         )
 
     def _is_before_first_report(self) -> bool:
-        """Whether no rank of this attempt has reported yet."""
         return all(rank.reported_at is None for rank in self._ranks)
 
     def _learn_interval(self, rank: int, interval_s: float) -> None:
@@ -276,9 +275,6 @@ class HangDetector:
         ]
         return min([*expected, max(rank.last_sign_at for rank in ranks)]) + self.threshold_s(first=False)
 
-    def _sample_interval_s(self) -> float:
-        return min(SAMPLE_INTERVAL_S, max(0.2, self.threshold_s(first=False) / 6))
-
     def _request_samples(self, now: float, unanswered: tuple[int, ...]) -> SampleRequest:
         self._asked_at = now
         self._number += 1
@@ -300,7 +296,6 @@ class HangDetector:
         )
 
     def _confirmed_ranks(self, suspects: list[int], now: float) -> list[int]:
-        """The suspects that certainly hang."""
         active = [rank for rank in self._ranks if not rank.has_returned]
         all_stand = all(rank.is_standing(now) for rank in active)
         if all_stand and not any(rank.is_computing() for rank in active):
@@ -345,7 +340,11 @@ class HangDetector:
         self._reported_hang = _ReportedHang(diagnosis.rank, silent_since, now, frozenset(suspects))
         self._asked_at = None
         date = f"{datetime.fromtimestamp(wall, UTC):%Y-%m-%d %H:%M:%S} UTC"
-        stacks = f"{date}: {diagnosis.sentence}\n\n{self._format_stacks(active)}\n"
+        last = [(at, self._ranks[at].observations[-1]) for at in active if self._ranks[at].observations]
+        stacks = hang_diagnosis.format_stacks(
+            {at: each.sample for at, each in last}, {at: each.condition for at, each in last}
+        )
+        stacks = f"{date}: {diagnosis.sentence}\n\n{stacks}\n"
         return HangReport(self._hang_event(run, diagnosis, wall), stacks)
 
     def _hang_context(self, run: Run, phase: Running) -> hang_diagnosis.HangContext:
@@ -368,12 +367,6 @@ class HangDetector:
             retriable=self._action == "restart",
         )
         return events.HangSuspected(run.attempt, failure, action)
-
-    def _format_stacks(self, active: list[int]) -> str:
-        last = [(at, self._ranks[at].observations[-1]) for at in active if self._ranks[at].observations]
-        return hang_diagnosis.format_stacks(
-            {at: each.sample for at, each in last}, {at: each.condition for at, each in last}
-        )
 
     def _check_cleared(self, run: Run, now: float) -> HangReport | None:
         assert self._reported_hang is not None

@@ -38,7 +38,6 @@ class UsageCollector(Extension):
         self._asked_at = float("-inf")
         self._usages: dict[int, messages.RankUsage] = {}
         self._first_answer_at = 0.0
-        """When the first of these answers arrived."""
 
     def on_attempt_started(self, size: int) -> None:
         # Do not poll workers that are starting.
@@ -68,7 +67,6 @@ class UsageCollector(Extension):
         return ()
 
     def _record(self) -> None:
-        """Record the answers since the last call, if there are any."""
         if self._usages:
             ranks = tuple(self._usages[rank] for rank in sorted(self._usages))
             self._usages = {}

@@ -36,7 +36,6 @@ class ValidationSetup:
     max_retries: int
     """How often a failed validation is retried; -1: no limit."""
     is_retried: Callable[[events.WorkerFailed], bool]
-    """Whether this kind of failure is retried."""
 
 
 @dataclass
@@ -110,8 +109,9 @@ class ValidationRunner(Extension):
                         active, replace(_make_ended(active.record, "VALIDATED"), metrics=message.value), kill=False
                     )
                 case events.WorkerFailed(failure=failure) if active.outcome is None:
-                    active.should_retry = self._should_retry(active, message)
-                    problem = _format_failure(failure)
+                    limit = self._setup.max_retries
+                    active.should_retry = (limit < 0 or active.num_tries <= limit) and self._setup.is_retried(message)
+                    problem = failure.message + (f", at {failure.frames[-1]}" if failure.frames else "")
                     self._set_outcome(
                         active, _make_ended(active.record, "VALIDATION_FAILED", problem=problem), kill=True
                     )
@@ -141,15 +141,6 @@ class ValidationRunner(Extension):
         self._active = None
         self._ended.append(end)
 
-    def _should_retry(self, active: _ActiveValidation, failed: events.WorkerFailed) -> bool:
-        limit = self._setup.max_retries
-        return (limit < 0 or active.num_tries <= limit) and self._setup.is_retried(failed)
-
 
 def _make_ended(record: CheckpointRecord, status: CheckpointStatus, problem: str = "") -> ValidationEnded:
     return ValidationEnded(record.attempt, record.seq, record.name, status, problem=problem)
-
-
-def _format_failure(failure: events.WorkerFailure) -> str:
-    at = f", at {failure.frames[-1]}" if failure.frames else ""
-    return f"{failure.message}{at}"

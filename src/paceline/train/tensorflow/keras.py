@@ -71,7 +71,6 @@ def _requested_events(
     report_metrics_on: str | Sequence[str] = "epoch_end",
     metrics: Any = None,
 ) -> tuple[str, ...]:
-    """Return all events that trigger a report or a checkpoint."""
     named = {*_check_events("checkpoint_on", checkpoint_on), *_check_events("report_metrics_on", report_metrics_on)}
     return tuple(event for event in _EVENTS if event in named)
 

@@ -83,7 +83,13 @@ class TorchConfig(BackendConfig):
             try:
                 yield
             except Exception as error:
-                self._handle_failure(error, store, begin.rank, begin.world_size)
+                # Leave the group as it is: peers may be gone, and waiting for them would hide the cause.
+                if begin.world_size == 1:  # It may be in the driver's process, where the next attempt makes a new one.
+                    process_group.destroy_process_group(min(self.timeout_s, self.teardown_s))
+                elif process_group.is_collective_error(error):
+                    process_group.announce_collective_failure(
+                        error, store, begin.rank, begin.world_size, self.timeout_s
+                    )
                 raise
             finally:
                 torch.set_num_threads(num_threads)
@@ -93,17 +99,6 @@ class TorchConfig(BackendConfig):
             process_group.destroy_process_group(
                 min(self.timeout_s, self.teardown_s), begin.devices[0] if begin.devices else None
             )
-
-    def _handle_failure(self, error: Exception, store: Any, rank: int, world_size: int) -> None:
-        """Leave the group as it is after a failure: peers may be gone, and waiting for them would hide the cause.
-
-        A group without peers is destroyed: it may be in the driver's process (`num_workers=0`), where the next attempt
-        creates a new one.
-        """
-        if world_size == 1:
-            process_group.destroy_process_group(min(self.timeout_s, self.teardown_s))
-        elif process_group.is_collective_error(error):
-            process_group.announce_collective_failure(error, store, rank, world_size, self.timeout_s)
 
     def _rendezvous(self, context: WorkerContext) -> tuple[str, int, Any]:
         """Rank 0 opens a store on a port chosen by the system and sends it to the others, so nobody guesses a port."""

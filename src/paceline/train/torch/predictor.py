@@ -14,7 +14,7 @@ from paceline._storage.state import has_state
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.predictor import Predictor, to_checkpoint
 from paceline.train.torch.checkpoint import TorchCheckpoint
-from paceline.train.torch.forward_pass import HALF_TYPES
+from paceline.train.torch.model import HALF_TYPES
 from paceline.train.torch.shard_writer import shard_stem
 
 if TYPE_CHECKING:
