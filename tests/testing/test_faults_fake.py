@@ -5,13 +5,21 @@ import errno
 import pytest
 
 from paceline._control import journal
-from paceline._control.events import CheckpointBroken, Reported, StopRequested, WorkerFailed
+from paceline._control.events import CheckpointBroken, CommitFailed, Reported, StopRequested, WorkerFailed
 from paceline._control.run import Finished
 from paceline._engine.base import WorkerResources
 from paceline._storage.run_layout import RunLayout
 from paceline.testing import PHASES, At, FakeClock, FakeEngine, Faults
 from paceline.testing.faults.engine import FaultyEngine
 from testing.fake_runs import LAST_CHECKPOINT, STEPS, Stuck, drive, expected, rows, worker
+
+
+def events_of(path, kind):
+    return [event for event in journal.read_events(RunLayout(path).journal) if isinstance(event, kind)]
+
+
+def assert_all_rows(path):
+    assert [rows(path, rank) for rank in (0, 1)] == [expected(0), expected(1)]
 
 
 @pytest.mark.parametrize(
@@ -35,10 +43,9 @@ def test_faults_strike_once_and_the_run_goes_on_from_the_last_whole_checkpoint(t
     assert [[group.workers[0].begin.first_seq for group in engine.groups] for engine in engines] == first_seqs
     assert len(faults.fired(tmp_path)) == len(faults.all)
     assert (tmp_path / "faults.jsonl").exists() == bool(faults.all)
-    broken = [e.seq for e in journal.read_events(RunLayout(tmp_path).journal) if isinstance(e, CheckpointBroken)]
+    broken = [event.seq for event in events_of(tmp_path, CheckpointBroken)]
     assert broken == ([2] if first_seqs == [[0, 0]] else [])
-    for rank in (0, 1):
-        assert rows(tmp_path, rank) == expected(rank)
+    assert_all_rows(tmp_path)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -51,10 +58,9 @@ def test_a_worker_killed_in_any_phase_costs_one_attempt(tmp_path, phase, rank):
     assert run.phase == Finished("complete")
     assert faults.unfired(tmp_path) == []
     assert len(engines[0].groups) == 1 + len(faults.all)
-    failed = [event for event in journal.read_events(RunLayout(tmp_path).journal) if isinstance(event, WorkerFailed)]
+    failed = events_of(tmp_path, WorkerFailed)
     assert [(event.rank, event.failure.kind) for event in failed][-1] == (rank, "killed")
-    for other in (0, 1):
-        assert rows(tmp_path, other) == expected(other)
+    assert_all_rows(tmp_path)
 
 
 def test_a_driver_lost_after_any_line_is_followed_by_another_that_ends_the_run(tmp_path):
@@ -66,8 +72,7 @@ def test_a_driver_lost_after_any_line_is_followed_by_another_that_ends_the_run(t
         assert run.phase.ending == "complete"
         assert len(engines) == 1 + len(faults.fired(path))
         num_lost += len(faults.fired(path))
-        for rank in (0, 1):
-            assert rows(path, rank) == expected(rank)
+        assert_all_rows(path)
     assert num_lost > 20
 
 
@@ -79,13 +84,12 @@ def test_kills_drawn_from_a_seed_are_the_same_each_time_and_survived(tmp_path):
         assert faults != Faults(seed=seed + 1).kills(6, num_reports=STEPS)
         run, _ = drive(path, faults)
         assert run.phase.ending == "complete", str(faults)
-        for rank in (0, 1):
-            assert rows(path, rank) == expected(rank), str(faults)
+        assert_all_rows(path)
 
 
 def test_a_worker_out_of_memory_is_told_as_such(tmp_path):
     drive(tmp_path, Faults().oom(0, at=("step", 2)))
-    kinds = [e.failure.kind for e in journal.read_events(RunLayout(tmp_path).journal) if isinstance(e, WorkerFailed)]
+    kinds = [event.failure.kind for event in events_of(tmp_path, WorkerFailed)]
     assert kinds == ["memory"]
 
 
@@ -130,11 +134,7 @@ def test_a_commit_that_the_disk_refuses_leaves_the_checkpoint_before_it(tmp_path
     run, _ = drive(tmp_path, faults)
     assert faults.unfired(tmp_path) == []
     assert run.phase.ending == "complete"
-    assert [
-        event.seq
-        for event in journal.read_events(RunLayout(tmp_path).journal)
-        if type(event).__name__ == "CommitFailed"
-    ] == [4]
+    assert [event.seq for event in events_of(tmp_path, CommitFailed)] == [4]
     assert run.latest.seq == LAST_CHECKPOINT
 
 
@@ -186,5 +186,5 @@ def test_a_message_held_back_holds_back_what_follows_it_and_no_other_rank(tmp_pa
     faults = Faults().delay("Reported", rank=1, number=1, delay_s=50, times=1)
     run, _ = drive(tmp_path, faults)
     assert run.phase.ending == "complete"
-    said = [(e.rank, e.seq) for e in journal.read_events(RunLayout(tmp_path).journal) if isinstance(e, Reported)]
-    assert said[:3] == [(0, 1), (0, 2), (1, 1)]
+    order = [(event.rank, event.seq) for event in events_of(tmp_path, Reported)]
+    assert order[:3] == [(0, 1), (0, 2), (1, 1)]
