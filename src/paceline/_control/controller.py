@@ -107,7 +107,10 @@ class Controller:
         try:
             self._apply_events([first])
             while not isinstance(self.run.phase, Finished):
-                self._release_reports()
+                while self._released_reports:
+                    attempt, seq = self._released_reports.popleft()
+                    if attempt == self.run.attempt:
+                        self.broadcast(messages.ReleaseReport(seq))
                 self._apply_events(self._next_events())
                 self._fence.raise_if_lost()
                 for extension in list(self._extensions):
@@ -223,7 +226,8 @@ class Controller:
             if type(message) is Reported:  # Nearly all are.
                 batch.append(message)
                 continue
-            self._offer_message(message)
+            # Show it to the extensions, until one takes it.
+            any(self._call(each, partial(each.on_message, message)) for each in list(self._extensions))
             if isinstance(message, messages.Joined):
                 release = self.barriers.join(message) if message.attempt == self.run.attempt else None
                 if release is not None:
@@ -245,11 +249,6 @@ class Controller:
         if resize_at is not None and self.clock.now() >= resize_at:
             batch.append(events.ResizeDue(self.run.attempt))
         return batch
-
-    def _offer_message(self, message: messages.FromWorker | events.WorkersStopped) -> None:
-        for extension in list(self._extensions):
-            if self._call(extension, partial(extension.on_message, message)):
-                return
 
     def _apply_events(self, batch: Sequence[Event]) -> None:
         pending: list[Command] = []
@@ -321,12 +320,6 @@ class Controller:
             return messages.StopAt(command.seq, command.save)
         deadline = self.clock.wall() + preemption.deadline - self.clock.now()
         return messages.StopAt(command.seq, command.save, messages.PreemptionNotice(preemption.ranks, deadline))
-
-    def _release_reports(self) -> None:
-        while self._released_reports:
-            attempt, seq = self._released_reports.popleft()
-            if attempt == self.run.attempt:
-                self.broadcast(messages.ReleaseReport(seq))
 
     def _notify_observer(self, observer: Observer, notify: Callable[[], None]) -> None:
         """Notify an observer; drop it if it raises."""

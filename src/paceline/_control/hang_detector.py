@@ -147,8 +147,12 @@ class HangDetector:
         """Record the signs of life in an event that took effect."""
         if isinstance(event, Reported):
             rank = self._ranks[event.rank]
-            if rank.reported_at is not None and now - rank.reported_at > self._longest_interval_s:
-                self._learn_interval(event.rank, now - rank.reported_at)
+            interval_s = now - rank.reported_at if rank.reported_at is not None else 0.0
+            if interval_s > self._longest_interval_s:
+                if self._reported_hang is not None and event.rank in self._reported_hang.suspects:
+                    self._longest_cleared_s = max(self._longest_cleared_s, interval_s)
+                else:
+                    self._longest_interval_s = interval_s
             rank.last_sign_at = rank.reported_at = now
             rank.last_report = event
         elif isinstance(event, events.CheckpointStaged):
@@ -230,12 +234,6 @@ class HangDetector:
 
     def _is_before_first_report(self) -> bool:
         return all(rank.reported_at is None for rank in self._ranks)
-
-    def _learn_interval(self, rank: int, interval_s: float) -> None:
-        if self._reported_hang is not None and rank in self._reported_hang.suspects:
-            self._longest_cleared_s = max(self._longest_cleared_s, interval_s)
-        else:
-            self._longest_interval_s = interval_s
 
     def _forgive_driver_pause(self, now: float) -> None:
         """Ignore time in which the driver itself was paused: it says nothing about the ranks."""

@@ -195,7 +195,12 @@ class RequestHandler(Extension):
         if isinstance(query.request, requests.StacksRequest):
             answer = build_stacks_answer(query.ranks, query.samples, conditions)
             path = store.layout.stacks(query.attempt)
-            self._submit_write(id, lambda: self._with_file(answer, write_stacks_file(store, path, answer.text, at)))
+
+            def write_stacks() -> Answer:
+                file = write_stacks_file(store, path, answer.text, at)
+                return replace(answer, problems=(file,)) if isinstance(file, str) else replace(answer, files=(file,))
+
+            self._submit_write(id, write_stacks)
             return
         seconds, stamp = query.request.seconds, query.number - FIRST_QUERY_NUMBER
         profiles, ranks, note = query.profiles, query.ranks, query.note
@@ -217,10 +222,6 @@ class RequestHandler(Extension):
                 self._ready_answers.append((id, Answer(state="refused", text=text)))
 
         self.control.run_in_background(work)
-
-    @staticmethod
-    def _with_file(answer: Answer, file: DiagnosticFile | str) -> Answer:
-        return replace(answer, problems=(file,)) if isinstance(file, str) else replace(answer, files=(file,))
 
     def _send_answers(self) -> None:
         while self._ready_answers:

@@ -483,7 +483,8 @@ def _on_validation_ended(run: Run, event: events.ValidationEnded) -> StepResult:
     actions: list[Command] = []
     record = next((c for c in run.pending_validations if (c.seq, c.attempt) == (event.seq, event.attempt)), None)
     if record is not None:  # Otherwise it was found broken meanwhile, or its name was reused.
-        validated = replace(record, status=event.status, metrics=_merge_metrics(record.metrics, event.metrics))
+        metrics = msgspec.json.encode(_decode_by_name(record.metrics) | _decode_by_name(event.metrics))
+        validated = replace(record, status=event.status, metrics=msgspec.Raw(metrics))
         run, deleted = _apply_retention(run, tuple(validated if c is record else c for c in run.checkpoints))
         if isinstance(run.phase, Running | Stopping):
             message = messages.CheckpointValidated(validated, tuple(c.seq for c in deleted))
@@ -495,11 +496,6 @@ def _on_validation_ended(run: Run, event: events.ValidationEnded) -> StepResult:
     return run, actions + more
 
 
-def _merge_metrics(reported: msgspec.Raw, validated: msgspec.Raw) -> msgspec.Raw:
-    both = _decode_by_name(reported) | _decode_by_name(validated)
-    return msgspec.Raw(msgspec.json.encode(both))
-
-
 _decode_by_name = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -507,12 +503,15 @@ def _on_worker_returned(run: Run, event: events.WorkerReturned, now: float) -> S
     live = _running_phase(run)
     if event.rank in live.returned:
         return run, []  # Duplicate.
+    fewest = live.fewest_reports
+    # A rank that was stopped on purpose does not count as reporting less often.
+    if not event.stopped and (fewest is None or event.num_reports < fewest[1]):
+        fewest = event.rank, event.num_reports, event.where
     live = replace(
         live,
         returned=live.returned.put(event.rank, True),
         num_stopped=live.num_stopped + event.stopped,
-        # A rank that was stopped on purpose does not count as reporting less often.
-        fewest_reports=live.fewest_reports if event.stopped else _select_fewest_reports(live.fewest_reports, event),
+        fewest_reports=fewest,
         held_counts=live.held_counts.without(event.rank) if live.held_counts is not None else None,
         stop_deadline=now + STOP_GRACE_S if event.stopped and live.stop_deadline is None else live.stop_deadline,
     )
@@ -538,12 +537,6 @@ def _on_worker_failed(run: Run, live: Running, failure: WorkerFailure, now: floa
         return _stop_attempt(run, live, "failed", failed)
     stop_by = min(live.stop_deadline or math.inf, now + SECONDARY_FAILURE_GRACE_S)
     return replace(run, phase=replace(live, failed=failed, stop_deadline=stop_by)), []
-
-
-def _select_fewest_reports(fewest: tuple[int, int, str] | None, event: events.WorkerReturned) -> tuple[int, int, str]:
-    if fewest is not None and fewest[1] <= event.num_reports:
-        return fewest
-    return event.rank, event.num_reports, event.where
 
 
 def _fail_on_report_mismatch(run: Run, live: Running) -> StepResult:

@@ -42,7 +42,9 @@ class ReducedMetric:
     def __init__(self, how: Reduction, value: Any, weight: Any = None) -> None:
         self.how = how
         self.value = _check_number(value, f"train.{how}({value!r:.80})")
-        self.weight = None if weight is None else _check_weight(weight)
+        self.weight = None if weight is None else _check_number(weight, "weight")
+        if self.weight is not None and not 0 <= self.weight < _WEIGHT_LIMIT:  # Also refuses nan.
+            raise bad_value("weight", "a non-negative finite number", weight)
 
     def __repr__(self) -> str:
         weight = f", weight={self.weight!r}" if self.weight is not None else ""
@@ -68,7 +70,8 @@ def reduce_metrics(reports: Iterable[tuple[dict[str, Any], Sequence[ReductionMar
         for mark in marks:
             how, values = collected.setdefault(mark.path, (mark.how, []))
             if how == mark.how:
-                values.append((reduce(getitem, mark.path, metrics), mark.weight))
+                value: Any = reduce(getitem, mark.path, metrics)
+                values.append((value, mark.weight))
     for path, (how, values) in collected.items():
         reduced = _set_at_path(reduced or {}, path, _REDUCERS[how](values))
     return reduced or {}
@@ -114,13 +117,6 @@ def _check_number(value: Any, label: str) -> Number:
     if not isinstance(number, int | float):
         raise TypeError(f"{label} must be a number, got a {type(value).__name__}")
     return number
-
-
-def _check_weight(value: Any) -> Number:
-    weight = _check_number(value, "weight")
-    if not 0 <= weight < _WEIGHT_LIMIT:  # Also refuses nan.
-        raise bad_value("weight", "a non-negative finite number", value)
-    return weight
 
 
 WeightedValues = list[tuple[Number, Number | None]]

@@ -185,18 +185,8 @@ class DiskRunStore(RunStore):
     def read_journal(self) -> bytes:
         return read_file_if_exists(self.layout.journal) or b""
 
-    def commit(
-        self,
-        record: CheckpointRecord,
-        parts: Sequence[StagedFiles],
-        *,
-        world_size: int,
-        created_at: float,
-        fence: Fence = UNFENCED,
-    ) -> list[str]:
-        return commit.commit_checkpoint(
-            self._files, self.layout, record, parts, world_size=world_size, created_at=created_at, fence=fence
-        )
+    def commit(self, *args: Any, **kwargs: Any) -> list[str]:
+        return commit.commit_checkpoint(self._files, self.layout, *args, **kwargs)
 
     def discard_staged(self, record: CheckpointRecord) -> None:
         commit.discard_staged(self._files, self.layout, record)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.lightgbm.config import LightGBMConfig
 from paceline.train.lightgbm.model import LightGBMLibrary, ReportCallback
 from paceline.train.trees.trainer import TreesArguments, TreesTrainer
-from paceline.train.trees.training_spec import BoostingLibrary
 
 if TYPE_CHECKING:
     import lightgbm
@@ -46,8 +44,8 @@ class LightGBMTrainer(TreesTrainer):
     The declared form also takes the arguments `callbacks` and `feval` of `lightgbm.train`.
     """
 
-    _default_backend: ClassVar[Callable[[], BackendConfig]] = LightGBMConfig
-    _library: ClassVar[BoostingLibrary] = LightGBMLibrary()
+    _default_backend = LightGBMConfig
+    _library = LightGBMLibrary()
 
     def __init__(
         self,

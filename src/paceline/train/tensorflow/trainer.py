@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
-from paceline.train.backend import BackendConfig
 from paceline.train.tensorflow.config import TensorflowConfig
 from paceline.train.trainer import DataParallelTrainer, TrainerArguments
 
@@ -23,7 +22,7 @@ class TensorflowTrainer(DataParallelTrainer):
     TensorflowTrainer(train_func, train_loop_config={...}, scaling_config=ScalingConfig(num_workers=4)).fit()
     """
 
-    _default_backend: ClassVar[Callable[[], BackendConfig]] = TensorflowConfig
+    _default_backend = TensorflowConfig
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ import os
 import random
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paceline._core.arguments import bad_value, check_bool
@@ -120,10 +120,23 @@ def prepare_optimizer(optimizer: Opt) -> Opt:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {optimizer!r}")
     if "_unscaled_step" not in optimizer.__dict__:
-        unscaled = optimizer._unscaled_step = optimizer.step
+        optimizer._unscaled_step = optimizer.step
+
+        @functools.wraps(optimizer.step)
+        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            scaling = _current_scaler()
+            if scaling is None or not scaling.has_scaled or "_is_stepping" in self.__dict__:
+                return self._unscaled_step(*args, **kwargs)
+            # The scaler calls this method again if all gradients are finite.
+            self._is_stepping = True
+            try:
+                return scaling.step(self, *args, **kwargs)
+            finally:
+                del self._is_stepping
+
         # It has to be a method, and keep the attributes of the original: a learning rate scheduler that wraps it later
         # checks for the former, and one that already wrapped it for the latter.
-        optimizer.step = types.MethodType(functools.wraps(unscaled)(_make_scaled_step()), optimizer)
+        optimizer.step = types.MethodType(step, optimizer)
         optimizer.register_state_dict_post_hook(_save_scale)
         optimizer.register_load_state_dict_pre_hook(_load_scale)
     return optimizer
@@ -173,21 +186,6 @@ def _current_state(function: str) -> _AccelerationState:
 
 def _current_scaler() -> _LossScaler | None:
     return _accelerations[0].scaling if _accelerations else None
-
-
-def _make_scaled_step() -> Callable[..., Any]:
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        scaling = _current_scaler()
-        if scaling is None or not scaling.has_scaled or "_is_stepping" in self.__dict__:
-            return self._unscaled_step(*args, **kwargs)
-        # The scaler calls this method again if all gradients are finite.
-        self._is_stepping = True
-        try:
-            return scaling.step(self, *args, **kwargs)
-        finally:
-            del self._is_stepping
-
-    return step
 
 
 def _save_scale(_optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:

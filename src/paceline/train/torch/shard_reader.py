@@ -55,7 +55,10 @@ class StoredState:
                     self.chunks.setdefault(name, {})[tuple(offsets)] = data
         outlines = (part["outline"] for part in parts if part["outline"] is not None)
         self.outline: Outline = _load_deferred(functools.reduce(merge_outlines, outlines))
-        self._check_complete()
+        for name, shape in self.shapes.items():
+            num_elements = sum(math.prod(data.shape) for data in self.chunks[name].values())
+            if num_elements != math.prod(shape):
+                raise CheckpointCorruptError(f"{directory}: {name!r} has {num_elements} of {math.prod(shape)} elements")
 
     def assemble_tensor(self, name: str) -> torch.Tensor:
         """Assemble a tensor from its chunks, in new memory."""
@@ -66,14 +69,6 @@ class StoredState:
 
     def allocate_tensor(self, name: str) -> torch.Tensor:
         return torch.empty(self.shapes[name], dtype=self.dtypes[name])
-
-    def _check_complete(self) -> None:
-        for name, shape in self.shapes.items():
-            num_elements = sum(math.prod(data.shape) for data in self.chunks[name].values())
-            if num_elements != math.prod(shape):
-                raise CheckpointCorruptError(
-                    f"{self.directory}: {name!r} has {num_elements} of {math.prod(shape)} elements"
-                )
 
 
 class ShardReader(StorageReader):  # type: ignore[misc]

@@ -39,7 +39,7 @@ class ShardedCheckpoint(Checkpoint):
 
     def __init__(self, path: str | os.PathLike[str] | Checkpoint, filesystem: Any = None) -> None:
         if isinstance(path, Checkpoint):
-            path, filesystem = path.path, path._filesystem
+            filesystem, path = path._filesystem, path.path
         super().__init__(path, filesystem)
 
     @classmethod

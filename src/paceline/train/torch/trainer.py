@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
-from paceline.train.backend import BackendConfig
 from paceline.train.torch.config import TorchConfig
 from paceline.train.trainer import DataParallelTrainer, TrainerArguments
 
@@ -22,7 +21,7 @@ class TorchTrainer(DataParallelTrainer):
     TorchTrainer(train_func, train_loop_config={...}, scaling_config=ScalingConfig(num_workers=4)).fit()
     """
 
-    _default_backend: ClassVar[Callable[[], BackendConfig]] = TorchConfig
+    _default_backend = TorchConfig
 
     def __init__(
         self,

@@ -145,20 +145,19 @@ class TreeReportCallback:
         self._metrics = self.plan.select_metrics(metrics)
         should_save = self.plan.should_checkpoint(num_rounds, last=last)
         self._num_saved_rounds = num_rounds if should_save else 0
+        save = partial(self._save_model, model) if _is_rank_zero() else None
         if should_save:
-            report(self._metrics, checkpoint=self._save_model(model))
+            report(self._metrics, checkpoint=save() if save is not None else None)
         else:
-            report(self._metrics, checkpoint_on_stop=partial(self._save_model, model) if _is_rank_zero() else None)
+            report(self._metrics, checkpoint_on_stop=save)
 
     def _report_end(self, model: Any, num_rounds: int) -> None:
         """Save the model, which may have fewer rounds after early stopping, unless the last report had the same one."""
         metrics, self._metrics = self._metrics, None
         if metrics is not None and self.plan.checkpoint_at_end and self._num_saved_rounds != num_rounds:
-            report(metrics, checkpoint=self._save_model(model))
+            report(metrics, checkpoint=self._save_model(model) if _is_rank_zero() else None)
 
-    def _save_model(self, model: Any) -> Checkpoint | None:
-        if not _is_rank_zero():
-            return None
+    def _save_model(self, model: Any) -> Checkpoint:
         directory = staging_directory()
         with account_time(CHECKPOINT):
             self.checkpoint_class._write(model, directory / self.plan.filename)

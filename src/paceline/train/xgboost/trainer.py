@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.trees.trainer import TreesArguments, TreesTrainer
-from paceline.train.trees.training_spec import BoostingLibrary
 from paceline.train.xgboost.config import XGBoostConfig
 from paceline.train.xgboost.model import ReportCallback, XGBoostLibrary
 
@@ -50,8 +48,8 @@ class XGBoostTrainer(TreesTrainer):
     and `verbose_eval` of `xgboost.train`.
     """
 
-    _default_backend: ClassVar[Callable[[], BackendConfig]] = XGBoostConfig
-    _library: ClassVar[BoostingLibrary] = XGBoostLibrary()
+    _default_backend = XGBoostConfig
+    _library = XGBoostLibrary()
 
     def __init__(
         self,
