@@ -122,10 +122,21 @@ def _arguments_of_class(sources: Sources, found: Found) -> list[str] | None:
         assert isinstance(cls.node, ast.ClassDef)
         for one in cls.node.body:
             if isinstance(one, Function) and one.name == "__init__":
-                return _arguments(cls.module, one.args, is_method=True)
+                return _with_inherited(sources, cls, _arguments(cls.module, one.args, is_method=True))
         if _fields_are_arguments(cls):
             return _fields_as_arguments(sources, cls)
     return None
+
+
+def _with_inherited(sources: Sources, cls: Found, arguments: list[str]) -> list[str]:
+    """Put the arguments of the parent class in place of a trainer's `**arguments`, which stand for them."""
+    *own, last = arguments or [""]
+    if not last.startswith("**arguments"):
+        return arguments
+    known = {one.partition(":")[0] for one in own} | {"backend_config"}
+    inherited = [one for parent in sources.parents(cls) for one in _arguments_of_class(sources, parent) or ()]
+    own += [one for one in inherited if one.partition(":")[0] not in known]
+    return [*own, last] if last.endswith(": Any") else own
 
 
 def _fields_as_arguments(sources: Sources, cls: Found) -> list[str]:

@@ -3,7 +3,7 @@
 import json
 
 from paceline._control.flame_graph import render_flame_page
-from paceline._control.request_answers import build_profiles_answer
+from paceline._control.request_handler import build_profiles_answer
 from paceline._control.requests import DiagnosticFile
 
 

@@ -9,9 +9,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from paceline._control.commands import (
-    AnnounceCommit,
-    AnnounceRemoval,
-    AnnounceValidation,
+    Broadcast,
     Command,
     CommitCheckpoint,
     DeleteCheckpoint,
@@ -41,7 +39,10 @@ from paceline._control.step import EXIT_DELAY_NOTICE_S, InvalidTransition, next_
 from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles, ValidationTask
 from paceline._core.cursor import ConsumedAhead, Cursor
 from paceline._engine.messages import (
+    CheckpointCommitted,
+    CheckpointsRemoved,
     CheckpointStaged,
+    CheckpointValidated,
     ExitDelayed,
     Reported,
     WorkerFailed,
@@ -119,7 +120,7 @@ def test_a_run_starts_commits_and_ends() -> None:
         (staged(0, 1), Running, []),
         (reported(1, 1, files=True), Running, []),
         (staged(1, 1), Running, [CommitCheckpoint(both, (part(0), part(1)))]),
-        (Committed(both), Running, [AnnounceCommit(1, both)]),
+        (Committed(both), Running, [Broadcast(1, CheckpointCommitted(both))]),
         (returned(0, 1), Running, []),
         (returned(1, 1), Stopping, [StopWorkers(1, kill=False)]),
         (WorkersStopped(1), Finished, []),
@@ -166,11 +167,15 @@ def test_a_pinned_checkpoint_stays_until_it_is_not_and_then_goes_at_once() -> No
         run = apply(run, reported(0, seq, files=True), staged(0, seq))
     run = step_through(
         run,
-        (Committed(record(1)), Running, [AnnounceCommit(1, record(1))]),
+        (Committed(record(1)), Running, [Broadcast(1, CheckpointCommitted(record(1)))]),
         (PinsSet(1, (1,)), Running, []),
-        (Committed(record(2)), Running, [AnnounceCommit(1, record(2))]),
-        (Committed(record(3)), Running, [AnnounceCommit(1, record(3), (2,)), DeleteCheckpoint(record(2))]),
-        (PinsSet(1, ()), Running, [AnnounceRemoval(1, (1,)), DeleteCheckpoint(record(1))]),
+        (Committed(record(2)), Running, [Broadcast(1, CheckpointCommitted(record(2)))]),
+        (
+            Committed(record(3)),
+            Running,
+            [Broadcast(1, CheckpointCommitted(record(3), (2,))), DeleteCheckpoint(record(2))],
+        ),
+        (PinsSet(1, ()), Running, [Broadcast(1, CheckpointsRemoved((1,))), DeleteCheckpoint(record(1))]),
     )
     assert (run.checkpoints, run.pinned) == ((record(3),), ())
 
@@ -190,7 +195,7 @@ def test_the_end_waits_for_a_commit_that_the_stop_overtook() -> None:
         run,
         (returned(0, 1), Stopping, [StopWorkers(1, kill=False)]),
         (WorkersStopped(1), Stopping, []),
-        (Committed(record(1)), Finished, [AnnounceCommit(1, record(1))]),
+        (Committed(record(1)), Finished, [Broadcast(1, CheckpointCommitted(record(1)))]),
     )
     assert run.latest == record(1)
 
@@ -276,7 +281,7 @@ def test_a_lost_place_costs_no_failure_and_where_there_is_room_again_workers_joi
         (CapacityChanged(2, 2), Running, []),
         (ResizeDue(2), Running, []),
         (staged(0, 2, attempt=2), Running, [CommitCheckpoint(small, (part(0),))]),
-        (Committed(small), Stopping, [AnnounceCommit(2, small), StopWorkers(2, kill=True)]),
+        (Committed(small), Stopping, [Broadcast(2, CheckpointCommitted(small)), StopWorkers(2, kill=True)]),
         (WorkersStopped(2), Restoring, [VerifyCheckpoint(3, small)]),
         (CheckpointVerified(3, 2), Running, [StartWorkers(3, 2, small)]),
     )
@@ -340,11 +345,15 @@ def test_validations_are_made_one_after_the_other_and_the_end_waits_for_them_and
         (DriverStarted(1, 0, validates=True), Running, [StartWorkers(1, 1, None)]),
         (report_to_validate(1), Running, []),
         (staged(0, 1), Running, [CommitCheckpoint(unvalidated(1), (part(0),))]),
-        (Committed(unvalidated(1)), Running, [AnnounceCommit(1, unvalidated(1)), StartValidation(unvalidated(1))]),
+        (
+            Committed(unvalidated(1)),
+            Running,
+            [Broadcast(1, CheckpointCommitted(unvalidated(1))), StartValidation(unvalidated(1))],
+        ),
         (report_to_validate(2), Running, []),
         (staged(0, 2), Running, [CommitCheckpoint(unvalidated(2), (part(0),))]),
-        (Committed(unvalidated(2)), Running, [AnnounceCommit(1, unvalidated(2))]),
-        (validated(1), Running, [AnnounceValidation(1, score(1)), StartValidation(unvalidated(2))]),
+        (Committed(unvalidated(2)), Running, [Broadcast(1, CheckpointCommitted(unvalidated(2)))]),
+        (validated(1), Running, [Broadcast(1, CheckpointValidated(score(1))), StartValidation(unvalidated(2))]),
         (returned(0, 2), Stopping, [StopWorkers(1, kill=False)]),
         (WorkersStopped(1), Validating, []),
         (DeadlinePassed(1), Validating, []),

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from _control.controller_runs import RecordingObserver, drive
 from paceline._control.events import RunDescribed, StageUse, UsageMeasured, WorkersStopped
-from paceline._control.extensions import DescriptionRecorder, HangWatch, UsagePolling
+from paceline._control.extensions import DescriptionRecorder, HangWatch
 from paceline._control.run import Finished
-from paceline._control.usage_collector import AT_LAST_EVERY_S, EVERY_S, poll_interval_s
+from paceline._control.usage_collector import AT_LAST_EVERY_S, EVERY_S, UsageCollector, poll_interval_s
 from paceline._engine.messages import (
     MeasureUsage,
     RankUsage,
@@ -47,7 +47,7 @@ def test_all_ranks_are_polled_regularly_and_each_round_of_answers_is_one_event(t
         yield WorkerReturned(begin.attempt, begin.rank, 0)
 
     observer = RecordingObserver()
-    polling = UsagePolling(lambda: (stages, True))
+    polling = UsageCollector(lambda: (stages, True))
     run, events, _ = drive(tmp_path, worker, extensions=[polling], observers=[observer])
     assert run.phase == Finished("complete")
     notes = measured(events)
@@ -67,7 +67,7 @@ def test_a_rank_that_does_not_answer_does_not_block_the_others(tmp_path):
                 yield None
         yield WorkerReturned(begin.attempt, begin.rank, 0)
 
-    _, events, _ = drive(tmp_path, worker, extensions=[UsagePolling()])
+    _, events, _ = drive(tmp_path, worker, extensions=[UsageCollector()])
     assert [[use.rank for use in each.ranks] for each in measured(events)] == [[0], [0]]
 
 
@@ -82,7 +82,7 @@ def test_usage_sent_at_the_end_of_an_attempt_is_recorded_for_that_attempt(tmp_pa
             yield WorkerFailed(begin.attempt, begin.rank, WorkerFailure(begin.rank, "killed", "killed by SIGKILL"))
         yield WorkerReturned(begin.attempt, begin.rank, 0)
 
-    run, events, _ = drive(tmp_path, worker, max_failures=1, extensions=[UsagePolling()])
+    run, events, _ = drive(tmp_path, worker, max_failures=1, extensions=[UsageCollector()])
     assert run.phase == Finished("complete")
     notes = measured(events)
     assert [(each.attempt, use.rank, use.wall_s) for each in notes for use in each.ranks] == [(1, 0, 1), (2, 0, 2)]
@@ -97,7 +97,7 @@ def test_messages_of_an_earlier_attempt_are_ignored(tmp_path):
         yield StacksSampled(begin.attempt - 1, 7, 1)
         yield WorkerReturned(begin.attempt, begin.rank, 0)
 
-    run, events, _ = drive(tmp_path, worker, extensions=[HangWatch(None, "warn", "/storage"), UsagePolling()])
+    run, events, _ = drive(tmp_path, worker, extensions=[HangWatch(None, "warn", "/storage"), UsageCollector()])
     assert run.phase == Finished("complete")
     assert measured(events) == []
 

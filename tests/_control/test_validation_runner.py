@@ -30,14 +30,14 @@ class ValidationRuns:
 
     def run_one(self, record=RECORD, *, within=10):
         """Run one validation; return its events within so many polls."""
-        self.runner.start(StartValidation(record))
+        self.runner.execute(StartValidation(record))
         for _ in range(within):
-            if news := self.runner.take_ended():
+            if news := self.runner.poll():
                 return news
         return []
 
     def poll_twice(self):
-        return [*self.runner.take_ended(), *self.runner.take_ended()]
+        return [*self.runner.poll(), *self.runner.poll()]
 
     @property
     def num_tries(self):
@@ -81,7 +81,7 @@ def ended(status, metrics=b"{}", problem=""):
 def test_the_result_is_returned_once_and_the_next_validation_may_start():
     runs = ValidationRuns(returns)
     assert runs.run_one() == [ended("VALIDATED", METRICS)]
-    assert runs.runner.take_ended() == []
+    assert runs.runner.poll() == []
     assert runs.run_one() == [ended("VALIDATED", METRICS)]
     assert [group.attempt for group in runs.engine.groups] == [1, 2]
 
@@ -105,7 +105,7 @@ def test_the_timeout_counts_from_the_start_of_the_function():
     runs.clock.advance(1)
     assert runs.run_one(within=1) == []
     runs.clock.advance(4.9)
-    assert runs.runner.take_ended() == []
+    assert runs.runner.poll() == []
     runs.clock.advance(0.1)
     problem = "stopped after its timeout of 5 s"
     assert runs.poll_twice() == [ended("VALIDATION_TIMEOUT", problem=problem)]

@@ -82,7 +82,7 @@ def test_a_checkpoint_that_waits_for_a_rank_that_is_done_is_reported_once(queue:
     failure = queue.find_mismatch(run, 0.0)
     assert failure is not None
     assert "rank 0 waits for every rank in report 1" in failure.message
-    assert "rank 1 has returned after 0 reports" in failure.message
+    assert "rank 1 returned after 0 reports" in failure.message
     assert queue.find_mismatch(run, 0.0) is None
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline._core.label_selectors import find_selector_problem as label_problem
-from paceline._core.label_selectors import matches_selector
+from paceline._core.arguments import find_selector_problem as label_problem
+from paceline._core.arguments import matches_selector
 from paceline._engine.ray.cluster_capacity import (
     ClusterCapacity,
     NodeCapacity,

@@ -7,7 +7,7 @@ import pytest
 
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._storage.address import open_store_at
-from paceline._storage.journal_segments import JournalUploader, read_stored_journal, reconcile_journal
+from paceline._storage.run_store import JournalUploader, read_stored_journal, reconcile_journal
 from paceline._storage.store import Store
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.plain_values import from_plain, to_plain
-from paceline._storage.retention import rank_checkpoints, select_kept
+from paceline._storage.commit import rank_checkpoints, select_kept
 
 ABSENT = "absent"
 

@@ -19,14 +19,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from paceline._control import events
 from paceline._control.commands import (
-    AnnounceCommit,
-    AnnounceRefusal,
-    AnnounceRemoval,
-    AnnounceValidation,
+    Broadcast,
     Command,
     CommitCheckpoint,
     DeleteCheckpoint,
-    HoldWorkers,
     StartValidation,
     StartWorkers,
     StopWorkers,
@@ -64,8 +60,13 @@ from paceline._control.step import (
 )
 from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles, ValidationTask
 from paceline._engine.messages import (
+    CheckpointCommitted,
+    CheckpointRefused,
+    CheckpointsRemoved,
     CheckpointStaged,
+    CheckpointValidated,
     FailureKind,
+    Hold,
     PreemptionNoticeReceived,
     Reported,
     StagingFailed,
@@ -75,7 +76,7 @@ from paceline._engine.messages import (
     WorkerReady,
     WorkerReturned,
 )
-from paceline._storage.retention import select_kept
+from paceline._storage.commit import select_kept
 
 PHASES = {
     kind.__name__.lower(): kind for kind in (Unopened, Restoring, Waiting, Running, Stopping, Validating, Finished)
@@ -314,7 +315,7 @@ class Model:
                 gone = [other for other in there if other not in self.checkpoints]
                 if self.stage in ("running", "stopping"):
                     removed = tuple(sorted(other.seq for other in gone))
-                    commands.append(AnnounceValidation(self.attempt, after, removed))
+                    commands.append(Broadcast(self.attempt, CheckpointValidated(after, removed)))
                 commands += map(DeleteCheckpoint, gone)
                 break
         self.validating = None
@@ -333,7 +334,7 @@ class Model:
         gone = [record for record in there if record not in self.checkpoints]
         commands: list[Command] = [*map(DeleteCheckpoint, gone)]
         if gone and self.stage in ("running", "stopping"):
-            commands.append(AnnounceRemoval(self.attempt, tuple(sorted(record.seq for record in gone))))
+            commands.append(Broadcast(self.attempt, CheckpointsRemoved(tuple(sorted(record.seq for record in gone)))))
         return commands
 
     def is_pinned(self, record: CheckpointRecord) -> bool:
@@ -392,12 +393,12 @@ class Model:
             case StagingFailed(rank=rank, seq=seq, error=error):
                 if seq in life.waiting():
                     life.refused.add(seq)
-                    return [AnnounceRefusal(life.attempt, seq, error, rank)]
+                    return [Broadcast(life.attempt, CheckpointRefused(seq, error, rank))]
             case Committed(record=record):
                 return self._committed(record)
             case CommitFailed(seq=seq, error=error):
                 life.unanswered.discard(seq)
-                return [AnnounceRefusal(life.attempt, seq, error)]
+                return [Broadcast(life.attempt, CheckpointRefused(seq, error))]
             case WorkerReturned() if running:
                 return self._returned(event, now)
             case WorkerFailed(failure=failure):
@@ -443,7 +444,7 @@ class Model:
         if life.hold:
             return []
         life.hold = True
-        return [HoldWorkers(life.attempt)]
+        return [Broadcast(life.attempt, Hold())]
 
     def _asked_to(self) -> str:
         """How workers end that were asked to."""
@@ -477,7 +478,7 @@ class Model:
                 return self._stop(self._asked_to())
             if not life.hold:
                 life.hold = True
-                return [HoldWorkers(life.attempt)]
+                return [Broadcast(life.attempt, Hold())]
         elif at_once and not life.stopped:
             return [StopWorkers(life.attempt, kill=True)]
         return []
@@ -512,7 +513,10 @@ class Model:
         self.checkpoints = self._retained(there)
         gone = [other for other in there if other not in self.checkpoints]
         removed = tuple(sorted(other.seq for other in replaced + gone))
-        commands: list[Command] = [AnnounceCommit(record.attempt, record, removed), *map(DeleteCheckpoint, gone)]
+        commands: list[Command] = [
+            Broadcast(record.attempt, CheckpointCommitted(record, removed)),
+            *map(DeleteCheckpoint, gone),
+        ]
         commands += self._validates_next()
         undisturbed = self.stage == "running" and not (life.hold or life.failures or life.returned)
         if undisturbed and life.long_enough and self._has_room():
@@ -800,11 +804,11 @@ class Workers:
 
     def carry_out(self, command: Command) -> None:
         match command:
-            case AnnounceCommit(record=CheckpointRecord(seq=seq)) | AnnounceRefusal(seq=seq):
-                if isinstance(command, AnnounceRefusal):
+            case Broadcast(message=CheckpointCommitted(record=CheckpointRecord(seq=seq)) | CheckpointRefused(seq=seq)):
+                if isinstance(command.message, CheckpointRefused):
                     self.refused.add(seq)
                 self.in_sync = {rank: waits for rank, waits in self.in_sync.items() if waits != seq}
-            case HoldWorkers():
+            case Broadcast(message=Hold()):
                 self.hold = True
             case StopWorkersAt(seq=seq):
                 assert self.stop_at is None, "two reports to stop at"
@@ -952,8 +956,8 @@ class RunMachine(RuleBasedStateMachine):
                 assert self.validator is None, "two validations at once"
                 self.validator = record
             case _:
-                if isinstance(command, AnnounceCommit):
-                    self.promised = command.record.seq
+                if isinstance(command, Broadcast) and isinstance(command.message, CheckpointCommitted):
+                    self.promised = command.message.record.seq
                 assert command.attempt == self.workers.attempt, f"{command} is for other workers"
                 self.workers.carry_out(command)
 
@@ -1451,8 +1455,9 @@ def is_permutation(commands: list[Command], due: list[Command]) -> bool:
 
 
 def comparable(command: Command) -> Command:
-    if isinstance(command, AnnounceCommit | AnnounceValidation | AnnounceRemoval):
-        return msgspec.structs.replace(command, removed=tuple(sorted(command.removed)))
+    if isinstance(command, Broadcast) and hasattr(command.message, "removed"):
+        message = msgspec.structs.replace(command.message, removed=tuple(sorted(command.message.removed)))
+        return Broadcast(command.attempt, message)
     return command
 
 

@@ -13,6 +13,10 @@ from testing.fake_runs import LAST_CHECKPOINT, STEPS, Stuck, drive, expected, ro
 from written_runs import read_events
 
 
+def assert_all_rows(path):
+    assert [rows(path, rank) for rank in (0, 1)] == [expected(0), expected(1)]
+
+
 @pytest.mark.parametrize(
     ("faults", "first_seqs"),
     [
@@ -64,8 +68,7 @@ def test_a_driver_lost_after_any_line_is_followed_by_another_that_ends_the_run(t
         assert run.phase.ending == "complete"
         assert len(engines) == 1 + len(faults.fired(path))
         num_lost += len(faults.fired(path))
-        for rank in (0, 1):
-            assert rows(path, rank) == expected(rank)
+        assert_all_rows(path)
     assert num_lost > 20
 
 
@@ -77,8 +80,7 @@ def test_kills_drawn_from_a_seed_are_the_same_each_time_and_survived(tmp_path):
         assert faults != Faults(seed=seed + 1).kills(6, num_reports=STEPS)
         run, _ = drive(path, faults)
         assert run.phase.ending == "complete", str(faults)
-        for rank in (0, 1):
-            assert rows(path, rank) == expected(rank), str(faults)
+        assert_all_rows(path)
 
 
 def test_a_worker_out_of_memory_is_reported_as_such(tmp_path):

@@ -25,7 +25,7 @@ from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._storage import commit
 from paceline._storage.address import open_store_at
-from paceline._storage.retention import rank_checkpoints, select_kept
+from paceline._storage.commit import rank_checkpoints, select_kept
 from paceline._storage.run_layout import MANIFEST
 from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import RunStore, read_store_manifest

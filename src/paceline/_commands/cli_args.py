@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from paceline._commands import cli_output
 from paceline._core import settings
-from paceline._storage.journal_segments import JOURNAL_PREFIX
 from paceline._storage.run_location import RunLocation, is_remote, join_storage_path
+from paceline._storage.run_store import JOURNAL_PREFIX
 
 if TYPE_CHECKING:
     from paceline._view.run_reader import RunReader

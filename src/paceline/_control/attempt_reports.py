@@ -43,6 +43,18 @@ def _reduction_mismatch(before: PendingReduction, event: Reported, path: Path) -
     return WorkerFailure(first.rank, "mismatch", message, frames=(first.where,), retriable=False)
 
 
+def make_mismatch(
+    pending: PendingCheckpoint, rank: int, num_reports: int, where: str, at: float = 0.0
+) -> WorkerFailure:
+    """The failure if a rank ended after `num_reports` reports, the last at `where`, while a checkpoint waits for it."""
+    last = f"; the last at {where}" if where else ""
+    message = (
+        f"ReportMismatchError: rank {pending.rank} waits for every rank in report {pending.seq} with a checkpoint, "
+        f"called at {pending.where}, but rank {rank} returned after {num_reports} reports{last}"
+    )
+    return WorkerFailure(pending.rank, "mismatch", message, at=at, frames=(pending.where,), retriable=False)
+
+
 def complete_reductions(live: Running) -> Running:
     """Give checkpoints their reduced metrics, once all ranks have made the report. Rank 0 decides what is reduced."""
     for seq in live.reducing:

@@ -4,6 +4,7 @@ import msgspec
 
 from paceline._control.run import Preemption
 from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles
+from paceline._engine import messages
 
 
 class VerifyCheckpoint(msgspec.Struct, frozen=True):
@@ -26,45 +27,15 @@ class DeleteCheckpoint(msgspec.Struct, frozen=True):
     record: CheckpointRecord
 
 
-class AnnounceCommit(msgspec.Struct, frozen=True):
-    """Tell every worker that a checkpoint exists, and which ones were deleted."""
-
-    attempt: int
-    record: CheckpointRecord
-    removed: tuple[int, ...] = ()
-
-
-class AnnounceRefusal(msgspec.Struct, frozen=True):
-    """Tell every worker that a checkpoint could not be committed."""
-
-    attempt: int
-    seq: int
-    error: str
-    rank: int | None = None
-    """The rank whose files could not be staged, if that is the reason."""
-
-
 class StartValidation(msgspec.Struct, frozen=True):
     record: CheckpointRecord
 
 
-class AnnounceValidation(msgspec.Struct, frozen=True):
-    """Tell every worker the result of a validation, and which checkpoints were deleted because of it."""
+class Broadcast(msgspec.Struct, frozen=True):
+    """Send a message to every worker: a checkpoint was committed, refused, validated or deleted, or `Hold`."""
 
     attempt: int
-    record: CheckpointRecord
-    removed: tuple[int, ...] = ()
-
-
-class AnnounceRemoval(msgspec.Struct, frozen=True):
-    """Tell every worker which checkpoints were deleted."""
-
-    attempt: int
-    removed: tuple[int, ...]
-
-
-class HoldWorkers(msgspec.Struct, frozen=True):
-    attempt: int
+    message: messages.ToWorker
 
 
 class StopWorkersAt(msgspec.Struct, frozen=True):
@@ -86,12 +57,8 @@ Command = (
     | StartWorkers
     | CommitCheckpoint
     | DeleteCheckpoint
-    | AnnounceCommit
-    | AnnounceRefusal
     | StartValidation
-    | AnnounceValidation
-    | AnnounceRemoval
-    | HoldWorkers
+    | Broadcast
     | StopWorkersAt
     | StopWorkers
 )

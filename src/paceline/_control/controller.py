@@ -13,36 +13,20 @@ from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from paceline._control import commands
+from paceline._control import commands, events
 from paceline._control.commands import Command
-from paceline._control.events import (
-    CheckpointStaged,
-    DeadlinePassed,
-    Event,
-    Note,
-    PinsSet,
-    PreemptionNoticeReceived,
-    Reported,
-    ResizeDue,
-    Retention,
-    RetentionSet,
-    StopRequested,
-    Timestamp,
-    WorkerFailed,
-    WorkerReturned,
-    WorkersStopped,
-)
+from paceline._control.events import Event, Reported
 from paceline._control.extensions import Extension
 from paceline._control.recovery import RecoveredRun
 from paceline._control.run import Finished, Run, Running
 from paceline._control.step import next_deadline, next_resize, step
 from paceline._control.storage_thread import CheckpointWork, StorageThread
 from paceline._control.worker_sync import Barriers
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.errors import RunHeldError
 from paceline._core.system import Clock
 from paceline._engine import messages
 from paceline._engine.base import Engine, WorkerGroupSpec
-from paceline._engine.messages import CheckpointRecord
 from paceline._storage.run_store import RunStore
 
 T = TypeVar("T")
@@ -95,7 +79,6 @@ class Controller:
         self._last_timestamp = 0.0
         self._inbox: deque[Event] = deque()
         self._batch: list[Event] = []
-        """The events of this turn."""
         self._released_reports: deque[tuple[int, int]] = deque()
         """(attempt, seq) of reports that may return."""
         self._synced_at = clock.now()
@@ -125,12 +108,15 @@ class Controller:
         try:
             self._apply_events([first])
             while not isinstance(self.run.phase, Finished):
-                self._release_reports()
+                while self._released_reports:
+                    attempt, seq = self._released_reports.popleft()
+                    if attempt == self.run.attempt:
+                        self.broadcast(messages.ReleaseReport(seq))
                 self._apply_events(self._next_events())
                 self._fence.raise_if_lost()
                 for extension in list(self._extensions):
-                    if events := self._call(extension, extension.poll):
-                        self._apply_events(events)
+                    if polled := self._call(extension, extension.poll):
+                        self._apply_events(polled)
                 self._sync_journal_if_due()
                 for observer in list(self._observers):
                     self._notify_observer(observer, partial(observer.tick, self.run, self.clock.now()))
@@ -165,12 +151,12 @@ class Controller:
 
     def request_stop(self, *, now: bool) -> None:
         """Ask the run to stop, at the next report or at once. Safe in signal handlers and other threads."""
-        self._inbox.append(StopRequested(self.run.attempt, now))
+        self._inbox.append(events.StopRequested(self.run.attempt, now))
         self.engine.wake()
 
     def request_preemption(self, grace_s: float) -> None:
         """Announce that this machine goes away in `grace_s` seconds. Safe in signal handlers and other threads."""
-        self._inbox.append(PreemptionNoticeReceived(self.run.attempt, grace_s))
+        self._inbox.append(events.PreemptionNoticeReceived(self.run.attempt, grace_s))
         self.engine.wake()
 
     def release_report(self, attempt: int, seq: int) -> None:
@@ -184,12 +170,12 @@ class Controller:
         Observers receive `PinsSet`. After it, `run.pinned` holds the pinned checkpoints that exist; they are kept until
         a later call leaves them out. A run that has ended sends no event and keeps its checkpoints.
         """
-        self._inbox.append(PinsSet(self.run.attempt, tuple(sorted(set(seqs)))))
+        self._inbox.append(events.PinsSet(self.run.attempt, tuple(sorted(set(seqs)))))
         self.engine.wake()
 
-    def set_retention(self, retention: Retention) -> None:
+    def set_retention(self, retention: events.Retention) -> None:
         """Keep checkpoints by other rules from now on. Thread-safe."""
-        self._inbox.append(RetentionSet(self.run.attempt, retention))
+        self._inbox.append(events.RetentionSet(self.run.attempt, retention))
         self.engine.wake()
 
     def hold_checkpoints(self, is_held: Callable[[CheckpointRecord], bool]) -> None:
@@ -214,7 +200,7 @@ class Controller:
         for rank in range(self.run.size):
             self.engine.send(rank, message)
 
-    def record_note(self, note: Note) -> None:
+    def record_note(self, note: events.Note) -> None:
         """Write an event that does not change the run, and notify the observers."""
         try:
             self._journal.append(note)
@@ -244,55 +230,51 @@ class Controller:
     def _next_events(self) -> list[Event]:
         due = next_deadline(self.run)
         wait_s = TICK_S if due is None else max(0.0, min(TICK_S, due - self.clock.now()))
-        events: list[Event] = []
-        self._batch = events
+        batch = self._batch = []
         for message in self.engine.wait(0.0 if self._inbox else wait_s):
             if type(message) is Reported:  # Nearly all are.
-                events.append(message)
+                batch.append(message)
                 continue
-            self._offer_message(message)
+            # Show it to the extensions, until one takes it.
+            any(self._call(each, partial(each.on_message, message)) for each in list(self._extensions))
             if isinstance(message, messages.Joined):
-                self._join_barrier(message)
+                release = self.barriers.join(message) if message.attempt == self.run.attempt else None
+                if release is not None:
+                    self.broadcast(release)
             elif not isinstance(message, _ForExtensions):
-                if isinstance(message, WorkerReturned):
+                if isinstance(message, events.WorkerReturned):
                     self.barriers.mark_returned(message.rank)
-                events.append(message)
+                batch.append(message)
         if isinstance(self.run.phase, Running):
             mismatch = self.barriers.find_mismatch(self.clock.wall())
             if mismatch is not None:
-                events.append(WorkerFailed(self.run.attempt, mismatch.rank, mismatch))
-        events += self._storage_thread.take_events()
+                batch.append(events.WorkerFailed(self.run.attempt, mismatch.rank, mismatch))
+        batch += self._storage_thread.take_events()
         while self._inbox:
-            events.append(self._inbox.popleft())
+            batch.append(self._inbox.popleft())
         if due is not None and self.clock.now() >= due:
-            events.append(DeadlinePassed(self.run.attempt))
+            batch.append(events.DeadlinePassed(self.run.attempt))
         resize_at = next_resize(self.run)
         if resize_at is not None and self.clock.now() >= resize_at:
-            events.append(ResizeDue(self.run.attempt))
-        return events
+            batch.append(events.ResizeDue(self.run.attempt))
+        return batch
 
-    def _offer_message(self, message: messages.FromWorker | WorkersStopped) -> None:
-        """Show a message to the extensions, until one takes it."""
-        for extension in list(self._extensions):
-            if self._call(extension, partial(extension.on_message, message)):
-                return
-
-    def _apply_events(self, events: Sequence[Event]) -> None:
+    def _apply_events(self, batch: Sequence[Event]) -> None:
         pending: list[Command] = []
         effective: list[tuple[Event, Run]] = []
         now = self.clock.now()
-        for event in events:
+        for event in batch:
             is_report = type(event) is Reported
-            if isinstance(event, StopRequested | PreemptionNoticeReceived):
+            if isinstance(event, events.StopRequested | events.PreemptionNoticeReceived):
                 # Applies to whichever attempt is active when the event is processed.
                 event = replace(event, attempt=self.run.attempt)
-                if isinstance(event, StopRequested) and self.engine.waits:
+                if isinstance(event, events.StopRequested) and self.engine.waits:
                     event = replace(event, now=True)  # No worker can reach a report.
             after, more = step(self.run, event, now)
             if after is self.run and not more:
                 continue
             self.run = after
-            if not is_report and not isinstance(event, CheckpointStaged):
+            if not is_report and not isinstance(event, events.CheckpointStaged):
                 self._append_timestamp()
             self._journal.append(event)
             for listener in self._event_listeners:
@@ -310,7 +292,7 @@ class Controller:
         wall = self.clock.wall()
         if abs(wall - self._last_timestamp) >= TIMESTAMP_RESOLUTION_S:
             self._last_timestamp = wall
-            self._journal.append(Timestamp(wall))
+            self._journal.append(events.Timestamp(wall))
 
     def _execute_command(self, command: Command) -> None:
         match command:
@@ -329,17 +311,10 @@ class Controller:
                 self._storage_thread.submit(lambda: self._checkpoints.commit(command, size))
             case commands.DeleteCheckpoint(record=record):
                 self._storage_thread.submit(lambda: self._checkpoints.delete(record))
-            case commands.AnnounceCommit(record=record, removed=removed):
-                self.broadcast(messages.CheckpointCommitted(record, removed))
-                self._storage_thread.submit(self._checkpoints.sync_journal)
-            case commands.AnnounceRefusal(seq=seq, error=error, rank=rank):
-                self.broadcast(messages.CheckpointRefused(seq, error, rank))
-            case commands.AnnounceValidation(record=record, removed=removed):
-                self.broadcast(messages.CheckpointValidated(record, removed))
-            case commands.AnnounceRemoval(removed=removed):
-                self.broadcast(messages.CheckpointsRemoved(removed))
-            case commands.HoldWorkers():
-                self.broadcast(messages.Hold())
+            case commands.Broadcast(message=message):
+                self.broadcast(message)
+                if isinstance(message, messages.CheckpointCommitted):
+                    self._storage_thread.submit(self._checkpoints.sync_journal)
             case commands.StopWorkersAt():
                 self.broadcast(self._make_stop_message(command))
             case commands.StopWorkers(kill=kill):
@@ -354,16 +329,6 @@ class Controller:
             return messages.StopAt(command.seq, command.save)
         deadline = self.clock.wall() + preemption.deadline - self.clock.now()
         return messages.StopAt(command.seq, command.save, messages.PreemptionNotice(preemption.ranks, deadline))
-
-    def _join_barrier(self, message: messages.Joined) -> None:
-        if message.attempt == self.run.attempt and (release := self.barriers.join(message)) is not None:
-            self.broadcast(release)
-
-    def _release_reports(self) -> None:
-        while self._released_reports:
-            attempt, seq = self._released_reports.popleft()
-            if attempt == self.run.attempt:
-                self.broadcast(messages.ReleaseReport(seq))
 
     def _notify_observer(self, observer: Observer, notify: Callable[[], None]) -> None:
         """Notify an observer; drop it if it raises."""

@@ -52,11 +52,9 @@ class DriverStarted(msgspec.Struct, frozen=True, tag="driver_started"):
     """Allowed numbers of workers, ascending; only `size` if empty."""
     resize_every_s: float = 0.0
     num_places: int | None = None
-    """How many workers there is capacity for, if known."""
     lease: int = 0
     """The fencing token of its lease: writes with a lower one are void from here on."""
     validates: bool = False
-    """Whether the driver has a validation function."""
     pinned: tuple[int, ...] = ()
     """The checkpoints that other runs start from; see `PinsSet`."""
     purpose: str = ""

@@ -1,7 +1,7 @@
-"""What a controller looks after beside its loop: hangs, usage, requests, tasks, validations, capacity, the description.
+"""What a controller looks after beside its loop: here hangs, tasks, capacity and the description.
 
-Each is an `Extension`. All methods are called in the controller's thread. An extension that raises is dropped and
-training continues, unless it is essential.
+Each is an `Extension`, as are `RequestHandler`, `UsageCollector` and `ValidationRunner`. All methods are called in the
+controller's thread. An extension that raises is dropped and training continues, unless it is essential.
 """
 
 from __future__ import annotations
@@ -11,26 +11,12 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from paceline._control import commands
-from paceline._control.events import (
-    CapacityChanged,
-    Committed,
-    Event,
-    HangAction,
-    RunDescribed,
-    WorkerFailed,
-    WorkerReady,
-    WorkersStopped,
-)
+from paceline._control import commands, events
+from paceline._control.events import Event
 from paceline._control.hang_detector import HangDetector, HangReport, SampleRequest
-from paceline._control.request_handler import ControllerHandle, RequestHandler
-from paceline._control.request_inbox import RequestInbox
-from paceline._control.usage_collector import ReadStages, UsageCollector
-from paceline._control.validation_runner import ValidationRunner
 from paceline._control.worker_sync import TaskQueue
 from paceline._engine import messages
 from paceline._engine.base import WorkerResources
-from paceline._storage.mailbox import Mailbox
 
 if TYPE_CHECKING:
     from paceline._control.controller import Controller
@@ -93,7 +79,7 @@ class Extension:
 
 
 class HangWatch(Extension):
-    def __init__(self, timeout_s: float | None, action: HangAction, storage: str) -> None:
+    def __init__(self, timeout_s: float | None, action: events.HangAction, storage: str) -> None:
         self.detector = HangDetector(timeout_s, action, storage)
 
     def on_attempt_started(self, size: int) -> None:
@@ -130,81 +116,6 @@ class HangWatch(Extension):
         return ()
 
 
-class UsagePolling(Extension):
-    def __init__(self, read_stages: ReadStages | None = None) -> None:
-        self._collector = UsageCollector(read_stages)
-
-    def on_attempt_started(self, size: int) -> None:
-        self._collector.start_attempt(self.control.clock.now())
-
-    def on_message(self, message: Any) -> bool:
-        if isinstance(message, WorkersStopped):  # They have sent their last usage.
-            self._record()
-        if not isinstance(message, messages.UsageReported):
-            return False
-        self._collector.add_usage(message, self.control.run, self.control.clock.now())
-        return True
-
-    def poll(self) -> Sequence[Event]:
-        control, now = self.control, self.control.clock.now()
-        if self._collector.should_record(control.run, now):
-            self._record()
-        if self._collector.should_poll(control.run, now) and not control.engine.waits:
-            control.broadcast(messages.MeasureUsage())
-        return ()
-
-    def _record(self) -> None:
-        measured = self._collector.take_measurement(self.control.run, self.control.clock.wall())
-        if measured is not None:
-            self.control.record_note(measured)
-
-
-class RequestService(Extension):
-    """Answers the requests of people: stop, stacks, profiles."""
-
-    def __init__(self, mailboxes: tuple[Mailbox, Mailbox | None], lease: int) -> None:
-        self._mailboxes = mailboxes
-        self._lease = lease
-        self.interrupts: Interrupts | None = None
-        """Counts the stops that are requested here, too."""
-
-    def attach(self, control: Controller) -> None:
-        super().attach(control)
-        inbox = RequestInbox(*self._mailboxes, self._lease, control.clock)
-        self._handler = RequestHandler(inbox, control.store, control.clock, stop=self._stop)
-
-    def _stop(self, now: bool) -> None:
-        stop = self.interrupts.on_stop_request if self.interrupts is not None else self.control.request_stop
-        stop(now=now)
-
-    def on_message(self, message: Any) -> bool:
-        if not isinstance(message, messages.StacksSampled | messages.ProfileRecorded):
-            return False
-        # Nobody waits for a late profile any more.
-        return self._handler.accept_answer(message) or isinstance(message, messages.ProfileRecorded)
-
-    def poll(self) -> Sequence[Event]:
-        self._record(self._handler.tick(self._handle()))
-        return ()
-
-    def on_run_ended(self) -> None:
-        self._record(self._handler.finish_pending(self._handle()))
-
-    def on_storage_closed(self) -> None:
-        self._record(self._handler.flush_answers(self._handle()))
-
-    def close(self, error: BaseException | None = None) -> None:
-        self._handler.close(self.control.run, error)
-
-    def _handle(self) -> ControllerHandle:
-        control = self.control
-        return ControllerHandle(control.run, control.engine.send, control.engine.condition, control.run_in_background)
-
-    def _record(self, notes: Sequence[Any]) -> None:
-        for note in notes:
-            self.control.record_note(note)
-
-
 class TaskDispatch(Extension):
     """Sends the tasks of persistent workers, which stay idle between them."""
 
@@ -223,7 +134,7 @@ class TaskDispatch(Extension):
         return True
 
     def on_event(self, event: Event, now: float) -> None:
-        if isinstance(event, WorkerReady):
+        if isinstance(event, events.WorkerReady):
             self._mark_idle(event.rank)
 
     def poll(self) -> Sequence[Event]:
@@ -235,7 +146,7 @@ class TaskDispatch(Extension):
                 self._hang_watch.detector.mark_all_busy(control.clock.now())
             control.broadcast(task)
         mismatch = self._queue.find_mismatch(control.run, control.clock.wall())
-        return [WorkerFailed(control.run.attempt, mismatch.rank, mismatch)] if mismatch is not None else ()
+        return [events.WorkerFailed(control.run.attempt, mismatch.rank, mismatch)] if mismatch is not None else ()
 
     def _mark_idle(self, rank: int) -> None:
         if self._hang_watch is not None:
@@ -256,14 +167,14 @@ class CapacityWatch(Extension):
         self._checked_at = control.clock.now()
 
     def on_message(self, message: Any) -> bool:
-        if isinstance(message, WorkersStopped):
+        if isinstance(message, events.WorkersStopped):
             for event in self._check():
                 self.control.add_event(event)
         return False
 
     def on_event(self, event: Event, now: float) -> None:
         # A run may grow at every commit if it says so: do not let short steps outrun the polling.
-        if isinstance(event, Committed) and self.control.run.resize_every_s < CAPACITY_POLL_S:
+        if isinstance(event, events.Committed) and self.control.run.resize_every_s < CAPACITY_POLL_S:
             self._checked_at = float("-inf")
 
     def poll(self) -> Sequence[Event]:
@@ -275,30 +186,14 @@ class CapacityWatch(Extension):
             return ()
         self._checked_at = self.control.clock.now()
         num_places = self.control.engine.capacity(self._resources, run.sizes[0], run.sizes[-1])
-        return [CapacityChanged(run.attempt, num_places)] if num_places != run.num_places else ()
-
-
-class Validations(Extension):
-    is_essential = True
-
-    def __init__(self, runner: ValidationRunner) -> None:
-        self._runner = runner
-
-    def execute(self, command: commands.Command) -> bool:
-        if not isinstance(command, commands.StartValidation):
-            return False
-        self._runner.start(command)
-        return True
-
-    def poll(self) -> Sequence[Event]:
-        return self._runner.take_ended()
+        return [events.CapacityChanged(run.attempt, num_places)] if num_places != run.num_places else ()
 
 
 class DescriptionRecorder(Extension):
     """Writes the description of the run to the journal once it is computed, in the background."""
 
-    def __init__(self, description: Future[RunDescribed | None]) -> None:
-        self._description: Future[RunDescribed | None] | None = description
+    def __init__(self, description: Future[events.RunDescribed | None]) -> None:
+        self._description: Future[events.RunDescribed | None] | None = description
 
     def poll(self) -> Sequence[Event]:
         if self._description is not None and self._description.done():

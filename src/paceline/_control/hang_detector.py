@@ -9,19 +9,8 @@ from collections import deque
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from paceline._control import events
+from paceline._control import events, hang_diagnosis
 from paceline._control.events import Event, HangAction, Reported
-from paceline._control.hang_diagnosis import (
-    WAITS_FOR_OTHERS,
-    HangContext,
-    HangDiagnosis,
-    RankActivity,
-    diagnose_hang,
-    format_stacks,
-    infer_activity,
-    is_debugged,
-    is_waiting_for_validation,
-)
 from paceline._control.run import Run, Running
 from paceline._core.system import ProcessStatus
 from paceline._engine.messages import Joined, StacksSampled
@@ -158,8 +147,12 @@ class HangDetector:
         """Record the signs of life in an event that took effect."""
         if isinstance(event, Reported):
             rank = self._ranks[event.rank]
-            if rank.reported_at is not None and now - rank.reported_at > self._longest_interval_s:
-                self._learn_interval(event.rank, now - rank.reported_at)
+            interval_s = now - rank.reported_at if rank.reported_at is not None else 0.0
+            if interval_s > self._longest_interval_s:
+                if self._reported_hang is not None and event.rank in self._reported_hang.suspects:
+                    self._longest_cleared_s = max(self._longest_cleared_s, interval_s)
+                else:
+                    self._longest_interval_s = interval_s
             rank.last_sign_at = rank.reported_at = now
             rank.last_report = event
         elif isinstance(event, events.CheckpointStaged):
@@ -178,7 +171,7 @@ class HangDetector:
         self._ranks[event.rank].last_sign_at = now
 
     def mark_idle(self, rank: int, now: float) -> None:
-        """Mark a rank as waiting for a task: from now on its silence means nothing."""
+        """From now on its silence means nothing: it waits for a task."""
         self._ranks[rank].last_sign_at = now
         self._ranks[rank].has_returned = True
 
@@ -224,7 +217,7 @@ class HangDetector:
         confirmed = self._confirmed_ranks(suspects, now)
         if confirmed:
             return self._report_hang(run, run.phase, confirmed, suspects, now, wall)
-        if now - self._asked_at >= self._sample_interval_s():
+        if now - self._asked_at >= min(SAMPLE_INTERVAL_S, max(0.2, self.threshold_s(first=False) / 6)):
             active = (at for at, rank in enumerate(self._ranks) if not rank.has_returned)
             return self._request_samples(
                 now, tuple(at for at in active if self._ranks[at].last_answered < self._number)
@@ -240,14 +233,7 @@ class HangDetector:
         )
 
     def _is_before_first_report(self) -> bool:
-        """Whether no rank of this attempt has reported yet."""
         return all(rank.reported_at is None for rank in self._ranks)
-
-    def _learn_interval(self, rank: int, interval_s: float) -> None:
-        if self._reported_hang is not None and rank in self._reported_hang.suspects:
-            self._longest_cleared_s = max(self._longest_cleared_s, interval_s)
-        else:
-            self._longest_interval_s = interval_s
 
     def _forgive_driver_pause(self, now: float) -> None:
         """Ignore time in which the driver itself was paused: it says nothing about the ranks."""
@@ -287,23 +273,27 @@ class HangDetector:
         ]
         return min([*expected, max(rank.last_sign_at for rank in ranks)]) + self.threshold_s(first=False)
 
-    def _sample_interval_s(self) -> float:
-        return min(SAMPLE_INTERVAL_S, max(0.2, self.threshold_s(first=False) / 6))
-
     def _request_samples(self, now: float, unanswered: tuple[int, ...]) -> SampleRequest:
         self._asked_at = now
         self._number += 1
         return SampleRequest(self._number, unanswered)
 
     def _is_any_debugged(self) -> bool:
-        return any(is_debugged(each.sample, each.condition) for rank in self._ranks for each in rank.observations)
+        return any(
+            hang_diagnosis.is_debugged(each.sample, each.condition)
+            for rank in self._ranks
+            for each in rank.observations
+        )
 
     def _is_any_waiting_for_validation(self) -> bool:
         """Whether a rank waits for validations, which have their own timeout."""
-        return any(is_waiting_for_validation(rank.observations[-1].sample) for rank in self._ranks if rank.observations)
+        return any(
+            hang_diagnosis.is_waiting_for_validation(rank.observations[-1].sample)
+            for rank in self._ranks
+            if rank.observations
+        )
 
     def _confirmed_ranks(self, suspects: list[int], now: float) -> list[int]:
-        """The suspects that certainly hang."""
         active = [rank for rank in self._ranks if not rank.has_returned]
         all_stand = all(rank.is_standing(now) for rank in active)
         if all_stand and not any(rank.is_computing() for rank in active):
@@ -315,7 +305,7 @@ class HangDetector:
         rank = self._ranks[at]
         limit_s = self.threshold_s(first=self._is_before_first_report())
         silent_s = now - rank.last_sign_at
-        waits = self._infer_activity(at, now).doing in WAITS_FOR_OTHERS
+        waits = self._infer_activity(at, now).doing in hang_diagnosis.WAITS_FOR_OTHERS
         if not waits and not rank.is_computing():
             return silent_s >= limit_s + min(OTHERS_MOVING_EXTRA_S, (COMPUTING_FACTOR - 1) * limit_s)
         # From here on it computes, or waits for a rank that does: allow several times as long.
@@ -325,12 +315,12 @@ class HangDetector:
             return True
         return any(o.reported_at is not None and now - o.reported_at < limit_s for o in self._ranks)
 
-    def _infer_activity(self, at: int, now: float) -> RankActivity:
+    def _infer_activity(self, at: int, now: float) -> hang_diagnosis.RankActivity:
         rank = self._ranks[at]
         observation = rank.observations[-1] if rank.observations else None
         last = rank.last_report.where if rank.last_report is not None else ""
         sample, condition = (observation.sample, observation.condition) if observation is not None else (None, None)
-        return infer_activity(at, sample, condition, last, now - rank.last_sign_at)
+        return hang_diagnosis.infer_activity(at, sample, condition, last, now - rank.last_sign_at)
 
     def _report_hang(
         self, run: Run, phase: Running, confirmed: list[int], suspects: list[int], now: float, wall: float
@@ -343,23 +333,27 @@ class HangDetector:
             stands = at in confirmed or (rank.is_standing(now) and not rank.is_computing())
             computes = bool(rank.observations) and rank.is_computing()
             activities.append(replace(self._infer_activity(at, now), is_standing=stands, is_computing=computes))
-        diagnosis = diagnose_hang(activities, self._hang_context(run, phase))
+        diagnosis = hang_diagnosis.diagnose_hang(activities, self._hang_context(run, phase))
         silent_since = self._ranks[diagnosis.rank].last_sign_at
         self._reported_hang = _ReportedHang(diagnosis.rank, silent_since, now, frozenset(suspects))
         self._asked_at = None
         date = f"{datetime.fromtimestamp(wall, UTC):%Y-%m-%d %H:%M:%S} UTC"
-        stacks = f"{date}: {diagnosis.sentence}\n\n{self._format_stacks(active)}\n"
+        last = [(at, self._ranks[at].observations[-1]) for at in active if self._ranks[at].observations]
+        stacks = hang_diagnosis.format_stacks(
+            {at: each.sample for at, each in last}, {at: each.condition for at, each in last}
+        )
+        stacks = f"{date}: {diagnosis.sentence}\n\n{stacks}\n"
         return HangReport(self._hang_event(run, diagnosis, wall), stacks)
 
-    def _hang_context(self, run: Run, phase: Running) -> HangContext:
+    def _hang_context(self, run: Run, phase: Running) -> hang_diagnosis.HangContext:
         behind = {}
         if phase.pending:
             seq = phase.pending[0].seq
             behind = {at: phase.progress[at] for at in range(run.size) if phase.progress[at] < seq}
         returned = tuple(at for at, rank in enumerate(self._ranks) if rank.has_returned)
-        return HangContext(self._storage, phase.pending, behind, run.committing, returned)
+        return hang_diagnosis.HangContext(self._storage, phase.pending, behind, run.committing, returned)
 
-    def _hang_event(self, run: Run, diagnosis: HangDiagnosis, wall: float) -> events.HangSuspected:
+    def _hang_event(self, run: Run, diagnosis: hang_diagnosis.HangDiagnosis, wall: float) -> events.HangSuspected:
         action = self._action if diagnosis.is_curable else "warn"
         failure = events.WorkerFailure(
             diagnosis.rank,
@@ -371,10 +365,6 @@ class HangDetector:
             retriable=self._action == "restart",
         )
         return events.HangSuspected(run.attempt, failure, action)
-
-    def _format_stacks(self, active: list[int]) -> str:
-        last = [(at, self._ranks[at].observations[-1]) for at in active if self._ranks[at].observations]
-        return format_stacks({at: each.sample for at, each in last}, {at: each.condition for at, each in last})
 
     def _check_cleared(self, run: Run, now: float) -> HangReport | None:
         assert self._reported_hang is not None

@@ -37,7 +37,6 @@ class RankActivity:
     where: str
     """The user's line, as `train.py:41 in train_fn`; for a rank that does not answer, the line of its last report."""
     call: str
-    """What that line calls."""
     silent_s: float
     frames: tuple[str, ...] = ()
     """The user's own frames, innermost last."""
@@ -63,7 +62,6 @@ class HangDiagnosis:
     sentence: str
     frames: tuple[str, ...]
     is_curable: bool = True
-    """Whether restarting the workers can help."""
 
 
 def infer_activity(
@@ -122,7 +120,7 @@ def _classify_activity(
         return "report", ""
     if "join" in ours:
         return "barrier", ""
-    call = _name_call(below, called)
+    call = f"{below[0].module}.{below[0].function}" if below else called
     if below and _is_within(below[-1].module, _COLLECTIVE):
         names = (f.function for f in below if _is_within(f.module, _COLLECTIVE) and f.function != "wrapper")
         return "collective", next(names, call)
@@ -140,14 +138,6 @@ def _classify_activity(
     if called.rpartition(".")[2] in _GPU or (below and _is_within(below[-1].module, ("torch.cuda",))):
         return "gpu", call
     return "other", call
-
-
-def _name_call(below: Sequence[StackFrame], called: str) -> str:
-    """What the user's line called, as far down as it has a name."""
-    if not below:
-        return called
-    first = below[0]
-    return f"{first.module}.{first.function}"
 
 
 def _is_within(module: str, packages: Iterable[str]) -> bool:
@@ -249,7 +239,10 @@ def _diagnose_mismatch(
 ) -> HangDiagnosis:
     """All ranks wait: either one has left, or they wait for different things."""
     activity = min(standing, key=lambda each: (sum(other.where == each.where for other in standing), each.rank))
-    groups = _describe_waiting_groups(standing)
+    by_wait = _group_by(standing, _describe_wait)
+    groups = [f"{_subject_with_have(group)} stood {_describe_wait(group[0])}" for group in by_wait]
+    if len(groups) > _MAX_CLAUSES:
+        groups[_MAX_CLAUSES:] = [f"{len(groups) - _MAX_CLAUSES} more places"]
     span = f"{min(each.silent_s for each in standing):.0f} s"
     if context.returned:
         returned = format_ranks(context.returned)
@@ -262,12 +255,6 @@ def _diagnose_mismatch(
     else:
         sentence = f"{groups[0]} for {span}, and nothing arrives"
     return HangDiagnosis(activity.rank, sentence, activity.frames)
-
-
-def _describe_waiting_groups(standing: Sequence[RankActivity]) -> list[str]:
-    groups = _group_by(standing, _describe_wait)
-    lines = [f"{_subject_with_have(group)} stood {_describe_wait(group[0])}" for group in groups]
-    return lines[:_MAX_CLAUSES] + ([f"{len(lines) - _MAX_CLAUSES} more places"] if len(lines) > _MAX_CLAUSES else [])
 
 
 def format_ranks(numbers: Iterable[int]) -> str:

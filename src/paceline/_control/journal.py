@@ -19,7 +19,7 @@ from paceline._core.codec import seal_line, valid_lines
 from paceline._core.errors import StorageError
 from paceline._core.system import open_private
 from paceline._engine.messages import WorkerFailed, WorkerReturned
-from paceline._storage.files import add_disk_details, write_retrying_full_disk
+from paceline._storage.files import LocalFiles, add_disk_details, write_retrying_full_disk
 from paceline._storage.lease import UNFENCED, Fence
 
 _COPY_CHUNK_BYTES = 1 << 20
@@ -39,11 +39,46 @@ class JournalCodec:
     decode: Callable[[bytes], Any]
 
 
+def _decode_run_event(payload: bytes) -> Event:
+    try:
+        event: Event = events.decode_event(payload)
+    except msgspec.ValidationError:
+        check_version(payload, DriverStarted, JOURNAL_VERSION, "journal")
+        raise
+    if type(event) is DriverStarted:
+        check_version(payload, DriverStarted, JOURNAL_VERSION, "journal")
+    return event
+
+
+class _VersionLine(msgspec.Struct, frozen=True):
+    type: str = ""
+    version: int = 0
+
+
+_decode_version = msgspec.json.Decoder(_VersionLine).decode
+
+
+def check_version(payload: bytes, first: type[Any], supported: int, noun: str) -> None:
+    """Refuse the first line of a driver with a newer version, whatever else it contains."""
+    line = _decode_version(payload)
+    if line.type == first.__struct_config__.tag and line.version > supported:
+        raise msgspec.ValidationError(f"{noun} version {line.version}, supported up to {supported}")
+
+
+def _encode_run_event(event: Event) -> bytes:
+    # Pickles are never stored: an object or exception without a plain form stays in memory.
+    if isinstance(event, WorkerReturned | WorkerFailed) and event.pickled is not None:
+        event = msgspec.structs.replace(event, pickled=None)
+    return events.encode_event(event)
+
+
+RUN_CODEC = JournalCodec(_encode_run_event, _decode_run_event)
+
+
 class Journal:
-    def __init__(self, path: Path, encode: Callable[[Any], bytes] | None = None) -> None:
-        """`encode`: None for the events of a run."""
+    def __init__(self, path: Path, codec: JournalCodec = RUN_CODEC) -> None:
         self.path = path
-        self._encode = encode if encode is not None else _encode_run_event
+        self._codec = codec
         self.has_unsynced = False
         """Something was flushed since the last sync was requested; the requester resets this."""
         self._unwritten = bytearray()
@@ -53,7 +88,7 @@ class Journal:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def append(self, event: Any) -> None:
-        self._unwritten += seal_line(self._encode(event))
+        self._unwritten += seal_line(self._codec.encode(event))
 
     def flush(self) -> None:
         # Drop only what was written: a line cut short by a full disk is continued, not followed by another.
@@ -116,10 +151,9 @@ class JournalReader:
     Yields one event at a time, because all of them may not fit into memory.
     """
 
-    def __init__(self, path: Path, codec: JournalCodec | None = None) -> None:
-        """`codec`: None for that of a run."""
+    def __init__(self, path: Path, codec: JournalCodec = RUN_CODEC) -> None:
         self.path = path
-        self.codec = codec if codec is not None else RUN_CODEC
+        self.codec = codec
         self.length = 0
         """Size of the lines read so far, in bytes."""
 
@@ -131,8 +165,7 @@ class JournalReader:
             return
         with file:
             for line, payload in enumerate(valid_lines(file), start=1):
-                codec = self.codec
-                event = decode_line(payload, self.path, line, codec.decode if codec is not RUN_CODEC else None)
+                event = decode_line(payload, self.path, line, self.codec)
                 self.length += len(payload) + 10
                 yield event
 
@@ -151,7 +184,7 @@ def reopen_journal(reader: JournalReader, fence: Fence = UNFENCED, *, in_new_fil
     if in_new_file and path.exists():
         fence.check()
         _replace_by_copy(path, reader.length)
-    journal = Journal(path, reader.codec.encode)
+    journal = Journal(path, reader.codec)
     try:
         fence.check()
         journal.truncate(reader.length)
@@ -161,14 +194,12 @@ def reopen_journal(reader: JournalReader, fence: Fence = UNFENCED, *, in_new_fil
     return journal
 
 
-def decode_line(
-    payload: bytes, path: Path | str, line: int | None = None, decode: Callable[[bytes], Any] | None = None
-) -> Any:
+def decode_line(payload: bytes, path: Path | str, line: int | None = None, codec: JournalCodec = RUN_CODEC) -> Any:
     """Decode a line whose checksum is valid: if that fails, another version wrote it, and it is not damaged."""
     try:
-        event = (decode if decode is not None else _decode_run_event)(payload)
+        return codec.decode(payload)
     except (msgspec.MsgspecError, RecursionError, ValueError) as problem:
-        if decode is None and payload.startswith(_SEARCH_PREFIX):
+        if codec is RUN_CODEC and payload.startswith(_SEARCH_PREFIX):
             raise StorageError(
                 f"{path} holds a search, not a run\n\n"
                 "hint: give the run another name; paceline.tune.ResultGrid.from_path reads the search"
@@ -178,40 +209,6 @@ def decode_line(
             f"{at} cannot be read by this version of Paceline ({problem})\n\n"
             "hint: open the run with the version that wrote it, or a newer one"
         ) from None
-    return event
-
-
-def _decode_run_event(payload: bytes) -> Event:
-    try:
-        event: Event = events.decode_event(payload)
-    except msgspec.ValidationError:
-        check_version(payload, DriverStarted, JOURNAL_VERSION, "journal")
-        raise
-    if type(event) is DriverStarted:
-        check_version(payload, DriverStarted, JOURNAL_VERSION, "journal")
-    return event
-
-
-class _VersionLine(msgspec.Struct, frozen=True):
-    type: str = ""
-    version: int = 0
-
-
-_decode_version = msgspec.json.Decoder(_VersionLine).decode
-
-
-def check_version(payload: bytes, first: type[Any], supported: int, noun: str) -> None:
-    """Refuse the first line of a driver with a newer version, whatever else it contains."""
-    line = _decode_version(payload)
-    if line.type == first.__struct_config__.tag and line.version > supported:
-        raise msgspec.ValidationError(f"{noun} version {line.version}, supported up to {supported}")
-
-
-def _encode_run_event(event: Event) -> bytes:
-    return events.encode_event(_without_pickle(event))
-
-
-RUN_CODEC = JournalCodec(_encode_run_event, _decode_run_event)
 
 
 def _replace_by_copy(path: Path, length: int) -> None:
@@ -222,15 +219,4 @@ def _replace_by_copy(path: Path, length: int) -> None:
         new.flush()
         os.fsync(new.fileno())
     copy.rename(path)
-    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _without_pickle(event: Event) -> Event:
-    """Drop pickles, which are never stored: an object or exception without a plain form stays in memory."""
-    if isinstance(event, WorkerReturned | WorkerFailed) and event.pickled is not None:
-        return msgspec.structs.replace(event, pickled=None)
-    return event
+    LocalFiles().sync_dir(path.parent)

@@ -166,7 +166,6 @@ class Running(msgspec.Struct, frozen=True):
     reducing: Trie[PendingReduction] = Trie()
     """By report number, the inputs of a checkpoint's reduced metrics, until all ranks have made the report."""
     returned: Trie[bool] = Trie()
-    """The ranks whose function has returned."""
     num_stopped: int = 0
     fewest_reports: tuple[int, int, str] | None = None
     """Of the returned ranks, the one with the fewest reports: rank, count, and the line of its last report."""
@@ -181,7 +180,6 @@ class Running(msgspec.Struct, frozen=True):
     failed: AttemptFailures = NO_FAILURES
     """Secondary failures whose cause is not known yet."""
     hang: str = ""
-    """The message of a reported hang that has not cleared."""
     stop_deadline: float | None = None
     """Latest time for a stop at the next report, or for the cause of a secondary failure to arrive."""
     may_grow: bool = False

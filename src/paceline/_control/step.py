@@ -14,85 +14,15 @@ from bisect import bisect_right
 import msgspec
 from msgspec.structs import replace
 
-from paceline._control.attempt_reports import (
-    add_reduced_report,
-    announce_checkpoint,
-    complete_reductions,
-    select_awaited_positions,
-)
-from paceline._control.commands import (
-    AnnounceCommit,
-    AnnounceRefusal,
-    AnnounceRemoval,
-    AnnounceValidation,
-    Command,
-    CommitCheckpoint,
-    DeleteCheckpoint,
-    HoldWorkers,
-    StartValidation,
-    StartWorkers,
-    StopWorkers,
-    StopWorkersAt,
-    VerifyCheckpoint,
-)
-from paceline._control.events import (
-    CapacityChanged,
-    CheckpointBroken,
-    CheckpointRecord,
-    CheckpointsFound,
-    CheckpointStaged,
-    CheckpointVerified,
-    CommitFailed,
-    Committed,
-    DeadlinePassed,
-    DriverStarted,
-    Event,
-    ExitDelayed,
-    HangCleared,
-    HangSuspected,
-    Note,
-    PinsSet,
-    PreemptionNoticeReceived,
-    Reported,
-    ResizeDue,
-    RetentionSet,
-    StagingFailed,
-    StopRequested,
-    ValidationEnded,
-    WorkerFailed,
-    WorkerFailure,
-    WorkerHeld,
-    WorkerReady,
-    WorkerReturned,
-    WorkersStopped,
-)
-from paceline._control.retry_policy import (
-    Budget,
-    Retry,
-    decide_retry,
-    failure_fingerprint,
-    first_failure,
-    has_lost_capacity,
-)
-from paceline._control.run import (
-    NO_FAILURES,
-    NUM_RECENT_METRICS,
-    AttemptFailures,
-    Ending,
-    Finished,
-    PreemptionNotices,
-    RankProgress,
-    Restoring,
-    Run,
-    Running,
-    Stopping,
-    Unopened,
-    Validating,
-    Waiting,
-)
+from paceline._control import attempt_reports, commands, events, retry_policy
+from paceline._control import run as state
+from paceline._control.commands import Command
+from paceline._control.events import CheckpointRecord, Event, Reported, WorkerFailure
+from paceline._control.run import Ending, Run, Running, Stopping
 from paceline._core.cursor import Cursors, merge_rank_cursors
 from paceline._core.trie import Trie
-from paceline._storage.retention import select_kept
+from paceline._engine import messages
+from paceline._storage.commit import select_kept
 
 STOP_GRACE_S = 10.0
 """Grace period for the remaining ranks to reach the report at which they were asked to stop."""
@@ -117,107 +47,136 @@ class InvalidTransition(Exception):
 def step(run: Run, event: Event, now: float = 0.0) -> StepResult:
     if type(event) is Reported and event.attempt >= run.attempt and isinstance(run.phase, _WITH_WORKERS):
         return _on_reported(run, event, now)  # Nearly all events are reports: skip the checks below.
-    if isinstance(event, Note):
+    if isinstance(event, events.Note):
         return run, []
-    if isinstance(event, DriverStarted):
+    if isinstance(event, events.DriverStarted):
         return _on_driver_started(run, event, now)
-    if isinstance(event, CheckpointsFound):
+    if isinstance(event, events.CheckpointsFound):
         return _on_checkpoints_found(run, event), []
-    if isinstance(event, ValidationEnded):
+    if isinstance(event, events.ValidationEnded):
         return _on_validation_ended(run, event)
-    if isinstance(event, RetentionSet):
+    if isinstance(event, events.RetentionSet):
         return (run if run.retention == event.retention else replace(run, retention=event.retention)), []
-    if isinstance(event, PinsSet):
+    if isinstance(event, events.PinsSet):
         return _on_pins_set(run, event)
-    if event.attempt < run.attempt or isinstance(run.phase, Finished):
+    if event.attempt < run.attempt or isinstance(run.phase, state.Finished):
         return run, []  # Sent by workers that are already gone.
 
-    match run.phase, event:
-        case Running() | Stopping(), CheckpointStaged():
-            return _on_checkpoint_staged(run, event)
-        case Running() | Stopping(), StagingFailed():
-            return _on_staging_failed(run, event)
-        case Running() | Stopping(), Committed():
-            return _on_checkpoint_committed(run, event, now)
-        case Running() | Stopping(), CommitFailed(seq=seq, error=error):
-            run, commands = _finish_or_retry(_end_commit(run, seq), now)
-            return run, [AnnounceRefusal(event.attempt, seq, error), *commands]
+    match run.phase:
+        case Running():
+            after = _step_running(run, run.phase, event, now)
+        case Stopping():
+            after = _step_stopping(run, run.phase, event, now)
+        case state.Restoring() | state.Waiting():
+            after = _step_without_workers(run, event, now)
+        case state.Validating():
+            after = _step_validating(run, event)
+        case _:
+            after = None
+    if after is None:
+        raise InvalidTransition(f"{event} in {run.phase}")
+    return after
 
-        case Running() as phase, WorkerReady():
+
+def _step_running(run: Run, phase: Running, event: Event, now: float) -> StepResult | None:
+    match event:
+        case events.WorkerReady():
             return replace(run, phase=replace(phase, num_ready=phase.num_ready + 1)), []
-        case Running(), WorkerReturned():
+        case events.WorkerReturned():
             return _on_worker_returned(run, event, now)
-        case Running() as phase, WorkerFailed(failure=failure):
+        case events.WorkerFailed(failure=failure):
             return _on_worker_failed(run, phase, failure, now)
-        case Stopping() as phase, WorkerFailed(failure=failure):
+        case events.StopRequested(now=True):
+            return _stop_attempt(replace(run, stop_requested=True), phase, _ending_when_stopped(phase))
+        case events.StopRequested():
+            return _on_stop_requested(run, phase)
+        case events.PreemptionNoticeReceived():
+            return _on_preemption_notice(run, phase, event, now)
+        case events.WorkerHeld():
+            return _on_worker_held(run, phase, event, now)
+        case events.ResizeDue():
+            return (run if phase.may_grow else replace(run, phase=replace(phase, may_grow=True))), []
+        case events.HangSuspected(failure=failure, action="warn"):
+            return replace(run, phase=replace(phase, hang=failure.message)), []
+        case events.HangSuspected(failure=failure):
+            return _stop_attempt(run, phase, "failed", phase.failed.with_failure(failure))
+        case events.HangCleared():
+            return replace(run, phase=replace(phase, hang="")), []
+        case events.DeadlinePassed():
+            return _stop_attempt(run, phase, "failed" if phase.failed else _ending_when_stopped(phase), phase.failed)
+    return _step_with_workers(run, event, now)
+
+
+def _step_stopping(run: Run, phase: Stopping, event: Event, now: float) -> StepResult | None:
+    match event:
+        case events.WorkerFailed(failure=failure):
             # Usually a consequence of the first failure; `first_failure` decides once all failures have arrived.
             if phase.ending != "failed" or failure in phase.failed:
                 return run, []
             return replace(run, phase=replace(phase, failed=phase.failed.with_failure(failure))), []
-
-        case Running(), StopRequested(now=False):
-            return _on_stop_requested(run)
-        case Running() as phase, StopRequested(now=True):
-            return _stop_attempt(replace(run, stop_requested=True), phase, _ending_when_stopped(phase))
-        case Running() as phase, PreemptionNoticeReceived():
-            return _on_preemption_notice(run, phase, event, now)
-        case Running() | Stopping() | Restoring() | Waiting(), CapacityChanged(num_places=num_places):
-            run = replace(run, num_places=num_places)
-            return _start_workers(run, run.latest, now) if isinstance(run.phase, Waiting) else (run, [])
-        case Running() as phase, ResizeDue():
-            return (run if phase.may_grow else replace(run, phase=replace(phase, may_grow=True))), []
-        case Stopping() as phase, StopRequested(now=True) if not phase.stopped:
-            run = replace(run, stop_requested=True)
-            return run, [StopWorkers(run.attempt, kill=True)]
-        case Running() as phase, WorkerHeld():
-            return _on_worker_held(run, phase, event, now)
-        case Running() as phase, HangSuspected(failure=failure, action=action):
-            if action == "warn":
-                return replace(run, phase=replace(phase, hang=failure.message)), []
-            return _stop_attempt(run, phase, "failed", phase.failed.with_failure(failure))
-        case Running() as phase, HangCleared():
-            return replace(run, phase=replace(phase, hang="")), []
-        case Running() as phase, DeadlinePassed():
-            return _stop_attempt(run, phase, "failed" if phase.failed else _ending_when_stopped(phase), phase.failed)
-        case Stopping() as phase, ExitDelayed(rank=rank, held_by=held_by) if rank not in phase.delayed_exits:
+        case events.ExitDelayed(rank=rank, held_by=held_by) if rank not in phase.delayed_exits:
             return replace(run, phase=replace(phase, delayed_exits=phase.delayed_exits.put(rank, held_by))), []
-        case Stopping() as phase, DeadlinePassed() if phase.deadline is not None and not phase.stopped:
-            return replace(run, phase=replace(phase, deadline=None)), [StopWorkers(run.attempt, kill=True)]
-        case Stopping() as phase, WorkersStopped():
+        case events.DeadlinePassed() if phase.deadline is not None and not phase.stopped:
+            return replace(run, phase=replace(phase, deadline=None)), [commands.StopWorkers(run.attempt, kill=True)]
+        case events.WorkersStopped():
             return _finish_or_retry(replace(run, phase=replace(phase, stopped=True)), now)
-
-        case Restoring(), CheckpointVerified():
-            return _start_workers(run, run.latest, now)  # Use the current record: it may have been validated meanwhile.
-        case Restoring(record=record), CheckpointBroken():
-            return _begin_attempt(_with_checkpoints(run, tuple(c for c in run.checkpoints if c.seq != record.seq)), now)
-        case Restoring() | Waiting(), StopRequested():
-            return _finish_run(replace(run, stop_requested=True), "interrupted")
-        case Restoring() | Waiting(), PreemptionNoticeReceived(includes_driver=includes_driver):
-            # The engine's capacity already accounts for the loss of machines that could have hosted workers.
-            return _finish_run(replace(run, preempted=True), "preempted") if includes_driver else (run, [])
-
-        case Stopping(), StopRequested():
+        case events.StopRequested(now=True) if not phase.stopped:
+            return replace(run, stop_requested=True), [commands.StopWorkers(run.attempt, kill=True)]
+        case events.StopRequested():
             # The processes are ending anyway, but there must be no further attempt.
             return (run if run.stop_requested else replace(run, stop_requested=True)), []
-        case Stopping(), PreemptionNoticeReceived(includes_driver=includes_driver):
+        case events.PreemptionNoticeReceived(includes_driver=includes_driver):
             return (run if run.preempted or not includes_driver else replace(run, preempted=True)), []
+        case events.WorkerReady() | events.WorkerReturned() | events.WorkerHeld() | events.DeadlinePassed():
+            return run, []
+        case events.ResizeDue() | events.HangSuspected() | events.HangCleared() | events.ExitDelayed():
+            return run, []
+    return _step_with_workers(run, event, now)
 
-        case Validating(), StopRequested():
+
+def _step_with_workers(run: Run, event: Event, now: float) -> StepResult | None:
+    """Step while an attempt has workers, or has had them and commits are finishing."""
+    match event:
+        case events.CheckpointStaged():
+            return _on_checkpoint_staged(run, event)
+        case events.StagingFailed():
+            return _on_staging_failed(run, event)
+        case events.Committed():
+            return _on_checkpoint_committed(run, event, now)
+        case events.CommitFailed(seq=seq, error=error):
+            run, actions = _finish_or_retry(_end_commit(run, seq), now)
+            return run, [commands.Broadcast(event.attempt, messages.CheckpointRefused(seq, error)), *actions]
+        case events.CapacityChanged(num_places=num_places):
+            return replace(run, num_places=num_places), []
+    return None
+
+
+def _step_without_workers(run: Run, event: Event, now: float) -> StepResult | None:
+    """Step while a checkpoint is verified or capacity is missing."""
+    match run.phase, event:
+        case state.Restoring(), events.CheckpointVerified():
+            return _start_workers(run, run.latest, now)  # Use the current record: it may have been validated meanwhile.
+        case state.Restoring(record=record), events.CheckpointBroken():
+            return _begin_attempt(_with_checkpoints(run, tuple(c for c in run.checkpoints if c.seq != record.seq)), now)
+        case _, events.CapacityChanged(num_places=num_places):
+            run = replace(run, num_places=num_places)
+            return _start_workers(run, run.latest, now) if isinstance(run.phase, state.Waiting) else (run, [])
+        case _, events.StopRequested():
+            return _finish_run(replace(run, stop_requested=True), "interrupted")
+        case _, events.PreemptionNoticeReceived(includes_driver=includes_driver):
+            # The engine's capacity already accounts for the loss of machines that could have hosted workers.
+            return _finish_run(replace(run, preempted=True), "preempted") if includes_driver else (run, [])
+    return None
+
+
+def _step_validating(run: Run, event: Event) -> StepResult:
+    match event:
+        case events.StopRequested():
             # Validations stay pending for the next driver of the run.
             return _finish_run(replace(run, stop_requested=True), "complete")
-        case Validating(), PreemptionNoticeReceived(includes_driver=True):
+        case events.PreemptionNoticeReceived(includes_driver=True):
             return _finish_run(replace(run, preempted=True), "complete")
-        case Validating(), _:
-            return run, []  # It fired, or was sent, just as the workers ended.
-
-        case Stopping(), WorkerReady() | WorkerReturned() | WorkerHeld() | DeadlinePassed() | ResizeDue():
-            return run, []
-        case Running() | Stopping(), ExitDelayed():
-            return run, []
-        case Stopping(), HangSuspected() | HangCleared():
-            return run, []
-
-    raise InvalidTransition(f"{event} in {run.phase}")
+    return run, []  # It fired, or was sent, just as the workers ended.
 
 
 def next_deadline(run: Run) -> float | None:
@@ -238,7 +197,7 @@ def next_resize(run: Run) -> float | None:
     return live.started_at + run.resize_every_s
 
 
-def _on_driver_started(run: Run, event: DriverStarted, now: float) -> StepResult:
+def _on_driver_started(run: Run, event: events.DriverStarted, now: float) -> StepResult:
     """Start a run, or take over from a lost driver, with fresh retry budgets."""
     if run.is_trained:
         return _reopen_to_validate(run, event)
@@ -258,7 +217,7 @@ def _on_driver_started(run: Run, event: DriverStarted, now: float) -> StepResult
         purpose=event.purpose or run.purpose,
         validates=event.validates,
         validating=None,
-        phase=Unopened(),
+        phase=state.Unopened(),
         attempt=run.attempt + 1,
         num_failures=0,
         num_preemptions=0,
@@ -271,14 +230,14 @@ def _on_driver_started(run: Run, event: DriverStarted, now: float) -> StepResult
         stop_requested=False,
         preempted=False,
     )
-    run, commands = _begin_attempt(run, now)
+    run, actions = _begin_attempt(run, now)
     run, more = _start_next_validation(run)
-    return run, commands + more
+    return run, actions + more
 
 
-def _reopen_to_validate(run: Run, event: DriverStarted) -> StepResult:
+def _reopen_to_validate(run: Run, event: events.DriverStarted) -> StepResult:
     """Training is complete; run the validations that are still pending."""
-    if isinstance(run.phase, Finished) and not (event.validates and run.pending_validations):
+    if isinstance(run.phase, state.Finished) and not (event.validates and run.pending_validations):
         return run, []
     run = replace(
         run,
@@ -289,13 +248,13 @@ def _reopen_to_validate(run: Run, event: DriverStarted) -> StepResult:
         last_save_s=None,
         stop_requested=False,
         preempted=False,
-        phase=Validating(),
+        phase=state.Validating(),
     )
-    run, commands = _start_next_validation(run)
-    return (run, commands) if run.validating else _finish_run(run, "complete")
+    run, actions = _start_next_validation(run)
+    return (run, actions) if run.validating else _finish_run(run, "complete")
 
 
-def _on_checkpoints_found(run: Run, event: CheckpointsFound) -> Run:
+def _on_checkpoints_found(run: Run, event: events.CheckpointsFound) -> Run:
     """Trust storage where it disagrees with a torn or lost journal."""
     known = {record.seq for record in run.checkpoints}
     new = [record for record in event.records if record.seq not in known]
@@ -305,7 +264,7 @@ def _on_checkpoints_found(run: Run, event: CheckpointsFound) -> Run:
     attempt = max((record.attempt for record in new), default=0)
     if attempt > run.attempt:
         # The journal lost that attempt: the workers it last mentions did not write the reports found on storage.
-        run = replace(run, phase=Unopened(), attempt=attempt)
+        run = replace(run, phase=state.Unopened(), attempt=attempt)
     # A directory has one record: a reused name refers to the newer checkpoint.
     names = {record.name for record in new}
     still = [record for record in run.checkpoints if record.seq not in missing and record.name not in names]
@@ -320,20 +279,21 @@ def _begin_attempt(run: Run, now: float) -> StepResult:
     """Begin the attempt, from the newest checkpoint once it is verified."""
     if run.latest is None:
         return _start_workers(run, None, now)
-    return replace(run, phase=Restoring(run.latest)), [VerifyCheckpoint(run.attempt, run.latest)]
+    return replace(run, phase=state.Restoring(run.latest)), [commands.VerifyCheckpoint(run.attempt, run.latest)]
 
 
 def _start_workers(run: Run, resume: CheckpointRecord | None, now: float) -> StepResult:
     seq = resume.seq if resume else 0
     size = _largest_fitting_size(run)
     if size is None:
-        return replace(run, phase=Waiting(), num_reports=seq), []
-    run = replace(run, size=size, phase=Running(RankProgress.start_at(size, seq), started_at=now), num_reports=seq)
-    return run, [StartWorkers(run.attempt, size, resume)]
+        return replace(run, phase=state.Waiting(), num_reports=seq), []
+    run = replace(
+        run, size=size, phase=Running(state.RankProgress.start_at(size, seq), started_at=now), num_reports=seq
+    )
+    return run, [commands.StartWorkers(run.attempt, size, resume)]
 
 
 def _largest_fitting_size(run: Run) -> int | None:
-    """The largest allowed number of workers that fits the capacity."""
     fitting = len(run.sizes) if run.num_places is None else bisect_right(run.sizes, run.num_places)
     return run.sizes[fitting - 1] if fitting else None
 
@@ -352,8 +312,7 @@ def _running_phase(run: Run) -> Running:
 
 
 def _with_running_phase(run: Run, live: Running) -> Run:
-    phase = live if isinstance(run.phase, Running) else replace(run.phase, running=live)
-    return replace(run, phase=phase)
+    return replace(run, phase=live if isinstance(run.phase, Running) else replace(run.phase, running=live))
 
 
 def _on_reported(run: Run, event: Reported, now: float) -> StepResult:
@@ -361,7 +320,8 @@ def _on_reported(run: Run, event: Reported, now: float) -> StepResult:
     rank, seq = event.rank, event.seq
     if seq <= live.progress[rank]:
         return run, []  # Duplicate: read back from the worker's file, or resent over the wire.
-    if _is_metrics_only(event) and not (live.pending or live.reducing or live.positions):
+    has_only_metrics = event.checkpoint is None and not event.reduce and not event.data
+    if has_only_metrics and not (live.pending or live.reducing or live.positions):
         return _record_metrics(run, live, event), []
     least = live.progress.minimum
     live = replace(live, progress=live.progress.advance(rank, seq))
@@ -370,39 +330,34 @@ def _on_reported(run: Run, event: Reported, now: float) -> StepResult:
     if rank == 0:
         live = replace(
             live,
-            recent=live.recent[-NUM_RECENT_METRICS + 1 :] + ((seq, event.metrics),),
+            recent=live.recent[-state.NUM_RECENT_METRICS + 1 :] + ((seq, event.metrics),),
             # A checkpoint carries the metrics of rank 0, whichever rank reports first or brings files.
             pending=tuple(replace(p, metrics=event.metrics) if p.seq == seq else p for p in live.pending),
         )
         run = replace(run, num_reports=seq)
     if event.checkpoint is not None and seq not in live.refused:
-        live = replace(live, pending=announce_checkpoint(live, event, now))
+        live = replace(live, pending=attempt_reports.announce_checkpoint(live, event, now))
         if live.fewest_reports is not None and live.fewest_reports[1] < seq and isinstance(run.phase, Running):
             return _fail_on_report_mismatch(run, live)
     if event.reduce:
-        live, problem = add_reduced_report(live, event)
+        live, problem = attempt_reports.add_reduced_report(live, event)
         if problem is not None and isinstance(run.phase, Running):
             return _stop_attempt(run, live, "failed", live.failed.with_failure(problem))
     if live.reducing and live.progress.minimum > least:
-        live = complete_reductions(live)
+        live = attempt_reports.complete_reductions(live)
     if event.data:
         at = live.positions.get(seq, _NO_POSITIONS).put(rank, event.data)
         live = replace(live, positions=live.positions.put(seq, at))
     if live.positions and live.progress.minimum > least:
-        live = replace(live, positions=select_awaited_positions(live))
+        live = replace(live, positions=attempt_reports.select_awaited_positions(live))
     return _request_commits(_with_running_phase(run, live))
-
-
-def _is_metrics_only(event: Reported) -> bool:
-    """Whether the report has metrics only, and nothing that anybody waits for."""
-    return event.checkpoint is None and not event.reduce and not event.data
 
 
 def _record_metrics(run: Run, live: Running, event: Reported) -> Run:
     """Fast path of `_on_reported` for metrics-only reports when nothing is pending: most reports."""
     progress = live.progress.advance(event.rank, event.seq)
     if event.rank == 0:
-        recent = (*live.recent[-NUM_RECENT_METRICS + 1 :], (event.seq, event.metrics))
+        recent = (*live.recent[-state.NUM_RECENT_METRICS + 1 :], (event.seq, event.metrics))
         live = replace(live, progress=progress, recent=recent)
     else:
         live = replace(live, progress=progress)
@@ -411,7 +366,7 @@ def _record_metrics(run: Run, live: Running, event: Reported) -> Run:
     return replace(run, phase=phase, num_reports=num_reports, num_engine_failures_without_report=0)
 
 
-def _on_checkpoint_staged(run: Run, event: CheckpointStaged) -> StepResult:
+def _on_checkpoint_staged(run: Run, event: events.CheckpointStaged) -> StepResult:
     live = _running_phase(run)
     for at, pending in enumerate(live.pending):
         if pending.seq == event.seq and event.staged.rank not in pending.parts:
@@ -421,7 +376,7 @@ def _on_checkpoint_staged(run: Run, event: CheckpointStaged) -> StepResult:
     return run, []  # Duplicate.
 
 
-def _on_staging_failed(run: Run, event: StagingFailed) -> StepResult:
+def _on_staging_failed(run: Run, event: events.StagingFailed) -> StepResult:
     """Give up a checkpoint that can never be complete, for all ranks, including those that have not reached it yet."""
     live = _running_phase(run)
     is_pending = any(pending.seq == event.seq for pending in live.pending)
@@ -432,14 +387,15 @@ def _on_staging_failed(run: Run, event: StagingFailed) -> StepResult:
         pending=tuple(pending for pending in live.pending if pending.seq != event.seq),
         refused=tuple(seq for seq in (*live.refused, event.seq) if seq > live.progress.minimum),
     )
-    run, commands = _request_commits(_with_running_phase(run, live))
-    return run, [AnnounceRefusal(event.attempt, event.seq, event.error, event.rank), *commands]
+    run, actions = _request_commits(_with_running_phase(run, live))
+    refusal = messages.CheckpointRefused(event.seq, event.error, event.rank)
+    return run, [commands.Broadcast(event.attempt, refusal), *actions]
 
 
 def _request_commits(run: Run) -> StepResult:
     """Request the commit of every checkpoint that all ranks have reached and fully staged, in order."""
     live = _running_phase(run)
-    commands: list[Command] = []
+    actions: list[Command] = []
     while live.pending:
         pending = live.pending[0]
         if pending.seq > live.progress.minimum or len(pending.parts) < pending.num_announced:
@@ -456,8 +412,8 @@ def _request_commits(run: Run) -> StepResult:
             committing=run.committing + (pending.seq,),
             saves=run.saves + ((pending.seq, pending.since),),
         )
-        commands.append(CommitCheckpoint(record, parts))
-    return (_with_running_phase(run, live), commands) if commands else (run, [])
+        actions.append(commands.CommitCheckpoint(record, parts))
+    return (_with_running_phase(run, live), actions) if actions else (run, [])
 
 
 def _end_commit(run: Run, seq: int) -> Run:
@@ -468,7 +424,7 @@ def _end_commit(run: Run, seq: int) -> Run:
     )
 
 
-def _on_checkpoint_committed(run: Run, event: Committed, now: float) -> StepResult:
+def _on_checkpoint_committed(run: Run, event: events.Committed, now: float) -> StepResult:
     record = event.record
     replaced = tuple(c for c in run.checkpoints if c.name == record.name)
     checkpoints = tuple(c for c in run.checkpoints if c.name != record.name) + (record,)
@@ -476,11 +432,11 @@ def _on_checkpoint_committed(run: Run, event: Committed, now: float) -> StepResu
     run, deleted = _apply_retention(_end_commit(run, record.seq), checkpoints)
     run = replace(run, last_save_s=now - since if since is not None else run.last_save_s)
     removed = tuple(c.seq for c in (*replaced, *deleted))
-    commands: list[Command] = [AnnounceCommit(record.attempt, record, removed)]
-    commands += [DeleteCheckpoint(c) for c in deleted]
+    actions: list[Command] = [commands.Broadcast(record.attempt, messages.CheckpointCommitted(record, removed))]
+    actions += [commands.DeleteCheckpoint(c) for c in deleted]
     run, validations = _start_next_validation(run)
     run, more = _grow_after_commit(run) if isinstance(run.phase, Running) else _finish_or_retry(run, now)
-    return run, commands + validations + more
+    return run, actions + validations + more
 
 
 def _grow_after_commit(run: Run) -> StepResult:
@@ -493,6 +449,9 @@ def _grow_after_commit(run: Run) -> StepResult:
 
 def _apply_retention(run: Run, checkpoints: tuple[CheckpointRecord, ...]) -> tuple[Run, tuple[CheckpointRecord, ...]]:
     """Return the run with the checkpoints that are kept, and the ones to delete."""
+    if isinstance(run.phase, state.Restoring):
+        # The newest is being verified; if it is broken, an older one is needed. The next commit applies retention.
+        return _with_checkpoints(run, checkpoints), ()
     rules = run.retention
     kept = select_kept(checkpoints, rules.num_to_keep, rules.score_attribute, rules.score_order, run.pinned)
     kept_seqs = {record.seq for record in kept}
@@ -508,16 +467,17 @@ def _existing_seqs(seqs: tuple[int, ...], checkpoints: tuple[CheckpointRecord, .
     return tuple(record.seq for record in checkpoints if record.seq in seqs) if seqs else ()
 
 
-def _on_pins_set(run: Run, event: PinsSet) -> StepResult:
+def _on_pins_set(run: Run, event: events.PinsSet) -> StepResult:
     """Always return a new run, even if nothing changed: the requester waits for this event."""
-    if isinstance(run.phase, Finished):
+    if isinstance(run.phase, state.Finished):
         return run, []  # Nothing is deleted after the end.
     run = replace(run, pinned=_existing_seqs(event.seqs, run.checkpoints))
-    run, deleted = _apply_retention_unless_restoring(run, run.checkpoints)
-    commands: list[Command] = [DeleteCheckpoint(record) for record in deleted]
+    run, deleted = _apply_retention(run, run.checkpoints)
+    actions: list[Command] = [commands.DeleteCheckpoint(record) for record in deleted]
     if deleted and isinstance(run.phase, Running | Stopping):
-        commands.insert(0, AnnounceRemoval(run.attempt, tuple(record.seq for record in deleted)))
-    return run, commands
+        removal = messages.CheckpointsRemoved(tuple(record.seq for record in deleted))
+        actions.insert(0, commands.Broadcast(run.attempt, removal))
+    return run, actions
 
 
 def _start_next_validation(run: Run) -> StepResult:
@@ -525,57 +485,45 @@ def _start_next_validation(run: Run) -> StepResult:
     if not run.validates or run.validating is not None or not run.pending_validations:
         return run, []
     record = run.pending_validations[0]
-    return replace(run, validating=(record.seq, record.attempt)), [StartValidation(record)]
+    return replace(run, validating=(record.seq, record.attempt)), [commands.StartValidation(record)]
 
 
-def _on_validation_ended(run: Run, event: ValidationEnded) -> StepResult:
-    if run.validating != (event.seq, event.attempt) or isinstance(run.phase, Finished):
+def _on_validation_ended(run: Run, event: events.ValidationEnded) -> StepResult:
+    if run.validating != (event.seq, event.attempt) or isinstance(run.phase, state.Finished):
         return run, []
     run = replace(run, validating=None)
-    commands: list[Command] = []
+    actions: list[Command] = []
     record = next((c for c in run.pending_validations if (c.seq, c.attempt) == (event.seq, event.attempt)), None)
     if record is not None:  # Otherwise it was found broken meanwhile, or its name was reused.
-        validated = replace(record, status=event.status, metrics=_merge_metrics(record.metrics, event.metrics))
-        run, deleted = _apply_retention_unless_restoring(
-            run, tuple(validated if c is record else c for c in run.checkpoints)
-        )
+        metrics = msgspec.json.encode(_decode_by_name(record.metrics) | _decode_by_name(event.metrics))
+        validated = replace(record, status=event.status, metrics=msgspec.Raw(metrics))
+        run, deleted = _apply_retention(run, tuple(validated if c is record else c for c in run.checkpoints))
         if isinstance(run.phase, Running | Stopping):
-            commands.append(AnnounceValidation(run.attempt, validated, tuple(c.seq for c in deleted)))
-        commands += [DeleteCheckpoint(c) for c in deleted]
+            message = messages.CheckpointValidated(validated, tuple(c.seq for c in deleted))
+            actions.append(commands.Broadcast(run.attempt, message))
+        actions += [commands.DeleteCheckpoint(c) for c in deleted]
     run, more = _start_next_validation(run)
-    if isinstance(run.phase, Validating) and run.validating is None:
+    if isinstance(run.phase, state.Validating) and run.validating is None:
         run, _ = _finish_run(run, "complete")
-    return run, commands + more
-
-
-def _apply_retention_unless_restoring(
-    run: Run, checkpoints: tuple[CheckpointRecord, ...]
-) -> tuple[Run, tuple[CheckpointRecord, ...]]:
-    if isinstance(run.phase, Restoring):
-        # The newest checkpoint is being verified; if it is broken, an older one is needed. The next commit applies
-        # retention.
-        return _with_checkpoints(run, checkpoints), ()
-    return _apply_retention(run, checkpoints)
-
-
-def _merge_metrics(reported: msgspec.Raw, validated: msgspec.Raw) -> msgspec.Raw:
-    both = _decode_by_name(reported) | _decode_by_name(validated)
-    return msgspec.Raw(msgspec.json.encode(both))
+    return run, actions + more
 
 
 _decode_by_name = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def _on_worker_returned(run: Run, event: WorkerReturned, now: float) -> StepResult:
+def _on_worker_returned(run: Run, event: events.WorkerReturned, now: float) -> StepResult:
     live = _running_phase(run)
     if event.rank in live.returned:
         return run, []  # Duplicate.
+    fewest = live.fewest_reports
+    # A rank that was stopped on purpose does not count as reporting less often.
+    if not event.stopped and (fewest is None or event.num_reports < fewest[1]):
+        fewest = event.rank, event.num_reports, event.where
     live = replace(
         live,
         returned=live.returned.put(event.rank, True),
         num_stopped=live.num_stopped + event.stopped,
-        # A rank that was stopped on purpose does not count as reporting less often.
-        fewest_reports=live.fewest_reports if event.stopped else _select_fewest_reports(live.fewest_reports, event),
+        fewest_reports=fewest,
         held_counts=live.held_counts.without(event.rank) if live.held_counts is not None else None,
         stop_deadline=now + STOP_GRACE_S if event.stopped and live.stop_deadline is None else live.stop_deadline,
     )
@@ -589,7 +537,6 @@ def _on_worker_returned(run: Run, event: WorkerReturned, now: float) -> StepResu
 
 
 def _ending_when_stopped(live: Running) -> Ending:
-    """The ending of an attempt that was asked to stop."""
     return "preempted" if live.notices is not None else "interrupted"
 
 
@@ -605,38 +552,26 @@ def _on_worker_failed(run: Run, live: Running, failure: WorkerFailure, now: floa
     return replace(run, phase=replace(live, failed=failed, stop_deadline=stop_by)), []
 
 
-def _select_fewest_reports(fewest: tuple[int, int, str] | None, event: WorkerReturned) -> tuple[int, int, str]:
-    if fewest is not None and fewest[1] <= event.num_reports:
-        return fewest
-    return event.rank, event.num_reports, event.where
-
-
 def _fail_on_report_mismatch(run: Run, live: Running) -> StepResult:
-    """Fail: a rank returned without making the report that another rank's checkpoint waits for."""
     assert live.fewest_reports is not None
-    rank, num_reports, where = live.fewest_reports
-    pending = next(p for p in live.pending if p.seq > num_reports)
-    last = f"; the last at {where}" if where else ""
-    message = (
-        f"ReportMismatchError: rank {pending.rank} waits for every rank in report {pending.seq} with a checkpoint, "
-        f"called at {pending.where}, but rank {rank} returned after {num_reports} reports{last}"
-    )
-    failure = WorkerFailure(pending.rank, "mismatch", message, frames=(pending.where,), retriable=False)
+    pending = next(p for p in live.pending if p.seq > live.fewest_reports[1])
+    failure = attempt_reports.make_mismatch(pending, *live.fewest_reports)
     return _stop_attempt(run, live, "failed", live.failed.with_failure(failure))
 
 
-def _on_stop_requested(run: Run) -> StepResult:
-    live = _running_phase(run)
+def _on_stop_requested(run: Run, live: Running) -> StepResult:
     if live.held_counts is not None:
         # The ranks stop anyway, but if only some machines go away there would be another attempt.
         return (run if run.stop_requested else replace(run, stop_requested=True)), []
     run = replace(run, stop_requested=True, phase=replace(live, held_counts=Trie()))
-    return run, [HoldWorkers(run.attempt)]
+    return run, [commands.Broadcast(run.attempt, messages.Hold())]
 
 
-def _on_preemption_notice(run: Run, live: Running, event: PreemptionNoticeReceived, now: float) -> StepResult:
+def _on_preemption_notice(run: Run, live: Running, event: events.PreemptionNoticeReceived, now: float) -> StepResult:
     """Stop all ranks at one report, as for a requested stop, but with a deadline."""
-    notices = (live.notices or PreemptionNotices()).with_notice(event.ranks, now + event.grace_s, event.includes_driver)
+    notices = (live.notices or state.PreemptionNotices()).with_notice(
+        event.ranks, now + event.grace_s, event.includes_driver
+    )
     first = live.held_counts is None
     live = replace(
         live,
@@ -645,10 +580,10 @@ def _on_preemption_notice(run: Run, live: Running, event: PreemptionNoticeReceiv
         stop_deadline=min(notices.deadline, live.stop_deadline if live.stop_deadline is not None else math.inf),
     )
     run = replace(run, phase=live, preempted=run.preempted or event.includes_driver)
-    return run, [HoldWorkers(run.attempt)] if first else []
+    return run, [commands.Broadcast(run.attempt, messages.Hold())] if first else []
 
 
-def _on_worker_held(run: Run, live: Running, event: WorkerHeld, now: float) -> StepResult:
+def _on_worker_held(run: Run, live: Running, event: events.WorkerHeld, now: float) -> StepResult:
     held_counts: Trie[int] = live.held_counts or Trie()
     if event.rank in held_counts:
         return run, []  # Duplicate.
@@ -670,21 +605,26 @@ def _agree_on_stop(run: Run, live: Running, now: float) -> StepResult:
     save_s = SAVE_TIME_FACTOR * (run.last_save_s or 0.0)
     save = preemption is None or run.last_save_s is None or now + save_s < preemption.deadline
     run = replace(run, phase=replace(live, stop_at=stop_at))
-    return run, [StopWorkersAt(run.attempt, stop_at, save, preemption if live.asks else None)]
+    return run, [commands.StopWorkersAt(run.attempt, stop_at, save, preemption if live.asks else None)]
 
 
 def _stop_attempt(
-    run: Run, live: Running, ending: Ending, failed: AttemptFailures = NO_FAILURES, *, exit_by: float | None = None
+    run: Run,
+    live: Running,
+    ending: Ending,
+    failed: state.AttemptFailures = state.NO_FAILURES,
+    *,
+    exit_by: float | None = None,
 ) -> StepResult:
     """End the attempt: kill the workers, or let them exit by themselves until `exit_by`."""
     has_known_cause = not failed.are_all_secondary or any(failure.kind != "user" for failure in failed)
     if ending == "failed" and live.fewest_reports is not None and not has_known_cause:
         failed = _blame_early_return(live.fewest_reports, failed)
     run = replace(run, phase=Stopping(live, ending, failed, deadline=exit_by))
-    return run, [StopWorkers(run.attempt, kill=exit_by is None)]
+    return run, [commands.StopWorkers(run.attempt, kill=exit_by is None)]
 
 
-def _blame_early_return(fewest_reports: tuple[int, int, str], failed: AttemptFailures) -> AttemptFailures:
+def _blame_early_return(fewest_reports: tuple[int, int, str], failed: state.AttemptFailures) -> state.AttemptFailures:
     """Add the cause: the other ranks lost their connection to one whose function had returned."""
     rank, num_reports, where = fewest_reports
     broken = next(iter(failed))
@@ -707,19 +647,19 @@ def _finish_or_retry(run: Run, now: float) -> StepResult:
             return _begin_next_attempt(run, None, now)
         case "resized":
             return _finish_run(run, "preempted" if run.preempted else "interrupted")
-        case "preempted" if may_continue and has_lost_capacity(run):
+        case "preempted" if may_continue and retry_policy.has_lost_capacity(run):
             return _begin_next_attempt(run, None, now)
         case "preempted" if may_continue and not 0 <= run.max_preemption_failures <= run.num_preemptions:
             return _begin_next_attempt(run, "preemptions", now)
         case "failed" if may_continue:
-            cause = first_failure(phase.failures)
-            fingerprint = failure_fingerprint(cause, phase.running.progress[cause.rank])
-            decision = decide_retry(run, phase.failures, fingerprint)
-            if isinstance(decision, Retry):
+            cause = retry_policy.first_failure(phase.failures)
+            fingerprint = retry_policy.failure_fingerprint(cause, phase.running.progress[cause.rank])
+            decision = retry_policy.decide_retry(run, phase.failures, fingerprint)
+            if isinstance(decision, retry_policy.Retry):
                 return _begin_next_attempt(replace(run, last_failure_fingerprint=fingerprint), decision.charged, now)
             return _finish_run(run, "failed", phase.failures, decision.reason)
         case "complete" if may_continue and run.validating is not None:
-            return replace(run, phase=Validating()), []
+            return replace(run, phase=state.Validating()), []
     return _finish_run(run, ending, phase.failures)
 
 
@@ -728,13 +668,13 @@ def _is_lost_to_preemption(run: Run, phase: Stopping) -> bool:
     if phase.ending != "failed":
         return False
     notices = phase.running.notices
-    cause = first_failure(phase.failures)
+    cause = retry_policy.first_failure(phase.failures)
     return cause.kind in ("killed", "preempted", "exited") and (
         run.preempted or (notices is not None and cause.rank in notices.ranks)
     )
 
 
-def _begin_next_attempt(run: Run, charged: Budget | None, now: float) -> StepResult:
+def _begin_next_attempt(run: Run, charged: retry_policy.Budget | None, now: float) -> StepResult:
     run = replace(
         run,
         attempt=run.attempt + 1,
@@ -748,4 +688,4 @@ def _begin_next_attempt(run: Run, charged: Budget | None, now: float) -> StepRes
 
 def _finish_run(run: Run, ending: Ending, failures: tuple[WorkerFailure, ...] = (), reason: str = "") -> StepResult:
     # Times are only valid on the clock of this driver.
-    return replace(run, phase=Finished(ending, failures, reason), last_save_s=None), []
+    return replace(run, phase=state.Finished(ending, failures, reason), last_save_s=None), []

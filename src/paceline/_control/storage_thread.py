@@ -106,12 +106,9 @@ class CheckpointWork:
         # The name may be reused: then the directory holds the newer checkpoint.
         self._deferred_deletions = [each for each in self._deferred_deletions if each.name != record.name]
         try:
+            now = self._clock.wall()
             differing = self._store.commit(
-                record,
-                command.parts,
-                world_size=world_size,
-                created_at=self._clock.wall(),
-                fence=self._fence,
+                record, command.parts, world_size=world_size, created_at=now, fence=self._fence
             )
             # Check again before announcing it: a driver that takes over later finds the checkpoint.
             self._fence.check()
@@ -121,18 +118,13 @@ class CheckpointWork:
             self._store.discard_staged(record)
             return CommitFailed(record.attempt, record.seq, f"{type(error).__name__}: {error}")
         if differing:
-            log.warning(
-                "%s: ranks wrote different contents to %s; keeping those of the lowest rank",
-                record.name,
-                ", ".join(differing),
-            )
+            text = "%s: ranks wrote different contents to %s; keeping those of the lowest rank"
+            log.warning(text, record.name, ", ".join(differing))
         return Committed(record)
 
     def write_stacks(self, path: Path, text: str) -> None:
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with open(path, "a", opener=open_private) as file:
-                file.write(text)
+            _append_private(path, text)
         except OSError as error:
             log.warning("cannot write the stacks to %s: %s", path, error)
 
@@ -159,13 +151,17 @@ def write_stacks_file(store: RunStore, path: Path, text: str, at: float) -> Diag
     """Append to the stacks file of an attempt. If that fails, return the reason."""
     header = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC: requested by a user\n\n"
     try:
-        make_private_dirs(path.parent)
-        with open(path, "a", opener=open_private) as file:
-            file.write(f"{header}{text}\n")
+        _append_private(path, f"{header}{text}\n")
         store.upload_file(path)
     except OSError as error:
         return f"cannot write the stacks to {path}: {error}"
     return _describe_file(store, "stacks", path, -1, at, 0.0)
+
+
+def _append_private(path: Path, text: str) -> None:
+    make_private_dirs(path.parent)
+    with open(path, "a", opener=open_private) as file:
+        file.write(text)
 
 
 def write_profile_files(

@@ -1,4 +1,4 @@
-"""Decides when to poll the ranks for their usage, and collects the answers: values and times, no threads.
+"""Polls the ranks for their usage, and records their answers.
 
 The polling interval grows with the number of ranks: a thousand ranks write about as many bytes per minute to the
 journal as forty. It also grows with the age of an attempt, because nobody needs seconds in a plot of a day.
@@ -6,11 +6,13 @@ journal as forty. It also grows with the age of an attempt, because nobody needs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from paceline._control.events import StageUse, UsageMeasured
-from paceline._control.run import Run, Running
-from paceline._engine.messages import RankUsage, UsageReported
+from paceline._control.events import Event, StageUse, UsageMeasured
+from paceline._control.extensions import Extension
+from paceline._control.run import Running
+from paceline._engine import messages
 
 EVERY_S = 2.0
 AT_LAST_EVERY_S = 10.0
@@ -29,42 +31,45 @@ def poll_interval_s(size: int, age_s: float) -> float:
     return max(EVERY_S, min(AT_LAST_EVERY_S, age_s / _AGE_PER_EVERY), PER_RANK_S * size)
 
 
-class UsageCollector:
-    def __init__(self, stages: ReadStages | None = None) -> None:
-        self._stages = stages
+class UsageCollector(Extension):
+    def __init__(self, read_stages: ReadStages | None = None) -> None:
+        self._read_stages = read_stages
         self._began_at = 0.0
         self._asked_at = float("-inf")
-        self._usages: dict[int, RankUsage] = {}
+        self._usages: dict[int, messages.RankUsage] = {}
         self._first_answer_at = 0.0
-        """When the first of these answers arrived."""
 
-    def start_attempt(self, now: float) -> None:
-        """Workers are starting; do not poll them at once."""
-        self._began_at = self._asked_at = now
+    def on_attempt_started(self, size: int) -> None:
+        # Do not poll workers that are starting.
+        self._began_at = self._asked_at = self.control.clock.now()
         self._usages = {}
 
-    def should_poll(self, run: Run, now: float) -> bool:
-        """Whether to poll the ranks now. If True, the poll counts as done."""
-        if not isinstance(run.phase, Running) or now - self._asked_at < poll_interval_s(run.size, now - self._began_at):
+    def on_message(self, message: Any) -> bool:
+        if isinstance(message, messages.WorkersStopped):  # They have sent their last usage.
+            self._record()
+        if not isinstance(message, messages.UsageReported):
             return False
-        self._asked_at = now
+        if message.attempt == self.control.run.attempt:
+            if not self._usages:
+                self._first_answer_at = self.control.clock.now()
+            self._usages[message.usage.rank] = message.usage
         return True
 
-    def add_usage(self, report: UsageReported, run: Run, now: float) -> None:
-        if report.attempt == run.attempt:
-            if not self._usages:
-                self._first_answer_at = now
-            self._usages[report.usage.rank] = report.usage
+    def poll(self) -> Sequence[Event]:
+        control, run, now = self.control, self.control.run, self.control.clock.now()
+        if len(self._usages) >= run.size or now - self._first_answer_at >= PATIENCE_S:
+            self._record()
+        is_due = now - self._asked_at >= poll_interval_s(run.size, now - self._began_at)
+        if is_due and isinstance(run.phase, Running):
+            self._asked_at = now
+            if not control.engine.waits:
+                control.broadcast(messages.MeasureUsage())
+        return ()
 
-    def should_record(self, run: Run, now: float) -> bool:
-        """Whether to record the answers now: all ranks have answered, or the timeout has passed."""
-        return len(self._usages) >= run.size or (bool(self._usages) and now - self._first_answer_at >= PATIENCE_S)
-
-    def take_measurement(self, run: Run, wall: float) -> UsageMeasured | None:
-        """The answers since the last call; None if there are none."""
-        if not self._usages:
-            return None
-        ranks = tuple(self._usages[rank] for rank in sorted(self._usages))
-        self._usages = {}
-        stages, wait = self._stages() if self._stages is not None else ((), False)
-        return UsageMeasured(run.attempt, wall, ranks, stages, wait)
+    def _record(self) -> None:
+        if self._usages:
+            ranks = tuple(self._usages[rank] for rank in sorted(self._usages))
+            self._usages = {}
+            stages, wait = self._read_stages() if self._read_stages is not None else ((), False)
+            attempt, wall = self.control.run.attempt, self.control.clock.wall()
+            self.control.record_note(UsageMeasured(attempt, wall, ranks, stages, wait))

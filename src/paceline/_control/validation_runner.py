@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from paceline._control import events
-from paceline._control.commands import StartValidation
+from paceline._control.commands import Command, StartValidation
 from paceline._control.events import CheckpointRecord, ValidationEnded
+from paceline._control.extensions import Extension
 from paceline._core.checkpoint_records import CheckpointStatus
 from paceline._core.system import Clock
 from paceline._engine.base import Engine, WorkerGroupSpec
@@ -36,7 +37,6 @@ class ValidationSetup:
     max_retries: int
     """How often a failed validation is retried; -1: no limit."""
     is_retried: Callable[[events.WorkerFailed], bool]
-    """Whether this kind of failure is retried."""
 
 
 @dataclass
@@ -52,7 +52,9 @@ class _ActiveValidation:
     exit_deadline: float | None = None
 
 
-class ValidationRunner:
+class ValidationRunner(Extension):
+    is_essential = True
+
     def __init__(self, setup: ValidationSetup, clock: Clock) -> None:
         self._setup = setup
         self._clock = clock
@@ -61,24 +63,28 @@ class ValidationRunner:
         self._active: _ActiveValidation | None = None
         self._ended: list[ValidationEnded] = []
 
-    def start(self, command: StartValidation) -> None:
+    def execute(self, command: Command) -> bool:
+        if not isinstance(command, StartValidation):
+            return False
         assert self._active is None, "one validation at a time"
         timeout_s = self._setup.timeout_s(command.record)
         due = None if timeout_s is None else self._clock.now() + START_TIMEOUT_S + timeout_s
         self._active = _ActiveValidation(command.record, timeout_s, due)
         self._launch(self._active)
+        return True
 
-    def take_ended(self) -> list[ValidationEnded]:
+    def poll(self) -> list[ValidationEnded]:
         """Return the validations that ended since the last call."""
         if self._active is not None:
-            self._poll(self._active)
+            self._poll_worker(self._active)
         ended, self._ended = self._ended, []
         return ended
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None = None) -> None:
         """Kill a running validation without an event: it stays pending."""
         if self._engine is not None:
             self._engine.close()
+            self._engine = None
 
     def _launch(self, active: _ActiveValidation) -> None:
         if self._engine is None:
@@ -92,7 +98,7 @@ class ValidationRunner:
             self._active = None
             self._ended.append(_make_ended(active.record, "VALIDATION_FAILED", problem=f"cannot start: {problem}"))
 
-    def _poll(self, active: _ActiveValidation) -> None:
+    def _poll_worker(self, active: _ActiveValidation) -> None:
         assert self._engine is not None
         has_exited = False
         for message in self._engine.wait(0.0):
@@ -104,8 +110,9 @@ class ValidationRunner:
                         active, replace(_make_ended(active.record, "VALIDATED"), metrics=message.value), kill=False
                     )
                 case events.WorkerFailed(failure=failure) if active.outcome is None:
-                    active.should_retry = self._should_retry(active, message)
-                    problem = _format_failure(failure)
+                    limit = self._setup.max_retries
+                    active.should_retry = (limit < 0 or active.num_tries <= limit) and self._setup.is_retried(message)
+                    problem = failure.message + (f", at {failure.frames[-1]}" if failure.frames else "")
                     self._set_outcome(
                         active, _make_ended(active.record, "VALIDATION_FAILED", problem=problem), kill=True
                     )
@@ -135,15 +142,6 @@ class ValidationRunner:
         self._active = None
         self._ended.append(end)
 
-    def _should_retry(self, active: _ActiveValidation, failed: events.WorkerFailed) -> bool:
-        limit = self._setup.max_retries
-        return (limit < 0 or active.num_tries <= limit) and self._setup.is_retried(failed)
-
 
 def _make_ended(record: CheckpointRecord, status: CheckpointStatus, problem: str = "") -> ValidationEnded:
     return ValidationEnded(record.attempt, record.seq, record.name, status, problem=problem)
-
-
-def _format_failure(failure: events.WorkerFailure) -> str:
-    at = f", at {failure.frames[-1]}" if failure.frames else ""
-    return f"{failure.message}{at}"

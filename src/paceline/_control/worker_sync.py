@@ -4,6 +4,7 @@ A task is dispatched once all ranks are ready, and again to every new group: wor
 again. Only `TaskQueue.submit` is thread-safe.
 """
 
+from paceline._control.attempt_reports import make_mismatch
 from paceline._control.run import Run, Running
 from paceline._engine.messages import Joined, Release, RunTask, TaskAnswered, WorkerFailure
 
@@ -44,31 +45,25 @@ class Barriers:
             return None
         for number, joined in self._waiting.items():
             first, *others = joined.values()
-            for other in others:
-                if other.call != first.call:
-                    self._mismatch_reported = True
-                    return _describe_different_calls(number, first, other, wall)
-            for rank in self._returned:
-                if rank not in joined:
-                    waiting = next(iter(joined.values()))
-                    message = (
-                        f"ReportMismatchError: rank {waiting.rank} waits for every rank in collective call {number}, "
-                        f"made at {waiting.where}, but rank {rank} has returned without it"
-                    )
-                    self._mismatch_reported = True
-                    return WorkerFailure(
-                        waiting.rank, "mismatch", message, at=wall, frames=(waiting.where,), retriable=False
-                    )
+            other = next((each for each in others if each.call != first.call), None)
+            absent = next((rank for rank in self._returned if rank not in joined), None)
+            if other is not None:
+                message = (
+                    f"in collective call {number} rank {first.rank} calls {first.call or 'a collective'} at "
+                    f"{first.where}, but rank {other.rank} calls {other.call or 'a collective'} at {other.where}: "
+                    "all ranks must make the same calls in the same order"
+                )
+            elif absent is not None:
+                message = (
+                    f"rank {first.rank} waits for every rank in collective call {number}, "
+                    f"made at {first.where}, but rank {absent} has returned without it"
+                )
+            else:
+                continue
+            self._mismatch_reported = True
+            message = f"ReportMismatchError: {message}"
+            return WorkerFailure(first.rank, "mismatch", message, at=wall, frames=(first.where,), retriable=False)
         return None
-
-
-def _describe_different_calls(number: int, first: Joined, other: Joined, wall: float) -> WorkerFailure:
-    message = (
-        f"ReportMismatchError: in collective call {number} rank {first.rank} calls {first.call or 'a collective'} at "
-        f"{first.where}, but rank {other.rank} calls {other.call or 'a collective'} at {other.where}: "
-        "all ranks must make the same calls in the same order"
-    )
-    return WorkerFailure(first.rank, "mismatch", message, at=wall, frames=(first.where,), retriable=False)
 
 
 class TaskQueue:
@@ -105,7 +100,7 @@ class TaskQueue:
         return True
 
     def take_answers(self, run: Run) -> tuple[TaskAnswered, ...] | None:
-        """Return the answers of all ranks, in rank task, once all have arrived; only once."""
+        """Return the answers of all ranks, in rank order, once all have arrived; only once."""
         if self._task is None or self._dispatched_attempt != run.attempt or len(self._answers) < run.size:
             return None
         if not isinstance(run.phase, Running):
@@ -122,12 +117,5 @@ class TaskQueue:
             for answer in self._answers.values():
                 if answer.num_reports < pending.seq:
                     self._mismatch_reported = True
-                    last = f"; the last at {answer.where}" if answer.where else ""
-                    message = (
-                        f"ReportMismatchError: rank {pending.rank} waits for every rank in report {pending.seq} with "
-                        f"a checkpoint, called at {pending.where}, but rank {answer.rank} has returned after "
-                        f"{answer.num_reports} reports{last}"
-                    )
-                    where = (pending.where,)
-                    return WorkerFailure(pending.rank, "mismatch", message, at=wall, frames=where, retriable=False)
+                    return make_mismatch(pending, answer.rank, answer.num_reports, answer.where, wall)
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard, TypeVar, get_type_hints
 
@@ -114,10 +115,34 @@ def check_names(name: str, value: Any) -> Sequence[str]:
     return value
 
 
+def check_file_name(name: str, value: Any) -> str:
+    """Check the name of a file in a directory: no path, and not hidden."""
+    if not isinstance(value, str) or not value or "/" in value or value.startswith("."):
+        raise bad_value(name, "a plain file name", value)
+    return value
+
+
+def parse_metric_names(name: str, value: Any) -> dict[str, str] | None:
+    """Parse a choice of metrics into reported name -> original name; None, which stands for all metrics, stays None."""
+    if value is None:
+        return None
+    names = [value] if isinstance(value, str) else value
+    pairs = {each: each for each in names} if isinstance(names, Sequence) else names
+    if not isinstance(pairs, Mapping) or not all(isinstance(each, str) for pair in pairs.items() for each in pair):
+        raise bad_value(name, "a name, a list of names or a dict of names", value)
+    return dict(pairs)
+
+
 def join_or(words: Iterable[str]) -> str:
     """Join words as a sentence does: `'min', 'max' or 'mean'`."""
     *first, last = words
     return f"{', '.join(first)} or {last}" if first else last
+
+
+def join_first(words: Sequence[str], at_most: int = 3) -> str:
+    """Join the first words, and say how many more there are: `a, b, c and 2 more`."""
+    more = f" and {len(words) - at_most} more" if len(words) > at_most else ""
+    return ", ".join(words[:at_most]) + more
 
 
 def flatten_dict(values: Mapping[Any, Any], separator: str = "/", prefix: str = "") -> dict[str, Any]:
@@ -161,3 +186,32 @@ def with_options(options: type, **defaults: Any) -> Callable[[F], F]:
         return call  # type: ignore[return-value]
 
     return decorate
+
+
+_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_LABEL = re.compile(rf"(?:{_NAME}/)?{_NAME}")
+_VALUE = re.compile(rf"(?P<no>!?)(?:(?P<one>{_NAME})|in\((?P<some>\s*{_NAME}\s*(?:,\s*{_NAME}\s*)*)\))")
+
+
+def find_selector_problem(selector: Mapping[str, str]) -> str | None:
+    """Return what is wrong with a label selector, which maps labels of nodes to conditions, or None.
+
+    A condition is `"a"`, `"!a"` (anything else, or no label), `"in(a,b)"` or `"!in(a,b)"`.
+    """
+    for label, value in selector.items():
+        if not isinstance(label, str) or not _LABEL.fullmatch(label):
+            return f"a label must be a name such as 'zone' or 'ray.io/market-type', got {label!r}"
+        if not isinstance(value, str) or not _VALUE.fullmatch(value):
+            return f"the condition of label {label!r} must be 'a', '!a', 'in(a,b)' or '!in(a,b)', got {value!r}"
+    return None
+
+
+def matches_selector(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    return all(_matches_value(labels.get(label), condition) for label, condition in selector.items())
+
+
+def _matches_value(value: str | None, condition: str) -> bool:
+    parts = _VALUE.fullmatch(condition)
+    assert parts is not None, f"{condition!r} has not been checked"
+    allowed = (parts["one"] or parts["some"]).split(",")
+    return (value in (each.strip() for each in allowed)) != bool(parts["no"])

@@ -45,7 +45,7 @@ def to_plain(value: Any, path: str = "metrics") -> Any:
         if isinstance(value, base):
             return to_plain(base(value), path)
     raise TypeError(
-        f"{path} must be a number, a string, None, or a list or dict of these, got {_with_article(kind.__name__)}"
+        f"{path} must be a number, a string, None, or a list or dict of these, got {with_article(kind.__name__)}"
     )
 
 
@@ -123,7 +123,7 @@ def _single_item(value: Any, path: str) -> Any:
     shape = tuple(value.shape)
     if math.prod(shape) != 1:
         raise ValueError(
-            f"{path} must be one number, got {_with_article(type(value).__name__)} of shape {shape}\n\n"
+            f"{path} must be one number, got {with_article(type(value).__name__)} of shape {shape}\n\n"
             "hint: report a reduction of it, such as x.mean().item(), or x.tolist() to keep every element"
         )
     return value.item()
@@ -140,5 +140,5 @@ def to_metric_key(key: Any, path: str) -> str:
     raise TypeError(f"the keys of {path} must be strings, got {key!r}")
 
 
-def _with_article(noun: str) -> str:
+def with_article(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"

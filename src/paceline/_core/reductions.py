@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
-from functools import partial
+from functools import partial, reduce
+from operator import getitem
 from typing import Any, Literal
 
 import msgspec
@@ -41,7 +42,9 @@ class ReducedMetric:
     def __init__(self, how: Reduction, value: Any, weight: Any = None) -> None:
         self.how = how
         self.value = _check_number(value, f"train.{how}({value!r:.80})")
-        self.weight = None if weight is None else _check_weight(weight)
+        self.weight = None if weight is None else _check_number(weight, "weight")
+        if self.weight is not None and not 0 <= self.weight < _WEIGHT_LIMIT:  # Also refuses nan.
+            raise bad_value("weight", "a non-negative finite number", weight)
 
     def __repr__(self) -> str:
         weight = f", weight={self.weight!r}" if self.weight is not None else ""
@@ -67,7 +70,8 @@ def reduce_metrics(reports: Iterable[tuple[dict[str, Any], Sequence[ReductionMar
         for mark in marks:
             how, values = collected.setdefault(mark.path, (mark.how, []))
             if how == mark.how:
-                values.append((_get_at_path(metrics, mark.path), mark.weight))
+                value: Any = reduce(getitem, mark.path, metrics)
+                values.append((value, mark.weight))
     for path, (how, values) in collected.items():
         reduced = _set_at_path(reduced or {}, path, _REDUCERS[how](values))
     return reduced or {}
@@ -88,30 +92,17 @@ def _collect_marks(metrics: dict[Any, Any], path: Path, marks: list[ReductionMar
 
 
 def _refuse_nested(value: Any, key: Any) -> None:
-    if isinstance(value, list | tuple):
-        for item in value:
-            if isinstance(item, ReducedMetric):
-                raise TypeError(
-                    f"metrics[{key!r}] has {item!r} in a list: only a value with its own name can be reduced\n\n"
-                    "hint: use a dict, such as {'loss': {'a': train.mean(x), 'b': train.mean(y)}}"
-                )
+    if isinstance(value, ReducedMetric):
+        raise TypeError(
+            f"metrics[{key!r}] has {value!r} in a list: only a value with its own name can be reduced\n\n"
+            "hint: use a dict, such as {'loss': {'a': train.mean(x), 'b': train.mean(y)}}"
+        )
+    if isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
             _refuse_nested(item, key)
-    elif isinstance(value, dict):
-        for item in value.values():
-            if isinstance(item, ReducedMetric):
-                _refuse_nested([item], key)
-            _refuse_nested(item, key)
-
-
-def _get_at_path(metrics: Any, path: Path) -> Number:
-    for key in path:
-        metrics = metrics[key]
-    number: Number = metrics
-    return number
 
 
 def _set_at_path(metrics: dict[str, Any], path: Path, value: Number) -> dict[str, Any]:
-    """Return a copy of the metrics with another value at a path."""
     key, *rest = path
     if not rest:
         return {**metrics, key: value}
@@ -126,13 +117,6 @@ def _check_number(value: Any, label: str) -> Number:
     if not isinstance(number, int | float):
         raise TypeError(f"{label} must be a number, got a {type(value).__name__}")
     return number
-
-
-def _check_weight(value: Any) -> Number:
-    weight = _check_number(value, "weight")
-    if not 0 <= weight < _WEIGHT_LIMIT:  # Also refuses nan.
-        raise bad_value("weight", "a non-negative finite number", value)
-    return weight
 
 
 WeightedValues = list[tuple[Number, Number | None]]

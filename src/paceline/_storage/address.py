@@ -102,7 +102,6 @@ class _StoreAddress:
     variables: Mapping[str, str]
     """The environment; only the clouds' own variables are read."""
     text: str
-    """The whole address, as given."""
     argument: str = "storage_path"
     """The caller's name for the address, used in errors."""
 

@@ -30,7 +30,8 @@ class ArrowStore:
         self.path = path.rstrip("/")
         self.uri = uri.rstrip("/")
         self._fsspec = unwrap_fsspec(filesystem)
-        kind = _filesystem_kind(filesystem, self._fsspec)
+        protocol = filesystem.type_name if self._fsspec is None else self._fsspec.protocol
+        kind = protocol if isinstance(protocol, str) else protocol[0]
         self._has_buckets = kind in _BUCKET_KINDS
         self._has_atomic_puts = kind in _ATOMIC_PUT_KINDS
 
@@ -185,10 +186,3 @@ def unwrap_fsspec(filesystem: Any) -> Any:
     if isinstance(filesystem, PyFileSystem) and isinstance(filesystem.handler, FSSpecHandler):
         return filesystem.handler.fs
     return None
-
-
-def _filesystem_kind(filesystem: Any, fsspec_filesystem: Any) -> str:
-    if fsspec_filesystem is None:
-        return str(filesystem.type_name)
-    protocol = fsspec_filesystem.protocol
-    return str(protocol if isinstance(protocol, str) else protocol[0])

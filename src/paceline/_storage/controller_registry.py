@@ -23,7 +23,6 @@ class DetachedOutcome(msgspec.Struct, frozen=True):
     """The outcome of a detached run, as its controller last saw it."""
 
     code: int
-    """Exit code for a script."""
     text: str
 
 
@@ -31,7 +30,6 @@ class ControllerNote(msgspec.Struct, frozen=True):
     """What a controller publishes for its clients."""
 
     address: str
-    """Address of its cluster."""
     ended: DetachedOutcome | None = None
 
 

@@ -147,7 +147,6 @@ def add_disk_details(error: OSError, path: Path, num_bytes: int) -> OSError:
 
 @contextlib.contextmanager
 def _open_private(path: Path, flags: int) -> Iterator[int]:
-    """Create a file that only its owner can read, open for writing."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
     except OSError as error:

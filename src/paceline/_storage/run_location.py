@@ -99,8 +99,13 @@ class RunLocation:
 
         `is_new`: this is the run's first driver, so any files in the spool belong to another run and are removed.
         """
-        from paceline._storage.journal_segments import JournalUploader, read_stored_journal, reconcile_journal
-        from paceline._storage.run_store import DiskRunStore, RemoteRunStore
+        from paceline._storage.run_store import (
+            DiskRunStore,
+            JournalUploader,
+            RemoteRunStore,
+            read_stored_journal,
+            reconcile_journal,
+        )
 
         if self.address is None:
             return DiskRunStore(files, self.layout)

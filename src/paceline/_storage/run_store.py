@@ -2,11 +2,16 @@
 
 Code that commits, verifies, deletes or finds checkpoints uses a `RunStore` and does not know which kind it is. A run in
 a store also has a directory on this machine, its spool, where files are staged before they are uploaded.
+
+The journal in a store consists of segments, objects that never change. A segment is named by the offset of its first
+byte, so two drivers that append want the same name and only one gets it. Segments hold whole lines only: a line cut in
+two could not be continued after a crash.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -18,11 +23,66 @@ from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, Stage
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._storage import commit
 from paceline._storage.commit import Manifest
-from paceline._storage.files import Files, LocalFiles, read_file_if_exists
-from paceline._storage.journal_segments import JournalUploader, read_stored_journal
+from paceline._storage.files import Files, LocalFiles, read_file_if_exists, write_private_file
 from paceline._storage.lease import UNFENCED, Fence
 from paceline._storage.run_layout import LOGGER_FILES, MANIFEST, METADATA, RunLayout, checkpoint_name
 from paceline._storage.store import Store, read_if_exists, run_in_parallel, upload_all
+
+JOURNAL_PREFIX = "journal"
+
+
+def read_stored_journal(store: Store) -> bytes:
+    """Return the whole journal, in order. Raises if a segment between others is missing."""
+    journal = b""
+    for entry in store.list_entries(JOURNAL_PREFIX):
+        offset = entry.key.rpartition("/")[2]
+        if not offset.isdigit() or int(offset) != len(journal):
+            raise StorageError(
+                f"{store.uri}: the journal ends at byte {len(journal)}, but the next segment is {entry.key}"
+            )
+        journal += store.read(entry.key)
+    return journal
+
+
+def reconcile_journal(path: Path, stored: bytes) -> None:
+    """Replace the local journal by the stored one, unless the local one starts with it."""
+    local = read_file_if_exists(path) or b""
+    if local.startswith(stored):
+        return
+    if local:
+        path.rename(path.with_name(f"{path.name}.other"))
+    part = path.with_name(f"{path.name}.part")
+    write_private_file(part, stored)
+    part.rename(path)
+
+
+class JournalUploader:
+    """Uploads the part of a journal that is not in the store yet. Thread-safe."""
+
+    def __init__(self, store: Store, path: Path, num_stored: int = 0) -> None:
+        self._store = store
+        self._path = path
+        self._num_stored = num_stored
+        # Protects `_num_stored`: one thread at a time uploads a segment.
+        self._lock = threading.Lock()
+
+    def upload_new(self) -> None:
+        """Upload the new lines. Raises `RunHeldError` if another driver has stored different ones there."""
+        with self._lock:
+            with self._path.open("rb") as file:
+                file.seek(self._num_stored)
+                data = file.read()
+            data = data[: data.rfind(b"\n") + 1]
+            if not data:
+                return
+            key = f"{JOURNAL_PREFIX}/{self._num_stored:016d}"
+            if not self._store.create(key, data):
+                raise RunHeldError(
+                    f"{self._store.uri}/{key} was written by another driver, which has taken over the run\n\n"
+                    "hint: let the other driver finish, or end it and run this script again"
+                )
+            self._num_stored += len(data)
+
 
 log = logging.getLogger("paceline")
 
@@ -36,7 +96,6 @@ _SMALL_LOG_BYTES = 4 << 20
 class RunStore(ABC):
     layout: RunLayout
     uri: str
-    """Location of the run, for display."""
     _files: Files
 
     @abstractmethod
@@ -126,18 +185,8 @@ class DiskRunStore(RunStore):
     def read_journal(self) -> bytes:
         return read_file_if_exists(self.layout.journal) or b""
 
-    def commit(
-        self,
-        record: CheckpointRecord,
-        parts: Sequence[StagedFiles],
-        *,
-        world_size: int,
-        created_at: float,
-        fence: Fence = UNFENCED,
-    ) -> list[str]:
-        return commit.commit_checkpoint(
-            self._files, self.layout, record, parts, world_size=world_size, created_at=created_at, fence=fence
-        )
+    def commit(self, *args: Any, **kwargs: Any) -> list[str]:
+        return commit.commit_checkpoint(self._files, self.layout, *args, **kwargs)
 
     def discard_staged(self, record: CheckpointRecord) -> None:
         commit.discard_staged(self._files, self.layout, record)

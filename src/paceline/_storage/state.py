@@ -19,10 +19,9 @@ import msgspec
 
 from paceline._core.checkpoint_records import FileEntry
 from paceline._storage.files import Files, LocalFiles
-from paceline._storage.pinned_memory import ALIGNMENT, GpuSnapshot, padding_after
 from paceline._storage.run_layout import METADATA
+from paceline._storage.snapshot_memory import ALIGNMENT, GpuSnapshot, copy_leaves, padding_after
 from paceline._storage.snapshot_memory import SnapshotMemory as SnapshotMemory
-from paceline._storage.snapshot_memory import copy_leaves
 from paceline._storage.state_leaves import Buffer, Leaf, Natural, parse_torch_dtype, restore_array, restore_tensor
 from paceline._storage.state_tree import decode_tree, encode_tree
 
@@ -53,7 +52,6 @@ class StateSnapshot:
     _host: memoryview
     _gpu_snapshot: GpuSnapshot
     _stem: str
-    """Prefix of its file names."""
     notes: bytes = b""
     """The user's own notes, written to a separate file."""
 

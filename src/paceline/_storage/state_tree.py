@@ -13,6 +13,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NoReturn
 
+from paceline._core.plain_values import with_article
 from paceline._storage.state_leaves import (
     Leaf,
     UnsupportedValueError,
@@ -282,8 +283,7 @@ def _make_unsupported_error(value: Any) -> UnsupportedValueError:
 
 
 def _describe_type(value: Any) -> str:
-    name = type(value).__name__
-    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+    return with_article(type(value).__name__)
 
 
 def _format_path(path: str, trail: list[Any]) -> str:

@@ -12,8 +12,7 @@ from paceline._control.events import UsageMeasured
 from paceline._control.run import Run
 from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.errors import StorageError
-from paceline._storage.commit import has_manifest
-from paceline._storage.retention import checkpoint_score, rank_checkpoints
+from paceline._storage.commit import checkpoint_score, has_manifest, rank_checkpoints
 from paceline._storage.run_layout import MANIFEST
 from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import checkpoint_prefix

@@ -18,8 +18,8 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from paceline._core.errors import PacelineError
-from paceline._storage.journal_segments import JOURNAL_PREFIX
 from paceline._storage.run_location import RunLocation, is_remote, join_storage_path
+from paceline._storage.run_store import JOURNAL_PREFIX
 from paceline._view.model import ENDED, Summary
 from paceline._view.run_reader import RunReader
 from paceline._view.search_reader import SearchReader

@@ -125,7 +125,7 @@ class SearchReader(JournalFollower):
         from paceline.tune.driver.search_storage import SEARCH_CODEC
         from paceline.tune.results.report_history import decode_without_objects
 
-        event = journal.decode_line(payload, self._uri, decode=SEARCH_CODEC.decode)
+        event = journal.decode_line(payload, self._uri, codec=SEARCH_CODEC)
         if self._search is None:
             if not isinstance(event, SearchStarted):
                 raise StorageError(f"{self._uri} has no journal of a search")

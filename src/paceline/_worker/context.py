@@ -31,8 +31,8 @@ from paceline._core.system import make_private_dirs
 from paceline._core.time_accounting import CHECKPOINT, REPORT, TimeAccounting
 from paceline._engine import messages
 from paceline._engine.messages import Reported, WorkerInit, encode_message
+from paceline._storage.commit import rank_checkpoints
 from paceline._storage.files import LocalFiles, add_disk_details, write_retrying_full_disk
-from paceline._storage.retention import rank_checkpoints
 from paceline._storage.retrying_store import StoreRetryPolicy
 from paceline._storage.run_layout import RunLayout, checkpoint_name
 from paceline._storage.run_store import DiskRunStore, RemoteRunStore, RunStore

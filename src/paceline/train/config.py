@@ -22,10 +22,10 @@ from paceline._core.arguments import (
     check_instance,
     check_int,
     check_number,
+    find_selector_problem,
     is_int,
 )
 from paceline._core.engine_choice import check_engine
-from paceline._core.label_selectors import find_selector_problem
 from paceline._core.settings import default_storage_path
 from paceline._storage.run_location import RunLocation, is_remote
 from paceline.train.callbacks import Callback

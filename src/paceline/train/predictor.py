@@ -7,7 +7,7 @@ once per process. Rows keep their order, and `write_parquet(..., resume=True)` l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -36,6 +36,11 @@ class Predictor:
         self._kept_columns = keep_columns
         self._output = output_column
 
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint | str, *args: Any, **options: Any) -> Self:
+        """Same as the constructor."""
+        return cls(checkpoint, *args, **options)  # type: ignore[call-arg, arg-type]
+
     def call_model(self, inputs: Any) -> Any:
         """Return the model's outputs for the value that `inputs` returned."""
         raise NotImplementedError
@@ -58,10 +63,13 @@ class Predictor:
     def columns(self, outputs: Any) -> dict[str, Any]:
         """Return the model's outputs as arrays by column name."""
         if isinstance(outputs, Mapping):
-            return {str(name): np.asarray(value) for name, value in outputs.items()}
+            return {str(name): self._to_array(value) for name, value in outputs.items()}
         if isinstance(outputs, tuple | list):
-            return {f"{self._output}_{number}": np.asarray(value) for number, value in enumerate(outputs)}
-        return {self._output: np.asarray(outputs)}
+            return {f"{self._output}_{number}": self._to_array(value) for number, value in enumerate(outputs)}
+        return {self._output: self._to_array(outputs)}
+
+    def _to_array(self, value: Any) -> Any:
+        return np.asarray(value)
 
     def predict(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return only the predictions for a batch: a dict of arrays with one entry per row."""

@@ -15,7 +15,7 @@ from paceline._control.report_aggregator import RunReport, drop_superseded_repor
 from paceline._control.run import Run
 from paceline._core.arguments import check_choice, flatten_dict
 from paceline._core.plain_values import decode_plain, get_metric
-from paceline._storage.retention import rank_checkpoints
+from paceline._storage.commit import rank_checkpoints
 from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import DiskRunStore, RunStore
 from paceline.train.checkpoint import Checkpoint, local_filesystem

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypedDict
 
 from paceline._core.arguments import check_instance
 from paceline._core.errors import PacelineError
@@ -27,6 +27,18 @@ from paceline.train.older.restore import RestoreMixin
 from paceline.train.result import Result
 
 
+class TrainerArguments(TypedDict, total=False):
+    """The arguments that the trainers of all frameworks share."""
+
+    train_loop_config: Mapping[str, Any] | None
+    scaling_config: ScalingConfig | Mapping[str, Any] | None
+    run_config: RunConfig | Mapping[str, Any] | None
+    resume_from_checkpoint: Checkpoint | None
+    validation_config: ValidationConfig | Mapping[str, Any] | None
+    datasets: Mapping[str, Any] | None
+    dataset_config: DataConfig | Mapping[str, Any] | None
+
+
 class DataParallelTrainer(PersistentWorkersMixin, RestoreMixin):
     """Runs one function on many workers.
 
@@ -43,6 +55,20 @@ class DataParallelTrainer(PersistentWorkersMixin, RestoreMixin):
     _run_environment: RunEnvironment = RunEnvironment()
     _run_hooks: RunHooks = RunHooks()
     _init_args: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Show the whole signature of a constructor whose `**arguments` stand for those of its parent class.
+
+        `**arguments: Any` also takes others, which the constructor checks itself.
+        """
+        super().__init_subclass__(**kwargs)
+        init: Any = cls.__init__
+        *own, last = inspect.signature(init).parameters.values()
+        if last.kind is last.VAR_KEYWORD and last.name == "arguments":
+            known = {parameter.name for parameter in own} | {"backend_config"}
+            inherited = inspect.signature(super(cls, cls).__init__).parameters.values()
+            own += [parameter for parameter in inherited if parameter.name not in known]
+            init.__signature__ = inspect.Signature([*own, last] if last.annotation in (Any, "Any") else own)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         trainer = super().__new__(cls)

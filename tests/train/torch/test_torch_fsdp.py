@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from paceline.train.torch import prepare_model
-from paceline.train.torch.fsdp import _modules_to_shard
-from paceline.train.torch.materialize import iterate_children_first, materialize
+from paceline.train.torch.model import _modules_to_shard, iterate_children_first, materialize
 from paceline.train.torch.trace import trace_training
 
 CPU = torch.device("cpu")

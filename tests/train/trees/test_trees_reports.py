@@ -2,13 +2,18 @@
 
 import pytest
 
-from paceline.train.trees.reports import make_report_plan
+from paceline.train.trees.reports import ModelCheckpoint, TreeReportCallback
 
 METRICS = {"train-auc": 0.9, "valid-auc": 0.8}
 
 
-def plan(metrics=None, filename="model.txt", frequency=0, checkpoint_at_end=True, results_postprocessing_fn=None):
-    return make_report_plan(metrics, filename, frequency, checkpoint_at_end, results_postprocessing_fn)
+class SomeCallback(TreeReportCallback):
+    checkpoint_class = ModelCheckpoint
+    CHECKPOINT_NAME = "model.txt"
+
+
+def plan(*metrics, **arguments):
+    return SomeCallback(*metrics, **arguments).plan
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Trainings that are declared by arguments: what is refused at once, and how rows become a matrix."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
@@ -7,9 +9,13 @@ import paceline.data
 from paceline.train.lightgbm import LightGBMTrainer
 from paceline.train.trees.predictor import TreePredictor
 from paceline.train.trees.tables import make_table
-from paceline.train.trees.training_spec import BoostingRules, make_boosting_spec
+from paceline.train.trees.training_spec import BoostingLibrary, make_boosting_spec
 
-RULES = BoostingRules("SomeTrainer", "some.train", ("callbacks", "feval"), {"machines": "we know them"})
+
+class SomeLibrary(BoostingLibrary):
+    name = "Some"
+    train_kwargs = ("callbacks", "feval")
+    reserved_params: ClassVar = {"machines": "we know them"}
 
 
 def make_spec(**changes):
@@ -20,7 +26,7 @@ def make_spec(**changes):
         "num_boost_round": 30,
         "train_kwargs": {},
     }
-    return make_boosting_spec(RULES, **{**arguments, **changes})
+    return make_boosting_spec(SomeLibrary(), **{**arguments, **changes})
 
 
 def test_a_spec_lists_the_training_set_first():

@@ -324,6 +324,24 @@ def test_xgboost_stops_early_on_all_ranks_and_the_last_model_knows_its_best(xgbo
     assert xgboost.callback.get_model(result.checkpoint).best_iteration == 4
 
 
+@pytest.mark.parametrize(("early_stopping", "saved"), [(False, [2, 4, 5]), (True, [2, 3])])
+def test_xgboost_reports_each_round_once_and_the_last_with_the_model(xgboost, tmp_path, early_stopping, saved):
+    def train_func():
+        from xgboost import train as boost
+        from xgboost.callback import EarlyStopping
+
+        rows, callbacks = xgboost.matrix(TRAIN), [xgboost.callback(frequency=2)]
+        if early_stopping:
+            # A metric that gets worse. XGBoost shows the round that ends the training to no later callback.
+            callbacks.insert(0, EarlyStopping(rounds=2, maximize=True, metric_name="logloss"))
+        boost(xgboost.params, rows, 5, evals=[(rows, "train")], callbacks=callbacks)
+
+    result = fit_function(xgboost, tmp_path, train_func, num_workers=0)
+    assert len(result.metrics_dataframe) == result.metrics_dataframe["train-logloss"].nunique() == saved[-1]
+    models = [xgboost.trainer.get_model(checkpoint) for checkpoint, _ in result.best_checkpoints]
+    assert [xgboost.num_rounds(model) for model in models] == saved
+
+
 @pytest.mark.slow
 def test_training_goes_on_from_a_model_of_another_run_up_to_the_number_of_rounds_and_not_beyond(lightgbm, tmp_path):
     first = fit(lightgbm, tmp_path / "first", num_workers=1, num_boost_round=14).checkpoint
@@ -399,6 +417,5 @@ def test_all_ranks_of_xgboost_have_the_same_model_and_our_ranks(xgboost, tmp_pat
     result = fit_function(xgboost, tmp_path, train_func, datasets={"train": dataset(TRAIN)})
     assert (tmp_path / "0.json").read_bytes() == (tmp_path / "1.json").read_bytes()
     assert list(result.metrics) == ["n"]
-    # The fourth round kept no model, so its metrics come once more with it.
-    assert len(result.metrics_dataframe) == 5
+    assert len(result.metrics_dataframe) == 4
     assert xgboost.callback.get_model(result.checkpoint, "model.json").num_boosted_rounds() == 4

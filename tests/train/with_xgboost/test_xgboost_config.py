@@ -4,9 +4,8 @@ import pytest
 
 from paceline._worker.main import _is_secondary
 from paceline.train.xgboost import XGBoostConfig
-from paceline.train.xgboost.boosting import make_params
 from paceline.train.xgboost.config import make_communicator_args, note_lost_peer
-from paceline.train.xgboost.model import collect_metrics
+from paceline.train.xgboost.model import collect_metrics, make_params
 
 
 def test_a_communicator_is_made_with_what_the_tracker_says_and_names_that_sort_as_ranks_do():

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from paceline._core.label_selectors import matches_selector
+from paceline._core.arguments import matches_selector
 from paceline._engine.ray.placement import PlacementSpec
 
 _UNIT = 10_000

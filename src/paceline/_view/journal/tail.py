@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from paceline._core.errors import StorageError
-from paceline._storage.journal_segments import JOURNAL_PREFIX
 from paceline._storage.run_location import RunLocation
+from paceline._storage.run_store import JOURNAL_PREFIX
 from paceline._storage.store import Store
 
 CHUNK = 1 << 20

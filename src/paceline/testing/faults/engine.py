@@ -1,4 +1,4 @@
-"""An engine wrapper that strikes workers and messages.
+"""An engine wrapper that strikes workers and messages, which may be lost, late, duplicated or out of order.
 
 Around processes it sends real signals, for phases that only the driver can see; the other faults strike inside the
 workers. Around the fake engine it applies all faults, at the messages that show where a worker is.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import threading
 from collections import deque
@@ -20,11 +21,10 @@ from paceline._engine import messages
 from paceline._engine.base import Engine, WorkerGroupSpec, WorkerResources
 from paceline._engine.messages import FromWorker, ToWorker, WorkerInit, WorkersStopped
 from paceline.testing.engine import FakeEngine
-from paceline.testing.faults import process_faults, values
+from paceline.testing.faults import values
 from paceline.testing.faults.moments import DRIVER_PHASES, FaultSchedule, StrikeLog
-from paceline.testing.faults.process_faults import start_timer
-from paceline.testing.faults.values import Faults, TimedFault, select_faults
-from paceline.testing.faults.wire import FaultyWire, find_rank
+from paceline.testing.faults.values import Faults, MessageFault, TimedFault, select_faults
+from paceline.testing.faults.worker import preempt_this_process, start_timer
 
 MomentIterator = Iterator[tuple[str, int]]
 
@@ -133,7 +133,6 @@ class FaultyEngine:
         return self._pass_moments(find_rank(message), iter(moments)) and self._fake is not None
 
     def _moments_after(self, message: FromWorker) -> MomentIterator:
-        """Yield the moments a worker passes after it has sent this."""
         if isinstance(message, messages.WorkerReady) and message.rank in self._begins:
             yield "step", self._begins[message.rank].first_seq + 1
             yield "data", 1
@@ -169,7 +168,7 @@ class FaultyEngine:
             case _ if self._fake is not None:
                 self._strike_fake(self._fake, fault)
             case values.PreemptFault(rank=None, deadline_s=deadline_s):
-                self._timers.append(process_faults.preempt_this_process(deadline_s))
+                self._timers.append(preempt_this_process(deadline_s))
             case values.KillFault(rank=rank) | values.OutOfMemoryFault(rank=rank):
                 self._signal(rank, signal.SIGKILL)
             case values.HangFault(rank=rank):
@@ -212,3 +211,84 @@ def _moments_before_ready(begin: WorkerInit) -> MomentIterator:
     yield "rendezvous", begin.attempt
     if begin.resume is not None or begin.initial is not None:
         yield "restore", begin.attempt
+
+
+_MAX_ROUNDS_LATE = 3
+"""How many rounds of the driver's loop reordering may delay a message."""
+
+
+class FaultyWire:
+    """Messages in one direction. Each worker keeps its own order, as on a socket: later ones wait behind a late one."""
+
+    def __init__(self, faults: Faults, strike_log: StrikeLog, direction: str) -> None:
+        self._faults: dict[int, MessageFault] = select_faults(faults, MessageFault)
+        self._strike_log = strike_log
+        self._dice = random.Random(f"{faults.seed} {direction}")
+        self._queues: dict[int, deque[tuple[float, int, Any]]] = {}
+        """By rank: the earliest time, the earliest round, the message."""
+        self._round = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(self._queues.values())
+
+    def clear(self) -> None:
+        self._queues.clear()
+
+    def put(self, rank: int, message: Any, now: float) -> None:
+        """Take a message from its sender."""
+        queue = self._queues.setdefault(rank, deque())
+        copies, due, round_ = 1, now, self._round
+        for index, fault in self._faults.items():
+            is_affected = _is_affected(fault, rank, message)
+            if not is_affected or (fault.times is not None and not self._strike_log.claim(index, fault.times)):
+                continue
+            match fault.how:
+                case "drop":
+                    copies = 0
+                case "duplicate":
+                    copies += 1
+                case "delay":
+                    due += fault.delay_s
+                case "reorder":
+                    round_ += self._dice.randint(0, _MAX_ROUNDS_LATE)
+        queue.extend([(due, round_, message)] * copies)
+
+    def take_arrived(self, now: float) -> Iterator[tuple[int, Any]]:
+        """Yield what has arrived by now, rank by rank; reordering shuffles the ranks."""
+        self._round += 1
+        ranks = list(self._queues)
+        if any(fault.how == "reorder" for fault in self._faults.values()):
+            self._dice.shuffle(ranks)
+        for rank in ranks:
+            queue = self._queues[rank]
+            while queue and queue[0][0] <= now and queue[0][1] < self._round:
+                yield rank, queue.popleft()[2]
+
+    def next_arrival_s(self, now: float) -> float | None:
+        """Return the seconds until the next message can arrive; None if none is held."""
+        heads = [queue[0] for queue in self._queues.values() if queue]
+        return min((max(0.0, due - now) for due, _, _ in heads), default=None)
+
+
+def find_rank(message: Any) -> int:
+    """Return the rank that a message belongs to."""
+    match message:
+        case messages.CheckpointStaged(staged=staged):
+            return staged.rank
+        case messages.PreemptionNoticeReceived(ranks=ranks):
+            return ranks[0] if ranks else 0
+        case messages.UsageReported(usage=use):
+            return use.rank
+    rank: int = message.rank
+    return rank
+
+
+def _find_number(message: Any) -> int | None:
+    holders = (message, getattr(message, "record", None))
+    return next((getattr(each, name) for each in holders for name in ("seq", "number") if hasattr(each, name)), None)
+
+
+def _is_affected(fault: MessageFault, rank: int, message: Any) -> bool:
+    kind = type(message).__name__
+    return fault.message in ("*", kind) and fault.rank in (None, rank) and fault.number in (None, _find_number(message))

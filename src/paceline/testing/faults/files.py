@@ -103,7 +103,6 @@ class WriteFaults:
         return fnmatch.fnmatch(below, fault.path) or fnmatch.fnmatch(path.name, fault.path)
 
     def _corrupt(self, path: Path) -> None:
-        """Corrupt a checkpoint that a rename has just committed."""
         directory = path.parent if path.name == MANIFEST else path
         if directory.parent != self._root or directory.name.startswith("."):
             return

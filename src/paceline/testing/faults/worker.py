@@ -1,4 +1,4 @@
-"""Inside a worker: the backend wrapper that delivers faults to it, and the moments it passes.
+"""Inside a worker: the backend wrapper that delivers faults to it, the moments it passes, and what a fault does to it.
 
 The wrapper is pickled with the job, so it is in the worker before the user's function is. Around that function it
 replaces the worker's context and uploader with watched versions.
@@ -7,14 +7,17 @@ replaces the worker's context and uploader with watched versions.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles
 from paceline._engine.messages import Reported, decode_from_worker
@@ -22,29 +25,93 @@ from paceline._storage.state import StateSnapshot
 from paceline._worker import context as worker_context
 from paceline._worker.context import WorkerContext
 from paceline._worker.upload import CheckpointSource, Directory, InPlace, Uploader
+from paceline.testing.faults import values
 from paceline.testing.faults.files import faulty_files
 from paceline.testing.faults.moments import DRIVER_PHASES, FaultSchedule
-from paceline.testing.faults.process_faults import strike_this_process
-from paceline.testing.faults.values import CapacityFault, Faults, KillFault, TimedFault, select_faults
+from paceline.testing.faults.values import Faults, TimedFault, select_faults
 from paceline.train.backend import BackendConfig
 
-_COLLECTIVES = (
-    "all_gather",
-    "all_gather_into_tensor",
-    "all_gather_object",
-    "all_reduce",
-    "all_to_all",
-    "all_to_all_single",
-    "barrier",
-    "broadcast",
-    "broadcast_object_list",
-    "gather",
-    "monitored_barrier",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "scatter",
-)
+_MAX_MEMORY_TAKEN = 1 << 30
+"""The most memory a test may take; a control group with more left is shared with too many others."""
+
+
+def strike_this_process(
+    fault: values.KillFault | values.HangFault | values.PreemptFault | values.OutOfMemoryFault, driver: int
+) -> None:
+    """Apply a fault to this worker, now or after its delay. Returns only if the fault leaves it running."""
+    if fault.at.delay_s and not isinstance(
+        fault, values.HangFault
+    ):  # The thread that came here must be the one that hangs.
+        start_timer(fault.at.delay_s, lambda: _strike(fault, driver))
+    else:
+        _strike(fault, driver)
+
+
+def preempt_this_process(deadline_s: float) -> threading.Timer:
+    """Send this process SIGTERM, as a cluster does before it takes a machine away, and SIGKILL at the deadline."""
+    timer = start_timer(deadline_s, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    os.kill(os.getpid(), signal.SIGTERM)
+    return timer
+
+
+def _strike(
+    fault: values.KillFault | values.HangFault | values.PreemptFault | values.OutOfMemoryFault, driver: int
+) -> None:
+    match fault:
+        case values.KillFault(with_driver=with_driver):
+            if with_driver:
+                os.kill(driver, signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+        case values.HangFault(how="stopped"):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case values.HangFault(how="gil"):
+            # Called through PyDLL, C code keeps the interpreter's lock: no other thread runs.
+            ctypes.PyDLL(None).pause()
+        case values.HangFault():
+            while True:
+                time.sleep(3600)
+        case values.PreemptFault(deadline_s=deadline_s):
+            preempt_this_process(deadline_s)
+        case values.OutOfMemoryFault():
+            _exhaust_memory()
+
+
+def _exhaust_memory() -> NoReturn:
+    room = _cgroup_memory_left()
+    if room is not None and room <= _MAX_MEMORY_TAKEN:
+        Path("/proc/self/oom_score_adj").write_text("1000")  # Kill this process, and no other of the group.
+        held = []
+        while True:
+            held.append(b"\1" * (16 << 20))
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("a killed process is still running")
+
+
+def _cgroup_memory_left() -> int | None:
+    """Return how much memory the control group of this process has left; None if it has no limit."""
+    rooms = []
+    try:
+        group = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
+        for directory in (Path("/sys/fs/cgroup") / group, Path("/sys/fs/cgroup")):
+            limit = (directory / "memory.max").read_text().strip()
+            if limit != "max":
+                rooms.append(int(limit) - int((directory / "memory.current").read_text()))
+    except (OSError, ValueError):
+        pass  # No cgroup v2 here: there is no limit that we can see.
+    return min(rooms, default=None)
+
+
+def start_timer(delay_s: float, act: Callable[[], None]) -> threading.Timer:
+    timer = threading.Timer(delay_s, act)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+_COLLECTIVES = """
+    all_gather all_gather_into_tensor all_gather_object all_reduce all_to_all all_to_all_single barrier broadcast
+    broadcast_object_list gather monitored_barrier reduce reduce_scatter reduce_scatter_tensor scatter
+"""
 
 
 class FaultyBackend(BackendConfig):
@@ -104,14 +171,16 @@ class WorkerPhases:
         of_this_rank = {i: f for i, f in select_faults(faults, TimedFault).items() if f.rank == rank}
         due_here = {i: f for i, f in of_this_rank.items() if f.at.phase not in DRIVER_PHASES}
         self._schedule = FaultSchedule(due_here, self.strike_log)
-        at_spawn = {i: f.at for i, f in of_this_rank.items() if isinstance(f, KillFault) and f.at.phase == "spawn"}
+        at_spawn = {
+            i: f.at for i, f in of_this_rank.items() if isinstance(f, values.KillFault) and f.at.phase == "spawn"
+        }
         self._spawn_kills = [i for i, at in at_spawn.items() if at.number in (None, attempt)]
 
     def enter(self, phase: str, number: int | None = None) -> None:
         """Enter a phase; without a number, entries are counted. Faults due there strike now."""
         self.counts[phase] += 1
         for fault in self._schedule.take_due(phase, number if number is not None else self.counts[phase], self._rank):
-            assert not isinstance(fault, CapacityFault)
+            assert not isinstance(fault, values.CapacityFault)
             strike_this_process(fault, self._driver)
 
     def wait_for_kill(self) -> None:
@@ -205,7 +274,7 @@ def _watch_frameworks(phases: WorkerPhases, *, shards: bool) -> Iterator[None]:
     """Make datasets, and torch's collectives and data loaders, announce moments, if they are in use."""
     with contextlib.ExitStack() as stack:
         distributed = sys.modules.get("torch.distributed")
-        for name in _COLLECTIVES if distributed is not None else ():
+        for name in _COLLECTIVES.split() if distributed is not None else ():
             if hasattr(distributed, name):
                 stack.enter_context(_enter_before(distributed, name, phases, "collective"))
         loader = sys.modules.get("torch.utils.data.dataloader")
@@ -220,7 +289,6 @@ def _watch_frameworks(phases: WorkerPhases, *, shards: bool) -> Iterator[None]:
 
 
 def _watch_batches(phases: WorkerPhases) -> AbstractContextManager[None]:
-    """Make the batches of a dataset shard announce moments."""
     from paceline.data.order.epochs import EpochIterator
 
     inner = EpochIterator._batches
@@ -239,7 +307,6 @@ def _watch_batches(phases: WorkerPhases) -> AbstractContextManager[None]:
 
 
 def _enter_before(owner: Any, name: str, phases: WorkerPhases, phase: str) -> AbstractContextManager[None]:
-    """Make a function announce a moment before each call."""
     inner = getattr(owner, name)
 
     def enter_and_call(*args: Any, **kwargs: Any) -> Any:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from paceline._control.events import Committed, Event
 from paceline._control.run import Run
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.frames import thread_site
-from paceline._engine.messages import CheckpointRecord
 from paceline.train.driver.failures import CallbackObservers, GuardedObserver
 
 log = logging.getLogger("paceline")

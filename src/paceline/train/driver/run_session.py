@@ -11,7 +11,9 @@ from typing import Self
 
 from paceline._control import extensions
 from paceline._control.controller import Controller
+from paceline._control.request_handler import RequestHandler
 from paceline._control.run import Finished, Run
+from paceline._control.usage_collector import UsageCollector
 from paceline._core import settings
 from paceline._core.errors import ControllerError
 from paceline._engine.local.launchers import InlineLauncher
@@ -116,7 +118,7 @@ class RunSession:
         callbacks = [CallbackThread(observers, settings.load().callback_timeout_s)] if observers else []
         inline = InlineLauncher() if self._spec.is_inline else None
         engine = worker_setup.make_engine(self._spec, environment, self._terminal, inline)
-        requests = extensions.RequestService(self._location.open_mailboxes(), recovered.fence.number)
+        requests = RequestHandler(self._location.open_mailboxes(), recovered.fence.number)
         build_group = worker_setup.GroupBuilder(self._spec, self._store.layout, endpoint.address)
         with contextlib.ExitStack() as closing:
             closing.callback(engine.close)
@@ -127,7 +129,7 @@ class RunSession:
                 group=build_group,
                 clock=environment.clock,
                 observers=[collector, self._terminal, *callbacks],
-                extensions=[requests, *self._make_extensions(endpoint, closing)],
+                extensions=[requests, *self._make_extensions(endpoint)],
             )
             for make_observer in self._hooks.observer_factories:
                 controller.add_observer(make_observer(lambda: controller.request_stop(now=False)))
@@ -165,19 +167,19 @@ class RunSession:
         with interrupts:
             return drive()
 
-    def _make_extensions(self, endpoint: DataEndpoint, closing: contextlib.ExitStack) -> list[extensions.Extension]:
+    def _make_extensions(self, endpoint: DataEndpoint) -> list[extensions.Extension]:
         spec, hang_watch = self._spec, None
         if not spec.is_inline:  # No hang detection for a person at a breakpoint.
             config = spec.run_config.failure_config
             hang_watch = extensions.HangWatch(config.hang_timeout_s, config.hang_action, str(self._store.layout.root))
         made: list[extensions.Extension] = [hang_watch] if hang_watch is not None else []
-        made += [extensions.UsagePolling(endpoint.read_stages), extensions.CapacityWatch(spec.needs)]
+        made += [UsageCollector(endpoint.read_stages), extensions.CapacityWatch(spec.needs)]
         if spec.validation is not None:
-            runner = worker_setup.make_validation_runner(
-                spec, spec.validation, self._store.layout, self._environment, self._terminal
+            made.append(
+                worker_setup.make_validation_runner(
+                    spec, spec.validation, self._store.layout, self._environment, self._terminal
+                )
             )
-            closing.callback(runner.close)
-            made.append(extensions.Validations(runner))
         if self._hooks.task_queue is not None:
             made.append(extensions.TaskDispatch(self._hooks.task_queue, hang_watch))
         description = run_metadata.collect_metadata_in_background(spec, self._recovered.history)

@@ -58,7 +58,11 @@ class OrbaxCheckpoint(Checkpoint):
         if system.in_worker:
             checkpoint._write_in_progress = _TreeWrite.start_write(path / cls.DIRECTORY, tree, all_processes=False)
         else:
-            _write_now(path / cls.DIRECTORY, tree)
+            # In a script, a background writer would keep its threads until the process exits.
+            import orbax.checkpoint as ocp
+
+            with _make_checkpointer(ocp.Checkpointer, _single_process_options()) as writer:
+                writer.save(path / cls.DIRECTORY, args=_make_save_args(tree))
         return checkpoint
 
     @classmethod
@@ -111,14 +115,6 @@ class OrbaxCheckpoint(Checkpoint):
     def _wait_until_complete(self) -> None:
         if self._write_in_progress is not None:
             self._write_in_progress.wait()
-
-
-def _write_now(path: Path, tree: Any) -> None:
-    """Write synchronously in scripts: a background writer would keep its threads until the process exits."""
-    import orbax.checkpoint as ocp
-
-    with _make_checkpointer(ocp.Checkpointer, _single_process_options()) as writer:
-        writer.save(path, args=_make_save_args(tree))
 
 
 class _TreeWrite:
@@ -175,7 +171,6 @@ def _make_checkpointer(cls: Any, options: Any) -> Any:
 
 
 def _single_process_options() -> Any:
-    """Options to read or write in this process alone."""
     import jax
     import orbax.checkpoint as ocp
 

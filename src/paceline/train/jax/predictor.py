@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -53,11 +53,6 @@ class JaxPredictor(Predictor):
         self.params = jax.device_put(_select_entry(_load_tree(checkpoint), params))
         self._apply = jax.jit(apply) if jit else apply
         self._num_rows = 0
-
-    @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint | str, apply: Callable[[Any, Any], Any], **options: Any) -> Self:
-        """Same as the constructor."""
-        return cls(checkpoint, apply, **options)
 
     def inputs(self, batch: Mapping[str, Any]) -> Any:
         if self._features is not None:

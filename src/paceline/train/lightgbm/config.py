@@ -41,11 +41,7 @@ class LightGBMConfig(BackendConfig):
     requires: ClassVar[tuple[str, ...]] = ("lightgbm",)
     extra: ClassVar[str] = "lightgbm"
     # Importing it starts no threads and no parallel region, so workers may fork afterwards.
-    preload: ClassVar[tuple[str, ...]] = (
-        "lightgbm",
-        "paceline.train.lightgbm.model",
-        "paceline.train.lightgbm.boosting",
-    )
+    preload: ClassVar[tuple[str, ...]] = ("lightgbm", "paceline.train.lightgbm.model")
 
     def __post_init__(self) -> None:
         check_choice("tree_learner", self.tree_learner, get_args(TreeLearner))

@@ -1,16 +1,18 @@
-"""LightGBM's model: its checkpoint, the callback that reports it during training, and its predictor."""
+"""LightGBM's model: its checkpoint, the callback that reports it, its predictor, and how a worker trains one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from paceline.train.checkpoint import Checkpoint
+from paceline.train.lightgbm.config import get_network_params
 from paceline.train.trees.predictor import TreePredictor
 from paceline.train.trees.reports import ModelCheckpoint, TreeReportCallback
+from paceline.train.trees.tables import FeatureTable
+from paceline.train.trees.training_spec import TRAIN, BoostingLibrary, BoostingSpec
 
 if TYPE_CHECKING:
     import lightgbm
@@ -65,14 +67,14 @@ class ReportCallback(TreeReportCallback):
         """Called by LightGBM after each round."""
         num_rounds = env.iteration + 1
         metrics = collect_metrics(env.evaluation_result_list or ())
-        self._reporter.on_round_end(env.model, num_rounds, metrics, last=num_rounds == env.end_iteration)
+        self._report_round(env.model, num_rounds, metrics, last=num_rounds == env.end_iteration)
 
     def training_ended(self, model: lightgbm.Booster) -> None:
         """Report the returned model, up to its best round, if training stopped early; otherwise do nothing.
 
         For code that uses early stopping; all ranks must call it.
         """
-        self._reporter.on_training_end(model, model.current_iteration())
+        self._report_end(model, model.current_iteration())
 
 
 RayTrainReportCallback = ReportCallback
@@ -92,9 +94,7 @@ def collect_metrics(results: Iterable[Any]) -> dict[str, float]:
 
 class LightGBMPredictor(TreePredictor):
     __doc__ = TreePredictor.__doc__
-
-    def _read(self, checkpoint: Checkpoint, filename: str | None) -> Any:
-        return ReportCallback.get_model(checkpoint, filename)
+    callback_class = ReportCallback
 
     def _feature_names(self) -> list[str] | None:
         return list(self.model.feature_name())
@@ -103,3 +103,63 @@ class LightGBMPredictor(TreePredictor):
         # One thread, as there is a process per core; callers can override it.
         predicted: np.ndarray[Any, Any] = self.model.predict(matrix, **{"num_threads": 1, **self._predict_kwargs})
         return predicted
+
+
+_ADDRESSES = "workers choose their ports and exchange them; see LightGBMConfig"
+_ROUNDS = "num_boost_round sets the number of rounds, also after a restart"
+
+_CHOICES = {
+    "tree_learner": ("tree_learner", "tree", "tree_type", "tree_learner_type"),
+    "pre_partition": ("pre_partition", "is_pre_partition"),
+    "time_out": ("time_out",),
+    "num_threads": ("num_threads", "num_thread", "nthread", "nthreads", "n_jobs"),
+}
+"""Network parameters that the user may set, with all their aliases."""
+_LEARNERS = ("data", "data_parallel", "voting", "voting_parallel")
+"""Tree learners for which each worker has its own rows."""
+
+
+class LightGBMLibrary(BoostingLibrary):
+    name = "LightGBM"
+    train_kwargs = ("callbacks", "feval")
+    reserved_params: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("machines", "workers", "nodes"), _ADDRESSES),
+        **dict.fromkeys(("machine_list_filename", "machine_list_file", "machine_list", "mlist"), _ADDRESSES),
+        **dict.fromkeys(("num_machines", "num_machine", "local_listen_port", "local_port", "port"), _ADDRESSES),
+        **dict.fromkeys(("num_iterations", "num_iteration", "n_iter", "num_tree", "num_trees"), _ROUNDS),
+        **dict.fromkeys(("num_round", "num_rounds", "nrounds", "num_boost_round", "n_estimators"), _ROUNDS),
+        "max_iter": _ROUNDS,
+    }
+    allowed_values: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **dict.fromkeys(_CHOICES["tree_learner"], _LEARNERS),
+        **dict.fromkeys(_CHOICES["pre_partition"], (True,)),
+    }
+    callback_class = ReportCallback
+
+    def num_rounds(self, model: Any) -> int:
+        return int(model.current_iteration())
+
+    def train(self, spec: BoostingSpec, tables: Mapping[str, FeatureTable], num_rounds: int, model: Any | None) -> None:
+        import lightgbm
+
+        network = get_network_params()
+        for name, spellings in _CHOICES.items():
+            if any(spelling in spec.params for spelling in spellings):
+                network.pop(name, None)
+        sets: dict[str, Any] = {}
+        for name, table in tables.items():
+            sets[name] = lightgbm.Dataset(
+                table.features, label=table.labels, feature_name=list(table.names), reference=sets.get(TRAIN)
+            )
+        callbacks = self.list_callbacks(spec)
+        booster = lightgbm.train(
+            {**spec.params, **network},
+            sets[TRAIN],
+            num_boost_round=num_rounds,
+            valid_sets=list(sets.values()),
+            valid_names=list(sets),
+            init_model=model,
+            callbacks=callbacks,
+            feval=spec.train_kwargs.get("feval"),
+        )
+        callbacks[-1].training_ended(booster)

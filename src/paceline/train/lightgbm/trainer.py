@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Unpack
 
-from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.config import RunConfig, ScalingConfig
-from paceline.train.driver.datasets import DataConfig
-from paceline.train.driver.validation import ValidationConfig
-from paceline.train.lightgbm.boosting import RULES, LightGBMLibrary
 from paceline.train.lightgbm.config import LightGBMConfig
-from paceline.train.lightgbm.model import ReportCallback
-from paceline.train.trees.trainer import TreesTrainer
-from paceline.train.trees.training_spec import BoostingLibrary, BoostingRules
+from paceline.train.lightgbm.model import LightGBMLibrary, ReportCallback
+from paceline.train.trees.trainer import TreesArguments, TreesTrainer
 
 if TYPE_CHECKING:
     import lightgbm
+
+
+class LightGBMArguments(TreesArguments, total=False):
+    feval: Any
 
 
 class LightGBMTrainer(TreesTrainer):
@@ -46,42 +44,17 @@ class LightGBMTrainer(TreesTrainer):
     The declared form also takes the arguments `callbacks` and `feval` of `lightgbm.train`.
     """
 
-    _default_backend: ClassVar[Callable[[], BackendConfig]] = LightGBMConfig
-    _rules: ClassVar[BoostingRules] = RULES
-    _library: ClassVar[BoostingLibrary] = LightGBMLibrary()
+    _default_backend = LightGBMConfig
+    _library = LightGBMLibrary()
 
     def __init__(
         self,
         train_loop_per_worker: Callable[..., Any] | None = None,
         *,
-        train_loop_config: Mapping[str, Any] | None = None,
         lightgbm_config: LightGBMConfig | None = None,
-        scaling_config: ScalingConfig | Mapping[str, Any] | None = None,
-        run_config: RunConfig | Mapping[str, Any] | None = None,
-        datasets: Mapping[str, Any] | None = None,
-        dataset_config: DataConfig | Mapping[str, Any] | None = None,
-        resume_from_checkpoint: Checkpoint | None = None,
-        validation_config: ValidationConfig | Mapping[str, Any] | None = None,
-        label_column: str | None = None,
-        params: Mapping[str, Any] | None = None,
-        num_boost_round: int | None = None,
-        **train_kwargs: Any,
+        **arguments: Unpack[LightGBMArguments],
     ) -> None:
-        super().__init__(
-            train_loop_per_worker,
-            train_loop_config=train_loop_config,
-            backend_config=lightgbm_config,
-            scaling_config=scaling_config,
-            run_config=run_config,
-            datasets=datasets,
-            dataset_config=dataset_config,
-            resume_from_checkpoint=resume_from_checkpoint,
-            validation_config=validation_config,
-            label_column=label_column,
-            params=params,
-            num_boost_round=num_boost_round,
-            train_kwargs=train_kwargs,
-        )
+        super().__init__(train_loop_per_worker, backend_config=lightgbm_config, **arguments)
 
     @classmethod
     def get_model(cls, checkpoint: Checkpoint) -> lightgbm.Booster:

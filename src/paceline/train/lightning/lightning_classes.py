@@ -1,7 +1,6 @@
 """Our classes for the package `lightning`: the mixins, which do the work, with the base classes of Lightning.
 
-Lightning comes as two packages that accept only their own classes, so `pytorch_lightning_classes` has the same classes
-with the bases of the other one. Whoever changes one module changes the other; a test compares them.
+`pytorch_lightning_classes` runs this file for the other package.
 """
 
 from lightning.pytorch.callbacks import Callback, Checkpoint

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
-from paceline._core.arguments import bad_value, check_choice, join_or
+from paceline._core.arguments import bad_value, check_choice, check_file_name, join_or, parse_metric_names
 from paceline._core.time_accounting import CHECKPOINT, REPORT, account_time
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.session import CheckpointUploadMode, _require_context, report, staging_directory
@@ -110,14 +110,9 @@ class TuneReportCallbackMixin(ReportCallbackMixin):
         moments = [on] if isinstance(on, str) else list(on)
         if len(moments) != 1 or moments[0] not in MOMENTS:
             raise bad_value("on", join_or(map(repr, MOMENTS)), on)
-        if not isinstance(filename, str) or not filename or "/" in filename:
-            raise bad_value("filename", "a plain file name", filename)
         super().__init__(on=cast(Literal["train_epoch_end", "validation_end"], moments[0]))
-        names = [metrics] if isinstance(metrics, str) else metrics
-        if not isinstance(names, Mapping | Sequence | None):
-            raise bad_value("metrics", "a name, a list of names or a dict of names", metrics)
-        self._names = {name: name for name in names} if isinstance(names, Sequence) else names
-        self.CHECKPOINT_NAME = filename  # type: ignore[misc]
+        self._names = parse_metric_names("metrics", metrics)
+        self.CHECKPOINT_NAME = check_file_name("filename", filename)  # type: ignore[misc]
         self._save_checkpoints = save_checkpoints
 
     def _report(self, trainer: Any) -> None:

@@ -117,21 +117,10 @@ class PacelineStrategyMixin:
     def root_device(self) -> torch.device:
         return get_device()
 
-    @property
-    def world_size(self) -> int:
-        return _worker_init(self).world_size
-
-    @property
-    def global_rank(self) -> int:
-        return _worker_init(self).rank
-
-    @property
-    def local_rank(self) -> int:
-        return _worker_init(self).local_rank
-
-    @property
-    def node_rank(self) -> int:
-        return _worker_init(self).node_rank
+    world_size = property(lambda self: _worker_init(self).world_size)
+    global_rank = property(lambda self: _worker_init(self).rank)
+    local_rank = property(lambda self: _worker_init(self).local_rank)
+    node_rank = property(lambda self: _worker_init(self).node_rank)
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:

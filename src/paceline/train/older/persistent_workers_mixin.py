@@ -22,7 +22,7 @@ from paceline._core import settings
 from paceline._core.arguments import bad_value
 from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._engine.local.launchers import prewarm
-from paceline._storage.retention import rank_checkpoints
+from paceline._storage.commit import rank_checkpoints
 from paceline._storage.run_layout import SAVED_PREFIX
 from paceline.train.callbacks import TrainRunContext
 from paceline.train.checkpoint import Checkpoint

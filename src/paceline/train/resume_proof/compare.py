@@ -93,7 +93,11 @@ def find_checkpoint_differences(original: Path, resumed: Path, report: int, *, t
         differences, names = [], set()
     for name in sorted((before.keys() | after.keys()) - names):
         if before.get(name) != after.get(name):
-            differences += _find_file_differences(original / name, resumed / name, name, report, tolerance)
+            weights, weights_after = _read_weights(original / name), _read_weights(resumed / name)
+            if weights is None or weights_after is None:
+                differences.append(Difference("file", name, report))
+            else:
+                differences += _find_tree_differences(weights, weights_after, report, f"{name}:", tolerance)
     return differences
 
 
@@ -127,13 +131,6 @@ def _find_tree_differences(before: Any, after: Any, report: int, prefix: str, to
             values = _summarize_value(value), _summarize_value(value_after), _max_distance(value, value_after)
             differences.append(Difference("state", prefix + name, report, None, *values))
     return differences
-
-
-def _find_file_differences(before: Path, after: Path, name: str, report: int, tolerance: float) -> list[Difference]:
-    weights, weights_after = _read_weights(before), _read_weights(after)
-    if weights is None or weights_after is None:
-        return [Difference("file", name, report)]
-    return _find_tree_differences(weights, weights_after, report, f"{name}:", tolerance)
 
 
 def _read_weights(path: Path) -> Any:

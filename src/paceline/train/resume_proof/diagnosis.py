@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from paceline._core.arguments import join_first
 from paceline.train.resume_proof.compare import Difference
 
 TrainingPart = Literal["model", "optimizer", "scheduler", "data order", "rng", "something"]
@@ -121,7 +122,7 @@ def _compare_calls(
         if calls_after[0].get(kind, {}).get(name) != value
     ]
     if weights:
-        yield "model", f"{_join_names(weights)} of the model differ {rank_text} at its first call after the checkpoint"
+        yield "model", f"{join_first(weights)} of the model differ {rank_text} at its first call after the checkpoint"
     elif calls[0]["training"] != calls_after[0]["training"]:
         modes = ["evaluation", "training"]
         yield "model", f"the model is in {modes[calls_after[0]['training']]} mode {rank_text} after the checkpoint"
@@ -140,7 +141,7 @@ def _compare_steps(
     state, state_after = steps[0].get("state", {}), steps_after[0].get("state", {})
     differing = [name for name in state if state_after.get(name) != state[name]]
     if differing:
-        listed = _join_names([f"state.{name}" for name in differing])
+        listed = join_first([f"state.{name}" for name in differing])
         problem = f"differs in {listed}" if state_after else "is empty"
         yield "optimizer", f"the optimizer's state {problem} {rank_text} at its first step after the checkpoint"
     for number, (step, step_after) in enumerate(zip(steps, steps_after, strict=False), start=1):
@@ -168,7 +169,7 @@ def _compare_generators(
     differing = [name for name in drawn if states_after.get(name) != states[name]]
     if differing:
         at = {"forward": "first call of the model", "step": "first optimizer step", "report": "first report"}
-        evidence = f"the random state of {_join_names(differing)} differs {rank_text} at the "
+        evidence = f"the random state of {join_first(differing)} differs {rank_text} at the "
         yield "rng", f"{evidence}{at[continued[0]['kind']]} after the checkpoint"
 
 
@@ -182,7 +183,7 @@ def _infer_from_differences(differences: Sequence[Difference]) -> Iterator[tuple
     for part in ("scheduler", "optimizer", "rng", "data order"):
         of_part = [leaf for leaf in leaves if classify_name(leaf.name) == part]
         if of_part:
-            yield part, f"{_join_names([leaf.name for leaf in of_part])} differ in the next checkpoint"
+            yield part, f"{join_first([leaf.name for leaf in of_part])} differ in the next checkpoint"
 
 
 def _make_hint(part: TrainingPart, checkpoint: str, saved_parts: bool) -> str:
@@ -191,8 +192,3 @@ def _make_hint(part: TrainingPart, checkpoint: str, saved_parts: bool) -> str:
     if saved_parts:
         return f"{checkpoint} contains something like it: {_LOAD_HINTS[part]}"
     return f"{checkpoint} contains nothing like it: add {_SAVE_HINTS[part]} to the checkpoint, and {_LOAD_HINTS[part]}"
-
-
-def _join_names(names: Sequence[str], at_most: int = 3) -> str:
-    shown = ", ".join(names[:at_most])
-    return shown if len(names) <= at_most else f"{shown} and {len(names) - at_most} more"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from paceline._core.arguments import check_int, check_number
+from paceline._core.arguments import check_int, check_number, join_first
 from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.errors import TrainingFailedError
 from paceline._storage.commit import find_problem, read_manifest
@@ -107,14 +107,17 @@ def verify_resume(
     check_int("num_steps", num_steps, at_least=1, optional=True)
     check_number("tolerance", tolerance, at_least=0)
     layout = RunLayout(trainer.run_config.path)
+
+    def has_enough(progress: shadow.ShadowProgress) -> bool:
+        seqs = progress.committed_seqs
+        return len(seqs) > 1 and (num_steps is None or progress.num_reports >= seqs[0] + num_steps)
+
     with tempfile.TemporaryDirectory(prefix="paceline-resume-", dir=scratch) as scratch_name:
         directory = Path(scratch_name)
         if fresh or not layout.journal.exists():
             log.info("training a new run to compare with, in %s", directory)
             try:
-                original = shadow.run_shadow(
-                    trainer, directory / "original", enough=lambda progress: _has_enough_reports(progress, num_steps)
-                )
+                original = shadow.run_shadow(trainer, directory / "original", enough=has_enough)
             except TrainingFailedError as error:
                 return ResumeProof("unchecked", reason=f"the function fails before it is resumed: {error}")
             run = None
@@ -125,12 +128,6 @@ def verify_resume(
             return ResumeProof("unchecked", run, chosen)
         trainer = shadow.with_fixed_size(trainer, chosen.size)
         return dataclasses.replace(_prove(trainer, original, chosen, directory, ignore, tolerance), run=run)
-
-
-def _has_enough_reports(progress: shadow.ShadowProgress, num_steps: int | None) -> bool:
-    if len(progress.committed_seqs) < 2:
-        return False
-    return num_steps is None or progress.num_reports >= progress.committed_seqs[0] + num_steps
 
 
 def _choose_span(original: shadow.RecordedRun, num_steps: int | None, sizes: Sequence[int]) -> ReplaySpan | str:
@@ -271,7 +268,10 @@ def _format_proof(proof: ResumeProof) -> list[str]:
     lines.append(run_line if proof.exact else f"{run_line}, {compared}")
     if proof.differences:
         lines.append(f"  first difference: {proof.differences[0]}")
-        lines += _format_leaves(proof.differences)
+        leaves = [difference for difference in proof.differences if difference.kind in ("state", "file")]
+        if leaves:
+            shown = join_first([str(leaf) for leaf in leaves], _MAX_LEAVES)
+            lines.append(f"  in the checkpoint of report {leaves[0].report}: {shown}")
     if proof.repeatable is False:
         lines.append("  two replays from that checkpoint also differ: not every random generator is seeded")
     for one in proof.not_restored:
@@ -281,12 +281,3 @@ def _format_proof(proof: ResumeProof) -> list[str]:
     if proof.not_compared:
         lines.append(f"  not compared: {', '.join(proof.not_compared)}")
     return lines
-
-
-def _format_leaves(differences: Sequence[compare.Difference]) -> list[str]:
-    leaves = [difference for difference in differences if difference.kind in ("state", "file")]
-    if not leaves:
-        return []
-    shown = ", ".join(str(leaf) for leaf in leaves[:_MAX_LEAVES])
-    more = f" and {len(leaves) - _MAX_LEAVES} more" if len(leaves) > _MAX_LEAVES else ""
-    return [f"  in the checkpoint of report {leaves[0].report}: {shown}{more}"]

@@ -5,7 +5,6 @@ Notes are fingerprints, not values. Each rank has one file, in the temporary dir
 
 from __future__ import annotations
 
-import functools
 import json
 import random
 import sys
@@ -33,8 +32,14 @@ class TracedFunction:
         context = worker_context.current()
         assert context is not None
         notes = _NoteWriter(context, self._first, self._directory)
+        report = context.report
+
+        def note_and_report(*args: Any, **kwargs: Any) -> None:
+            notes.add({"kind": "report"})
+            report(*args, **kwargs)
+
         # Patch only this worker's context, only for the proof: `report` is the one call that all scripts share.
-        setattr(context, "report", functools.partial(_note_and_report, notes, context.report))  # noqa: B010
+        setattr(context, "report", note_and_report)  # noqa: B010
         if not self._uses_torch:
             return self._function(*config)
         from paceline.train.torch import trace
@@ -60,11 +65,6 @@ class _NoteWriter:
         line = {"seq": self._context.num_reports, "rng": rng_states(), **note}
         with self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
-
-
-def _note_and_report(notes: _NoteWriter, report: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-    notes.add({"kind": "report"})
-    report(*args, **kwargs)
 
 
 def rng_states() -> dict[str, str]:

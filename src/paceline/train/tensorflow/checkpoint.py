@@ -127,7 +127,6 @@ def _has_stored_code(config: Any) -> bool:
 
 
 def _keras_for_version(version: str) -> Any:
-    """Return the Keras package that reads files of this version."""
     if not version.startswith("2"):
         import keras
 

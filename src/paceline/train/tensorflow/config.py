@@ -86,7 +86,6 @@ def _environment(begin: WorkerInit, workers: list[str]) -> dict[str, str]:
 
 
 def _set_visible_gpus(begin: WorkerInit) -> None:
-    """Restrict TensorFlow to the GPUs of this worker."""
     import tensorflow as tf
 
     if not begin.devices:
@@ -130,18 +129,13 @@ def exchange_addresses(context: WorkerContext) -> Iterator[list[str]]:
     """Yield the server address of each rank, in rank order, while holding this rank's port."""
     begin = context.begin
     host = begin.node_address if begin.num_nodes > 1 else "127.0.0.1"
-    with _reserve_port() as port:
-        mine = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        yield [address.decode() for address in context.gather(mine.encode())]
-
-
-@contextlib.contextmanager
-def _reserve_port() -> Iterator[int]:
-    """Reserve a port that only this user can listen on and the system gives to nobody else. Accepts no connections."""
     with socket.socket() as holder:
+        # Only this user can listen on the port too, and the system gives it to nobody else. It accepts no connections.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind(("", 0))
-        yield holder.getsockname()[1]
+        port = holder.getsockname()[1]
+        mine = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        yield [address.decode() for address in context.gather(mine.encode())]
 
 
 @contextlib.contextmanager
@@ -191,7 +185,8 @@ def is_secondary_error(error: BaseException) -> bool:
 def explain_error(error: BaseException, world_size: int) -> str | None:
     """Return a note to add: the reason below a generic heading, or a hint about Keras 3."""
     text = str(error)
-    if world_size > 1 and "replica" in text.lower() and _is_from_keras_3(error):
+    frames: Any = traceback.walk_tb(error.__traceback__)
+    if world_size > 1 and "replica" in text.lower() and any(_KERAS_3 in f.f_code.co_filename for f, _ in frames):
         return KERAS_HINT
     return extract_reason(text)
 
@@ -203,11 +198,6 @@ def extract_reason(text: str) -> str | None:
         return None
     *_, last = rest.split("[[{{node")[0].rstrip().split("\n\n")
     return next((line.strip() for line in last.splitlines() if line.strip()), None)
-
-
-def _is_from_keras_3(error: BaseException) -> bool:
-    frames: Any = traceback.walk_tb(error.__traceback__)
-    return any(_KERAS_3 in frame.f_code.co_filename for frame, _ in frames)
 
 
 def prepare_dataset_shard(tf_dataset_shard: Any) -> Any:

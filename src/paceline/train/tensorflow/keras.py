@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline._core.arguments import bad_value
+from paceline._core.arguments import bad_value, parse_metric_names
 from paceline._core.time_accounting import CHECKPOINT, REPORT, account_time
 from paceline.train.session import get_context, report
 from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
@@ -49,7 +49,7 @@ class ReportCheckpointCallback:
         super().__init__()
         self._checkpoint_on = _check_events("checkpoint_on", checkpoint_on)
         self._report_on = _check_events("report_metrics_on", report_metrics_on)
-        self._metrics = _parse_metric_names(metrics)
+        self._metrics = parse_metric_names("metrics", metrics)
 
     def _on_event(self, event: str, logs: Mapping[str, Any]) -> None:
         saves = event in self._checkpoint_on
@@ -71,7 +71,6 @@ def _requested_events(
     report_metrics_on: str | Sequence[str] = "epoch_end",
     metrics: Any = None,
 ) -> tuple[str, ...]:
-    """Return all events that trigger a report or a checkpoint."""
     named = {*_check_events("checkpoint_on", checkpoint_on), *_check_events("report_metrics_on", report_metrics_on)}
     return tuple(event for event in _EVENTS if event in named)
 
@@ -119,12 +118,3 @@ def _check_events(argument: str, events: str | Sequence[str]) -> tuple[str, ...]
         if event not in _EVENTS:
             raise bad_value(argument, f"one of {', '.join(_EVENTS)}", event)
     return named
-
-
-def _parse_metric_names(metrics: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, str] | None:
-    if metrics is None:
-        return None
-    names = [metrics] if isinstance(metrics, str) else metrics
-    if not all(isinstance(name, str) for name in names):
-        raise bad_value("metrics", "a name, a list of names or a dict of names", metrics)
-    return dict(names) if isinstance(names, Mapping) else {name: name for name in names}

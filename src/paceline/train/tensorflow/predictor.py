@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 from paceline._core import settings
 from paceline.train.checkpoint import Checkpoint
@@ -44,11 +44,6 @@ class TensorflowPredictor(Predictor):
         self.model = TensorflowCheckpoint(source.path, source.filesystem).get_model(
             custom_objects=custom_objects, compile=False
         )
-
-    @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint | str, **kwargs: Any) -> Self:
-        """Same as the constructor."""
-        return cls(checkpoint, **kwargs)
 
     def inputs(self, batch: Mapping[str, Any]) -> Any:
         names = self._features if self._features is not None else [*batch]

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, Unpack
 
-from paceline.train.backend import BackendConfig
-from paceline.train.checkpoint import Checkpoint
-from paceline.train.config import RunConfig, ScalingConfig
-from paceline.train.driver.datasets import DataConfig
-from paceline.train.driver.validation import ValidationConfig
 from paceline.train.tensorflow.config import TensorflowConfig
-from paceline.train.trainer import DataParallelTrainer
+from paceline.train.trainer import DataParallelTrainer, TrainerArguments
 
 
 class TensorflowTrainer(DataParallelTrainer):
@@ -27,29 +22,13 @@ class TensorflowTrainer(DataParallelTrainer):
     TensorflowTrainer(train_func, train_loop_config={...}, scaling_config=ScalingConfig(num_workers=4)).fit()
     """
 
-    _default_backend: ClassVar[Callable[[], BackendConfig]] = TensorflowConfig
+    _default_backend = TensorflowConfig
 
     def __init__(
         self,
         train_loop_per_worker: Callable[..., Any],
         *,
-        train_loop_config: Mapping[str, Any] | None = None,
         tensorflow_config: TensorflowConfig | None = None,
-        scaling_config: ScalingConfig | Mapping[str, Any] | None = None,
-        run_config: RunConfig | Mapping[str, Any] | None = None,
-        resume_from_checkpoint: Checkpoint | None = None,
-        validation_config: ValidationConfig | Mapping[str, Any] | None = None,
-        datasets: Mapping[str, Any] | None = None,
-        dataset_config: DataConfig | Mapping[str, Any] | None = None,
+        **arguments: Unpack[TrainerArguments],
     ) -> None:
-        super().__init__(
-            train_loop_per_worker,
-            train_loop_config=train_loop_config,
-            backend_config=tensorflow_config,
-            scaling_config=scaling_config,
-            run_config=run_config,
-            resume_from_checkpoint=resume_from_checkpoint,
-            validation_config=validation_config,
-            datasets=datasets,
-            dataset_config=dataset_config,
-        )
+        super().__init__(train_loop_per_worker, backend_config=tensorflow_config, **arguments)

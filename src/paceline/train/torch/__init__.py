@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         accelerate,
         accumulate_gradients,
         backward,
+        enable_reproducibility,
         get_device,
         get_devices,
         prepare_optimizer,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from paceline.train.torch.loader import prepare_data_loader
     from paceline.train.torch.model import prepare_model
     from paceline.train.torch.predictor import TorchPredictor
-    from paceline.train.torch.reproducibility import enable_reproducibility
     from paceline.train.torch.sharded import ShardedCheckpoint
     from paceline.train.torch.trainer import TorchTrainer
 
@@ -53,6 +53,7 @@ __getattr__ = make_lazy_getattr(
             "accelerate",
             "accumulate_gradients",
             "backward",
+            "enable_reproducibility",
             "get_device",
             "get_devices",
             "prepare_optimizer",
@@ -62,7 +63,6 @@ __getattr__ = make_lazy_getattr(
         "paceline.train.torch.loader": ("prepare_data_loader",),
         "paceline.train.torch.model": ("prepare_model",),
         "paceline.train.torch.predictor": ("TorchPredictor",),
-        "paceline.train.torch.reproducibility": ("enable_reproducibility",),
         "paceline.train.torch.sharded": ("ShardedCheckpoint",),
         "paceline.train.torch.trainer": ("TorchTrainer",),
     },

@@ -1,4 +1,4 @@
-"""The device of a worker, mixed precision for a whole train function, and gradient accumulation.
+"""The device of a worker, mixed precision for a whole train function, gradient accumulation and reproducibility.
 
 Gradients of a small loss underflow in `fp16`. So the loss is multiplied by a large scale before the backward pass, and
 the gradients are divided by it before the step. A step with non-finite gradients is skipped and the scale reduced.
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import random
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paceline._core.arguments import check_bool
+from paceline._core.arguments import bad_value, check_bool
 from paceline.train.session import _require_context
 
 if TYPE_CHECKING:
@@ -118,10 +120,23 @@ def prepare_optimizer(optimizer: Opt) -> Opt:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {optimizer!r}")
     if "_unscaled_step" not in optimizer.__dict__:
-        unscaled = optimizer._unscaled_step = optimizer.step
+        optimizer._unscaled_step = optimizer.step
+
+        @functools.wraps(optimizer.step)
+        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            scaling = _current_scaler()
+            if scaling is None or not scaling.has_scaled or "_is_stepping" in self.__dict__:
+                return self._unscaled_step(*args, **kwargs)
+            # The scaler calls this method again if all gradients are finite.
+            self._is_stepping = True
+            try:
+                return scaling.step(self, *args, **kwargs)
+            finally:
+                del self._is_stepping
+
         # It has to be a method, and keep the attributes of the original: a learning rate scheduler that wraps it later
         # checks for the former, and one that already wrapped it for the latter.
-        optimizer.step = types.MethodType(functools.wraps(unscaled)(_make_scaled_step()), optimizer)
+        optimizer.step = types.MethodType(step, optimizer)
         optimizer.register_state_dict_post_hook(_save_scale)
         optimizer.register_load_state_dict_pre_hook(_load_scale)
     return optimizer
@@ -171,21 +186,6 @@ def _current_state(function: str) -> _AccelerationState:
 
 def _current_scaler() -> _LossScaler | None:
     return _accelerations[0].scaling if _accelerations else None
-
-
-def _make_scaled_step() -> Callable[..., Any]:
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        scaling = _current_scaler()
-        if scaling is None or not scaling.has_scaled or "_is_stepping" in self.__dict__:
-            return self._unscaled_step(*args, **kwargs)
-        # The scaler calls this method again if all gradients are finite.
-        self._is_stepping = True
-        try:
-            return scaling.step(self, *args, **kwargs)
-        finally:
-            del self._is_stepping
-
-    return step
 
 
 def _save_scale(_optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
@@ -240,3 +240,58 @@ def _outermost_sharded(model: torch.nn.Module) -> Iterator[torch.distributed.fsd
         return
     for child in model.children():
         yield from _outermost_sharded(child)
+
+
+_seed: int | None = None
+
+
+def enable_reproducibility(seed: int = 0) -> None:
+    """Seed `random`, NumPy and torch, the same on every rank, and restrict torch to deterministic algorithms.
+
+    Operations without a deterministic algorithm then raise. The worker processes of loaders prepared afterwards are
+    seeded from seed, rank and epoch only: no two draw the same numbers, and a run that resumes at an epoch draws what
+    an uninterrupted run would have drawn.
+    """
+    if not isinstance(seed, int) or not 0 <= seed < 1 << 63:
+        raise bad_value("seed", "an integer from 0 to 2**63 - 1", seed)
+    import torch
+
+    random.seed(seed)
+    torch.manual_seed(seed)
+    _seed_numpy(seed)
+    # cuBLAS reads this at the first matrix product on a GPU.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    _use_deterministic_algorithms()
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+    global _seed
+    _seed = seed
+
+
+def enabled_seed() -> int | None:
+    """The seed passed to `enable_reproducibility` in this process."""
+    return _seed
+
+
+def derive_seed(seed: int, rank: int, epoch: int) -> int:
+    """Return an independent seed for one rank in one epoch."""
+    return random.Random(f"{seed} {rank} {epoch}").getrandbits(63)
+
+
+def _use_deterministic_algorithms() -> None:
+    """Like torch's function, which also imports the compiler to configure it: seconds on every worker."""
+    import torch
+
+    os.environ["TORCHINDUCTOR_DETERMINISTIC"] = "1"
+    if "torch._inductor.config" in sys.modules:
+        torch.use_deterministic_algorithms(True)
+    else:
+        torch.set_deterministic_debug_mode("error")
+
+
+def _seed_numpy(seed: int) -> None:
+    try:
+        import numpy
+    except ImportError:
+        return
+    numpy.random.seed(seed % (1 << 32))

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline._core.arguments import check_choice, check_instance, check_number
 from paceline._core.settings import override_environment
 from paceline.train.backend import BackendConfig
-from paceline.train.torch.process_group import (
-    announce_collective_failure,
-    destroy_process_group,
-    find_network_interface,
-    is_collective_error,
-    open_tcp_store,
-)
+from paceline.train.torch import process_group
 
 if TYPE_CHECKING:
     from paceline._worker.context import WorkerContext
@@ -89,25 +83,22 @@ class TorchConfig(BackendConfig):
             try:
                 yield
             except Exception as error:
-                self._handle_failure(error, store, begin.rank, begin.world_size)
+                # Leave the group as it is: peers may be gone, and waiting for them would hide the cause.
+                if begin.world_size == 1:  # It may be in the driver's process, where the next attempt makes a new one.
+                    process_group.destroy_process_group(min(self.timeout_s, self.teardown_s))
+                elif process_group.is_collective_error(error):
+                    process_group.announce_collective_failure(
+                        error, store, begin.rank, begin.world_size, self.timeout_s
+                    )
                 raise
             finally:
                 torch.set_num_threads(num_threads)
             if begin.rank == 0:
                 # The store dies with this rank, and a function that does nothing may end while others still set up.
                 store.wait([_ALL_SET_UP])
-            destroy_process_group(min(self.timeout_s, self.teardown_s), begin.devices[0] if begin.devices else None)
-
-    def _handle_failure(self, error: Exception, store: Any, rank: int, world_size: int) -> None:
-        """Leave the group as it is after a failure: peers may be gone, and waiting for them would hide the cause.
-
-        A group without peers is destroyed: it may be in the driver's process (`num_workers=0`), where the next attempt
-        creates a new one.
-        """
-        if world_size == 1:
-            destroy_process_group(min(self.timeout_s, self.teardown_s))
-        elif is_collective_error(error):
-            announce_collective_failure(error, store, rank, world_size, self.timeout_s)
+            process_group.destroy_process_group(
+                min(self.timeout_s, self.teardown_s), begin.devices[0] if begin.devices else None
+            )
 
     def _rendezvous(self, context: WorkerContext) -> tuple[str, int, Any]:
         """Rank 0 opens a store on a port chosen by the system and sends it to the others, so nobody guesses a port."""
@@ -116,7 +107,7 @@ class TorchConfig(BackendConfig):
         begin = context.begin
         timeout = datetime.timedelta(seconds=self.timeout_s)
         host = begin.node_address if begin.num_nodes > 1 else "127.0.0.1"
-        store = open_tcp_store(host, timeout)[0] if begin.rank == 0 else None
+        store = process_group.open_tcp_store(host, timeout)[0] if begin.rank == 0 else None
         address = context.join(f"{host} {store.port}".encode() if store is not None else b"")
         host, number = address.decode().split()
         port = int(number)
@@ -141,5 +132,5 @@ def _environment(context: WorkerContext, host: str, port: int) -> dict[str, str]
         "ACCELERATE_USE_CPU": "false" if begin.devices else "true",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         # Set explicitly, because looking up the host name often hangs.
-        "GLOO_SOCKET_IFNAME": find_network_interface(begin),
+        "GLOO_SOCKET_IFNAME": process_group.find_network_interface(begin),
     }

@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
+from paceline._core.arguments import join_first
 from paceline.train.torch.outline import Outline, iterate_tensor_names, make_outline, rebuild_tree
 from paceline.train.torch.shard_reader import StoredState
 
@@ -184,9 +185,10 @@ def _load_optimizer(key: str, optimizer: Optimizer, names: Mapping[nn.Parameter,
     for group in optimizer.param_groups:
         members = [names[parameter] for parameter in group["params"]]
         if frozenset(members) not in stored:
+            listed = join_first([*map(repr, members)])
             raise ValueError(
-                f"{key!r}: the checkpoint has no group with exactly the parameters {_format_names(members)}; "
-                f"its groups are {'; '.join(_format_names(sorted(each)) for each in stored)}\n\n"
+                f"{key!r}: the checkpoint has no group with exactly the parameters {listed}; "
+                f"its groups are {'; '.join(join_first([*map(repr, sorted(each))]) for each in stored)}\n\n"
                 "hint: divide the parameters into the groups they had when the checkpoint was saved"
             )
         for name in members:
@@ -199,14 +201,9 @@ def _load_optimizer(key: str, optimizer: Optimizer, names: Mapping[nn.Parameter,
 def _check_names(key: str, live: set[str], stored: set[str], strict: bool) -> None:
     missing, unknown = sorted(live - stored), sorted(stored - live)
     if strict and (missing or unknown):
-        problems = [f"the checkpoint lacks {_format_names(missing)}"] if missing else []
-        problems += [f"the model has no {_format_names(unknown)}"] if unknown else []
+        problems = [f"the checkpoint lacks {join_first([*map(repr, missing)])}"] if missing else []
+        problems += [f"the model has no {join_first([*map(repr, unknown)])}"] if unknown else []
         raise ValueError(
             f"{key!r} does not match the checkpoint: {'; '.join(problems)}\n\n"
             "hint: load only what both have with strict=False"
         )
-
-
-def _format_names(names: list[str]) -> str:
-    text = ", ".join(map(repr, names[:3]))
-    return f"{text} and {len(names) - 3} more" if len(names) > 3 else text

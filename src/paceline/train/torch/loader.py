@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from paceline._core.time_accounting import DATA, account_data_wait, account_time
 from paceline.data.batches.torch import move_ahead, move_batch, pin_batch
 from paceline.train.session import _require_context
-from paceline.train.torch.acceleration import get_device
-from paceline.train.torch.reproducibility import derive_seed, enabled_seed
+from paceline.train.torch.acceleration import derive_seed, enabled_seed, get_device
 
 if TYPE_CHECKING:
     import torch
@@ -83,7 +82,6 @@ class _LoaderOptions:
     """The GPU to move batches to; None leaves them in place."""
     prefetch: bool
     reseed: Callable[[int], object] | None
-    """Seeds the loader's worker processes by epoch number."""
 
 
 class _PreparedLoaderMixin:
@@ -110,10 +108,14 @@ class _PreparedLoaderMixin:
             sampler.first = first  # Skips batches without loading them.
         batches: Iterator[Any] = super().__iter__()  # type: ignore[misc]
         if not isinstance(sampler, GlobalBatchSampler):
-            for _ in itertools.islice(batches, first):
-                pass
+            batches = itertools.islice(batches, first, None)
         if options.device is not None:
-            batches = _move_to_device(batches, options.device, ahead=options.prefetch)
+            device = options.device
+            if options.prefetch:
+                # Pinning is free if the loader has done it; without it the copy would block this thread.
+                batches = move_ahead((pin_batch(batch, device) for batch in batches), device)
+            else:
+                batches = (move_batch(batch, device) for batch in batches)
         return self._count_batches(batches, epoch, first)
 
     def _count_batches(self, batches: Iterator[Any], epoch: int, num_batches: int) -> Iterator[Any]:
@@ -135,13 +137,6 @@ class _PreparedLoaderMixin:
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Let the next iteration resume from the position in `state`."""
         self._resume_position = LoaderPosition(state["epoch"], state["num_batches"])
-
-
-def _move_to_device(batches: Iterator[Any], device: torch.device, *, ahead: bool) -> Iterator[Any]:
-    if not ahead:
-        return (move_batch(batch, device) for batch in batches)
-    # Free if the loader has already pinned the batches; otherwise the copy would block this thread.
-    return move_ahead((pin_batch(batch, device) for batch in batches), device)
 
 
 class LoaderPosition(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from paceline._storage.state import has_state
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.predictor import Predictor, to_checkpoint
 from paceline.train.torch.checkpoint import TorchCheckpoint
-from paceline.train.torch.forward_pass import HALF_TYPES
+from paceline.train.torch.model import HALF_TYPES
 from paceline.train.torch.shard_writer import shard_stem
 
 if TYPE_CHECKING:
@@ -71,13 +71,6 @@ class TorchPredictor(Predictor):
         floating = (each.dtype for each in self.model.parameters() if each.is_floating_point())
         self._dtype = dtype if dtype is not None else next(floating, None)
 
-    @classmethod
-    def from_checkpoint(
-        cls, checkpoint: Checkpoint | str, model: torch.nn.Module | Callable[[], torch.nn.Module], **options: Any
-    ) -> Self:
-        """Same as the constructor."""
-        return cls(checkpoint, model, **options)
-
     def call_model(self, inputs: Any) -> Any:
         """Call the model with a tensor, or a dict of tensors. Runs under `torch.inference_mode` and autocast."""
         return self._run(inputs)
@@ -104,12 +97,14 @@ class TorchPredictor(Predictor):
         dtype = self._dtype if tensor.is_floating_point() else None
         return tensor.to(self.device, dtype)
 
-    def columns(self, outputs: Any) -> dict[str, Any]:
-        if isinstance(outputs, Mapping):
-            return {str(name): _to_array(value) for name, value in outputs.items()}
-        if isinstance(outputs, tuple | list):
-            return {f"{self._output}_{number}": _to_array(value) for number, value in enumerate(outputs)}
-        return {self._output: _to_array(outputs)}
+    def _to_array(self, value: Any) -> Any:
+        import torch
+
+        if not isinstance(value, torch.Tensor):
+            return super()._to_array(value)
+        # NumPy has no bfloat16, and few file readers know float16.
+        plain = value.float() if value.dtype in (torch.bfloat16, torch.float16) else value
+        return plain.cpu().numpy()
 
 
 def load_weights(model: torch.nn.Module, checkpoint: Checkpoint, state_key: str) -> None:
@@ -131,13 +126,3 @@ def load_weights(model: torch.nn.Module, checkpoint: Checkpoint, state_key: str)
                 f"{checkpoint} has no model; its files are {', '.join(sorted(os.listdir(directory)))}\n\n"
                 "hint: pass checkpoint=None, and as model a function that loads the weights itself"
             )
-
-
-def _to_array(value: Any) -> Any:
-    import torch
-
-    if not isinstance(value, torch.Tensor):
-        return np.asarray(value)
-    # NumPy has no bfloat16, and few file readers know float16.
-    plain = value.float() if value.dtype in (torch.bfloat16, torch.float16) else value
-    return plain.cpu().numpy()

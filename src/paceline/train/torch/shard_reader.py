@@ -6,6 +6,7 @@ of the ranks. Nothing is unpickled, ranks do not communicate, and only the neede
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 from collections.abc import Callable, Sequence
@@ -42,10 +43,7 @@ class StoredState:
         self.shapes: dict[str, torch.Size] = {}
         self.dtypes: dict[str, torch.dtype] = {}
         self.chunks: dict[str, dict[Offsets, DeferredLeaf]] = {}
-        outlines: list[Outline] = []
         for part in parts:
-            if part["outline"] is not None:
-                outlines.append(part["outline"])
             for name, written in part["tensors"].items():
                 shape = torch.Size(written["shape"])
                 if self.shapes.setdefault(name, shape) != shape:
@@ -55,11 +53,12 @@ class StoredState:
                 self.dtypes[name] = written["dtype"]
                 for offsets, data in written["chunks"]:
                     self.chunks.setdefault(name, {})[tuple(offsets)] = data
-        self.outline: Outline = outlines[0]
-        for other in outlines[1:]:
-            self.outline = merge_outlines(self.outline, other)
-        self.outline = _load_deferred(self.outline)
-        self._check_complete()
+        outlines = (part["outline"] for part in parts if part["outline"] is not None)
+        self.outline: Outline = _load_deferred(functools.reduce(merge_outlines, outlines))
+        for name, shape in self.shapes.items():
+            num_elements = sum(math.prod(data.shape) for data in self.chunks[name].values())
+            if num_elements != math.prod(shape):
+                raise CheckpointCorruptError(f"{directory}: {name!r} has {num_elements} of {math.prod(shape)} elements")
 
     def assemble_tensor(self, name: str) -> torch.Tensor:
         """Assemble a tensor from its chunks, in new memory."""
@@ -70,14 +69,6 @@ class StoredState:
 
     def allocate_tensor(self, name: str) -> torch.Tensor:
         return torch.empty(self.shapes[name], dtype=self.dtypes[name])
-
-    def _check_complete(self) -> None:
-        for name, shape in self.shapes.items():
-            num_elements = sum(math.prod(data.shape) for data in self.chunks[name].values())
-            if num_elements != math.prod(shape):
-                raise CheckpointCorruptError(
-                    f"{self.directory}: {name!r} has {num_elements} of {math.prod(shape)} elements"
-                )
 
 
 class ShardReader(StorageReader):  # type: ignore[misc]
@@ -116,7 +107,11 @@ class ShardReader(StorageReader):  # type: ignore[misc]
             name = item.storage_index.fqn
             if item.type == LoadItemType.BYTE_IO:
                 values = values or dict(iterate_values(self._stored.outline))
-                planner.load_bytes(item, _save_to_buffer(values[name]))
+                # The planner expects a pickle, which is made here and read at once; the file had none.
+                buffer = io.BytesIO()
+                torch.save(values[name], buffer)
+                buffer.seek(0)
+                planner.load_bytes(item, buffer)
                 continue
             assert item.storage_index.offset is not None
             data = self._stored.chunks[name][tuple(item.storage_index.offset)].value()
@@ -142,12 +137,7 @@ def read_into(targets: dict[str, torch.Tensor], stored: StoredState) -> None:
     reader.read_data(planner.finish_plan(planner.create_local_plan()), planner).wait()
 
 
-def has_shards(directory: Path) -> bool:
-    return (directory / f"{shard_stem(0)}.json").is_file()
-
-
 def _load_deferred(value: Any) -> Any:
-    """Load the arrays and bytes among the values."""
     if isinstance(value, DeferredLeaf):
         return value.value()
     if isinstance(value, dict):
@@ -163,16 +153,8 @@ def _narrow_tensor(tensor: torch.Tensor, offsets: Offsets, lengths: Sequence[int
     return tensor
 
 
-def _save_to_buffer(value: Any) -> io.BytesIO:
-    """Encode a value as torch's planner expects it. The pickle is made here and read at once; the file had none."""
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    buffer.seek(0)
-    return buffer
-
-
 def _read_parts(directory: Path, bytes_file: Callable[[str], Path]) -> list[dict[str, Any]]:
-    if not has_shards(directory):
+    if not (directory / f"{shard_stem(0)}.json").is_file():
         raise ValueError(
             f"{directory} is not a ShardedCheckpoint: it has no {shard_stem(0)}.json\n\n"
             "hint: read files of torch.distributed.checkpoint.save with torch.distributed.checkpoint.load"

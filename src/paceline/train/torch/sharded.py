@@ -39,10 +39,8 @@ class ShardedCheckpoint(Checkpoint):
 
     def __init__(self, path: str | os.PathLike[str] | Checkpoint, filesystem: Any = None) -> None:
         if isinstance(path, Checkpoint):
-            super().__init__(path.path, path._filesystem)
-            self._is_verified = path._is_verified
-        else:
-            super().__init__(path, filesystem)
+            filesystem, self._is_verified, path = path._filesystem, path._is_verified, path.path
+        super().__init__(path, filesystem)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
@@ -101,13 +99,9 @@ class ShardedCheckpoint(Checkpoint):
         from paceline.train.torch.outline import rebuild_tree
 
         with self._open_stored_state(verify=verify) as stored:
+            # `to(None)` returns the tensor itself.
             state: dict[str, Any] = rebuild_tree(
-                stored.outline,
-                lambda name: (
-                    stored.assemble_tensor(name)
-                    if map_location is None
-                    else stored.assemble_tensor(name).to(map_location)
-                ),
+                stored.outline, lambda name: stored.assemble_tensor(name).to(map_location)
             )
             return state
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.predictor import Predictor, to_checkpoint
+from paceline.train.trees.reports import TreeReportCallback
 from paceline.train.trees.tables import make_matrix
 
 
@@ -19,6 +20,8 @@ class TreePredictor(Predictor):
     if it knows them. `keep_columns`: True keeps all columns of the batch, False none, a list the named ones. Other
     arguments are passed to the library's own `predict`.
     """
+
+    callback_class: ClassVar[type[TreeReportCallback]]
 
     def __init__(
         self,
@@ -37,10 +40,6 @@ class TreePredictor(Predictor):
         )
         self.model = self._read(to_checkpoint(checkpoint), filename)
         self._predict_kwargs = predict_kwargs
-
-    @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint | str, **options: Any) -> Self:
-        return cls(checkpoint, **options)
 
     def inputs(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         trained = self._feature_names()
@@ -65,7 +64,7 @@ class TreePredictor(Predictor):
         return self._predict_matrix(inputs)
 
     def _read(self, checkpoint: Checkpoint, filename: str | None) -> Any:
-        raise NotImplementedError
+        return self.callback_class.get_model(checkpoint, filename)
 
     def _feature_names(self) -> list[str] | None:
         """Return the feature names the model was trained with, or None."""

@@ -1,8 +1,8 @@
 """A tree model in a checkpoint, and what a report callback reports after each boosting round.
 
 `ModelCheckpoint` holds one file in the library's own format, which contains no code. `ReportPlan` decides which metrics
-are reported under which names, and whether with a checkpoint; it is pure. `RoundReporter` writes the model and reports.
-Every rank reports, but only rank 0 contributes the file. `TreeReportCallback` is the base of both libraries' callbacks.
+are reported under which names, and whether with a checkpoint; it is pure. `TreeReportCallback` writes the model and
+reports: every rank reports, but only rank 0 contributes the file.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from paceline._core.arguments import bad_value, check_callable, check_int
+from paceline._core.arguments import check_callable, check_file_name, check_int, parse_metric_names
 from paceline._core.time_accounting import CHECKPOINT, account_time
 from paceline.train.backend import require
 from paceline.train.checkpoint import Checkpoint
@@ -80,6 +81,11 @@ class ReportPlan:
     checkpoint_at_end: bool
     results_postprocessing_fn: PostProcess | None = None
 
+    def __post_init__(self) -> None:
+        check_file_name("filename", self.filename)
+        check_int("frequency", self.frequency, at_least=0)
+        check_callable("results_postprocessing_fn", self.results_postprocessing_fn, optional=True)
+
     def select_metrics(self, metrics: Mapping[str, Any]) -> Values:
         """Return the metrics to report from those of a round."""
         selected = dict(metrics)
@@ -103,75 +109,6 @@ class ReportPlan:
         return (last and self.checkpoint_at_end) or (self.frequency > 0 and num_rounds % self.frequency == 0)
 
 
-def make_report_plan(
-    metrics: str | Sequence[str] | Mapping[str, str] | None,
-    filename: str,
-    frequency: int,
-    checkpoint_at_end: bool,
-    results_postprocessing_fn: PostProcess | None,
-) -> ReportPlan:
-    """Validate the arguments of a report callback."""
-    if not isinstance(filename, str) or not filename or Path(filename).name != filename or filename.startswith("."):
-        raise bad_value("filename", "a plain file name", filename)
-    check_int("frequency", frequency, at_least=0)
-    check_callable("results_postprocessing_fn", results_postprocessing_fn, optional=True)
-    return ReportPlan(
-        _parse_metric_names(metrics), filename, frequency, bool(checkpoint_at_end), results_postprocessing_fn
-    )
-
-
-def _parse_metric_names(metrics: Any) -> Mapping[str, str] | None:
-    if metrics is None:
-        return None
-    if isinstance(metrics, str):
-        metrics = [metrics]
-    names = {name: name for name in metrics} if isinstance(metrics, Sequence) else metrics
-    if not isinstance(names, Mapping) or not all(isinstance(name, str) for pair in names.items() for name in pair):
-        raise bad_value("metrics", "a name, a list of names or a dict of names", metrics)
-    return dict(names)
-
-
-class RoundReporter:
-    """Reports boosting rounds according to a plan. `save` writes a model to a file."""
-
-    def __init__(self, plan: ReportPlan, save: Callable[[Any, Path], None]) -> None:
-        self.plan = plan
-        self._save = save
-        self._metrics: Values | None = None
-        self._num_saved_rounds = 0
-        """Rounds of the model in the last report; 0 if it had no model."""
-
-    def on_round_end(self, model: Any, num_rounds: int, metrics: Mapping[str, Any], *, last: bool = False) -> None:
-        """Report a round. If it saves no model but the run is asked to stop here, the model is saved anyway."""
-        self._metrics = self.plan.select_metrics(metrics)
-        should_save = self.plan.should_checkpoint(num_rounds, last=last)
-        self._num_saved_rounds = num_rounds if should_save else 0
-        save = (lambda: self._make_checkpoint(model)) if _is_rank_zero() else None
-        if should_save:
-            report(self._metrics, checkpoint=save() if save is not None else None)
-        else:
-            report(self._metrics, checkpoint_on_stop=save)
-
-    def on_training_end(self, model: Any, num_rounds: int, *, changed: bool = False) -> None:
-        """Save the model at the end, unless the last round already saved the same model.
-
-        After early stopping it may have fewer rounds; `changed` means that it differs otherwise.
-        """
-        metrics, self._metrics = self._metrics, None
-        if metrics is not None and self.plan.checkpoint_at_end and (changed or self._num_saved_rounds != num_rounds):
-            report(metrics, checkpoint=self._make_checkpoint(model) if _is_rank_zero() else None)
-
-    def _make_checkpoint(self, model: Any) -> Checkpoint:
-        directory = staging_directory()
-        with account_time(CHECKPOINT):
-            self._save(model, directory / self.plan.filename)
-        return Checkpoint.from_directory(directory)
-
-
-def _is_rank_zero() -> bool:
-    return get_context().get_world_rank() == 0
-
-
 class TreeReportCallback:
     """What the report callbacks of both libraries share."""
 
@@ -192,10 +129,40 @@ class TreeReportCallback:
         require("ReportCallback", self.requires, "".join(self.requires))
         super().__init__()
         filename = self.CHECKPOINT_NAME if filename is None else filename
-        self.plan = make_report_plan(metrics, filename, frequency, checkpoint_at_end, results_postprocessing_fn)
-        self._reporter = RoundReporter(self.plan, self.checkpoint_class._write)
+        names = parse_metric_names("metrics", metrics)
+        self.plan = ReportPlan(names, filename, frequency, checkpoint_at_end, results_postprocessing_fn)
+        self._metrics: Values | None = None
+        self._num_saved_rounds = 0
+        """Rounds of the model in the last report; 0 if it had no model."""
 
     @classmethod
     def get_model(cls, checkpoint: Checkpoint, filename: str | None = None) -> Any:
         """Load the model from a checkpoint of this callback."""
         return cls.checkpoint_class._read_from(checkpoint, cls.CHECKPOINT_NAME if filename is None else filename)
+
+    def _report_round(self, model: Any, num_rounds: int, metrics: Mapping[str, Any], *, last: bool) -> None:
+        """Report a round. If it saves no model but the run is asked to stop here, the model is saved anyway."""
+        self._metrics = self.plan.select_metrics(metrics)
+        should_save = self.plan.should_checkpoint(num_rounds, last=last)
+        self._num_saved_rounds = num_rounds if should_save else 0
+        save = partial(self._save_model, model) if _is_rank_zero() else None
+        if should_save:
+            report(self._metrics, checkpoint=save() if save is not None else None)
+        else:
+            report(self._metrics, checkpoint_on_stop=save)
+
+    def _report_end(self, model: Any, num_rounds: int) -> None:
+        """Save the model, which may have fewer rounds after early stopping, unless the last report had the same one."""
+        metrics, self._metrics = self._metrics, None
+        if metrics is not None and self.plan.checkpoint_at_end and self._num_saved_rounds != num_rounds:
+            report(metrics, checkpoint=self._save_model(model) if _is_rank_zero() else None)
+
+    def _save_model(self, model: Any) -> Checkpoint:
+        directory = staging_directory()
+        with account_time(CHECKPOINT):
+            self.checkpoint_class._write(model, directory / self.plan.filename)
+        return Checkpoint.from_directory(directory)
+
+
+def _is_rank_zero() -> bool:
+    return get_context().get_world_rank() == 0

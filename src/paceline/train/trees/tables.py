@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 
-_NUMBERS = "biuf"
-"""NumPy dtype kinds that are numeric."""
-
 
 @dataclass(frozen=True, eq=False)
 class FeatureTable:
@@ -68,16 +65,11 @@ def make_matrix(
 
 def _check_numeric(values: Any, column: str, owner: str) -> np.ndarray[Any, Any]:
     array = np.asarray(values)
-    if array.dtype.kind not in _NUMBERS:
+    if array.dtype.kind not in "biuf":
+        kind = type(array.reshape(-1)[0]).__name__ if array.dtype.kind == "O" and len(array) else array.dtype
         raise ValueError(
-            f"{owner}: the column {column!r} must be numeric, got {_describe_type(array)}\n\n"
+            f"{owner}: the column {column!r} must be numeric, got values of type {kind}\n\n"
             "hint: encode it with paceline.data.preprocessors (OrdinalEncoder, OneHotEncoder), or leave it out with "
             f"dataset.drop_columns({column!r})"
         )
     return array
-
-
-def _describe_type(array: np.ndarray[Any, Any]) -> str:
-    if array.dtype.kind == "O" and len(array):
-        return f"values of type {type(array.reshape(-1)[0]).__name__}"
-    return f"values of type {array.dtype}"

@@ -6,36 +6,38 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from paceline.train.driver.datasets import DataConfig
-from paceline.train.trainer import DataParallelTrainer
-from paceline.train.trees.training_spec import (
-    TRAIN,
-    BoostingLibrary,
-    BoostingLoop,
-    BoostingRules,
-    BoostingSpec,
-    make_boosting_spec,
-)
+from paceline.train.trainer import DataParallelTrainer, TrainerArguments
+from paceline.train.trees.training_spec import TRAIN, BoostingLibrary, BoostingLoop, BoostingSpec, make_boosting_spec
+
+
+class TreesArguments(TrainerArguments, total=False):
+    """The arguments that the trainers of both libraries share."""
+
+    label_column: str | None
+    params: Mapping[str, Any] | None
+    num_boost_round: int | None
+    callbacks: Any
 
 
 class TreesTrainer(DataParallelTrainer):
     """Takes `train_loop_per_worker`, or instead `label_column`, `params` and `num_boost_round`."""
 
-    _rules: ClassVar[BoostingRules]
     _library: ClassVar[BoostingLibrary]
 
     def __init__(
         self,
         train_loop_per_worker: Callable[..., Any] | None,
         *,
-        label_column: str | None,
-        params: Mapping[str, Any] | None,
-        num_boost_round: int | None,
-        train_kwargs: Mapping[str, Any],
-        datasets: Mapping[str, Any] | None,
-        dataset_config: DataConfig | Mapping[str, Any] | None,
-        **kwargs: Any,
+        label_column: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        num_boost_round: int | None = None,
+        datasets: Mapping[str, Any] | None = None,
+        dataset_config: DataConfig | Mapping[str, Any] | None = None,
+        **arguments: Any,
     ) -> None:
-        rules = type(self)._rules
+        trainer = f"{self._library.name}Trainer"
+        common = {"backend_config", *TrainerArguments.__annotations__}
+        train_kwargs = {name: arguments.pop(name) for name in list(arguments) if name not in common}
         self.boosting_spec: BoostingSpec | None = None
         """What to train if no function was given."""
         declared = {"label_column": label_column, "params": params, "num_boost_round": num_boost_round, **train_kwargs}
@@ -43,28 +45,28 @@ class TreesTrainer(DataParallelTrainer):
             for name, value in declared.items():
                 if value is not None:
                     raise TypeError(
-                        f"{rules.trainer} takes train_loop_per_worker or {name}, not both\n\n"
+                        f"{trainer} takes train_loop_per_worker or {name}, not both\n\n"
                         f"hint: pass {name} to the function in train_loop_config"
                     )
         else:
-            if kwargs.get("train_loop_config") is not None:
-                raise TypeError(f"{rules.trainer} takes train_loop_config only with a train_loop_per_worker")
+            if arguments.get("train_loop_config") is not None:
+                raise TypeError(f"{trainer} takes train_loop_config only with a train_loop_per_worker")
             if all(value is None for value in declared.values()):
                 raise TypeError(
-                    f"{rules.trainer} has nothing to train\n\nhint: pass a train_loop_per_worker, or "
+                    f"{trainer} has nothing to train\n\nhint: pass a train_loop_per_worker, or "
                     "datasets={'train': ...}, label_column=, params= and num_boost_round="
                 )
             self.boosting_spec = make_boosting_spec(
-                rules,
+                self._library,
                 datasets=datasets,
                 label_column=label_column,
                 params=params,
                 num_boost_round=num_boost_round,
                 train_kwargs=train_kwargs,
             )
-            train_loop_per_worker = BoostingLoop(self.boosting_spec, type(self)._library)
+            train_loop_per_worker = BoostingLoop(self.boosting_spec, self._library)
             if dataset_config is None:
                 # Train on every row. Each rank has the whole evaluation sets, so that all compute the same metrics and
                 # agree on early stopping.
                 dataset_config = DataConfig(datasets_to_split=[TRAIN], exact=[TRAIN])
-        super().__init__(train_loop_per_worker, datasets=datasets, dataset_config=dataset_config, **kwargs)
+        super().__init__(train_loop_per_worker, datasets=datasets, dataset_config=dataset_config, **arguments)

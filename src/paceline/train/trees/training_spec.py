@@ -7,7 +7,7 @@ it reads the worker's rows, resumes from the newest checkpoint, and trains the r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from paceline._core.arguments import bad_value, check_instance, check_int, join_or
@@ -19,8 +19,6 @@ from paceline.train.trees.tables import FeatureTable, make_table
 
 TRAIN = "train"
 _DEFAULT_ROUNDS = 10
-_NUM_CHECKPOINTS = 10
-"""How often the model is saved during training by default."""
 
 
 @dataclass(frozen=True)
@@ -29,33 +27,25 @@ class BoostingSpec:
     params: Mapping[str, Any]
     num_boost_round: int
     train_kwargs: Mapping[str, Any]
-    """Further arguments for the library's `train`."""
     datasets: tuple[str, ...]
     """The names of all datasets, with the training set first."""
 
     @property
     def checkpoint_frequency(self) -> int:
         """Default number of rounds between checkpoints: a crash loses at most a tenth of the work."""
-        return max(1, self.num_boost_round // _NUM_CHECKPOINTS)
-
-
-@dataclass(frozen=True)
-class BoostingRules:
-    """What a library allows users to declare."""
-
-    trainer: str
-    train: str
-    """The library's train function, for messages."""
-    train_kwargs: tuple[str, ...]
-    reserved_params: Mapping[str, str]
-    """Parameter that users may not set -> the reason."""
-    only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Parameter -> the only values that users may set."""
+        return max(1, self.num_boost_round // 10)
 
 
 class BoostingLibrary:
-    """A library in a worker. Subclasses define what differs."""
+    """What differs between libraries: what users may declare, and how a worker trains."""
 
+    name: ClassVar[str]
+    train_kwargs: ClassVar[tuple[str, ...]]
+    """The arguments of the library's `train` that users may pass."""
+    reserved_params: ClassVar[Mapping[str, str]] = {}
+    """Parameter that users may not set -> the reason."""
+    allowed_values: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    """Parameter -> the only values that users may set."""
     callback_class: ClassVar[type[TreeReportCallback]]
 
     def num_rounds(self, model: Any) -> int:
@@ -100,17 +90,16 @@ class BoostingLoop:
                     f"hint: num_boost_round={num_done + spec.num_boost_round} trains as many more"
                 )
             return  # The previous workers were lost after reporting the last round.
-        tables = {name: _load_table(name, spec.label_column, context.begin.rank) for name in spec.datasets}
+        tables = {}
+        for name in spec.datasets:
+            batches = get_dataset_shard(name).iter_batches(batch_size=None, batch_format="numpy")
+            owner = f"rank {context.begin.rank}'s part of the dataset {name!r}"
+            tables[name] = make_table(batches, spec.label_column, owner)
         self.library.train(spec, tables, num_left, model)
 
 
-def _load_table(name: str, label_column: str, rank: int) -> FeatureTable:
-    batches = get_dataset_shard(name).iter_batches(batch_size=None, batch_format="numpy")
-    return make_table(batches, label_column, f"rank {rank}'s part of the dataset {name!r}")
-
-
 def make_boosting_spec(
-    rules: BoostingRules,
+    library: BoostingLibrary,
     *,
     datasets: Any,
     label_column: Any,
@@ -119,25 +108,25 @@ def make_boosting_spec(
     train_kwargs: Mapping[str, Any],
 ) -> BoostingSpec:
     """Validate the arguments and return what to train."""
+    trainer, train = f"{library.name}Trainer", f"{library.name.lower()}.train"
     if not isinstance(datasets, Mapping) or TRAIN not in datasets:
         names = ", ".join(map(repr, datasets)) if isinstance(datasets, Mapping) and datasets else "none"
         raise ValueError(f"datasets must include {TRAIN!r}; the datasets are {names}")
     if not isinstance(label_column, str) or not label_column:
         raise bad_value("label_column", "the name of a column", label_column)
     if not isinstance(params, Mapping) or not all(isinstance(name, str) for name in params):
-        raise bad_value("params", f"a dict of parameters for {rules.train}", params)
-    for name, reason in rules.reserved_params.items():
+        raise bad_value("params", f"a dict of parameters for {train}", params)
+    for name, reason in library.reserved_params.items():
         if name in params:
-            raise ValueError(f"params[{name!r}] cannot be set with {rules.trainer}: {reason}")
-    for name, allowed in rules.only.items():
+            raise ValueError(f"params[{name!r}] cannot be set with {trainer}: {reason}")
+    for name, allowed in library.allowed_values.items():
         if name in params and params[name] not in allowed:
             raise bad_value(f"params[{name!r}]", join_or(map(repr, allowed)), params[name])
     rounds = check_int("num_boost_round", _DEFAULT_ROUNDS if num_boost_round is None else num_boost_round, at_least=1)
     for name in train_kwargs:
-        if name not in rules.train_kwargs:
+        if name not in library.train_kwargs:
             raise TypeError(
-                f"{rules.trainer} takes no argument {name!r}; of those of {rules.train} it takes "
-                f"{', '.join(rules.train_kwargs)}"
+                f"{trainer} takes no argument {name!r}; of those of {train} it takes {', '.join(library.train_kwargs)}"
             )
     check_instance("callbacks", train_kwargs.get("callbacks"), (list, tuple), "a list of callbacks", optional=True)
     ordered = (TRAIN, *(name for name in datasets if name != TRAIN))

@@ -1,4 +1,4 @@
-"""XGBoost's model: its checkpoint, the callback that reports it during training, and its predictor."""
+"""XGBoost's model: its checkpoint, the callback that reports it, its predictor, and how a worker trains one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from paceline._worker import context as worker_context
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.trees.predictor import TreePredictor
 from paceline.train.trees.reports import ModelCheckpoint, TreeReportCallback
+from paceline.train.trees.tables import FeatureTable
+from paceline.train.trees.training_spec import TRAIN, BoostingLibrary, BoostingSpec
 
 if TYPE_CHECKING:
     import xgboost
@@ -59,32 +62,37 @@ class ReportCallback(TreeReportCallback, TrainingCallback):  # type: ignore[misc
     reports all. Every `frequency` rounds, and at the end with `checkpoint_at_end`, the report includes the model as the
     file `filename`, whose suffix `.ubj` or `.json` selects the format. `results_postprocessing_fn` takes the metrics
     and returns those to report.
-
-    XGBoost does not tell its callbacks which round is the last. If the last round saved no model, its metrics are
-    therefore reported again at the end, with the model. The same happens with `early_stopping_rounds` if the last round
-    was the best, because XGBoost records that after this callback. To avoid it, put your own `EarlyStopping` before
-    this callback.
     """
 
     requires = ("xgboost",)
     checkpoint_class = XGBoostCheckpoint
     CHECKPOINT_NAME = XGBoostCheckpoint.MODEL_FILENAME
 
-    _best: str | None = None
-    """The model's best round so far, as of the previous round."""
+    _evals_log: Mapping[str, Mapping[str, Any]] | None = None
+    """The metrics of all rounds, to which XGBoost adds; None before the first round."""
 
-    def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Called by XGBoost after each round. Returning False continues training."""
-        # Not `epoch`, which restarts at 0 when training continues from a model.
-        self._reporter.on_round_end(model, model.num_boosted_rounds(), collect_metrics(evals_log))
-        self._best = model.attr("best_iteration")
+    # XGBoost does not say which round is the last, so a round is reported when the next one or the end comes. By then
+    # it has also recorded whether the round was the best, which early stopping does after other callbacks.
+
+    def before_training(self, model: Any) -> Any:
+        self._evals_log = None
+        return model
+
+    def before_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Called by XGBoost before each round: reports the round before it. Returning False continues training."""
+        self._report_last_round(model, last=False)
+        self._evals_log = evals_log
         return False
 
     def after_training(self, model: Any) -> Any:
-        """Called by XGBoost at the end, also after early stopping."""
-        changed = model.attr("best_iteration") != self._best
-        self._reporter.on_training_end(model, model.num_boosted_rounds(), changed=changed)
+        """Called by XGBoost at the end, also after early stopping: reports the last round."""
+        self._report_last_round(model, last=True)
         return model
+
+    def _report_last_round(self, model: Any, *, last: bool) -> None:
+        if self._evals_log is not None:
+            # Not `epoch`, which restarts at 0 when training continues from a model.
+            self._report_round(model, model.num_boosted_rounds(), collect_metrics(self._evals_log), last=last)
 
 
 RayTrainReportCallback = ReportCallback
@@ -106,9 +114,10 @@ def collect_metrics(evals_log: Mapping[str, Mapping[str, Any]]) -> dict[str, flo
 
 class XGBoostPredictor(TreePredictor):
     __doc__ = TreePredictor.__doc__
+    callback_class = ReportCallback
 
     def _read(self, checkpoint: Checkpoint, filename: str | None) -> Any:
-        model = ReportCallback.get_model(checkpoint, filename)
+        model = super()._read(checkpoint, filename)
         # One thread, as there is a process per core.
         model.set_param({"nthread": 1})
         return model
@@ -124,3 +133,46 @@ class XGBoostPredictor(TreePredictor):
         rows = xgboost.DMatrix(matrix, feature_names=names, nthread=1)
         predicted: np.ndarray[Any, Any] = self.model.predict(rows, **self._predict_kwargs)
         return predicted
+
+
+class XGBoostLibrary(BoostingLibrary):
+    name = "XGBoost"
+    train_kwargs = ("callbacks", "custom_metric", "early_stopping_rounds", "maximize", "obj", "verbose_eval")
+    reserved_params: ClassVar[Mapping[str, str]] = {
+        "num_boost_round": "it is an argument of its own, which also holds after a restart"
+    }
+    callback_class = ReportCallback
+
+    def num_rounds(self, model: Any) -> int:
+        return int(model.num_boosted_rounds())
+
+    def train(self, spec: BoostingSpec, tables: Mapping[str, FeatureTable], num_rounds: int, model: Any | None) -> None:
+        import xgboost
+
+        context = worker_context.current()
+        assert context is not None
+        num_threads = context.begin.num_threads
+        matrices = {
+            name: xgboost.DMatrix(
+                table.features, label=table.labels, feature_names=list(table.names), nthread=num_threads
+            )
+            for name, table in tables.items()
+        }
+        xgboost.train(
+            make_params(spec.params, num_threads, context.begin.devices),
+            matrices[TRAIN],
+            num_boost_round=num_rounds,
+            evals=[(matrix, name) for name, matrix in matrices.items()],
+            xgb_model=model,
+            **{**spec.train_kwargs, "callbacks": self.list_callbacks(spec)},
+        )
+
+
+def make_params(params: Mapping[str, Any], num_threads: int, devices: tuple[int, ...]) -> dict[str, Any]:
+    """Add the threads and GPU of this worker to the user's parameters, unless the user has set them."""
+    params = dict(params)
+    if "nthread" not in params and "n_jobs" not in params:
+        params["nthread"] = num_threads
+    if devices and params.get("device", "cuda") == "cuda":
+        params["device"] = f"cuda:{devices[0]}"
+    return params

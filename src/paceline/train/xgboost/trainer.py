@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Unpack
 
-from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.config import RunConfig, ScalingConfig
-from paceline.train.driver.datasets import DataConfig
-from paceline.train.driver.validation import ValidationConfig
-from paceline.train.trees.trainer import TreesTrainer
-from paceline.train.trees.training_spec import BoostingLibrary, BoostingRules
-from paceline.train.xgboost.boosting import RULES, XGBoostLibrary
+from paceline.train.trees.trainer import TreesArguments, TreesTrainer
 from paceline.train.xgboost.config import XGBoostConfig
-from paceline.train.xgboost.model import ReportCallback
+from paceline.train.xgboost.model import ReportCallback, XGBoostLibrary
 
 if TYPE_CHECKING:
     import xgboost
+
+
+class XGBoostArguments(TreesArguments, total=False):
+    custom_metric: Any
+    early_stopping_rounds: int | None
+    maximize: bool | None
+    obj: Any
+    verbose_eval: Any
 
 
 class XGBoostTrainer(TreesTrainer):
@@ -46,42 +48,17 @@ class XGBoostTrainer(TreesTrainer):
     and `verbose_eval` of `xgboost.train`.
     """
 
-    _default_backend: ClassVar[Callable[[], BackendConfig]] = XGBoostConfig
-    _rules: ClassVar[BoostingRules] = RULES
-    _library: ClassVar[BoostingLibrary] = XGBoostLibrary()
+    _default_backend = XGBoostConfig
+    _library = XGBoostLibrary()
 
     def __init__(
         self,
         train_loop_per_worker: Callable[..., Any] | None = None,
         *,
-        train_loop_config: Mapping[str, Any] | None = None,
         xgboost_config: XGBoostConfig | None = None,
-        scaling_config: ScalingConfig | Mapping[str, Any] | None = None,
-        run_config: RunConfig | Mapping[str, Any] | None = None,
-        datasets: Mapping[str, Any] | None = None,
-        dataset_config: DataConfig | Mapping[str, Any] | None = None,
-        resume_from_checkpoint: Checkpoint | None = None,
-        validation_config: ValidationConfig | Mapping[str, Any] | None = None,
-        label_column: str | None = None,
-        params: Mapping[str, Any] | None = None,
-        num_boost_round: int | None = None,
-        **train_kwargs: Any,
+        **arguments: Unpack[XGBoostArguments],
     ) -> None:
-        super().__init__(
-            train_loop_per_worker,
-            train_loop_config=train_loop_config,
-            backend_config=xgboost_config,
-            scaling_config=scaling_config,
-            run_config=run_config,
-            datasets=datasets,
-            dataset_config=dataset_config,
-            resume_from_checkpoint=resume_from_checkpoint,
-            validation_config=validation_config,
-            label_column=label_column,
-            params=params,
-            num_boost_round=num_boost_round,
-            train_kwargs=train_kwargs,
-        )
+        super().__init__(train_loop_per_worker, backend_config=xgboost_config, **arguments)
 
     @classmethod
     def get_model(cls, checkpoint: Checkpoint) -> xgboost.Booster:

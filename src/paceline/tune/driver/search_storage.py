@@ -80,7 +80,7 @@ def load_past_events(location: RunLocation) -> tuple[Event, ...]:
 def iter_search_events(data: bytes, uri: str) -> Iterator[Event]:
     """Iterate over the events of a search's journal, up to the first torn or altered line."""
     for line, payload in enumerate(valid_prefix(data), start=1):
-        yield journal.decode_line(payload, uri, line, SEARCH_CODEC.decode)
+        yield journal.decode_line(payload, uri, line, SEARCH_CODEC)
 
 
 def check_is_search(location: RunLocation, store: RunStore) -> None:

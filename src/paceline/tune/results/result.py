@@ -18,7 +18,7 @@ from paceline._control.run import Finished, Run
 from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.errors import TrainingFailedError
 from paceline._core.plain_values import from_plain
-from paceline._storage.retention import checkpoint_score
+from paceline._storage.commit import checkpoint_score
 from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import RunStore
 from paceline.train.checkpoint import Checkpoint

@@ -79,7 +79,6 @@ def _is_shard(dataset: Any) -> bool:
 
 
 def _make_shard_loader(shard: Any, batch_size: int) -> DataLoader[Any]:
-    """Return a loader that yields the batches of a shard unchanged."""
     import torch
     from torch.utils.data import DataLoader, IterableDataset
 
