@@ -57,7 +57,7 @@ NEVER = {
     "data": ("_control", "_worker", "train"),
     "train": ("tune", "_dashboard", "_commands"),
     "tune": ("_dashboard", "_commands"),
-    "_view": ("_dashboard", "_worker", "_commands", "data", "train"),
+    "_view": ("_dashboard", "_worker", "_commands", "data", "train", "tune"),
     "_dashboard": ("_engine", "_worker", "data", "train", "tune", "_commands"),
     **dict.fromkeys(
         (

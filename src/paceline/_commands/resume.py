@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from paceline._commands import cli_args, cli_output
+from paceline._commands import cli_args, cli_output, searches
 
 if TYPE_CHECKING:
     from paceline._storage.run_location import RunLocation
@@ -126,12 +126,8 @@ def _read_run(location: RunLocation) -> tuple[Detail, str, str]:
 
 def _read_search(location: RunLocation) -> tuple[Detail, str, str]:
     """Like `_read_run` for a search; the command line comes from its trials."""
-    from paceline._view.listing import Listing
-    from paceline._view.search_reader import build_search_detail
-
-    listing = Listing(location.address or location.uri)
-    listing.refresh()
-    search = build_search_detail(listing, ".")
+    listing = searches.read_listing(location.address or location.uri)
+    search = listing.search_detail(".")
     for trial in search.trials:
         detail = listing.reader(trial.id).detail(trial.id)
         if detail.environment:

@@ -17,7 +17,6 @@ from paceline._dashboard.query_fields import QueryFields, RequestRefusedError
 from paceline._view import logs
 from paceline._view.diff import compare_runs
 from paceline._view.model import Detail, Diff, LogPage, Points, SearchDetail, Summary, UsageSeries
-from paceline._view.search_reader import build_search_detail
 
 if TYPE_CHECKING:
     from paceline._storage.run_location import RunLocation
@@ -134,7 +133,7 @@ def get_search(listing: Listing, fields: QueryFields) -> SearchDetail:
     if mode not in (None, "min", "max"):
         raise RequestRefusedError(400, f"`mode` must be `min` or `max`, got {mode[:50]!r}")
     try:
-        return build_search_detail(listing, name, fields.optional_text("metric"), mode)
+        return listing.search_detail(name, fields.optional_text("metric"), mode)
     except KeyError:
         raise RequestRefusedError(404, f"there is no search {name[:200]!r} here") from None
 

@@ -47,9 +47,39 @@ class JournalFollower:
         self._tail = open_journal_tail(self.location, self._store)
         self._restart()
 
+    @property
+    def is_ended(self) -> bool:
+        raise NotImplementedError
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether anything has been read."""
+        raise NotImplementedError
+
+    def refresh(self) -> bool:
+        """Read what is new; return whether anything changed."""
+        with self._lock:
+            # Before the journal is read: a driver that releases the lease has written all of it.
+            is_held = self._liveness.is_held()
+            changed = self._read_new_lines()
+            is_held = is_held or self.is_ended
+            if is_held != self._is_held:
+                self._is_held, changed = is_held, changed or self.has_lines
+            if not is_held and self.has_lines:
+                changed |= self._add_unread_reports()
+            self.version += changed
+            return changed
+
     def _restart(self) -> None:
         """Forget what was read."""
         raise NotImplementedError
+
+    def _read_new_lines(self) -> bool:
+        raise NotImplementedError
+
+    def _add_unread_reports(self) -> bool:
+        """Add what no driver has read, and none will; return whether there may be anything new."""
+        return False
 
 
 class RunReader(JournalFollower):
@@ -82,22 +112,9 @@ class RunReader(JournalFollower):
     def is_ended(self) -> bool:
         return isinstance(self.run.phase, Finished)
 
-    def refresh(self) -> bool:
-        """Read what is new; return whether anything changed."""
-        with self._lock:
-            # Before the journal is read: a driver that releases the lease has written all of it.
-            is_held = self._liveness.is_held()
-            changed = self._read_new_lines()
-            if isinstance(self._replay.run.phase, Finished):
-                is_held = True
-            if is_held != self._is_held:
-                self._is_held, changed = is_held, changed or self._replay.num_lines > 0
-            if not is_held and not self._is_completed and self._replay.num_lines:
-                self._add_unread_reports()
-                changed = True
-            if changed:
-                self.version += 1
-            return changed
+    @property
+    def has_lines(self) -> bool:
+        return self._replay.num_lines > 0
 
     def summary(self, id: str = ".", *, kind: Literal["run", "trial"] = "run", search: str | None = None) -> Summary:
         """Raises `StorageError` if there is no run."""
@@ -193,9 +210,9 @@ class RunReader(JournalFollower):
             return self._replay.reports.numeric_names()
 
     def _require_replay(self) -> JournalReplay:
-        if not self._replay.num_lines:
+        if not self.has_lines:
             self.refresh()
-        if not self._replay.num_lines:
+        if not self.has_lines:
             raise StorageError(
                 f"{self._uri} has no journal of a run, or an empty one\n\n"
                 "hint: a run's directory has a journal.jsonl; `paceline ls PATH` lists the runs below a path"
@@ -221,8 +238,9 @@ class RunReader(JournalFollower):
                 break
         return changed
 
-    def _add_unread_reports(self) -> None:
-        """Add reports from the files of workers that no driver has read, and none will."""
+    def _add_unread_reports(self) -> bool:
+        if self._is_completed:
+            return False
         self._is_completed = True
         run = self._replay.run
         if self._store is None and isinstance(run.phase, Running | Stopping):
@@ -235,6 +253,7 @@ class RunReader(JournalFollower):
                     if lines.num_bytes < len(data):
                         break
         self._replay.flush_reports()
+        return True
 
     def _survey_checkpoints(self) -> None:
         """For a lost run: find checkpoints in storage that its journal does not mention."""
