@@ -1,6 +1,6 @@
 // Data from the server of this page. A cookie authenticates; URLs carry no token.
 
-import type { About, Detail, Diff, LogPage, Points, SearchDetail, Summary, UsageSeries } from "./api";
+import type { AboutAnswer, Detail, Diff, LogPage, Points, SearchDetail, Summary, UsageSeries } from "./api";
 import type { LogQuery, MetricsQuery, Source, SourceListener } from "./source";
 
 export class Refused extends Error {
@@ -117,7 +117,7 @@ export function liveSource(): Source {
   return {
     fixed: false,
     cut: [],
-    about: () => fetchJson<About>("about"),
+    about: () => fetchJson<AboutAnswer>("about"),
     runs: async () => (await fetchJson<{ runs: readonly Summary[] }>("runs")).runs,
     run: (id) => fetchJson<Detail>("run", { run: id }),
     metrics: async (id: string, query: MetricsQuery) => {

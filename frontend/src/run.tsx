@@ -2,7 +2,7 @@
 
 import { Fragment } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import type { About, Detail, Summary } from "./api";
+import type { AboutAnswer, Detail, Summary } from "./api";
 import { Badge, Bar, ENDED, Guarded, Loading, Note, textOf, useNow } from "./parts";
 import { go, toCompare, toRun, toRuns } from "./router";
 import type { Patch, Route } from "./router";
@@ -14,7 +14,7 @@ export interface RunPageProps {
   readonly source: Source;
   readonly route: Route & { page: "run" };
   readonly runs: readonly Summary[];
-  readonly about: About | null;
+  readonly about: AboutAnswer | null;
   readonly set: (patch: Patch) => void;
 }
 

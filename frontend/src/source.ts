@@ -1,6 +1,6 @@
 // Where the page gets its data: from the server, or from the file itself in a report.
 
-import type { About, Detail, Diff, LogPage, Points, SearchDetail, Summary, UsageSeries } from "./api";
+import type { AboutAnswer, Detail, Diff, LogPage, Points, SearchDetail, Summary, UsageSeries } from "./api";
 
 export interface MetricsQuery {
   readonly names: readonly string[];
@@ -32,7 +32,7 @@ export interface Source {
   readonly fixed: boolean;
   // What a report leaves out.
   readonly cut: readonly string[];
-  about(): Promise<About>;
+  about(): Promise<AboutAnswer>;
   runs(): Promise<readonly Summary[]>;
   run(id: string): Promise<Detail>;
   metrics(id: string, query: MetricsQuery): Promise<readonly Points[]>;

@@ -2,7 +2,7 @@
 
 import { Fragment } from "preact";
 import { useMemo, useState } from "preact/hooks";
-import type { Attempt, Detail, Hang, ShownFailure } from "../api";
+import type { Attempt, Detail, ShownHang, ShownFailure } from "../api";
 import { ENDED, useNow } from "../parts";
 import { toRun } from "../router";
 import type { Source } from "../source";
@@ -164,7 +164,7 @@ function Failed({ failure, isCause }: { failure: ShownFailure; isCause: boolean 
   );
 }
 
-function Hung({ hang, id, source }: { hang: Hang; id: string; source: Source }) {
+function Hung({ hang, id, source }: { hang: ShownHang; id: string; source: Source }) {
   const url = hang.stacks === null ? null : source.fileUrl(id, hang.stacks);
   return (
     <div class="hang" data-rank={hang.rank}>

@@ -1,7 +1,7 @@
 """What is shown of a run, as plain values: `--json` prints them, the dashboard sends them.
 
 Times are seconds since the epoch, durations are seconds. Texts come from users' runs: escape them before using them as
-markup. The types in `frontend/src/api.ts` mirror these.
+markup. `frontend/src/api.ts` is generated from these: `make frontend`.
 """
 
 from __future__ import annotations
