@@ -15,7 +15,7 @@ from paceline._dashboard.report import ReportData
 from paceline._view import model
 
 TARGET = Path(__file__).parent / "src" / "api.ts"
-SENT = (model.Detail, model.SearchDetail, model.Diff, AboutAnswer, ReportData)
+SENT = (model.RunSnapshot, model.SearchDetail, model.Diff, AboutAnswer, ReportData)
 """What answers consist of; the structs inside them follow."""
 ALIASES = {"State": model.State, "WorkerState": model.WorkerState, "Value": model.Value, "Tree": dict[str, Any]}
 _NAMES = {int: "number", float: "number", str: "string", bool: "boolean", type(None): "null", Any: "unknown"}

@@ -38,25 +38,6 @@ export interface CodeChange {
   readonly diff: string;
 }
 
-export interface Detail {
-  readonly summary: Summary;
-  readonly attempts: readonly Attempt[];
-  readonly checkpoints: readonly ShownCheckpoint[];
-  readonly spent: TimeBreakdown;
-  readonly stages: readonly ShownStage[];
-  readonly limited_by: string | null;
-  readonly metric_names: readonly string[];
-  readonly config: Tree;
-  readonly scaling: Tree;
-  readonly run_config: Tree;
-  readonly environment: Tree;
-  readonly code: Tree;
-  readonly logs: readonly LogFile[];
-  readonly files: readonly ShownFile[];
-  readonly timeline: readonly TimelineEntry[];
-  readonly version: number;
-}
-
 export interface Diff {
   readonly a: Summary;
   readonly b: Summary;
@@ -87,6 +68,17 @@ export interface LogPage {
   readonly num_bytes: number;
 }
 
+export interface PaceEstimate {
+  readonly reports_per_s: number | null;
+  readonly steps_per_s: number | null;
+  readonly epochs_per_s: number | null;
+  readonly progress: number | null;
+  readonly left_s: number | null;
+  readonly kind: "epoch" | "step" | "iteration" | null;
+  readonly done: number | null;
+  readonly goal: number | null;
+}
+
 export interface Points {
   readonly name: string;
   readonly x: readonly number[];
@@ -99,7 +91,7 @@ export interface Points {
 
 export interface ReportData {
   readonly about: AboutAnswer;
-  readonly detail: Detail;
+  readonly detail: RunSnapshot;
   readonly points: Readonly<Record<string, readonly Points[]>>;
   readonly use: readonly UsageSeries[];
   readonly logs: readonly ReportLog[];
@@ -111,6 +103,26 @@ export interface ReportLog {
   readonly attempt: number;
   readonly rank: number;
   readonly page: LogPage;
+}
+
+export interface RunSnapshot {
+  readonly summary: Summary;
+  readonly pace: PaceEstimate;
+  readonly attempts: readonly Attempt[];
+  readonly checkpoints: readonly ShownCheckpoint[];
+  readonly spent: TimeBreakdown;
+  readonly stages: readonly ShownStage[];
+  readonly limited_by: string | null;
+  readonly metric_names: readonly string[];
+  readonly config: Tree;
+  readonly scaling: Tree;
+  readonly run_config: Tree;
+  readonly environment: Tree;
+  readonly code: Tree;
+  readonly logs: readonly LogFile[];
+  readonly files: readonly ShownFile[];
+  readonly timeline: readonly TimelineEntry[];
+  readonly version: number;
 }
 
 export interface SearchDetail {

@@ -16,7 +16,7 @@ from paceline._storage.run_location import RunLocation
 from paceline._view import run_reader
 from paceline._view.diff import compare_runs
 from paceline._view.listing import Listing
-from paceline._view.model import Detail, SearchDetail, Summary, encode
+from paceline._view.model import RunSnapshot, SearchDetail, Summary, encode
 from paceline._view.run_reader import RunReader
 from paceline.tune.results.search_reader import SearchReader
 from servers import BUCKET
@@ -219,13 +219,13 @@ def summary(**more):
 
 
 def test_what_differs_between_two_runs_is_told_by_path_and_by_line():
-    a = Detail(
+    a = RunSnapshot(
         summary=summary(metrics={"loss": 1.0, "same": 1}),
         config={"lr": 0.1, "model": {"depth": 2, "name": "x"}, "flag": True},
         environment={"packages": {"torch": "2.1", "numpy": "1"}},
         code={"git": {"commit": "abc"}, "sources": {"train.py": "a = 1\nb = 2\n", "gone.py": "x\n"}},
     )
-    b = Detail(
+    b = RunSnapshot(
         summary=summary(metrics={"loss": 2.0, "same": 1, "new": 3}),
         config={"lr": 0.1, "model": {"depth": 3, "name": "x"}, "flag": 1, "more": []},
         environment={"packages": {"torch": "2.2", "numpy": "1"}},

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     location = cli_args.locate_run(args.run, or_search=True)
     if cli_args.is_search(location):
         return _show_search(location, args.json)
-    detail = cli_args.open_reader(location).detail()
+    detail = cli_args.open_reader(location).snapshot()
     if args.json:
         return cli_output.print_json(detail)
     from paceline._commands import run_sections

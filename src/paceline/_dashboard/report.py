@@ -17,7 +17,7 @@ from paceline._dashboard.answers import AboutAnswer, get_about, get_detail, get_
 from paceline._dashboard.files import load_page_file
 from paceline._view import logs
 from paceline._view.listing import Listing
-from paceline._view.model import Detail, LogLine, LogPage, Points, SearchDetail, UsageSeries, encode
+from paceline._view.model import LogLine, LogPage, Points, RunSnapshot, SearchDetail, UsageSeries, encode
 from paceline._view.run_reader import RunReader
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class ReportLog(msgspec.Struct, frozen=True):
 
 class ReportData(msgspec.Struct, frozen=True, kw_only=True):
     about: AboutAnswer
-    detail: Detail
+    detail: RunSnapshot
     points: dict[str, list[Points]] = msgspec.field(default_factory=lambda: {"step": [], "time": []})
     use: list[UsageSeries] = msgspec.field(default_factory=list)
     logs: list[ReportLog] = msgspec.field(default_factory=list)
@@ -115,7 +115,7 @@ def render_report(values: ReportData) -> bytes:
     return page.encode()
 
 
-def _collect_logs(location: RunLocation, detail: Detail, cut: list[str]) -> list[ReportLog]:
+def _collect_logs(location: RunLocation, detail: RunSnapshot, cut: list[str]) -> list[ReportLog]:
     collected, num_chars_left = [], MAX_LOG_CHARS
     # Last attempt first: if not all logs fit, it is the one of interest.
     newest = sorted(detail.logs, key=lambda file: (-file.attempt, file.rank))

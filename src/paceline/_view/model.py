@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from paceline._view.pace import PaceEstimate
+
 State = Literal[
     "starting",  # workers are starting or restarting
     "running",
@@ -200,10 +202,11 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
 
 
-class Detail(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about one run except its points."""
+class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run looks like: everything except its points."""
 
     summary: Summary
+    pace: PaceEstimate = PaceEstimate()
     attempts: tuple[Attempt, ...] = ()
     checkpoints: tuple[ShownCheckpoint, ...] = ()
     spent: TimeBreakdown = TimeBreakdown()
