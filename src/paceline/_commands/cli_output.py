@@ -99,11 +99,8 @@ def replace_file(path: Path) -> Iterator[Path]:
 def colour_state(word: str) -> str:
     """Colour a state if stdout is a terminal."""
     code = COLOURS.get(word, 0)
-    return f"\x1b[{code}m{word}\x1b[0m" if code and is_coloured() else word
-
-
-def is_coloured() -> bool:
-    return sys.stdout.isatty() and not settings.load().no_color
+    is_coloured = sys.stdout.isatty() and not settings.load().no_color
+    return f"\x1b[{code}m{word}\x1b[0m" if code and is_coloured else word
 
 
 def terminal_width() -> int | None:

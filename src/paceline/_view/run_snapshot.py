@@ -25,14 +25,8 @@ from paceline._view.projection import build_checkpoint
 
 _MAX_LISTED = 1000
 """Limit for deleted checkpoints, and for timeline entries about checkpoints."""
-_DESCRIBED = {
-    "config": "config",
-    "scaling": "scaling",
-    "run_config": "run",
-    "environment": "environment",
-    "code": "code",
-}
-"""Field of a snapshot -> key of what the driver described."""
+_DESCRIBED = ("config", "scaling", "environment", "code")
+"""Fields of a snapshot that a driver describes by the same names."""
 
 
 def build_snapshot(
@@ -58,7 +52,8 @@ def build_snapshot(
             if logs.resolve_inside(location, file.path) is not None
         ),
         timeline=_select_entries(history.timeline),
-        **{name: _as_dict(about.get(key)) for name, key in _DESCRIBED.items()},
+        run_config=_as_dict(about.get("run")),
+        **{name: _as_dict(about.get(name)) for name in _DESCRIBED},
         **more,
     )
 
