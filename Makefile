@@ -70,7 +70,8 @@ docs: $(DEV_READY)  ## build the documentation's site into build/docs
 	@$(RUN) -m sphinx -q -E -W --keep-going -n -d build/docs-made docs build/docs $(ARGS)
 	@echo "$(CURDIR)/build/docs/index.html"
 
-frontend: $(PAGE_READY)  ## check the types of the dashboard's page, build it, and run its unit tests
+frontend: $(PAGE_READY) $(DEV_READY)  ## generate and check the types of the dashboard's page, build it, and run its unit tests
+	@$(RUN) frontend/api_types.py
 	@$(NPM) run --silent types
 	@$(NPM) run --silent build
 	@$(NPM) run --silent test

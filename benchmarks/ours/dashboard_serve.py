@@ -2,6 +2,7 @@
 
 import sys
 
+from paceline._commands.searches import open_search
 from paceline._dashboard.serve import serve
 
-sys.exit(serve(sys.argv[1], port=0, open_browser=False))
+sys.exit(serve(sys.argv[1], open_search, port=0, open_browser=False))

@@ -12,7 +12,7 @@
 
 import { Fragment } from "preact";
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
-import type { About, Summary } from "./api";
+import type { AboutAnswer, Summary } from "./api";
 import { Compare } from "./compare";
 import { KEYS, listen } from "./keys";
 import { Guarded, Loading, Note, textOf } from "./parts";
@@ -71,14 +71,14 @@ export function App({ source }: AppProps) {
 }
 
 interface RunsState {
-  readonly about: About | null;
+  readonly about: AboutAnswer | null;
   readonly runs: readonly Summary[] | null;
   readonly error: string | null;
   readonly connected: boolean;
 }
 
 function useRuns(source: Source): RunsState {
-  const [about, setAbout] = useState<About | null>(null);
+  const [about, setAbout] = useState<AboutAnswer | null>(null);
   const [runs, setRuns] = useState<readonly Summary[] | null>(null);
   const [error, setError] = useState<string | null>(null);
   const [connected, setConnected] = useState(true);

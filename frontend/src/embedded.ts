@@ -1,25 +1,13 @@
 // Data embedded in the page of a report. The format is described in `_dashboard/__init__.py`.
 
-import type { About, Detail, LogLine, LogPage, Points, SearchDetail, Summary, UsageSeries } from "./api";
+import type { LogLine, LogPage, Points, ReportData, Summary } from "./api";
 import type { LogQuery, MetricsQuery, Source } from "./source";
 
-export interface Report {
-  readonly about: About;
-  readonly detail: Detail;
-  readonly points: { readonly step: readonly Points[]; readonly time: readonly Points[] };
-  readonly use: readonly UsageSeries[];
-  // The end of each log.
-  readonly logs: readonly { readonly attempt: number; readonly rank: number; readonly page: LogPage }[];
-  readonly search?: SearchDetail | null;
-  // What was left out.
-  readonly cut?: readonly string[];
-}
-
 export function embeddedSource(text: string): Source {
-  return reportSource(JSON.parse(text) as Report);
+  return reportSource(JSON.parse(text) as ReportData);
 }
 
-export function reportSource(report: Report): Source {
+export function reportSource(report: ReportData): Source {
   const never = () => Promise.reject(new Error("A report is a snapshot of one run and accepts no requests."));
   return {
     fixed: true,
@@ -44,7 +32,7 @@ export function reportSource(report: Report): Source {
 
 const NOTHING: Omit<Points, "name"> = { x: [], y: [], low: [], high: [], num_points: 0, whole: true };
 
-function selectPoints(report: Report, name: string, query: MetricsQuery): Points {
+function selectPoints(report: ReportData, name: string, query: MetricsQuery): Points {
   const all = (report.points[query.x] ?? []).find((points) => points.name === name);
   if (all === undefined) return { name, ...NOTHING };
   if (query.range === null) return all;
@@ -58,7 +46,7 @@ function selectPoints(report: Report, name: string, query: MetricsQuery): Points
   return { ...all, x: cut(all.x), y: cut(all.y), low: cut(all.low), high: cut(all.high) };
 }
 
-function selectLines(report: Report, query: LogQuery): LogPage {
+function selectLines(report: ReportData, query: LogQuery): LogPage {
   const log = report.logs.find((log) => log.attempt === query.attempt && log.rank === query.rank)?.page;
   if (log === undefined) return { lines: [], before: null, after: 0, num_bytes: 0 };
   const limit = query.limit ?? 500;

@@ -1,6 +1,6 @@
 // Data from the server of this page. A cookie authenticates; URLs carry no token.
 
-import type { About, Detail, Diff, LogPage, Points, SearchDetail, Summary, UsageSeries } from "./api";
+import type { AboutAnswer, RunSnapshot, Diff, LogPage, Points, SearchDetail, Summary, UsageSeries } from "./api";
 import type { LogQuery, MetricsQuery, Source, SourceListener } from "./source";
 
 export class Refused extends Error {
@@ -95,7 +95,7 @@ class Stream {
       this.later(2000);
     });
     this.on<{ runs: readonly Summary[]; gone?: readonly string[] }>("runs", (listener, data) => listener.runs?.(data.runs, data.gone ?? []));
-    this.on<Detail>("run", (listener, data, mine) => mine && listener.run?.(data));
+    this.on<RunSnapshot>("run", (listener, data, mine) => mine && listener.run?.(data));
     this.on<{ last: number }>("points", (listener, data, mine) => mine && listener.points?.(data.last));
   }
 
@@ -117,9 +117,9 @@ export function liveSource(): Source {
   return {
     fixed: false,
     cut: [],
-    about: () => fetchJson<About>("about"),
+    about: () => fetchJson<AboutAnswer>("about"),
     runs: async () => (await fetchJson<{ runs: readonly Summary[] }>("runs")).runs,
-    run: (id) => fetchJson<Detail>("run", { run: id }),
+    run: (id) => fetchJson<RunSnapshot>("run", { run: id }),
     metrics: async (id: string, query: MetricsQuery) => {
       const [from, to] = query.range ?? [null, null];
       const params = { run: id, name: query.names, x: query.x, from, to, points: Math.round(query.points) };

@@ -2,7 +2,7 @@
 
 import { Fragment } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import type { About, Detail, Summary } from "./api";
+import type { AboutAnswer, RunSnapshot, Summary } from "./api";
 import { Badge, Bar, ENDED, Guarded, Loading, Note, textOf, useNow } from "./parts";
 import { go, toCompare, toRun, toRuns } from "./router";
 import type { Patch, Route } from "./router";
@@ -14,7 +14,7 @@ export interface RunPageProps {
   readonly source: Source;
   readonly route: Route & { page: "run" };
   readonly runs: readonly Summary[];
-  readonly about: About | null;
+  readonly about: AboutAnswer | null;
   readonly set: (patch: Patch) => void;
 }
 
@@ -65,13 +65,13 @@ function OneRun({ source, route, listed, about, set }: Omit<RunPageProps, "runs"
   );
 }
 
-function useDetail(source: Source, id: string): { detail: Detail | null; last: number; error: string | null } {
-  const [detail, setDetail] = useState<Detail | null>(null);
+function useDetail(source: Source, id: string): { detail: RunSnapshot | null; last: number; error: string | null } {
+  const [detail, setDetail] = useState<RunSnapshot | null>(null);
   const [last, setLast] = useState(0);
   const [error, setError] = useState<string | null>(null);
   useEffect(() => {
     let wanted = true;
-    const take = (detail: Detail) => {
+    const take = (detail: RunSnapshot) => {
       setDetail(detail);
       setError(null);
       setLast((before) => before || detail.summary.num_reports);
@@ -84,7 +84,7 @@ function useDetail(source: Source, id: string): { detail: Detail | null; last: n
 }
 
 function Head({ source, summary, detail, control }: {
-  source: Source; summary: Summary; detail: Detail | null; control: boolean;
+  source: Source; summary: Summary; detail: RunSnapshot | null; control: boolean;
 }) {
   useEffect(() => {
     document.title = `${summary.name} · ${summary.state} · Paceline`;
@@ -121,7 +121,7 @@ function Head({ source, summary, detail, control }: {
   );
 }
 
-function Facts({ summary, detail, fixed }: { summary: Summary; detail: Detail | null; fixed: boolean }) {
+function Facts({ summary, detail, fixed }: { summary: Summary; detail: RunSnapshot | null; fixed: boolean }) {
   const now = useNow(1);
   const isOver = ENDED.has(summary.state);
   const latest = detail?.checkpoints.find((each) => each.is_latest) ?? detail?.checkpoints.at(-1);

@@ -1,6 +1,6 @@
 // Where the page gets its data: from the server, or from the file itself in a report.
 
-import type { About, Detail, Diff, LogPage, Points, SearchDetail, Summary, UsageSeries } from "./api";
+import type { AboutAnswer, RunSnapshot, Diff, LogPage, Points, SearchDetail, Summary, UsageSeries } from "./api";
 
 export interface MetricsQuery {
   readonly names: readonly string[];
@@ -21,7 +21,7 @@ export interface LogQuery {
 export interface SourceListener {
   // Changed runs, and the ids of removed runs.
   readonly runs?: (changed: readonly Summary[], gone: readonly string[]) => void;
-  readonly run?: (detail: Detail) => void;
+  readonly run?: (detail: RunSnapshot) => void;
   readonly points?: (last: number) => void;
   // Whether the server answers.
   readonly connected?: (yes: boolean) => void;
@@ -32,9 +32,9 @@ export interface Source {
   readonly fixed: boolean;
   // What a report leaves out.
   readonly cut: readonly string[];
-  about(): Promise<About>;
+  about(): Promise<AboutAnswer>;
   runs(): Promise<readonly Summary[]>;
-  run(id: string): Promise<Detail>;
+  run(id: string): Promise<RunSnapshot>;
   metrics(id: string, query: MetricsQuery): Promise<readonly Points[]>;
   use(id: string): Promise<readonly UsageSeries[]>;
   logs(id: string, query: LogQuery): Promise<LogPage>;

@@ -1,7 +1,7 @@
 // The tabs of a run, and where views plug in: add yours here.
 
 import type { FunctionComponent } from "preact";
-import type { Detail, Summary } from "./api";
+import type { RunSnapshot, Summary } from "./api";
 import { Metrics } from "./metrics";
 import type { Patch, Query } from "./router";
 import type { Source } from "./source";
@@ -10,7 +10,7 @@ import { Control, Difference, Search, viewTabs } from "./views/index";
 export interface ViewProps {
   readonly source: Source;
   // All about the run but its points; a new value whenever something is new.
-  readonly detail: Detail;
+  readonly detail: RunSnapshot;
   // The last step with points. It grows during the run, and decreases when the run resumes from a checkpoint.
   readonly last: number;
   // Whether stop, stacks and profile are allowed.
@@ -25,9 +25,9 @@ export interface Tab {
   readonly title: string;
   readonly view: FunctionComponent<ViewProps>;
   // Left out where this says no.
-  readonly shown?: (detail: Detail) => boolean;
+  readonly shown?: (detail: RunSnapshot) => boolean;
   // A small number next to the title.
-  readonly count?: (detail: Detail) => number | null;
+  readonly count?: (detail: RunSnapshot) => number | null;
 }
 
 export const runTabs: readonly Tab[] = [

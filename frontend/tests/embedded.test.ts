@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { reportSource } from "../src/embedded";
-import type { Report } from "../src/embedded";
+import type { ReportData } from "../src/api";
 
 const series = { name: "loss", x: [0, 10, 20, 30, 40], y: [5, 4, 3, 2, 1], low: [5, 4, 3, 2, 1], high: [5, 4, 3, 2, 1], num_points: 5, whole: true };
 const lines = ["first", "Second", "third second", "last"].map((text, index) => ({ offset: index * 10, text }));
@@ -10,7 +10,7 @@ const report = {
   points: { step: [series], time: [] },
   use: [],
   logs: [{ attempt: 1, rank: 0, page: { lines, before: null, after: 40, num_bytes: 40 } }],
-} as unknown as Report;
+} as unknown as ReportData;
 const source = reportSource(report);
 const asked = { x: "step" as const, points: 100 };
 

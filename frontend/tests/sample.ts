@@ -1,6 +1,6 @@
 // A run as the server might tell of it: two attempts, a worker that was killed, a hang, a search. For tests.
 
-import type { Attempt, Detail, Diff, LogPage, SearchDetail, Summary, UsageSeries, Worker } from "../src/api";
+import type { Attempt, RunSnapshot, Diff, LogPage, SearchDetail, Summary, UsageSeries, Worker } from "../src/api";
 import type { Source } from "../src/source";
 
 export const BEGAN = 1_700_000_000;
@@ -51,7 +51,7 @@ export function attempts(): readonly Attempt[] {
   ];
 }
 
-export function detail(changed: Partial<Detail> = {}): Detail {
+export function detail(changed: Partial<RunSnapshot> = {}): RunSnapshot {
   const checkpoints = [1, 2, 3, 4, 5, 6].map((index) => ({
     name: `checkpoint_${String(index * 70).padStart(6, "0")}`, seq: index * 70, attempt: index < 3 ? 1 : 2, path: `/runs/resnet/checkpoints/checkpoint_${String(index * 70).padStart(6, "0")}`,
     num_bytes: 97_517_568, at: BEGAN + index * 560, status: index === 5 ? "VALIDATED" : "COMMITTED", kept: index > 3, is_best: index === 5, is_latest: index === 6,
@@ -59,6 +59,7 @@ export function detail(changed: Partial<Detail> = {}): Detail {
   }));
   return {
     summary: summary(), attempts: attempts(), checkpoints,
+    pace: { reports_per_s: 0.1, steps_per_s: 0.1, epochs_per_s: null, progress: null, left_s: null, kind: null, done: null, goal: null },
     spent: { wall_s: 3600, starting_s: 180, data_s: 1476, compute_s: 1656, report_s: 36, checkpoint_s: 144, between_s: 108 },
     stages: [
       { dataset: "train", name: "read(s3://images)", num_rows: 1_281_167, num_bytes: 148e9, busy_s: 900, waited_for_input_s: 0, waited_for_room_s: 2400, limits: false },
@@ -162,7 +163,7 @@ export function search(trials = 40): SearchDetail {
   };
 }
 
-export function sampleSource(given: { detail?: Detail; ranks?: number; fixed?: boolean; control?: boolean; lines?: number } = {}): Source {
+export function sampleSource(given: { detail?: RunSnapshot; ranks?: number; fixed?: boolean; control?: boolean; lines?: number } = {}): Source {
   const run = given.detail ?? detail();
   const lines = [...logText(given.lines ?? 3000)];
   return {

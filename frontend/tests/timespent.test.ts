@@ -1,9 +1,9 @@
 import { assert, expect, test } from "vitest";
-import type { Spent } from "../src/api";
+import type { TimeBreakdown } from "../src/api";
 import { explainTime, parts, stageShares } from "../src/views/timespent";
 import { detail } from "./sample";
 
-const NOTHING: Spent = { wall_s: 0, starting_s: 0, data_s: 0, compute_s: 0, report_s: 0, checkpoint_s: 0, between_s: 0 };
+const NOTHING: TimeBreakdown = { wall_s: 0, starting_s: 0, data_s: 0, compute_s: 0, report_s: 0, checkpoint_s: 0, between_s: 0 };
 
 test("the parts sum to the wall time, and their shares to one", () => {
   const all = parts(detail().spent);

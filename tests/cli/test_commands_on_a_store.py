@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from paceline._storage.address import open_store_at
-from paceline._view.model import Detail, Summary
+from paceline._view.model import RunSnapshot, Summary
 from paceline.train import Checkpoint
 from servers import BUCKET
 
@@ -33,7 +33,7 @@ def test_a_run_in_a_store_is_listed_shown_verified_exported_and_pruned(stored, p
     run = f"{stored}/complete"
     (found,) = msgspec.json.decode(paceline("ls", stored, "--json").out, type=list[Summary])
     assert (found.id, found.state, found.num_reports) == ("complete", "complete", 5)
-    detail = msgspec.json.decode(paceline("show", run, "--json").out, type=Detail)
+    detail = msgspec.json.decode(paceline("show", run, "--json").out, type=RunSnapshot)
     assert [shown.seq for shown in detail.checkpoints if shown.kept] == [1, 2, 3, 4, 5]
     rows = list(csv.DictReader(io.StringIO(paceline("metrics", run, "--csv", "-").out)))
     assert [row["step"] for row in rows] == ["1", "2", "3", "4", "5"]

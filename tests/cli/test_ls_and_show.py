@@ -2,7 +2,7 @@
 
 import msgspec
 
-from paceline._view.model import Detail, SearchDetail, Summary
+from paceline._view.model import RunSnapshot, SearchDetail, Summary
 
 
 def summaries(result):
@@ -39,7 +39,7 @@ def test_no_runs_is_no_error_and_a_missing_directory_is(paceline, tmp_path, monk
 
 
 def test_show_as_json_is_the_view_of_the_run_or_search(paceline):
-    detail = msgspec.json.decode(paceline("show", "bert", "--json").out, type=Detail)
+    detail = msgspec.json.decode(paceline("show", "bert", "--json").out, type=RunSnapshot)
     assert detail.summary.state == "failed"
     assert [attempt.ending for attempt in detail.attempts] == ["failed", "failed"]
     assert detail.config["lr"] == 0.1

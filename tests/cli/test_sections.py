@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from paceline._commands import cli_output, run_sections
 from paceline._view import model
-from paceline._view.model import Attempt, Detail, Summary, Worker
+from paceline._view.model import Attempt, RunSnapshot, Summary, Worker
 
 ACTED_UPON = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 texts = st.text(st.one_of(st.characters(), st.sampled_from("ab \x1b[2J\n漢")), max_size=200)
@@ -39,7 +39,7 @@ def test_a_run_that_hangs_is_shown_with_its_verdict_devices_and_stages():
         limits=True,
     )
     verdict, best = "rank 1 waits for rank 0 in all_reduce", model.BestMetric("loss", "min", 0.5, 2)
-    detail = Detail(
+    detail = RunSnapshot(
         summary=summary(hang=verdict, progress=0.25, left_s=150.0, steps_per_s=2.0, epochs_per_s=0.01, best=best),
         attempts=(Attempt(number=1, began_at=1e9, size=2, hangs=hangs, workers=(worker,)),),
         stages=(stage,),
@@ -78,7 +78,9 @@ def test_of_many_checkpoints_the_newest_and_the_best_are_shown():
         model.ShownCheckpoint(name=f"c{seq}", seq=seq, kept=seq != 30, is_best=seq == 3, is_latest=seq == 29, **fixed)
         for seq in range(31)
     )
-    lines = "\n".join(run_sections.format_checkpoint_section(Detail(summary=summary(), checkpoints=made))).splitlines()
+    lines = "\n".join(
+        run_sections.format_checkpoint_section(RunSnapshot(summary=summary(), checkpoints=made))
+    ).splitlines()
     assert [line.split()[0] for line in lines[2:]] == ["c3", *(f"c{seq}" for seq in range(22, 30))]
     assert lines[0] == "  22 older ones"
 
@@ -97,7 +99,7 @@ attempts = st.builds(
     failures=st.lists(failures, max_size=4).map(tuple),
 )
 details = st.builds(
-    Detail,
+    RunSnapshot,
     summary=st.builds(
         summary, name=texts, path=texts, failure=st.none() | texts, metrics=st.dictionaries(texts, texts, max_size=3)
     ),

@@ -25,9 +25,10 @@ _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 SERVE = """
 import sys
+from paceline._commands.searches import open_search
 from paceline._dashboard.serve import serve
 root, token, control, host = sys.argv[1:]
-sys.exit(serve(root, host=host, port=0, token=token, control=control == "control", open_browser=False))
+sys.exit(serve(root, open_search, host=host, port=0, token=token, control=control == "control", open_browser=False))
 """
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from paceline._dashboard.files import FLAME_CSP, find_delivery, iter_file_chunks, open_run_file
 from paceline._dashboard.query_fields import RequestRefusedError
 from paceline._storage.run_location import RunLocation
-from paceline._view.model import Attempt, Detail, ShownFile, ShownHang, Summary
+from paceline._view.model import Attempt, RunSnapshot, ShownFile, ShownHang, Summary
 
 
 def make_run(top: Path) -> RunLocation:
@@ -45,9 +45,9 @@ def test_no_path_leads_out(tmp_path_factory: pytest.TempPathFactory, parts: list
         open_run_file(location, path)
 
 
-def detail(*files: tuple[str, str], stacks: str | None = None) -> Detail:
+def detail(*files: tuple[str, str], stacks: str | None = None) -> RunSnapshot:
     hangs = (ShownHang(rank=0, verdict="", action="warn", at=0.0, stacks=stacks),)
-    return Detail(
+    return RunSnapshot(
         summary=Summary(id="a", name="a", path="a", kind="run", state="running", began_at=0.0, updated_at=0.0),
         files=tuple(ShownFile(kind=kind, path=path, rank=0, at=0.0) for kind, path in files),
         attempts=(Attempt(number=1, began_at=0.0, size=1, hangs=hangs),),

@@ -13,6 +13,7 @@ from dashboard_server import PATIENCE_S, Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline._commands.searches import open_search
 from paceline._dashboard import live_updates as live_module
 from paceline._dashboard.answers import get_detail
 from paceline._dashboard.listing_thread import MAX_PAUSE_S, MIN_PAUSE_S, ListingThread, compute_pause_s
@@ -25,7 +26,7 @@ class CountingListing(Listing):
     """Counts its calls, and fails while it is asked to."""
 
     def __init__(self, root: Path) -> None:
-        super().__init__(root)
+        super().__init__(root, open_search)
         self.calls: Counter[str] = Counter()
         self.fails = False
 

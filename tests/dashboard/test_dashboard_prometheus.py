@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from paceline._dashboard.prometheus import format_families, to_number
-from paceline._view.model import Attempt, Detail, ShownCheckpoint, ShownGpu, Summary, TimeBreakdown, Value, Worker
+from paceline._view.model import Attempt, RunSnapshot, ShownCheckpoint, ShownGpu, Summary, TimeBreakdown, Value, Worker
 
 NAMES = st.text(max_size=30)
 VALUES = (
@@ -32,7 +32,7 @@ def parse_samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
 def test_a_run_is_exported() -> None:
     kept = {"name": "c", "seq": 1, "attempt": 1, "path": "c", "num_bytes": 1, "status": "COMMITTED", "kept": True}
     worker = Worker(rank=3, state="running", cpu=1.5, rss_bytes=100, gpus=(ShownGpu(0, 5, 10, 0.5),))
-    detail = Detail(
+    detail = RunSnapshot(
         summary=summary(),
         spent=TimeBreakdown(wall_s=10.0, data_s=4.0, compute_s=6.0),
         checkpoints=(ShownCheckpoint(at=90.0, **kept),),

@@ -18,6 +18,7 @@ import pytest
 from dashboard_server import TOKEN, Dashboard, Run, dashboard, events, training
 from prometheus_client.parser import text_string_to_metric_families
 
+from paceline._commands.searches import open_search
 from paceline._dashboard import serve
 from paceline._dashboard.files import iter_file_chunks, open_run_file
 from paceline._dashboard.query_fields import RequestRefusedError
@@ -362,7 +363,7 @@ sys.modules[sys.argv[1]] = None
 from paceline._dashboard.report import build_report
 from paceline._dashboard.serve import serve
 try:
-    serve(".")
+    serve(".", None)
 except ModuleNotFoundError as missing:
     print(missing)
 """
@@ -389,4 +390,4 @@ def test_a_port_that_is_in_use_is_named_and_the_default_one_gives_way(monkeypatc
 @pytest.mark.parametrize("token", ["short", "a b" * 10, "\u00fcber" * 6])
 def test_a_token_that_no_address_can_have_is_refused(token: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="token must have at least 16 characters"):
-        serve.serve(str(tmp_path), token=token, open_browser=False)
+        serve.serve(str(tmp_path), open_search, token=token, open_browser=False)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -46,6 +47,11 @@ def npm():
 
 def files_of(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_the_types_of_the_page_are_those_of_the_structs_that_the_server_sends():
+    generator = runpy.run_path(str(FRONTEND / "api_types.py"))
+    assert (FRONTEND / "src" / "api.ts").read_text() == generator["render_types"](), "run `make frontend`"
 
 
 def test_types_hold_and_unit_tests_pass(npm):

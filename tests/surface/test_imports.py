@@ -41,8 +41,7 @@ OPTIONAL = {
     "deepspeed": ("train/lightning/",),
     "optuna": ("tune/search/optuna/", "tune/importance.py"),
     "matplotlib": ("tune/display/plot_drawing.py",),
-    "IPython": ("train/display/notebook.py",),
-    "rich": ("tune/display/trial_table.py", "tune/display/terminal.py"),
+    "IPython": ("train/display/screen.py",),
     "starlette": ("_dashboard/app.py", "_dashboard/serve.py"),
     "uvicorn": ("_dashboard/serve.py",),
 }

@@ -1,64 +1,63 @@
 """A run as a block of lines and as one line, from what happened in it."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from sample_run import RunEvents
 
-from paceline._view.model import TimeBreakdown, Worker
-from paceline.train.display.notebook import render_html
-from paceline.train.display.run_snapshot import MAX_TRACE, MetricSnapshot, ProgressTracker, RunSnapshot
-from paceline.train.display.snapshot_rendering import (
-    compute_time_shares,
-    display_width,
-    format_progress_line,
-    render_block,
-    to_plain_text,
-)
+from paceline._control.run import Run
+from paceline._view.formatting import display_width
+from paceline._view.history import build_attempt
+from paceline._view.model import Attempt, RunSnapshot, Summary, TimeBreakdown, Worker
+from paceline._view.projection import RunProjection
+from paceline._view.run_values import to_json_values
+from paceline.train.display.live_run import MAX_TRACE, LiveRun
+from paceline.train.display.run_block import compute_time_shares, format_progress_line, render_block
+from paceline.train.display.styled_lines import to_html, to_plain_text
 
 GOLDEN = Path(__file__).parent / "golden"
 
 
-def tracker_and_events(config=None, **events):
-    tracker = ProgressTracker("resnet", config, began=1000.0)
+def live_run_and_events(config=None, **events):
+    live = LiveRun("resnet", config, began_at=1000.0)
+    return live, RunEvents(live.add_event, **events)
 
-    def on_event(event, run, at):
-        tracker.collect_reports(event, run)
-        tracker.update_state(event, run, at)
 
-    return tracker, RunEvents(on_event, **events)
+def block(live, events, width, height=24):
+    snapshot = live.take_snapshot(events.run, events.at)
+    return [to_plain_text(line) for line in render_block(snapshot, live.traces, events.at, width, height)]
+
+
+def progress_line(live, events):
+    return format_progress_line(live.take_snapshot(events.run, events.at), events.at)
 
 
 def two_minutes(size=2, gpus=1):
     """A run that has come half way, and stands now."""
-    tracker, events = tracker_and_events({"num_epochs": 24}, size=size)
+    live, events = live_run_and_events({"num_epochs": 24}, size=size)
     events.at += 5
     events.ready()
     for epoch in range(12):
         events.at += 10
         events.reported(epoch + 1, epoch=epoch, loss=1 / (epoch + 1), eval={"accuracy": epoch / 12})
-        tracker.take_snapshot(events.run, events.at)
+        live.take_snapshot(events.run, events.at)
     events.committed(12, 1_400_000_000)
     events.measured(110.0, setup_s=4.0, data_s=20.0, report_s=1.0, checkpoint_s=5.0, gpus=gpus)
     events.at += 10
     events.measured(120.0, setup_s=4.0, data_s=25.0, report_s=1.0, checkpoint_s=5.0, gpus=gpus)
-    return tracker, events
-
-
-def texts(lines):
-    return [to_plain_text(line).rstrip() for line in lines]
+    return live, events
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_a_run_half_way_through(width):
-    tracker, events = two_minutes()
-    lines = texts(render_block(tracker.take_snapshot(events.run, events.at), width, 24))
+    live, events = two_minutes()
+    lines = block(live, events, width)
     assert max(map(display_width, lines)) <= width
     assert "".join(f"{line}\n" for line in lines) == (GOLDEN / f"block_{width}.txt").read_text()
-    assert format_progress_line(tracker.take_snapshot(events.run, events.at)) == (
+    assert progress_line(live, events) == (
         "report 12 after 2:15, 10 s an epoch, 50 %, 1:50 left: epoch=11, loss=0.08333, "
         "eval/accuracy=0.9167; checkpoint_000012 10 s ago; "
         "data 18 %, compute 63 %, report 1 %, checkpoint 4 %, starting 14 %"
@@ -66,11 +65,11 @@ def test_a_run_half_way_through(width):
 
 
 def test_before_anything_is_reported_it_says_what_it_waits_for():
-    tracker, events = tracker_and_events()
+    live, events = live_run_and_events()
     events.at += 30
-    assert format_progress_line(tracker.take_snapshot(events.run, events.at)) == "no report yet after 30 s, starting"
+    assert progress_line(live, events) == "no report yet after 30 s, starting"
     events.ready(0)
-    assert texts(render_block(tracker.take_snapshot(events.run, events.at), 80, 24)) == [
+    assert block(live, events, 80) == [
         "run resnet  starting  30 s",
         "  rank  state",
         "     0  running",
@@ -79,30 +78,30 @@ def test_before_anything_is_reported_it_says_what_it_waits_for():
 
 
 def test_of_many_workers_those_in_trouble_are_shown_and_the_others_summed_up():
-    tracker, events = two_minutes(size=64)
+    live, events = two_minutes(size=64)
     events.hangs(40, "rank 40 has stood at train.py:41 for 45 s")
-    lines = texts(render_block(tracker.take_snapshot(events.run, events.at), 100, 24))
+    lines = block(live, events, 100)
     assert len(lines) < 24
     assert "  hang  rank 40 has stood at train.py:41 for 45 s" in lines
     assert any(line.startswith("    40  hangs    cuda:0   41 GB  30 GB of 80 GB") for line in lines)
     assert lines[-1] == "  and 56 more workers: 56 running, 8.0 GB to 64 GB each"
     events.moves(40)
     events.measured(125.0, gpus=1, stages=[events.limited("map(decode)")])
-    lines = texts(render_block(tracker.take_snapshot(events.run, events.at), 120, 24))
+    lines = block(live, events, 120)
     assert not any("hang" in line for line in lines)
-    assert "waits for train: map(decode)" in "\n".join(lines)
+    assert "waits for map(decode)" in "\n".join(lines)
 
 
 def test_an_attempt_that_fails_is_shown_until_the_next_and_the_time_between_them_counts():
-    tracker, events = tracker_and_events(max_failures=1)
+    live, events = live_run_and_events(max_failures=1)
     events.at += 2
     events.ready()
     events.at += 8
     events.measured(9.0, setup_s=1.0)
     events.reported(1, loss=1.0)
     events.failed(1)
-    snapshot = tracker.take_snapshot(events.run, events.at)
-    assert [(worker.rank, worker.state, worker.failure) for worker in snapshot.workers] == [
+    snapshot = live.take_snapshot(events.run, events.at)
+    assert [(worker.rank, worker.state, worker.failure) for worker in snapshot.attempts[-1].workers] == [
         (0, "running", None),
         (1, "failed", "ValueError: shapes do not fit"),
     ]
@@ -111,44 +110,72 @@ def test_an_attempt_that_fails_is_shown_until_the_next_and_the_time_between_them
     events.ready()
     events.at += 20
     events.measured(20.0)
-    snapshot = tracker.take_snapshot(events.run, events.at)
-    assert snapshot.attempt == 2
-    assert texts(render_block(snapshot, 80, 24))[0] == "run resnet  attempt 2  running  40 s"
+    snapshot = live.take_snapshot(events.run, events.at)
+    assert block(live, events, 80)[0] == "run resnet  attempt 2  running  40 s"
     assert snapshot.spent == TimeBreakdown(wall_s=40.0, starting_s=2.0, compute_s=28.0, between_s=10.0)
+
+
+def test_a_driver_that_forgets_the_past_shows_the_same_time_as_the_journal_does():
+    projection, runs = RunProjection(), [Run()]
+
+    def observe(event, run, at):
+        projection.add_event(event, runs[-1], run, at)
+        runs.append(run)
+
+    live = LiveRun("resnet", None, began_at=1000.0)
+    events = RunEvents(live.add_event, observe, max_failures=1)
+    for attempt in (1, 2):
+        events.at += 2
+        events.ready()
+        events.at += 8
+        events.measured(9.0, setup_s=1.0, data_s=float(attempt))
+        events.reported(1, loss=1.0)
+        if attempt == 1:
+            events.failed(1)
+            events.at += 1
+            events.stopped()
+    snapshot = live.take_snapshot(events.run, events.at)
+    whole = projection.take_snapshot(snapshot.summary, events.at)
+    assert snapshot.spent == whole.spent
+    assert snapshot.attempts == (build_attempt(projection.history.attempts[-1]),)
+    assert snapshot.summary.num_failures == 1
+    forgotten = live._projection.history
+    assert [len(attempt.workers) for attempt in forgotten.attempts] == [1, 2]
+    assert (len(forgotten.timeline), len(projection.history.timeline)) == (0, 4)
 
 
 def test_output_of_a_run_is_never_markup_and_never_an_escape_code():
     name = "<script>\x1b[2J</script>"
-    tracker, events = tracker_and_events()
+    live, events = live_run_and_events()
     events.ready()
     events.reported(1, **{name: "\x1b]0;title\x07", "b": 1.0})
     events.hangs(0, f"rank 0 stands in {name}")
-    snapshot = replace(tracker.take_snapshot(events.run, events.at), name=name, limited_by=name)
-    lines = render_block(snapshot, 60, 24)
-    assert "\x1b" not in "".join(texts(lines)) + format_progress_line(snapshot)
-    html = render_html(lines)
+    snapshot = live.take_snapshot(events.run, events.at)
+    snapshot = replace(snapshot, summary=replace(snapshot.summary, name=name), limited_by=name)
+    lines = render_block(snapshot, live.traces, events.at, 60, 24)
+    assert "\x1b" not in "".join(map(to_plain_text, lines)) + format_progress_line(snapshot, events.at)
+    html = to_html(lines)
     assert "<script>" not in html
     assert "&lt;script&gt;\\x1b[2J&lt;/script&gt;" in html
 
 
 def test_reports_that_come_too_fast_to_be_read_leave_the_last_values():
-    tracker, events = tracker_and_events({"max_steps": 20_000})
+    live, events = live_run_and_events({"max_steps": 20_000})
     events.ready()
     for seq in range(1, 10_001):
         events.at += 0.001
         events.reported(seq, step=seq, loss=float(seq))
         if seq % 1000 == 0:
-            tracker.take_snapshot(events.run, events.at)
-    snapshot = tracker.take_snapshot(events.run, events.at)
-    assert snapshot.metrics[1] == MetricSnapshot(
-        "loss", 10_000.0, tuple(float(seq) for seq in range(1000, 10_001, 1000))
-    )
-    assert snapshot.pacing.steps_per_s == pytest.approx(1000, rel=0.02)
-    assert len(tracker._traces["loss"]) <= MAX_TRACE
+            live.take_snapshot(events.run, events.at)
+    snapshot = live.take_snapshot(events.run, events.at)
+    assert snapshot.summary.metrics["loss"] == 10_000.0
+    assert [*live.traces["loss"]] == [float(seq) for seq in range(1000, 10_001, 1000)]
+    assert snapshot.pace.steps_per_s == pytest.approx(1000, rel=0.02)
+    assert len(live.traces["loss"]) <= MAX_TRACE
     for seq in range(10_001, 10_500):  # A metric that changes its name each time does not fill the memory either.
         events.reported(seq, **{f"loss_{seq}": 1.0})
-        tracker.take_snapshot(events.run, events.at)
-    assert len(tracker._traces) <= MAX_TRACE
+        live.take_snapshot(events.run, events.at)
+    assert len(live.traces) <= MAX_TRACE
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=6, max_size=6))
@@ -176,20 +203,24 @@ def test_whatever_is_shown_it_fits(metrics, num_workers, state, width, height, t
         Worker(rank=rank, state=state, device=text, host=f"{text}{rank}", rss_bytes=10**rank, cpu=0.5, failure=text)
         for rank in range(num_workers)
     )
-    snapshot = RunSnapshot(
+    summary = Summary(
+        id=".",
         name=text,
+        path="",
+        kind="run",
         state="running",
+        began_at=0.0,
+        updated_at=0.0,
         attempt=2,
-        size=num_workers,
-        elapsed_s=4e5,
         num_reports=10**9,
-        workers=workers,
-        metrics=tuple(MetricSnapshot(name, value, (1.0, None, 2.0)) for name, value in metrics.items()),
-        spent=TimeBreakdown(wall_s=1.0, compute_s=1.0),
+        metrics=to_json_values(metrics),
         hang=text * 9,
     )
-    lines = render_block(snapshot, width, height)
+    attempt = Attempt(number=2, began_at=0.0, size=num_workers, workers=workers)
+    spent = TimeBreakdown(wall_s=1.0, compute_s=1.0)
+    snapshot = RunSnapshot(summary=summary, attempts=(attempt,), spent=spent)
+    lines = render_block(snapshot, dict.fromkeys(metrics, (1.0, None, 2.0)), 4e5, width, height)
     assert all(display_width(to_plain_text(line)) <= max(width, 20) for line in lines)
     if width >= 40:
         assert len(lines) <= max(height, 20)
-    assert "\x1b" not in "".join(map(to_plain_text, lines)) + format_progress_line(snapshot)
+    assert "\x1b" not in "".join(map(to_plain_text, lines)) + format_progress_line(snapshot, 4e5)

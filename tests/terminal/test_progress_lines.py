@@ -8,6 +8,7 @@ import pytest
 from sample_run import RunEvents
 
 from paceline._storage.run_layout import RunLayout
+from paceline.train.display.screen import Screen
 from paceline.train.display.terminal import Terminal
 
 
@@ -18,7 +19,7 @@ class PrintedRun(RunEvents):
         self.now = 0.0
         self.out = io.StringIO()
         options = {"config": {}, "progress_s": 30.0, "clock": lambda: self.now}
-        self.terminal = Terminal(RunLayout(Path("resnet")), verbosity, 30, self.out, **options)
+        self.terminal = Terminal(RunLayout(Path("resnet")), verbosity, 30, Screen(self.out), **options)
         super().__init__(lambda event, run, at: self.terminal.on_event(event, run), at=time.time(), size=1)
         self.ready()
 

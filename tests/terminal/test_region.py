@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from paceline.train.display.live_terminal import RedrawTimer
+from paceline.train.display.screen import RedrawTimer
 from paceline.train.display.terminal_region import can_draw_on, is_same_terminal
 from screen import HIDE, OTHER_SCREEN, render_screen, resize, run_on_terminal
 
@@ -99,18 +99,15 @@ region.close()
 
 def test_output_of_another_run_comes_above_a_region_that_is_drawn_meanwhile(tmp_path):
     script = """
-from pathlib import Path
-from paceline._storage.run_layout import RunLayout
-from paceline.train.display.live_terminal import LiveTerminal
+from paceline.train.display.screen import TerminalScreen
 
-other = LiveTerminal(RunLayout(Path("runs/other")), 1, 60.0)
-output = other._write_worker_output
+other = TerminalScreen()
 assert region.draw(lines("block 1", "block 2"))
-output("[rank 0] printed\\n")
-other.say("begins")
+other.write_output("[rank 0] printed\\n")
+other.write("paceline: begins\\n")
 assert region.draw(lines("block 3", "block 4"))
 region.close()
-output("[rank 0] more\\n")
+other.write_output("[rank 0] more\\n")
 """
     ended, lines = lines_after(script, tmp_path)
     assert ended == 0

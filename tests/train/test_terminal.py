@@ -18,6 +18,7 @@ from paceline._control.run import Run
 from paceline._control.step import step
 from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._storage.run_layout import RunLayout
+from paceline.train.display.screen import Screen
 from paceline.train.display.terminal import LogTail, Terminal
 
 
@@ -34,7 +35,7 @@ def after(*events, now=0.0):
 
 def test_a_checkpoint_that_waits_for_another_rank_is_told_once_with_the_call_site(tmp_path):
     out = io.StringIO()
-    terminal = Terminal(RunLayout(tmp_path), verbosity=1, notice_s=30, out=out)
+    terminal = Terminal(RunLayout(tmp_path), verbosity=1, notice_s=30, screen=Screen(out))
     run = after(reported(0, 1), reported(0, 2, "checkpoint_000002"), reported(1, 1), now=100.0)
     for now in (110.0, 129.0):
         terminal.tick(run, now)
@@ -45,14 +46,14 @@ def test_a_checkpoint_that_waits_for_another_rank_is_told_once_with_the_call_sit
         "paceline: rank 0 has waited 31 s in report 2 with a checkpoint, called at train.py:41: "
         "rank 1 has made 1, rank 2 has made 0. Every rank must call report() equally often\n"
     )
-    terminal = Terminal(RunLayout(tmp_path), verbosity=1, notice_s=30, out=out)
+    terminal = Terminal(RunLayout(tmp_path), verbosity=1, notice_s=30, screen=Screen(out))
     terminal.tick(after(*(reported(rank, 1, "checkpoint_000001") for rank in range(3))), 31.0)
     assert "has waited 31 s for its files to be stored" in out.getvalue()
 
 
 def test_a_commit_that_failed_is_told(tmp_path):
     out = io.StringIO()
-    Terminal(RunLayout(tmp_path), 1, 30, out).on_event(CommitFailed(1, 4, "OSError: disk full"), after())
+    Terminal(RunLayout(tmp_path), 1, 30, Screen(out)).on_event(CommitFailed(1, 4, "OSError: disk full"), after())
     assert out.getvalue() == "paceline: cannot commit the checkpoint of report 4: OSError: disk full\n"
 
 
@@ -76,7 +77,7 @@ def test_a_hang_and_its_end_are_told_at_every_verbosity(tmp_path):
     failure = WorkerFailure(1, "hang", "rank 1 has stood at train.py:41 for 45 s")
     for verbosity in (0, 1):
         out = io.StringIO()
-        terminal = Terminal(RunLayout(tmp_path), verbosity, 30, out)
+        terminal = Terminal(RunLayout(tmp_path), verbosity, 30, Screen(out))
         terminal.on_event(HangSuspected(1, failure), after())
         terminal.on_event(HangSuspected(1, failure, "restart"), after())
         terminal.on_event(HangCleared(1, 1, 61.2), after())
@@ -95,7 +96,7 @@ def committed(seq, metrics, status="COMMITTED"):
 
 def test_a_score_that_no_checkpoint_has_is_told_once(tmp_path):
     out = io.StringIO()
-    terminal = Terminal(RunLayout(tmp_path), 1, 30, out)
+    terminal = Terminal(RunLayout(tmp_path), 1, 30, Screen(out))
     run = msgspec.structs.replace(after(), retention=Retention(1, "eval/acuracy", "max"))
     terminal.on_event(committed(1, b'{"eval":{"accuracy":0.5}}', "PENDING_VALIDATION"), run)
     assert out.getvalue() == "", "its validation may bring it"

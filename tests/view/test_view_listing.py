@@ -16,9 +16,9 @@ from paceline._storage.run_store import JournalUploader
 from paceline._view import run_reader
 from paceline._view.diff import compare_runs
 from paceline._view.listing import Listing
-from paceline._view.model import Detail, SearchDetail, Summary, encode
+from paceline._view.model import RunSnapshot, SearchDetail, Summary, encode
 from paceline._view.run_reader import RunReader
-from paceline._view.search_reader import build_search_detail
+from paceline.tune.results.search_reader import SearchReader
 from servers import BUCKET
 from written_runs import WrittenRun, ended, report, started
 
@@ -37,12 +37,12 @@ def test_runs_are_found_in_folders_and_not_inside_of_a_run(tmp_path):
     write_complete_run(run.root / "checkpoint_000001")
     write_complete_run(tmp_path / ".hidden" / "c")
     (tmp_path / "empty").mkdir()
-    listing = Listing(tmp_path)
+    listing = Listing(tmp_path, SearchReader)
     assert listing.refresh() == {"a", "team/x/b"}
     assert ids(listing) == ["a", "team/x/b"]
     assert listing.reader("team/x/b").summary("team/x/b").path == str(run.root)
     assert listing.summary("a").kind == "run"
-    of_one_run = Listing(tmp_path / "a")
+    of_one_run = Listing(tmp_path / "a", SearchReader)
     assert of_one_run.refresh() == {"."}
     assert of_one_run.reader(".").last_step == 0
     assert of_one_run.summaries()[0].name == "a"
@@ -50,7 +50,7 @@ def test_runs_are_found_in_folders_and_not_inside_of_a_run(tmp_path):
 
 def test_only_what_changed_is_read_again(tmp_path, monkeypatch):
     done, going = write_complete_run(tmp_path / "done"), WrittenRun(tmp_path / "going", *started())
-    listing = Listing(tmp_path)
+    listing = Listing(tmp_path, SearchReader)
     listing.refresh()
     assert listing.summary("going").state == "lost"
     reader = listing.reader("going")
@@ -85,7 +85,7 @@ def test_no_id_leads_out_of_the_root(tmp_path):
     (root / "link").symlink_to(tmp_path / "folder")
     (root / "linked").mkdir()
     (root / "linked" / "journal.jsonl").symlink_to(outside.journal)
-    listing = Listing(root)
+    listing = Listing(root, SearchReader)
     assert listing.refresh() == {"a"}
     for id in ("..", "../outside", "/etc", "a/../../outside", "link", "link/run", "", "a/", "A", "nothing"):
         for look_up in (listing.reader, listing.summary):
@@ -103,7 +103,7 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason_and_hides_no_other(
     later.write(report(2, {"loss": 0.5}))
     (tmp_path / "garbage").mkdir()
     (tmp_path / "garbage" / "journal.jsonl").write_bytes(b"\xff" * 100)
-    listing = Listing(tmp_path)
+    listing = Listing(tmp_path, SearchReader)
     listing.refresh()
     found = {summary.id: summary for summary in listing.summaries()}
     assert found["good"].state == "complete"
@@ -135,9 +135,9 @@ def searched(tmp_path_factory):
 
 
 def test_a_search_is_shown_with_its_plots_and_configurations(searched):
-    listing = Listing(searched)
+    listing = Listing(searched, SearchReader)
     listing.refresh()
-    detail = build_search_detail(listing, "search")
+    detail = listing.search_detail("search")
     shown = detail.summary
     assert (shown.kind, shown.state, shown.num_reports, shown.progress) == ("search", "complete", 3, 1.0)
     assert (shown.best.metric, shown.best.value) == ("loss", 1.0)
@@ -150,14 +150,14 @@ def test_a_search_is_shown_with_its_plots_and_configurations(searched):
     assert detail.curves["lines"][0]["points"] == [[1, 3.0], [2, 4.0], [3, 5.0]]
     assert detail.importance["parameters"] == []
     assert detail.importance["note"]
-    other = build_search_detail(Listing(searched / "search"), ".", metric="nested/acc", mode="max")
+    other = Listing(searched / "search", SearchReader).search_detail(".", metric="nested/acc", mode="max")
     assert other.curves["lines"][0]["value"] == 2.0
     assert [trial.id for trial in other.trials] == ["trial_00000", "trial_00001", "trial_00002"]
     assert msgspec.json.decode(encode(detail), type=SearchDetail).configs == detail.configs
     with pytest.raises(ValueError, match="mode must be 'min' or 'max', got 'best'"):
-        build_search_detail(listing, "search", mode="best")
+        listing.search_detail("search", mode="best")
     with pytest.raises(KeyError, match="is a run"):
-        build_search_detail(searched, "search/trial_00000")
+        listing.search_detail("search/trial_00000")
 
 
 def test_a_search_is_shown_while_it_goes_on_and_when_it_is_lost(searched, tmp_path):
@@ -166,13 +166,13 @@ def test_a_search_is_shown_while_it_goes_on_and_when_it_is_lost(searched, tmp_pa
     journal = tmp_path / "search" / "journal.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"")
-    listing = Listing(tmp_path)
+    listing = Listing(tmp_path, SearchReader)
     states = []
     for line in lines:
         with journal.open("ab") as file:
             file.write(line)
         listing.refresh()
-        detail = build_search_detail(listing, "search")
+        detail = listing.search_detail("search")
         states.append((detail.summary.state, detail.summary.num_reports))
         encode(detail)
     assert states[0] == ("lost", 0)
@@ -195,7 +195,7 @@ def test_runs_in_a_store_are_listed_and_read_slice_by_slice(s3_environment, tmp_
     RemoteLeaseStore(location.open_store(), "b").try_acquire(
         LeaseHolder(1, pid=1, host="elsewhere", renewed_at=4e9, token="t"), None
     )
-    listing = Listing(root)
+    listing = Listing(root, SearchReader)
     assert listing.refresh() == {"a", "team/b"}
     assert listing.refresh() == set()
     assert listing.summary("team/b").state == "running"
@@ -208,7 +208,7 @@ def test_runs_in_a_store_are_listed_and_read_slice_by_slice(s3_environment, tmp_
     summary = listing.summary("team/b")
     assert (summary.state, summary.path, summary.metrics) == ("complete", location.uri, {"loss": 0.5})
     assert [row["loss"] for row in listing.reader("team/b").rows()] == [1.0, 0.5]
-    assert Listing(f"{root}/a").refresh() == {"."}
+    assert Listing(f"{root}/a", SearchReader).refresh() == {"."}
 
 
 # Differences
@@ -219,13 +219,13 @@ def summary(**more):
 
 
 def test_what_differs_between_two_runs_is_told_by_path_and_by_line():
-    a = Detail(
+    a = RunSnapshot(
         summary=summary(metrics={"loss": 1.0, "same": 1}),
         config={"lr": 0.1, "model": {"depth": 2, "name": "x"}, "flag": True},
         environment={"packages": {"torch": "2.1", "numpy": "1"}},
         code={"git": {"commit": "abc"}, "sources": {"train.py": "a = 1\nb = 2\n", "gone.py": "x\n"}},
     )
-    b = Detail(
+    b = RunSnapshot(
         summary=summary(metrics={"loss": 2.0, "same": 1, "new": 3}),
         config={"lr": 0.1, "model": {"depth": 3, "name": "x"}, "flag": 1, "more": []},
         environment={"packages": {"torch": "2.2", "numpy": "1"}},

@@ -103,7 +103,7 @@ class PlayedMachine(test_step.RunMachine):
         assert [c.record for c in replay.replay.unanswered_commits()] == [c.record for c in driver.unanswered_commits()]
         replay.flush_reports()
         assert close(rows_of(replay), expected_rows(lines))
-        assert [attempt.number for attempt in replay.history.attempts][-1:] == [replay.run.attempt]
+        assert [attempt.number for attempt in replay.projection.history.attempts][-1:] == [replay.run.attempt]
 
 
 TestPlayed = PlayedMachine.TestCase
@@ -154,7 +154,7 @@ def test_ranks_that_reduce_differently_are_noticed_though_reports_are_held() -> 
     replay = replay_lines(lines)
     assert replay.run == replayed(lines).run
     assert isinstance(replay.run.phase, Stopping)
-    (attempt,) = replay.history.attempts
+    (attempt,) = replay.projection.history.attempts
     assert "rank 1 by train.max" in attempt.failures[0].message
 
 

@@ -142,8 +142,6 @@ def test_use_over_time_has_rates_of_what_was_summed():
     assert (first.at, first.cpu, first.rss_bytes) == ([10.0, 12.0, 14.0], [1.5, 1.5, 0.5], [5, 7, 6])
     assert (first.gpu_used_bytes, first.gpu_busy) == ([[0, 3, 4]], [[None, 0.5, None]])
     assert second.cpu == [0.0]
-    assert usage.cpu_cores(1, 0) == 0.5
-    assert usage.cpu_cores(1, 1) is None
     assert usage.series(attempt=2) == []
 
 

@@ -18,7 +18,7 @@ from paceline._engine.messages import WorkerFailure
 from paceline._storage.lease import LeaseHolder
 from paceline._storage.lease_stores import DiskLeaseStore
 from paceline._storage.run_location import RunLocation
-from paceline._view.model import Detail, encode
+from paceline._view.model import RunSnapshot, encode
 from paceline._view.run_reader import RunReader
 from paceline.train import Checkpoint, DataParallelTrainer, RunConfig, ScalingConfig
 from written_runs import WrittenRun, committed, ended, report, started
@@ -122,7 +122,7 @@ def test_a_later_attempt_takes_the_place_of_the_reports_that_it_makes_again(run)
     assert reader.summary().best.value == 9.0
     assert reader.metric_names() == ("loss",)
     assert reader.points(["loss"])[0].y == [9.0]
-    first, second = reader.detail().attempts
+    first, second = reader.snapshot().attempts
     assert (first.ending, first.first_report, first.last_report) == ("lost", 1, 5)
     assert (second.ending, second.last_report) == ("", 1)
 
@@ -195,13 +195,13 @@ def test_hangs_have_their_verdicts_and_whether_they_passed(run):
     run.write(events.HangSuspected(1, hang))
     reader = read(run.root)
     assert reader.summary().hang == "rank 0 hangs in train.py:41"
-    assert reader.detail().attempts[0].workers[0].state == "hangs"
+    assert reader.snapshot().attempts[0].workers[0].state == "hangs"
     run.write(events.Timestamp(1060.0), events.HangCleared(1, 0, after_s=10.0))
     reader.refresh()
-    (shown,) = reader.detail().attempts[0].hangs
+    (shown,) = reader.snapshot().attempts[0].hangs
     assert (shown.verdict, shown.at, shown.passed_after_s, shown.action) == (hang.message, 1050.0, 10.0, "warn")
     assert reader.summary().hang is None
-    assert reader.detail().attempts[0].workers[0].state == "running"
+    assert reader.snapshot().attempts[0].workers[0].state == "running"
 
 
 def test_checkpoints_are_kept_or_gone_and_one_that_the_journal_lacks_is_found(tmp_path):
@@ -218,12 +218,12 @@ def test_checkpoints_are_kept_or_gone_and_one_that_the_journal_lacks_is_found(tm
     journal.write_bytes(b"".join(lines[:last]))
     reader = read(tmp_path / "run")
     assert reader.summary().state == "lost"
-    assert [one.seq for one in reader.detail().checkpoints if one.kept] == [3, 4]
+    assert [one.seq for one in reader.snapshot().checkpoints if one.kept] == [3, 4]
     assert reader.run == load_history(RunLocation.from_path(str(tmp_path / "run")).open_run_store_for_reading())[0]
 
     journal.write_bytes(b"".join(lines))
     reader.refresh()
-    found = {one.seq: one for one in reader.detail().checkpoints}
+    found = {one.seq: one for one in reader.snapshot().checkpoints}
     assert {seq: one.kept for seq, one in found.items()} == {1: False, 2: False, 3: True, 4: True}
     assert [seq for seq, one in found.items() if one.is_best] == [4]
     assert [seq for seq, one in found.items() if one.is_latest] == [4]
@@ -231,7 +231,7 @@ def test_checkpoints_are_kept_or_gone_and_one_that_the_journal_lacks_is_found(tm
     assert found[4].at > 1e9
     assert Path(found[4].path).is_dir()
     shutil.rmtree(found[3].path)
-    assert [one.seq for one in reader.detail().checkpoints if one.kept] == [4]
+    assert [one.seq for one in reader.snapshot().checkpoints if one.kept] == [4]
     summary = reader.summary()
     assert (summary.state, summary.num_checkpoints, summary.best.value, summary.progress) == ("complete", 2, 1, 1.0)
 
@@ -246,7 +246,7 @@ def test_names_and_paths_of_a_strangers_journal_lead_nowhere(run, tmp_path):
     )
     (tmp_path / "outside").write_text("secret")
     reader = read(run.root)
-    detail = reader.detail()
+    detail = reader.snapshot()
     assert [(one.path, one.kept) for one in detail.checkpoints] == [("", False)]
     assert [(file.path, file.num_bytes) for file in detail.files] == [("logs/attempt_1/trace.json", 0)]
 
@@ -269,8 +269,8 @@ def test_attempts_have_their_endings_causes_workers_and_times(tmp_path):
         function, train_loop_config={"lr": 0.5}, scaling_config=ScalingConfig(2), run_config=run_config
     ).fit()
     reader = read(tmp_path / "run")
-    detail = reader.detail()
-    assert msgspec.json.decode(encode(detail), type=Detail) == detail
+    detail = reader.snapshot()
+    assert msgspec.json.decode(encode(detail), type=RunSnapshot) == detail
     first, second, third = detail.attempts
     assert (first.ending, second.ending, third.ending) == ("failed", "failed", "complete")
     assert first.resumed_from is None

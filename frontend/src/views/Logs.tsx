@@ -1,7 +1,7 @@
 // The log of a rank: its end as it grows, older pages, or the lines that match a search.
 
 import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import type { Detail, LogLine } from "../api";
+import type { RunSnapshot, LogLine } from "../api";
 import { ENDED, Note, textOf } from "../parts";
 import { numberOf, one } from "../router";
 import type { LogQuery, Source } from "../source";
@@ -55,7 +55,7 @@ export function Logs({ detail, source, query, set }: ViewProps) {
   );
 }
 
-function causeOf(detail: Detail, attempt: number | undefined): number | undefined {
+function causeOf(detail: RunSnapshot, attempt: number | undefined): number | undefined {
   return detail.attempts.find((each) => each.number === attempt)?.failures.find((failure) => failure.is_cause)?.rank;
 }
 

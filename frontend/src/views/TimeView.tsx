@@ -1,6 +1,6 @@
 // Where the time of a run went, and what limits its datasets.
 
-import type { Stage } from "../api";
+import type { ShownStage } from "../api";
 import type { ViewProps } from "../tabs";
 import { duration, grouped, share, size } from "../words";
 import { Nothing, Part } from "./pieces";
@@ -38,7 +38,7 @@ export function TimeView({ detail }: ViewProps) {
   );
 }
 
-function Stages({ stages, limitedBy }: { stages: readonly Stage[]; limitedBy: string | null }) {
+function Stages({ stages, limitedBy }: { stages: readonly ShownStage[]; limitedBy: string | null }) {
   if (stages.length === 0) return null;
   const many = new Set(stages.map((stage) => stage.dataset)).size > 1;
   return (

@@ -2,7 +2,7 @@
 
 import { Fragment } from "preact";
 import { useMemo, useState } from "preact/hooks";
-import type { Attempt, Detail, Hang, ShownFailure } from "../api";
+import type { Attempt, RunSnapshot, ShownHang, ShownFailure } from "../api";
 import { ENDED, useNow } from "../parts";
 import { toRun } from "../router";
 import type { Source } from "../source";
@@ -46,7 +46,7 @@ export function Timeline({ detail, source }: ViewProps) {
   );
 }
 
-function Chart({ detail, fixed }: { detail: Detail; fixed: boolean }) {
+function Chart({ detail, fixed }: { detail: RunSnapshot; fixed: boolean }) {
   const goesOn = !fixed && !ENDED.has(detail.summary.state);
   const clock = useNow(goesOn ? 1 : 3600);
   const now = goesOn ? clock : detail.summary.ended_at ?? detail.summary.updated_at;
@@ -113,7 +113,7 @@ function summary(attempt: Attempt, now: number): string {
   return `Attempt ${attempt.number}: ${plural(attempt.size, "worker")}, ${attempt.ending === "" ? `for ${took}` : `${attempt.ending} after ${took}`}`;
 }
 
-function OneAttempt({ attempt, detail, source }: { attempt: Attempt; detail: Detail; source: Source }) {
+function OneAttempt({ attempt, detail, source }: { attempt: Attempt; detail: RunSnapshot; source: Source }) {
   const goesOn = attempt.ended_at === null && !source.fixed && !ENDED.has(detail.summary.state);
   const now = useNow(goesOn ? 1 : 3600);
   const { first, echoes } = causes(attempt);
@@ -164,7 +164,7 @@ function Failed({ failure, isCause }: { failure: ShownFailure; isCause: boolean 
   );
 }
 
-function Hung({ hang, id, source }: { hang: Hang; id: string; source: Source }) {
+function Hung({ hang, id, source }: { hang: ShownHang; id: string; source: Source }) {
   const url = hang.stacks === null ? null : source.fileUrl(id, hang.stacks);
   return (
     <div class="hang" data-rank={hang.rank}>
@@ -176,7 +176,7 @@ function Hung({ hang, id, source }: { hang: Hang; id: string; source: Source }) 
   );
 }
 
-function Events({ detail }: { detail: Detail }) {
+function Events({ detail }: { detail: RunSnapshot }) {
   if (detail.timeline.length === 0) return null;
   return (
     <Fold kind="fold-part" title={`All events (${number(detail.timeline.length)})`}>{() => {

@@ -1,6 +1,6 @@
 // The views of a run beside its metrics, registered in `tabs.ts`.
 
-import type { Detail } from "../api";
+import type { RunSnapshot } from "../api";
 import { ENDED } from "../parts";
 import type { Tab } from "../tabs";
 import { Checkpoints } from "./Checkpoints";
@@ -16,15 +16,15 @@ export { Difference, DiffView } from "./DiffView";
 export { Search } from "./Search";
 
 export const viewTabs: readonly Tab[] = [
-  { id: "workers", title: "Workers", view: Workers, count: (detail: Detail) => detail.summary.num_workers },
+  { id: "workers", title: "Workers", view: Workers, count: (detail: RunSnapshot) => detail.summary.num_workers },
   { id: "logs", title: "Logs", view: Logs },
-  { id: "timeline", title: "Timeline", view: Timeline, count: (detail: Detail) => (detail.summary.num_failures > 0 ? detail.summary.num_failures : null) },
+  { id: "timeline", title: "Timeline", view: Timeline, count: (detail: RunSnapshot) => (detail.summary.num_failures > 0 ? detail.summary.num_failures : null) },
   { id: "time", title: "Time", view: TimeView },
-  { id: "checkpoints", title: "Checkpoints", view: Checkpoints, count: (detail: Detail) => (detail.checkpoints.length > 0 ? detail.checkpoints.length : null) },
+  { id: "checkpoints", title: "Checkpoints", view: Checkpoints, count: (detail: RunSnapshot) => (detail.checkpoints.length > 0 ? detail.checkpoints.length : null) },
   { id: "config", title: "Configuration", view: Configuration },
   {
-    id: "files", title: "Profiles", view: Files, count: (detail: Detail) => (detail.files.length > 0 ? detail.files.length : null),
+    id: "files", title: "Profiles", view: Files, count: (detail: RunSnapshot) => (detail.files.length > 0 ? detail.files.length : null),
     // An ended run cannot get new ones.
-    shown: (detail: Detail) => detail.files.length > 0 || !ENDED.has(detail.summary.state),
+    shown: (detail: RunSnapshot) => detail.files.length > 0 || !ENDED.has(detail.summary.state),
   },
 ];

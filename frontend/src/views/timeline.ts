@@ -1,6 +1,6 @@
 // The layout of the timeline: attempts as bars and entries as marks, in pixels. Close marks of one kind are grouped.
 
-import type { Attempt, Detail, TimelineEntry } from "../api";
+import type { Attempt, RunSnapshot, TimelineEntry } from "../api";
 
 export type MarkKind = "checkpoint" | "failure" | "hang" | "preemption" | "stop" | "resize" | "end" | "other";
 
@@ -33,7 +33,7 @@ const LEAST_BAR = 3;
 const TICK_EVERY = 90;
 
 // `now` is the end of what is still running.
-export function layoutTimeline(detail: Detail, width: number, now: number): TimelineLayout {
+export function layoutTimeline(detail: RunSnapshot, width: number, now: number): TimelineLayout {
   const { summary, attempts } = detail;
   const marks = detail.timeline.filter((each) => each.kind !== "driver" && each.kind !== "attempt");
   const from = Math.min(summary.began_at, ...attempts.slice(0, 1).map((attempt) => attempt.began_at));

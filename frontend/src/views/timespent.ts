@@ -1,6 +1,6 @@
 // Where the time of a run went: the parts of the bar, and sentences that explain them.
 
-import type { Spent, Stage } from "../api";
+import type { TimeBreakdown, ShownStage } from "../api";
 import { share } from "../words";
 
 export type PartName = "starting" | "data" | "compute" | "report" | "checkpoint" | "between" | "unaccounted";
@@ -26,7 +26,7 @@ const WORTH_REPORTING = 0.1;
 const CONSUMER = "the consumer";
 
 // All parts, in the order in which they are drawn; they sum to the wall time.
-export function parts(spent: Spent): readonly Part[] {
+export function parts(spent: TimeBreakdown): readonly Part[] {
   const seconds: readonly [PartName, number][] = [
     ["starting", spent.starting_s],
     ["data", spent.data_s],
@@ -48,7 +48,7 @@ export function parts(spent: Spent): readonly Part[] {
 }
 
 // One sentence each, the one that matters most first.
-export function explainTime(spent: Spent, stages: readonly Stage[], limitedBy: string | null): readonly string[] {
+export function explainTime(spent: TimeBreakdown, stages: readonly ShownStage[], limitedBy: string | null): readonly string[] {
   const all = parts(spent);
   if (spent.wall_s <= 0) return ["No time has been measured yet."];
   const costly = all
@@ -61,7 +61,7 @@ export function explainTime(spent: Spent, stages: readonly Stage[], limitedBy: s
   return [`compute: ${share(compute.share)} of the time went into your own code; nothing else slows it down.`];
 }
 
-function sentence(part: Part, stages: readonly Stage[], limitedBy: string | null): string {
+function sentence(part: Part, stages: readonly ShownStage[], limitedBy: string | null): string {
   const much = share(part.share);
   switch (part.name) {
     case "data":
@@ -77,7 +77,7 @@ function sentence(part: Part, stages: readonly Stage[], limitedBy: string | null
   }
 }
 
-function remedy(stages: readonly Stage[], limitedBy: string | null): string {
+function remedy(stages: readonly ShownStage[], limitedBy: string | null): string {
   const limiting = limitedBy ?? stages.find((stage) => stage.limits)?.name ?? null;
   if (limiting === null) return "; the run does not report which stage they waited for";
   if (limiting === CONSUMER) return ", though the stages had rows ready: the batches are large, or far away";
@@ -86,7 +86,7 @@ function remedy(stages: readonly Stage[], limitedBy: string | null): string {
 
 export interface StageShares { readonly busy: number; readonly input: number; readonly room: number }
 
-export function stageShares(stage: Stage): StageShares {
+export function stageShares(stage: ShownStage): StageShares {
   const whole = stage.busy_s + stage.waited_for_input_s + stage.waited_for_room_s;
   if (whole <= 0) return { busy: 0, input: 0, room: 0 };
   return { busy: stage.busy_s / whole, input: stage.waited_for_input_s / whole, room: stage.waited_for_room_s / whole };

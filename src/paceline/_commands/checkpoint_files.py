@@ -18,6 +18,7 @@ import msgspec
 
 from paceline._commands.checkpoints import read_checkpoints
 from paceline._commands.cli_args import RunNotFoundError, find_parent_search
+from paceline._commands.searches import open_search
 from paceline._control.events import CheckpointsFound, DriverStarted, Event, PinsSet
 from paceline._control.recovery import load_history
 from paceline._control.run import Run
@@ -199,9 +200,7 @@ def _refuse_in_unfinished_search(location: RunLocation) -> None:
     search = find_parent_search(location)
     if search is None:
         return
-    from paceline._view.search_reader import SearchReader
-
-    reader = SearchReader(search)
+    reader = open_search(search)
     reader.refresh()
     state = reader.summary().state
     if state != "complete":

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def read_checkpoints(location: RunLocation) -> tuple[ShownCheckpoint, ...]:
-    return cli_args.open_reader(location).detail().checkpoints
+    return cli_args.open_reader(location).snapshot().checkpoints
 
 
 def _list_checkpoints(location: RunLocation, as_json: bool) -> int:

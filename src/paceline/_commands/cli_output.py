@@ -10,12 +10,12 @@ import contextlib
 import os
 import re
 import sys
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline._core import settings
+from paceline._view.formatting import cut_to_width, display_width
 
 if TYPE_CHECKING:
     from paceline._control.requests import Answer
@@ -99,11 +99,8 @@ def replace_file(path: Path) -> Iterator[Path]:
 def colour_state(word: str) -> str:
     """Colour a state if stdout is a terminal."""
     code = COLOURS.get(word, 0)
-    return f"\x1b[{code}m{word}\x1b[0m" if code and is_coloured() else word
-
-
-def is_coloured() -> bool:
-    return sys.stdout.isatty() and not settings.load().no_color
+    is_coloured = sys.stdout.isatty() and not settings.load().no_color
+    return f"\x1b[{code}m{word}\x1b[0m" if code and is_coloured else word
 
 
 def terminal_width() -> int | None:
@@ -157,12 +154,7 @@ def truncate_line(text: str, within: int | None) -> str:
     """Truncate text to `within` columns and mark the cut."""
     if within is None or display_width(text) <= within:
         return text
-    kept = ""
-    for letter in text:
-        if display_width(kept + letter) >= within:
-            break
-        kept += letter
-    return kept + "…"
+    return f"{cut_to_width(text, within - 1)}…"
 
 
 def wrap_text(text: str, within: int, indent: str = "") -> str:
@@ -178,10 +170,3 @@ def wrap_text(text: str, within: int, indent: str = "") -> str:
                 now = f"{now} {word}" if now else word
         lines.append((indent + now).rstrip())
     return "\n".join(lines)
-
-
-def display_width(text: str) -> int:
-    """Return the number of terminal columns a text takes."""
-    if text.isascii():
-        return len(text)
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from paceline._commands import cli_args
+from paceline._commands import cli_args, searches
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -38,6 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     with contextlib.redirect_stdout(_AddressAsJson(sys.stdout)) if args.json else contextlib.nullcontext():
         return serve(
             root,
+            searches.open_search,
             host=args.host,
             port=args.port,
             token=args.token,

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     from paceline._view.diff import compare_runs
 
-    a, b = (cli_args.open_reader(cli_args.locate_run(run)).detail() for run in (args.a, args.b))
+    a, b = (cli_args.open_reader(cli_args.locate_run(run)).snapshot() for run in (args.a, args.b))
     diff = compare_runs(a, b)
     if args.json:
         return cli_output.print_json(diff)

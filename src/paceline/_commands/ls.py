@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from paceline._commands import cli_args, cli_output
+from paceline._commands import cli_args, cli_output, searches
 
 if TYPE_CHECKING:
     from paceline._view.model import Summary
@@ -40,12 +40,8 @@ def main(arguments: Sequence[str]) -> int:
     add("--sort", choices=SORTS, default="age", help="sort key (age: newest first)")
     add("--limit", type=cli_args.parse_positive_int, metavar="N", help="at most N runs")
     args = parser.parse_args(arguments)
-    from paceline._view.listing import Listing
-
     root = cli_args.resolve_root(args.path)
-    listing = Listing(root)
-    listing.refresh()
-    runs = [run for run in listing.summaries() if args.trials or run.kind != "trial"]
+    runs = [run for run in searches.read_listing(root).summaries() if args.trials or run.kind != "trial"]
     if args.state:
         runs = [run for run in runs if run.state in args.state]
     runs = _group_trials(sorted(runs, key=SORTS[args.sort]))
@@ -64,12 +60,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def _group_trials(runs: Sequence[Summary]) -> list[Summary]:
     """Move trials below their search, if it is listed."""
-    searches = {run.id for run in runs if run.kind == "search"}
+    search_ids = {run.id for run in runs if run.kind == "search"}
     trials: dict[str | None, list[Summary]] = {}
     for run in runs:
-        if run.search in searches:
+        if run.search in search_ids:
             trials.setdefault(run.search, []).append(run)
-    return [each for run in runs if run.search not in searches for each in (run, *trials.get(run.id, ()))]
+    return [each for run in runs if run.search not in search_ids for each in (run, *trials.get(run.id, ()))]
 
 
 def format_runs(runs: Sequence[Summary], now: float) -> str:

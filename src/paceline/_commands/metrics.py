@@ -77,7 +77,7 @@ def _select_names(reader: RunReader, patterns: Sequence[str], run: str, exports:
         bare = {f"reported/{name}": name for name in OWN}
         names = [bare.get(name, name) for name in in_reports]
     else:  # All numeric metrics, and the other metrics in the last report.
-        names = list(dict.fromkeys((*reader.detail().metric_names, *reader.summary().metrics)))
+        names = list(dict.fromkeys((*reader.metric_names(), *reader.summary().metrics)))
     if not patterns:
         return names
     for pattern in patterns:
@@ -118,7 +118,7 @@ def _print_table(reader: RunReader, rows: Iterable[Row], names: Sequence[str], r
         print(f"{cli_output.escape_line(run)} has no reports")
         return
     curves = [["METRIC", "FIRST", "LAST", "MIN", "MAX", "CURVE"]]
-    for points in reader.points([name for name in names if name in reader.detail().metric_names], at_most=CURVE):
+    for points in reader.points([name for name in names if name in reader.metric_names()], at_most=CURVE):
         values = [value for value in points.y if value is not None]
         lows, highs = ([value for value in side if value is not None] for side in (points.low, points.high))
         if values:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline._commands import cli_args, cli_output
+from paceline._commands import cli_args, cli_output, searches
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str]) -> int:
     location = cli_args.locate_run(args.run, or_search=True)
     from paceline._dashboard.report import build_report
 
-    page = build_report(location.address or location.uri)
+    page = build_report(searches.read_listing(location.address or location.uri))
     if args.output == "-":
         if args.json:
             parser.error("--json and -o - cannot be combined: both write to standard output")

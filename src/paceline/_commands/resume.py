@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from paceline._commands import cli_args, cli_output
+from paceline._commands import cli_args, cli_output, searches
 
 if TYPE_CHECKING:
     from paceline._storage.run_location import RunLocation
-    from paceline._view.model import Detail
+    from paceline._view.model import RunSnapshot
 
 FINE, REFUSED = 0, 2
 MASK = "***"
@@ -111,7 +111,7 @@ def plan_resume(location: RunLocation) -> ResumeCommand:
     )
 
 
-def _read_run(location: RunLocation) -> tuple[Detail, str, str]:
+def _read_run(location: RunLocation) -> tuple[RunSnapshot, str, str]:
     """Return the run's details, its state, and what it continues from."""
     search = cli_args.find_parent_search(location)
     if search is not None:
@@ -119,28 +119,24 @@ def _read_run(location: RunLocation) -> tuple[Detail, str, str]:
             f"{location.name} is a trial of the search {search.name}\n\n"
             f"hint: `paceline resume {search.address or search.uri}` continues the search with all its trials"
         )
-    detail = cli_args.open_reader(location).detail()
+    detail = cli_args.open_reader(location).snapshot()
     latest = next((checkpoint.name for checkpoint in reversed(detail.checkpoints) if checkpoint.kept), "the beginning")
     return detail, detail.summary.state, latest
 
 
-def _read_search(location: RunLocation) -> tuple[Detail, str, str]:
+def _read_search(location: RunLocation) -> tuple[RunSnapshot, str, str]:
     """Like `_read_run` for a search; the command line comes from its trials."""
-    from paceline._view.listing import Listing
-    from paceline._view.search_reader import build_search_detail
-
-    listing = Listing(location.address or location.uri)
-    listing.refresh()
-    search = build_search_detail(listing, ".")
+    listing = searches.read_listing(location.address or location.uri)
+    search = listing.search_detail(".")
     for trial in search.trials:
-        detail = listing.reader(trial.id).detail(trial.id)
+        detail = listing.reader(trial.id).snapshot(trial.id)
         if detail.environment:
             num_ended = search.summary.num_reports
             return detail, search.summary.state, f"{num_ended} of {len(search.trials)} ended trials"
     raise ValueError(f"no trial of the search {location.name} recorded its command\n\nhint: run its script again")
 
 
-def _original_invocation(name: str, detail: Detail) -> tuple[list[str], str, str]:
+def _original_invocation(name: str, detail: RunSnapshot) -> tuple[list[str], str, str]:
     """Return arguments, directory and script, as the driver recorded them."""
     environment, code = detail.environment, detail.code
     argv = [str(argument) for argument in environment.get("argv") or ()]
@@ -189,7 +185,7 @@ def _add_name_and_path(location: RunLocation, arguments: list[str]) -> list[str]
     return [*more, *arguments]
 
 
-def _find_doubts(location: RunLocation, detail: Detail, directory: str, script: str) -> list[str]:
+def _find_doubts(location: RunLocation, detail: RunSnapshot, directory: str, script: str) -> list[str]:
     import re
 
     doubts = []

@@ -12,7 +12,7 @@ from paceline._core.arguments import flatten_dict
 from paceline._view import formatting
 
 if TYPE_CHECKING:
-    from paceline._view.model import Attempt, Detail, ShownFailure, ShownStage, Summary, TimeBreakdown, Worker
+    from paceline._view.model import Attempt, RunSnapshot, ShownFailure, ShownStage, Summary, TimeBreakdown, Worker
 
 WIDTH = 80
 MANY_WORKERS, MANY_CHECKPOINTS, MANY_ATTEMPTS = 16, 8, 8
@@ -20,7 +20,7 @@ _FRAMES = 3
 _ACTS = {"warn": "told", "restart": "restarted", "fail": "failed"}
 
 
-def format_run(detail: Detail, now: float) -> str:
+def format_run(detail: RunSnapshot, now: float) -> str:
     sections = {
         "workers": format_workers(detail.attempts),
         "attempts": format_attempts(detail.attempts, now),
@@ -154,7 +154,7 @@ def _format_failure(failure: ShownFailure) -> Iterator[str]:
             yield cli_output.wrap_text(cli_output.escape_line(frame), WIDTH, " " * 7)
 
 
-def format_checkpoint_section(detail: Detail) -> Iterator[str]:
+def format_checkpoint_section(detail: RunSnapshot) -> Iterator[str]:
     checkpoints = [checkpoint for checkpoint in detail.checkpoints if checkpoint.kept]
     if not checkpoints:
         return
@@ -196,7 +196,7 @@ def format_config(values: Mapping[str, Any]) -> Iterator[str]:
         yield cli_output.format_table(rows, indent="  ", within=WIDTH)
 
 
-def format_code(detail: Detail) -> Iterator[str]:
+def format_code(detail: RunSnapshot) -> Iterator[str]:
     code = detail.code
     rows = [(name, str(code[name])) for name in ("script", "function") if code.get(name)]
     git = code.get("git")

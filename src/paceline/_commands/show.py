@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from paceline._commands import cli_args, cli_output
+from paceline._commands import cli_args, cli_output, searches
 
 if TYPE_CHECKING:
     from paceline._storage.run_location import RunLocation
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     location = cli_args.locate_run(args.run, or_search=True)
     if cli_args.is_search(location):
         return _show_search(location, args.json)
-    detail = cli_args.open_reader(location).detail()
+    detail = cli_args.open_reader(location).snapshot()
     if args.json:
         return cli_output.print_json(detail)
     from paceline._commands import run_sections
@@ -36,9 +36,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _show_search(location: RunLocation, as_json: bool) -> int:
-    from paceline._view.search_reader import build_search_detail
-
-    search = build_search_detail(location.address or location.uri, ".")
+    search = searches.read_listing(location.address or location.uri).search_detail(".")
     if as_json:
         return cli_output.print_json(search)
     print("\n".join(_format_search(search.summary, search.trials, search.configs)))

@@ -6,18 +6,19 @@ Routes (JSON of `_view/model.py` unless noted; `run` is a `Summary.id`):
     GET  /app.js  /app.css                       its script and style
     GET  /api/about                              {version, root, control, now}
     GET  /api/runs                               {runs: [Summary]}
-    GET  /api/run?run=                           Detail
+    GET  /api/run?run=                           RunSnapshot
     GET  /api/metrics?run=&name=a&name=b         {series: [Points], first, last}; &x=step|time &from= &to= &points=
     GET  /api/metrics.csv?run=[&name=]           all points, one row per report
     GET  /api/use?run=[&attempt=]                {ranks: [UsageSeries]}
     GET  /api/logs?run=&attempt=&rank=           LogPage; &before= or &after= an offset, &limit=, &search=
     GET  /api/diff?a=&b=                         Diff
     GET  /api/search?run=[&metric=&mode=]        SearchDetail
-    GET  /api/file?run=&path=                    one of Detail.files, as a download or, for a flame graph, a page
+    GET  /api/file?run=&path=                    one of RunSnapshot.files, as a download or, for a flame graph, a page
     GET  /api/report?run=                        one self-contained HTML page
     GET  /api/events[?run=]                      server-sent events: `runs` {runs: [Summary], gone: [id]} with those
-                                                 that changed, `run` Detail, `points` {last: step}, each at most twice
-                                                 a second; a new connection gets everything, so a break loses nothing
+                                                 that changed, `run` RunSnapshot, `points` {last: step}, each at most
+                                                 twice a second; a new connection gets everything, so a break loses
+                                                 nothing
     POST /api/stop?run=  {now}                   {text, state}; needs --allow-control, like the two below
     POST /api/stacks?run=  {}                    {text}
     POST /api/profile?run=  {seconds, rank}      {text, state, files: [ShownFile], problems: [text]}
@@ -34,10 +35,10 @@ A report (`/api/report`, `paceline report`) is the same page with the values of 
 type="application/json" id="report">`:
 
     {about: {version, root, control, now},       `now`: when it was made; `root`: the run's path
-     detail: Detail,
+     detail: RunSnapshot,
      points: {step: [Points], time: [Points]},   of every metric
      use: [UsageSeries],
-     logs: [{attempt, rank, page: LogPage}],     the last lines of each file of Detail.logs
+     logs: [{attempt, rank, page: LogPage}],     the last lines of each file of RunSnapshot.logs
      search: SearchDetail | null,                if the run is a search
      cut: [text]}                                what was left out because it is too large
 """

@@ -16,8 +16,7 @@ from paceline._dashboard import query_fields
 from paceline._dashboard.query_fields import QueryFields, RequestRefusedError
 from paceline._view import logs
 from paceline._view.diff import compare_runs
-from paceline._view.model import Detail, Diff, LogPage, Points, SearchDetail, Summary, UsageSeries
-from paceline._view.search_reader import build_search_detail
+from paceline._view.model import Diff, LogPage, Points, RunSnapshot, SearchDetail, Summary, UsageSeries
 
 if TYPE_CHECKING:
     from paceline._storage.run_location import RunLocation
@@ -62,19 +61,19 @@ def get_location(listing: Listing, run: str) -> RunLocation:
     return listing.search_reader(run).location if is_search else get_reader(listing, run).location
 
 
-def get_detail(listing: Listing, run: str) -> Detail:
+def get_detail(listing: Listing, run: str) -> RunSnapshot:
     """Return the detail of a run. For a search it has only the summary: `/api/search` has the rest."""
     try:
         summary = listing.summary(run)
     except KeyError:
         raise RequestRefusedError(404, f"there is no run {run[:200]!r} here") from None
     if summary.kind == "search":
-        return Detail(summary=summary, version=listing.search_reader(run).version)
+        return RunSnapshot(summary=summary, version=listing.search_reader(run).version)
     try:
         reader = listing.reader(run)
     except PacelineError:
-        return Detail(summary=summary)  # It cannot be read, and the summary says why.
-    return reader.detail(run, kind=summary.kind, search=summary.search)
+        return RunSnapshot(summary=summary)  # It cannot be read, and the summary says why.
+    return reader.snapshot(run, kind=summary.kind, search=summary.search)
 
 
 def get_last_step(listing: Listing, run: str) -> int:
@@ -87,7 +86,7 @@ def get_runs(listing: Listing, fields: QueryFields) -> dict[str, list[Summary]]:
     return {"runs": listing.summaries()}
 
 
-def get_run(listing: Listing, fields: QueryFields) -> Detail:
+def get_run(listing: Listing, fields: QueryFields) -> RunSnapshot:
     return get_detail(listing, fields.text("run"))
 
 
@@ -134,7 +133,7 @@ def get_search(listing: Listing, fields: QueryFields) -> SearchDetail:
     if mode not in (None, "min", "max"):
         raise RequestRefusedError(400, f"`mode` must be `min` or `max`, got {mode[:50]!r}")
     try:
-        return build_search_detail(listing, name, fields.optional_text("metric"), mode)
+        return listing.search_detail(name, fields.optional_text("metric"), mode)
     except KeyError:
         raise RequestRefusedError(404, f"there is no search {name[:200]!r} here") from None
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from paceline._dashboard.query_fields import RequestRefusedError
-from paceline._view.model import Detail
+from paceline._view.model import RunSnapshot
 
 if TYPE_CHECKING:
     from paceline._storage.run_location import RunLocation
@@ -48,7 +48,7 @@ class FileDelivery:
         }
 
 
-def find_delivery(detail: Detail, path: str) -> FileDelivery:
+def find_delivery(detail: RunSnapshot, path: str) -> FileDelivery:
     """Return how a file is sent; raise `RequestRefusedError` if the run does not list it."""
     kinds = {file.path: file.kind for file in detail.files}
     kinds |= {hang.stacks: "stacks" for attempt in detail.attempts for hang in attempt.hangs if hang.stacks}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, get_args
 
 from paceline._dashboard.answers import get_detail
-from paceline._view.model import ENDED, Detail, State, Summary, Value
+from paceline._view.model import ENDED, RunSnapshot, State, Summary, Value
 
 if TYPE_CHECKING:
     from paceline._view.listing import Listing
@@ -51,7 +51,7 @@ def render_exposition(listing: Listing) -> str:
     return format_families(summaries, going_on, time.time())
 
 
-def format_families(summaries: list[Summary], going_on: dict[str, Detail], now: float) -> str:
+def format_families(summaries: list[Summary], going_on: dict[str, RunSnapshot], now: float) -> str:
     """`going_on`: details of some of the runs, by id."""
     families = [*_build_summary_families(summaries), *_build_detail_families(going_on, now)]
     return "".join(line for family in families for line in family.lines())
@@ -93,7 +93,7 @@ def _build_summary_families(summaries: list[Summary]) -> list[MetricFamily]:
     return [info, state, *by_attribute.values(), metric]
 
 
-def _build_detail_families(details: dict[str, Detail], now: float) -> list[MetricFamily]:
+def _build_detail_families(details: dict[str, RunSnapshot], now: float) -> list[MetricFamily]:
     about = "Time since the last checkpoint was committed."
     age = MetricFamily("paceline_run_last_checkpoint_age_seconds", "gauge", about)
     spent = MetricFamily("paceline_run_time_seconds", "gauge", "Time spent so far; all others add up to wall.")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import os
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -18,9 +17,8 @@ from paceline._dashboard.answers import AboutAnswer, get_about, get_detail, get_
 from paceline._dashboard.files import load_page_file
 from paceline._view import logs
 from paceline._view.listing import Listing
-from paceline._view.model import Detail, LogLine, LogPage, Points, SearchDetail, UsageSeries, encode
+from paceline._view.model import LogLine, LogPage, Points, RunSnapshot, SearchDetail, UsageSeries, encode
 from paceline._view.run_reader import RunReader
-from paceline._view.search_reader import build_search_detail
 
 if TYPE_CHECKING:
     from paceline._storage.run_location import RunLocation
@@ -52,7 +50,7 @@ class ReportLog(msgspec.Struct, frozen=True):
 
 class ReportData(msgspec.Struct, frozen=True, kw_only=True):
     about: AboutAnswer
-    detail: Detail
+    detail: RunSnapshot
     points: dict[str, list[Points]] = msgspec.field(default_factory=lambda: {"step": [], "time": []})
     use: list[UsageSeries] = msgspec.field(default_factory=list)
     logs: list[ReportLog] = msgspec.field(default_factory=list)
@@ -60,12 +58,10 @@ class ReportData(msgspec.Struct, frozen=True, kw_only=True):
     cut: list[str] = msgspec.field(default_factory=list)
 
 
-def build_report(run: str | os.PathLike[str]) -> bytes:
-    """Build the page of one run or search, by its path or address. Raises `StorageError` if there is none."""
-    listing = Listing(run)
-    listing.refresh()
+def build_report(listing: Listing) -> bytes:
+    """Build the page of the run or search at the root of a listing. Raises `StorageError` if there is none."""
     if "." not in {entry.id for entry in listing.summaries()}:
-        RunReader(run).summary()  # Raises the specific error.
+        RunReader(listing.root).summary()  # Raises the specific error.
     return build_listed_report(listing, ".")
 
 
@@ -78,7 +74,7 @@ def collect_report_data(listing: Listing, run: str) -> ReportData:
     detail = get_detail(listing, run)
     about = get_about(detail.summary.path, control=False)
     if detail.summary.kind == "search":
-        return ReportData(about=about, detail=detail, search=build_search_detail(listing, run))
+        return ReportData(about=about, detail=detail, search=listing.search_detail(run))
     reader = get_reader(listing, run)
     cut: list[str] = []
     names = _limit_items(detail.metric_names, MAX_METRICS, "metrics", cut)
@@ -119,7 +115,7 @@ def render_report(values: ReportData) -> bytes:
     return page.encode()
 
 
-def _collect_logs(location: RunLocation, detail: Detail, cut: list[str]) -> list[ReportLog]:
+def _collect_logs(location: RunLocation, detail: RunSnapshot, cut: list[str]) -> list[ReportLog]:
     collected, num_chars_left = [], MAX_LOG_CHARS
     # Last attempt first: if not all logs fit, it is the one of interest.
     newest = sorted(detail.logs, key=lambda file: (-file.attempt, file.rank))

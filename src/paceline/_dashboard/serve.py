@@ -16,6 +16,7 @@ from paceline._dashboard.access_gate import AllowedHosts, is_loopback
 
 if TYPE_CHECKING:
     from paceline._dashboard.live_updates import LiveUpdates
+    from paceline._view.listing import OpenSearch
 
 PORT = 8265
 NICE = 10
@@ -26,6 +27,7 @@ _MAX_CONNECTIONS = 256
 
 def serve(
     root: str,
+    open_search: OpenSearch,
     host: str = "127.0.0.1",
     port: int | None = None,
     token: str | None = None,
@@ -59,7 +61,7 @@ def serve(
     # Do not show the options of an address: they may contain keys.
     shown_root = root.partition("?")[0] if "://" in root else root
     app, live = create_dashboard(
-        lambda: Listing(root), shown_root, token=token, names=names, port=actual, allow_control=control
+        lambda: Listing(root, open_search), shown_root, token=token, names=names, port=actual, allow_control=control
     )
     config = uvicorn.Config(
         app,

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from paceline._core.arguments import flatten_dict
-from paceline._view.model import CodeChange, Detail, Diff, ValueChange
+from paceline._view.model import CodeChange, Diff, RunSnapshot, ValueChange
 
 _MAX_COMPARED_CHARS = 200_000
 """Files up to this many characters are compared line by line."""
 
 
-def compare_runs(a: Detail, b: Detail) -> Diff:
+def compare_runs(a: RunSnapshot, b: RunSnapshot) -> Diff:
     return Diff(
         a=a.summary,
         b=b.summary,

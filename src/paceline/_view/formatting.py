@@ -106,6 +106,25 @@ def truncate(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
 
 
+def display_width(text: str) -> int:
+    """Return the number of terminal columns a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text)
+
+
+def cut_to_width(text: str, width: int) -> str:
+    """Return the longest start of a text that takes at most `width` columns."""
+    if text.isascii():
+        return text[: max(0, width)]
+    used = 0
+    for at, character in enumerate(text):
+        used += display_width(character)
+        if used > width:
+            return text[:at]
+    return text
+
+
 def first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 

@@ -10,19 +10,18 @@ import os
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from msgspec.structs import replace
 
 from paceline._core.errors import PacelineError
 from paceline._storage.run_location import RunLocation, is_remote, join_storage_path
 from paceline._storage.run_store import JOURNAL_PREFIX
-from paceline._view.model import ENDED, Summary
+from paceline._view.model import ENDED, SearchDetail, Summary
 from paceline._view.run_reader import RunReader
-from paceline._view.search_reader import SearchReader
 
 _MAX_CACHED_READERS = 32
 """How many readers of ended runs to keep, the most recently read ones."""
@@ -30,17 +29,36 @@ _MAX_CACHED_REPORTS = 500_000
 """How many reports they may hold together, unless a single one has more."""
 
 
+class SearchFollower(Protocol):
+    """Reads a search. `tune`, which builds on this package, has it: whoever opens a listing passes it."""
+
+    location: RunLocation
+    version: int
+
+    def refresh(self) -> bool: ...
+
+    def summary(self, id: str = ".") -> Summary: ...
+
+    def detail(
+        self, id: str, trials: Sequence[Summary], metric: str | None = None, mode: str | None = None
+    ) -> SearchDetail: ...
+
+
+OpenSearch = Callable[[RunLocation], SearchFollower]
+
+
 class Listing:
     """Thread-safe."""
 
-    def __init__(self, root: str | os.PathLike[str], filesystem: Any = None) -> None:
+    def __init__(self, root: str | os.PathLike[str], open_search: OpenSearch, filesystem: Any = None) -> None:
         self.root = os.fspath(root)
+        self._open_search = open_search
         self._finder = make_run_finder(self.root, filesystem)
         self._lock = threading.RLock()
         self._entries: dict[str, RunEntry] = {}
         self._summaries: dict[str, Summary] = {}
-        self._live_readers: dict[str, RunReader | SearchReader] = {}
-        self._ended_readers: OrderedDict[str, RunReader | SearchReader] = OrderedDict()
+        self._live_readers: dict[str, RunReader | SearchFollower] = {}
+        self._ended_readers: OrderedDict[str, RunReader | SearchFollower] = OrderedDict()
 
     def refresh(self) -> set[str]:
         """Scan again; return the ids of all entries that changed, appeared or vanished."""
@@ -78,17 +96,19 @@ class Listing:
             return reader
         raise KeyError(f"{id!r} below {self.root} is a search, not a run")
 
-    def search_reader(self, id: str) -> SearchReader:
+    def search_reader(self, id: str) -> SearchFollower:
         """Return the reader of a search; raise `KeyError` if the id is unknown."""
-        if isinstance(reader := self._get_reader(id), SearchReader):
+        if not isinstance(reader := self._get_reader(id), RunReader):
             return reader
         raise KeyError(f"{id!r} below {self.root} is a run, not a search")
 
-    def trials(self, id: str) -> list[Summary]:
-        """Return the runs of a search, sorted by name."""
+    def search_detail(self, id: str, metric: str | None = None, mode: str | None = None) -> SearchDetail:
+        """Return a search with its runs, sorted by name; raise `KeyError` if the id is unknown."""
+        reader = self.search_reader(id)
+        reader.refresh()
         with self._lock:
             trials = [summary for summary in self._summaries.values() if summary.search == id]
-            return sorted(trials, key=lambda summary: summary.id)
+        return reader.detail(id, sorted(trials, key=lambda summary: summary.id), metric, mode)
 
     def _find_entry(self, id: str) -> RunEntry:
         if id not in self._entries:
@@ -97,7 +117,7 @@ class Listing:
             raise KeyError(f"no run {id!r} below {self.root}")
         return self._entries[id]
 
-    def _get_reader(self, id: str) -> RunReader | SearchReader:
+    def _get_reader(self, id: str) -> RunReader | SearchFollower:
         with self._lock:
             entry = self._find_entry(id)
             reader = self._live_readers.get(id) or self._ended_readers.get(id)
@@ -109,7 +129,7 @@ class Listing:
                 self._ended_readers.move_to_end(id)
             return reader
 
-    def _cache_reader(self, id: str, reader: RunReader | SearchReader) -> None:
+    def _cache_reader(self, id: str, reader: RunReader | SearchFollower) -> None:
         self._ended_readers[id] = reader
         self._ended_readers.move_to_end(id)
         sizes = [reader.num_rows if isinstance(reader, RunReader) else 0 for reader in self._ended_readers.values()]
@@ -119,8 +139,8 @@ class Listing:
             self._ended_readers.popitem(last=False)
             del sizes[0]
 
-    def _open_reader(self, entry: RunEntry) -> RunReader | SearchReader:
-        return SearchReader(entry.location) if entry.kind == "search" else RunReader(entry.location)
+    def _open_reader(self, entry: RunEntry) -> RunReader | SearchFollower:
+        return self._open_search(entry.location) if entry.kind == "search" else RunReader(entry.location)
 
     def _refresh_entry(self, entry: RunEntry) -> bool:
         """Read what is new of one entry; return whether there was anything."""
@@ -146,7 +166,7 @@ class Listing:
             self._live_readers[id] = reader
         return True
 
-    def _summarize(self, entry: RunEntry, reader: RunReader | SearchReader) -> Summary:
+    def _summarize(self, entry: RunEntry, reader: RunReader | SearchFollower) -> Summary:
         summary = reader.summary(entry.id)
         parent = entry.id.rpartition("/")[0] or "."
         above = self._entries.get(parent)

@@ -1,7 +1,7 @@
 """What is shown of a run, as plain values: `--json` prints them, the dashboard sends them.
 
 Times are seconds since the epoch, durations are seconds. Texts come from users' runs: escape them before using them as
-markup. The types in `frontend/src/api.ts` mirror these.
+markup. `frontend/src/api.ts` is generated from these: `make frontend`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
+
+from paceline._view.pace import PaceEstimate
 
 State = Literal[
     "starting",  # workers are starting or restarting
@@ -200,10 +202,11 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
 
 
-class Detail(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about one run except its points."""
+class RunSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run looks like: everything except its points."""
 
     summary: Summary
+    pace: PaceEstimate = PaceEstimate()
     attempts: tuple[Attempt, ...] = ()
     checkpoints: tuple[ShownCheckpoint, ...] = ()
     spent: TimeBreakdown = TimeBreakdown()

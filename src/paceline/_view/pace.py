@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+from msgspec.structs import replace
+
 Kind = Literal["epoch", "step", "iteration"]
 
 COUNTERS: dict[Kind, tuple[str, ...]] = {
@@ -38,7 +41,7 @@ MIN_SAMPLE_GAP_S = 0.2
 """Of reports that arrive faster, one per interval is used."""
 
 
-class PaceEstimate(NamedTuple):
+class PaceEstimate(msgspec.Struct, frozen=True):
     """Fields are None if unknown."""
 
     reports_per_s: float | None = None
@@ -119,7 +122,7 @@ class PaceEstimator:
                 best = PaceEstimate(progress=done / of, left_s=left_s, kind=kind, done=done, goal=of)
         steps = rates["step"] if rates["step"] is not None else rates["iteration"]
         reports = self._estimate_rate(0, since)
-        return best._replace(reports_per_s=reports, steps_per_s=steps, epochs_per_s=rates["epoch"])
+        return replace(best, reports_per_s=reports, steps_per_s=steps, epochs_per_s=rates["epoch"])
 
     def _read_count(self, kind: Kind, seq: int, metrics: Mapping[str, Any]) -> float | None:
         counter = self._counters[kind]

@@ -12,8 +12,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from paceline._control.recovery import survey_checkpoints
-from paceline._control.run import Finished, Run, Running, Stopping, Validating
+from paceline._control.run import Finished, Run, Running, Stopping
 from paceline._core.arguments import check_choice
 from paceline._core.errors import StorageError
 from paceline._core.system import Clock, SystemClock
@@ -23,9 +25,9 @@ from paceline._view.downsampling import downsample
 from paceline._view.journal.lines import decode_journal_lines
 from paceline._view.journal.replay import JournalReplay
 from paceline._view.journal.tail import DiskJournalTail, open_journal_tail
-from paceline._view.model import Detail, Points, State, Summary, UsageSeries
+from paceline._view.model import Points, RunSnapshot, State, Summary, UsageSeries
 from paceline._view.pace import COUNTERS, MIN_SAMPLES, WINDOW_S, PaceEstimate, PaceEstimator
-from paceline._view.run_values import display_state, find_best_metric, to_json_values
+from paceline._view.run_values import display_state, find_best_metric
 
 _ROWS_AT_ONCE = 10_000
 _MAX_PACED_REPORTS = 100_000
@@ -47,9 +49,39 @@ class JournalFollower:
         self._tail = open_journal_tail(self.location, self._store)
         self._restart()
 
+    @property
+    def is_ended(self) -> bool:
+        raise NotImplementedError
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether anything has been read."""
+        raise NotImplementedError
+
+    def refresh(self) -> bool:
+        """Read what is new; return whether anything changed."""
+        with self._lock:
+            # Before the journal is read: a driver that releases the lease has written all of it.
+            is_held = self._liveness.is_held()
+            changed = self._read_new_lines()
+            is_held = is_held or self.is_ended
+            if is_held != self._is_held:
+                self._is_held, changed = is_held, changed or self.has_lines
+            if not is_held and self.has_lines:
+                changed |= self._add_unread_reports()
+            self.version += changed
+            return changed
+
     def _restart(self) -> None:
         """Forget what was read."""
         raise NotImplementedError
+
+    def _read_new_lines(self) -> bool:
+        raise NotImplementedError
+
+    def _add_unread_reports(self) -> bool:
+        """Add what no driver has read, and none will; return whether there may be anything new."""
+        return False
 
 
 class RunReader(JournalFollower):
@@ -82,65 +114,42 @@ class RunReader(JournalFollower):
     def is_ended(self) -> bool:
         return isinstance(self.run.phase, Finished)
 
-    def refresh(self) -> bool:
-        """Read what is new; return whether anything changed."""
-        with self._lock:
-            # Before the journal is read: a driver that releases the lease has written all of it.
-            is_held = self._liveness.is_held()
-            changed = self._read_new_lines()
-            if isinstance(self._replay.run.phase, Finished):
-                is_held = True
-            if is_held != self._is_held:
-                self._is_held, changed = is_held, changed or self._replay.num_lines > 0
-            if not is_held and not self._is_completed and self._replay.num_lines:
-                self._add_unread_reports()
-                changed = True
-            if changed:
-                self.version += 1
-            return changed
+    @property
+    def has_lines(self) -> bool:
+        return self._replay.num_lines > 0
 
     def summary(self, id: str = ".", *, kind: Literal["run", "trial"] = "run", search: str | None = None) -> Summary:
         """Raises `StorageError` if there is no run."""
         with self._lock:
             replay = self._require_replay()
-            run, history, reports = replay.run, replay.history, replay.reports
+            run, reports = replay.run, replay.reports
             state = display_state(run, is_held=self._is_held)
             row = reports.find_row(run.num_reports)
-            pacing = _estimate_pace(replay, state)
-            failures = [attempt for attempt in history.attempts if attempt.failures]
-            live = run.phase if isinstance(run.phase, Running) else None
-            return Summary(
+            summary = replay.projection.summarize(
+                run,
+                state,
+                replay.updated_at,
+                reports.row_metrics(row) if row is not None else {},
+                _estimate_pace(replay, state),
                 id=id,
                 name=self.location.name,
                 path=self._uri,
                 kind=kind,
-                state=state,
-                began_at=history.began_at,
-                ended_at=history.ended_at if history.ended_at is not None or state != "lost" else replay.updated_at,
-                updated_at=replay.updated_at,
-                attempt=run.attempt,
-                num_workers=run.size,
-                num_reports=run.num_reports,
-                num_checkpoints=len(run.checkpoints),
-                num_failures=len(failures),
-                metrics=to_json_values(reports.row_metrics(row)) if row is not None else {},
                 best=find_best_metric(reports, run.retention),
-                progress=pacing.progress,
-                left_s=pacing.left_s,
-                steps_per_s=pacing.reports_per_s,
-                epochs_per_s=pacing.epochs_per_s,
-                failure=self._failure_message(run, failures),
-                hang=(live.hang or None) if live is not None and self._is_held else None,
                 search=search,
             )
+            return summary if replay.problem is None else replace(summary, failure=replay.problem)
 
-    def detail(self, id: str = ".", *, kind: Literal["run", "trial"] = "run", search: str | None = None) -> Detail:
-        from paceline._view.detail import build_detail
+    def snapshot(
+        self, id: str = ".", *, kind: Literal["run", "trial"] = "run", search: str | None = None
+    ) -> RunSnapshot:
+        from paceline._view.run_snapshot import build_snapshot
 
         with self._lock:
             self._survey_checkpoints()
             summary = self.summary(id, kind=kind, search=search)
-            return build_detail(summary, self._replay, self.location, self._store, self.version)
+            pace = _estimate_pace(self._replay, summary.state)
+            return build_snapshot(summary, self._replay, self.location, self._store, pace=pace, version=self.version)
 
     def points(
         self,
@@ -157,7 +166,7 @@ class RunReader(JournalFollower):
         with self._lock:
             reports = self._replay.reports
             xs = reports.seqs if x == "step" else reports.ats
-            origin = 0.0 if x == "step" else self._replay.history.began_at
+            origin = 0.0 if x == "step" else self._replay.projection.history.began_at
             points = []
             for name in names:
                 column = reports.columns.get(name)
@@ -193,9 +202,9 @@ class RunReader(JournalFollower):
             return self._replay.reports.numeric_names()
 
     def _require_replay(self) -> JournalReplay:
-        if not self._replay.num_lines:
+        if not self.has_lines:
             self.refresh()
-        if not self._replay.num_lines:
+        if not self.has_lines:
             raise StorageError(
                 f"{self._uri} has no journal of a run, or an empty one\n\n"
                 "hint: a run's directory has a journal.jsonl; `paceline ls PATH` lists the runs below a path"
@@ -221,8 +230,9 @@ class RunReader(JournalFollower):
                 break
         return changed
 
-    def _add_unread_reports(self) -> None:
-        """Add reports from the files of workers that no driver has read, and none will."""
+    def _add_unread_reports(self) -> bool:
+        if self._is_completed:
+            return False
         self._is_completed = True
         run = self._replay.run
         if self._store is None and isinstance(run.phase, Running | Stopping):
@@ -235,6 +245,7 @@ class RunReader(JournalFollower):
                     if lines.num_bytes < len(data):
                         break
         self._replay.flush_reports()
+        return True
 
     def _survey_checkpoints(self) -> None:
         """For a lost run: find checkpoints in storage that its journal does not mention."""
@@ -244,17 +255,6 @@ class RunReader(JournalFollower):
             store = self.location.open_run_store_for_reading()
             self._replay.apply_survey(survey_checkpoints(store, self._replay.replay))
 
-    def _failure_message(self, run: Run, failed: Sequence[Any]) -> str | None:
-        from paceline._control.retry_policy import first_failure
-
-        if self._replay.problem is not None:
-            return self._replay.problem
-        if isinstance(run.phase, Finished) and run.phase.failures:
-            return first_failure(run.phase.failures).message
-        if isinstance(run.phase, Finished | Validating) and run.is_trained:
-            return None
-        return first_failure(failed[-1].failures).message if failed else None
-
 
 def _estimate_pace(replay: JournalReplay, state: State) -> PaceEstimate:
     """Estimate the pace of a run in progress from its last reports, or a sample if there are many."""
@@ -263,7 +263,7 @@ def _estimate_pace(replay: JournalReplay, state: State) -> PaceEstimate:
     if state not in ("running", "stopping"):
         return PaceEstimate()
     reports = replay.reports
-    config = replay.about.get("config")
+    config = replay.projection.about.get("config")
     pace = PaceEstimator(config if isinstance(config, dict) else None)
     num_rows = len(reports)
     first = max(0, num_rows - _MAX_PACED_REPORTS)

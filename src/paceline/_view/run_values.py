@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -50,7 +50,16 @@ def to_json_value(metric: Any) -> Value:
     return text if len(text) <= _MAX_LIST_CHARS else f"{text[:_MAX_LIST_CHARS]}..."
 
 
-def to_json_values(metrics: dict[str, Any]) -> dict[str, Value]:
+def to_finite(number: float) -> float | None:
+    """Convert to a float; None if it is not finite, or too large for one."""
+    try:
+        value = float(number)
+    except OverflowError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def to_json_values(metrics: Mapping[str, Any]) -> dict[str, Value]:
     return {name: to_json_value(metric) for name, metric in metrics.items()}
 
 

@@ -16,13 +16,14 @@ from paceline._core.errors import PreemptionError
 from paceline._engine.local.launchers import prewarm
 from paceline._storage.run_location import RunLocation, join_storage_path
 from paceline.train.config import RunConfig, coerce_config
+from paceline.train.display.screen import open_screen
 from paceline.train.driver.interrupts import SignalInterrupts
 from paceline.train.driver.run_session import execute_run
 from paceline.train.driver.run_spec import RunEnvironment, RunHooks
 from paceline.train.result import Result
 from paceline.train.trainer import DataParallelTrainer
 from paceline.tune.config import RunConfig as TuneRunConfig
-from paceline.tune.display.terminal import SearchTerminal, TrialTerminal, make_search_terminal
+from paceline.tune.display.terminal import SearchTerminal, TrialTerminal
 from paceline.tune.driver import search_storage
 from paceline.tune.driver.advisers import SearchAdvisers
 from paceline.tune.driver.callbacks import SearchCallbacks
@@ -117,7 +118,7 @@ class Tuner:
         prewarm(*PRELOADED, *find_preloads(getattr(self.trainable, "trainable", self.trainable)))
         verbose = getattr(self.run_config, "verbose", None)
         verbosity = min(verbose, 2) if verbose is not None else settings.load().verbosity
-        terminal = make_search_terminal(location.name, location.uri, verbosity)
+        terminal = SearchTerminal(location.name, location.uri, verbosity, open_screen(verbosity))
         try:
             with search_storage.open_search(location, self._run_environment, terminal.say) as open_search:
                 outcome = self._drive_search(open_search, terminal)

@@ -8,18 +8,19 @@ from pathlib import Path
 
 import pytest
 from recorded_search import RecordedSearch
-from rich.console import Console
 
 from paceline import train
 from paceline._core import settings
 from paceline._storage.run_layout import RunLayout
 from paceline.train import DataParallelTrainer, FailureConfig, RunConfig
+from paceline.train.display.screen import Screen
+from paceline.train.display.styled_lines import to_plain_text
 from paceline.train.driver.execution_target import choose_target
 from paceline.train.driver.run_session import execute_run as run_played
 from paceline.tune.display.log_lines import LineBudget
-from paceline.tune.display.terminal import SearchTerminal, TableSearchTerminal, TrialTerminal, make_search_terminal
-from paceline.tune.display.trial_table import TrialTableState, build_table
-from screen import HIDE, OTHER_SCREEN, SHOW, render_screen, run_on_terminal
+from paceline.tune.display.terminal import SearchTerminal, TrialTerminal
+from paceline.tune.display.trial_table import TrialTable
+from screen import HIDE, OTHER_SCREEN, render_screen, run_on_terminal
 
 GOLDEN = Path(__file__).parent / "golden"
 URI = "/results/mnist"
@@ -53,7 +54,7 @@ def small_search(*observers):
 
 def lines_of(search, verbosity=1):
     out = io.StringIO()
-    terminal = SearchTerminal("mnist", URI, verbosity, out, clock=lambda: 0.0)
+    terminal = SearchTerminal("mnist", URI, verbosity, Screen(out), clock=lambda: 0.0)
     recorded = search(terminal)
     recorded.ended("00004")
     recorded.ended("00002")
@@ -67,7 +68,7 @@ def test_a_small_search_in_lines_of_any_verbosity():
     assert lines_of(small_search, verbosity=2) == (GOLDEN / "every_report.txt").read_text()
     assert lines_of(small_search, verbosity=0) == ""
     out = io.StringIO()
-    terminal = SearchTerminal("mnist", URI, 0, out)
+    terminal = SearchTerminal("mnist", URI, 0, Screen(out))
     terminal.say("began")
     terminal.say("the disk is full", error=True)
     assert out.getvalue() == "paceline: the disk is full\n"
@@ -76,19 +77,19 @@ def test_a_small_search_in_lines_of_any_verbosity():
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_small_search_as_a_table(width):
     recorded = small_search()
-    drawn = TrialTableState("mnist", URI)
+    table = TrialTable("mnist", URI)
     for trial in ("00000", "00001", "00003"):
-        drawn.add_ended_trial(trial)
-    drawing = build_table(recorded.search, drawn, recorded.at + 70, width, 24)
-    assert as_text(drawing, width) == (GOLDEN / f"table_{width}.txt").read_text()
+        table.add_ended_trial(trial)
+    assert (
+        as_text(table.render(recorded.search, recorded.at + 70, width, 24), width)
+        == (GOLDEN / f"table_{width}.txt").read_text()
+    )
 
 
-def as_text(drawing, width, height=24):
-    console = Console(width=width, height=height, file=io.StringIO(), color_system=None, highlight=False)
-    console.print(drawing)
-    lines = console.file.getvalue().splitlines()
-    assert max(map(len, lines)) <= width
-    return "".join(f"{line.rstrip()}\n" for line in lines)
+def as_text(lines, width):
+    texts = [to_plain_text(line) for line in lines]
+    assert max(map(len, texts)) <= width
+    return "".join(f"{text}\n" for text in texts)
 
 
 @pytest.mark.parametrize("width", [60, 80, 160])
@@ -100,10 +101,10 @@ def test_a_table_of_many_long_trials_keeps_to_its_room(width):
         recorded.reported(f"{number:05d}", validation={"a_metric_with_a_very_long_name": 1e-300 * number})
     for number in range(50):
         recorded.ended(f"{number:05d}", "stopped", why="because " * 50)
-    drawn = TrialTableState("a-search-with-a-long-name", "/a/directory/far/down" * 9)
+    table = TrialTable("a-search-with-a-long-name", "/a/directory/far/down" * 9)
     for number in range(50):
-        drawn.add_ended_trial(f"{number:05d}")
-    text = as_text(build_table(recorded.search, drawn, recorded.at, width, 24), width)
+        table.add_ended_trial(f"{number:05d}")
+    text = as_text(table.render(recorded.search, recorded.at, width, 24), width)
     assert len(text.splitlines()) < 24
     assert "50 running   50 stopped" in text
     assert "and 36 more" in text
@@ -112,7 +113,7 @@ def test_a_table_of_many_long_trials_keeps_to_its_room(width):
 
 def test_a_thousand_quick_trials_give_a_few_dozen_lines_and_all_is_summed_up():
     out, now = io.StringIO(), [0.0]
-    terminal = SearchTerminal("mnist", URI, 1, out, clock=lambda: now[0])
+    terminal = SearchTerminal("mnist", URI, 1, Screen(out), clock=lambda: now[0])
     recorded = RecordedSearch(terminal, num_samples=1000).starts()
     for number in range(1000):
         recorded.trial(
@@ -140,7 +141,7 @@ def test_a_budget_is_so_many_at_once_and_then_so_many_a_second():
 
 def test_a_search_that_is_interrupted_says_how_to_go_on():
     out = io.StringIO()
-    recorded = RecordedSearch(SearchTerminal("mnist", URI, 1, out)).starts()
+    recorded = RecordedSearch(SearchTerminal("mnist", URI, 1, Screen(out))).starts()
     recorded.trial("00000", 1.0, ending="interrupted")
     recorded.search_ended("Ctrl-C", complete=False)
     assert "search mnist has stopped (Ctrl-C) after" in out.getvalue()
@@ -148,7 +149,7 @@ def test_a_search_that_is_interrupted_says_how_to_go_on():
     recorded.starts()
     assert "paceline: search mnist resumed: 1 trial, 1 waiting, in /results/mnist\n" in out.getvalue()
     recorded.trial("00001", 0.9)
-    recorded.observers = (SearchTerminal("mnist", URI, 1, out),)
+    recorded.observers = (SearchTerminal("mnist", URI, 1, Screen(out)),)
     recorded.starts()
     recorded.trial("00002", 2.0)
     recorded.trial("00003", 0.5)
@@ -158,15 +159,15 @@ def test_a_search_that_is_interrupted_says_how_to_go_on():
 
 def test_a_search_that_ends_early_says_why_and_a_table_without_a_metric_shows_what_was_reported():
     out = io.StringIO()
-    recorded = RecordedSearch(SearchTerminal("mnist", URI, 1, out)).starts()
+    recorded = RecordedSearch(SearchTerminal("mnist", URI, 1, Screen(out))).starts()
     recorded.trial("00000", 1.0, ending=None)
     recorded.no_more("its time of 10 s is over")
     assert "paceline: search mnist ends early: its time of 10 s is over\n" in out.getvalue()
-    text = as_text(build_table(recorded.search, TrialTableState("mnist", URI), recorded.at, 80, 24), 80)
+    text = as_text(TrialTable("mnist", URI).render(recorded.search, recorded.at, 80, 24), 80)
     assert text.startswith("search mnist  1 trial, 4 s, ends early: its time of 10 s is over")
     recorded = RecordedSearch(metric=None, mode=None).starts()
     recorded.trial("00000", 0.5, ending=None, config={})
-    text = as_text(build_table(recorded.search, TrialTableState("mnist", URI), recorded.at, 80, 24), 80)
+    text = as_text(TrialTable("mnist", URI).render(recorded.search, recorded.at, 80, 24), 80)
     assert "loss=0.5" in text
     assert "best" not in text
 
@@ -228,14 +229,15 @@ ON_TERMINAL = f"""
 import logging, os, signal, sys, threading, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from recorded_search import RecordedSearch
-from paceline.tune.display.terminal import make_search_terminal
+from paceline.train.display.screen import RedrawTimer, open_screen
+from paceline.tune.display.terminal import SearchTerminal
 
-terminal = make_search_terminal("mnist", "/results/mnist", 1)
+terminal = SearchTerminal("mnist", "/results/mnist", 1, open_screen(1))
 recorded = RecordedSearch(terminal, at=time.time())
 recorded.step_s = 0.0
 
 def tick():
-    terminal._drawn_at = 0.0
+    terminal.screen._timer = RedrawTimer(-1.0)
     terminal.tick(recorded.search, recorded.at + 1)
 
 recorded.starts()
@@ -244,7 +246,7 @@ recorded.trial("00000", 0.9, 0.5)
 recorded.trial("00001", 0.9, ending=None)
 tick()
 print("printed by the script")
-terminal.write_trial_output("[00001] printed by a trial\\n[00001] \\x1b[31mwith colours\\x1b[0m and [brackets]\\n")
+terminal.screen.write_output("[00001] printed by a trial\\n[00001] \\x1b[31mwith colours\\x1b[0m and [brackets]\\n")
 logging.getLogger("somebody").warning("logged")
 recorded.trial("00002", ending="failed", why="ValueError: boom")
 tick()
@@ -266,7 +268,7 @@ def test_however_a_search_ends_the_cursor_is_there_and_the_screen_as_it_was(how,
     ended, text = run_on_terminal(ON_TERMINAL + end, cwd=tmp_path)
     assert ended in (code, -signal.SIGINT if how == "an interrupt" else code)
     assert OTHER_SCREEN not in text
-    assert text.rfind(SHOW) > text.rfind(HIDE) >= 0
+    assert HIDE not in text
     lines = render_screen(text)
     printed = [
         "printed by the script",
@@ -302,22 +304,7 @@ def test_standard_output_goes_where_it_was_sent_while_the_table_is_on_the_termin
 
 def test_a_terminal_that_cannot_be_redrawn_gets_lines(tmp_path):
     dumb = "import os\nos.environ['TERM'] = 'dumb'\n"
-    ended, text = run_on_terminal(dumb + ON_TERMINAL.replace("_drawn_at", "_"), cwd=tmp_path)
+    ended, text = run_on_terminal(dumb + ON_TERMINAL, cwd=tmp_path)
     assert ended == 0
     assert "\x1b[" not in text.replace("\x1b[31m", "").replace("\x1b[0m", "")
     assert "paceline: trial 00000 finished after 2 iterations" in text
-    assert type(make_search_terminal("mnist", URI, 1, io.StringIO())) is SearchTerminal
-
-
-def test_the_table_is_drawn_a_few_times_a_second_at_most():
-    now = [0.0]
-    console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system=None)
-    terminal = TableSearchTerminal("mnist", URI, 1, console, clock=lambda: now[0])
-    recorded = small_search(terminal)
-    try:
-        for _ in range(1000):
-            now[0] += 0.01
-            terminal.tick(recorded.search, recorded.at)
-    finally:
-        terminal.close()
-    assert 35 <= console.file.getvalue().count("search mnist  5 trials") <= 41

@@ -17,7 +17,7 @@ from paceline._commands.diagnosis import DiagnosisLine
 
 _line = partial(DiagnosisLine, "packages")
 
-NEEDED = ("cloudpickle", "msgspec", "numpy", "psutil", "pyarrow", "rich", "xxhash")
+NEEDED = ("cloudpickle", "msgspec", "numpy", "psutil", "pyarrow", "xxhash")
 
 GOOD_FOR = {
     "torch": ("torch", "TorchTrainer"),

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 from operator import lt
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -22,10 +21,11 @@ from paceline._control.report_aggregator import ReportAggregator, RunReport
 from paceline._control.run import NUM_RECENT_METRICS, RankProgress, Run, Running, Stopping
 from paceline._core.errors import StorageError
 from paceline._core.reductions import Path, Reduction
-from paceline._view.journal.history import RunHistory
+from paceline._view.history import RunHistory
 from paceline._view.journal.lines import ABSENT, EventLine, JournalLines, ReportLine
 from paceline._view.journal.report_table import ReportTable
 from paceline._view.journal.usage import UsageHistory
+from paceline._view.projection import RunProjection
 
 _MAX_DEFERRED = 10_000
 
@@ -35,11 +35,8 @@ class JournalReplay:
         """`uri`: the journal's location, for messages about invalid lines."""
         self.replay = RunReplay()
         self.reports = ReportTable()
-        self.history = RunHistory()
+        self.projection = RunProjection()
         self.usage = UsageHistory()
-        self.about: dict[str, Any] = {}
-        """The latest description that a driver wrote."""
-        self.files: list[events.DiagnosticFileWritten] = []
         self.problem: str | None = None
         """Why lines were skipped from some point on."""
         self.num_lines = 0
@@ -70,8 +67,12 @@ class JournalReplay:
         return self.replay.run
 
     @property
+    def _history(self) -> RunHistory:
+        return self.projection.history
+
+    @property
     def updated_at(self) -> float:
-        return max(self._at, self.history.last_at)
+        return max(self._at, self._history.last_at)
 
     def add_lines(self, lines: JournalLines) -> None:
         """Apply lines in order. After one that cannot be applied, ignores all others."""
@@ -243,14 +244,14 @@ class JournalReplay:
             rank, seq = event.rank, event.seq
             if rank == 0:
                 of_first.append((seq, event.metrics))
-                if (attempt := self.history.current_attempt) is not None:
+                if (attempt := self._history.current_attempt) is not None:
                     attempt.first_report = attempt.first_report or seq
             if not is_uniform or seq > least or seq in awaited or seq == last[rank]:
                 run = self.replay.run
                 if self._apply_to_run(event):
-                    self.history.add_progress(rank, seq)
+                    self._history.add_progress(rank, seq)
                     if not is_uniform:
-                        self.history.add_event(event, run, self.replay.run, self._at)
+                        self._history.add_event(event, run, self.replay.run, self._at)
         self._set_recent_metrics((*before, *of_first)[-NUM_RECENT_METRICS:])
 
     def _running_phase(self) -> Running:
@@ -259,17 +260,12 @@ class JournalReplay:
         return live
 
     def _add_note(self, note: events.Note) -> None:
-        match note:
-            case events.Timestamp(at=at):
-                self._at = at
-            case events.RunDescribed(about=about):
-                description = msgspec.json.decode(about)
-                self.about = description if isinstance(description, dict) else {}
-            case events.UsageMeasured():
-                self._at = max(self._at, note.at)
-                self.usage.add_measurement(note)
-            case events.DiagnosticFileWritten():
-                self.files.append(note)
+        if isinstance(note, events.Timestamp):
+            self._at = note.at
+        elif isinstance(note, events.UsageMeasured):
+            self._at = max(self._at, note.at)
+            self.usage.add_measurement(note)
+        self.projection.add_event(note, self.replay.run, self.replay.run, self._at)
 
     def _catch_up(self) -> None:
         """Pass the skipped reports to `step`."""
@@ -280,7 +276,7 @@ class JournalReplay:
         behind, self._skipped = self._skipped, {}
         recent, self._skipped_of_rank_0 = self._skipped_of_rank_0, deque(maxlen=NUM_RECENT_METRICS)
         awaited, self._skipped_awaited = self._skipped_awaited, {}
-        if (attempt := self.history.current_attempt) is not None:
+        if (attempt := self._history.current_attempt) is not None:
             attempt.first_report = attempt.first_report or self._first_seq or 0
         self._first_seq = None
         before = self._running_phase().recent
@@ -291,7 +287,7 @@ class JournalReplay:
         for key in sorted(payloads):
             event = journal.decode_line(payloads[key], self._uri)
             if self._apply_to_run(event):
-                self.history.add_progress(event.rank, event.seq)
+                self._history.add_progress(event.rank, event.seq)
         # As if all reports of rank 0 had been applied.
         of_first = [(seq, _decode_metrics(payload).metrics) for seq, payload in recent]
         self._set_recent_metrics((*before, *of_first)[-NUM_RECENT_METRICS:])
@@ -317,9 +313,7 @@ class JournalReplay:
             self._returned = []
         if isinstance(event, WorkerReturned):
             self._returned.append(event)
-        if isinstance(event, Reported):
-            self.history.add_progress(event.rank, event.seq)
-        self.history.add_event(event, before, after, self._at)
+        self.projection.add_event(event, before, after, self._at)
         if self._aggregator is not None:
             self._add_reports(self._aggregator.add_event(event, after))
         elif isinstance(event, Reported) and event.rank == 0:

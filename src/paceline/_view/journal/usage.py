@@ -7,7 +7,7 @@ any order.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from paceline._control.events import UsageMeasured
@@ -16,6 +16,7 @@ from paceline._view.model import TimeBreakdown, UsageSeries
 
 _GRAIN = 1 << 20
 _LONGEST_S = 3e10
+_TIMES = ("wall_s", "setup_s", "data_s", "report_s", "checkpoint_s")
 
 
 @dataclass
@@ -29,22 +30,12 @@ class _RankSeries:
 
 class UsageHistory:
     def __init__(self) -> None:
-        self.last: dict[tuple[int, int], RankUsage] = {}
-        """By attempt and rank."""
-        self.measured_at: dict[int, float] = {}
-        """Time of the last measurement, by attempt."""
-        self.measured: UsageMeasured | None = None
-        """The last measurement that has dataset stages."""
         self._series: dict[tuple[int, int], _RankSeries] = {}
+        """By attempt and rank."""
 
     def add_measurement(self, event: UsageMeasured) -> None:
-        self.measured_at[event.attempt] = event.at
-        if event.stages:
-            self.measured = event
         for use in event.ranks:
-            key = event.attempt, use.rank
-            self.last[key] = use
-            series = self._series.setdefault(key, _RankSeries())
+            series = self._series.setdefault((event.attempt, use.rank), _RankSeries())
             series.ats.append(event.at)
             series.cpu_s.append(use.cpu_s)
             series.rss.append(use.rss_bytes)
@@ -55,13 +46,6 @@ class UsageHistory:
                 gpu = use.gpus[at] if at < len(use.gpus) else None
                 used.append(gpu.used_bytes if gpu is not None else 0)
                 busy.append(gpu.busy if gpu is not None else -1.0)
-
-    def cpu_cores(self, attempt: int, rank: int) -> float | None:
-        """Cores in use between the last two measurements."""
-        series = self._series.get((attempt, rank))
-        if series is None or len(series.ats) < 2:
-            return None
-        return _rates(series.ats[-2:], series.cpu_s[-2:])[-1]
 
     def series(self, attempt: int | None = None) -> list[UsageSeries]:
         return [
@@ -122,16 +106,20 @@ def compute_time_breakdown(began: float, until: float, attempts: Iterable[Attemp
     return TimeBreakdown(wall_s=wall, between_s=remaining, **sums)
 
 
+def mean_usage(usages: Sequence[RankUsage]) -> RankUsage | None:
+    """Return the mean of what the time breakdown uses; None of no usage."""
+    if not usages:
+        return None
+    return RankUsage(0, **{name: sum(getattr(usage, name) for usage in usages) / len(usages) for name in _TIMES})
+
+
 def _split_time(work: AttemptWork, total: float) -> dict[str, float]:
     """Return everything except the time in the user's code, which is the remainder."""
-    uses = work.uses
-    if not uses or work.measured is None:
+    usage = mean_usage(work.uses)
+    if usage is None or work.measured is None:
         starting = work.ready - work.began if work.ready is not None else total
         return {"starting_s": min(max(0.0, starting), total), "data_s": 0.0, "report_s": 0.0, "checkpoint_s": 0.0}
-    mean = {
-        name: max(0.0, sum(getattr(use, name) for use in uses) / len(uses))
-        for name in ("wall_s", "setup_s", "data_s", "report_s", "checkpoint_s")
-    }
+    mean = {name: max(0.0, getattr(usage, name)) for name in _TIMES}
     reported = mean["data_s"] + mean["report_s"] + mean["checkpoint_s"]
     scale = min(1.0, total / reported) if reported > 0 else 1.0
     before = max(0.0, min(work.measured - work.began, total) - mean["wall_s"])  # Before they received their ranks.

@@ -2,7 +2,7 @@
 
 Our lines go to standard error, prefixed with `paceline:`. The output of rank 0 goes to standard output, prefixed with
 its rank. The log files contain the full output of every rank. On a terminal and in a notebook, a live block replaces
-the progress lines: `live_terminal.py` and `notebook.py`.
+the progress lines: `screen.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from paceline._control import events
 from paceline._control.retry_policy import first_failure
@@ -24,8 +25,10 @@ from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.plain_values import decode_plain, get_metric
 from paceline._storage.run_layout import RunLayout
 from paceline._view import formatting
-from paceline.train.display.run_snapshot import ProgressTracker, RunSnapshot
-from paceline.train.display.snapshot_rendering import format_progress_line
+from paceline.train.display.live_run import LiveRun
+from paceline.train.display.run_block import format_progress_line, render_block
+from paceline.train.display.screen import Screen, open_screen
+from paceline.train.display.styled_lines import StyledLine
 
 log = logging.getLogger("paceline")
 
@@ -39,25 +42,16 @@ def make_terminal(layout: RunLayout, config: Mapping[str, Any] | None = None, *,
     `config` is the train function's config, which may say when the run is done. `inline`: the function runs in this
     process, where a debugger may use the terminal, so nothing is drawn.
     """
-    from paceline.train.display import live_terminal, notebook, terminal_region
-
-    config_settings = settings.load()
-    args = layout, config_settings.verbosity, config_settings.report_notice_s
-    options: dict[str, Any] = {"config": config, "progress_s": config_settings.progress_s}
-    if inline and sys.stderr.isatty():
-        options["progress_s"] = None
-    elif config_settings.verbosity >= 1 and not inline:
-        if notebook.is_in_notebook():
-            return notebook.NotebookTerminal(*args, **options)
-        if terminal_region.can_draw_on(sys.stderr, config_settings.terminal):
-            return live_terminal.LiveTerminal(*args, **options, colour=not config_settings.no_color)
-    return Terminal(*args, **options)
+    current = settings.load()
+    progress_s = None if inline and sys.stderr.isatty() else current.progress_s
+    screen = Screen() if inline else open_screen(current.verbosity)
+    return Terminal(layout, current.verbosity, current.report_notice_s, screen, config=config, progress_s=progress_s)
 
 
 class Terminal:
     """An observer that prints. `verbosity` as in `Settings`.
 
-    With `progress_s`, prints a progress line every `progress_s` seconds.
+    With `progress_s`, shows progress: as a block, or as a line every `progress_s` seconds.
     """
 
     def __init__(
@@ -65,7 +59,7 @@ class Terminal:
         layout: RunLayout,
         verbosity: int,
         notice_s: float,
-        out: TextIO | None = None,
+        screen: Screen | None = None,
         *,
         config: Mapping[str, Any] | None = None,
         progress_s: float | None = None,
@@ -74,7 +68,7 @@ class Terminal:
         self._layout = layout
         self._verbosity = verbosity
         self._notice_s = notice_s
-        self._out = out
+        self._screen = screen if screen is not None else Screen()
         self._clock = clock
         self._progress_s = progress_s
         self._progress_at = clock()
@@ -86,17 +80,19 @@ class Terminal:
         self._has_warned_unranked = False
         self._is_output_closed = False
         """Nobody reads the output: the terminal was closed, or the reading process has ended."""
-        self._tracker = ProgressTracker(layout.root.name, config, time.time())
+        self._live_run = LiveRun(layout.root.name, config, time.time())
         self._run: Run | None = None
 
     def say(self, text: str, *, error: bool = False) -> None:
         if self._verbosity >= 1 or error:
-            self._try_output(lambda: self._write(f"paceline: {text}\n"))
+            self._try_output(lambda: self._screen.write(f"paceline: {text}\n"))
 
     def on_event(self, event: events.Event, run: Run) -> None:
         self._run = run
         if self._verbosity >= 1:
-            self._track_event(event, run)
+            reports = self._live_run.add_event(event, run, time.time())
+            for report in reports if self._verbosity >= 2 else ():
+                self.say(f"report {report.seq}: {formatting.values(report.metrics)}")
         if type(event) is events.Reported:  # There are many, and none is printed.
             return
         if isinstance(run.phase, Running) and run.attempt > self._attempt:
@@ -149,14 +145,6 @@ class Terminal:
         if isinstance(run.phase, Finished | Restoring | Stopping | Validating):
             self._read_tail()
 
-    def _track_event(self, event: events.Event, run: Run) -> None:
-        reports = self._tracker.collect_reports(event, run)
-        if self._verbosity >= 2:
-            for report in reports:
-                self.say(f"report {report.seq}: {formatting.values(report.metrics)}")
-        if type(event) is not events.Reported:
-            self._tracker.update_state(event, run, time.time())
-
     def tick(self, run: Run, now: float) -> None:
         self._read_tail()
         if isinstance(run.phase, Running):
@@ -170,31 +158,31 @@ class Terminal:
 
     def close(self) -> None:
         self._read_tail(final=True)
-        self._try_output(self._end_progress)
         run = self._run
-        if run and isinstance(run.phase, Finished) and run.phase.ending != "failed" and self._has_shown_progress:
+        if run is None or self._progress_s is None:
+            return
+        self._try_output(lambda: self._end_progress(run))
+        if isinstance(run.phase, Finished) and run.phase.ending != "failed" and self._has_shown_progress:
             self._has_shown_progress = False
-            self.say(format_progress_line(self._take_snapshot(run)))
-
-    def _take_snapshot(self, run: Run) -> RunSnapshot:
-        return self._tracker.take_snapshot(run, time.time())
-
-    # Overridden where there is a live block.
-
-    def _write(self, text: str) -> None:
-        """Write our own lines."""
-        out = self._out if self._out is not None else sys.stderr
-        out.write(text)
-        out.flush()
+            self._print_progress(run)
 
     def _show_progress(self, run: Run) -> None:
+        self._screen.draw(partial(self._render_block, run))
         now = self._clock()
-        if self._progress_s is not None and now - self._progress_at >= self._progress_s:
+        if not self._screen.has_block and self._progress_s is not None and now - self._progress_at >= self._progress_s:
             self._progress_at, self._has_shown_progress = now, True
-            self.say(format_progress_line(self._take_snapshot(run)))
+            self._print_progress(run)
 
-    def _end_progress(self) -> None:
-        """Remove the progress view, if there is one."""
+    def _end_progress(self, run: Run) -> None:
+        self._has_shown_progress |= self._screen.close(partial(self._render_block, run))
+
+    def _render_block(self, run: Run, width: int, height: int) -> list[StyledLine]:
+        now = time.time()
+        return render_block(self._live_run.take_snapshot(run, now), self._live_run.traces, now, width, height)
+
+    def _print_progress(self, run: Run) -> None:
+        now = time.time()
+        self.say(format_progress_line(self._live_run.take_snapshot(run, now), now))
 
     def _announce_attempt(self, run: Run) -> None:
         self._read_tail(final=True)
@@ -212,7 +200,7 @@ class Terminal:
         self.say(f"rank {failure.rank} failed: {failure.message}")
         if failure.rank != 0 and self._verbosity >= 1:
             tail = LogTail(self._layout.log(run.attempt, failure.rank), self._prefix(failure.rank))
-            self._try_output(lambda: tail.forward_lines(self._write_worker_output, final=True, at_most=MAX_TAIL_LINES))
+            self._try_output(lambda: tail.forward_lines(self._screen.write_output, final=True, at_most=MAX_TAIL_LINES))
 
     def _warn_if_unranked(self, record: CheckpointRecord, attribute: str | None) -> None:
         """Warn about a misspelt attribute: it would silently delete all checkpoints but the newest."""
@@ -232,7 +220,7 @@ class Terminal:
     def _read_tail(self, final: bool = False) -> None:
         tail = self._tail
         if tail is not None:
-            self._try_output(lambda: tail.forward_lines(self._write_worker_output, final))
+            self._try_output(lambda: tail.forward_lines(self._screen.write_output, final))
 
     def _try_output(self, act: Callable[[], None]) -> None:
         """Write output; once nobody reads it, the run continues silently."""
@@ -244,17 +232,13 @@ class Terminal:
             self._is_output_closed = True
             log.warning("terminal output disabled for run %s: %s", self._layout.root.name, problem)
 
-    # Overridden by a terminal that shows many runs.
+    # Overridden by the terminal of a trial.
 
     def _announce_restart(self, text: str) -> None:
         self.say(text)
 
     def _prefix(self, rank: int) -> str:
         return f"[rank {rank}] "
-
-    def _write_worker_output(self, text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
 
 
 class LogTail:

@@ -16,18 +16,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
-from paceline.train.display.snapshot_rendering import StyledLine, to_plain_text
+from paceline.train.display.styled_lines import StyledLine, to_plain_text, to_terminal_text
 
 _UP, _CLEAR = "\x1b[1A", "\x1b[2K"
-_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
-DRAWING_LOCK = threading.Lock()
-"""Held by the one who draws at the bottom of the terminal."""
 TERMINAL_LOCK = threading.RLock()
 """Protects who draws on the terminal and what replaces the standard streams. Hold it while looking up a stream and
 writing to it: a line written directly to the terminal just after a region was drawn would be overwritten."""
 _drawn_regions: list[TerminalRegion] = []
-"""The region that is drawn, if any; the table of a search is not one."""
+"""The region that is drawn, if any."""
 
 
 def can_draw_on(stream: TextIO, terminal: str | None) -> bool:
@@ -79,14 +76,15 @@ class TerminalRegion:
                 self._lines = []
                 return False
             if not self.is_drawn:
-                if not DRAWING_LOCK.acquire(blocking=False):
+                if _drawn_regions:
                     return False
                 self.is_drawn = True
                 _drawn_regions.append(self)
                 atexit.register(self.close)
                 self._redirection.enter_context(_redirect_output_above(self._stream, self))
             _, height = terminal_size(self._stream)
-            rendered = [self._render_line(line) for line in lines[: max(1, height - 1)]]
+            render = to_terminal_text if self._colour else to_plain_text
+            rendered = [render(line) for line in lines[: max(1, height - 1)]]
             if rendered != self._lines:
                 self._paint("", rendered)
             return True
@@ -108,7 +106,6 @@ class TerminalRegion:
                 finally:
                     atexit.unregister(self.close)
                     _drawn_regions.remove(self)
-                    DRAWING_LOCK.release()
                     self._redirection.close()
 
     def _paint(self, above: str, lines: list[str]) -> None:
@@ -117,11 +114,6 @@ class TerminalRegion:
         self._lines = lines
         self._stream.write(erase + above + "".join(f"{line}\n" for line in lines))
         self._stream.flush()
-
-    def _render_line(self, line: StyledLine) -> str:
-        if not self._colour:
-            return to_plain_text(line).rstrip()
-        return "".join(_apply_style(text, style) for text, style in line)
 
 
 class _AboveRegionStream:
@@ -207,8 +199,3 @@ def _is_in_foreground(stream: TextIO) -> bool:
         return os.tcgetpgrp(stream.fileno()) == os.getpgrp()
     except (OSError, ValueError):
         return True
-
-
-def _apply_style(text: str, style: str) -> str:
-    codes = ";".join(_CODES[word] for word in style.split())
-    return f"\x1b[{codes}m{text}\x1b[0m" if codes and text.strip() else text

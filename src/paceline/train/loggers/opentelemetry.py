@@ -6,13 +6,15 @@ decide where the spans go. Reports are not spans: there may be thousands a secon
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from paceline._control import events
-from paceline._control.run import Finished, Run, Running, Stopping
+from paceline._control.run import Run
 from paceline._core.arguments import flatten_dict
+from paceline._view.history import AttemptHistory
+from paceline._view.projection import RunProjection
 from paceline.train.backend import require
 from paceline.train.callbacks import TracingCallback, TrainRunContext
 
@@ -46,19 +48,23 @@ class OpenTelemetryCallback(TracingCallback):
         return RunSpans(tracer, {**about, "paceline.run": run_context.run_id, "paceline.uri": uri, **self._attributes})
 
 
-@dataclass
 class RunSpans:
     """The spans of one run, made by one driver."""
 
-    _tracer: Any
-    _attributes: dict[str, Any]
-    _run_span: Any = None
-    _attempt_span: Any = None
-    _attempt_number: int = 0
-    _checkpoint_spans: dict[int, Any] = field(default_factory=dict)
-    _num_reports: int = 0
+    def __init__(self, tracer: Any, attributes: dict[str, Any]) -> None:
+        self._tracer = tracer
+        self._attributes = attributes
+        self._run_span: Any = None
+        self._attempt_span: Any = None
+        self._projection = RunProjection(keeps_past=False)
+        self._before = Run()
+        self._num_attempts = 0
+        self._checkpoint_spans: dict[int, Any] = {}
+        self._num_reports = 0
 
     def on_event(self, event: events.Event, run: Run) -> None:
+        self._projection.add_event(event, self._before, run, time.time())
+        self._before = run
         if isinstance(event, events.Reported):
             self._num_reports = max(self._num_reports, event.seq)
             if event.checkpoint is not None and event.seq not in self._checkpoint_spans:
@@ -67,22 +73,23 @@ class RunSpans:
             return
         if self._run_span is None:
             self._run_span = self._tracer.start_span("paceline.run", attributes=self._attributes)
-        if isinstance(run.phase, Running) and run.attempt > self._attempt_number:
-            self._start_attempt(run)
         self._record_event(event)
-        if not isinstance(run.phase, Running | Stopping):
-            self._end_attempt(run)
+        for attempt in self._projection.history.attempts[-2:]:
+            if attempt.number == self._num_attempts and attempt.ending:
+                self._end_attempt(attempt.ending)
+            elif attempt.number > self._num_attempts and attempt.started_at is not None:
+                self._start_attempt(attempt)
 
     def on_end(self, failed: bool) -> None:
         """The driver has ended; end all open spans."""
         if self._run_span is None:
             return
         self._end_checkpoints()
-        self._end_span(self._attempt_span, "" if not failed else "failed")
+        self._end_attempt("failed" if failed else "")
         self._run_span.set_attribute("paceline.reports", self._num_reports)
-        self._run_span.set_attribute("paceline.attempts", self._attempt_number)
+        self._run_span.set_attribute("paceline.attempts", self._num_attempts)
         self._end_span(self._run_span, "the run failed" if failed else "")
-        self._run_span = self._attempt_span = None
+        self._run_span = None
 
     def _record_event(self, event: events.Event) -> None:
         match event:
@@ -120,22 +127,17 @@ class RunSpans:
     def _add_attempt_event(self, name: str, about: dict[str, Any]) -> None:
         (self._attempt_span or self._run_span).add_event(name, about)
 
-    def _start_attempt(self, run: Run) -> None:
+    def _start_attempt(self, attempt: AttemptHistory) -> None:
         # Reports of the previous attempt that not all ranks had made are repeated in this one.
         self._end_checkpoints()
-        self._attempt_number = run.attempt
-        about: dict[str, Any] = {"paceline.attempt": run.attempt, "paceline.workers": run.size}
-        if run.latest is not None:
-            about["paceline.resumed_from"] = run.latest.name
+        self._num_attempts = attempt.number
+        about: dict[str, Any] = {"paceline.attempt": attempt.number, "paceline.workers": attempt.size}
+        if attempt.resumed_from is not None:
+            about["paceline.resumed_from"] = attempt.resumed_from
         self._attempt_span = self._start_span("paceline.attempt", about)
 
-    def _end_attempt(self, run: Run) -> None:
-        if self._attempt_span is None:
-            return
-        phase = run.phase
-        failed = isinstance(phase, Finished) and phase.ending == "failed"
-        again = not isinstance(phase, Finished) and not run.is_trained
-        self._end_span(self._attempt_span, "failed" if failed or (again and run.num_failures) else "")
+    def _end_attempt(self, ending: str) -> None:
+        self._end_span(self._attempt_span, "failed" if ending == "failed" else "")
         self._attempt_span = None
 
     def _end_checkpoint(self, seq: int, about: Mapping[str, Any] | None = None, problem: str = "") -> None:

@@ -1,11 +1,12 @@
 """The history of a run: its attempts with their workers, failures and hangs, its checkpoints, and a timeline.
 
-Built event by event, from the run before and after each. Of reports, only the progress of ranks is recorded.
+Built event by event, from the run before and after each: by whoever reads its journal, and in its driver, which keeps
+only what still matters of the past. Of reports, only the progress of ranks is recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from msgspec import convert
@@ -16,15 +17,16 @@ from paceline._control.events import Event
 from paceline._control.retry_policy import first_failure
 from paceline._control.run import Finished, Run, Running, Stopping
 from paceline._core.checkpoint_records import CheckpointRecord
-from paceline._engine.messages import WorkerFailure
+from paceline._engine.messages import RankUsage, WorkerFailure
 from paceline._view.formatting import format_count
-from paceline._view.journal.usage import UsageHistory
+from paceline._view.journal.usage import AttemptWork, mean_usage
 from paceline._view.model import Attempt, ShownFailure, ShownGpu, ShownHang, TimelineEntry, Worker, WorkerState
 
 ENDINGS = {"interrupted": "stopped"}
+_ALIVE = ("starting", "running", "hangs")
 
 
-@dataclass
+@dataclass(slots=True)
 class TrackedWorker:
     rank: int
     state: WorkerState = "starting"
@@ -32,6 +34,17 @@ class TrackedWorker:
     host: str = ""
     num_reports: int = 0
     failure: str | None = None
+    usage: RankUsage | None = None
+    """The last measurement, and when it was."""
+    measured_at: float = 0.0
+    cpu: float | None = None
+    """Cores in use between the last two measurements."""
+
+    def add_usage(self, usage: RankUsage, at: float) -> None:
+        if self.usage is not None:
+            since = at - self.measured_at
+            self.cpu = max(0.0, (usage.cpu_s - self.usage.cpu_s) / since) if since > 0 else 0.0
+        self.usage, self.measured_at = usage, at
 
 
 @dataclass
@@ -57,6 +70,17 @@ class AttemptHistory:
     workers: dict[int, TrackedWorker] = field(default_factory=dict)
     failure_received_at: dict[tuple[int, str], float] = field(default_factory=dict)
     """When a failure was received, by rank and message: some carry no time."""
+    measured_at: float | None = None
+
+    def usages(self) -> tuple[RankUsage, ...]:
+        return tuple(worker.usage for worker in self.workers.values() if worker.usage is not None)
+
+    def condense(self) -> None:
+        """Keep only the cause of failures and what the time breakdown needs."""
+        mean = mean_usage(self.usages())
+        self.workers = {0: TrackedWorker(0, usage=mean)} if mean is not None else {}
+        self.failures = (first_failure(self.failures),) if self.failures else ()
+        self.hangs, self.failure_received_at = [], {}
 
 
 @dataclass
@@ -68,7 +92,9 @@ class TrackedCheckpoint:
 
 
 class RunHistory:
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_past: bool = True) -> None:
+        """Without `keeps_past`, there is no timeline, and of ended attempts and deleted checkpoints hardly anything."""
+        self._keeps_past = keeps_past
         self.began_at = 0.0
         self.ended_at: float | None = None
         self.last_at = 0.0
@@ -88,6 +114,8 @@ class RunHistory:
         if after.attempt != before.attempt or not isinstance(after.phase, Running | Stopping):
             self._close_attempt(before, after, at)
         if after.attempt != before.attempt:
+            if self.attempts and not self._keeps_past:
+                self.attempts[-1].condense()
             self.attempts.append(AttemptHistory(after.attempt, at, after.size))
         was_running = isinstance(before.phase, Running) and before.attempt == after.attempt
         if isinstance(after.phase, Running) and not was_running:
@@ -108,8 +136,9 @@ class RunHistory:
         elif not isinstance(after.phase, Finished):
             self.ended_at = None
 
-    def add_progress(self, rank: int, seq: int) -> None:
+    def add_progress(self, rank: int, seq: int, at: float = 0.0) -> None:
         """Record that a rank has reached this report."""
+        self.last_at = max(self.last_at, at)
         now = self.current_attempt
         if now is None:
             return
@@ -121,6 +150,22 @@ class RunHistory:
             worker.num_reports = seq
             if worker.state in ("hangs", "starting"):
                 worker.state = "running"
+
+    def add_measurement(self, event: events.UsageMeasured) -> None:
+        attempt = next((each for each in reversed(self.attempts) if each.number == event.attempt), None)
+        if attempt is None:
+            return
+        attempt.measured_at = event.at
+        for usage in event.ranks:
+            if (worker := attempt.workers.get(usage.rank)) is not None:
+                worker.add_usage(usage, event.at)
+
+    def list_work(self, until: float) -> Iterable[AttemptWork]:
+        """Yield when workers existed and what they did, for the time breakdown."""
+        for attempt in self.attempts:
+            if attempt.started_at is not None:
+                end = next((at for at in (attempt.worked_until, attempt.ended_at) if at is not None), until)
+                yield AttemptWork(attempt.started_at, end, attempt.measured_at, attempt.ready_at, attempt.usages())
 
     def _add_driver(self, event: events.DriverStarted, before: Run, after: Run, at: float) -> None:
         self.began_at = self.began_at or at
@@ -151,7 +196,7 @@ class RunHistory:
             return
         attempt.ending, attempt.ended_at = ending, at
         for worker in attempt.workers.values():
-            if worker.state in ("starting", "running", "hangs"):
+            if worker.state in _ALIVE:
                 worker.state = "gone"
 
     def _start_workers(self, after: Run, at: float) -> None:
@@ -242,37 +287,32 @@ class RunHistory:
         if text:
             rank = event.rank if isinstance(event, events.StagingFailed) else None
             self._add_timeline_entry(at, "checkpoint", text, after, rank)
+        existing = {}
         for record in after.checkpoints:
-            tracked = self.checkpoints.get((record.seq, record.attempt))
-            if tracked is not None:
-                tracked.record = record
+            key = record.seq, record.attempt
+            if (tracked := self.checkpoints.get(key)) is not None:
+                tracked.record, existing[key] = record, tracked
+        if not self._keeps_past:
+            self.checkpoints = existing
 
     def _add_timeline_entry(self, at: float, kind: str, text: str, run: Run, rank: int | None = None) -> None:
-        self.timeline.append(TimelineEntry(at=at, kind=kind, text=text, attempt=run.attempt, rank=rank))  # type: ignore[arg-type]
+        if self._keeps_past:
+            self.timeline.append(TimelineEntry(at=at, kind=kind, text=text, attempt=run.attempt, rank=rank))  # type: ignore[arg-type]
 
 
-def build_attempts(
-    history: RunHistory, usage: UsageHistory, *, is_lost: bool, file_exists: Callable[[str], bool] = lambda path: False
-) -> tuple[Attempt, ...]:
-    """Build the attempts. `file_exists`: whether a file exists below the run's directory."""
-    attempts = history.attempts
-    return tuple(
-        _build_attempt(attempt, usage, is_lost and attempt is attempts[-1], history.last_at, file_exists)
-        for attempt in attempts
-    )
-
-
-def _build_attempt(
-    attempt: AttemptHistory, usage: UsageHistory, is_lost: bool, last_at: float, file_exists: Callable[[str], bool]
+def build_attempt(
+    attempt: AttemptHistory, *, lost_at: float | None = None, file_exists: Callable[[str], bool] = lambda path: False
 ) -> Attempt:
+    """Build what is shown of an attempt. `file_exists`: whether a file exists below the run's directory."""
     path = f"logs/attempt_{attempt.number}/stacks.txt"
     stacks = path if file_exists(path) else None
+    is_lost = lost_at is not None
     cause = first_failure(attempt.failures) if attempt.failures else None
     is_over = is_lost or attempt.ended_at is not None
     return Attempt(
         number=attempt.number,
         began_at=attempt.began_at,
-        ended_at=attempt.ended_at if attempt.ended_at is not None or not is_lost else last_at,
+        ended_at=attempt.ended_at if attempt.ended_at is not None else lost_at,
         size=attempt.size,
         resumed_from=attempt.resumed_from,
         ending=attempt.ending or ("lost" if is_lost else ""),
@@ -280,9 +320,7 @@ def _build_attempt(
         last_report=attempt.last_report,
         failures=tuple(_build_failure(attempt, failure, failure is cause) for failure in attempt.failures),
         hangs=tuple(replace(hang, stacks=stacks) for hang in attempt.hangs),
-        workers=tuple(
-            _build_worker(attempt.workers[rank], attempt, usage, is_over) for rank in sorted(attempt.workers)
-        ),
+        workers=tuple(_build_worker(attempt.workers[rank], is_over) for rank in sorted(attempt.workers)),
     )
 
 
@@ -291,23 +329,20 @@ def _build_failure(attempt: AttemptHistory, failure: WorkerFailure, is_cause: bo
     return replace(convert(failure, ShownFailure, from_attributes=True), at=at, is_cause=is_cause)
 
 
-def _build_worker(worker: TrackedWorker, attempt: AttemptHistory, usage: UsageHistory, is_over: bool) -> Worker:
-    shown = convert(worker, Worker, from_attributes=True)
-    if is_over and shown.state in ("starting", "running", "hangs"):
-        shown = replace(shown, state="gone")
-    use = usage.last.get((attempt.number, worker.rank))
-    if use is None:
-        return shown
-    return replace(
-        shown,
-        pid=worker.pid or use.pid,
-        host=use.host or worker.host,
-        device=use.device,
-        num_reports=max(worker.num_reports, use.num_reports),
-        cpu=usage.cpu_cores(attempt.number, worker.rank),
-        rss_bytes=use.rss_bytes,
+def _build_worker(worker: TrackedWorker, is_over: bool) -> Worker:
+    usage = worker.usage if worker.usage is not None else RankUsage(worker.rank)
+    return Worker(
+        rank=worker.rank,
+        state="gone" if is_over and worker.state in _ALIVE else worker.state,
+        pid=worker.pid or usage.pid,
+        host=usage.host or worker.host,
+        device=usage.device,
+        num_reports=max(worker.num_reports, usage.num_reports),
+        cpu=worker.cpu,
+        rss_bytes=usage.rss_bytes if worker.usage is not None else None,
         gpus=tuple(
             ShownGpu(gpu.index, gpu.used_bytes, gpu.total_bytes, gpu.busy if gpu.busy >= 0 else None)
-            for gpu in use.gpus
+            for gpu in usage.gpus
         ),
+        failure=worker.failure,
     )

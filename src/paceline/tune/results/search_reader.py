@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from array import array
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from paceline._control import journal
+from paceline._control.events import Retention
 from paceline._core.arguments import check_choice
 from paceline._core.codec import valid_prefix
 from paceline._core.errors import StorageError
@@ -15,11 +16,13 @@ from paceline._view.journal.report_table import flatten_metrics
 from paceline._view.model import BestMetric, SearchDetail, State, Summary
 from paceline._view.run_reader import JournalFollower
 from paceline._view.run_values import choose_metric, to_json_values
-
-if TYPE_CHECKING:
-    from paceline._view.listing import Listing
-    from paceline.tune.driver.search_state import Search
-    from paceline.tune.trial import Trial
+from paceline.tune import plots
+from paceline.tune.driver.events import SearchEnded, SearchStarted, TrialReported
+from paceline.tune.driver.search_state import Search
+from paceline.tune.driver.search_storage import SEARCH_CODEC
+from paceline.tune.results.report_history import ADDED_METRICS, decode_without_objects
+from paceline.tune.space.space_description import rebuild_param_space
+from paceline.tune.trial import Trial
 
 _MAX_CURVE_POINTS = 500
 
@@ -32,17 +35,13 @@ class SearchReader(JournalFollower):
         self._curves: dict[str, dict[str, tuple[array[int], array[float]]]] = {}
         """By trial and metric: iterations and values."""
 
-    def refresh(self) -> bool:
-        """Read what is new; return whether anything changed."""
-        with self._lock:
-            is_held = self._liveness.is_held()
-            changed = self._read_new_lines()
-            if self._is_over:
-                is_held = True
-            if is_held != self._is_held:
-                self._is_held, changed = is_held, True
-            self.version += changed
-            return changed
+    @property
+    def is_ended(self) -> bool:
+        return self._is_over
+
+    @property
+    def has_lines(self) -> bool:
+        return self._search is not None
 
     def summary(self, id: str = ".") -> Summary:
         with self._lock:
@@ -73,34 +72,31 @@ class SearchReader(JournalFollower):
                 failure=failed[-1].why or None if failed else None,
             )
 
-    def trials_by_run(self) -> dict[str, str]:
-        """Map the name of each run to its trial."""
-        with self._lock:
-            search = self._require_search()
-            return {run: trial for trial, standing in search.trial_records.items() for run in standing.runs}
+    def detail(
+        self, id: str, trials: Sequence[Summary], metric: str | None = None, mode: str | None = None
+    ) -> SearchDetail:
+        """Return the search with its runs, which the caller has listed.
 
-    def plots(self, metric: str | None, mode: str | None) -> tuple[str | None, str | None, dict[str, Any]]:
-        """Return the metric and mode used, and the output of `paceline.tune.plots` for them."""
-        from paceline.tune import plots
-
+        `metric` and `mode` default to those of the search, or to what the names of its metrics suggest.
+        """
         with self._lock:
             search = self._require_search()
             metric, mode = self._choose_metric(search, metric, mode)
-            if metric is None or mode is None:
-                return metric, mode, {}
-            trials = [self._to_plotted_trial(trial, metric) for trial in search.trials.values()]
+            plotted = [self._to_plotted_trial(trial, metric) for trial in search.trials.values()] if metric else []
             space = _load_space(search)
-        try:
-            importance = plots.importance(trials, metric, mode, space)
-        except ImportError as missing:
-            importance = {"metric": metric, "mode": mode, "parameters": [], "note": str(missing)}
-        parallel, curves = plots.parallel_coordinates(trials, metric, mode, space), plots.curves(trials, metric, mode)
-        return metric, mode, {"parallel": parallel, "importance": importance, "curves": curves}
-
-    def configs(self) -> dict[str, dict[str, Any]]:
-        """Configurations by trial, as far as they are plain values."""
-        with self._lock:
-            return {trial.trial_id: _to_plain_config(trial.config) for trial in self._require_search().trials.values()}
+            configs = {
+                run: _to_plain_config(search.trials[trial].config)
+                for trial, record in search.trial_records.items()
+                for run in record.runs
+            }
+        return SearchDetail(
+            summary=self.summary(id),
+            metric=metric,
+            mode=mode,
+            trials=tuple(trials),
+            configs={trial.id: configs[trial.name] for trial in trials if trial.name in configs},
+            **(_build_plots(plotted, metric, mode, space) if metric is not None and mode is not None else {}),
+        )
 
     def _read_new_lines(self) -> bool:
         changed = False
@@ -119,12 +115,6 @@ class SearchReader(JournalFollower):
         return changed
 
     def _apply_line(self, payload: bytes) -> None:
-        from paceline._control import journal
-        from paceline.tune.driver.events import SearchEnded, SearchStarted, TrialReported
-        from paceline.tune.driver.search_state import Search
-        from paceline.tune.driver.search_storage import SEARCH_CODEC
-        from paceline.tune.results.report_history import decode_without_objects
-
         event = journal.decode_line(payload, self._uri, codec=SEARCH_CODEC)
         if self._search is None:
             if not isinstance(event, SearchStarted):
@@ -169,21 +159,17 @@ class SearchReader(JournalFollower):
             check_choice("mode", mode, ("min", "max"))
         metric = metric if metric is not None else search.metric
         if metric is None:
-            from paceline._control.events import Retention
-
             names = list(dict.fromkeys(name for curves in self._curves.values() for name in curves))
             choice = choose_metric(names, Retention())
             return (choice[0], mode or choice[1]) if choice is not None else (None, None)
         return metric, mode or (search.mode if metric == search.metric else None) or "min"
 
-    def _to_plotted_trial(self, trial: Trial, metric: str) -> Any:
-        from paceline.tune.plots import PlottedTrial
-
+    def _to_plotted_trial(self, trial: Trial, metric: str) -> plots.PlottedTrial:
         iterations, values = self._curves.get(trial.trial_id, {}).get(metric, (array("q"), array("d")))
         every = max(1, -(-len(values) // _MAX_CURVE_POINTS))
         last = len(values) - 1
         history = [(iterations[at], values[at]) for at in range(len(values)) if at % every == 0 or at == last]
-        return PlottedTrial(
+        return plots.PlottedTrial(
             trial_id=trial.trial_id,
             config=dict(trial.config),
             history=history,
@@ -192,31 +178,15 @@ class SearchReader(JournalFollower):
         )
 
 
-def build_search_detail(
-    listing: Listing | str | os.PathLike[str], id: str = ".", metric: str | None = None, mode: str | None = None
-) -> SearchDetail:
-    """Return a search with its trials, by its id in a listing. Raises `KeyError` if there is none.
-
-    `metric` and `mode` default to those of the search, or to what the names of its metrics suggest.
-    """
-    from paceline._view.listing import Listing
-
-    if not isinstance(listing, Listing):
-        listing = Listing(listing)
-        listing.refresh()
-    reader = listing.search_reader(id)
-    reader.refresh()
-    metric, mode, data = reader.plots(metric, mode)
-    trials = listing.trials(id)
-    configs, runs = reader.configs(), reader.trials_by_run()
-    return SearchDetail(
-        summary=reader.summary(id),
-        metric=metric,
-        mode=mode,
-        trials=tuple(trials),
-        configs={trial.id: configs[runs[trial.name]] for trial in trials if trial.name in runs},
-        **data,
-    )
+def _build_plots(
+    trials: list[plots.PlottedTrial], metric: str, mode: str, space: Mapping[str, Any] | None
+) -> dict[str, dict[str, Any]]:
+    try:
+        importance = plots.importance(trials, metric, mode, space)
+    except ImportError as missing:
+        importance = {"metric": metric, "mode": mode, "parameters": [], "note": str(missing)}
+    parallel, curves = plots.parallel_coordinates(trials, metric, mode, space), plots.curves(trials, metric, mode)
+    return {"parallel": parallel, "importance": importance, "curves": curves}
 
 
 def _compute_progress(search: Search, num_over: int, *, is_complete: bool) -> float | None:
@@ -227,8 +197,6 @@ def _compute_progress(search: Search, num_over: int, *, is_complete: bool) -> fl
 
 
 def _drop_filled(result: Mapping[str, Any] | None) -> dict[str, Any]:
-    from paceline.tune.results.report_history import ADDED_METRICS
-
     return {name: value for name, value in (result or {}).items() if name not in ADDED_METRICS}
 
 
@@ -243,8 +211,6 @@ def _to_plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _load_space(search: Search) -> Mapping[str, Any] | None:
-    from paceline.tune.space.space_codec import rebuild_param_space
-
     try:
         space: Mapping[str, Any] = rebuild_param_space(search.description["space"])
     except (KeyError, TypeError, ValueError):
