@@ -18,6 +18,7 @@ from paceline.train import Checkpoint, DataParallelTrainer, RunConfig, ScalingCo
 from paceline.train.display.terminal import Terminal
 from paceline.train.driver.run_session import execute_run
 from paceline.train.driver.run_spec import RunEnvironment
+from paceline.train.driver.trainer_arguments import build_run_spec
 from paceline.tune import TuneConfig, Tuner
 from paceline.tune.driver import cluster_capacity, search_storage
 from paceline.tune.driver.placement import TrialBundle, TrialNeeds
@@ -143,7 +144,7 @@ def test_a_trial_that_waits_for_its_places_says_so_and_keeps_others_out_only_for
     results = []
 
     def play():
-        asked = trainer._build_run_spec(part.make_target(scaling, config))
+        asked = build_run_spec(trainer.trainer_arguments, part.make_target(scaling, config))
         results.append(execute_run(asked, Terminal(config.location.layout, 0, 30.0), RunEnvironment()))
 
     running = threading.Thread(target=play)

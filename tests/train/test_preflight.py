@@ -40,7 +40,7 @@ def trainer_in(place, function=lambda: None, *, name="run", environment=None, co
         function, train_loop_config=config, scaling_config=ScalingConfig(scaling), run_config=run
     )
     if environment is not None:
-        trainer._run_environment = environment
+        trainer = trainer.replace_arguments(environment=environment)
     return trainer
 
 

@@ -19,6 +19,7 @@ from paceline.train.config import RunConfig, coerce_config
 from paceline.train.driver.interrupts import SignalInterrupts
 from paceline.train.driver.run_session import execute_run
 from paceline.train.driver.run_spec import RunEnvironment, RunHooks
+from paceline.train.driver.trainer_arguments import build_run_spec
 from paceline.train.result import Result
 from paceline.train.trainer import DataParallelTrainer
 from paceline.tune.config import RunConfig as TuneRunConfig
@@ -225,7 +226,7 @@ class Tuner:
             trainer = self._trainable_plan.make_trainer(trial.config, run_config, run_spec.initial)
             target = allocation.make_target(trainer.scaling_config, run_config)
             spec = dataclasses.replace(
-                trainer._build_run_spec(target),
+                build_run_spec(trainer.trainer_arguments, target),
                 waits_in_reports=advisers.must_wait_for_decisions,
                 pinned=run_spec.pinned_seqs,
                 purpose=run_spec.purpose,

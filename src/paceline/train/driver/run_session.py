@@ -15,15 +15,31 @@ from paceline._control.run import Finished, Run
 from paceline._core.errors import ControllerError
 from paceline._engine.local.launchers import InlineLauncher
 from paceline._view.formatting import format_count
-from paceline.train.display.terminal import Terminal
+from paceline.train.display.terminal import Terminal, make_terminal
 from paceline.train.driver import failures, preflight, run_metadata, worker_setup
 from paceline.train.driver.datasets import DataEndpoint
+from paceline.train.driver.execution_target import choose_target
 from paceline.train.driver.inline import run_inline
 from paceline.train.driver.interrupts import SignalInterrupts
 from paceline.train.driver.outcome import conclude_run
 from paceline.train.driver.run_directory import open_run
 from paceline.train.driver.run_spec import DifferentRunError, RunEnvironment, RunHooks, RunSpec
+from paceline.train.driver.trainer_arguments import TrainerArguments, build_run_spec
 from paceline.train.result import Result, build_result
+
+
+def run_trainer(arguments: TrainerArguments, hooks: RunHooks | None = None) -> Result:
+    """Run what a trainer was constructed for, here or detached on the cluster."""
+    run_config = arguments.run_config
+    target = choose_target(arguments.scaling_config, run_config)
+    target.check()
+    spec = build_run_spec(arguments, target)
+    if run_config.detached:
+        from paceline.train.driver.detached import fit_detached
+
+        return fit_detached(spec)
+    terminal = make_terminal(run_config.location.layout, arguments.train_loop_config, inline=spec.is_inline)
+    return execute_run(spec, terminal, arguments.environment, hooks)
 
 
 def execute_run(

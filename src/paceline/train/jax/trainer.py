@@ -28,6 +28,7 @@ class JaxTrainer(DataParallelTrainer):
     """
 
     _default_backend: ClassVar[Callable[[], BackendConfig]] = JaxConfig
+    _backend_argument: ClassVar[str] = "jax_config"
 
     def __init__(
         self,

@@ -47,6 +47,7 @@ class LightGBMTrainer(TreesTrainer):
     """
 
     _default_backend: ClassVar[Callable[[], BackendConfig]] = LightGBMConfig
+    _backend_argument: ClassVar[str] = "lightgbm_config"
     _rules: ClassVar[BoostingRules] = RULES
     _library: ClassVar[BoostingLibrary] = LightGBMLibrary()
 

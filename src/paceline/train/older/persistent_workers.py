@@ -8,31 +8,114 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import inspect
 import logging
 import pickle
+import sys
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator
-from typing import Any, Self
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
+
+import cloudpickle
 
 from paceline._control.controller import Controller
 from paceline._control.events import Event, Reported, Retention, RetentionSet
+from paceline._control.report_aggregator import own_metrics
 from paceline._control.run import Run, Running
 from paceline._control.worker_sync import TaskQueue
+from paceline._core import settings
+from paceline._engine.local.launchers import prewarm
 from paceline._engine.messages import TaskAnswered
+from paceline._storage.run_layout import SAVED_PREFIX
 from paceline._storage.run_store import RunStore
 from paceline.train.callbacks import Callback, TrainRunContext
+from paceline.train.checkpoint import Checkpoint
+from paceline.train.config import CheckpointConfig, coerce_config
 from paceline.train.display.terminal import Terminal
+from paceline.train.driver.datasets import DatasetSpec, build_dataset_spec
+from paceline.train.driver.execution_target import choose_target
 from paceline.train.driver.failures import make_observers
 from paceline.train.driver.interrupts import SignalInterrupts
+from paceline.train.driver.job import pickle_job, resolve_loop_config
 from paceline.train.driver.run_session import execute_run
 from paceline.train.driver.run_spec import RunEnvironment, RunHooks, RunSpec
+from paceline.train.driver.trainer_arguments import TrainerArguments, build_run_spec
+from paceline.train.driver.worker_setup import to_retention
+from paceline.train.older.task_loop import WorkerTask, run_task_loop
 from paceline.train.result import Result
 
 log = logging.getLogger("paceline")
 
+CheckpointStrategy = CheckpointConfig | Mapping[str, Any] | None
+"""Which checkpoints of a task are kept; None: as the trainer's `RunConfig` says."""
+
+DEFAULT_NAMES = ("train_loop_per_worker", "train_func")
+
 _SHUTDOWN_TIMEOUT_S = 30.0
 """How long workers may take to shut their framework down before they are killed."""
+
+
+def start_workers(arguments: TrainerArguments) -> PersistentWorkers:
+    if arguments.scaling_config.num_workers == 0:
+        raise ValueError("persistent workers need num_workers of at least 1: use fit(), or num_workers=1")
+    if arguments.run_config.detached:
+        raise ValueError("RunConfig(detached=True) needs fit(): persistent workers belong to this script")
+    target = choose_target(arguments.scaling_config, arguments.run_config)
+    target.check()
+    backend = arguments.backend_config
+    spec = replace(build_run_spec(arguments, target, (run_task_loop, None, backend)), datasets=None)
+    if backend.start_method == "fork":
+        prewarm(*backend.preload)
+    chosen, layout = settings.load(), arguments.run_config.location.layout
+    terminal = PersistentWorkersTerminal(layout, chosen.verbosity, chosen.report_notice_s)
+    return PersistentWorkers(spec, terminal, arguments.environment)
+
+
+@dataclass(frozen=True)
+class TaskRequest:
+    """What one call of `run()` asks for, checked before any worker starts."""
+
+    function: Callable[..., Any]
+    call_config: Any
+    checkpoint: Checkpoint | None
+    data: DatasetSpec | None
+
+    @classmethod
+    def parse(
+        cls, arguments: TrainerArguments, function: Any, config: Any, dataset: Any, checkpoint: Checkpoint | None
+    ) -> Self:
+        call_config = resolve_call_config(function, config if config is not None else arguments.train_loop_config)
+        datasets = arguments.datasets if dataset is None else dataset
+        if datasets is not None and not isinstance(datasets, Mapping):
+            datasets = {"train": datasets}
+        return cls(function, call_config, checkpoint, build_dataset_spec(datasets, arguments.dataset_config))
+
+    @contextlib.contextmanager
+    def serve_datasets(self, arguments: TrainerArguments) -> Iterator[str]:
+        """Serve the rows while the task runs, at the address that this yields."""
+        target = choose_target(arguments.scaling_config, arguments.run_config)
+        # The trainer's terminal already shows the messages of the data service.
+        with target.serve_datasets(self.data, lambda _: None) as endpoint:
+            yield endpoint.address
+
+    def pickle_job(self, arguments: TrainerArguments, workers: PersistentWorkers, data_address: str) -> bytes:
+        run = workers.run
+        assert run is not None
+        ignores_earlier = workers.num_tasks > 0 or self.checkpoint is not None
+        task = WorkerTask(
+            function=self.function,
+            config=self.call_config,
+            checkpoint=self.checkpoint,
+            checkpoints_after=(run.latest.seq if run.latest is not None else 0) if ignores_earlier else -1,
+            num_earlier_reports=workers.num_reports,
+            shards=self.data.shards if self.data is not None else (),
+            data_address=data_address,
+        )
+        # Raises an error that names what does not pickle.
+        pickle_job(self.function, self.call_config, arguments.backend_config)
+        return bytes(cloudpickle.dumps(task))
 
 
 class PersistentWorkers:
@@ -80,23 +163,26 @@ class PersistentWorkers:
         self._raise_outcome()
 
     def run_task(
-        self, job: bytes, retention: Retention | None = None, callbacks: RunCallbacks | None = None
+        self, job: bytes, strategy: CheckpointStrategy = None, callbacks: RunCallbacks | None = None
     ) -> list[Any]:
         """Run a task and return what each rank's function returned."""
         assert self.run is not None
         with callbacks.observe_run(self.run) if callbacks is not None else contextlib.nullcontext():
             self._callbacks = callbacks
             try:
-                for _ in self.iterate_task(job, retention, rows=False):
+                for _ in self.iterate_task(job, strategy, rows=False):
                     pass
             finally:
                 self._callbacks = None
         return self.return_values()
 
     def iterate_task(
-        self, job: bytes, retention: Retention | None = None, *, rows: bool = True
+        self, job: bytes, strategy: CheckpointStrategy = None, *, rows: bool = True
     ) -> Iterator[list[Reported]]:
         """Run a task and yield its reports, each once all ranks have made it."""
+        retention: Retention | None = None
+        if strategy is not None:
+            retention = to_retention(coerce_config(CheckpointConfig, strategy, "checkpoint_strategy"))
         with self._changed:
             if self._is_waited_for:
                 raise RuntimeError("a run is in progress: wait for it, or iterate to its end, before the next")
@@ -272,11 +358,25 @@ class PersistentWorkersTerminal(Terminal):
             super().say(text, error=error)
 
 
+def _iterate_reports(
+    task: contextlib.AbstractContextManager[tuple[PersistentWorkers, bytes]], strategy: CheckpointStrategy
+) -> Generator[list[dict[str, Any]], None, list[Any]]:
+    with task as (workers, job):
+        for row in workers.iterate_task(job, strategy):
+            if not (row[0].checkpoint or "").startswith(SAVED_PREFIX):
+                yield [own_metrics(each) for each in row]
+        return workers.return_values()
+
+
 class TrainingIterator:
     """Yields one list of dicts, by rank, for each report that all ranks have made."""
 
-    def __init__(self, rows: Generator[list[dict[str, Any]], None, list[Any]]) -> None:
-        self._rows = rows
+    def __init__(
+        self,
+        task: contextlib.AbstractContextManager[tuple[PersistentWorkers, bytes]],
+        strategy: CheckpointStrategy = None,
+    ) -> None:
+        self._rows = _iterate_reports(task, strategy)
         self._results: list[Any] | None = None
 
     def __iter__(self) -> Self:
@@ -329,3 +429,34 @@ class RunCallbacks:
             except (Exception, SystemExit):
                 self._observers.remove(observer)
                 log.exception("%s raised and is dropped; training continues", observer)
+
+
+def find_function(fn: Callable[..., Any] | str | None, default: Any, depth: int) -> Callable[..., Any]:
+    """Return the function to run: `fn`, the trainer's own, or the caller's by name, `depth` frames up."""
+    chosen = fn if fn is not None else default
+    if chosen is not None and not isinstance(chosen, str):
+        return cast(Callable[..., Any], chosen)
+    names = DEFAULT_NAMES if chosen is None else (chosen,)
+    frame = sys._getframe(depth)
+    for name in names:
+        value = frame.f_locals.get(name, frame.f_globals.get(name))
+        if callable(value):
+            return cast(Callable[..., Any], value)
+    raise ValueError(
+        f"no function to run: pass run(fn=...) or Trainer(train_loop_per_worker=...), or define "
+        f"{' or '.join(names)} in {frame.f_globals.get('__name__')}"
+    )
+
+
+def resolve_call_config(function: Any, config: Mapping[str, Any] | None) -> Any:
+    """Return the function's config. A function without parameters is called without, as in Ray 1.x."""
+    if config is not None and _has_no_parameters(function):
+        config = None
+    return resolve_loop_config(function, dict(config) if isinstance(config, Mapping) else config)
+
+
+def _has_no_parameters(function: Any) -> bool:
+    try:
+        return not inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False

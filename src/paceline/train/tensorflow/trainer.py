@@ -28,6 +28,7 @@ class TensorflowTrainer(DataParallelTrainer):
     """
 
     _default_backend: ClassVar[Callable[[], BackendConfig]] = TensorflowConfig
+    _backend_argument: ClassVar[str] = "tensorflow_config"
 
     def __init__(
         self,

@@ -27,6 +27,7 @@ class TorchTrainer(DataParallelTrainer):
     """
 
     _default_backend: ClassVar[Callable[[], BackendConfig]] = TorchConfig
+    _backend_argument: ClassVar[str] = "torch_config"
 
     def __init__(
         self,

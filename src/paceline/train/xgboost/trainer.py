@@ -47,6 +47,7 @@ class XGBoostTrainer(TreesTrainer):
     """
 
     _default_backend: ClassVar[Callable[[], BackendConfig]] = XGBoostConfig
+    _backend_argument: ClassVar[str] = "xgboost_config"
     _rules: ClassVar[BoostingRules] = RULES
     _library: ClassVar[BoostingLibrary] = XGBoostLibrary()
 

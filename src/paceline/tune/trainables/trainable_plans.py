@@ -213,21 +213,23 @@ class TrainerPlan:
         changes = {**self._trainer_changes(config), "scaling_config": self._scaling(config), "run_config": run_config}
         if initial is not None:
             changes["resume_from_checkpoint"] = initial
-        return self._trainer._copy_with(changes)
+        return self._trainer.replace_arguments(**changes)
 
     def _trainer_changes(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        parameters = [*inspect.signature(type(self._trainer).__init__).parameters.values()][1:]
+        named = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
         for name in config:
             if name in _OURS:
                 raise ValueError(f"param_space cannot have {name!r}: {_OURS[name]}")
-            if not self._trainer._accepts_argument(name):
-                names = ", ".join(sorted({*self._trainer._parameter_names()} - {*_OURS}))
+            if name not in named and not takes_any:
+                names = ", ".join(sorted(named - {*_OURS}))
                 raise ValueError(
                     f"unknown argument {name!r} in param_space; the arguments of {self.name} are {names}\n\n"
                     f"hint: arguments of the train function go into "
                     f"param_space={{'train_loop_config': {{{name!r}: ...}}}}"
                 )
-        merged = merge_dicts(self._trainer._named_init_args(), config)
-        return {name: merged[name] for name in config}
+        return merge_dicts({name: getattr(self._trainer, name, None) for name in config}, config)
 
     def _scaling(self, config: Mapping[str, Any]) -> ScalingConfig:
         """The trainer's own scaling, with the trial's changes."""

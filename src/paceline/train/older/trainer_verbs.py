@@ -1,66 +1,40 @@
-"""`start`, `run`, `shutdown`, `save_checkpoint`, `load_checkpoint`: a trainer whose workers persist between runs.
+"""The verbs of every trainer beside `fit()`: persistent workers as in Ray 1.x, and restoring from a path.
 
-Every trainer has these beside `fit()`. A trainer has one directory for everything that it runs: the report numbers
-continue, and a trainer that is started again resumes in it.
+A trainer has one directory for everything that it runs: the report numbers continue, and a trainer that is started
+again resumes in it. What drives the workers is imported when they are started.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import os
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import cloudpickle
-
 from paceline._control.recovery import load_history
-from paceline._control.report_aggregator import own_metrics
 from paceline._control.run import Run
-from paceline._core import settings
 from paceline._core.arguments import bad_value
-from paceline._engine.local.launchers import prewarm
 from paceline._engine.messages import CheckpointRecord
 from paceline._storage.retention import rank_checkpoints
-from paceline._storage.run_layout import SAVED_PREFIX
-from paceline.train.callbacks import TrainRunContext
+from paceline._storage.run_location import RunLocation
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import CheckpointConfig, RunConfig, ScalingConfig, check_callbacks, coerce_config
-from paceline.train.driver.datasets import DataConfig, build_dataset_spec
-from paceline.train.driver.execution_target import ExecutionTarget, choose_target
-from paceline.train.driver.job import pickle_job
-from paceline.train.driver.run_spec import RunEnvironment, RunSpec
-from paceline.train.driver.worker_setup import to_retention
-from paceline.train.older.function_lookup import find_function, resolve_call_config
-from paceline.train.older.persistent_workers import (
-    PersistentWorkers,
-    PersistentWorkersTerminal,
-    RunCallbacks,
-    TrainingIterator,
-)
-from paceline.train.older.task_loop import WorkerTask, run_task_loop
+from paceline.train.driver.trainer_arguments import TrainerArguments
 
 if TYPE_CHECKING:
-    from paceline.train.backend import BackendConfig
+    from paceline.train.older.persistent_workers import PersistentWorkers, TrainingIterator
 
 
-class PersistentWorkersMixin:
-    """The methods of a trainer with persistent workers, beside `fit()`."""
+class TrainerVerbs:
+    """The methods of a trainer beside `fit()`."""
 
+    trainer_arguments: TrainerArguments
     train_loop_per_worker: Any
-    train_loop_config: Mapping[str, Any] | None
-    scaling_config: ScalingConfig
-    run_config: RunConfig
-    backend_config: BackendConfig
-    datasets: Mapping[str, Any] | None
-    dataset_config: DataConfig
-    _run_environment: RunEnvironment
     _workers: PersistentWorkers | None = None
     _next_checkpoint: Checkpoint | None = None
-
-    def _build_run_spec(self, target: ExecutionTarget, parts: Any = None) -> RunSpec:
-        raise NotImplementedError
 
     def start(self) -> None:
         """Start the workers and return once they are ready. Does nothing if they are running."""
@@ -68,19 +42,9 @@ class PersistentWorkersMixin:
             if self._workers.is_alive:
                 return
             self._workers.raise_unreported()
-        if self.scaling_config.num_workers == 0:
-            raise ValueError("persistent workers need num_workers of at least 1: use fit(), or num_workers=1")
-        if self.run_config.detached:
-            raise ValueError("RunConfig(detached=True) needs fit(): persistent workers belong to this script")
-        target = choose_target(self.scaling_config, self.run_config)
-        target.check()
-        spec = replace(self._build_run_spec(target, (run_task_loop, None, self.backend_config)), datasets=None)
-        if self.backend_config.start_method == "fork":
-            prewarm(*self.backend_config.preload)
-        chosen, layout = settings.load(), self.run_config.location.layout
-        terminal = PersistentWorkersTerminal(layout, chosen.verbosity, chosen.report_notice_s)
-        workers = PersistentWorkers(spec, terminal, self._run_environment)
-        self._workers = workers
+        from paceline.train.older.persistent_workers import start_workers
+
+        self._workers = workers = start_workers(self.trainer_arguments)
         # A trainer that is garbage-collected stops its workers.
         weakref.finalize(self, workers.close).atexit = False
         workers.wait_until_ready()
@@ -104,15 +68,18 @@ class PersistentWorkersMixin:
         Raises `TrainingFailedError` if workers fail more often than allowed; the workers are then gone, and `start()`
         or the next `run()` starts new ones.
         """
-        function = find_function(fn, self.train_loop_per_worker, depth=2)
-        checked = list(callbacks or ())
-        check_callbacks(checked)
+        from paceline.train.older import persistent_workers
+
+        function = persistent_workers.find_function(fn, self.train_loop_per_worker, depth=2)
+        observers = list(callbacks or ())
+        check_callbacks(observers)
         with self._prepare_task(function, config, dataset, checkpoint) as (workers, job):
             run_callbacks = None
-            if checked:
-                store = self.run_config.location.open_run_store_for_reading()
-                run_callbacks = RunCallbacks(checked, self._make_run_context(config), store)
-            return workers.run_task(job, _parse_retention(checkpoint_strategy), run_callbacks)
+            if observers:
+                arguments = self.trainer_arguments
+                store = arguments.run_config.location.open_run_store_for_reading()
+                run_callbacks = persistent_workers.RunCallbacks(observers, arguments.make_run_context(config), store)
+            return workers.run_task(job, checkpoint_strategy, run_callbacks)
 
     def run_iterator(
         self,
@@ -126,8 +93,11 @@ class PersistentWorkersMixin:
 
         Its `get_final_results()` returns what `run()` would have returned.
         """
-        function = find_function(fn, self.train_loop_per_worker, depth=2)
-        return TrainingIterator(self._iterate_reports(function, config, dataset, checkpoint, checkpoint_strategy))
+        from paceline.train.older import persistent_workers
+
+        function = persistent_workers.find_function(fn, self.train_loop_per_worker, depth=2)
+        task = self._prepare_task(function, config, dataset, checkpoint)
+        return persistent_workers.TrainingIterator(task, checkpoint_strategy)
 
     def shutdown(self) -> None:
         """Stop the workers and free their resources. May be called again."""
@@ -184,61 +154,70 @@ class PersistentWorkersMixin:
     @property
     def logdir(self) -> Path:
         """The trainer's directory."""
-        return self.run_config.path
+        return self.trainer_arguments.run_config.path
 
-    def _iterate_reports(
-        self, function: Callable[..., Any], config: Any, dataset: Any, checkpoint: Any, strategy: Any
-    ) -> Generator[list[dict[str, Any]], None, list[Any]]:
-        with self._prepare_task(function, config, dataset, checkpoint) as (workers, job):
-            for row in workers.iterate_task(job, _parse_retention(strategy)):
-                if not (row[0].checkpoint or "").startswith(SAVED_PREFIX):
-                    yield [own_metrics(each) for each in row]
-            return workers.return_values()
+    @classmethod
+    def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> bool:
+        """Whether there is a run at this path."""
+        return _load_run(RunLocation.from_path(os.fspath(path), storage_filesystem)) is not None
 
-    def _make_run_context(self, config: Mapping[str, Any] | None) -> TrainRunContext:
-        configs = self.scaling_config, self.backend_config, self.dataset_config
-        return TrainRunContext(self.run_config.location.name, self.run_config, self._resolve_config(config), *configs)
+    @classmethod
+    def restore(
+        cls,
+        path: str | os.PathLike[str],
+        train_loop_per_worker: Any = None,
+        *,
+        storage_filesystem: Any = None,
+        scaling_config: Any = None,
+        run_config: Any = None,
+        **arguments: Any,
+    ) -> Self:
+        """Return a trainer that resumes the run at this path from its newest checkpoint.
 
-    def _resolve_config(self, config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        return config if config is not None else self.train_loop_config
+        Pass `train_loop_per_worker`, its config and the datasets again. Without a `scaling_config`, it uses as many
+        workers as the run had.
+        """
+        location = RunLocation.from_path(os.fspath(path), storage_filesystem)
+        run = _load_run(location)
+        if run is None:
+            raise ValueError(f"no run at {os.fspath(path)}: pass the path RunConfig(storage_path)/name")
+        if train_loop_per_worker is None:
+            raise ValueError(
+                f"{cls.__name__}.restore needs train_loop_per_worker: a run does not store it\n\n"
+                f"hint: {cls.__name__}.restore({os.fspath(path)!r}, train_loop_per_worker=...)"
+            )
+        config: RunConfig = coerce_config(RunConfig, run_config, "run_config")
+        config = dataclasses.replace(
+            config, name=location.name, storage_path=location.storage_path, storage_filesystem=storage_filesystem
+        )
+        return cls(
+            train_loop_per_worker,  # type: ignore[call-arg]
+            scaling_config=scaling_config if scaling_config is not None else ScalingConfig(num_workers=run.size),
+            run_config=config,
+            **arguments,
+        )
 
     @contextlib.contextmanager
     def _prepare_task(
         self, function: Callable[..., Any], config: Mapping[str, Any] | None, dataset: Any, checkpoint: Any
     ) -> Iterator[tuple[PersistentWorkers, bytes]]:
-        """Start the workers if needed, build the job of a task, and serve its datasets while it runs."""
-        call = resolve_call_config(function, self._resolve_config(config))
-        start_checkpoint = _to_checkpoint(checkpoint) or self._next_checkpoint
-        datasets = self.datasets if dataset is None else dataset
-        if datasets is not None and not isinstance(datasets, Mapping):
-            datasets = {"train": datasets}
-        data = build_dataset_spec(datasets, self.dataset_config)
+        """Check the arguments, start the workers if needed, build the job of a task, and serve its datasets."""
+        from paceline.train.older.persistent_workers import TaskRequest
+
+        request = TaskRequest.parse(
+            self.trainer_arguments, function, config, dataset, _to_checkpoint(checkpoint) or self._next_checkpoint
+        )
         self.start()
-        workers, self._next_checkpoint = self._workers, None
-        assert workers is not None
-        run = workers.run
-        assert run is not None
-        ignores_earlier = workers.num_tasks > 0 or start_checkpoint is not None
-        target = choose_target(self.scaling_config, self.run_config)
-        # The trainer's terminal already shows the messages of the data service.
-        with target.serve_datasets(data, lambda _: None) as endpoint:
-            task = WorkerTask(
-                function=function,
-                config=call,
-                checkpoint=start_checkpoint,
-                checkpoints_after=(run.latest.seq if run.latest is not None else 0) if ignores_earlier else -1,
-                num_earlier_reports=workers.num_reports,
-                shards=data.shards if data is not None else (),
-                data_address=endpoint.address,
-            )
-            pickle_job(function, call, self.backend_config)  # Raises an error that names what does not pickle.
-            yield workers, cloudpickle.dumps(task)
+        assert self._workers is not None
+        self._next_checkpoint = None
+        with request.serve_datasets(self.trainer_arguments) as address:
+            yield self._workers, request.pickle_job(self.trainer_arguments, self._workers, address)
 
     def _current_run(self) -> Run:
         """The run's current state, or the one recorded in its directory."""
         if self._workers is not None and self._workers.run is not None:
             return self._workers.run
-        return load_history(self.run_config.location.open_run_store_for_reading())[0]
+        return load_history(self.trainer_arguments.run_config.location.open_run_store_for_reading())[0]
 
     def _best_record(self) -> CheckpointRecord | None:
         run = self._current_run()
@@ -248,7 +227,9 @@ class PersistentWorkersMixin:
     def _open_checkpoint(self, record: CheckpointRecord | None) -> Checkpoint | None:
         if record is None:
             return None
-        return Checkpoint(*self.run_config.location.open_run_store_for_reading().locate_checkpoint(record))
+        return Checkpoint(
+            *self.trainer_arguments.run_config.location.open_run_store_for_reading().locate_checkpoint(record)
+        )
 
 
 def _to_checkpoint(checkpoint: Any) -> Checkpoint | None:
@@ -265,7 +246,6 @@ def _unpack_state(checkpoint: Checkpoint | None) -> Any:
     return checkpoint.to_dict() if checkpoint is not None and checkpoint.holds_dict() else checkpoint
 
 
-def _parse_retention(strategy: CheckpointConfig | Mapping[str, Any] | None) -> Any:
-    if strategy is None:
-        return None
-    return to_retention(coerce_config(CheckpointConfig, strategy, "checkpoint_strategy"))
+def _load_run(location: RunLocation) -> Run | None:
+    run, _ = load_history(location.open_run_store_for_reading())
+    return run if run.attempt or run.checkpoints else None
