@@ -125,13 +125,21 @@ class Tuner:
                 outcome = self._drive_search(open_search, terminal)
         finally:
             terminal.close()
-        self._grid = self._load_results(outcome.errors)
+        errors = {
+            trial: error
+            for trial, error in outcome.errors.items()
+            if isinstance(error, Exception)
+            and not isinstance(error, FailedEarlierError)  # The run has more details about that error.
+        }
+        self._grid = ResultGrid(outcome.search, location, errors, self._space.decode_config, outcome.events)
         return self._raise_or_return(outcome, self._grid)
 
     def get_results(self) -> ResultGrid:
-        """The results of the search so far, read from storage."""
+        """The results of the search: of the last `fit()`, else those so far, read from storage."""
         if self._grid is None:
-            self._grid = self._load_results()
+            location, decode_config = self.run_config.location, self._space.decode_config
+            search = replay_search(search_storage.load_past_events(location), decode_config)
+            self._grid = ResultGrid(search, location, decode_config=decode_config)
         return self._grid
 
     @classmethod
@@ -280,17 +288,6 @@ class Tuner:
         )
         scheduler.set_search_properties(config.metric, config.mode, seed=seed)
         return SearchAdvisers(searcher, scheduler, stopper, self._space.encode_config)
-
-    def _load_results(self, errors: Mapping[str, BaseException] | None = None) -> ResultGrid:
-        location = self.run_config.location
-        search = replay_search(search_storage.load_past_events(location), self._space.decode_config)
-        raised_errors = {
-            trial: error
-            for trial, error in (errors or {}).items()
-            if isinstance(error, Exception)
-            and not isinstance(error, FailedEarlierError)  # The run has more details about that error.
-        }
-        return ResultGrid(search, location, raised_errors, self._space.decode_config)
 
     def _raise_or_return(self, outcome: SearchOutcome, grid: ResultGrid) -> ResultGrid:
         search = outcome.search

@@ -103,9 +103,7 @@ def test_a_users_trainer_is_copied_without_its_constructor(of_trial):
 def test_a_users_trainer_says_which_of_its_own_arguments_a_search_varies(of_trial):
     copy = make_trainable_plan(VariedUserTrainer(3, offset=1)).make_trainer({"factor": 5}, of_trial(), None)
     assert copy.train_loop_config == {"value": 6}
-    with pytest.raises(
-        TypeError, match="UserTrainer cannot replace its argument 'factor'"
-    ):
+    with pytest.raises(TypeError, match="UserTrainer cannot replace its argument 'factor'"):
         make_trainable_plan(UserTrainer(3)).make_trainer({"factor": 5}, of_trial(), None)
 
 
