@@ -82,7 +82,6 @@ NEVER = {
     ),
     "tune/results/scopes.py": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune"),
     "tune/driver/resource_ledger.py": ("_control", "_engine", "_storage", "_worker", "data", "train"),
-    "tune/driver/placement.py": ("_control", "_engine", "_storage", "_worker", "data", "train"),
     "tune/space": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune.driver", "tune.search"),
     "tune/search": ("_control", "_engine", "_storage", "_worker", "data", "train", "tune.driver"),
 }

@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 
 from paceline import data, train, tune
+from paceline._core.resource_planner import ResourceBundle
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.older.trainer import Trainer
-from paceline.tune.driver.placement import TrialBundle
 from paceline.tune.trainables.trainable_plans import make_trainable_plan
 
 
@@ -47,19 +47,19 @@ def test_the_number_of_workers_is_a_trials_to_choose(of_trial, scaling):
     made = plan.make_trainer({"scaling_config": scaling}, of_trial(), None)
     per_worker = 0.5 if isinstance(scaling, dict) else 1.0
     assert (made.scaling_config.num_workers, made.scaling_config.num_cpus_per_worker) == (2, per_worker)
-    assert plan.resolve_needs({"scaling_config": scaling}).bundles == (TrialBundle(per_worker),) * 2
+    assert plan.resolve_needs({"scaling_config": scaling}).bundles == (ResourceBundle(per_worker),) * 2
     assert trainer.scaling_config.num_workers == 1
 
 
 @pytest.mark.parametrize(
     ("scaling", "needs"),
     [
-        (None, ((TrialBundle(1.0),), False)),
-        (ScalingConfig(3), ((TrialBundle(1.0),) * 3, False)),
-        (ScalingConfig(2, use_gpu=True), ((TrialBundle(0.0, 1.0),) * 2, False)),
+        (None, ((ResourceBundle(1.0),), False)),
+        (ScalingConfig(3), ((ResourceBundle(1.0),) * 3, False)),
+        (ScalingConfig(2, use_gpu=True), ((ResourceBundle(0.0, 1.0),) * 2, False)),
         (
             ScalingConfig(2, resources_per_worker={"CPU": 2, "x": 1}),
-            ((TrialBundle(2.0, 0.0, (("x", 1.0),)),) * 2, True),
+            ((ResourceBundle(2.0, 0.0, (("x", 1.0),)),) * 2, True),
         ),
     ],
 )

@@ -23,8 +23,8 @@ from paceline.train.checkpoint import Checkpoint
 from paceline.train.driver.run_spec import RunEnvironment
 from paceline.tune.driver import events, trial_run
 from paceline.tune.driver.cloning import CloneCoordinator, LiveTrial
-from paceline.tune.driver.placement import TrialNeeds
 from paceline.tune.driver.requests import SearchRequestHandler
+from paceline.tune.driver.resource_ledger import TrialNeeds
 from paceline.tune.driver.search_spec import SearchOutcome, SearchSpec, TrialRunSpec
 from paceline.tune.driver.search_state import Search, run_name
 from paceline.tune.driver.search_storage import EventRecorder, OpenSearch, trial_run_location

@@ -11,7 +11,7 @@ from paceline.train.checkpoint import Checkpoint
 from paceline.train.driver.run_spec import RunHooks
 from paceline.tune.driver.advisers import SearchAdvisers
 from paceline.tune.driver.events import Event, SearchStarted
-from paceline.tune.driver.placement import TrialNeeds
+from paceline.tune.driver.resource_ledger import TrialNeeds
 from paceline.tune.driver.search_capacity import SearchCapacity
 from paceline.tune.driver.search_state import Search
 from paceline.tune.trial import Trial

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline._core.arguments import bad_value, check_choice, check_number
+from paceline._core.resource_planner import ResourceBundle
 from paceline.train.config import ScalingConfig
-from paceline.tune.driver.placement import TrialBundle, TrialNeeds
+from paceline.tune.driver.resource_ledger import TrialNeeds
 
 _KNOWN = {"cpu": "CPU", "gpu": "GPU"}
 _STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
@@ -97,7 +98,7 @@ def to_trial_needs(scaling: ScalingConfig, *, is_explicit: bool) -> TrialNeeds:
     others = dict(scaling.additional_resources_per_worker)
     if scaling.accelerator_type is not None:
         others[f"accelerator_type:{scaling.accelerator_type}"] = 0.001
-    bundle = TrialBundle(scaling.num_cpus_per_worker, scaling.num_gpus_per_worker, tuple(sorted(others.items())))
+    bundle = ResourceBundle(scaling.num_cpus_per_worker, scaling.num_gpus_per_worker, tuple(sorted(others.items())))
     return TrialNeeds((bundle,) * scaling.max_workers, is_explicit, scaling.placement_strategy)
 
 

@@ -15,12 +15,13 @@ from typing import Any, Protocol
 
 from paceline._core.arguments import bad_value
 from paceline._core.engine_choice import choose_engine
+from paceline._core.resource_planner import ResourceBundle
 from paceline.train.backend import is_installed
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig, coerce_config
 from paceline.train.driver.validation import ValidationConfig
 from paceline.train.trainer import DataParallelTrainer
-from paceline.tune.driver.placement import TrialBundle, TrialNeeds
+from paceline.tune.driver.resource_ledger import TrialNeeds
 from paceline.tune.trainables.resources import TrialResources, make_single_worker_scaling, to_trial_needs
 from paceline.tune.trainables.shared_objects import SharedObjectsHandle, pickle_trainable
 from paceline.tune.trainables.trainable import Trainable
@@ -203,7 +204,7 @@ class TrainerPlan:
         validation = config.get("validation_config", self._trainer.validation_config)
         if not isinstance(validation, ValidationConfig) or not (validation.num_cpus or validation.num_gpus):
             return needs
-        bundle = TrialBundle(validation.num_cpus, validation.num_gpus)
+        bundle = ResourceBundle(validation.num_cpus, validation.num_gpus)
         return dataclasses.replace(needs, bundles=(*needs.bundles, bundle))
 
     def make_trainer(
