@@ -291,20 +291,20 @@ class SearchDriver:
         proceeding: list[trial_run.TrialReportMessage] = []
         for message in messages:
             match message:
-                case trial_run.TrialReportMessage(trial_id=trial_id, run=run, seq=seq, metrics=metrics, at=at):
-                    if self.search.is_new_report(trial_id, run, seq):
-                        self._recorder.record(events.TrialReported(trial_id, run, seq, metrics, at))
-                    if self.search.trial_records[trial_id].pending_decision is None:
+                case trial_run.TrialReportMessage(event=event):
+                    if self.search.is_new_report(event.trial, event.run, event.seq):
+                        self._recorder.record(event)
+                    if self.search.trial_records[event.trial].pending_decision is None:
                         proceeding.append(message)
-                case trial_run.TrialCheckpointMessage(trial_id=trial_id, run=run, seq=seq, name=name, at=at):
+                case events.TrialSaved(trial=trial_id, run=run, seq=seq):
                     saved = self.search.trials[trial_id].checkpoint
                     if saved is None or (saved.run, saved.seq) != (run, seq):
                         initial = self.search.trial_records[trial_id].initial
-                        self._recorder.record(events.TrialSaved(trial_id, run, seq, name, at))
+                        self._recorder.record(message)
                         if initial is not None:
                             self._clones.release_donor_pin(initial)
-                case trial_run.TrialPinsMessage():
-                    self._clones.on_pins_confirmed(message)
+                case trial_run.TrialPinsMessage(trial_id=trial_id, seqs=seqs):
+                    self._clones.on_pins_confirmed(trial_id, seqs)
                 case trial_run.TrialEndMessage():
                     self._on_run_end(message)
         if None in messages:
@@ -313,14 +313,14 @@ class SearchDriver:
             self._stop_if_advised()
         self._execute_decisions()
         for message in proceeding:
-            live = self._live.get(message.trial_id)
+            live = self._live.get(message.event.trial)
             if live is not None and not live.is_stop_requested:
-                live.run.release_report(message.attempt, message.seq)
+                live.run.release_report(message.attempt, message.event.seq)
 
     def _on_run_end(self, message: trial_run.TrialEndMessage) -> None:
         live = self._live.pop(message.trial_id)
         live.run.join()
-        self._clones.on_run_ended(message.trial_id, message.run)
+        self._clones.on_pins_confirmed(message.trial_id, ())
         self._spec.capacity.release(live.allocation)
         pending = self.search.trial_records[message.trial_id].pending_decision
         at, trial_id = message.at, message.trial_id
