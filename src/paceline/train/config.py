@@ -45,11 +45,11 @@ _REMOVED = {
 }
 """Arguments of Ray Train's older configurations, and what to use instead."""
 
-_MIN_AMOUNT = 0.0001
+MIN_AMOUNT = 0.0001
 """Cluster resources are counted in units of 1/10,000."""
 
 _WORKERS = "a non-negative integer or a range such as (1, 4)"
-_STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
 def _short_repr(config: Any) -> str:
@@ -120,7 +120,7 @@ class ScalingConfig:
             expected = f"a multiple of num_workers={self.num_workers}"
             raise bad_value("global_batch_size", expected, self.global_batch_size)
         check_bool("use_gpu", self.use_gpu)
-        check_choice("placement_strategy", self.placement_strategy, _STRATEGIES)
+        check_choice("placement_strategy", self.placement_strategy, STRATEGIES)
         _check_labels(self.label_selector, self.num_workers)
         if not isinstance(self.accelerator_type, str | None) or self.accelerator_type == "":
             raise bad_value("accelerator_type", "a name such as 'A100' or None", self.accelerator_type)
@@ -322,8 +322,8 @@ def _check_resource(name: Any, amount: Any) -> None:
         raise bad_value("a key of resources_per_worker", "the name of a resource", name)
     label = f"resources_per_worker[{name!r}]"
     check_number(label, amount, at_least=0)
-    if 0 < amount < _MIN_AMOUNT:
-        raise bad_value(label, f"0 or at least {_MIN_AMOUNT}", amount)
+    if 0 < amount < MIN_AMOUNT:
+        raise bad_value(label, f"0 or at least {MIN_AMOUNT}", amount)
     if name == "object_store_memory":
         raise ValueError(f"{label} cannot be reserved: workers share the object store. Use 'memory' instead")
 

@@ -16,8 +16,7 @@ from paceline._core.errors import PreemptionError
 from paceline._engine.local.launchers import prewarm
 from paceline._storage.run_location import RunLocation, join_storage_path
 from paceline.train.config import RunConfig, coerce_config
-from paceline.train.driver.interrupts import SignalInterrupts
-from paceline.train.driver.run_session import execute_run
+from paceline.train.driver.run_session import SignalInterrupts, execute_run
 from paceline.train.driver.run_spec import RunEnvironment, RunHooks
 from paceline.train.driver.trainer_arguments import build_run_spec
 from paceline.train.result import Result

@@ -14,8 +14,9 @@ import pickle
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Self, cast
 
 import cloudpickle
@@ -34,12 +35,11 @@ from paceline.train.callbacks import Callback, TrainRunContext
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import CheckpointConfig, coerce_config
 from paceline.train.display.terminal import Terminal
-from paceline.train.driver.datasets import DatasetSpec, build_dataset_spec
+from paceline.train.driver.datasets import build_dataset_spec
 from paceline.train.driver.execution_target import choose_target
 from paceline.train.driver.failures import make_observers
-from paceline.train.driver.interrupts import SignalInterrupts
 from paceline.train.driver.job import pickle_job, resolve_loop_config
-from paceline.train.driver.run_session import execute_run
+from paceline.train.driver.run_session import SignalInterrupts, execute_run
 from paceline.train.driver.run_spec import RunEnvironment, RunHooks, RunSpec
 from paceline.train.driver.trainer_arguments import TrainerArguments, build_run_spec
 from paceline.train.driver.worker_setup import to_retention
@@ -50,6 +50,9 @@ log = logging.getLogger("paceline")
 
 CheckpointStrategy = CheckpointConfig | Mapping[str, Any] | None
 """Which checkpoints of a task are kept; None: as the trainer's `RunConfig` says."""
+
+PreparedTask = tuple["PersistentWorkers", bytes]
+"""The workers, started, and the job for them."""
 
 DEFAULT_NAMES = ("train_loop_per_worker", "train_func")
 
@@ -73,49 +76,47 @@ def start_workers(arguments: TrainerArguments) -> PersistentWorkers:
     return PersistentWorkers(spec, terminal, arguments.environment)
 
 
-@dataclass(frozen=True)
-class TaskRequest:
-    """What one call of `run()` asks for, checked before any worker starts."""
-
-    function: Callable[..., Any]
-    call_config: Any
-    checkpoint: Checkpoint | None
-    data: DatasetSpec | None
-
-    @classmethod
-    def parse(
-        cls, arguments: TrainerArguments, function: Any, config: Any, dataset: Any, checkpoint: Checkpoint | None
-    ) -> Self:
-        call_config = resolve_call_config(function, config if config is not None else arguments.train_loop_config)
-        datasets = arguments.datasets if dataset is None else dataset
-        if datasets is not None and not isinstance(datasets, Mapping):
-            datasets = {"train": datasets}
-        return cls(function, call_config, checkpoint, build_dataset_spec(datasets, arguments.dataset_config))
-
-    @contextlib.contextmanager
-    def serve_datasets(self, arguments: TrainerArguments) -> Iterator[str]:
-        """Serve the rows while the task runs, at the address that this yields."""
-        target = choose_target(arguments.scaling_config, arguments.run_config)
-        # The trainer's terminal already shows the messages of the data service.
-        with target.serve_datasets(self.data, lambda _: None) as endpoint:
-            yield endpoint.address
-
-    def pickle_job(self, arguments: TrainerArguments, workers: PersistentWorkers, data_address: str) -> bytes:
-        run = workers.run
-        assert run is not None
-        ignores_earlier = workers.num_tasks > 0 or self.checkpoint is not None
+@contextlib.contextmanager
+def prepare_task(
+    arguments: TrainerArguments,
+    start: Callable[[], PersistentWorkers],
+    function: Callable[..., Any],
+    config: Mapping[str, Any] | None,
+    dataset: Any,
+    checkpoint: Checkpoint | None,
+) -> Iterator[PreparedTask]:
+    """Check what is to run, start the workers, build the job of the task, and serve its datasets while it runs."""
+    call_config = _resolve_call_config(function, config if config is not None else arguments.train_loop_config)
+    datasets = arguments.datasets if dataset is None else dataset
+    if datasets is not None and not isinstance(datasets, Mapping):
+        datasets = {"train": datasets}
+    data = build_dataset_spec(datasets, arguments.dataset_config)
+    workers = start()
+    run = workers.run
+    assert run is not None
+    ignores_earlier = workers.num_tasks > 0 or checkpoint is not None
+    target = choose_target(arguments.scaling_config, arguments.run_config)
+    # The trainer's terminal already shows the messages of the data service.
+    with target.serve_datasets(data, lambda _: None) as endpoint:
         task = WorkerTask(
-            function=self.function,
-            config=self.call_config,
-            checkpoint=self.checkpoint,
+            function=function,
+            config=call_config,
+            checkpoint=checkpoint,
             checkpoints_after=(run.latest.seq if run.latest is not None else 0) if ignores_earlier else -1,
             num_earlier_reports=workers.num_reports,
-            shards=self.data.shards if self.data is not None else (),
-            data_address=data_address,
+            shards=data.shards if data is not None else (),
+            data_address=endpoint.address,
         )
-        # Raises an error that names what does not pickle.
-        pickle_job(self.function, self.call_config, arguments.backend_config)
-        return bytes(cloudpickle.dumps(task))
+        pickle_job(function, call_config, arguments.backend_config)  # Raises an error that names what does not pickle.
+        yield workers, cloudpickle.dumps(task)
+
+
+def _resolve_call_config(function: Any, config: Mapping[str, Any] | None) -> Any:
+    """Return the function's config. A function without parameters is called without, as in Ray 1.x."""
+    with contextlib.suppress(TypeError, ValueError):
+        if not inspect.signature(function).parameters:
+            config = None
+    return resolve_loop_config(function, dict(config) if isinstance(config, Mapping) else config)
 
 
 class PersistentWorkers:
@@ -358,37 +359,27 @@ class PersistentWorkersTerminal(Terminal):
             super().say(text, error=error)
 
 
-def _iterate_reports(
-    task: contextlib.AbstractContextManager[tuple[PersistentWorkers, bytes]], strategy: CheckpointStrategy
-) -> Generator[list[dict[str, Any]], None, list[Any]]:
-    with task as (workers, job):
-        for row in workers.iterate_task(job, strategy):
-            if not (row[0].checkpoint or "").startswith(SAVED_PREFIX):
-                yield [own_metrics(each) for each in row]
-        return workers.return_values()
-
-
 class TrainingIterator:
     """Yields one list of dicts, by rank, for each report that all ranks have made."""
 
-    def __init__(
-        self,
-        task: contextlib.AbstractContextManager[tuple[PersistentWorkers, bytes]],
-        strategy: CheckpointStrategy = None,
-    ) -> None:
-        self._rows = _iterate_reports(task, strategy)
+    def __init__(self, task: AbstractContextManager[PreparedTask], strategy: CheckpointStrategy = None) -> None:
+        self._rows = self._iterate_reports(task, strategy)
         self._results: list[Any] | None = None
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> list[dict[str, Any]]:
-        try:
-            return next(self._rows)
-        except StopIteration as end:
-            if self._results is None:
-                self._results = end.value
-            raise StopIteration from None
+        return next(self._rows)
+
+    def _iterate_reports(
+        self, task: AbstractContextManager[PreparedTask], strategy: CheckpointStrategy
+    ) -> Iterator[list[dict[str, Any]]]:
+        with task as (workers, job):
+            for row in workers.iterate_task(job, strategy):
+                if not (row[0].checkpoint or "").startswith(SAVED_PREFIX):
+                    yield [own_metrics(each) for each in row]
+            self._results = workers.return_values()
 
     def is_finished(self) -> bool:
         return self._results is not None
@@ -446,17 +437,3 @@ def find_function(fn: Callable[..., Any] | str | None, default: Any, depth: int)
         f"no function to run: pass run(fn=...) or Trainer(train_loop_per_worker=...), or define "
         f"{' or '.join(names)} in {frame.f_globals.get('__name__')}"
     )
-
-
-def resolve_call_config(function: Any, config: Mapping[str, Any] | None) -> Any:
-    """Return the function's config. A function without parameters is called without, as in Ray 1.x."""
-    if config is not None and _has_no_parameters(function):
-        config = None
-    return resolve_loop_config(function, dict(config) if isinstance(config, Mapping) else config)
-
-
-def _has_no_parameters(function: Any) -> bool:
-    try:
-        return not inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return False

@@ -6,11 +6,11 @@ again resumes in it. What drives the workers is imported when they are started.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,7 +25,7 @@ from paceline.train.config import CheckpointConfig, RunConfig, ScalingConfig, ch
 from paceline.train.driver.trainer_arguments import TrainerArguments
 
 if TYPE_CHECKING:
-    from paceline.train.older.persistent_workers import PersistentWorkers, TrainingIterator
+    from paceline.train.older.persistent_workers import PersistentWorkers, PreparedTask, TrainingIterator
 
 
 class TrainerVerbs:
@@ -197,21 +197,19 @@ class TrainerVerbs:
             **arguments,
         )
 
-    @contextlib.contextmanager
     def _prepare_task(
         self, function: Callable[..., Any], config: Mapping[str, Any] | None, dataset: Any, checkpoint: Any
-    ) -> Iterator[tuple[PersistentWorkers, bytes]]:
-        """Check the arguments, start the workers if needed, build the job of a task, and serve its datasets."""
-        from paceline.train.older.persistent_workers import TaskRequest
+    ) -> AbstractContextManager[PreparedTask]:
+        from paceline.train.older.persistent_workers import prepare_task
 
-        request = TaskRequest.parse(
-            self.trainer_arguments, function, config, dataset, _to_checkpoint(checkpoint) or self._next_checkpoint
-        )
-        self.start()
-        assert self._workers is not None
-        self._next_checkpoint = None
-        with request.serve_datasets(self.trainer_arguments) as address:
-            yield self._workers, request.pickle_job(self.trainer_arguments, self._workers, address)
+        def start() -> PersistentWorkers:
+            self.start()
+            self._next_checkpoint = None
+            assert self._workers is not None
+            return self._workers
+
+        initial = _to_checkpoint(checkpoint) or self._next_checkpoint
+        return prepare_task(self.trainer_arguments, start, function, config, dataset, initial)
 
     def _current_run(self) -> Run:
         """The run's current state, or the one recorded in its directory."""

@@ -14,12 +14,10 @@ from typing import Any
 
 from paceline._core.arguments import bad_value, check_choice, check_number
 from paceline._core.resource_planner import ResourceBundle
-from paceline.train.config import ScalingConfig
+from paceline.train.config import MIN_AMOUNT, STRATEGIES, ScalingConfig
 from paceline.tune.driver.resource_ledger import TrialNeeds
 
 _KNOWN = {"cpu": "CPU", "gpu": "GPU"}
-_STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
-_LEAST_AMOUNT = 0.0001
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class PlacementGroupFactory:
             raise bad_value("bundles", "a list of dicts such as [{'CPU': 1}]", self.bundles)
         if not self.bundles:
             raise bad_value("bundles", "at least one dict such as {'CPU': 1}", self.bundles)
-        check_choice("strategy", self.strategy, _STRATEGIES)
+        check_choice("strategy", self.strategy, STRATEGIES)
         checked = tuple(_check_bundle(bundle, f"bundles[{number}]") for number, bundle in enumerate(self.bundles))
         object.__setattr__(self, "bundles", checked)
 
@@ -131,8 +129,8 @@ def _check_bundle(bundle: Any, argument: str) -> dict[str, float]:
         if name in amounts:
             raise ValueError(f"{argument} has {name} twice: {dict(bundle)!r}")
         check_number(f"{argument}[{key!r}]", amount, at_least=0)
-        if 0 < amount < _LEAST_AMOUNT:
-            raise bad_value(f"{argument}[{key!r}]", f"0 or at least {_LEAST_AMOUNT}", amount)
+        if 0 < amount < MIN_AMOUNT:
+            raise bad_value(f"{argument}[{key!r}]", f"0 or at least {MIN_AMOUNT}", amount)
         if name == "GPU" and amount > 1 and amount != int(amount):
             raise bad_value(f"{argument}[{key!r}]", "below 1 or an integer", amount)
         amounts[name] = float(amount)

@@ -11,7 +11,7 @@ import inspect
 import sys
 import types
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from paceline._core.arguments import bad_value
 from paceline._core.engine_choice import choose_engine
@@ -19,6 +19,7 @@ from paceline._core.resource_planner import ResourceBundle
 from paceline.train.backend import is_installed
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig, coerce_config
+from paceline.train.driver.job import iter_global_names
 from paceline.train.driver.validation import ValidationConfig
 from paceline.train.trainer import DataParallelTrainer
 from paceline.tune.driver.resource_ledger import TrialNeeds
@@ -31,19 +32,21 @@ from paceline.tune.trainables.wrapping import WrappedTrainable, as_wrapped
 _ALLOWED = "a function of the trial's config, a subclass of tune.Trainable or a trainer such as TorchTrainer(...)"
 
 
-class TrainablePlan(Protocol):
+class TrainablePlan:
     name: str
 
     def check(self, run_config: RunConfig) -> None:
-        """Raise `ValueError` for settings this cannot run with. `make_trainer` does so too."""
+        """Raise `ValueError` for settings this cannot run with."""
 
     def resolve_needs(self, config: Mapping[str, Any]) -> TrialNeeds:
         """Return what a trial with this configuration needs. Raises `ValueError` for one that cannot run at all."""
+        raise NotImplementedError
 
     def make_trainer(
         self, config: Mapping[str, Any], run_config: RunConfig, initial: Checkpoint | None
     ) -> DataParallelTrainer:
         """Return the trainer of a trial's run; `initial` is what `get_checkpoint()` returns at its start."""
+        raise NotImplementedError
 
 
 def make_trainable_plan(trainable: Any) -> TrainablePlan:
@@ -59,7 +62,7 @@ def make_trainable_plan(trainable: Any) -> TrainablePlan:
     raise bad_value("trainable", _ALLOWED, trainable)
 
 
-class _SingleWorkerPlan:
+class _SingleWorkerPlan(TrainablePlan):
     """A trainable that one worker runs: a function or a class."""
 
     def __init__(self, wrapped: WrappedTrainable, name: str) -> None:
@@ -69,17 +72,12 @@ class _SingleWorkerPlan:
         self._resources = wrapped.resources
         self._shared = wrapped.shared
 
-    def check(self, run_config: RunConfig) -> None:
-        refuse_detached(run_config)
-
     def resolve_needs(self, config: Mapping[str, Any]) -> TrialNeeds:
-        resources = self._resources_for(config)
-        return to_trial_needs(make_scaling(resources, config), is_explicit=resources is not None)
+        return to_trial_needs(self._make_scaling(config), is_explicit=self._resources_for(config) is not None)
 
     def make_trainer(
         self, config: Mapping[str, Any], run_config: RunConfig, initial: Checkpoint | None
     ) -> DataParallelTrainer:
-        self.check(run_config)
         choice = choose_engine(run_config.engine)
         # On a cluster the trainable is searched for references to objects there.
         trainable = self._trainable if choice.engine == "ray" else self._pickled
@@ -88,10 +86,14 @@ class _SingleWorkerPlan:
             self._make_trial(trainable, handle, run_config),
             train_loop_config=dict(config),
             backend_config=TrialBackendConfig(),
-            scaling_config=make_scaling(self._resources_for(config), config),
+            scaling_config=self._make_scaling(config),
             run_config=run_config,
             resume_from_checkpoint=initial,
         )
+
+    def _make_scaling(self, config: Mapping[str, Any]) -> ScalingConfig:
+        resources = self._resources_for(config)
+        return make_single_worker_scaling(resources, config) if resources is not None else ScalingConfig()
 
     def _resources_for(self, config: Mapping[str, Any]) -> TrialResources | None:
         return self._resources
@@ -108,7 +110,6 @@ class FunctionPlan(_SingleWorkerPlan):
         super().__init__(wrapped, name)
 
     def check(self, run_config: RunConfig) -> None:
-        super().check(run_config)
         for name in ("checkpoint_frequency", "checkpoint_at_end"):
             if value := getattr(run_config.checkpoint_config, name, None):
                 raise ValueError(
@@ -128,7 +129,6 @@ class ClassPlan(_SingleWorkerPlan):
         super().__init__(wrapped, kind.__name__)
 
     def check(self, run_config: RunConfig) -> None:
-        super().check(run_config)
         frequency, at_end = _checkpoint_times(run_config)
         if (frequency or at_end) and not can_save(self._trainable):
             raise ValueError(
@@ -146,15 +146,6 @@ class ClassPlan(_SingleWorkerPlan):
         stop = getattr(run_config, "stop", None)
         stop = dict(stop) if isinstance(stop, Mapping) else None
         return TrainableTrial(trainable, handle, *_checkpoint_times(run_config), stop=stop)
-
-
-def make_scaling(resources: TrialResources | None, config: Mapping[str, Any]) -> ScalingConfig:
-    return make_single_worker_scaling(resources, config) if resources is not None else ScalingConfig(num_workers=1)
-
-
-def refuse_detached(run_config: RunConfig) -> None:
-    if run_config.detached:
-        raise ValueError("RunConfig(detached=True) is for a single run: a search is driven by its script")
 
 
 def _check_signature(function: Any, name: str, shared: tuple[str, ...]) -> None:
@@ -189,13 +180,10 @@ _OURS = {
 """Trainer arguments that a trial cannot set."""
 
 
-class TrainerPlan:
+class TrainerPlan(TrainablePlan):
     def __init__(self, trainer: DataParallelTrainer) -> None:
         self._trainer = trainer
         self.name = type(trainer).__name__
-
-    def check(self, run_config: RunConfig) -> None:
-        refuse_detached(run_config)
 
     def resolve_needs(self, config: Mapping[str, Any]) -> TrialNeeds:
         scaling = self._scaling(config)
@@ -210,7 +198,6 @@ class TrainerPlan:
     def make_trainer(
         self, config: Mapping[str, Any], run_config: RunConfig, initial: Checkpoint | None
     ) -> DataParallelTrainer:
-        self.check(run_config)
         changes = {**self._trainer_changes(config), "scaling_config": self._scaling(config), "run_config": run_config}
         if initial is not None:
             changes["resume_from_checkpoint"] = initial
@@ -282,23 +269,16 @@ def _iter_functions(function: Any) -> Iterator[types.FunctionType]:
             waiting += [value for value in vars(each).values() if isinstance(value, types.FunctionType)]
         elif isinstance(each, types.FunctionType):
             yield each
-            named = (each.__globals__.get(name) for name in _iter_names(each.__code__))
+            named = (each.__globals__.get(name) for name in iter_global_names(each.__code__))
             waiting += [value for value in named if getattr(value, "__module__", None) == each.__module__]
         elif not isinstance(each, types.ModuleType) and callable(each):
             waiting += [getattr(each, "func", None), vars(type(each)).get("__call__")]  # A partial; a callable.
 
 
 def _iter_top_level_modules(function: types.FunctionType) -> Iterator[str]:
-    for name in _iter_names(function.__code__):
+    for name in iter_global_names(function.__code__):
         yield name.partition(".")[0]  # An import inside the function.
         value = function.__globals__.get(name)
         module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
         if isinstance(module, str):
             yield module.partition(".")[0]
-
-
-def _iter_names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _iter_names(constant)
