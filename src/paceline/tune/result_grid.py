@@ -247,7 +247,6 @@ class ResultGrid:
         return scopes.score_values(values, scope, mode, only_finite=only_finite)
 
     def _values(self, trial: Trial, metric: str) -> list[tuple[dict[str, Any], float]]:
-        """The reports of a trial that have the metric, each with its value."""
         rows = self._history.reports_of(trial.trial_id)
         return [(row, value) for row in rows if (value := scopes.get_metric_value(row, metric)) is not None]
 

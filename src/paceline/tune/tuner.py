@@ -322,7 +322,6 @@ def _explain_missing_metric(search: Search, trial_id: str) -> str:
 
 
 def _check_metric(config: TuneConfig, searcher: Searcher, scheduler: TrialScheduler) -> None:
-    """Raise if a searcher or scheduler that compares trials has no metric."""
     if not scheduler.set_search_properties(config.metric, config.mode):
         raise ValueError(
             f"TuneConfig(metric={config.metric!r}, mode={config.mode!r}) and {type(scheduler).__name__}("

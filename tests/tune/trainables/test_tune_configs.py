@@ -147,7 +147,7 @@ def test_no_bundle_is_lost_in_the_sum(asked):
         (lambda: {"gpu": 1.5}, "resources['gpu'] must be below 1 or an integer, got 1.5"),
         (lambda: {"cpu": 1, "CPU": 2}, "has CPU twice"),
         (lambda: {"gpu": 0.00001}, "must be 0 or at least 0.0001"),
-        (lambda: {3: 1}, "the keys of resources must be names of resources, got 3"),
+        (lambda: {3: 1}, "a key of resources must be the name of a resource, got 3"),
         (lambda: ScalingConfig(num_workers=0), "with at least one worker"),
         (lambda: PlacementGroupFactory([]), "bundles must be at least one dict"),
         (lambda: PlacementGroupFactory({"CPU": 1}), "bundles must be a list of dicts"),

@@ -212,7 +212,6 @@ class TrainerVerbs:
         return prepare_task(self.trainer_arguments, start, function, config, dataset, initial)
 
     def _current_run(self) -> Run:
-        """The run's current state, or the one recorded in its directory."""
         if self._workers is not None and self._workers.run is not None:
             return self._workers.run
         return load_history(self.trainer_arguments.run_config.location.open_run_store_for_reading())[0]

@@ -156,7 +156,6 @@ class SearchDriver:
         self._messages.put(None)
 
     def _stop_on_request(self, now: bool) -> None:
-        """Stop because of a request in the search's mailbox."""
         self.outcome.num_interrupts = max(self.outcome.num_interrupts, 2 if now else 1)
         self._messages.put(None)
 
@@ -196,7 +195,6 @@ class SearchDriver:
                 self._recorder.record(events.TrialEnded(trial.trial_id, "stopped", now, "not resumed", by="search"))
 
     def _execute_decisions(self) -> None:
-        """Execute journaled decisions and notify observers."""
         while True:
             for event in self._recorder.take_unexecuted():
                 for decision in getattr(event, "then", ()):
@@ -281,7 +279,6 @@ class SearchDriver:
         run.start()
 
     def _handle_messages(self) -> None:
-        """Wait for a message, then handle all that have arrived."""
         try:
             messages = [self._messages.get(timeout=TICK_S)]
             while not self._messages.empty():

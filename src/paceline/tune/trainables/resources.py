@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline._core.arguments import bad_value, check_choice, check_number
+from paceline._core.arguments import bad_value, check_choice
 from paceline._core.resource_planner import ResourceBundle
-from paceline.train.config import MIN_AMOUNT, STRATEGIES, ScalingConfig
+from paceline.train.config import STRATEGIES, ScalingConfig, check_resource
 from paceline.tune.driver.resource_ledger import TrialNeeds
 
 _KNOWN = {"cpu": "CPU", "gpu": "GPU"}
@@ -120,17 +120,13 @@ def _check_bundle(bundle: Any, argument: str) -> dict[str, float]:
         raise bad_value(argument, "a dict such as {'CPU': 1}", bundle)
     amounts: dict[str, float] = {}
     for key, amount in bundle.items():
-        if not isinstance(key, str) or not key:
-            raise bad_value(f"the keys of {argument}", "names of resources", key)
         if key == "custom_resources" and isinstance(amount, Mapping):
             amounts |= _check_bundle(amount, f"{argument}['custom_resources']")
             continue
-        name = _KNOWN.get(key.lower(), key)
+        check_resource(argument, key, amount)
+        name: str = _KNOWN.get(key.lower(), key)
         if name in amounts:
             raise ValueError(f"{argument} has {name} twice: {dict(bundle)!r}")
-        check_number(f"{argument}[{key!r}]", amount, at_least=0)
-        if 0 < amount < MIN_AMOUNT:
-            raise bad_value(f"{argument}[{key!r}]", f"0 or at least {MIN_AMOUNT}", amount)
         if name == "GPU" and amount > 1 and amount != int(amount):
             raise bad_value(f"{argument}[{key!r}]", "below 1 or an integer", amount)
         amounts[name] = float(amount)

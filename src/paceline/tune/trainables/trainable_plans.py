@@ -220,7 +220,6 @@ class TrainerPlan(TrainablePlan):
         return merge_dicts({name: getattr(self._trainer, name, None) for name in config}, config)
 
     def _scaling(self, config: Mapping[str, Any]) -> ScalingConfig:
-        """The trainer's own scaling, with the trial's changes."""
         changes = config.get("scaling_config")
         scaling = self._trainer.scaling_config
         if isinstance(changes, Mapping):
