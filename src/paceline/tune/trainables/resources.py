@@ -124,7 +124,7 @@ def _check_bundle(bundle: Any, argument: str) -> dict[str, float]:
             amounts |= _check_bundle(amount, f"{argument}['custom_resources']")
             continue
         check_resource(argument, key, amount)
-        name: str = _KNOWN.get(key.lower(), key)
+        name: str = _KNOWN.get(key.lower()) or key
         if name in amounts:
             raise ValueError(f"{argument} has {name} twice: {dict(bundle)!r}")
         if name == "GPU" and amount > 1 and amount != int(amount):
