@@ -15,7 +15,7 @@ from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import RunLayout
 from paceline._storage.run_store import DiskRunStore
 from paceline.train import Checkpoint, CheckpointConfig, DataParallelTrainer, RunConfig
-from paceline.train.driver.interrupts import SignalInterrupts
+from paceline.train.driver.run_session import SignalInterrupts, run_trainer
 from paceline.train.driver.run_spec import RunHooks
 from written_runs import read_events
 
@@ -56,9 +56,9 @@ def test_other_threads_pin_and_what_is_pinned_outlasts_the_driver_and_recovery(t
     pinning = Pinning({2: (2,), 5: (1, 2), 7: (7,)})
     run_config = RunConfig(name="donor", storage_path=tmp_path, checkpoint_config=CheckpointConfig(num_to_keep=1))
     trainer = DataParallelTrainer(save_eight_and_fail, run_config=run_config)
-    trainer._run_hooks = RunHooks(make_interrupts=pinning.of, observer_factories=(lambda stop: pinning,))
+    hooks = RunHooks(make_interrupts=pinning.of, observer_factories=(lambda stop: pinning,))
     with pytest.raises(train.TrainingFailedError):
-        trainer.fit()
+        run_trainer(trainer.trainer_arguments, hooks)
     # Retention took the first before it was asked for, and the second as soon as it was not asked for any more.
     assert pinning.answers == [((2,), (2,)), ((1, 2), (2,)), ((7,), (7,))]
     assert [event.seqs for event in read_events(tmp_path / "donor", PinsSet)] == [seqs for seqs, _ in pinning.answers]

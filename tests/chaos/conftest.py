@@ -83,7 +83,7 @@ def survive(tmp_path, temporary, undisturbed, fault_table):
         with fault_table.trying(name) as trial:
             trainer = oracle.trainer_of(kind, function, tmp_path, steps, **options)
             if clock is not None:
-                trainer._run_environment = RunEnvironment(clock=clock)
+                trainer = trainer.replace_arguments(environment=RunEnvironment(clock=clock))
             result = faults.applied_to(trainer).fit()
             lasting = [fault for fault in faults.all if getattr(fault, "times", 1) is None]
             assert set(faults.unfired(result.path)) <= set(lasting), str(faults)

@@ -104,7 +104,7 @@ def test_the_newest_checkpoint_is_not_the_one_with_the_latest_time(tmp_path, tem
     expected = undisturbed(DataParallelTrainer, oracle.small)
     with fault_table.trying("wall clock set by up to an hour, journal lost") as trial:
         trainer = oracle.trainer_of(DataParallelTrainer, oracle.small, tmp_path, max_failures=0, num_to_keep=3)
-        trainer._run_environment = RunEnvironment(clock=SetClock(seed))
+        trainer = trainer.replace_arguments(environment=RunEnvironment(clock=SetClock(seed)))
         with pytest.raises(WorkerGroupError):
             Faults().kill(seed % 2, ("step", 7)).applied_to(trainer).fit()
         (tmp_path / "run" / "journal.jsonl").unlink()
@@ -126,7 +126,7 @@ def contested(config):
     """`small`, beside which two drivers with clocks that are an hour off ask for the run."""
     for by_s in (-3600, 3600):
         trainer = oracle.trainer_of(DataParallelTrainer, print, config["path"])
-        trainer._run_environment = RunEnvironment(clock=ClockOff(by_s))
+        trainer = trainer.replace_arguments(environment=RunEnvironment(clock=ClockOff(by_s)))
         with pytest.raises(RunHeldError, match="is being written by process"):
             trainer.fit()
     return oracle.small(config)

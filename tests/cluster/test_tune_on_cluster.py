@@ -13,14 +13,16 @@ import ray
 from waiting import wait_until
 
 from paceline import train, tune
+from paceline._core.resource_planner import ResourceBundle
 from paceline._storage.run_location import RunLocation
 from paceline.train import Checkpoint, DataParallelTrainer, RunConfig, ScalingConfig
 from paceline.train.display.terminal import Terminal
 from paceline.train.driver.run_session import execute_run
 from paceline.train.driver.run_spec import RunEnvironment
+from paceline.train.driver.trainer_arguments import build_run_spec
 from paceline.tune import TuneConfig, Tuner
 from paceline.tune.driver import cluster_capacity, search_storage
-from paceline.tune.driver.placement import TrialBundle, TrialNeeds
+from paceline.tune.driver.resource_ledger import TrialNeeds
 from paceline.tune.driver.search_capacity import open_search_capacity
 from paceline.tune.results.report_history import replay_search
 
@@ -103,16 +105,16 @@ def fits(room, needs):
 def test_capacity_that_others_take_and_release_is_noticed(tmp_path):
     room = open_search_capacity(RunConfig(storage_path=tmp_path, name="search"))
     one_and_two, two_and_two = (
-        TrialNeeds((TrialBundle(1), TrialBundle(2)), True),
-        TrialNeeds((TrialBundle(2), TrialBundle(2)), True),
+        TrialNeeds((ResourceBundle(1), ResourceBundle(2)), True),
+        TrialNeeds((ResourceBundle(2), ResourceBundle(2)), True),
     )
-    allocated = room.allocate(TrialNeeds((TrialBundle(0.5),), True))
+    allocated = room.allocate(TrialNeeds((ResourceBundle(0.5),), True))
     refresh_until(
         room, lambda: fits(room, one_and_two)
     )  # The cluster tells of what the test before let go a moment late.
     others = ray.util.placement_group([{"CPU": 1.5}, {"CPU": 1.5}], strategy="STRICT_SPREAD")
     try:
-        refresh_until(room, lambda: not fits(room, TrialNeeds((TrialBundle(1),), True)))
+        refresh_until(room, lambda: not fits(room, TrialNeeds((ResourceBundle(1),), True)))
         assert room.find_refusal(two_and_two) is None
         ray.util.remove_placement_group(others)
         refresh_until(room, lambda: fits(room, one_and_two))
@@ -134,7 +136,7 @@ def test_a_trial_that_waits_for_its_places_says_so_and_keeps_others_out_only_for
         ray.get(group.ready(), timeout=60)
     scaling = ScalingConfig(2, resources_per_worker={"CPU": 2})
     part = room.allocate(
-        TrialNeeds((TrialBundle(2), TrialBundle(2)), True)
+        TrialNeeds((ResourceBundle(2), ResourceBundle(2)), True)
     )  # The search has nothing: one trial waits for others.
     config = RunConfig(storage_path=tmp_path, name="trial_00000")
     trainer = DataParallelTrainer(
@@ -143,13 +145,13 @@ def test_a_trial_that_waits_for_its_places_says_so_and_keeps_others_out_only_for
     results = []
 
     def play():
-        asked = trainer._build_run_spec(part.make_target(scaling, config))
+        asked = build_run_spec(trainer.trainer_arguments, part.make_target(scaling, config))
         results.append(execute_run(asked, Terminal(config.location.layout, 0, 30.0), RunEnvironment()))
 
     running = threading.Thread(target=play)
     running.start()
     try:
-        small = TrialNeeds((TrialBundle(1),), True)
+        small = TrialNeeds((ResourceBundle(1),), True)
         refresh_until(
             room,
             lambda: any(

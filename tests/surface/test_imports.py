@@ -91,7 +91,6 @@ NEVER = {
     **dict.fromkeys(("_view/formatting.py", "_view/pace.py"), ("_control", "_core", "_engine", "_storage")),
     "tune/results/scopes.py": (*_TRAINING, "tune"),
     "tune/driver/resource_ledger.py": _TRAINING,
-    "tune/driver/placement.py": _TRAINING,
     "tune/space": (*_TRAINING, "tune.driver", "tune.search"),
     "tune/search": (*_TRAINING, "tune.driver"),
 }

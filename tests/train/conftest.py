@@ -33,7 +33,7 @@ def _fit(
         **options,
     )
     if environment is not None:
-        trainer._run_environment = environment
+        trainer = trainer.replace_arguments(environment=environment)
     return trainer.fit()
 
 

@@ -15,6 +15,7 @@ from paceline._control import journal
 from paceline._control.controller import Controller
 from paceline._engine.messages import Reported
 from paceline.train import DataParallelTrainer, Result, RunConfig, RunHeldError
+from paceline.train.trainer import intercept_fits
 from processes import still_running
 
 COUNT = f"""{HEAD}
@@ -274,3 +275,15 @@ assert "torch" not in sys.modules
 """
     assert run_script(script).stdout.strip() == "1"
     assert run_script(script, env={"PACELINE_PREWARM": "0"}).stdout.strip() == "0"
+
+
+def test_interceptors_of_fit_nest_and_end_with_their_blocks(tmp_path):
+    trainer = DataParallelTrainer(lambda: None, run_config=RunConfig(name="run", storage_path=tmp_path))
+    config = trainer.scaling_config
+    with intercept_fits(lambda trainer, fit: trainer.scaling_config):
+        assert trainer.fit() is config
+        with intercept_fits(lambda trainer, fit: fit(trainer.replace_arguments(scaling_config={"num_workers": 3}))):
+            assert trainer.fit().num_workers == 3
+        assert trainer.fit() is config
+    assert not (tmp_path / "run").exists()
+    assert trainer.fit().error is None

@@ -24,7 +24,7 @@ from paceline.train import (
     ScalingConfig,
     StorageError,
 )
-from paceline.train.driver import preflight, unpicklable
+from paceline.train.driver import job, preflight
 from paceline.train.driver.run_directory import open_run
 from paceline.train.driver.run_spec import RunEnvironment
 
@@ -40,7 +40,7 @@ def trainer_in(place, function=lambda: None, *, name="run", environment=None, co
         function, train_loop_config=config, scaling_config=ScalingConfig(scaling), run_config=run
     )
     if environment is not None:
-        trainer._run_environment = environment
+        trainer = trainer.replace_arguments(environment=environment)
     return trainer
 
 
@@ -291,7 +291,7 @@ def test_what_lies_too_deep_is_told_short():
     value = threading.Lock()
     for _ in range(50):
         value = [value]
-    found = unpicklable.find_unpicklable({"value": value})
+    found = job.find_unpicklable({"value": value})
     assert found is not None
     assert found.path.count("->") == 13
     assert "... 38 more ... -> [0] (_thread.lock)" in found.path
@@ -302,13 +302,13 @@ def test_the_search_gives_up_on_a_large_heap(monkeypatch):
         def __reduce__(self):
             return list, ((object() for _ in ()),)  # A generator that no attribute leads to.
 
-    monkeypatch.setattr(unpicklable, "_MAX_VISITED", 1000)
-    assert unpicklable.find_unpicklable({"value": [Tricky(), *([i] for i in range(2000))]}).path == (
+    monkeypatch.setattr(job, "_MAX_VISITED", 1000)
+    assert job.find_unpicklable({"value": [Tricky(), *([i] for i in range(2000))]}).path == (
         "value -> something in it (generator)"
     )
-    found = unpicklable.find_unpicklable({"value": [*([i] for i in range(2000)), threading.Lock()]})
+    found = job.find_unpicklable({"value": [*([i] for i in range(2000)), threading.Lock()]})
     assert found.path == "value -> something in it (_thread.lock)", "the limit is reached before it is found"
-    assert unpicklable.find_unpicklable({"function": print, "config": {"x": [1, Model]}, "backend": None}) is None
+    assert job.find_unpicklable({"function": print, "config": {"x": [1, Model]}, "backend": None}) is None
 
 
 def test_a_driver_that_comes_second_by_a_hair_does_not_remove_the_lease_of_the_first(tmp_path):

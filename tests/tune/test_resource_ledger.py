@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paceline.tune.driver.placement import UNIT, PlacementNode, TrialBundle, TrialNeeds, to_units
-from paceline.tune.driver.resource_ledger import ResourceLedger
+from paceline._core.resource_planner import UNIT, PlacementNode, ResourceBundle, to_units
+from paceline.tune.driver.resource_ledger import ResourceLedger, TrialNeeds
 
 
 def needs(*bundles, explicit=True, strategy="PACK"):
@@ -16,7 +16,7 @@ def needs(*bundles, explicit=True, strategy="PACK"):
 
 
 def gpus(*amounts):
-    return needs(*(TrialBundle(0, amount) for amount in amounts))
+    return needs(*(ResourceBundle(0, amount) for amount in amounts))
 
 
 def machine(cores=4.0, num_gpus=2, **options):
@@ -39,8 +39,8 @@ def test_a_fraction_goes_where_least_is_left_so_that_whole_gpus_stay_whole():
 
 def test_a_trial_that_did_not_say_has_all_cores_alone_and_is_told_so():
     ledger = machine(cores=2)
-    small = ledger.allocate(needs(TrialBundle(1), explicit=False))
-    eight = needs(*[TrialBundle(1)] * 8, explicit=False)
+    small = ledger.allocate(needs(ResourceBundle(1), explicit=False))
+    eight = needs(*[ResourceBundle(1)] * 8, explicit=False)
     assert ledger.find_refusal(eight) is None
     assert ledger.allocate(eight) is None
     ledger.release(small)
@@ -48,9 +48,9 @@ def test_a_trial_that_did_not_say_has_all_cores_alone_and_is_told_so():
     assert allocation.num_cores == 2
     assert "8 cores" in allocation.note
     assert "2 cores" in allocation.note
-    assert ledger.allocate(needs(TrialBundle(1), explicit=False)) is None
+    assert ledger.allocate(needs(ResourceBundle(1), explicit=False)) is None
     ledger.release(allocation)
-    assert ledger.allocate(needs(TrialBundle(1), explicit=False)) is not None
+    assert ledger.allocate(needs(ResourceBundle(1), explicit=False)) is not None
     with pytest.raises(ValueError, match="already released"):
         ledger.release(allocation)
 
@@ -58,12 +58,16 @@ def test_a_trial_that_did_not_say_has_all_cores_alone_and_is_told_so():
 @pytest.mark.parametrize(
     ("asks", "says", "hint"),
     [
-        (needs(*[TrialBundle(2)] * 3), "needs 3 x (2 cores)", "lower num_workers"),
+        (needs(*[ResourceBundle(2)] * 3), "needs 3 x (2 cores)", "lower num_workers"),
         (gpus(1, 1, 1), "needs 3 x (1 GPU)", "fraction"),
         (gpus(0.6, 0.6, 0.6), "needs 3 x (0.6 GPUs)", "lower num_workers"),
-        (needs(TrialBundle(9, 3), explicit=False), "3 GPUs", ""),
-        (needs(TrialBundle(1, 1), TrialBundle(1, 1), TrialBundle(5)), "needs 2 x (1 core, 1 GPU) and 5 cores", ""),
-        (needs(TrialBundle(1, 0, (("special", 2.0),))), "1 core, 2 special", "lower"),
+        (needs(ResourceBundle(9, 3), explicit=False), "3 GPUs", ""),
+        (
+            needs(ResourceBundle(1, 1), ResourceBundle(1, 1), ResourceBundle(5)),
+            "needs 2 x (1 core, 1 GPU) and 5 cores",
+            "",
+        ),
+        (needs(ResourceBundle(1, 0, (("special", 2.0),))), "1 core, 2 special", "lower"),
     ],
 )
 def test_what_never_fits_is_refused_with_the_numbers_and_a_way_out(asks, says, hint):
@@ -79,76 +83,76 @@ CLUSTER = [PlacementNode("a", 2), PlacementNode("b", 2), PlacementNode("g", 4, 2
 
 def test_each_bundle_lies_on_one_node_and_cores_are_taken_where_there_are_no_gpus():
     ledger = ResourceLedger(CLUSTER, machine="the cluster")
-    allocation = ledger.allocate(needs(TrialBundle(2), TrialBundle(2), TrialBundle(1, 1)))
+    allocation = ledger.allocate(needs(ResourceBundle(2), ResourceBundle(2), ResourceBundle(1, 1)))
     assert [place.node for place in allocation.placements] == ["a", "b", "g"]
-    assert ledger.find_refusal(needs(TrialBundle(5))) is not None
-    assert ledger.find_refusal(needs(*[TrialBundle(1)] * 8)) is None
-    assert "on one node" in ledger.find_refusal(needs(TrialBundle(5)))
+    assert ledger.find_refusal(needs(ResourceBundle(5))) is not None
+    assert ledger.find_refusal(needs(*[ResourceBundle(1)] * 8)) is None
+    assert "on one node" in ledger.find_refusal(needs(ResourceBundle(5)))
     assert ledger.describe() == "2 nodes with 2 cores each; 1 node with 4 cores, 2 GPUs, 1 special"
 
 
 def test_what_others_use_keeps_trials_out_and_not_the_first_and_a_part_that_waits_too_long_keeps_nobody_out():
-    ledger = ResourceLedger([PlacementNode("a", 2, in_use=TrialBundle(1))])
-    first = ledger.allocate(needs(TrialBundle(2)))
+    ledger = ResourceLedger([PlacementNode("a", 2, in_use=ResourceBundle(1))])
+    first = ledger.allocate(needs(ResourceBundle(2)))
     assert "waiting for resources that others use" in first.note
     ledger.release(first)
-    assert ledger.allocate(needs(TrialBundle(1))).note == ""
-    assert ledger.allocate(needs(TrialBundle(1))) is None
+    assert ledger.allocate(needs(ResourceBundle(1))).note == ""
+    assert ledger.allocate(needs(ResourceBundle(1))) is None
     ledger.update_nodes([PlacementNode("a", 2)], {})
-    assert ledger.allocate(needs(TrialBundle(1))) is not None
+    assert ledger.allocate(needs(ResourceBundle(1))) is not None
     ledger = ResourceLedger([PlacementNode("a", 2)])
-    allocation = ledger.allocate(needs(TrialBundle(2)))
+    allocation = ledger.allocate(needs(ResourceBundle(2)))
     ledger.update_nodes([PlacementNode("a", 2)], {}, uncounted=[allocation.number])
-    other = ledger.allocate(needs(TrialBundle(2)))
+    other = ledger.allocate(needs(ResourceBundle(2)))
     assert other is not None
     ledger.release(allocation)
-    assert ledger.allocate(needs(TrialBundle(1))) is None
+    assert ledger.allocate(needs(ResourceBundle(1))) is None
     ledger.release(other)
-    assert ledger.allocate(needs(TrialBundle(2))) is not None
+    assert ledger.allocate(needs(ResourceBundle(2))) is not None
 
 
 def test_a_part_counts_where_it_was_found_and_where_it_will_go_when_its_node_is_gone():
     ledger = ResourceLedger([PlacementNode("a", 2), PlacementNode("b", 2)])
-    allocation = ledger.allocate(needs(TrialBundle(1)))
+    allocation = ledger.allocate(needs(ResourceBundle(1)))
     assert allocation.placements[0].node == "a"
     ledger.update_nodes([PlacementNode("a", 2), PlacementNode("b", 2)], {allocation.number: ["b"]})
-    two = ledger.allocate(needs(TrialBundle(2)))
+    two = ledger.allocate(needs(ResourceBundle(2)))
     assert two.placements[0].node == "a"
     ledger.update_nodes([PlacementNode("a", 2), PlacementNode("c", 2)], {two.number: ["a"]})
-    assert ledger.allocate(needs(TrialBundle(2))) is None
-    assert ledger.allocate(needs(TrialBundle(1))).placements[0].node == "c"
+    assert ledger.allocate(needs(ResourceBundle(2))) is None
+    assert ledger.allocate(needs(ResourceBundle(1))).placements[0].node == "c"
     ledger.release(allocation)
     ledger.release(two)
-    assert ledger.allocate(needs(TrialBundle(2))).placements[0].node == "a"
+    assert ledger.allocate(needs(ResourceBundle(2))).placements[0].node == "a"
 
 
 def test_a_part_of_which_nothing_is_known_counts_where_there_is_room_and_one_of_an_autoscaler_once_it_is_there():
     ledger = ResourceLedger([PlacementNode("a", 2), PlacementNode("b", 2)])
-    allocation = ledger.allocate(needs(TrialBundle(2)))
+    allocation = ledger.allocate(needs(ResourceBundle(2)))
     assert allocation.placements[0].node == "a"
-    ledger.update_nodes([PlacementNode("a", 2, in_use=TrialBundle(2)), PlacementNode("b", 2)], {})
-    assert ledger.allocate(needs(TrialBundle(1))) is None
+    ledger.update_nodes([PlacementNode("a", 2, in_use=ResourceBundle(2)), PlacementNode("b", 2)], {})
+    assert ledger.allocate(needs(ResourceBundle(1))) is None
     ledger.release(allocation)
-    assert ledger.allocate(needs(TrialBundle(2))).placements[0].node == "b"
+    assert ledger.allocate(needs(ResourceBundle(2))).placements[0].node == "b"
     ledger = ResourceLedger([PlacementNode("a", 1)])
-    allocation = ledger.allocate(needs(TrialBundle(2)), overcommit=True)
+    allocation = ledger.allocate(needs(ResourceBundle(2)), overcommit=True)
     assert ledger.num_unplaced == 1
-    assert ledger.allocate(needs(TrialBundle(1))) is not None
+    assert ledger.allocate(needs(ResourceBundle(1))) is not None
     ledger.update_nodes([PlacementNode("a", 1), PlacementNode("n", 2)], {allocation.number: ["n"]})
     assert ledger.num_unplaced == 0
-    assert ledger.allocate(needs(TrialBundle(1))) is None
+    assert ledger.allocate(needs(ResourceBundle(1))) is None
 
 
 def test_many_workers_are_placed_without_recursion():
     ledger = ResourceLedger([PlacementNode(str(n), 64, 8) for n in range(50)])
-    allocation = ledger.allocate(needs(*[TrialBundle(1, 1)] * 350, *[TrialBundle(2)] * 800, TrialBundle(8)))
+    allocation = ledger.allocate(needs(*[ResourceBundle(1, 1)] * 350, *[ResourceBundle(2)] * 800, ResourceBundle(8)))
     assert allocation is not None
     ledger.release(allocation)
 
 
 AMOUNTS = st.sampled_from([0, 0.1, 0.25, 0.3, 0.5, 0.6, 1, 2])
 CORES = st.sampled_from([0, 0.5, 1, 2, 3])
-BUNDLE = st.builds(TrialBundle, CORES, AMOUNTS, st.sampled_from([(), (), (("special", 1.0),)]))
+BUNDLE = st.builds(ResourceBundle, CORES, AMOUNTS, st.sampled_from([(), (), (("special", 1.0),)]))
 NEEDS = st.builds(
     TrialNeeds,
     st.lists(BUNDLE, min_size=1, max_size=4).map(tuple),

@@ -5,11 +5,12 @@ import os
 import pytest
 
 from paceline import tune
+from paceline._core.resource_planner import ResourceBundle
 from paceline._engine.base import WorkerResources
 from paceline._engine.local.devices import Machine
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
 from paceline.tune import TuneConfig, Tuner
-from paceline.tune.driver.placement import TrialBundle, TrialNeeds
+from paceline.tune.driver.resource_ledger import TrialNeeds
 from paceline.tune.driver.search_capacity import LocalSearchCapacity, open_search_capacity
 from paceline.tune.trainables.resources import to_trial_needs
 
@@ -81,12 +82,12 @@ def test_threads_follow_from_the_cores_of_the_part_and_an_elastic_run_has_as_man
 
 def test_one_process_has_what_all_bundles_of_its_trial_have_and_validation_is_beside_the_workers(capacity, run_config):
     scaling = ScalingConfig(1, use_gpu=True, resources_per_worker={"CPU": 2, "GPU": 2})
-    part = capacity.allocate(TrialNeeds((TrialBundle(1, 0), TrialBundle(1, 1), TrialBundle(0, 1))))
+    part = capacity.allocate(TrialNeeds((ResourceBundle(1, 0), ResourceBundle(1, 1), ResourceBundle(0, 1))))
     assert [share.devices for share in part.make_target(scaling, run_config).compute_shares(1)] == [(0, 1)]
     capacity.release(part)
     scaling = ScalingConfig(1, use_gpu=True)
     for _ in range(2):
-        requested = TrialNeeds((TrialBundle(0, 1), TrialBundle(1, 1)))
+        requested = TrialNeeds((ResourceBundle(0, 1), ResourceBundle(1, 1)))
         site = capacity.allocate(requested).make_target(scaling, run_config)
         workers, beside = site.compute_shares(1), site.compute_auxiliary_share(num_cpus=1, num_gpus=1)
         own, other = workers[0].env["CUDA_VISIBLE_DEVICES"].split(","), beside.env["CUDA_VISIBLE_DEVICES"]

@@ -56,25 +56,22 @@ def _prove_script(args: argparse.Namespace) -> Any:
     """Return the proof for the first trainer the script fits, or the reason why there is none."""
     from paceline.train.result import Result
     from paceline.train.resume_proof.proof import verify_resume
-    from paceline.train.trainer import DataParallelTrainer, override_fit
+    from paceline.train.trainer import DataParallelTrainer, Fit, intercept_fits
 
-    fit = DataParallelTrainer.fit
-
-    def prove_instead_of_fit(trainer: DataParallelTrainer) -> Result:
+    def prove_instead_of_fit(trainer: DataParallelTrainer, fit: Fit) -> Result:
         # Verify inside fit(), not after the script: what its functions use in `__main__` is still in place.
-        with override_fit(fit):
-            proof = verify_resume(
-                trainer,
-                num_steps=args.steps,
-                fresh=args.fresh,
-                ignore=args.ignore,
-                tolerance=args.tolerance,
-                scratch=args.scratch,
-            )
+        proof = verify_resume(
+            trainer,
+            num_steps=args.steps,
+            fresh=args.fresh,
+            ignore=args.ignore,
+            tolerance=args.tolerance,
+            scratch=args.scratch,
+        )
         raise _ProofDone(proof)
 
     try:
-        with override_fit(prove_instead_of_fit), _script_environment(args.script, args.arguments):
+        with intercept_fits(prove_instead_of_fit), _script_environment(args.script, args.arguments):
             runpy.run_path(args.script, run_name="__main__")
     except _ProofDone as ended:
         return ended.args[0]

@@ -49,7 +49,7 @@ _MIN_AMOUNT = 0.0001
 """Cluster resources are counted in units of 1/10,000."""
 
 _WORKERS = "a non-negative integer or a range such as (1, 4)"
-_STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
 def _short_repr(config: Any) -> str:
@@ -120,7 +120,7 @@ class ScalingConfig:
             expected = f"a multiple of num_workers={self.num_workers}"
             raise bad_value("global_batch_size", expected, self.global_batch_size)
         check_bool("use_gpu", self.use_gpu)
-        check_choice("placement_strategy", self.placement_strategy, _STRATEGIES)
+        check_choice("placement_strategy", self.placement_strategy, STRATEGIES)
         _check_labels(self.label_selector, self.num_workers)
         if not isinstance(self.accelerator_type, str | None) or self.accelerator_type == "":
             raise bad_value("accelerator_type", "a name such as 'A100' or None", self.accelerator_type)
@@ -128,7 +128,12 @@ class ScalingConfig:
         if resources is not None:
             check_instance("resources_per_worker", resources, Mapping, "a dict such as {'CPU': 2}")
             for name, amount in resources.items():
-                _check_resource(name, amount)
+                check_resource("resources_per_worker", name, amount)
+                if name == "object_store_memory":
+                    label = f"resources_per_worker[{name!r}]"
+                    raise ValueError(
+                        f"{label} cannot be reserved: workers share the object store. Use 'memory' instead"
+                    )
             gpus = resources.get("GPU", 0)
             if not self.use_gpu and gpus > 0:
                 raise ValueError(
@@ -317,15 +322,13 @@ def check_callbacks(callbacks: Iterable[Any]) -> None:
         check_instance("every item of callbacks", callback, get_args(Callback), expected)
 
 
-def _check_resource(name: Any, amount: Any) -> None:
+def check_resource(argument: str, name: Any, amount: Any) -> None:
     if not isinstance(name, str) or not name:
-        raise bad_value("a key of resources_per_worker", "the name of a resource", name)
-    label = f"resources_per_worker[{name!r}]"
+        raise bad_value(f"a key of {argument}", "the name of a resource", name)
+    label = f"{argument}[{name!r}]"
     check_number(label, amount, at_least=0)
     if 0 < amount < _MIN_AMOUNT:
         raise bad_value(label, f"0 or at least {_MIN_AMOUNT}", amount)
-    if name == "object_store_memory":
-        raise ValueError(f"{label} cannot be reserved: workers share the object store. Use 'memory' instead")
 
 
 def _check_labels(selector: Any, num_workers: int | tuple[int, int]) -> None:
@@ -345,7 +348,6 @@ def _check_labels(selector: Any, num_workers: int | tuple[int, int]) -> None:
 
 
 def _parse_worker_range(bounds: Any) -> tuple[int, int]:
-    """Return the minimum and maximum number of workers."""
     if len(bounds) != 2 or not all(map(is_int, bounds)) or not 1 <= bounds[0] <= bounds[1]:
         raise bad_value("num_workers", _WORKERS, bounds)
     return bounds[0], bounds[1]

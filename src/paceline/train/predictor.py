@@ -105,7 +105,6 @@ def get_column(batch: Mapping[str, Any], name: str) -> Any:
 
 
 def _to_matrix(name: str, column: Any) -> Any:
-    """Return a column as columns of one matrix."""
     if column.dtype.kind not in "biuf":
         raise ValueError(f"feature_columns must be numeric, got column {name!r} of type {column.dtype}")
     return column.reshape(len(column), -1)

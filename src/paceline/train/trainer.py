@@ -1,33 +1,29 @@
-"""`DataParallelTrainer`: keeps the arguments, builds a run spec from them, has it driven, returns a `Result`."""
+"""`DataParallelTrainer`: holds its arguments as a value, has a run built from them and driven, returns a `Result`."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Self, TypedDict
+from dataclasses import fields
+from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar
 
-from paceline._core.arguments import check_instance
 from paceline._core.errors import PacelineError
-from paceline._worker.main import Job
 from paceline.train.backend import BackendConfig
-from paceline.train.callbacks import UserCallback
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.config import RunConfig, ScalingConfig, coerce_config
-from paceline.train.display.terminal import make_terminal
-from paceline.train.driver import preflight
-from paceline.train.driver.datasets import DataConfig, build_dataset_spec
-from paceline.train.driver.execution_target import ExecutionTarget, choose_target
-from paceline.train.driver.job import pickle_filesystem, pickle_job, resolve_loop_config
-from paceline.train.driver.run_session import execute_run
-from paceline.train.driver.run_spec import RunEnvironment, RunHooks, RunSpec, ValidationSpec
+from paceline.train.config import RunConfig, ScalingConfig
+from paceline.train.driver.datasets import DataConfig
+from paceline.train.driver.run_session import run_trainer
+from paceline.train.driver.trainer_arguments import TrainerArguments
 from paceline.train.driver.validation import ValidationConfig
-from paceline.train.older.persistent_workers_mixin import PersistentWorkersMixin
-from paceline.train.older.restore import RestoreMixin
+from paceline.train.older.trainer_verbs import TrainerVerbs
 from paceline.train.result import Result
 
+T = TypeVar("T")
 
-class TrainerArguments(TypedDict, total=False):
+
+class TrainerOptions(TypedDict, total=False):
     """The arguments that the trainers of all frameworks share."""
 
     train_loop_config: Mapping[str, Any] | None
@@ -39,7 +35,24 @@ class TrainerArguments(TypedDict, total=False):
     dataset_config: DataConfig | Mapping[str, Any] | None
 
 
-class DataParallelTrainer(PersistentWorkersMixin, RestoreMixin):
+class _Argument(Generic[T]):
+    """An attribute that reads one of the trainer's arguments; assigning to it replaces them."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, trainer: DataParallelTrainer | None, owner: type) -> T:
+        if trainer is None:
+            raise AttributeError(f"{self._name} is an attribute of instances of {owner.__name__}")
+        value: T = getattr(trainer.trainer_arguments, self._name)
+        return value
+
+    def __set__(self, trainer: DataParallelTrainer, value: Any) -> None:
+        if hasattr(trainer, "trainer_arguments"):  # Not yet in a subclass, before it calls our constructor.
+            trainer.trainer_arguments = trainer.trainer_arguments.replace(**{self._name: value})
+
+
+class DataParallelTrainer(TrainerVerbs):
     """Runs one function on many workers.
 
         trainer = DataParallelTrainer(train_func, scaling_config=ScalingConfig(num_workers=4))
@@ -51,10 +64,20 @@ class DataParallelTrainer(PersistentWorkersMixin, RestoreMixin):
     workers as `dataset_config` says; the function gets its shard from `get_dataset_shard(name)`.
     """
 
+    trainer_arguments: TrainerArguments
+    """The constructor's arguments, checked: a frozen value."""
+    train_loop_per_worker: _Argument[Any] = _Argument()
+    train_loop_config: _Argument[Mapping[str, Any] | None] = _Argument()
+    backend_config: _Argument[BackendConfig] = _Argument()
+    scaling_config: _Argument[ScalingConfig] = _Argument()
+    run_config: _Argument[RunConfig] = _Argument()
+    resume_from_checkpoint: _Argument[Checkpoint | None] = _Argument()
+    validation_config: _Argument[ValidationConfig | None] = _Argument()
+    datasets: _Argument[Mapping[str, Any] | None] = _Argument()
+    dataset_config: _Argument[DataConfig] = _Argument()
     _default_backend: ClassVar[Callable[[], BackendConfig]] = BackendConfig
-    _run_environment: RunEnvironment = RunEnvironment()
-    _run_hooks: RunHooks = RunHooks()
-    _init_args: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), {})
+    _backend_argument: ClassVar[str] = "backend_config"
+    """What the constructor calls `backend_config`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Show the whole signature of a constructor whose `**arguments` stand for those of its parent class.
@@ -70,11 +93,6 @@ class DataParallelTrainer(PersistentWorkersMixin, RestoreMixin):
             own += [parameter for parameter in inherited if parameter.name not in known]
             init.__signature__ = inspect.Signature([*own, last] if last.annotation in (Any, "Any") else own)
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        trainer = super().__new__(cls)
-        trainer._init_args = args, kwargs
-        return trainer
-
     def __init__(
         self,
         train_loop_per_worker: Callable[..., Any],
@@ -88,23 +106,17 @@ class DataParallelTrainer(PersistentWorkersMixin, RestoreMixin):
         datasets: Mapping[str, Any] | None = None,
         dataset_config: DataConfig | Mapping[str, Any] | None = None,
     ) -> None:
-        self.train_loop_per_worker = train_loop_per_worker
-        self.train_loop_config = train_loop_config
-        self.backend_config = backend_config if backend_config is not None else type(self)._default_backend()
-        self.scaling_config: ScalingConfig = coerce_config(ScalingConfig, scaling_config, "scaling_config")
-        self.run_config: RunConfig = coerce_config(RunConfig, run_config, "run_config")
-        self.resume_from_checkpoint = resume_from_checkpoint
-        self.validation_config: ValidationConfig | None = None
-        if validation_config is not None:
-            self.validation_config = coerce_config(ValidationConfig, validation_config, "validation_config")
-        self.datasets = datasets
-        self.dataset_config: DataConfig = coerce_config(DataConfig, dataset_config, "dataset_config")
-        self._dataset_spec = build_dataset_spec(datasets, self.dataset_config)
-        check_instance("backend_config", self.backend_config, BackendConfig, "a paceline.train.BackendConfig")
-        expected = "a paceline.train.Checkpoint"
-        check_instance("resume_from_checkpoint", resume_from_checkpoint, Checkpoint, expected, optional=True)
-        self._loop_config = resolve_loop_config(train_loop_per_worker, train_loop_config)
-        self.backend_config.check(self.scaling_config.max_workers, self.scaling_config.use_gpu)
+        self.trainer_arguments = TrainerArguments.parse(
+            train_loop_per_worker=train_loop_per_worker,
+            train_loop_config=train_loop_config,
+            backend_config=backend_config if backend_config is not None else type(self)._default_backend(),
+            scaling_config=scaling_config,
+            run_config=run_config,
+            resume_from_checkpoint=resume_from_checkpoint,
+            validation_config=validation_config,
+            datasets=datasets,
+            dataset_config=dataset_config,
+        )
 
     def fit(self) -> Result:
         """Train until the function has returned on every worker.
@@ -114,87 +126,48 @@ class DataParallelTrainer(PersistentWorkersMixin, RestoreMixin):
         `RunConfig(detached=True)` the run is driven on the cluster and only followed from here.
         """
         try:
-            return self._fit()
+            return _fits[-1](self)
         except PacelineError as error:
             failed = error
         # Drop our frames; the message is self-contained.
         raise failed.with_traceback(None)
 
-    def _fit(self) -> Result:
-        target = choose_target(self.scaling_config, self.run_config)
-        target.check()
-        spec = self._build_run_spec(target)
-        if self.run_config.detached:
-            from paceline.train.driver.detached import fit_detached
+    def replace_arguments(self, **changes: Any) -> Self:
+        """Return a copy of this trainer with other arguments; this one is unchanged.
 
-            return fit_detached(spec)
-        terminal = make_terminal(self.run_config.location.layout, self.train_loop_config, inline=spec.is_inline)
-        return execute_run(spec, terminal, self._run_environment, self._run_hooks)
-
-    def _named_init_args(self) -> dict[str, Any]:
-        """The constructor's arguments by name."""
-        args, kwargs = self._init_args
-        signature = inspect.signature(type(self).__init__)
-        bound = signature.bind(self, *args, **kwargs).arguments
-        named = {name: value for name, value in bound.items() if name in self._parameter_names()}
-        more = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
-        return {**named, **bound.get(more or "", {})}
-
-    def _parameter_names(self) -> list[str]:
-        parameters = [*inspect.signature(type(self).__init__).parameters.values()][1:]
-        return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-
-    def _accepts_argument(self, name: str) -> bool:
-        """Whether the constructor has this argument, or checks further arguments itself."""
-        parameters = inspect.signature(type(self).__init__).parameters.values()
-        return name in self._parameter_names() or any(p.kind is p.VAR_KEYWORD for p in parameters)
-
-    def _copy_with(self, changes: Mapping[str, Any]) -> Self:
-        """Return a copy; if there are changes, construct it anew with changed arguments. This trainer is unchanged."""
-        trainer = type(self)(**{**self._named_init_args(), **changes})
-        trainer._run_environment, trainer._run_hooks = self._run_environment, self._run_hooks
+        The constructor is not called. A subclass whose constructor has arguments of its own overrides this method if
+        searches are to vary those.
+        """
+        if self._backend_argument in changes:
+            backend = changes.pop(self._backend_argument)
+            changes["backend_config"] = backend if backend is not None else type(self)._default_backend()
+        for name in changes.keys() - {field.name for field in fields(TrainerArguments)}:
+            kind = type(self).__name__
+            raise TypeError(
+                f"{kind} cannot replace its argument {name!r}\n\n"
+                f"hint: define {kind}.replace_arguments(self, **changes) to return a trainer with another {name}"
+            )
+        trainer = copy.copy(self)
+        trainer._workers = None
+        trainer.trainer_arguments = self.trainer_arguments.replace(**changes)
         return trainer
 
-    def _build_run_spec(self, target: ExecutionTarget, parts: Job | None = None) -> RunSpec:
-        """Check the arguments and build the run spec; by default for the trainer's own function."""
-        preflight.check_limits(self.scaling_config.sizes[-1])
-        preflight.check_initial_checkpoint(self.resume_from_checkpoint, self.run_config.location.layout)
-        if parts is None:
-            parts = (self.train_loop_per_worker, self._loop_config, self.backend_config)
-        return RunSpec(
-            job_parts=parts,
-            pickled_job=pickle_job(*parts),
-            run_config=self.run_config,
-            run_context=self._make_run_context(None),
-            scaling_config=self.scaling_config,
-            target=target,
-            is_inline=self.scaling_config.num_workers == 0,
-            initial_checkpoint=self.resume_from_checkpoint,
-            pickled_filesystem=pickle_filesystem(self.run_config.storage_filesystem),
-            validation=_build_validation_spec(self.validation_config, target),
-            datasets=self._dataset_spec,
-            purpose=_find_purpose(self.run_config),
-        )
 
+Fit = Callable[[DataParallelTrainer], Result]
 
-def _find_purpose(config: RunConfig) -> str:
-    callbacks = (callback for callback in config.callbacks if isinstance(callback, UserCallback))
-    return next((callback._run_purpose for callback in callbacks if callback._run_purpose), "")
-
-
-def _build_validation_spec(config: ValidationConfig | None, target: ExecutionTarget) -> ValidationSpec | None:
-    if config is None:
-        return None
-    share = target.compute_auxiliary_share(num_cpus=config.num_cpus, num_gpus=config.num_gpus)
-    return ValidationSpec(config, config.pickle_function(), share)
+_fits: list[Fit] = [lambda trainer: run_trainer(trainer.trainer_arguments)]
+"""What `fit()` of every trainer calls is the last of these."""
 
 
 @contextlib.contextmanager
-def override_fit(fit: Callable[[Any], Result]) -> Iterator[None]:
-    """Replace `fit` of all trainers during the block, for tools that run an unmodified script."""
-    before = DataParallelTrainer.fit
-    DataParallelTrainer.fit = fit  # type: ignore[assignment, method-assign]
+def intercept_fits(intercept: Callable[[DataParallelTrainer, Fit], Result]) -> Iterator[None]:
+    """During the block, `trainer.fit()` calls `intercept(trainer, fit)`, where `fit(trainer)` does what it did before.
+
+    For tools that run an unmodified script. It holds for all trainers, in all threads.
+    """
+    before = _fits[-1]
+    _fits.append(lambda trainer: intercept(trainer, before))
     try:
         yield
     finally:
-        DataParallelTrainer.fit = before  # type: ignore[method-assign]
+        _fits.pop()

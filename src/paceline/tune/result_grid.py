@@ -1,13 +1,14 @@
 """ResultGrid: the results of a search, trial by trial.
 
-It is built from the search's journal, which is read once more to access more than the last results. Directories of
-trials are read only to access a checkpoint or an error: it is as fast for a thousand trials as for ten.
+`Tuner.fit()` makes it from the search in memory, `from_path` from the search's journal, which is read once more to
+access more than the last results. Directories of trials are read only to access a checkpoint or an error: it is as fast
+for a thousand trials as for ten.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 from paceline._core.arguments import bad_value, check_choice, flatten_dict
@@ -15,6 +16,7 @@ from paceline._core.plain_values import get_metric
 from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import DiskRunStore
 from paceline.train.result import to_dataframe
+from paceline.tune.driver.events import Event
 from paceline.tune.driver.search_state import Search
 from paceline.tune.driver.search_storage import check_is_search, iter_search_events
 from paceline.tune.results import report_history, scopes
@@ -46,12 +48,16 @@ class ResultGrid:
         location: RunLocation,
         errors: Mapping[str, Exception] | None = None,
         decode_config: report_history.ConfigDecoder = report_history.decode_without_objects,
+        events: Iterable[Event] | None = None,
     ) -> None:
-        """`location` is that of the search; `errors` are the exceptions this process has seen, by trial."""
+        """`location` is that of the search; `errors` are the exceptions this process has seen, by trial.
+
+        `events` are those of the search; None: read them from its journal when they are needed.
+        """
         self._search = search
         self._location = location
         self._store = location.open_run_store_for_reading()
-        self._history = report_history.TrialReportHistory(self._store, decode_config)
+        self._history = report_history.TrialReportHistory(self._store, decode_config, events)
         self._trials = list(search.trials.values())
         self._errors = dict(errors or {})
         self._results: dict[str, Result] = {}
@@ -241,7 +247,6 @@ class ResultGrid:
         return scopes.score_values(values, scope, mode, only_finite=only_finite)
 
     def _values(self, trial: Trial, metric: str) -> list[tuple[dict[str, Any], float]]:
-        """The reports of a trial that have the metric, each with its value."""
         rows = self._history.reports_of(trial.trial_id)
         return [(row, value) for row in rows if (value := scopes.get_metric_value(row, metric)) is not None]
 

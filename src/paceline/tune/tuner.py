@@ -17,9 +17,9 @@ from paceline._engine.local.launchers import prewarm
 from paceline._storage.run_location import RunLocation, join_storage_path
 from paceline.train.config import RunConfig, coerce_config
 from paceline.train.display.screen import open_screen
-from paceline.train.driver.interrupts import SignalInterrupts
-from paceline.train.driver.run_session import execute_run
+from paceline.train.driver.run_session import SignalInterrupts, execute_run
 from paceline.train.driver.run_spec import RunEnvironment, RunHooks
+from paceline.train.driver.trainer_arguments import build_run_spec
 from paceline.train.result import Result
 from paceline.train.trainer import DataParallelTrainer
 from paceline.tune.config import RunConfig as TuneRunConfig
@@ -124,13 +124,21 @@ class Tuner:
                 outcome = self._drive_search(open_search, terminal)
         finally:
             terminal.close()
-        self._grid = self._load_results(outcome.errors)
+        errors = {
+            trial: error
+            for trial, error in outcome.errors.items()
+            if isinstance(error, Exception)
+            and not isinstance(error, FailedEarlierError)  # The run has more details about that error.
+        }
+        self._grid = ResultGrid(outcome.search, location, errors, self._space.decode_config, outcome.events)
         return self._raise_or_return(outcome, self._grid)
 
     def get_results(self) -> ResultGrid:
-        """The results of the search so far, read from storage."""
+        """The results of the search: of the last `fit()`, else those so far, read from storage."""
         if self._grid is None:
-            self._grid = self._load_results()
+            location, decode_config = self.run_config.location, self._space.decode_config
+            search = replay_search(search_storage.load_past_events(location), decode_config)
+            self._grid = ResultGrid(search, location, decode_config=decode_config)
         return self._grid
 
     @classmethod
@@ -225,7 +233,7 @@ class Tuner:
             trainer = self._trainable_plan.make_trainer(trial.config, run_config, run_spec.initial)
             target = allocation.make_target(trainer.scaling_config, run_config)
             spec = dataclasses.replace(
-                trainer._build_run_spec(target),
+                build_run_spec(trainer.trainer_arguments, target),
                 waits_in_reports=advisers.must_wait_for_decisions,
                 pinned=run_spec.pinned_seqs,
                 purpose=run_spec.purpose,
@@ -280,17 +288,6 @@ class Tuner:
         scheduler.set_search_properties(config.metric, config.mode, seed=seed)
         return SearchAdvisers(searcher, scheduler, stopper, self._space.encode_config)
 
-    def _load_results(self, errors: Mapping[str, BaseException] | None = None) -> ResultGrid:
-        location = self.run_config.location
-        search = replay_search(search_storage.load_past_events(location), self._space.decode_config)
-        raised_errors = {
-            trial: error
-            for trial, error in (errors or {}).items()
-            if isinstance(error, Exception)
-            and not isinstance(error, FailedEarlierError)  # The run has more details about that error.
-        }
-        return ResultGrid(search, location, raised_errors, self._space.decode_config)
-
     def _raise_or_return(self, outcome: SearchOutcome, grid: ResultGrid) -> ResultGrid:
         search = outcome.search
         if outcome.trial_without_metric:
@@ -325,7 +322,6 @@ def _explain_missing_metric(search: Search, trial_id: str) -> str:
 
 
 def _check_metric(config: TuneConfig, searcher: Searcher, scheduler: TrialScheduler) -> None:
-    """Raise if a searcher or scheduler that compares trials has no metric."""
     if not scheduler.set_search_properties(config.metric, config.mode):
         raise ValueError(
             f"TuneConfig(metric={config.metric!r}, mode={config.mode!r}) and {type(scheduler).__name__}("

@@ -228,7 +228,8 @@ def test_a_name_that_is_used_again_is_committed_again_in_a_shadow(tmp_path):
     trainer = run_of(function, tmp_path / "runs", failure_config=FailureConfig(max_failures=1))
     start = trainer.fit().checkpoint
     assert start.to_dict()["i"] == 4
-    shadow = run_shadow(trainer, tmp_path / "shadow", enough=lambda observed: False, start=Path(start.path))
+    arguments = trainer.trainer_arguments
+    shadow = run_shadow(arguments, tmp_path / "shadow", enough=lambda observed: False, start=Path(start.path))
     assert Checkpoint(shadow.find_checkpoint(6)).to_dict()["i"] == 6
 
 

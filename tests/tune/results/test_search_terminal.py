@@ -16,7 +16,9 @@ from paceline.train import DataParallelTrainer, FailureConfig, RunConfig
 from paceline.train.display.screen import Screen
 from paceline.train.display.styled_lines import to_plain_text
 from paceline.train.driver.execution_target import choose_target
-from paceline.train.driver.run_session import execute_run as run_played
+from paceline.train.driver.run_session import execute_run
+from paceline.train.driver.run_spec import RunEnvironment
+from paceline.train.driver.trainer_arguments import build_run_spec
 from paceline.tune.display.log_lines import LineBudget
 from paceline.tune.display.terminal import SearchTerminal, TrialTerminal
 from paceline.tune.display.trial_table import TrialTable
@@ -187,9 +189,8 @@ def play(name, directory, above, **run_config):
     config = RunConfig(name=f"trial_{name}", storage_path=directory, **run_config)
     trainer = DataParallelTrainer(noisy, train_loop_config={"name": name}, run_config=config)
     terminal = TrialTerminal(name, RunLayout(Path(directory) / f"trial_{name}"), above, settings.load().report_notice_s)
-    return run_played(
-        trainer._build_run_spec(choose_target(trainer.scaling_config, config)), terminal, trainer._run_environment
-    )
+    spec = build_run_spec(trainer.trainer_arguments, choose_target(trainer.scaling_config, config))
+    return execute_run(spec, terminal, RunEnvironment())
 
 
 def test_what_trials_print_at_once_is_passed_on_line_by_line_and_a_retry_is_told(tmp_path, capsys):

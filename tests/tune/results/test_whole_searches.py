@@ -8,6 +8,8 @@ import pytest
 from recorded_search import RecordedSearch
 
 from paceline import tune
+from paceline.tune.driver import events, search_spec
+from paceline.tune.results.scopes import SCOPES
 from servers import BUCKET
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -24,13 +26,17 @@ def train_func(config):
         tune.report({"loss": config["lr"] * 10 - step}, checkpoint=checkpoint)
 
 
-def searched(storage_path):
+def make_tuner(storage_path):
     return tune.Tuner(
         train_func,
         param_space={"lr": tune.grid_search([0.2, 0.1, 0.3]), "data": "mnist"},
         tune_config=tune.TuneConfig(metric="loss", mode="min", max_concurrent_trials=1),
         run_config=tune.RunConfig(name="lr-search", storage_path=storage_path),
-    ).fit()
+    )
+
+
+def searched(storage_path):
+    return make_tuner(storage_path).fit()
 
 
 def steady(text, directory):
@@ -50,6 +56,37 @@ def test_all_that_a_small_search_prints_where_there_is_no_terminal(tmp_path, cap
     assert [str(error.worker_failures[0]) for error in results.errors] == ["lr is too high"]
     assert searched(tmp_path).get_best_result().metrics == best.metrics
     assert "search lr-search is already complete" in capsys.readouterr().err
+
+
+def describe_results(grid):
+    """All that a user can ask of the results, as values that compare."""
+    frames = [grid.get_dataframe(), grid.get_dataframe("loss", "max")]
+    frames += [result.metrics_dataframe for result in grid if result.metrics is not None]
+    best = [grid.get_best_result(scope=scope).trial_id for scope in SCOPES]
+    results = [(r.trial_id, r.status, r.why, r.config, r.metrics, r.path, r.lineage) for r in grid]
+    checkpoints = [r.checkpoint.path if r.checkpoint else None for r in grid]
+    return [frame.to_json() for frame in frames], best, results, checkpoints, repr(grid)
+
+
+@pytest.mark.parametrize("most_events", [1000, 5])
+def test_the_results_of_a_search_that_just_ran_are_those_of_its_journal_which_is_not_read(
+    tmp_path, monkeypatch, most_events
+):
+    monkeypatch.setattr(search_spec, "MAX_EVENTS_IN_MEMORY", most_events)
+    tuner = make_tuner(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.delattr(events, "decode")  # No journal of a search is read without it.
+        grid = tuner.fit()
+        assert tuner.get_results() is grid
+        if most_events == 1000:
+            in_memory = describe_results(grid)
+        else:
+            with pytest.raises(AttributeError, match="decode"):
+                grid.get_best_result(scope="all")
+    in_memory = in_memory if most_events == 1000 else describe_results(grid)
+    assert in_memory == describe_results(tune.ResultGrid.from_path(tmp_path / "lr-search"))
+    assert in_memory == describe_results(tune.Tuner.restore(str(tmp_path / "lr-search"), train_func).get_results())
+    assert in_memory == describe_results(searched(tmp_path)), "complete: replayed, not run"
 
 
 def test_the_results_of_a_search_in_a_store(s3_environment, tmp_path, monkeypatch):

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline import train
+from paceline._core.resource_planner import ResourceBundle
 from paceline.train import ScalingConfig
 from paceline.tune.config import CheckpointConfig, FailureConfig, RunConfig
-from paceline.tune.driver.placement import TrialBundle
 from paceline.tune.stopper import MaximumIterationStopper
 from paceline.tune.trainables.resources import PlacementGroupFactory
 from paceline.tune.trainables.trainable_plans import make_trainable_plan
@@ -85,7 +85,7 @@ def bundles(resources, config=None):
 
 def test_a_function_needs_one_cpu_unless_more_is_asked_for():
     needs = make_trainable_plan(never_run).resolve_needs({})
-    assert (needs.bundles, needs.is_explicit) == ((TrialBundle(1.0),), False)
+    assert (needs.bundles, needs.is_explicit) == ((ResourceBundle(1.0),), False)
     assert make_trainable_plan(with_resources(never_run, {"cpu": 1})).resolve_needs({}).is_explicit
     factory = PlacementGroupFactory([{}, {"CPU": 1, "GPU": 0.5}, {"CPU": 2}])
     assert factory.required_resources == {"CPU": 3.0, "GPU": 0.5}
@@ -97,7 +97,7 @@ def test_a_function_needs_one_cpu_unless_more_is_asked_for():
 
 @pytest.mark.parametrize("names", [("CPU", "GPU"), ("Cpu", "gPu")])
 def test_names_of_resources_may_be_in_any_case(names):
-    assert bundles({names[0]: 2, names[1]: 0.5, "License": 1}) == (TrialBundle(2.0, 0.5, (("License", 1.0),)),)
+    assert bundles({names[0]: 2, names[1]: 0.5, "License": 1}) == (ResourceBundle(2.0, 0.5, (("License", 1.0),)),)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_names_of_resources_may_be_in_any_case(names):
     ids=["dict", "bundles", "workers", "function of a dict", "function of bundles"],
 )
 def test_the_process_of_a_trial_has_all_that_was_asked_for(resources):
-    assert bundles(resources, {"n": 4}) == (TrialBundle(4.0, 2.0),)
+    assert bundles(resources, {"n": 4}) == (ResourceBundle(4.0, 2.0),)
 
 
 def test_the_worker_gets_what_its_trial_needs(of_trial):
@@ -147,7 +147,7 @@ def test_no_bundle_is_lost_in_the_sum(asked):
         (lambda: {"gpu": 1.5}, "resources['gpu'] must be below 1 or an integer, got 1.5"),
         (lambda: {"cpu": 1, "CPU": 2}, "has CPU twice"),
         (lambda: {"gpu": 0.00001}, "must be 0 or at least 0.0001"),
-        (lambda: {3: 1}, "the keys of resources must be names of resources, got 3"),
+        (lambda: {3: 1}, "a key of resources must be the name of a resource, got 3"),
         (lambda: ScalingConfig(num_workers=0), "with at least one worker"),
         (lambda: PlacementGroupFactory([]), "bundles must be at least one dict"),
         (lambda: PlacementGroupFactory({"CPU": 1}), "bundles must be a list of dicts"),

@@ -7,6 +7,7 @@ import pytest
 
 from paceline import train
 from paceline.train import RunConfig
+from paceline.tune import Tuner
 from paceline.tune import session as tune
 from paceline.tune.config import CheckpointConfig
 from paceline.tune.trainables.trainable import Trainable
@@ -134,7 +135,7 @@ def test_a_function_makes_its_checkpoints_itself_is_not_detached_and_is_sent_to_
     with pytest.raises(ValueError, match=r"needs a tune.Trainable, and no_op is a function"):
         make_trainable_plan(no_op).check(of_trial(checkpoint_config=CheckpointConfig(checkpoint_frequency=2)))
     with pytest.raises(ValueError, match="detached=True"):
-        make_trainable_plan(no_op).check(of_trial(engine="ray", detached=True))
+        Tuner(no_op, run_config=of_trial(engine="ray", detached=True))
     lock = threading.Lock()
 
     def trial(config):

@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 
 from paceline import data, train, tune
+from paceline._core.resource_planner import ResourceBundle
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.older.trainer import Trainer
-from paceline.tune.driver.placement import TrialBundle
 from paceline.tune.trainables.trainable_plans import make_trainable_plan
 
 
@@ -47,19 +47,19 @@ def test_the_number_of_workers_is_a_trials_to_choose(of_trial, scaling):
     made = plan.make_trainer({"scaling_config": scaling}, of_trial(), None)
     per_worker = 0.5 if isinstance(scaling, dict) else 1.0
     assert (made.scaling_config.num_workers, made.scaling_config.num_cpus_per_worker) == (2, per_worker)
-    assert plan.resolve_needs({"scaling_config": scaling}).bundles == (TrialBundle(per_worker),) * 2
+    assert plan.resolve_needs({"scaling_config": scaling}).bundles == (ResourceBundle(per_worker),) * 2
     assert trainer.scaling_config.num_workers == 1
 
 
 @pytest.mark.parametrize(
     ("scaling", "needs"),
     [
-        (None, ((TrialBundle(1.0),), False)),
-        (ScalingConfig(3), ((TrialBundle(1.0),) * 3, False)),
-        (ScalingConfig(2, use_gpu=True), ((TrialBundle(0.0, 1.0),) * 2, False)),
+        (None, ((ResourceBundle(1.0),), False)),
+        (ScalingConfig(3), ((ResourceBundle(1.0),) * 3, False)),
+        (ScalingConfig(2, use_gpu=True), ((ResourceBundle(0.0, 1.0),) * 2, False)),
         (
             ScalingConfig(2, resources_per_worker={"CPU": 2, "x": 1}),
-            ((TrialBundle(2.0, 0.0, (("x", 1.0),)),) * 2, True),
+            ((ResourceBundle(2.0, 0.0, (("x", 1.0),)),) * 2, True),
         ),
     ],
 )
@@ -68,22 +68,56 @@ def test_what_the_workers_need_is_what_the_trial_needs(scaling, needs):
     assert (found.bundles, found.is_explicit) == needs
 
 
-class OfAUser(DataParallelTrainer):
-    """With a constructor of its own, which sees every change."""
+class UserTrainer(DataParallelTrainer):
+    """With a constructor of its own, as in a user's script."""
+
+    num_constructed = 0
 
     def __init__(self, factor, *, offset=0, **others):
-        if factor < 0:
-            raise ValueError(f"factor={factor} is negative")
+        type(self).num_constructed += 1
+        self.datasets = None  # Some set attributes before the base class does.
         super().__init__(reports_config, train_loop_config={"value": factor + offset}, **others)
+        self.offset = offset
 
 
-def test_trainers_of_a_user_and_the_oldest_one_are_copied_by_their_constructors(of_trial, tmp_path):
-    plan = make_trainable_plan(OfAUser(3, offset=1))
-    copy = plan.make_trainer({"factor": 5}, of_trial(), None)
-    assert isinstance(copy, OfAUser)
+class VariedUserTrainer(UserTrainer):
+    """Lets a search vary its own argument, too."""
+
+    def replace_arguments(self, *, factor=None, **changes):
+        if factor is not None:
+            changes["train_loop_config"] = {"value": factor + self.offset}
+        return super().replace_arguments(**changes)
+
+
+def test_a_users_trainer_is_copied_without_its_constructor(of_trial):
+    trainer = UserTrainer(3, offset=1, scaling_config={"num_workers": 2})
+    num_constructed = UserTrainer.num_constructed
+    copy = make_trainable_plan(trainer).make_trainer({"train_loop_config": {"more": 1}}, of_trial(), None)
+    assert isinstance(copy, UserTrainer)
+    assert UserTrainer.num_constructed == num_constructed
+    assert (copy.train_loop_config, copy.scaling_config.num_workers) == ({"value": 4, "more": 1}, 2)
+    assert (copy.offset, copy.run_config.name) == (1, "trial_00000")
+    assert trainer.train_loop_config == {"value": 4}
+
+
+def test_a_users_trainer_says_which_of_its_own_arguments_a_search_varies(of_trial):
+    copy = make_trainable_plan(VariedUserTrainer(3, offset=1)).make_trainer({"factor": 5}, of_trial(), None)
     assert copy.train_loop_config == {"value": 6}
-    with pytest.raises(ValueError, match="factor=-1 is negative"):
-        plan.make_trainer({"factor": -1}, of_trial(), None)
+    with pytest.raises(TypeError, match="UserTrainer cannot replace its argument 'factor'"):
+        make_trainable_plan(UserTrainer(3)).make_trainer({"factor": 5}, of_trial(), None)
+
+
+def test_assigning_to_an_attribute_of_a_trainer_replaces_its_arguments():
+    trainer = DataParallelTrainer(reports_config)
+    before = trainer.trainer_arguments
+    trainer.scaling_config = {"num_workers": 3}
+    assert trainer.trainer_arguments.scaling_config == ScalingConfig(3)
+    assert before.scaling_config == ScalingConfig(1)
+    with pytest.raises(ValueError, match="train_loop_config must be a dict or None, got 3"):
+        trainer.train_loop_config = 3
+
+
+def test_the_trainer_of_ray_1_is_copied_with_its_configurations(of_trial, tmp_path):
     plan = make_trainable_plan(Trainer(reports_config, num_workers=2, logdir=tmp_path / "own", max_retries=5))
     copy = plan.make_trainer({"train_loop_config": {"a": 1}}, of_trial(), None)
     assert (copy.scaling_config.num_workers, copy.run_config.name) == (2, "trial_00000")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline._core import system
+from paceline._core.resource_planner import UNIT, assign_gpus, to_units
 from paceline._engine.base import WorkerResources
 
 
@@ -102,30 +103,24 @@ def num_gpus_needed(num_workers: int, gpus_per_worker: float) -> int:
         return num_workers * int(gpus_per_worker)
     if gpus_per_worker == 0:
         return 0
-    return math.ceil(num_workers / _workers_per_gpu(gpus_per_worker))
+    # With 0.3, three workers share one GPU, and a fourth is never split over two.
+    return math.ceil(num_workers / (UNIT // to_units(gpus_per_worker)))
 
 
 def _assign_gpus(machine: Machine, num_workers: int, gpus_per_worker: float) -> list[tuple[int, ...]]:
     """Return the GPUs of each worker, for as many workers as there are GPUs for."""
     if not gpus_per_worker:
         return [()] * num_workers
-    count = max(1, int(gpus_per_worker))
     if machine.gpu_assignments is not None:
+        count = max(1, int(gpus_per_worker))
         # A worker may need fewer GPUs than were reserved for it, for example one that holds all GPUs of its run.
         return [assignment[:count] for assignment in machine.gpu_assignments[:num_workers] if len(assignment) >= count]
-    num_sharing = _workers_per_gpu(gpus_per_worker) if gpus_per_worker < 1 else 1
-    firsts = [rank // num_sharing * count for rank in range(num_workers)]
-    return [tuple(range(first, first + count)) for first in firsts if first + count <= len(machine.gpus)]
+    return assign_gpus(len(machine.gpus), gpus_per_worker, num_workers)
 
 
 def _describe_gpus(machine: Machine) -> str:
     machine_name = "this machine" if machine.gpu_assignments is None else "its part of this machine"
     return f"{machine_name} has {f'{len(machine.gpus)} GPU(s)' if machine.gpus else 'no GPU'}"
-
-
-def _workers_per_gpu(fraction: float) -> int:
-    """Return how many whole workers fit on one GPU: with 0.3, three share one, and a fourth is never split over two."""
-    return int(1 / fraction + 1e-9)
 
 
 def _threads_from_environment(default: int) -> int:

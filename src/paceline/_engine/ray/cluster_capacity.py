@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from paceline._core.arguments import matches_selector
+from paceline._core.resource_planner import count_fitting_bundles, to_units
 from paceline._engine.ray.placement import PlacementSpec
 
-_UNIT = 10_000
 _MAX_EXACT_SELECTORS = 8
 """With more selectors, not all combinations are checked, so some requests are refused late."""
 _LISTED_FIRST = ("CPU", "GPU")
@@ -105,11 +105,6 @@ def count_fitting_workers(spec: PlacementSpec, size: int, nodes: Iterable[NodeCa
     return num_fitting
 
 
-def count_fitting_bundles(free: Mapping[str, float], bundle: Mapping[str, float]) -> int:
-    """Return how many bundles fit into the free resources of one node."""
-    return min(_count_fitting(name, _to_units(free.get(name, 0)), _to_units(amount)) for name, amount in bundle.items())
-
-
 def describe_request(spec: PlacementSpec, size: int) -> str:
     """`4 workers with 1 CPU each`"""
     workers = f"{size} worker{'s' if size != 1 else ''}"
@@ -185,18 +180,7 @@ def _describe_taken(spec: PlacementSpec, nodes: list[NodeCapacity]) -> str:
         for name in spec.resources
         if not name.startswith(_TYPE_PREFIX)
     }
-    return _format_amounts({name: amount for name, amount in amounts.items() if _to_units(amount) > 0})
-
-
-def _count_fitting(name: str, have: int, need: int) -> int:
-    if name != "GPU" or need >= _UNIT:
-        return have // need
-    whole, part = divmod(have, _UNIT)
-    return whole * (_UNIT // need) + part // need
-
-
-def _to_units(amount: float) -> int:
-    return round(amount * _UNIT)
+    return _format_amounts({name: amount for name, amount in amounts.items() if to_units(amount) > 0})
 
 
 def _matches_node(kind: frozenset[tuple[str, str]], node: NodeCapacity) -> bool:

@@ -39,11 +39,13 @@ _EVENT_NAMES = {event.__struct_config__.tag: event.__name__ for event in get_arg
 
 def plant_faults(faults: Faults, trainer: Trainer) -> Trainer:
     """Return a copy of the trainer whose run meets the faults."""
-    twin = copy.copy(trainer)
-    root = Path(trainer.run_config.path)
-    twin.backend_config = FaultyBackend(trainer.backend_config, faults, os.getpid(), root)
-    twin._run_environment = build_faulty_environment(faults, trainer._run_environment, root)
-    return twin
+    arguments, root = trainer.trainer_arguments, trainer.run_config.path
+    trainer = copy.copy(trainer)
+    trainer.trainer_arguments = arguments.replace(
+        backend_config=FaultyBackend(arguments.backend_config, faults, os.getpid(), root),
+        environment=build_faulty_environment(faults, arguments.environment, root),
+    )
+    return trainer
 
 
 def build_faulty_environment(faults: Faults, environment: RunEnvironment, run_path: Path) -> RunEnvironment:

@@ -307,10 +307,9 @@ class Faults:
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """Apply these faults to every trainer fitted inside the block: for a whole script, under `runpy`."""
-        from paceline.train.trainer import DataParallelTrainer, override_fit
+        from paceline.train.trainer import intercept_fits
 
-        fit = DataParallelTrainer.fit
-        with override_fit(lambda trainer: fit(self.applied_to(trainer))):
+        with intercept_fits(lambda trainer, fit: fit(self.applied_to(trainer))):
             yield
 
     def memory(self, run_path: str | Path) -> StrikeLog:

@@ -10,15 +10,17 @@ from dataclasses import replace
 from typing import Any
 
 from paceline._control import events
+from paceline._control.extensions import Interrupts
 from paceline._control.recovery import iter_reports_so_far
 from paceline._control.report_aggregator import ReportAggregator, RunReport, own_metrics
 from paceline._control.retry_policy import first_failure
 from paceline._control.run import Finished, Run, Running, Stopping
 from paceline._core.checkpoint_records import CheckpointRecord
-from paceline._core.errors import ReportMismatchError, StorageError, WorkerError, WorkerGroupError
+from paceline._core.errors import PreemptionError, ReportMismatchError, StorageError, WorkerError, WorkerGroupError
 from paceline._core.plain_values import decode_plain
-from paceline._storage.run_layout import SAVED_PREFIX
+from paceline._storage.run_layout import SAVED_PREFIX, RunLayout
 from paceline._storage.run_store import RunStore
+from paceline._view.formatting import format_count
 from paceline.train.callbacks import (
     Callback,
     LoggedCheckpoint,
@@ -31,6 +33,8 @@ from paceline.train.callbacks import (
     UserCallback,
 )
 from paceline.train.checkpoint import Checkpoint
+from paceline.train.display.terminal import Terminal
+from paceline.train.result import Result, build_result, finalize_metrics
 
 log = logging.getLogger("paceline")
 _HINT = "\n\nhint: "
@@ -358,3 +362,42 @@ def _format_ranks(ranks: list[int]) -> str:
     if len(ranks) > 8:
         return f"{len(ranks)} other ranks"
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def conclude_run(
+    store: RunStore, run: Run, collector: ResultCollector, terminal: Terminal, interrupts: Interrupts
+) -> Result:
+    assert isinstance(run.phase, Finished)
+    layout = store.layout
+    result = build_result(store, run, ())
+    result.metrics = finalize_metrics(collector.metrics, run)
+    result.return_value = collector.return_value
+    if run.phase.ending == "failed":
+        error = make_training_error(store, run, collector.failures, result)
+        result.error = error
+        raise error
+    if interrupts.count > 1:
+        raise KeyboardInterrupt
+    if run.phase.ending == "preempted" or (run.preempted and run.pending_validations):
+        result.error = PreemptionError(_format_preemption(layout, run), result)
+        terminal.say(str(result.error), error=True)
+        raise result.error
+    if run.pending_validations and run.is_trained:
+        validations = format_count(len(run.pending_validations), "validation")
+        terminal.say(f"training is complete; run the script again with the same name for the remaining {validations}")
+    elif run.phase.ending == "interrupted":
+        terminal.say(f"stopped after report {run.num_reports}; run the script again with the same name to continue")
+    else:
+        terminal.say(f"run {layout.root.name} is complete after {format_count(run.num_reports, 'report')}")
+    return result
+
+
+def _format_preemption(layout: RunLayout, run: Run) -> str:
+    lost = run.num_reports - (run.latest.seq if run.latest is not None else 0)
+    since = f"{run.latest.name} (report {run.latest.seq})" if run.latest is not None else "the beginning"
+    behind = f"; {format_count(lost, 'report')} after it will be repeated" if lost else ""
+    return (
+        f"run {layout.root.name} was preempted after {format_count(run.num_reports, 'report')}\n\n"
+        "hint: run the script again with the same RunConfig(storage_path=..., name=...) "
+        f"to continue from {since}{behind}"
+    )

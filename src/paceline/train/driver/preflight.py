@@ -124,7 +124,6 @@ def _missing_directories(path: Path) -> list[Path]:
 
 
 def _remove_created(paths: list[Path]) -> None:
-    """Remove created files and directories that still exist; directories only if empty."""
     for path in paths:
         with contextlib.suppress(OSError, UnicodeError):
             path.rmdir() if path.is_dir() else path.unlink()

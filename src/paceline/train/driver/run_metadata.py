@@ -191,7 +191,6 @@ def _gpu_models() -> tuple[str, ...]:
 
 
 def _package_versions() -> dict[str, str]:
-    """Return package versions: of the imported module if there is one, else of the installed package."""
     versions = dict(_installed_versions())
     for name in _PACKAGES:
         version = getattr(sys.modules.get(name.replace("-", "_")), "__version__", None)
@@ -250,7 +249,6 @@ def _describe_code(function: Any, limit: int) -> dict[str, Any]:
 
 
 def _unwrap_function(function: Any) -> Any:
-    """Return the user's own function inside partials, decorators and our wrappers."""
     for _ in range(20):
         inner = function.func if isinstance(function, functools.partial) else None
         for name in ("shown_function", "inner_function", "__wrapped__"):
@@ -278,7 +276,6 @@ def _find_source_file(function: Any) -> str | None:
 
 
 def _read_source(path: str, limit: int) -> str | None:
-    """Return the file's text, or None if it cannot be read or exceeds the limit."""
     try:
         with open(path, "rb") as file:
             data = file.read(limit + 1)

@@ -7,7 +7,9 @@ with RunSession(spec, terminal, environment) as session:
 from __future__ import annotations
 
 import contextlib
-from typing import Self
+import signal
+import threading
+from typing import Any, Protocol, Self
 
 from paceline._control import extensions
 from paceline._control.controller import Controller
@@ -18,16 +20,31 @@ from paceline._core import settings
 from paceline._core.errors import ControllerError
 from paceline._engine.local.launchers import InlineLauncher
 from paceline._view.formatting import format_count
-from paceline.train.display.terminal import Terminal
+from paceline.train.display.terminal import Terminal, make_terminal
 from paceline.train.driver import failures, preflight, run_metadata, worker_setup
 from paceline.train.driver.callback_thread import CallbackThread
 from paceline.train.driver.datasets import DataEndpoint
-from paceline.train.driver.inline import run_inline
-from paceline.train.driver.interrupts import SignalInterrupts
-from paceline.train.driver.outcome import conclude_run
+from paceline.train.driver.execution_target import choose_target
+from paceline.train.driver.failures import conclude_run
 from paceline.train.driver.run_directory import open_run
 from paceline.train.driver.run_spec import DifferentRunError, RunEnvironment, RunHooks, RunSpec
+from paceline.train.driver.trainer_arguments import TrainerArguments, build_run_spec
+from paceline.train.driver.worker_setup import run_inline
 from paceline.train.result import Result, build_result
+
+
+def run_trainer(arguments: TrainerArguments, hooks: RunHooks | None = None) -> Result:
+    """Run what a trainer was constructed for, here or detached on the cluster."""
+    run_config = arguments.run_config
+    target = choose_target(arguments.scaling_config, run_config)
+    target.check()
+    spec = build_run_spec(arguments, target)
+    if run_config.detached:
+        from paceline.train.driver.detached import fit_detached
+
+        return fit_detached(spec)
+    terminal = make_terminal(run_config.location.layout, arguments.train_loop_config, inline=spec.is_inline)
+    return execute_run(spec, terminal, arguments.environment, hooks)
 
 
 def execute_run(
@@ -184,3 +201,53 @@ class RunSession:
             made.append(extensions.TaskDispatch(self._hooks.task_queue, hang_watch))
         description = run_metadata.collect_metadata_in_background(spec, self._recovered.history)
         return [*made, extensions.DescriptionRecorder(description)]
+
+
+def _is_default_handler(handler: object) -> bool:
+    """Whether the script has not set a handler. `ray.init()` installs one that ends the process."""
+    return handler is signal.SIG_DFL or getattr(handler, "__module__", None) == "ray._private.worker"
+
+
+class Interruptible(Protocol):
+    def request_stop(self, *, now: bool) -> None: ...
+    def request_preemption(self, grace_s: float) -> None: ...
+
+
+class SignalInterrupts:
+    """Handles signals in the main thread while a run is driven.
+
+    Ctrl-C once asks for a stop at the next report, twice for a stop now. SIGTERM and SIGUSR1 mean that the machine is
+    about to be preempted, unless the script has its own handlers for them; a second SIGTERM means a stop now.
+    """
+
+    def __init__(self, controller: Interruptible) -> None:
+        self.count = 0
+        self._num_notices = 0
+        self._controller = controller
+        self._previous_handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._previous_handlers[signal.SIGINT] = signal.signal(signal.SIGINT, self._handle_sigint)
+            for signum in (signal.SIGTERM, signal.SIGUSR1):
+                if _is_default_handler(signal.getsignal(signum)):
+                    self._previous_handlers[signum] = signal.signal(signum, self._handle_preemption_signal)
+
+    def __exit__(self, *_: object) -> None:
+        for signum, handler in self._previous_handlers.items():
+            signal.signal(signum, handler)
+
+    def on_stop_request(self, *, now: bool) -> None:
+        self.count = max(self.count, 2 if now else 1)
+        self._controller.request_stop(now=now)
+
+    def _handle_sigint(self, *_: object) -> None:
+        self.count += 1
+        self._controller.request_stop(now=self.count > 1)
+
+    def _handle_preemption_signal(self, signum: int, _: object) -> None:
+        self._num_notices += signum == signal.SIGTERM
+        if self._num_notices > 1:
+            self._controller.request_stop(now=True)
+        else:
+            self._controller.request_preemption(settings.load().preemption_grace_s)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Unpack
 
 from paceline.train.jax.config import JaxConfig
-from paceline.train.trainer import DataParallelTrainer, TrainerArguments
+from paceline.train.trainer import DataParallelTrainer, TrainerOptions
 
 
 class JaxTrainer(DataParallelTrainer):
@@ -23,12 +23,13 @@ class JaxTrainer(DataParallelTrainer):
     """
 
     _default_backend = JaxConfig
+    _backend_argument = "jax_config"
 
     def __init__(
         self,
         train_loop_per_worker: Callable[..., Any],
         *,
         jax_config: JaxConfig | None = None,
-        **arguments: Unpack[TrainerArguments],
+        **arguments: Unpack[TrainerOptions],
     ) -> None:
         super().__init__(train_loop_per_worker, backend_config=jax_config, **arguments)

@@ -45,6 +45,7 @@ class LightGBMTrainer(TreesTrainer):
     """
 
     _default_backend = LightGBMConfig
+    _backend_argument = "lightgbm_config"
     _library = LightGBMLibrary()
 
     def __init__(

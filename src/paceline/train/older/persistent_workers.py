@@ -8,33 +8,116 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import inspect
 import logging
 import pickle
+import sys
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Self, cast
+
+import cloudpickle
 
 from paceline._control.controller import Controller
 from paceline._control.events import Event, Reported, Retention, RetentionSet
+from paceline._control.report_aggregator import own_metrics
 from paceline._control.run import Run, Running
 from paceline._control.worker_sync import TaskQueue
 from paceline._core import settings
+from paceline._engine.local.launchers import prewarm
 from paceline._engine.messages import TaskAnswered
+from paceline._storage.run_layout import SAVED_PREFIX
 from paceline._storage.run_store import RunStore
 from paceline.train.callbacks import Callback, TrainRunContext
+from paceline.train.checkpoint import Checkpoint
+from paceline.train.config import CheckpointConfig, coerce_config
 from paceline.train.display.terminal import Terminal
 from paceline.train.driver.callback_thread import CallbackThread
+from paceline.train.driver.datasets import build_dataset_spec
+from paceline.train.driver.execution_target import choose_target
 from paceline.train.driver.failures import make_observers
-from paceline.train.driver.interrupts import SignalInterrupts
-from paceline.train.driver.run_session import execute_run
+from paceline.train.driver.job import pickle_job, resolve_loop_config
+from paceline.train.driver.run_session import SignalInterrupts, execute_run
 from paceline.train.driver.run_spec import RunEnvironment, RunHooks, RunSpec
+from paceline.train.driver.trainer_arguments import TrainerArguments, build_run_spec
+from paceline.train.driver.worker_setup import to_retention
+from paceline.train.older.task_loop import WorkerTask, run_task_loop
 from paceline.train.result import Result
 
 log = logging.getLogger("paceline")
 
+CheckpointStrategy = CheckpointConfig | Mapping[str, Any] | None
+"""Which checkpoints of a task are kept; None: as the trainer's `RunConfig` says."""
+
+PreparedTask = tuple["PersistentWorkers", bytes]
+"""The workers, started, and the job for them."""
+
+DEFAULT_NAMES = ("train_loop_per_worker", "train_func")
+
 _SHUTDOWN_TIMEOUT_S = 30.0
 """How long workers may take to shut their framework down before they are killed."""
+
+
+def start_workers(arguments: TrainerArguments) -> PersistentWorkers:
+    if arguments.scaling_config.num_workers == 0:
+        raise ValueError("persistent workers need num_workers of at least 1: use fit(), or num_workers=1")
+    if arguments.run_config.detached:
+        raise ValueError("RunConfig(detached=True) needs fit(): persistent workers belong to this script")
+    target = choose_target(arguments.scaling_config, arguments.run_config)
+    target.check()
+    backend = arguments.backend_config
+    spec = replace(build_run_spec(arguments, target, (run_task_loop, None, backend)), datasets=None)
+    if backend.start_method == "fork":
+        prewarm(*backend.preload)
+    chosen, layout = settings.load(), arguments.run_config.location.layout
+    terminal = PersistentWorkersTerminal(layout, chosen.verbosity, chosen.report_notice_s)
+    return PersistentWorkers(spec, terminal, arguments.environment)
+
+
+@contextlib.contextmanager
+def prepare_task(
+    arguments: TrainerArguments,
+    start: Callable[[], PersistentWorkers],
+    function: Callable[..., Any],
+    config: Mapping[str, Any] | None,
+    dataset: Any,
+    checkpoint: Checkpoint | None,
+) -> Iterator[PreparedTask]:
+    """Check what is to run, start the workers, build the job of the task, and serve its datasets while it runs."""
+    call_config = _resolve_call_config(function, config if config is not None else arguments.train_loop_config)
+    datasets = arguments.datasets if dataset is None else dataset
+    if datasets is not None and not isinstance(datasets, Mapping):
+        datasets = {"train": datasets}
+    data = build_dataset_spec(datasets, arguments.dataset_config)
+    workers = start()
+    run = workers.run
+    assert run is not None
+    ignores_earlier = workers.num_tasks > 0 or checkpoint is not None
+    target = choose_target(arguments.scaling_config, arguments.run_config)
+    # The trainer's terminal already shows the messages of the data service.
+    with target.serve_datasets(data, lambda _: None) as endpoint:
+        task = WorkerTask(
+            function=function,
+            config=call_config,
+            checkpoint=checkpoint,
+            checkpoints_after=(run.latest.seq if run.latest is not None else 0) if ignores_earlier else -1,
+            num_earlier_reports=workers.num_reports,
+            shards=data.shards if data is not None else (),
+            data_address=endpoint.address,
+        )
+        pickle_job(function, call_config, arguments.backend_config)  # Raises an error that names what does not pickle.
+        yield workers, cloudpickle.dumps(task)
+
+
+def _resolve_call_config(function: Any, config: Mapping[str, Any] | None) -> Any:
+    """Return the function's config. A function without parameters is called without, as in Ray 1.x."""
+    with contextlib.suppress(TypeError, ValueError):
+        if not inspect.signature(function).parameters:
+            config = None
+    return resolve_loop_config(function, dict(config) if isinstance(config, Mapping) else config)
 
 
 class PersistentWorkers:
@@ -82,23 +165,26 @@ class PersistentWorkers:
         self._raise_outcome()
 
     def run_task(
-        self, job: bytes, retention: Retention | None = None, callbacks: RunCallbacks | None = None
+        self, job: bytes, strategy: CheckpointStrategy = None, callbacks: RunCallbacks | None = None
     ) -> list[Any]:
         """Run a task and return what each rank's function returned."""
         assert self.run is not None
         with callbacks.observe_run(self.run) if callbacks is not None else contextlib.nullcontext():
             self._callbacks = callbacks
             try:
-                for _ in self.iterate_task(job, retention, rows=False):
+                for _ in self.iterate_task(job, strategy, rows=False):
                     pass
             finally:
                 self._callbacks = None
         return self.return_values()
 
     def iterate_task(
-        self, job: bytes, retention: Retention | None = None, *, rows: bool = True
+        self, job: bytes, strategy: CheckpointStrategy = None, *, rows: bool = True
     ) -> Iterator[list[Reported]]:
         """Run a task and yield its reports, each once all ranks have made it."""
+        retention: Retention | None = None
+        if strategy is not None:
+            retention = to_retention(coerce_config(CheckpointConfig, strategy, "checkpoint_strategy"))
         with self._changed:
             if self._is_waited_for:
                 raise RuntimeError("a run is in progress: wait for it, or iterate to its end, before the next")
@@ -279,20 +365,24 @@ class PersistentWorkersTerminal(Terminal):
 class TrainingIterator:
     """Yields one list of dicts, by rank, for each report that all ranks have made."""
 
-    def __init__(self, rows: Generator[list[dict[str, Any]], None, list[Any]]) -> None:
-        self._rows = rows
+    def __init__(self, task: AbstractContextManager[PreparedTask], strategy: CheckpointStrategy = None) -> None:
+        self._rows = self._iterate_reports(task, strategy)
         self._results: list[Any] | None = None
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> list[dict[str, Any]]:
-        try:
-            return next(self._rows)
-        except StopIteration as end:
-            if self._results is None:
-                self._results = end.value
-            raise StopIteration from None
+        return next(self._rows)
+
+    def _iterate_reports(
+        self, task: AbstractContextManager[PreparedTask], strategy: CheckpointStrategy
+    ) -> Iterator[list[dict[str, Any]]]:
+        with task as (workers, job):
+            for row in workers.iterate_task(job, strategy):
+                if not (row[0].checkpoint or "").startswith(SAVED_PREFIX):
+                    yield [own_metrics(each) for each in row]
+            self._results = workers.return_values()
 
     def is_finished(self) -> bool:
         return self._results is not None
@@ -331,3 +421,20 @@ class RunCallbacks:
 
     def tick(self, run: Run, now: float) -> None:
         self._thread.tick(run, now)
+
+
+def find_function(fn: Callable[..., Any] | str | None, default: Any, depth: int) -> Callable[..., Any]:
+    """Return the function to run: `fn`, the trainer's own, or the caller's by name, `depth` frames up."""
+    chosen = fn if fn is not None else default
+    if chosen is not None and not isinstance(chosen, str):
+        return cast(Callable[..., Any], chosen)
+    names = DEFAULT_NAMES if chosen is None else (chosen,)
+    frame = sys._getframe(depth)
+    for name in names:
+        value = frame.f_locals.get(name, frame.f_globals.get(name))
+        if callable(value):
+            return cast(Callable[..., Any], value)
+    raise ValueError(
+        f"no function to run: pass run(fn=...) or Trainer(train_loop_per_worker=...), or define "
+        f"{' or '.join(names)} in {frame.f_globals.get('__name__')}"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +15,6 @@ from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import FailureConfig, RunConfig, ScalingConfig, coerce_config
 from paceline.train.driver.datasets import DataConfig
 from paceline.train.driver.validation import ValidationConfig
-from paceline.train.older.function_lookup import find_backend
 from paceline.train.result import Result
 from paceline.train.trainer import DataParallelTrainer
 
@@ -52,7 +52,9 @@ class Trainer(DataParallelTrainer):
         validation_config: ValidationConfig | Mapping[str, Any] | None = None,
     ) -> None:
         first = train_loop_per_worker
-        if backend is None and (isinstance(first, BackendConfig) or (isinstance(first, str) and first in _FRAMEWORKS)):
+        if backend is None and (
+            isinstance(first, BackendConfig) or (isinstance(first, str) and first in (*_BACKENDS, "horovod"))
+        ):
             # `Trainer("torch", num_workers=2)`: the backend used to be the first argument.
             train_loop_per_worker, backend = None, first
         named = train_loop_per_worker if isinstance(train_loop_per_worker, str) else None
@@ -70,16 +72,18 @@ class Trainer(DataParallelTrainer):
             datasets=datasets,
             dataset_config=dataset_config,
         )
-        self.train_loop_per_worker = named if function is _missing_function else function
+        self._function_name = named
 
-    def _copy_with(self, changes: Mapping[str, Any]) -> Self:
-        # A new configuration replaces the older arguments that contributed to it.
-        replaced = {
-            "scaling_config": ("num_workers", "use_gpu", "resources_per_worker"),
-            "run_config": ("logdir", "max_retries"),
-        }
-        reset = {name: None for config, names in replaced.items() if config in changes for name in names}
-        return super()._copy_with({**reset, **changes})
+    def replace_arguments(self, **changes: Any) -> Self:
+        if "backend" in changes:
+            changes["backend_config"] = find_backend(changes.pop("backend"))
+        return super().replace_arguments(**changes)
+
+    @property
+    def train_loop_per_worker(self) -> Any:
+        """The constructor's function, or only its name, or None."""
+        function = self.trainer_arguments.train_loop_per_worker
+        return self._function_name if function is _missing_function else function
 
     def fit(self) -> Result:
         """Run the constructor's function once, as a trainer without persistent workers does."""
@@ -88,7 +92,30 @@ class Trainer(DataParallelTrainer):
         return super().fit()
 
 
-_FRAMEWORKS = ("torch", "tensorflow", "jax", "xgboost", "lightgbm", "horovod")
+_BACKENDS = {
+    "torch": ("paceline.train.torch", "TorchConfig"),
+    "tensorflow": ("paceline.train.tensorflow", "TensorflowConfig"),
+    "jax": ("paceline.train.jax", "JaxConfig"),
+    "xgboost": ("paceline.train.xgboost", "XGBoostConfig"),
+    "lightgbm": ("paceline.train.lightgbm", "LightGBMConfig"),
+}
+
+
+def find_backend(backend: str | BackendConfig | None) -> BackendConfig:
+    """Return the backend for a name; a `BackendConfig` is returned as it is, and None sets nothing up."""
+    if backend is None:
+        return BackendConfig()
+    if isinstance(backend, BackendConfig):
+        return backend
+    if not isinstance(backend, str) or backend not in _BACKENDS:
+        names = ", ".join(map(repr, _BACKENDS))
+        raise ValueError(
+            f"backend must be {names}, a paceline.train.BackendConfig or None, got {backend!r}\n\n"
+            "hint: subclass BackendConfig to set up another framework"
+        )
+    module, name = _BACKENDS[backend]
+    config: BackendConfig = getattr(importlib.import_module(module), name)()
+    return config
 
 
 def _missing_function(config: Any = None) -> None:

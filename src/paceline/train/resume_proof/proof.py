@@ -22,6 +22,7 @@ from paceline._core.errors import TrainingFailedError
 from paceline._storage.commit import find_problem, read_manifest
 from paceline._storage.run_layout import RunLayout
 from paceline._view.formatting import format_count
+from paceline.train.driver.trainer_arguments import TrainerArguments
 from paceline.train.resume_proof import compare, shadow, trace
 from paceline.train.resume_proof.diagnosis import NotRestored, diagnose
 from paceline.train.trainer import DataParallelTrainer
@@ -106,7 +107,8 @@ def verify_resume(
     """
     check_int("num_steps", num_steps, at_least=1, optional=True)
     check_number("tolerance", tolerance, at_least=0)
-    layout = RunLayout(trainer.run_config.path)
+    arguments = trainer.trainer_arguments
+    layout = RunLayout(arguments.run_config.path)
 
     def has_enough(progress: shadow.ShadowProgress) -> bool:
         seqs = progress.committed_seqs
@@ -117,17 +119,17 @@ def verify_resume(
         if fresh or not layout.journal.exists():
             log.info("training a new run to compare with, in %s", directory)
             try:
-                original = shadow.run_shadow(trainer, directory / "original", enough=has_enough)
+                original = shadow.run_shadow(arguments, directory / "original", enough=has_enough)
             except TrainingFailedError as error:
                 return ResumeProof("unchecked", reason=f"the function fails before it is resumed: {error}")
             run = None
         else:
             original, run = shadow.load_recorded_run(layout), str(layout.root)
-        chosen = _choose_span(original, num_steps, trainer.scaling_config.sizes)
+        chosen = _choose_span(original, num_steps, arguments.scaling_config.sizes)
         if isinstance(chosen, str):
             return ResumeProof("unchecked", run, chosen)
-        trainer = shadow.with_fixed_size(trainer, chosen.size)
-        return dataclasses.replace(_prove(trainer, original, chosen, directory, ignore, tolerance), run=run)
+        arguments = shadow.with_fixed_size(arguments, chosen.size)
+        return dataclasses.replace(_prove(arguments, original, chosen, directory, ignore, tolerance), run=run)
 
 
 def _choose_span(original: shadow.RecordedRun, num_steps: int | None, sizes: Sequence[int]) -> ReplaySpan | str:
@@ -172,7 +174,7 @@ def _build_span(original: shadow.RecordedRun, record: CheckpointRecord, num_step
 
 
 def _prove(
-    trainer: DataParallelTrainer,
+    arguments: TrainerArguments,
     original: shadow.RecordedRun,
     span: ReplaySpan,
     directory: Path,
@@ -197,7 +199,7 @@ def _prove(
 
     def replay(name: str) -> shadow.RecordedRun:
         log.info("replaying %s from %s", format_count(len(span.reports), "report"), span.start.name)
-        return shadow.run_shadow(trainer, directory / name, enough=span.is_covered, start=start)
+        return shadow.run_shadow(arguments, directory / name, enough=span.is_covered, start=start)
 
     proof = ResumeProof(
         "exact",
@@ -214,7 +216,7 @@ def _prove(
         repeatable = not find_differences(replayed, None, replay("again"))
     except TrainingFailedError as error:
         return dataclasses.replace(proof, verdict="differs", reason=f"the function fails when resumed: {error}")
-    notes = _trace_shadow_runs(trainer, original, span, directory)
+    notes = _trace_shadow_runs(arguments, original, span, directory)
     paths = compare.list_leaf_paths(start)
     not_restored = diagnose(
         *notes, checkpoint=span.start.name, paths=paths, differences=differences, repeatable=repeatable
@@ -225,7 +227,7 @@ def _prove(
 
 
 def _trace_shadow_runs(
-    trainer: DataParallelTrainer, original: shadow.RecordedRun, span: ReplaySpan, directory: Path
+    arguments: TrainerArguments, original: shadow.RecordedRun, span: ReplaySpan, directory: Path
 ) -> tuple[dict[int, list[dict[str, Any]]], dict[int, list[dict[str, Any]]]]:
     """Return the notes of a shadow run that makes the commit and continues, and of one that resumes from it."""
     before = [record for record in original.run.checkpoints if record.seq < span.start.seq]
@@ -233,7 +235,7 @@ def _trace_shadow_runs(
 
     def run_traced(name: str, start: Path | None) -> shadow.RecordedRun:
         traced = span.start.seq, directory / f"{name}.notes"
-        return shadow.run_shadow(trainer, directory / name, enough=span.is_covered, start=start, traced=traced)
+        return shadow.run_shadow(arguments, directory / name, enough=span.is_covered, start=start, traced=traced)
 
     log.info("results differ; making two more shadow runs to find what was not restored")
     try:

@@ -7,7 +7,6 @@ and prints nothing.
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import io
 from collections.abc import Callable
@@ -25,9 +24,10 @@ from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import MANIFEST, METADATA, RunLayout
 from paceline._storage.run_store import DiskRunStore
 from paceline.train.config import CheckpointConfig, FailureConfig
+from paceline.train.driver.run_session import run_trainer
 from paceline.train.driver.run_spec import RunHooks
+from paceline.train.driver.trainer_arguments import TrainerArguments
 from paceline.train.resume_proof.trace import TracedFunction
-from paceline.train.trainer import DataParallelTrainer
 
 StopCondition = Callable[["ShadowProgress"], bool]
 
@@ -69,48 +69,50 @@ def load_recorded_run(layout: RunLayout) -> RecordedRun:
     return RecordedRun(layout, run, tuple(event for event in history if isinstance(event, Reported)))
 
 
-def with_fixed_size(trainer: DataParallelTrainer, size: int) -> DataParallelTrainer:
-    """Return the trainer with exactly `size` workers; one that is not elastic is returned as it is."""
-    if len(trainer.scaling_config.sizes) == 1:
-        return trainer
-    fixed = copy.copy(trainer)
-    fixed.scaling_config = dataclasses.replace(trainer.scaling_config, num_workers=size)
-    return fixed
+def with_fixed_size(arguments: TrainerArguments, size: int) -> TrainerArguments:
+    """Return the arguments for exactly `size` workers; those of a trainer that is not elastic as they are."""
+    scaling = arguments.scaling_config
+    if len(scaling.sizes) == 1:
+        return arguments
+    return arguments.replace(scaling_config=dataclasses.replace(scaling, num_workers=size))
 
 
 def run_shadow(
-    trainer: DataParallelTrainer,
+    arguments: TrainerArguments,
     storage: Path,
     *,
     enough: StopCondition,
     start: Path | None = None,
     traced: tuple[int, Path] | None = None,
 ) -> RecordedRun:
-    """Run a copy of the trainer from a checkpoint, or from the beginning, until `enough` or its end.
+    """Run what a trainer would, from a checkpoint or from the beginning, until `enough` or its end.
 
     `traced` is the report from which its workers record notes, and the directory for the notes.
     """
-    shadow = copy.copy(trainer)
-    shadow.run_config = dataclasses.replace(
-        trainer.run_config,
+    changes: dict[str, Any] = {}
+    if traced is not None:
+        first, directory = traced
+        directory.mkdir()
+        changes["train_loop_per_worker"] = TracedFunction(arguments.train_loop_per_worker, first, directory)
+        changes["train_loop_config"] = arguments.loop_config
+    run_config = dataclasses.replace(
+        arguments.run_config,
         storage_path=storage,
         callbacks=(),
         checkpoint_config=CheckpointConfig(),
         failure_config=FailureConfig(),
         detached=False,
     )
+    environment = dataclasses.replace(arguments.environment, files=LocalFiles())
     until = _StopWhenEnough(enough)
-    shadow._run_environment = dataclasses.replace(trainer._run_environment, files=LocalFiles())
-    shadow._run_hooks = RunHooks(observer_factories=(until.attach,))
-    if traced is not None:
-        first, directory = traced
-        directory.mkdir()
-        shadow.train_loop_per_worker = TracedFunction(trainer.train_loop_per_worker, first, directory)
-    layout = RunLayout(shadow.run_config.path)
+    layout = RunLayout(run_config.path)
     if start is not None:
         _copy_commit(start, layout)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        shadow.fit()
+        run_trainer(
+            arguments.replace(run_config=run_config, environment=environment, **changes),
+            RunHooks(observer_factories=(until.attach,)),
+        )
     recorded = load_recorded_run(layout)
     if not until.has_requested_stop and not recorded.run.is_trained:
         raise KeyboardInterrupt  # Nobody else asks for a stop.

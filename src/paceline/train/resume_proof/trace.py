@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import random
 import sys
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from paceline._worker import context as worker_context
+from paceline.train.driver.job import iter_global_names
 
 MAX_NOTES = 400
 """Limit per rank: a proof that replays a whole day need not record all of it."""
@@ -94,10 +94,5 @@ def _fingerprint(value: Any) -> str:
 
 def _mentioned_names(function: Any) -> set[str]:
     """All names in a function's code, including imports inside it."""
-    names: set[str] = set()
-    queue = [function.__code__] if hasattr(function, "__code__") else []
-    while queue:
-        code = queue.pop()
-        names |= {name.partition(".")[0] for name in code.co_names}
-        queue += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return names
+    code = getattr(function, "__code__", None)
+    return {name.partition(".")[0] for name in iter_global_names(code)} if code is not None else set()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Unpack
 
 from paceline.train.tensorflow.config import TensorflowConfig
-from paceline.train.trainer import DataParallelTrainer, TrainerArguments
+from paceline.train.trainer import DataParallelTrainer, TrainerOptions
 
 
 class TensorflowTrainer(DataParallelTrainer):
@@ -23,12 +23,13 @@ class TensorflowTrainer(DataParallelTrainer):
     """
 
     _default_backend = TensorflowConfig
+    _backend_argument = "tensorflow_config"
 
     def __init__(
         self,
         train_loop_per_worker: Callable[..., Any],
         *,
         tensorflow_config: TensorflowConfig | None = None,
-        **arguments: Unpack[TrainerArguments],
+        **arguments: Unpack[TrainerOptions],
     ) -> None:
         super().__init__(train_loop_per_worker, backend_config=tensorflow_config, **arguments)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Unpack
 
 from paceline.train.torch.config import TorchConfig
-from paceline.train.trainer import DataParallelTrainer, TrainerArguments
+from paceline.train.trainer import DataParallelTrainer, TrainerOptions
 
 
 class TorchTrainer(DataParallelTrainer):
@@ -22,12 +22,13 @@ class TorchTrainer(DataParallelTrainer):
     """
 
     _default_backend = TorchConfig
+    _backend_argument = "torch_config"
 
     def __init__(
         self,
         train_loop_per_worker: Callable[..., Any],
         *,
         torch_config: TorchConfig | None = None,
-        **arguments: Unpack[TrainerArguments],
+        **arguments: Unpack[TrainerOptions],
     ) -> None:
         super().__init__(train_loop_per_worker, backend_config=torch_config, **arguments)

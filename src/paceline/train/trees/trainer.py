@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from paceline.train.driver.datasets import DataConfig
-from paceline.train.trainer import DataParallelTrainer, TrainerArguments
+from paceline.train.trainer import DataParallelTrainer, TrainerOptions
 from paceline.train.trees.training_spec import TRAIN, BoostingLibrary, BoostingLoop, BoostingSpec, make_boosting_spec
 
 
-class TreesArguments(TrainerArguments, total=False):
+class TreesArguments(TrainerOptions, total=False):
     """The arguments that the trainers of both libraries share."""
 
     label_column: str | None
@@ -36,7 +36,7 @@ class TreesTrainer(DataParallelTrainer):
         **arguments: Any,
     ) -> None:
         trainer = f"{self._library.name}Trainer"
-        common = {"backend_config", *TrainerArguments.__annotations__}
+        common = {"backend_config", *TrainerOptions.__annotations__}
         train_kwargs = {name: arguments.pop(name) for name in list(arguments) if name not in common}
         self.boosting_spec: BoostingSpec | None = None
         """What to train if no function was given."""
@@ -70,3 +70,22 @@ class TreesTrainer(DataParallelTrainer):
                 # agree on early stopping.
                 dataset_config = DataConfig(datasets_to_split=[TRAIN], exact=[TRAIN])
         super().__init__(train_loop_per_worker, datasets=datasets, dataset_config=dataset_config, **arguments)
+
+    @property
+    def params(self) -> Mapping[str, Any] | None:
+        """The declared parameters; None if the trainer has a function."""
+        return self.boosting_spec.params if self.boosting_spec is not None else None
+
+    def replace_arguments(self, **changes: Any) -> Self:
+        spec = self.boosting_spec
+        if spec is None:
+            return super().replace_arguments(**changes)
+        inherited = {*vars(self.trainer_arguments), self._backend_argument}
+        own = {name: changes.pop(name) for name in [*changes] if name not in inherited}
+        trainer = super().replace_arguments(**changes)
+        declared = {name: own.pop(name, getattr(spec, name)) for name in ("label_column", "params", "num_boost_round")}
+        trainer.boosting_spec = make_boosting_spec(
+            self._library, datasets=trainer.datasets, train_kwargs={**spec.train_kwargs, **own}, **declared
+        )
+        trainer.train_loop_per_worker = BoostingLoop(trainer.boosting_spec, self._library)
+        return trainer

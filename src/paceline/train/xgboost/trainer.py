@@ -49,6 +49,7 @@ class XGBoostTrainer(TreesTrainer):
     """
 
     _default_backend = XGBoostConfig
+    _backend_argument = "xgboost_config"
     _library = XGBoostLibrary()
 
     def __init__(

@@ -93,7 +93,6 @@ class SearchCallbacks:
 
 
 def _list_calls(event: Event, search: Search, about: dict[str, Any]) -> list[Callable[[SearchCallback], None]]:
-    """List the callback calls for an event, in order."""
     trial: Trial | None = search.trials.get(getattr(event, "trial", ""))
     calls: list[Callable[[SearchCallback], None]] = [lambda c: c.on_step_begin(**about)]
     if trial is not None:
@@ -147,8 +146,6 @@ class _GuardedCallback:
 
 
 class _RunCallbackForwarder(UserCallback, TrainingCallback):
-    """Forwards the events of one run."""
-
     def __init__(self, guarded: _GuardedCallback) -> None:
         self._guarded = guarded
         self._is_user = isinstance(guarded.callback, UserCallback)

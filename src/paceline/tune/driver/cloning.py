@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.tune.driver.events import Event, TrialCloned, TrialCloneSkipped, TrialDecision
 from paceline.tune.driver.search_state import Search, run_name
-from paceline.tune.driver.trial_run import TrialPinsMessage, TrialRun
+from paceline.tune.driver.trial_run import TrialRun
 from paceline.tune.trial import TrialCheckpoint
 
 
@@ -50,21 +50,20 @@ class CloneCoordinator:
             return
         self._record_clone(decision, saved)
 
-    def on_pins_confirmed(self, message: TrialPinsMessage) -> None:
-        """Clone the trials whose checkpoint the donor has pinned; the others ask again, as theirs is deleted."""
-        if (live := self._live.get(message.trial_id)) is not None:
-            live.pinned_seqs = frozenset(message.seqs)
+    def on_pins_confirmed(self, donor_id: str, seqs: tuple[int, ...]) -> None:
+        """Clone the trials whose checkpoint the donor has pinned; the others ask again, as theirs is deleted.
+
+        A donor whose run has ended is not live; it keeps what it has.
+        """
+        if (live := self._live.get(donor_id)) is not None:
+            live.pinned_seqs = frozenset(seqs)
         for trial_id, (donor, saved) in list(self.awaiting_donor.items()):
-            if donor != message.trial_id:
+            if donor != donor_id:
                 continue
             del self.awaiting_donor[trial_id]
             decision = self._search.trial_records[trial_id].pending_decision
-            if live is not None and decision is not None and decision.do == "exploit" and saved.seq in message.seqs:
+            if live is not None and decision is not None and decision.do == "exploit" and saved.seq in seqs:
                 self._record_clone(decision, saved)
-
-    def on_run_ended(self, trial_id: str, run: str) -> None:
-        """Release trials waiting for this run's confirmation: a run that has ended keeps what it has."""
-        self.on_pins_confirmed(TrialPinsMessage(trial_id, run, ()))
 
     def release_donor_pin(self, initial: TrialCheckpoint) -> None:
         """Let the donor drop the checkpoint a clone started from, now that the clone has its own."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from paceline._core import settings
 from paceline._core.engine_choice import EngineChoice
 from paceline._core.errors import ControllerError
+from paceline._core.resource_planner import PlacementNode, ResourceBundle
 from paceline._engine.base import Engine, WorkerResources
 from paceline._engine.local.launchers import InlineLauncher
 from paceline._engine.ray import cluster_capacity as ray_capacity
@@ -27,8 +28,7 @@ from paceline._engine.ray.nodes import read_cluster
 from paceline.train.config import RunConfig, ScalingConfig
 from paceline.train.driver.cluster_target import ClusterTarget
 from paceline.train.driver.execution_target import ExecutionTarget, LocalTarget, Say
-from paceline.tune.driver.placement import PlacementNode, TrialBundle, TrialNeeds
-from paceline.tune.driver.resource_ledger import ResourceAllocation, ResourceLedger
+from paceline.tune.driver.resource_ledger import ResourceAllocation, ResourceLedger, TrialNeeds
 from paceline.tune.driver.search_capacity import TrialAllocation
 
 log = logging.getLogger("paceline")
@@ -89,7 +89,7 @@ class ClusterSearchCapacity:
         self._ledger = ResourceLedger((), machine="the cluster")
         self._allocations: dict[int, ClusterTrialAllocation] = {}
         self._waits_since: dict[int, float] = {}
-        self._in_use: dict[str, TrialBundle] = {}
+        self._in_use: dict[str, ResourceBundle] = {}
         """By node, what others used at the last observation."""
         self._threads = DaemonThreadExecutor()
         self._observing: Future[_CapacityObservation] | None = None
@@ -150,7 +150,7 @@ class ClusterSearchCapacity:
 
     def _apply_observation(self, observation: _CapacityObservation) -> None:
         cluster, nodes_by_allocation = observation.cluster, observation.nodes_by_allocation
-        ours: dict[str, list[TrialBundle]] = {}
+        ours: dict[str, list[ResourceBundle]] = {}
         for number, nodes in nodes_by_allocation.items():
             # Includes allocations released since: the observation shows the cluster as it was then.
             for node, bundle in zip(nodes, observation.allocations[number].allocation.bundles, strict=False):
@@ -182,12 +182,12 @@ def _observe_cluster(parts: Mapping[int, ClusterTrialAllocation]) -> _CapacityOb
     return _CapacityObservation(cluster, parts, {number: part.worker_nodes() for number, part in parts.items()})
 
 
-def to_placement_node(node: ray_capacity.NodeCapacity, in_use: TrialBundle) -> PlacementNode:
+def to_placement_node(node: ray_capacity.NodeCapacity, in_use: ResourceBundle) -> PlacementNode:
     others = {name: amount for name, amount in node.total.items() if name not in _BUNDLE_RESOURCES}
     return PlacementNode(node.id, node.total.get("CPU", 0.0), int(node.total.get("GPU", 0.0)), others, in_use)
 
 
-def used_by_others(node: ray_capacity.NodeCapacity, ours: list[TrialBundle]) -> TrialBundle:
+def used_by_others(node: ray_capacity.NodeCapacity, ours: list[ResourceBundle]) -> ResourceBundle:
     """Return what is used on a node beyond our own share."""
     have: defaultdict[str, float] = defaultdict(float)
     for bundle in ours:
@@ -197,10 +197,10 @@ def used_by_others(node: ray_capacity.NodeCapacity, ours: list[TrialBundle]) -> 
         name: max(0.0, round(total - node.free.get(name, 0.0) - have[name], 4)) for name, total in node.total.items()
     }
     others = tuple((name, amount) for name, amount in sorted(used.items()) if name not in _BUNDLE_RESOURCES)
-    return TrialBundle(used.get("CPU", 0.0), used.get("GPU", 0.0), others)
+    return ResourceBundle(used.get("CPU", 0.0), used.get("GPU", 0.0), others)
 
 
-def _minimum_bundle(one: TrialBundle, other: TrialBundle) -> TrialBundle:
+def _minimum_bundle(one: ResourceBundle, other: ResourceBundle) -> ResourceBundle:
     known = dict(other.others)
     others = tuple((name, min(amount, known.get(name, 0.0))) for name, amount in one.others)
-    return TrialBundle(min(one.num_cpus, other.num_cpus), min(one.num_gpus, other.num_gpus), others)
+    return ResourceBundle(min(one.num_cpus, other.num_cpus), min(one.num_gpus, other.num_gpus), others)

@@ -11,17 +11,27 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from paceline.tune.driver.placement import (
+from paceline._core.resource_planner import (
     UNIT,
     BundlePlacement,
     BundleRequest,
     FreeNodeResources,
     PlacementNode,
-    TrialBundle,
-    TrialNeeds,
+    ResourceBundle,
     place_bundles,
     to_units,
 )
+
+
+@dataclass(frozen=True)
+class TrialNeeds:
+    """What a trial needs; allocated completely or not at all."""
+
+    bundles: tuple[ResourceBundle, ...]
+    is_explicit: bool = False
+    """The user specified the number of cores. If not, a trial with more workers than cores may share all of them."""
+    strategy: str = "PACK"
+    """How the bundles are spread over the nodes of a cluster, as in `ScalingConfig(placement_strategy=...)`."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +39,7 @@ class ResourceAllocation:
     """What a trial holds, from `allocate` to `release`."""
 
     number: int
-    bundles: tuple[TrialBundle, ...]
+    bundles: tuple[ResourceBundle, ...]
     """What is charged for it: what it requested, or all cores if it is limited to those."""
     placements: tuple[BundlePlacement, ...]
     """One for each bundle, in the same order."""
@@ -176,7 +186,7 @@ class ResourceLedger:
     def _idle_nodes(self) -> dict[str, FreeNodeResources]:
         return {node.id: FreeNodeResources(node, idle=True) for node in self._nodes.values()}
 
-    def _bundles_to_charge(self, needs: TrialNeeds) -> tuple[tuple[TrialBundle, ...], str]:
+    def _bundles_to_charge(self, needs: TrialNeeds) -> tuple[tuple[ResourceBundle, ...], str]:
         if needs.is_explicit or not self._shares_cores or not self._nodes:
             return needs.bundles, ""
         (node,) = self._nodes.values()
@@ -205,11 +215,11 @@ def format_needs(needs: TrialNeeds) -> str:
     return " and ".join(f"{count} x ({what})" if count > 1 else what for what, count in kinds.items()) or "nothing"
 
 
-def _to_requests(bundles: Iterable[TrialBundle]) -> list[BundleRequest]:
+def _to_requests(bundles: Iterable[ResourceBundle]) -> list[BundleRequest]:
     return [BundleRequest.from_bundle(bundle) for bundle in bundles]
 
 
-def _find_fractional_gpus(bundles: Iterable[TrialBundle]) -> float:
+def _find_fractional_gpus(bundles: Iterable[ResourceBundle]) -> float:
     """Return a number of GPUs that cannot be allocated; 0 if there is none."""
     return next((b.num_gpus for b in bundles if b.num_gpus > 1 and to_units(b.num_gpus) % UNIT), 0.0)
 

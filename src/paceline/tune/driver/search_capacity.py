@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from paceline._core.engine_choice import choose_engine
+from paceline._core.resource_planner import PlacementNode
 from paceline._engine.local.devices import Machine, this_machine
 from paceline.train.config import RunConfig, ScalingConfig
 from paceline.train.driver.execution_target import ExecutionTarget, LocalTarget, Say
-from paceline.tune.driver.placement import PlacementNode, TrialNeeds
-from paceline.tune.driver.resource_ledger import ResourceAllocation, ResourceLedger
+from paceline.tune.driver.resource_ledger import ResourceAllocation, ResourceLedger, TrialNeeds
 
 
 class TrialAllocation(Protocol):

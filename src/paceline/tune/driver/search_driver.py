@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import queue
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -22,18 +23,83 @@ from paceline.train.checkpoint import Checkpoint
 from paceline.train.driver.run_spec import RunEnvironment
 from paceline.tune.driver import events, trial_run
 from paceline.tune.driver.cloning import CloneCoordinator, LiveTrial
-from paceline.tune.driver.placement import TrialNeeds
 from paceline.tune.driver.requests import SearchRequestHandler
+from paceline.tune.driver.resource_ledger import TrialNeeds
 from paceline.tune.driver.search_spec import SearchOutcome, SearchSpec, TrialRunSpec
-from paceline.tune.driver.search_state import Search, run_name, total_driven_s
-from paceline.tune.driver.search_storage import OpenSearch, trial_run_location
+from paceline.tune.driver.search_state import Search, run_name
+from paceline.tune.driver.search_storage import EventRecorder, OpenSearch, trial_run_location
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.trial import Trial, TrialCheckpoint
 
 log = logging.getLogger("paceline")
 
 TICK_S = 0.1
-SYNC_EVERY_S = 1.0
+
+
+class TrialSource:
+    """Creates trials, and resumes paused ones when nothing else can run."""
+
+    def __init__(
+        self,
+        spec: SearchSpec,
+        search: Search,
+        recorder: EventRecorder,
+        execute_decisions: Callable[[], None],
+        wall_time: Callable[[], float],
+    ) -> None:
+        self._spec = spec
+        self._search = search
+        self._recorder = recorder
+        self._execute_decisions = execute_decisions
+        self._wall_time = wall_time
+
+    def make_trial(self, *, is_idle: bool) -> Trial | None:
+        """Return a trial to start next, created now if the searcher has one; `is_idle`: no trial is running."""
+        search, advisers = self._search, self._spec.advisers
+        if search.is_exhausted:
+            return self._resume_trial(is_idle)
+        number = len(search.trials)
+        trial_id = f"{number:05d}"
+        suggested: msgspec.Raw | str | None = Searcher.FINISHED
+        if self._spec.num_trials is None or number < self._spec.num_trials:
+            suggested = advisers.suggest_config(trial_id)
+        if suggested is None:
+            if not is_idle or search.waiting_trials() or search.trials_with_status("PAUSED"):
+                return self._resume_trial(is_idle)
+            name = type(advisers.searcher).__name__
+            log.warning("%s suggests nothing although no trial is running: ending the search", name)
+            suggested = Searcher.FINISHED
+        if isinstance(suggested, str):
+            self._recorder.record(events.NoMoreTrials(self._wall_time()))
+            self._execute_decisions()
+            return advisers.choose_trial(search.waiting_trials()) or self._resume_trial(is_idle)
+        self._recorder.record(events.TrialMade(trial_id, suggested, self._wall_time()))
+        self._execute_decisions()
+        waiting = search.waiting_trials()
+        return advisers.choose_trial(waiting) if waiting else None
+
+    def _resume_trial(self, is_idle: bool) -> Trial | None:
+        """If nothing runs and nothing can, let the scheduler resume a trial; if it resumes none, resume all."""
+        search = self._search
+        if not is_idle:
+            return None
+        waiting = search.waiting_trials()
+        if waiting:
+            return waiting[0]
+        paused = search.trials_with_status("PAUSED")
+        if not paused:
+            return None
+        event = events.SearchIdle(self._wall_time())
+        search.apply(event)
+        then = self._spec.advisers.handle_event(event, search)
+        paused_ids = {trial.trial_id for trial in paused}
+        if not any(decision.trial in paused_ids and decision.do != "pause" for decision in then):
+            log.warning("%s paused all remaining trials: resuming them", type(self._spec.advisers.scheduler).__name__)
+            then += tuple(events.TrialDecision("resume", trial.trial_id, by="search") for trial in paused)
+        self._recorder.append(msgspec.structs.replace(event, then=then))
+        self._execute_decisions()
+        waiting = search.waiting_trials()
+        return (self._spec.advisers.choose_trial(waiting) or waiting[0]) if waiting else None
 
 
 class SearchDriver:
@@ -42,23 +108,23 @@ class SearchDriver:
         self.outcome = SearchOutcome(self.search)
         self._spec = spec
         self._open_search = open_search
+        self._recorder = EventRecorder(self.outcome, spec.advisers, open_search)
         self._run_environment = environment
         self._observers = list(spec.observers)
         self._messages: queue.SimpleQueue[trial_run.TrialRunMessage | None] = queue.SimpleQueue()
         self._live: dict[str, LiveTrial] = {}
-        self._clones = CloneCoordinator(self.search, self._live, self._record_event, self._wall_time)
-        self._unexecuted_events: list[events.Event] = []
+        self._trial_source = TrialSource(spec, self.search, self._recorder, self._execute_decisions, self._wall_time)
+        self._clones = CloneCoordinator(self.search, self._live, self._recorder.record, self._wall_time)
         self._is_ending = False
         self._stop_deadline: float | None = None
         """When trials that should stop at their next report are stopped without one."""
         self._fail_fast_reason = ""
         self._has_warned = False
-        self._synced_at = time.monotonic()
         self._checked_at = 0.0
         self._background: StorageThread | None = None
         inbox = RequestInbox(*spec.location.open_mailboxes(), open_search.lease.number, environment.clock)
         self._requests = SearchRequestHandler(inbox, spec.location.name, self._stop_on_request)
-        self._replay()
+        self._recorder.replay()
 
     @property
     def is_done(self) -> bool:
@@ -90,23 +156,13 @@ class SearchDriver:
         self._messages.put(None)
 
     def _stop_on_request(self, now: bool) -> None:
-        """Stop because of a request in the search's mailbox."""
         self.outcome.num_interrupts = max(self.outcome.num_interrupts, 2 if now else 1)
         self._messages.put(None)
-
-    def _replay(self) -> None:
-        """Replay the events of earlier drivers into the search and its advisers."""
-        if self._open_search.past_events:
-            self._spec.advisers.on_search_resumed(total_driven_s(self._open_search.past_events))
-        for event in self._open_search.past_events:
-            self.search.apply(event)
-            self._spec.advisers.handle_event(event, self.search, again=True)
-            self.search.apply_decisions(event)
 
     def drive(self) -> SearchOutcome:
         self._background = StorageThread(lambda: None)
         try:
-            self._record_event(self._spec.make_start_event())
+            self._recorder.record(self._spec.make_start_event())
             self._resume_earlier_trials()
             self._execute_decisions()
             while not self._is_over():
@@ -114,7 +170,7 @@ class SearchDriver:
                 self._start_trials()
                 self._handle_messages()
                 self._open_search.lease.raise_if_lost()
-                self._sync_journal_if_due()
+                self._recorder.sync_if_due(self._background)
                 self._requests.tick(self._background.submit)
                 self._call_observers("tick", self.search, self._wall_time())
             self._end()
@@ -134,36 +190,20 @@ class SearchDriver:
                 record = self.search.trial_records[trial.trial_id]
                 anew = self._spec.reset_errored == "restart"
                 run = run_name(trial.trial_id, record.num_runs) if anew else record.run
-                self._record_event(events.TrialReset(trial.trial_id, run, now))
+                self._recorder.record(events.TrialReset(trial.trial_id, run, now))
             elif not trial.is_over and not self._spec.resume_unfinished:
-                self._record_event(events.TrialEnded(trial.trial_id, "stopped", now, "not resumed", by="search"))
-
-    def _record_event(self, event: events.Event) -> None:
-        """Apply an event, collect the decisions on it, and journal both."""
-        self.search.apply(event)
-        decided = self._spec.advisers.handle_event(event, self.search)
-        if decided:
-            event = msgspec.structs.replace(event, then=decided)
-        self._append_event(event)
-
-    def _append_event(self, event: events.Event) -> None:
-        self._open_search.journal.append(event)
-        self._unexecuted_events.append(event)
-        self.search.apply_decisions(event)
+                self._recorder.record(events.TrialEnded(trial.trial_id, "stopped", now, "not resumed", by="search"))
 
     def _execute_decisions(self) -> None:
-        """Execute journaled decisions and notify observers."""
         while True:
-            self._open_search.journal.flush()
-            unexecuted, self._unexecuted_events = self._unexecuted_events, []
-            for event in unexecuted:
+            for event in self._recorder.take_unexecuted():
                 for decision in getattr(event, "then", ()):
                     self._stop_if_live(decision)
                 self._call_observers("on_event", event, self.search)
             for decision in self.search.ready_decisions():
                 if decision.trial not in self._clones.awaiting_donor:
                     self._settle_trial(decision)
-            if not self._unexecuted_events:
+            if not self._recorder.has_unexecuted:
                 return
 
     def _stop_if_live(self, decision: events.TrialDecision) -> None:
@@ -178,14 +218,17 @@ class SearchDriver:
             self._clones.start_clone(decision)
         else:
             ending: events.Ending = "stopped" if decision.do == "stop" else "paused"
-            self._record_event(events.TrialEnded(decision.trial, ending, self._wall_time(), decision.why, decision.by))
+            self._recorder.record(
+                events.TrialEnded(decision.trial, ending, self._wall_time(), decision.why, decision.by)
+            )
 
     def _start_trials(self) -> None:
         """Start trials while there is capacity; create new ones if none is waiting."""
         spec, search = self._spec, self.search
         while not self._is_ending and (spec.max_concurrent is None or len(self._live) < spec.max_concurrent):
             trial = spec.advisers.choose_trial(search.waiting_trials())
-            if trial is None and not (trial := self._create_trial()):
+            trial = trial or self._trial_source.make_trial(is_idle=not self._live)
+            if trial is None:
                 return
             needs = self._resolve_needs(trial)
             if needs is None:
@@ -194,55 +237,6 @@ class SearchDriver:
             if allocation is None:
                 return
             self._start_trial(trial, allocation)
-
-    def _create_trial(self) -> Trial | None:
-        """Create a trial if the searcher has one now; a trial that already waits is not created again."""
-        search, advisers = self.search, self._spec.advisers
-        if search.is_exhausted:
-            return self._resume_when_idle()
-        number = len(search.trials)
-        trial_id = f"{number:05d}"
-        suggested: msgspec.Raw | str | None = Searcher.FINISHED
-        if self._spec.num_trials is None or number < self._spec.num_trials:
-            suggested = advisers.suggest_config(trial_id)
-        if suggested is None:
-            if not self._live and not search.waiting_trials() and not search.trials_with_status("PAUSED"):
-                name = type(advisers.searcher).__name__
-                log.warning("%s suggests nothing although no trial is running: ending the search", name)
-                suggested = Searcher.FINISHED
-            else:
-                return self._resume_when_idle()
-        if isinstance(suggested, str):
-            self._record_event(events.NoMoreTrials(self._wall_time()))
-            self._execute_decisions()
-            return advisers.choose_trial(search.waiting_trials()) or self._resume_when_idle()
-        self._record_event(events.TrialMade(trial_id, suggested, self._wall_time()))
-        self._execute_decisions()
-        waiting = search.waiting_trials()
-        return advisers.choose_trial(waiting) if waiting else None
-
-    def _resume_when_idle(self) -> Trial | None:
-        """If nothing runs and nothing can, let the scheduler resume a trial; if it resumes none, resume all."""
-        if self._live:
-            return None
-        waiting = self.search.waiting_trials()
-        if waiting:
-            return waiting[0]
-        paused = self.search.trials_with_status("PAUSED")
-        if not paused:
-            return None
-        event = events.SearchIdle(self._wall_time())
-        self.search.apply(event)
-        then = self._spec.advisers.handle_event(event, self.search)
-        paused_ids = {trial.trial_id for trial in paused}
-        if not any(decision.trial in paused_ids and decision.do != "pause" for decision in then):
-            name = type(self._spec.advisers.scheduler).__name__
-            log.warning("%s paused all remaining trials: resuming them", name)
-            then += tuple(events.TrialDecision("resume", trial.trial_id, by="search") for trial in paused)
-        self._append_event(msgspec.structs.replace(event, then=then))
-        self._execute_decisions()
-        waiting = self.search.waiting_trials()
-        return (self._spec.advisers.choose_trial(waiting) or waiting[0]) if waiting else None
 
     def _resolve_needs(self, trial: Trial) -> TrialNeeds | None:
         """Return what a trial needs; if that is never available, fail the trial, or raise if none has started yet."""
@@ -258,13 +252,13 @@ class SearchDriver:
             raise problem
         self.outcome.errors[trial.trial_id] = problem
         why = trial_run.format_error_line(problem)
-        self._record_event(events.TrialEnded(trial.trial_id, "failed", self._wall_time(), why))
+        self._recorder.record(events.TrialEnded(trial.trial_id, "failed", self._wall_time(), why))
         self._execute_decisions()
         return None
 
     def _start_trial(self, trial: Trial, allocation: Any) -> None:
         spec, record = self._spec, self.search.trial_records[trial.trial_id]
-        self._record_event(events.TrialBegan(trial.trial_id, record.run, self._wall_time()))
+        self._recorder.record(events.TrialBegan(trial.trial_id, record.run, self._wall_time()))
         self._execute_decisions()
         trial = self.search.trials[trial.trial_id]
         run_spec = TrialRunSpec(record.run, record.purpose, None, self.search.pinned_seqs(record.run))
@@ -285,7 +279,6 @@ class SearchDriver:
         run.start()
 
     def _handle_messages(self) -> None:
-        """Wait for a message, then handle all that have arrived."""
         try:
             messages = [self._messages.get(timeout=TICK_S)]
             while not self._messages.empty():
@@ -295,20 +288,20 @@ class SearchDriver:
         proceeding: list[trial_run.TrialReportMessage] = []
         for message in messages:
             match message:
-                case trial_run.TrialReportMessage(trial_id=trial_id, run=run, seq=seq, metrics=metrics, at=at):
-                    if self.search.is_new_report(trial_id, run, seq):
-                        self._record_event(events.TrialReported(trial_id, run, seq, metrics, at))
-                    if self.search.trial_records[trial_id].pending_decision is None:
+                case trial_run.TrialReportMessage(event=event):
+                    if self.search.is_new_report(event.trial, event.run, event.seq):
+                        self._recorder.record(event)
+                    if self.search.trial_records[event.trial].pending_decision is None:
                         proceeding.append(message)
-                case trial_run.TrialCheckpointMessage(trial_id=trial_id, run=run, seq=seq, name=name, at=at):
+                case events.TrialSaved(trial=trial_id, run=run, seq=seq):
                     saved = self.search.trials[trial_id].checkpoint
                     if saved is None or (saved.run, saved.seq) != (run, seq):
                         initial = self.search.trial_records[trial_id].initial
-                        self._record_event(events.TrialSaved(trial_id, run, seq, name, at))
+                        self._recorder.record(message)
                         if initial is not None:
                             self._clones.release_donor_pin(initial)
-                case trial_run.TrialPinsMessage():
-                    self._clones.on_pins_confirmed(message)
+                case trial_run.TrialPinsMessage(trial_id=trial_id, seqs=seqs):
+                    self._clones.on_pins_confirmed(trial_id, seqs)
                 case trial_run.TrialEndMessage():
                     self._on_run_end(message)
         if None in messages:
@@ -317,43 +310,43 @@ class SearchDriver:
             self._stop_if_advised()
         self._execute_decisions()
         for message in proceeding:
-            live = self._live.get(message.trial_id)
+            live = self._live.get(message.event.trial)
             if live is not None and not live.is_stop_requested:
-                live.run.release_report(message.attempt, message.seq)
+                live.run.release_report(message.attempt, message.event.seq)
 
     def _on_run_end(self, message: trial_run.TrialEndMessage) -> None:
         live = self._live.pop(message.trial_id)
         live.run.join()
-        self._clones.on_run_ended(message.trial_id, message.run)
+        self._clones.on_pins_confirmed(message.trial_id, ())
         self._spec.capacity.release(live.allocation)
         pending = self.search.trial_records[message.trial_id].pending_decision
         at, trial_id = message.at, message.trial_id
         if message.error is not None and self._spec.capacity.is_capacity_loss(message.error):
             # Not the trial's fault: it resumes with the next driver, like all others.
-            self._record_event(events.TrialEnded(trial_id, "interrupted", at))
+            self._recorder.record(events.TrialEnded(trial_id, "interrupted", at))
             self._open_search.journal.flush()
             raise message.error
         if message.ending == "not its own":
             run = run_name(trial_id, self.search.trial_records[trial_id].num_runs)
-            self._record_event(events.TrialReset(trial_id, run, at, why=str(message.error)))
+            self._recorder.record(events.TrialReset(trial_id, run, at, why=str(message.error)))
         elif message.ending == "failed" and (pending is None or pending.do != "stop"):
             assert message.error is not None
             self.outcome.errors[trial_id] = message.error
-            self._record_event(events.TrialEnded(trial_id, "failed", at, trial_run.format_error_line(message.error)))
+            self._recorder.record(events.TrialEnded(trial_id, "failed", at, trial_run.format_error_line(message.error)))
             if self._spec.fail_fast and not self._is_ending:
                 self._fail_fast_reason = f"trial {trial_id} failed and fail_fast is set"
                 self._interrupt_all(now=False)
         elif message.ending == "returned":
             self._check_metric(trial_id)
-            self._record_event(events.TrialEnded(trial_id, "returned", at))
+            self._recorder.record(events.TrialEnded(trial_id, "returned", at))
         elif pending is None and live.run.is_stopped_by_person and not self._is_ending:
-            self._record_event(events.TrialEnded(trial_id, "stopped", at, "stopped by a person", by="search"))
+            self._recorder.record(events.TrialEnded(trial_id, "stopped", at, "stopped by a person", by="search"))
         elif pending is None or pending.do == "exploit":
-            self._record_event(events.TrialEnded(trial_id, "interrupted", at))
+            self._recorder.record(events.TrialEnded(trial_id, "interrupted", at))
         elif pending.do == "stop":
-            self._record_event(events.TrialEnded(trial_id, "stopped", at, pending.why, by=pending.by))
+            self._recorder.record(events.TrialEnded(trial_id, "stopped", at, pending.why, by=pending.by))
         else:
-            self._record_event(events.TrialEnded(trial_id, "paused", at, pending.why, by=pending.by))
+            self._recorder.record(events.TrialEnded(trial_id, "paused", at, pending.why, by=pending.by))
             self._warn_of_lost_steps(trial_id)
 
     def _warn_of_lost_steps(self, trial_id: str) -> None:
@@ -433,7 +426,7 @@ class SearchDriver:
         then = tuple(events.TrialDecision("stop", trial, why, by="search") for trial in pending)
         event = events.NoMoreTrials(self._wall_time(), then, why)
         self.search.apply(event)
-        self._append_event(event)
+        self._recorder.append(event)
         self._execute_decisions()
         self._stop_deadline = time.monotonic() + self._spec.grace_s
 
@@ -441,7 +434,7 @@ class SearchDriver:
         why = ""
         if not (complete := self._is_exhausted()):
             why = self._fail_fast_reason or ("preempted" if self.outcome.is_preempted else "interrupted")
-        self._record_event(events.SearchEnded(self._wall_time(), why, complete))
+        self._recorder.record(events.SearchEnded(self._wall_time(), why, complete))
         self._execute_decisions()
         self._open_search.journal.sync()
         self._open_search.lease.check()
@@ -454,19 +447,6 @@ class SearchDriver:
             live.run.join()
         if self._background is not None:
             self._background.close()
-
-    def _sync_journal_if_due(self) -> None:
-        assert self._background is not None
-        self._background.take_events()  # Raises errors from the background thread.
-        now = time.monotonic()
-        if self._open_search.journal.has_unsynced and now - self._synced_at >= SYNC_EVERY_S:
-            self._synced_at = now
-            self._open_search.journal.has_unsynced = False
-            self._background.submit(self._sync_and_ship_journal)
-
-    def _sync_and_ship_journal(self) -> None:
-        self._open_search.journal.sync_written()
-        self._open_search.store.upload_journal()
 
     def _call_observers(self, method: Literal["on_event", "tick"], *args: Any) -> None:
         for observer in list(self._observers):

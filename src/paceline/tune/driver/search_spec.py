@@ -11,7 +11,7 @@ from paceline.train.checkpoint import Checkpoint
 from paceline.train.driver.run_spec import RunHooks
 from paceline.tune.driver.advisers import SearchAdvisers
 from paceline.tune.driver.events import Event, SearchStarted
-from paceline.tune.driver.placement import TrialNeeds
+from paceline.tune.driver.resource_ledger import TrialNeeds
 from paceline.tune.driver.search_capacity import SearchCapacity
 from paceline.tune.driver.search_state import Search
 from paceline.tune.trial import Trial
@@ -55,12 +55,24 @@ class SearchSpec:
     grace_s: float = 30.0
 
 
+MAX_EVENTS_IN_MEMORY = 100_000
+"""Of a search with more, all reports but the last ones are read from its journal when they are asked for."""
+
+
 @dataclass
 class SearchOutcome:
     search: Search
+    events: list[Event] | None = field(default_factory=list)
+    """All events of the search in order; None if there are too many to keep in memory."""
     errors: dict[str, BaseException] = field(default_factory=dict)
     """Errors of trials that failed under this driver."""
     num_interrupts: int = 0
     """How often the user asked for a stop."""
     is_preempted: bool = False
     trial_without_metric: str = ""
+
+    def add_event(self, event: Event) -> None:
+        if self.events is not None:
+            self.events.append(event)
+            if len(self.events) > MAX_EVENTS_IN_MEMORY:
+                self.events = None

@@ -6,6 +6,7 @@ The journal has the format of a run's, with other events: the same lines, lease 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,9 +22,15 @@ from paceline._storage.run_location import RunLocation, join_storage_path
 from paceline._storage.run_store import RunStore
 from paceline.tune.driver import events
 from paceline.tune.driver.events import SEARCH_VERSION, Event, SearchStarted
+from paceline.tune.driver.search_state import total_driven_s
 
 if TYPE_CHECKING:
+    from paceline._control.storage_thread import StorageThread
     from paceline.train.driver.run_spec import RunEnvironment
+    from paceline.tune.driver.advisers import SearchAdvisers
+    from paceline.tune.driver.search_spec import SearchOutcome
+
+SYNC_EVERY_S = 1.0
 
 
 def _decode_search_event(payload: bytes) -> Event:
@@ -48,6 +55,63 @@ class OpenSearch:
     journal: Journal
     store: RunStore
     lease: Lease
+
+
+class EventRecorder:
+    """Applies events to a search, and journals each of them with the decisions that the advisers make on it."""
+
+    def __init__(self, outcome: SearchOutcome, advisers: SearchAdvisers, open_search: OpenSearch) -> None:
+        self._outcome = outcome
+        self._advisers = advisers
+        self._open_search = open_search
+        self._unexecuted: list[Event] = []
+        self._synced_at = time.monotonic()
+
+    def replay(self) -> None:
+        """Replay the events of earlier drivers into the search and its advisers."""
+        past, search = self._open_search.past_events, self._outcome.search
+        if past:
+            self._advisers.on_search_resumed(total_driven_s(past))
+        for event in past:
+            search.apply(event)
+            self._advisers.handle_event(event, search, again=True)
+            search.apply_decisions(event)
+            self._outcome.add_event(event)
+
+    def record(self, event: Event) -> None:
+        search = self._outcome.search
+        search.apply(event)
+        decisions = self._advisers.handle_event(event, search)
+        self.append(msgspec.structs.replace(event, then=decisions) if decisions else event)
+
+    def append(self, event: Event) -> None:
+        """Journal an event that has been applied, and apply its decisions."""
+        self._open_search.journal.append(event)
+        self._unexecuted.append(event)
+        self._outcome.search.apply_decisions(event)
+        self._outcome.add_event(event)
+
+    @property
+    def has_unexecuted(self) -> bool:
+        return bool(self._unexecuted)
+
+    def take_unexecuted(self) -> list[Event]:
+        """Return the recorded events, now in the journal, whose decisions are still to be carried out."""
+        self._open_search.journal.flush()
+        unexecuted, self._unexecuted = self._unexecuted, []
+        return unexecuted
+
+    def sync_if_due(self, background: StorageThread) -> None:
+        background.take_events()  # Raises errors from the background thread.
+        now = time.monotonic()
+        if self._open_search.journal.has_unsynced and now - self._synced_at >= SYNC_EVERY_S:
+            self._synced_at = now
+            self._open_search.journal.has_unsynced = False
+            background.submit(self._sync_and_upload)
+
+    def _sync_and_upload(self) -> None:
+        self._open_search.journal.sync_written()
+        self._open_search.store.upload_journal()
 
 
 @contextlib.contextmanager

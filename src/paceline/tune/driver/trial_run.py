@@ -14,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import msgspec
-
 from paceline._control.controller import Controller
 from paceline._control.events import CheckpointRecord, CommitFailed, Committed, PinsSet, StagingFailed
 from paceline._control.events import Event as RunEvent
@@ -32,6 +30,7 @@ from paceline._control.run import Finished, Run, Running
 from paceline._core.errors import PreemptionError, TrainingFailedError
 from paceline.train.driver.run_spec import DifferentRunError, RunHooks
 from paceline.train.result import Result
+from paceline.tune.driver.events import TrialReported, TrialSaved
 
 Ending = Literal["returned", "failed", "interrupted", "preempted", "not its own"]
 """"not its own": another run is stored in the place of this one."""
@@ -47,27 +46,13 @@ class FailedEarlierError(TrainingFailedError):
 
 @dataclass(frozen=True)
 class TrialReportMessage:
-    trial_id: str
-    run: str
+    event: TrialReported
     attempt: int
-    seq: int
-    metrics: msgspec.Raw
-    at: float
-
-
-@dataclass(frozen=True)
-class TrialCheckpointMessage:
-    trial_id: str
-    run: str
-    seq: int
-    name: str
-    at: float
 
 
 @dataclass(frozen=True)
 class TrialEndMessage:
     trial_id: str
-    run: str
     ending: Ending
     error: BaseException | None
     at: float
@@ -78,11 +63,10 @@ class TrialPinsMessage:
     """The checkpoints that a run keeps for others from now on."""
 
     trial_id: str
-    run: str
     seqs: tuple[int, ...]
 
 
-TrialRunMessage = TrialReportMessage | TrialCheckpointMessage | TrialPinsMessage | TrialEndMessage
+TrialRunMessage = TrialReportMessage | TrialSaved | TrialPinsMessage | TrialEndMessage
 
 
 class TrialRun:
@@ -193,7 +177,7 @@ class TrialRun:
             error = problem
         finally:
             self._reporter.flush()
-            self._send(TrialEndMessage(self.trial_id, self.run, ending, error, time.time()))
+            self._send(TrialEndMessage(self.trial_id, ending, error, time.time()))
 
 
 class _AttachedController:
@@ -249,7 +233,7 @@ class _TrialRunReporter:
         return sent
 
     def _send_checkpoint(self, record: CheckpointRecord) -> None:
-        self._send(TrialCheckpointMessage(self._trial_id, self._run, record.seq, record.name, time.time()))
+        self._send(TrialSaved(self._trial_id, self._run, record.seq, record.name, time.time()))
 
     def on_event(self, event: RunEvent, run: Run) -> None:
         match event:
@@ -257,7 +241,7 @@ class _TrialRunReporter:
                 self._send_checkpoint(record)
                 self._release_until(record.seq)
             case PinsSet():
-                self._send(TrialPinsMessage(self._trial_id, self._run, tuple(run.pinned)))
+                self._send(TrialPinsMessage(self._trial_id, tuple(run.pinned)))
             case CommitFailed(seq=seq) | StagingFailed(seq=seq):
                 self._release_until(seq)
         for report in self._aggregator.add_event(event, run):
@@ -286,7 +270,8 @@ class _TrialRunReporter:
     def _send_report(self, report: RunReport) -> None:
         first = report.rank_reports[0]
         metrics = encode_reduced_metrics(report.rank_reports) if first.reduce else first.metrics
-        self._send(TrialReportMessage(self._trial_id, self._run, report.attempt, report.seq, metrics, report.at))
+        event = TrialReported(self._trial_id, self._run, report.seq, metrics, report.at)
+        self._send(TrialReportMessage(event, report.attempt))
 
 
 def format_error_line(error: BaseException | None) -> str:

@@ -1,4 +1,4 @@
-"""The reports of all trials of a search, read lazily from the search's journal.
+"""The reports of all trials of a search: from its events in memory, or else from its journal, when they are needed.
 
 One file covers all trials: it is read once, wherever the search is stored, and nothing is changed there.
 """
@@ -29,9 +29,11 @@ ADDED_METRICS = ("training_iteration", "time_total_s", "time_this_iter_s", "time
 
 
 class TrialReportHistory:
-    def __init__(self, store: RunStore, decode_config: ConfigDecoder = decode_without_objects) -> None:
+    def __init__(self, store: RunStore, decode_config: ConfigDecoder, events: Iterable[Event] | None = None) -> None:
+        """`events` are those of the search, if they are in memory."""
         self._store = store
         self._decode_config = decode_config
+        self._events = events
 
     def reports_of(self, trial_id: str) -> list[dict[str, Any]]:
         """Return the reports of all runs of a trial in order, with the metrics that the search adds."""
@@ -39,7 +41,9 @@ class TrialReportHistory:
 
     @cached_property
     def _rows(self) -> dict[str, list[dict[str, Any]]]:
-        events = iter_search_events(self._store.read_journal(), self._store.uri)
+        events, self._events = self._events, None
+        if events is None:
+            events = iter_search_events(self._store.read_journal(), self._store.uri)
         return collect_report_rows(events, self._decode_config)
 
 

@@ -148,5 +148,4 @@ class Result(RunResult):
 
     @cached_property
     def _load_runs(self) -> list[tuple[Run, list[Event]]]:
-        """Load its runs from storage."""
         return [load_history(store) for store in self._run_stores]

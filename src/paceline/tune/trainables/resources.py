@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline._core.arguments import bad_value, check_choice, check_number
-from paceline.train.config import ScalingConfig
-from paceline.tune.driver.placement import TrialBundle, TrialNeeds
+from paceline._core.arguments import bad_value, check_choice
+from paceline._core.resource_planner import ResourceBundle
+from paceline.train.config import STRATEGIES, ScalingConfig, check_resource
+from paceline.tune.driver.resource_ledger import TrialNeeds
 
 _KNOWN = {"cpu": "CPU", "gpu": "GPU"}
-_STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
-_LEAST_AMOUNT = 0.0001
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class PlacementGroupFactory:
             raise bad_value("bundles", "a list of dicts such as [{'CPU': 1}]", self.bundles)
         if not self.bundles:
             raise bad_value("bundles", "at least one dict such as {'CPU': 1}", self.bundles)
-        check_choice("strategy", self.strategy, _STRATEGIES)
+        check_choice("strategy", self.strategy, STRATEGIES)
         checked = tuple(_check_bundle(bundle, f"bundles[{number}]") for number, bundle in enumerate(self.bundles))
         object.__setattr__(self, "bundles", checked)
 
@@ -97,7 +96,7 @@ def to_trial_needs(scaling: ScalingConfig, *, is_explicit: bool) -> TrialNeeds:
     others = dict(scaling.additional_resources_per_worker)
     if scaling.accelerator_type is not None:
         others[f"accelerator_type:{scaling.accelerator_type}"] = 0.001
-    bundle = TrialBundle(scaling.num_cpus_per_worker, scaling.num_gpus_per_worker, tuple(sorted(others.items())))
+    bundle = ResourceBundle(scaling.num_cpus_per_worker, scaling.num_gpus_per_worker, tuple(sorted(others.items())))
     return TrialNeeds((bundle,) * scaling.max_workers, is_explicit, scaling.placement_strategy)
 
 
@@ -121,17 +120,13 @@ def _check_bundle(bundle: Any, argument: str) -> dict[str, float]:
         raise bad_value(argument, "a dict such as {'CPU': 1}", bundle)
     amounts: dict[str, float] = {}
     for key, amount in bundle.items():
-        if not isinstance(key, str) or not key:
-            raise bad_value(f"the keys of {argument}", "names of resources", key)
         if key == "custom_resources" and isinstance(amount, Mapping):
             amounts |= _check_bundle(amount, f"{argument}['custom_resources']")
             continue
-        name = _KNOWN.get(key.lower(), key)
+        check_resource(argument, key, amount)
+        name: str = _KNOWN.get(key.lower()) or key
         if name in amounts:
             raise ValueError(f"{argument} has {name} twice: {dict(bundle)!r}")
-        check_number(f"{argument}[{key!r}]", amount, at_least=0)
-        if 0 < amount < _LEAST_AMOUNT:
-            raise bad_value(f"{argument}[{key!r}]", f"0 or at least {_LEAST_AMOUNT}", amount)
         if name == "GPU" and amount > 1 and amount != int(amount):
             raise bad_value(f"{argument}[{key!r}]", "below 1 or an integer", amount)
         amounts[name] = float(amount)

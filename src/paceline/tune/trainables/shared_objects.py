@@ -23,8 +23,7 @@ import cloudpickle
 from paceline._core import system
 from paceline._core.engine_choice import EngineChoice
 from paceline.train.backend import BackendConfig
-from paceline.train.driver.job import pickle_job
-from paceline.train.driver.unpicklable import explain_unpicklable
+from paceline.train.driver.job import explain_unpicklable, pickle_job
 
 _ALIGNMENT = 64
 _LARGE_BYTES = 20_000_000

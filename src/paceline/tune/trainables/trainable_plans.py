@@ -11,16 +11,18 @@ import inspect
 import sys
 import types
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from paceline._core.arguments import bad_value
 from paceline._core.engine_choice import choose_engine
+from paceline._core.resource_planner import ResourceBundle
 from paceline.train.backend import is_installed
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig, coerce_config
+from paceline.train.driver.job import iter_global_names
 from paceline.train.driver.validation import ValidationConfig
 from paceline.train.trainer import DataParallelTrainer
-from paceline.tune.driver.placement import TrialBundle, TrialNeeds
+from paceline.tune.driver.resource_ledger import TrialNeeds
 from paceline.tune.trainables.resources import TrialResources, make_single_worker_scaling, to_trial_needs
 from paceline.tune.trainables.shared_objects import SharedObjectsHandle, pickle_trainable
 from paceline.tune.trainables.trainable import Trainable
@@ -30,19 +32,21 @@ from paceline.tune.trainables.wrapping import WrappedTrainable, as_wrapped
 _ALLOWED = "a function of the trial's config, a subclass of tune.Trainable or a trainer such as TorchTrainer(...)"
 
 
-class TrainablePlan(Protocol):
+class TrainablePlan:
     name: str
 
     def check(self, run_config: RunConfig) -> None:
-        """Raise `ValueError` for settings this cannot run with. `make_trainer` does so too."""
+        """Raise `ValueError` for settings this cannot run with."""
 
     def resolve_needs(self, config: Mapping[str, Any]) -> TrialNeeds:
         """Return what a trial with this configuration needs. Raises `ValueError` for one that cannot run at all."""
+        raise NotImplementedError
 
     def make_trainer(
         self, config: Mapping[str, Any], run_config: RunConfig, initial: Checkpoint | None
     ) -> DataParallelTrainer:
         """Return the trainer of a trial's run; `initial` is what `get_checkpoint()` returns at its start."""
+        raise NotImplementedError
 
 
 def make_trainable_plan(trainable: Any) -> TrainablePlan:
@@ -58,7 +62,7 @@ def make_trainable_plan(trainable: Any) -> TrainablePlan:
     raise bad_value("trainable", _ALLOWED, trainable)
 
 
-class _SingleWorkerPlan:
+class _SingleWorkerPlan(TrainablePlan):
     """A trainable that one worker runs: a function or a class."""
 
     def __init__(self, wrapped: WrappedTrainable, name: str) -> None:
@@ -68,17 +72,12 @@ class _SingleWorkerPlan:
         self._resources = wrapped.resources
         self._shared = wrapped.shared
 
-    def check(self, run_config: RunConfig) -> None:
-        refuse_detached(run_config)
-
     def resolve_needs(self, config: Mapping[str, Any]) -> TrialNeeds:
-        resources = self._resources_for(config)
-        return to_trial_needs(make_scaling(resources, config), is_explicit=resources is not None)
+        return to_trial_needs(self._make_scaling(config), is_explicit=self._resources_for(config) is not None)
 
     def make_trainer(
         self, config: Mapping[str, Any], run_config: RunConfig, initial: Checkpoint | None
     ) -> DataParallelTrainer:
-        self.check(run_config)
         choice = choose_engine(run_config.engine)
         # On a cluster the trainable is searched for references to objects there.
         trainable = self._trainable if choice.engine == "ray" else self._pickled
@@ -87,10 +86,14 @@ class _SingleWorkerPlan:
             self._make_trial(trainable, handle, run_config),
             train_loop_config=dict(config),
             backend_config=TrialBackendConfig(),
-            scaling_config=make_scaling(self._resources_for(config), config),
+            scaling_config=self._make_scaling(config),
             run_config=run_config,
             resume_from_checkpoint=initial,
         )
+
+    def _make_scaling(self, config: Mapping[str, Any]) -> ScalingConfig:
+        resources = self._resources_for(config)
+        return make_single_worker_scaling(resources, config) if resources is not None else ScalingConfig()
 
     def _resources_for(self, config: Mapping[str, Any]) -> TrialResources | None:
         return self._resources
@@ -107,7 +110,6 @@ class FunctionPlan(_SingleWorkerPlan):
         super().__init__(wrapped, name)
 
     def check(self, run_config: RunConfig) -> None:
-        super().check(run_config)
         for name in ("checkpoint_frequency", "checkpoint_at_end"):
             if value := getattr(run_config.checkpoint_config, name, None):
                 raise ValueError(
@@ -127,7 +129,6 @@ class ClassPlan(_SingleWorkerPlan):
         super().__init__(wrapped, kind.__name__)
 
     def check(self, run_config: RunConfig) -> None:
-        super().check(run_config)
         frequency, at_end = _checkpoint_times(run_config)
         if (frequency or at_end) and not can_save(self._trainable):
             raise ValueError(
@@ -145,15 +146,6 @@ class ClassPlan(_SingleWorkerPlan):
         stop = getattr(run_config, "stop", None)
         stop = dict(stop) if isinstance(stop, Mapping) else None
         return TrainableTrial(trainable, handle, *_checkpoint_times(run_config), stop=stop)
-
-
-def make_scaling(resources: TrialResources | None, config: Mapping[str, Any]) -> ScalingConfig:
-    return make_single_worker_scaling(resources, config) if resources is not None else ScalingConfig(num_workers=1)
-
-
-def refuse_detached(run_config: RunConfig) -> None:
-    if run_config.detached:
-        raise ValueError("RunConfig(detached=True) is for a single run: a search is driven by its script")
 
 
 def _check_signature(function: Any, name: str, shared: tuple[str, ...]) -> None:
@@ -188,13 +180,10 @@ _OURS = {
 """Trainer arguments that a trial cannot set."""
 
 
-class TrainerPlan:
+class TrainerPlan(TrainablePlan):
     def __init__(self, trainer: DataParallelTrainer) -> None:
         self._trainer = trainer
         self.name = type(trainer).__name__
-
-    def check(self, run_config: RunConfig) -> None:
-        refuse_detached(run_config)
 
     def resolve_needs(self, config: Mapping[str, Any]) -> TrialNeeds:
         scaling = self._scaling(config)
@@ -203,34 +192,34 @@ class TrainerPlan:
         validation = config.get("validation_config", self._trainer.validation_config)
         if not isinstance(validation, ValidationConfig) or not (validation.num_cpus or validation.num_gpus):
             return needs
-        bundle = TrialBundle(validation.num_cpus, validation.num_gpus)
+        bundle = ResourceBundle(validation.num_cpus, validation.num_gpus)
         return dataclasses.replace(needs, bundles=(*needs.bundles, bundle))
 
     def make_trainer(
         self, config: Mapping[str, Any], run_config: RunConfig, initial: Checkpoint | None
     ) -> DataParallelTrainer:
-        self.check(run_config)
         changes = {**self._trainer_changes(config), "scaling_config": self._scaling(config), "run_config": run_config}
         if initial is not None:
             changes["resume_from_checkpoint"] = initial
-        return self._trainer._copy_with(changes)
+        return self._trainer.replace_arguments(**changes)
 
     def _trainer_changes(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        parameters = [*inspect.signature(type(self._trainer).__init__).parameters.values()][1:]
+        named = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
         for name in config:
             if name in _OURS:
                 raise ValueError(f"param_space cannot have {name!r}: {_OURS[name]}")
-            if not self._trainer._accepts_argument(name):
-                names = ", ".join(sorted({*self._trainer._parameter_names()} - {*_OURS}))
+            if name not in named and not takes_any:
+                names = ", ".join(sorted(named - {*_OURS}))
                 raise ValueError(
                     f"unknown argument {name!r} in param_space; the arguments of {self.name} are {names}\n\n"
                     f"hint: arguments of the train function go into "
                     f"param_space={{'train_loop_config': {{{name!r}: ...}}}}"
                 )
-        merged = merge_dicts(self._trainer._named_init_args(), config)
-        return {name: merged[name] for name in config}
+        return merge_dicts({name: getattr(self._trainer, name, None) for name in config}, config)
 
     def _scaling(self, config: Mapping[str, Any]) -> ScalingConfig:
-        """The trainer's own scaling, with the trial's changes."""
         changes = config.get("scaling_config")
         scaling = self._trainer.scaling_config
         if isinstance(changes, Mapping):
@@ -279,23 +268,16 @@ def _iter_functions(function: Any) -> Iterator[types.FunctionType]:
             waiting += [value for value in vars(each).values() if isinstance(value, types.FunctionType)]
         elif isinstance(each, types.FunctionType):
             yield each
-            named = (each.__globals__.get(name) for name in _iter_names(each.__code__))
+            named = (each.__globals__.get(name) for name in iter_global_names(each.__code__))
             waiting += [value for value in named if getattr(value, "__module__", None) == each.__module__]
         elif not isinstance(each, types.ModuleType) and callable(each):
             waiting += [getattr(each, "func", None), vars(type(each)).get("__call__")]  # A partial; a callable.
 
 
 def _iter_top_level_modules(function: types.FunctionType) -> Iterator[str]:
-    for name in _iter_names(function.__code__):
+    for name in iter_global_names(function.__code__):
         yield name.partition(".")[0]  # An import inside the function.
         value = function.__globals__.get(name)
         module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
         if isinstance(module, str):
             yield module.partition(".")[0]
-
-
-def _iter_names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _iter_names(constant)

@@ -1,7 +1,8 @@
-"""What a trial needs, and which node and GPUs each of its bundles goes to, with as little fragmentation as possible.
+"""The one planner of resources: which node and GPUs each bundle goes to, with as little fragmentation as possible.
 
-Pure. Amounts are counted in ten-thousandths, as in Ray, so allocating and releasing in any order restores the exact
-original amount. A fraction of a GPU comes from a single GPU; partly used GPUs are filled first.
+It serves workers on this machine, workers on a cluster, and trials. Pure. Amounts are counted in ten-thousandths, as in
+Ray, so allocating and releasing in any order restores the exact original amount. A fraction of a GPU comes from a
+single GPU; partly used GPUs are filled first.
 """
 
 from __future__ import annotations
@@ -17,24 +18,13 @@ _MAX_NODE_VISITS = 50_000
 
 
 @dataclass(frozen=True)
-class TrialBundle:
-    """What one process of a trial needs, on one node."""
+class ResourceBundle:
+    """What one process needs, on one node."""
 
     num_cpus: float = 1.0
     num_gpus: float = 0.0
     others: tuple[tuple[str, float], ...] = ()
     """Further resources of a cluster, by name."""
-
-
-@dataclass(frozen=True)
-class TrialNeeds:
-    """What a trial needs; allocated completely or not at all."""
-
-    bundles: tuple[TrialBundle, ...]
-    is_explicit: bool = False
-    """The user specified the number of cores. If not, a trial with more workers than cores may share all of them."""
-    strategy: str = "PACK"
-    """How the bundles are spread over the nodes of a cluster, as in `ScalingConfig(placement_strategy=...)`."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +35,7 @@ class PlacementNode:
     num_cores: float = 0.0
     num_gpus: int = 0
     others: Mapping[str, float] = field(default_factory=dict)
-    in_use: TrialBundle = field(default_factory=lambda: TrialBundle(0.0))
+    in_use: ResourceBundle = field(default_factory=lambda: ResourceBundle(0.0))
     """What others are using now."""
 
 
@@ -65,7 +55,7 @@ class BundleRequest:
     others: tuple[tuple[str, int], ...]
 
     @classmethod
-    def from_bundle(cls, bundle: TrialBundle) -> BundleRequest:
+    def from_bundle(cls, bundle: ResourceBundle) -> BundleRequest:
         others = Counter[str]()
         for name, amount in bundle.others:
             others[name] += to_units(amount)
@@ -87,7 +77,7 @@ class FreeNodeResources:
         """`idle`: as if others used nothing of it."""
         self.id = node.id
         self.has_gpus = node.num_gpus > 0
-        used = TrialBundle(0.0) if idle else node.in_use
+        used = ResourceBundle(0.0) if idle else node.in_use
         used_others = dict(used.others)
         self.cores = to_units(node.num_cores) - to_units(used.num_cpus)
         self.others = {
@@ -140,6 +130,29 @@ def place_bundles(
     for index, place in zip(order, chosen, strict=True):
         places[index] = place
     return places
+
+
+def assign_gpus(num_gpus: int, gpus_per_worker: float, num_workers: int) -> list[tuple[int, ...]]:
+    """Return the GPUs of each worker on one machine, for as many of the workers as there are GPUs for."""
+    free = FreeNodeResources(PlacementNode(num_gpus=num_gpus), idle=True)
+    request = BundleRequest.from_bundle(ResourceBundle(0.0, gpus_per_worker))
+    assignments: list[tuple[int, ...]] = []
+    while len(assignments) < num_workers and (choices := free.list_gpu_choices(request)):
+        free.charge(request, choices[0])
+        assignments.append(choices[0])
+    return assignments
+
+
+def count_fitting_bundles(free: Mapping[str, float], bundle: Mapping[str, float]) -> int:
+    """Return how many equal bundles fit into the free resources of one node, by Ray's names of these."""
+    return min(_count_fitting(name, to_units(free.get(name, 0)), to_units(amount)) for name, amount in bundle.items())
+
+
+def _count_fitting(name: str, have: int, need: int) -> int:
+    if name != "GPU" or need >= UNIT:
+        return have // need
+    whole, part = divmod(have, UNIT)
+    return whole * (UNIT // need) + part // need
 
 
 class _PlacementSearch:

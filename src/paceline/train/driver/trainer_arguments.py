@@ -1,0 +1,107 @@
+"""The arguments of a trainer as one frozen value, and the run spec that is built from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+from paceline._core.arguments import check_instance
+from paceline._worker.main import Job
+from paceline.train.backend import BackendConfig
+from paceline.train.callbacks import TrainRunContext, UserCallback
+from paceline.train.checkpoint import Checkpoint
+from paceline.train.config import RunConfig, ScalingConfig, coerce_config
+from paceline.train.driver import preflight
+from paceline.train.driver.datasets import DataConfig, DatasetSpec, build_dataset_spec
+from paceline.train.driver.execution_target import ExecutionTarget
+from paceline.train.driver.job import pickle_filesystem, pickle_job, resolve_loop_config
+from paceline.train.driver.run_spec import RunEnvironment, RunSpec, ValidationSpec
+from paceline.train.driver.validation import ValidationConfig
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainerArguments:
+    """What a trainer was constructed with, checked. `parse` and `replace` make one; a trainer holds it."""
+
+    train_loop_per_worker: Callable[..., Any]
+    train_loop_config: Mapping[str, Any] | None
+    backend_config: BackendConfig
+    scaling_config: ScalingConfig
+    run_config: RunConfig
+    resume_from_checkpoint: Checkpoint | None
+    validation_config: ValidationConfig | None
+    datasets: Mapping[str, Any] | None
+    dataset_config: DataConfig
+    environment: RunEnvironment = field(default_factory=RunEnvironment)
+    loop_config: Any
+    """What the function is called with; None: call it without arguments."""
+    dataset_spec: DatasetSpec | None
+
+    @classmethod
+    def parse(cls, **values: Any) -> Self:
+        """Check what a user passed; for a configuration, that may be None or a dict of its fields."""
+        for name, kind in (("scaling_config", ScalingConfig), ("run_config", RunConfig)):
+            values[name] = coerce_config(kind, values[name], name)
+        if values["validation_config"] is not None:
+            values["validation_config"] = coerce_config(
+                ValidationConfig, values["validation_config"], "validation_config"
+            )
+        values["dataset_config"] = coerce_config(DataConfig, values["dataset_config"], "dataset_config")
+        if "dataset_spec" not in values:
+            values["dataset_spec"] = build_dataset_spec(values["datasets"], values["dataset_config"])
+        backend, scaling = values["backend_config"], values["scaling_config"]
+        check_instance("backend_config", backend, BackendConfig, "a paceline.train.BackendConfig")
+        initial, expected = values["resume_from_checkpoint"], "a paceline.train.Checkpoint"
+        check_instance("resume_from_checkpoint", initial, Checkpoint, expected, optional=True)
+        values["loop_config"] = resolve_loop_config(values["train_loop_per_worker"], values["train_loop_config"])
+        backend.check(scaling.max_workers, scaling.use_gpu)
+        return cls(**values)
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with other values, checked anew. A function that makes a dataset is not called again."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        if changes.keys() & {"datasets", "dataset_config"}:
+            del values["dataset_spec"]
+        return self.parse(**{**values, **changes})
+
+    def make_run_context(self, config: Mapping[str, Any] | None = None) -> TrainRunContext:
+        """Return the run as callbacks see it; `config`: instead of `train_loop_config`."""
+        config = config if config is not None else self.train_loop_config
+        configs = self.scaling_config, self.backend_config, self.dataset_config
+        return TrainRunContext(self.run_config.location.name, self.run_config, config, *configs)
+
+
+def build_run_spec(arguments: TrainerArguments, target: ExecutionTarget, parts: Job | None = None) -> RunSpec:
+    """Check that the run can start, and return its spec; by default for the trainer's own function."""
+    run_config, scaling = arguments.run_config, arguments.scaling_config
+    preflight.check_limits(scaling.sizes[-1])
+    preflight.check_initial_checkpoint(arguments.resume_from_checkpoint, run_config.location.layout)
+    if parts is None:
+        parts = (arguments.train_loop_per_worker, arguments.loop_config, arguments.backend_config)
+    return RunSpec(
+        job_parts=parts,
+        pickled_job=pickle_job(*parts),
+        run_config=run_config,
+        run_context=arguments.make_run_context(),
+        scaling_config=scaling,
+        target=target,
+        is_inline=scaling.num_workers == 0,
+        initial_checkpoint=arguments.resume_from_checkpoint,
+        pickled_filesystem=pickle_filesystem(run_config.storage_filesystem),
+        validation=_build_validation_spec(arguments.validation_config, target),
+        datasets=arguments.dataset_spec,
+        purpose=_find_purpose(run_config),
+    )
+
+
+def _find_purpose(config: RunConfig) -> str:
+    callbacks = (callback for callback in config.callbacks if isinstance(callback, UserCallback))
+    return next((callback._run_purpose for callback in callbacks if callback._run_purpose), "")
+
+
+def _build_validation_spec(config: ValidationConfig | None, target: ExecutionTarget) -> ValidationSpec | None:
+    if config is None:
+        return None
+    share = target.compute_auxiliary_share(num_cpus=config.num_cpus, num_gpus=config.num_gpus)
+    return ValidationSpec(config, config.pickle_function(), share)
