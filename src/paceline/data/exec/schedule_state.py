@@ -140,19 +140,21 @@ class ScheduleCommand:
 
 
 @dataclass(frozen=True)
-class LaunchProcess(ScheduleCommand):
+class ProcessCommand(ScheduleCommand):
     process: int
+
+
+@dataclass(frozen=True)
+class LaunchProcess(ProcessCommand):
     pool: Hashable
 
 
-@dataclass(frozen=True)
-class RetireProcess(ScheduleCommand):
-    process: int
+class RetireProcess(ProcessCommand):
+    pass
 
 
 @dataclass(frozen=True)
-class _WorkCommand(ScheduleCommand):
-    process: int
+class _WorkCommand(ProcessCommand):
     work: int
 
 

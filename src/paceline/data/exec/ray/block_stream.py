@@ -124,7 +124,7 @@ def _read_placed_blocks(entries: Iterator[tuple[Any, Any]], record: StatsRecorde
                 record.meter(done.stage, done.title).add(done.meter)
             record.skipped += head.skipped
         if head.failure is not None:
-            raise head.failure.to_exception(head.pickled)
+            raise head.failure.to_exception()
 
 
 def _object_entries(

@@ -60,7 +60,6 @@ class RowHeader(msgspec.Struct):
     stage_reports: list[StageReport] = []
     skipped: list[SkippedRows] = []
     failure: DataFailure | None = None
-    pickled: bytes = b""
 
     @staticmethod
     def decode(encoded: bytes) -> RowHeader:
@@ -171,7 +170,7 @@ def _run_stage(stage: RayStage, head: RowHeader, read: Callable[[], Iterator[Blo
     scope, meter, started = job.scope, StageMeter(), time.perf_counter()
     scope.unit = head.name
     scope.skipped.clear()
-    failure, pickled = head.failure, head.pickled
+    failure = head.failure
     packed: list[Any] = []
     skip = stage.start[1] if stage.start[0] == head.unit else 0
     passed = written = 0
@@ -207,7 +206,7 @@ def _run_stage(stage: RayStage, head: RowHeader, read: Callable[[], Iterator[Blo
     except _PreviousStageFailed:
         pass
     except (Exception, SystemExit) as error:  # noqa: BLE001
-        failure, pickled = capture_failure(error, "" if isinstance(error, DataError) else head.name)
+        failure = capture_failure(error, "" if isinstance(error, DataError) else head.name)
     stage.ledger.end_unit(head.unit, stage.number)
     framed, ends = ray_values.join_packed(packed)
     yield RowHeader(
@@ -222,5 +221,4 @@ def _run_stage(stage: RayStage, head: RowHeader, read: Callable[[], Iterator[Blo
         ],
         skipped=[*head.skipped, *scope.skipped],
         failure=failure,
-        pickled=pickled,
     ).to_row(framed)

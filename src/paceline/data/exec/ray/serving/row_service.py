@@ -30,9 +30,10 @@ from paceline._core.errors import DataError
 from paceline._engine.ray.code.bundle import ActorConfig, apply_config, find_missing_trees
 from paceline._engine.ray.connection import import_ray
 from paceline.data.context import DataContext
+from paceline.data.exec.failure import capture_failure
 from paceline.data.exec.pipeline import find_dataset
 from paceline.data.exec.ray.block_stream import PlacedBlock
-from paceline.data.exec.ray.serving.row_protocol import OpenRowsRequest, PiecesReply, cut_task, make_failure_reply
+from paceline.data.exec.ray.serving.row_protocol import OpenRowsRequest, PiecesReply, cut_task
 from paceline.data.exec.ray.serving.served_dataset import LocalBlock, ServedDataset, make_pieces
 from paceline.data.exec.ray.serving.shared_pass import PATIENCE_S, SHARED_PATIENCE_S, PassReader, SharedPass
 from paceline.data.exec.ray.shipping import ShippedValue, add_module_paths
@@ -95,7 +96,7 @@ class RowService:
                 return cloudpickle.dumps(dataset.record.to_stats(self._peak, self._limit)), b""
             return await dataset.fetch_fact(fact), b""
         except Exception as error:  # noqa: BLE001
-            return b"", msgspec.msgpack.encode(make_failure_reply(error))
+            return b"", msgspec.msgpack.encode(capture_failure(error))
 
     async def open(self, token: str, encoded: bytes) -> int:
         """Return the number under which the worker takes rows."""
@@ -117,9 +118,8 @@ class RowService:
         self._check(token)
         member = self._members.get(number)
         if member is None:
-            return msgspec.msgpack.encode(
-                make_failure_reply(DataError("the service has restarted, or this worker has left it"))
-            ), []
+            lost = capture_failure(DataError("the service has restarted, or this worker has left it"))
+            return msgspec.msgpack.encode(PiecesReply(failure=lost)), []
         running, reader = member.running, member.reader
         began = time.monotonic()
         reader.is_asking = True
@@ -254,7 +254,7 @@ class RowService:
                     self._cut_blocks(running, uncut, ownership.add_block(placed.num_rows))
         except Exception as error:  # noqa: BLE001
             self._cut_blocks(running, uncut, ownership.finish(broken=True))
-            running.failed = make_failure_reply(error)
+            running.failed = PiecesReply(failure=capture_failure(error))
             running.notify_members()
         finally:
             if blocks is not None:
