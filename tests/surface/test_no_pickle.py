@@ -39,7 +39,7 @@ ALLOWED = {
         "data/planning/group_aggregation.py",
         "pickle.loads",
     ): "the state of a user's aggregate, from a process of this very dataset",
-    ("data/exec/packed_blocks.py", "pickle.loads"): "objects in rows that a process of this very dataset has set aside",
+    ("data/exec/packed_blocks.py", "pickle.loads"): "objects in rows, from a process of this very dataset",
     (
         "data/sources/shared_object.py",
         "cloudpickle.load",
@@ -48,7 +48,6 @@ ALLOWED = {
         "data/sources/shared_object.py",
         "cloudpickle.loads",
     ): "the same, where it is small: from the message that brought it",
-    ("data/exec/arena.py", "pickle.loads"): "objects in a block, from a data process of ours by way of shared memory",
     ("data/exec/failure.py", "pickle.loads"): "an exception of a data process, over a private socket",
     ("data/exec/failure.py", "cloudpickle.loads"): "an exception of its own, as a trial",
     ("data/exec/process.py", "cloudpickle.loads"): "units and transforms, from the driver's memory",

@@ -38,7 +38,7 @@ def round_trip(block, released=lambda: None):
     assert size >= written.layout.nbytes
     theirs = arena.map_arena(os.dup(fd))
     written.write_into(theirs)
-    return arena.read_block(written.layout, arena.map_arena(fd), released, writable=True)
+    return packed_blocks.read_shared(written.layout, arena.map_arena(fd), released, writable=True)
 
 
 @pytest.mark.parametrize("rows", [0, 3])

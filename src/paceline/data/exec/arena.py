@@ -6,30 +6,17 @@ on first write, and are reused for later blocks. `ArenaPool` lends the arenas of
 
 from __future__ import annotations
 
-import ctypes
 import math
 import mmap
 import os
-import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
 
 from paceline._core import system
-from paceline.data.block import Block
-from paceline.data.exec.packed_blocks import BlockLayout, view_block
+from paceline.data.exec.packed_blocks import BlockLayout
 
 MIN_ARENA_BYTES = 64 << 20
 """Large enough for nearly all blocks, so that any free arena fits any of them."""
-
-
-def read_block(layout: BlockLayout, memory: mmap.mmap, released: Callable[[], None], *, writable: bool) -> Block:
-    """Return the block as views of the memory; `released` is called when the last view is gone."""
-    base: Any = (ctypes.c_char * layout.nbytes).from_buffer(memory)
-    # Not at interpreter exit: the operating system releases everything then.
-    weakref.finalize(base, released).atexit = False
-    return view_block(layout, base, writable=writable)
 
 
 def create_arena(nbytes: int) -> tuple[int, int]:

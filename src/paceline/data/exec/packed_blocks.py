@@ -11,7 +11,8 @@ import math
 import mmap
 import os
 import pickle
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.data.block import Block, Column
+from paceline.data.context import DataContext
 
 ALIGNMENT = 64
 PAGE = mmap.ALLOCATIONGRANULARITY
@@ -46,6 +48,16 @@ class BlockLayout(msgspec.Struct, array_like=True, frozen=True):
     """Start and end of the pickled dict with all other columns."""
 
 
+def split_rows(block: Block, first: int) -> Iterator[tuple[int, int]]:
+    """Split the rows of a block, starting at `first`, into ranges no larger than the maximum block size."""
+    target = DataContext.get_current().target_max_block_size
+    size = block.num_rows
+    if block.nbytes > target:
+        size = max(1, block.num_rows * target // block.nbytes)
+    for begin in range(first, block.num_rows, max(size, 1)):
+        yield begin, min(begin + size, block.num_rows)
+
+
 class BlockWriter:
     """Measures a block, with its rows in this order, and then writes it to the places in `layout`."""
 
@@ -59,11 +71,11 @@ class BlockWriter:
             (arrow if not is_array else arrays if _is_plain(values.dtype) else objects)[name] = values
         self._order = order
         self._arrays = list(arrays.values())
-        self._table: Any = pa.table(arrow) if arrow else None
+        self._table: Any = pa.table(arrow)
         if order is not None:
             objects = Block(objects).take(order).columns if objects else objects
-            self._table = self._table.take(pa.array(order)) if arrow else None
-        if combine and arrow:
+            self._table = self._table.take(pa.array(order)) if arrow else self._table
+        if combine:
             self._table = self._table.combine_chunks()
         self._pickled = pickle.dumps(objects, protocol=5) if objects else b""
         num_rows = block.num_rows if order is None else len(order)
@@ -124,6 +136,14 @@ def view_block(layout: BlockLayout, buffer: Any, *, writable: bool = True) -> Bl
         begin, end = layout.pickled
         columns |= pickle.loads(memoryview(buffer)[begin:end])  # noqa: S301
     return Block({name: columns[name] for name in layout.names}, num_rows=layout.num_rows)
+
+
+def read_shared(layout: BlockLayout, memory: mmap.mmap, released: Callable[[], None], *, writable: bool) -> Block:
+    """Return a block in shared memory; `released` is called when the last view of it is gone."""
+    base: Any = (ctypes.c_char * layout.nbytes).from_buffer(memory)
+    # Not at interpreter exit: the operating system releases everything then.
+    weakref.finalize(base, released).atexit = False
+    return view_block(layout, base, writable=writable)
 
 
 def write_packed(fd: int, offset: int, block: Block, order: np.ndarray[Any, Any] | None = None) -> int:

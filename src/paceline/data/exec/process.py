@@ -25,11 +25,9 @@ from paceline._core.process_setup import flush_stdio, redirect_stdio, reseed_gen
 from paceline.data.block import Block
 from paceline.data.context import DataContext
 from paceline.data.exec import messages as m
-from paceline.data.exec.arena import read_block
 from paceline.data.exec.failure import DataFailure, capture_failure
 from paceline.data.exec.message_socket import MessageSocket
-from paceline.data.exec.packed_blocks import BlockWriter
-from paceline.data.exec.pipeline import split_rows
+from paceline.data.exec.packed_blocks import BlockWriter, read_shared, split_rows
 from paceline.data.exec.stats import StageMeter
 from paceline.data.planning.plan import Transform, TransformScope
 
@@ -157,7 +155,7 @@ class DataProcess:
             if isinstance(message, m.EndInput):
                 return
             released = partial(self._released.append, message.block)
-            yield read_block(message.layout, self._wire.memory[message.arena], released, writable=True)
+            yield read_shared(message.layout, self._wire.memory[message.arena], released, writable=True)
 
     def _receive_for(self, work: int) -> m.ToProcess | None:
         """The next message, if it is about this work; else None."""

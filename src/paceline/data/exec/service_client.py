@@ -22,7 +22,6 @@ import cloudpickle
 
 from paceline._core.errors import DataError
 from paceline.data.block import Schema
-from paceline.data.exec.arena import read_block
 from paceline.data.exec.message_socket import MessageSocket
 from paceline.data.exec.messages import (
     BlockAnnounced,
@@ -36,6 +35,7 @@ from paceline.data.exec.messages import (
     StreamOpened,
     ToMember,
 )
+from paceline.data.exec.packed_blocks import read_shared
 from paceline.data.exec.stats import StreamStats
 from paceline.data.order.sharding import RowDelivery
 from paceline.data.order.shuffle_mixing import Mixing
@@ -94,7 +94,7 @@ class ServiceConnection(MessageSocket):
             if self._is_idle:
                 self._send_released()
 
-        block = read_block(message.layout, self.memory[message.arena], mark_released, writable=opened.is_writable)
+        block = read_shared(message.layout, self.memory[message.arena], mark_released, writable=opened.is_writable)
         return RowDelivery(message.unit, message.offset, block)
 
     def _leave_stream(self, key: int, unreleased: set[int]) -> None:

@@ -24,7 +24,7 @@ from paceline.data.block import Block
 from paceline.data.context import DataContext
 from paceline.data.exec import packed_blocks as layout
 from paceline.data.exec.failure import DataFailure, capture_failure
-from paceline.data.exec.pipeline import Pipeline, split_rows
+from paceline.data.exec.pipeline import Pipeline
 from paceline.data.exec.ray import ray_values, shipping
 from paceline.data.exec.ray.ledger import StreamLedger
 from paceline.data.exec.ray.shipping import ShippedValue
@@ -189,7 +189,7 @@ def _run_stage(stage: RayStage, head: RowHeader, read: Callable[[], Iterator[Blo
                 packed.append(layout.pack_block(block))
                 meter.num_rows, meter.num_bytes = meter.num_rows + block.num_rows, meter.num_bytes + len(packed[-1])
                 continue
-            for begin, stop in split_rows(block, max(skip - passed, 0)):
+            for begin, stop in layout.split_rows(block, max(skip - passed, 0)):
                 part = block.slice(begin, stop)
                 data = layout.pack_block(part)
                 meter.num_rows, meter.num_bytes = meter.num_rows + stop - begin, meter.num_bytes + len(data)
