@@ -13,9 +13,8 @@ from rows_of import BackwardsExecutor, Table, cut, reading, rows, run, tables
 
 from paceline.data.block import Block
 from paceline.data.context import DataContext
-from paceline.data.exec.exchange import resolve_barrier
+from paceline.data.exec.exchange import hash_at_rank, resolve_barrier
 from paceline.data.exec.pipeline import InlineExecutor
-from paceline.data.exec.unit_bounds import hash_at_rank
 from paceline.data.order.shuffle import hash_indices, shuffle_quality
 from paceline.data.planning.barriers import (
     Limit,

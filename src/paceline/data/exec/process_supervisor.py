@@ -17,20 +17,11 @@ from paceline._engine.local import launchers
 from paceline._engine.local.devices import this_machine
 from paceline.data.context import DataContext
 from paceline.data.exec import messages as m
+from paceline.data.exec import schedule_state as s
 from paceline.data.exec.arena import ArenaPool
 from paceline.data.exec.failure import capture_failure
 from paceline.data.exec.message_socket import ServiceSocket
 from paceline.data.exec.schedule import Schedule
-from paceline.data.exec.schedule_state import (
-    AssignWork,
-    DropWork,
-    EndFeed,
-    FeedBlock,
-    LaunchProcess,
-    LendBlock,
-    ProcessCommand,
-    RetireProcess,
-)
 from paceline.data.exec.streams import RunningStream
 
 POLL_S = 0.1
@@ -57,7 +48,7 @@ class DataProcessHandle(ServiceSocket):
         self.pool = pool
         self.jobs: set[str] = set()
         """The jobs it has."""
-        self.assignment: AssignWork | None = None
+        self.assignment: s.AssignWork | None = None
         self.idle_since = time.monotonic()
 
 
@@ -135,29 +126,29 @@ class DataProcessSupervisor:
         if ended.failure is not None:
             running.failures[work.unit] = ended.failure
 
-    def execute(self, command: ProcessCommand) -> None:
-        if isinstance(command, LaunchProcess):
+    def execute(self, command: s.ProcessCommand) -> None:
+        if isinstance(command, s.LaunchProcess):
             self._launch(command.process, command.pool)
             return
         if (process := self._processes.get(command.process)) is None:
             return  # it has died meanwhile
         match command:
-            case RetireProcess():
+            case s.RetireProcess():
                 process.disconnect()  # it exits when it sees that its socket is closed
-            case AssignWork():
+            case s.AssignWork():
                 self._assign(process, command)
-            case LendBlock(work=work, block=block, nbytes=nbytes):
+            case s.LendBlock(work=work, block=block, nbytes=nbytes):
                 arena = self._arenas.lend_arena(block, nbytes)
                 process.post(m.WriteTo(work, arena.number, nbytes), arena)
-            case FeedBlock(work=work, block=block):
+            case s.FeedBlock(work=work, block=block):
                 arena = self._arenas.blocks[block]
                 process.post(m.TakeInput(work, block, arena.number, self._arenas.layouts[block]), arena)
-            case EndFeed(work=work):
+            case s.EndFeed(work=work):
                 process.post(m.EndInput(work))
-            case DropWork(work=work):
+            case s.DropWork(work=work):
                 process.post(m.AbandonWork(work))
 
-    def _assign(self, process: DataProcessHandle, work: AssignWork) -> None:
+    def _assign(self, process: DataProcessHandle, work: s.AssignWork) -> None:
         running = self._running[work.stream]
         unit, jobs = running.pipeline.tasks[work.unit].unit, running.jobs_of(work.unit)
         try:

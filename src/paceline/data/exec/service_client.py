@@ -22,19 +22,8 @@ import cloudpickle
 
 from paceline._core.errors import DataError
 from paceline.data.block import Schema
+from paceline.data.exec import messages as m
 from paceline.data.exec.message_socket import MessageSocket
-from paceline.data.exec.messages import (
-    BlockAnnounced,
-    BlockPassed,
-    BlocksReleased,
-    LeaveStream,
-    MemberMessage,
-    OpenStream,
-    QueryDataset,
-    StreamFailed,
-    StreamOpened,
-    ToMember,
-)
 from paceline.data.exec.packed_blocks import read_shared
 from paceline.data.exec.stats import StreamStats
 from paceline.data.order.sharding import RowDelivery
@@ -49,7 +38,7 @@ class ServiceConnection(MessageSocket):
     """A connection to a service, for one stream at a time. Mapped arenas are kept for the next stream."""
 
     def __init__(self, end: socket.socket) -> None:
-        super().__init__(end, ToMember)
+        super().__init__(end, m.ToMember)
         self._released: deque[tuple[int, int]] = deque()
         self._keys = count(1)
         self._owner = os.getpid()
@@ -58,7 +47,7 @@ class ServiceConnection(MessageSocket):
         """No stream is open, so no other message would carry the released blocks."""
         self._sending = threading.Lock()  # held while a message is sent
 
-    def stream_rows(self, request: OpenStream) -> Iterator[RowDelivery]:
+    def stream_rows(self, request: m.OpenStream) -> Iterator[RowDelivery]:
         """Yield the blocks of the stream that `request` describes, in order."""
         key = request.stream = next(self._keys)
         unreleased: set[int] = set()
@@ -71,21 +60,21 @@ class ServiceConnection(MessageSocket):
                 began = time.perf_counter()
                 message = self._receive_next(key)
                 waited_s += time.perf_counter() - began
-                if not isinstance(message, BlockAnnounced):
+                if not isinstance(message, m.BlockAnnounced):
                     return
                 yield self._map_block(message, opened, unreleased)
                 num_passed += 1
-                self._send(BlockPassed(key, num_passed, waited_s))
+                self._send(m.BlockPassed(key, num_passed, waited_s))
                 waited_s = 0.0
         finally:
             self._leave_stream(key, unreleased)
 
     def query(self, dataset: str, fact: str) -> Any:
         key = next(self._keys)
-        self._send(QueryDataset(key, dataset, fact))
+        self._send(m.QueryDataset(key, dataset, fact))
         return cloudpickle.loads(self._receive_next(key).pickled)
 
-    def _map_block(self, message: BlockAnnounced, opened: StreamOpened, unreleased: set[int]) -> RowDelivery:
+    def _map_block(self, message: m.BlockAnnounced, opened: m.StreamOpened, unreleased: set[int]) -> RowDelivery:
         unreleased.add(message.block)
 
         def mark_released() -> None:
@@ -100,11 +89,11 @@ class ServiceConnection(MessageSocket):
     def _leave_stream(self, key: int, unreleased: set[int]) -> None:
         with contextlib.suppress(DataError):  # the service is gone, so there is nothing to leave
             # Before the released blocks are sent: a block released meanwhile is reported twice rather than never.
-            self._send(LeaveStream(key, list(unreleased)))
+            self._send(m.LeaveStream(key, list(unreleased)))
         self._is_idle = True
         self._send_released()
 
-    def _send(self, message: MemberMessage) -> None:
+    def _send(self, message: m.MemberMessage) -> None:
         with self._sending:
             message.released = self._drain_released()
             try:
@@ -120,7 +109,7 @@ class ServiceConnection(MessageSocket):
                 if not _can_send(self.sock):
                     return
                 if released := self._drain_released():
-                    self.send_message(BlocksReleased(released=released))
+                    self.send_message(m.BlocksReleased(released=released))
             except OSError:
                 return  # the service is gone, or the connection is closed
             finally:
@@ -138,7 +127,7 @@ class ServiceConnection(MessageSocket):
         while (message := self.take_message()) is not None:
             if message.stream != key:
                 continue  # belongs to a stream that was left
-            if isinstance(message, StreamFailed):
+            if isinstance(message, m.StreamFailed):
                 raise message.failure.to_exception()
             return message
         self.is_broken = True
@@ -237,7 +226,7 @@ class RemoteFeeds(ServedFacts):
 
     def open(self, epoch: int, unit: int, offset: int) -> Iterator[RowDelivery]:
         with self._connections.borrow() as connection:
-            request = OpenStream(0, unit, offset, "", self._dataset, epoch, *self._group)
+            request = m.OpenStream(0, unit, offset, "", self._dataset, epoch, *self._group)
             yield from connection.stream_rows(request)
 
     def _fetch_fact(self, name: str) -> Any:

@@ -22,6 +22,7 @@ import xxhash
 from paceline._core.errors import DataError
 from paceline._engine.local.devices import this_machine
 from paceline.data.exec import messages as m
+from paceline.data.exec import schedule_state as s
 from paceline.data.exec.arena import ArenaPool
 from paceline.data.exec.failure import DataFailure, capture_failure
 from paceline.data.exec.message_socket import ServiceSocket
@@ -36,15 +37,6 @@ from paceline.data.exec.pipeline import (
     lower_epoch,
 )
 from paceline.data.exec.schedule import Schedule
-from paceline.data.exec.schedule_state import (
-    READERS,
-    AnnounceBlock,
-    EndStream,
-    FailStream,
-    PoolBounds,
-    ScheduleCommand,
-    StreamSpec,
-)
 from paceline.data.exec.stats import StageMeter, StatsRecorder, StreamStats
 from paceline.data.planning.plan import PlanNode, PoolSpec
 
@@ -108,7 +100,7 @@ class RunningStream:
     def meter(self, unit: int, stage: int) -> StageMeter:
         return self.record.meter(stage, self.jobs_of(unit)[stage].title)
 
-    def describe_failure(self, fail: FailStream) -> DataFailure:
+    def describe_failure(self, fail: s.FailStream) -> DataFailure:
         death = self.deaths.get(fail.unit, "ended")
         if fail.unit is None:
             error = DataError(
@@ -322,16 +314,16 @@ class StreamServer:
                 running.patient_until = None
                 self._schedule.stop_waiting(number)
 
-    def execute(self, command: ScheduleCommand) -> None:
+    def execute(self, command: s.ScheduleCommand) -> None:
         match command:
-            case AnnounceBlock(member=number, block=block) if number in self._members:
+            case s.AnnounceBlock(member=number, block=block) if number in self._members:
                 member, arena = self._members[number], self._arenas.blocks[block]
                 position = command.unit, command.offset, arena.number, self._arenas.layouts[block]
                 member.peer.post(m.BlockAnnounced(member.key, block, *position), arena)
-            case EndStream(member=number) if number in self._members:
+            case s.EndStream(member=number) if number in self._members:
                 member = self._members[number]
                 member.peer.post(m.StreamEnded(member.key))
-            case FailStream(stream=stream) if stream in self._running:
+            case s.FailStream(stream=stream) if stream in self._running:
                 failure = self._running[stream].describe_failure(command)
                 for number in self._running[stream].members:
                     member = self._members[number]
@@ -351,19 +343,19 @@ def make_stage_jobs(pipeline: Pipeline) -> tuple[tuple[StageJob, ...], ...]:
 
 def make_stream_spec(
     pipeline: Pipeline, jobs: tuple[tuple[StageJob, ...], ...], unit: int, skip: int, members: int
-) -> tuple[StreamSpec, dict[Hashable, PoolBounds]]:
-    bounds: dict[Hashable, PoolBounds] = {}
+) -> tuple[s.StreamSpec, dict[Hashable, s.PoolBounds]]:
+    bounds: dict[Hashable, s.PoolBounds] = {}
     chains = []
     for chain in jobs:
         pools: list[Hashable] = []
         for index, job in enumerate(chain):
-            pool: Hashable = (index, job.name, job.pool.num_gpus) if job.pool is not None else READERS
+            pool: Hashable = (index, job.name, job.pool.num_gpus) if job.pool is not None else s.READERS
             if job.pool is not None:
-                bounds[pool] = PoolBounds(job.pool.min_size, job.pool.max_size)
+                bounds[pool] = s.PoolBounds(job.pool.min_size, job.pool.max_size)
             pools.append(pool)
         chains.append(tuple(pools))
     chain_of = tuple(task.chain for task in pipeline.tasks)
-    return StreamSpec(chain_of, tuple(chains), unit, skip, members, is_patient=members > 1), bounds
+    return s.StreamSpec(chain_of, tuple(chains), unit, skip, members, is_patient=members > 1), bounds
 
 
 def _make_stage_job(stage: PipelineStage, is_first: bool) -> StageJob:
