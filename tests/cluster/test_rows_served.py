@@ -16,7 +16,7 @@ from paceline.data.context import DataContext, ExecutionOptions, ExecutionResour
 from paceline.data.exec.pipeline import InlineExecutor
 from paceline.data.exec.ray.serving import feeds as feeds_module
 from paceline.data.exec.ray.serving.feeds import RayFeeds, get_service_client
-from paceline.data.exec.ray.serving.service_launch import serve_with_stats
+from paceline.data.exec.ray.serving.row_service import serve_with_stats
 from paceline.data.iterator import DataIterator
 from paceline.data.order.feeds import LocalFeeds
 from paceline.data.order.sharding import WorkerShard, merge_cursors

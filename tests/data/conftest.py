@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline.data.context import DataContext
-from paceline.data.exec import process_executor
+from paceline.data.exec import service
 
 
 @pytest.fixture(autouse=True)
@@ -15,4 +15,4 @@ def data_context(tmp_path: Path) -> Iterator[DataContext]:
     before, DataContext._current = DataContext._current, DataContext(spill_path=str(tmp_path / "spill"))
     yield DataContext._current
     DataContext._current = before
-    process_executor.shutdown()
+    service.shutdown()

@@ -12,9 +12,8 @@ from made_datasets import READ, BackwardsExecutor, Table, reading, rows, run, sl
 
 from paceline.data.block import Block
 from paceline.data.context import DataContext
-from paceline.data.exec.exchange import resolve_barrier
+from paceline.data.exec.exchange import hash_at_rank, resolve_barrier
 from paceline.data.exec.pipeline import InlineExecutor
-from paceline.data.exec.unit_bounds import hash_at_rank
 from paceline.data.order.shuffle import hash_indices, shuffle_quality
 from paceline.data.planning.barriers import Limit, Materialize, RandomShuffle, Repartition, SliceRows, Sort, Zip
 from paceline.data.planning.plan import Map, PlanNode, ReorderUnits, Transform, TransformScope, Union

@@ -101,8 +101,9 @@ with open(sys.argv[1], "w+b") as file:
     os.close(start)
     os.close(ready)
     assert [os.waitpid(pid, 0)[1] for pid in writing] == [0, 0]
-    found = [packed_blocks.read_packed(file.fileno(), place * step, 256).column("x").tolist() for place in range(count)]
-assert found == [[place] * 3 for place in range(count)]
+    length = len(packed_blocks.pack_block(Block({"x": np.full(3, 0)})))
+    blocks = [packed_blocks.read_packed(file.fileno(), place * step, length) for place in range(count)]
+    assert [block.column("x").tolist() for block in blocks] == [[place] * 3 for place in range(count)]
 """
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from made_datasets import READ, listed, numbers
 
 from paceline.data.dataset import Dataset
-from paceline.data.exec import service
+from paceline.data.exec import streams
 
 SIZES = range(41)
 WORKERS = range(1, 5)
@@ -167,7 +167,7 @@ def test_workers_at_the_same_time_share_one_run_also_from_another_process(
     run_script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("PATIENCE_S", "SHARED_PATIENCE_S"):  # however long the other process takes to start
-        monkeypatch.setattr(service, name, 100.0)
+        monkeypatch.setattr(streams, name, 100.0)
     log, joined = tmp_path / "read", tmp_path / "joined"
 
     class Noted:

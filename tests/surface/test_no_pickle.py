@@ -31,7 +31,6 @@ ALLOWED = {
         "cloudpickle.load": "a user's own dataset, from a memory file that the driver holds",
         "cloudpickle.loads": "the same, where it is small: from the message that brought it",
     },
-    "data/exec/arena.py": {"pickle.loads": "objects in a block, from a data process of ours by way of shared memory"},
     "data/exec/failure.py": {
         "pickle.loads": "an exception of a data process, over a private socket",
         "cloudpickle.loads": "an exception of its own, as a trial",

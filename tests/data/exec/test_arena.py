@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from paceline.data.block import Block
-from paceline.data.exec import arena
+from paceline.data.exec import arena, packed_blocks
 
 DTYPES = [
     "bool", "int8", "int64", "uint8", "uint64", "float16", "float32", "complex128", ">i4", ">f8", "datetime64[ns]",
@@ -33,12 +33,12 @@ ARROW = [
 
 
 def round_trip(block, released=lambda: None):
-    written = arena.ArenaBlockWriter(block)
-    fd, size = arena.create_arena(written.nbytes)
-    assert size >= written.nbytes
+    written = packed_blocks.BlockWriter(block)
+    fd, size = arena.create_arena(written.layout.nbytes)
+    assert size >= written.layout.nbytes
     theirs = arena.map_arena(os.dup(fd))
     written.write_into(theirs)
-    return arena.read_block(written.layout, arena.map_arena(fd), released, writable=True)
+    return packed_blocks.read_shared(written.layout, arena.map_arena(fd), released, writable=True)
 
 
 @pytest.mark.parametrize("rows", [0, 3])
@@ -73,7 +73,7 @@ def test_objects_that_only_pickle_can_carry_come_back():
 
 def test_a_slice_of_arrow_columns_takes_the_room_of_the_slice():
     whole = Block({"x": pa.array([f"row {number}" for number in range(10_000)])})
-    assert arena.ArenaBlockWriter(whole.slice(5, 8)).nbytes < 2000
+    assert packed_blocks.BlockWriter(whole.slice(5, 8)).layout.nbytes < 2000
     assert round_trip(whole.slice(5, 8)).column("x").to_pylist() == ["row 5", "row 6", "row 7"]
 
 

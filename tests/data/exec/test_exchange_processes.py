@@ -9,7 +9,7 @@ from exec_plans import Dying, EvenOnly, Failing, Scaled, collect_rows, numbers, 
 from paceline.data.aggregate import AggregateFn, Count, Mean, Unique, finish_aggregates, plan_partial_aggregates
 from paceline.data.exec.exchange import resolve_barrier
 from paceline.data.exec.pipeline import InlineExecutor, lower_plan
-from paceline.data.exec.process_executor import ProcessExecutor
+from paceline.data.exec.service import ProcessExecutor
 from paceline.data.planning.barriers import (
     GroupBy,
     GroupRows,

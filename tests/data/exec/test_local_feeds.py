@@ -7,8 +7,8 @@ import psutil
 import pytest
 from exec_plans import Failing, Scaled, collect_column, numbers, plan, wait_until
 
-from paceline.data.exec import process_executor
 from paceline.data.exec.pipeline import InlineExecutor
+from paceline.data.exec.service import shared_service
 from paceline.data.order.feeds import LocalFeeds
 from paceline.data.planning.plan import PoolSpec, ReorderUnits
 
@@ -32,12 +32,12 @@ def test_only_a_small_dataset_without_a_pool_is_run_here():
 
 
 def test_streams_share_data_processes_until_the_context_changes(data_context):
-    service = process_executor.shared_service()
+    service = shared_service()
     assert pids_of(LARGE) <= set(service.pids())
     assert pids_of(LARGE) <= set(service.pids())
     wait_until(lambda: not service.is_busy)
     data_context.execution_options.resource_limits.cpu = 1
-    assert process_executor.shared_service() is not service
+    assert shared_service() is not service
     assert not service.is_alive
 
 
@@ -70,20 +70,20 @@ import os, sys
 sys.path.insert(0, {os.path.dirname(__file__)!r})
 from exec_plans import Scaled, collect_column, numbers, plan
 from paceline.data.order.feeds import LocalFeeds
-from paceline.data.exec import process_executor
+from paceline.data.exec.service import shared_service, shutdown
 from paceline.data.context import DataContext
 DataContext.get_current().inline_below = 0
 feeds = LocalFeeds(plan(numbers(3), Scaled(tell_process=True)))
 def pids():
     return set(collect_column(feeds.open(0, 0, 0), "pid"))
-ours, service = pids(), process_executor.shared_service()
+ours, service = pids(), shared_service()
 child = os.fork()
 if not child:
     code = 1
     try:
         theirs = pids()
         code = 0 if theirs and not theirs & ours else 2
-        process_executor.shutdown()
+        shutdown()
     finally:
         os._exit(code)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

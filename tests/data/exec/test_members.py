@@ -20,7 +20,7 @@ MEMBER = str(Path(__file__).parent / "exec_member.py")
 
 @pytest.fixture(autouse=True)
 def _wait_long_for_other_members(monkeypatch):
-    monkeypatch.setattr("paceline.data.exec.service.PATIENCE_S", 600.0)
+    monkeypatch.setattr("paceline.data.exec.streams.PATIENCE_S", 600.0)
 
 
 def all_of(feeds, epoch=0, unit=0, offset=0):
@@ -90,7 +90,7 @@ def test_members_share_the_processes_and_units_of_a_shuffle(service, connect, tm
 
 
 def test_a_member_that_comes_too_late_gets_a_stream_of_its_own(make_service, connect, monkeypatch, tmp_path):
-    monkeypatch.setattr("paceline.data.exec.service.PATIENCE_S", 0.05)
+    monkeypatch.setattr("paceline.data.exec.streams.PATIENCE_S", 0.05)
     service = make_service(budget=300_000)
     service.add_dataset("train", plan(numbers(20, (500,), width=64, notes=str(tmp_path))))
     for rank in range(2):
@@ -153,7 +153,7 @@ def test_killed_members_cost_the_others_no_row_and_the_data_processes_stay(make_
             assert member.communicate("\n", timeout=60)[0] == f"{len(rows)} {sum(rows)}\n"
         pids = pids or set(service.pids())
         assert pids <= set(service.pids())
-    wait_until(lambda: service._schedule.in_flight == 0 and not service._blocks)
+    wait_until(lambda: service._schedule.in_flight == 0 and not service._arena_pool.blocks)
 
 
 DRIVER = """

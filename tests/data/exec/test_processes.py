@@ -27,7 +27,7 @@ from exec_plans import (
 from paceline.data import DataError
 from paceline.data.block import Block
 from paceline.data.exec.pipeline import InlineExecutor, Pipeline, PipelineTask
-from paceline.data.exec.process_executor import ProcessExecutor
+from paceline.data.exec.service import ProcessExecutor
 from paceline.data.planning.plan import PoolSpec
 
 TWO_CHAINS = Pipeline(
@@ -226,7 +226,7 @@ def test_the_zygote_may_die(service):
 
 
 def test_pools_shrink_to_their_least_and_the_rest_goes_when_nobody_uses_it(service, monkeypatch):
-    monkeypatch.setattr("paceline.data.exec.service.IDLE_S", 0.2)
+    monkeypatch.setattr("paceline.data.exec.process_supervisor.IDLE_S", 0.2)
     list(ProcessExecutor(service).run(pipeline(numbers(20), Scaled(by=2, pool=PoolSpec(1, 3)))))
     wait_until(lambda: service.pids() == [])
 
@@ -237,11 +237,11 @@ def test_a_view_that_lives_longer_than_its_stream_is_released_in_the_end(service
     view = next(deliveries).block.column("number")
     deliveries.close()
     assert view.tolist() == list(range(10))
-    wait_until(lambda: len(service._blocks) == 1)
+    wait_until(lambda: len(service._arena_pool.blocks) == 1)
     del view
     gc.collect()
     assert collect_column(executor.run(pipeline(numbers(1))))
-    wait_until(lambda: len(service._blocks) == 0)
+    wait_until(lambda: len(service._arena_pool.blocks) == 0)
 
 
 def test_a_process_in_a_users_function_does_not_hold_up_other_streams(make_service, tmp_path):

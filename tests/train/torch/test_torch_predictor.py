@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import paceline.data
-from paceline.data.exec.process_executor import shutdown
+from paceline.data.exec.service import shutdown
 from paceline.train import Checkpoint
 from paceline.train.torch import ShardedCheckpoint, TorchCheckpoint, TorchPredictor
 

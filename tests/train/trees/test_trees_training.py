@@ -12,7 +12,7 @@ import pytest
 
 import paceline.data
 from paceline import train
-from paceline.data.exec.process_executor import shutdown
+from paceline.data.exec.service import shutdown
 from paceline.train import FailureConfig, PreemptionError, RunConfig, ScalingConfig, WorkerGroupError
 
 NUM_ROUNDS = 20

@@ -5,7 +5,7 @@ import pytest
 
 import paceline.data
 from paceline.data.context import DataContext
-from paceline.data.exec.process_executor import shutdown
+from paceline.data.exec.service import shutdown
 from paceline.train import Checkpoint
 from paceline.train.jax import JaxPredictor, OrbaxCheckpoint
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from paceline.data import from_items
-from paceline.data.exec import process_executor
+from paceline.data.exec import service
 from paceline.train.tensorflow import TensorflowCheckpoint, TensorflowPredictor, prepare_dataset_shard
 from paceline.train.tensorflow.checkpoint import _has_stored_code
 from paceline.train.tensorflow.keras import ReportCheckpointCallback
@@ -167,7 +167,7 @@ def test_a_predictor_is_applied_to_a_dataset_in_processes_of_its_own(model):
             concurrency=1,
         ).take_all()
     finally:
-        process_executor.shutdown()
+        service.shutdown()
     assert [row["id"] for row in rows] == [*range(8)]
     expected = model(np.float32(np.eye(2)[[0, 1] * 4])).numpy()
     np.testing.assert_allclose(np.stack([row["predictions"] for row in rows]), expected, rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Converts batches to the tensors and arrays of each framework, and prefetches them."""
+"""Converts batches to the tensors and arrays of each framework."""
 
 from __future__ import annotations
 

@@ -6,16 +6,19 @@ the new units begin and end, and each new unit reads its own pieces when its tur
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
-from typing import Protocol, runtime_checkable
+from itertools import accumulate, groupby, pairwise
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from paceline.data.block import Block
 from paceline.data.context import DataContext
-from paceline.data.exec import scatter, spill, unit_bounds
+from paceline.data.exec import scatter, spill
 from paceline.data.exec.pipeline import Executor, Pipeline, PipelineTask, lower_plan
 from paceline.data.exec.spill import SpillHandle
 from paceline.data.planning import barriers
@@ -24,6 +27,8 @@ from paceline.data.planning.plan import Barrier, PlanNode, Read, Unit
 from paceline.data.planning.sort_keys import SortKeys
 
 _ENOUGH_PARTS = 16
+_SAMPLES = 20
+"""Rows sampled per future part to find where it begins."""
 _MIN_PART_BYTES = 8 << 20
 _CHUNK_BYTES = 32 << 20
 """How many bytes of rows are arranged at a time."""
@@ -176,17 +181,15 @@ class _BarrierResolver:
         if not num_rows and repartition is None:
             return []
         ends = (
-            unit_bounds.even_ends(num_rows, exchanged.num_parts)
-            if repartition is None
-            else unit_bounds.repartition_ends(num_rows, repartition)
+            even_ends(num_rows, exchanged.num_parts) if repartition is None else repartition_ends(num_rows, repartition)
         )
         hashes = [block.column(scatter.HASH) for block in exchanged.load_columns([scatter.HASH])]
-        return _make_units(exchanged, unit_bounds.hash_cuts(hashes, ends), name, by)
+        return _make_units(exchanged, hash_cuts(hashes, ends), name, by)
 
     def repartition_rows(self, barrier: barriers.Repartition) -> Sequence[Unit]:
         pipeline = self.lower(barrier.input)
         if (units := _countable_units(pipeline)) is not None:
-            ends = unit_bounds.repartition_ends(sum(unit.num_rows or 0 for unit in units), barrier)
+            ends = repartition_ends(sum(unit.num_rows or 0 for unit in units), barrier)
             # Many slices of one unit would each read it from its beginning.
             if len(ends) <= len(units):
                 return [
@@ -196,11 +199,9 @@ class _BarrierResolver:
                     for number, (begin, end) in enumerate(pairwise([0, *ends]))
                 ]
         exchanged = self.store_arranged(pipeline, scatter.PreserveOrder())
-        ends = unit_bounds.repartition_ends(exchanged.num_rows, barrier)
+        ends = repartition_ends(exchanged.num_rows, barrier)
         return [
-            exchanged.make_unit(
-                _part_name(barrier.name, number, len(ends)), unit_bounds.slice_chunks(exchanged.chunks, begin, end)
-            )
+            exchanged.make_unit(_part_name(barrier.name, number, len(ends)), slice_chunks(exchanged.chunks, begin, end))
             for number, (begin, end) in enumerate(pairwise([0, *ends]))
         ]
 
@@ -210,7 +211,7 @@ class _BarrierResolver:
             return list(_cut_units(units, barrier.start, barrier.stop))
         exchanged = self.store_arranged(pipeline, scatter.PreserveOrder(), at_most=barrier.stop)
         stop = exchanged.num_rows if barrier.stop is None else barrier.stop
-        pieces = unit_bounds.slice_chunks(exchanged.chunks, barrier.start, stop)
+        pieces = slice_chunks(exchanged.chunks, barrier.start, stop)
         return [
             exchanged.make_unit(_part_name(barrier.name, number, len(pieces)), [piece])
             for number, piece in enumerate(pieces)
@@ -260,7 +261,7 @@ def _cut_by_keys(
         return []
     chunks = exchanged.load_columns(keys.names)
     try:
-        cuts = unit_bounds.key_cuts(chunks, keys, exchanged.num_parts, may_split=may_split)
+        cuts = key_cuts(chunks, keys, exchanged.num_parts, may_split=may_split)
     except TypeError as error:
         raise TypeError(f"{name}: cannot compare the values of the keys: {error}") from error
     return _make_units(exchanged, cuts, name, arrangement)
@@ -292,10 +293,10 @@ def _zip_units(sides: Sequence[ExchangedRows], name: str) -> Sequence[Unit]:
             _part_name(name, part, num_parts),
             end - begin,
             num_bytes // num_parts,
-            tuple(tuple(unit_bounds.slice_chunks(side.chunks, begin, end)) for side in sides),
+            tuple(tuple(slice_chunks(side.chunks, begin, end)) for side in sides),
             handles,
         )
-        for part, (begin, end) in enumerate(pairwise([0, *unit_bounds.even_ends(counts[0], num_parts)]))
+        for part, (begin, end) in enumerate(pairwise([0, *even_ends(counts[0], num_parts)]))
         if begin < end
     ]
 
@@ -311,3 +312,86 @@ def _materialize_units(exchanged: ExchangedRows, name: str) -> list[scatter.Gath
 
 def _part_name(name: str, number: int, count: int) -> str:
     return f"{name} {number + 1} of {count}"
+
+
+# Where new units begin and end among stored rows: decided from counts, hashes and sorted keys alone
+
+
+def even_ends(num_rows: int, num_parts: int) -> list[int]:
+    """The end positions of parts of nearly equal size."""
+    return [num_rows * (part + 1) // num_parts for part in range(num_parts)]
+
+
+def repartition_ends(num_rows: int, barrier: barriers.Repartition) -> list[int]:
+    if barrier.num_blocks is not None:
+        return even_ends(num_rows, barrier.num_blocks)
+    size = barrier.target_num_rows_per_block or 1
+    return [*range(size, num_rows, size), *([num_rows] if num_rows else [])]
+
+
+def slice_chunks(chunks: Sequence[scatter.StoredChunk], start: int, stop: int) -> list[scatter.StoredRows]:
+    """Rows `start` to `stop` of all chunks together."""
+    ends = [0, *accumulate(chunk.num_rows for chunk in chunks)]
+    pieces = []
+    for number in range(max(bisect_right(ends, start) - 1, 0), len(chunks)):
+        first = ends[number]
+        if first >= stop:
+            break
+        begin, end = max(start - first, 0), min(stop - first, chunks[number].num_rows)
+        if begin < end:
+            pieces.append(chunks[number].part(begin, end))
+    return pieces
+
+
+def hash_cuts(hashes: Sequence[np.ndarray[Any, Any]], ends: Sequence[int]) -> list[list[int]]:
+    """Where parts that end at these ranks begin and end in each chunk; each chunk is sorted by hash."""
+    num_rows = sum(map(len, hashes))
+    firsts = np.array([hash_at_rank(hashes, num_rows, end) for end in ends[:-1]], np.uint64)
+    return [[0, *np.searchsorted(chunk, firsts).tolist(), len(chunk)] for chunk in hashes]
+
+
+def hash_at_rank(hashes: Sequence[np.ndarray[Any, Any]], num_rows: int, rank: int) -> int:
+    """The hash with `rank` smaller ones. Hashes are uniform, so only those near the expected value are examined."""
+    if rank >= num_rows:
+        return (1 << 64) - 1
+    spread = 8 * int(num_rows**0.5) + 16
+    low, high = (((rank + side) << 64) // num_rows for side in (-spread, spread))
+    low, high = max(low, 0), min(high, (1 << 64) - 1)
+    num_below, candidates = _hashes_between(hashes, low, high)
+    if not 0 <= rank - num_below < len(candidates):
+        num_below, candidates = 0, np.concatenate(hashes)
+    return int(np.partition(candidates, rank - num_below)[rank - num_below])
+
+
+def _hashes_between(hashes: Sequence[np.ndarray[Any, Any]], low: int, high: int) -> tuple[int, np.ndarray[Any, Any]]:
+    """The number of hashes below `low`, and the hashes from `low` up to `high`."""
+    spans = [np.searchsorted(chunk, np.array([low, high], np.uint64)) for chunk in hashes]
+    parts = [chunk[begin:end] for chunk, (begin, end) in zip(hashes, spans, strict=True)]
+    return sum(int(begin) for begin, _ in spans), np.concatenate(parts)
+
+
+def key_cuts(chunks: Sequence[Block], keys: SortKeys, num_parts: int, *, may_split: bool) -> list[list[int]]:
+    """Where the parts begin and end in each chunk, which is sorted by key; the last cut is the end of the chunk.
+
+    The bounds are keys of sampled rows. Rows with equal keys stay in one part unless they may be split: then those of
+    earlier chunks come first.
+    """
+    num_rows = sum(block.num_rows for block in chunks)
+
+    def rank_key(number: int, row: int) -> tuple[Any, ...]:
+        key = keys.sort_key(chunks[number], row)
+        return (*key, number, row) if may_split else key
+
+    def find_begin(number: int, bound: tuple[Any, ...]) -> int:
+        return bisect_left(range(chunks[number].num_rows), bound, key=lambda row: rank_key(number, row))
+
+    samples: list[tuple[Any, ...]] = []
+    for number, block in enumerate(chunks):
+        num_samples = -(-_SAMPLES * num_parts * block.num_rows // num_rows) if num_parts > 1 else 1
+        samples += [rank_key(number, row) for row in range(0, block.num_rows, max(block.num_rows // num_samples, 1))]
+    samples.sort()
+    bounds = [samples[len(samples) * part // num_parts] for part in range(1, num_parts)]
+    bounds = [bound for index, bound in enumerate(bounds) if index == 0 or bound != bounds[index - 1]]
+    return [
+        [0, *(find_begin(number, bound) for bound in bounds), block.num_rows] for number, block in enumerate(chunks)
+    ]

@@ -16,16 +16,17 @@ _MAX_PICKLE = 1 << 20
 
 
 class DataFailure(msgspec.Struct, frozen=True):
-    """An exception described in JSON; the exception itself follows as a pickle where possible."""
+    """A description of an exception, and the exception itself where it survives a pickle round trip."""
 
     unit: str
     summary: str
     frames: tuple[str, ...] = ()
     traceback: str = ""
+    pickled: bytes = b""
 
-    def to_exception(self, pickled: bytes) -> BaseException:
+    def to_exception(self) -> BaseException:
         """The exception to raise: the original, or a substitute."""
-        error = _load_exception(pickled)
+        error = _load_exception(self.pickled)
         if error is None:
             frame = f" ({self.frames[-1]})" if self.frames else ""
             error = DataError(f"{self.unit}: {self.summary}{frame}" if self.unit else self.summary)
@@ -47,10 +48,10 @@ def _load_exception(pickled: bytes) -> BaseException | None:
     return error if isinstance(error, BaseException) else None
 
 
-def capture_failure(error: BaseException, unit: str) -> tuple[DataFailure, bytes]:
+def capture_failure(error: BaseException, unit: str = "") -> DataFailure:
     summary = f"{type(error).__name__}: {_error_text(error)}"
     text = "".join(traceback.format_exception(error))[-_MAX_TEXT:]
-    return DataFailure(unit, summary, user_frames(error), text), _pickle_exception(error)
+    return DataFailure(unit, summary, user_frames(error), text, _pickle_exception(error))
 
 
 def _error_text(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""A socket between two processes for JSON messages, each with optional bytes and file descriptors."""
+"""A socket between two processes for messages, with the descriptors of the arenas that they name."""
 
 from __future__ import annotations
 
@@ -6,49 +6,42 @@ import array
 import contextlib
 import mmap
 import os
+import selectors
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
 
 from paceline._core.codec import FrameReader, encode_frame
-from paceline.data.block import Block
-from paceline.data.exec import arena
+from paceline.data.exec.arena import PooledArena, map_arena
+from paceline.data.exec.messages import Message, ServiceMessage
 
 _RECEIVE = 1 << 18
 _ROOM_FOR_FDS = socket.CMSG_SPACE(64 * 4)
 _FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-
-Message = dict[str, Any]
-
-
-class ReceivedMessage(msgspec.Struct, frozen=True):
-    message: Message
-    data: bytes
-    fds: tuple[int, ...]
 
 
 class MessageSocket:
     """One end. `send_message` never waits for the other end on a non-blocking socket: it queues what the socket does
     not accept, and `flush` continues."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, accepted: Any) -> None:
+        """`accepted` is the union of the messages that may arrive."""
         self.sock = end
+        self.memory: dict[int, mmap.mmap] = {}
+        """The arenas that arrived, mapped."""
+        self.waiting: deque[Any] = deque()
+        """Messages that arrived and were not taken."""
+        self._decode = msgspec.msgpack.Decoder(accepted).decode
         self._frames = FrameReader()
         self._fds: deque[int] = deque()
         self._unsent: deque[tuple[memoryview, tuple[int, ...]]] = deque()
 
-    @property
-    def has_unsent(self) -> bool:
-        return bool(self._unsent)
-
-    def send_message(self, message: Message, data: bytes = b"", fds: tuple[int, ...] = ()) -> None:
-        """The caller keeps the descriptors: they are duplicated if the message has to be queued."""
-        if fds:
-            message = {**message, "fds": len(fds)}
-        framed = memoryview(encode_frame(msgspec.json.encode(message) + b"\n" + data))
+    def send_message(self, message: Message, fds: tuple[int, ...] = ()) -> None:
+        """The caller keeps the descriptors: they are duplicated."""
+        framed = memoryview(encode_frame(msgspec.msgpack.encode(message)))
         self._unsent.append((framed, tuple(os.dup(fd) for fd in fds)))
         self.flush()
 
@@ -67,14 +60,17 @@ class MessageSocket:
             else:
                 self._unsent.popleft()
 
-    def receive_messages(self, *, wait: bool = True) -> list[ReceivedMessage] | None:
-        """Return what has arrived, or None once the other end is gone. `wait=False` never blocks."""
+    def receive_messages(self, *, wait: bool = True) -> int | None:
+        """Add what has arrived to `waiting`; return how many messages, or None once the other end is gone.
+
+        `wait=False` never blocks.
+        """
         flags = _FLAGS if wait else _FLAGS | socket.MSG_DONTWAIT
         try:
             # Not `socket.recv_fds`: it accepts flags and ignores them.
             data, extra, _, _ = self.sock.recvmsg(_RECEIVE, _ROOM_FOR_FDS, flags)
         except BlockingIOError:
-            return []
+            return 0
         except ConnectionError:
             return None
         for level, kind, content in extra:
@@ -82,7 +78,22 @@ class MessageSocket:
                 fds = array.array("i")
                 fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
                 self._fds.extend(fds)
-        return [self._decode_message(payload) for payload in self._frames.feed(data)] if data else None
+        payloads = self._frames.feed(data)
+        self.waiting.extend(map(self._decode, payloads))
+        return len(payloads) if data else None
+
+    def take_message(self) -> Any:
+        """Wait for the next message; None once the other end is gone."""
+        while not self.waiting:
+            if self.receive_messages() is None:
+                return None
+        message = self.waiting.popleft()
+        for number in message.arenas:
+            if (mapped := map_arena(self._fds.popleft())) is not None:
+                self.memory[number] = mapped
+        for number in message.forget:
+            self.memory.pop(number, None)
+        return message
 
     def close(self) -> None:
         for _, fds in self._unsent:
@@ -94,35 +105,58 @@ class MessageSocket:
         with contextlib.suppress(OSError):
             self.sock.close()
 
-    def _decode_message(self, payload: bytes) -> ReceivedMessage:
-        head, _, data = payload.partition(b"\n")
-        message: Message = msgspec.json.decode(head)
-        return ReceivedMessage(message, data, tuple(self._fds.popleft() for _ in range(message.pop("fds", 0))))
 
+class ServiceSocket(MessageSocket):
+    """The service's end: it never blocks, and knows which arenas the other end has mapped."""
 
-class MessageInbox:
-    """Takes messages one at a time, and keeps the arenas that came with them mapped."""
+    def __init__(self, end: socket.socket, accepted: Any, selector: selectors.BaseSelector) -> None:
+        super().__init__(end, accepted)
+        end.setblocking(False)
+        self._selector = selector
+        self._mapped: set[int] = set()
+        self._to_forget: list[int] = []
+        selector.register(end, selectors.EVENT_READ, self)
 
-    def __init__(self, wire: MessageSocket) -> None:
-        self.wire = wire
-        self.waiting: deque[ReceivedMessage] = deque()
-        self.memory: dict[int, mmap.mmap] = {}
+    @property
+    def is_open(self) -> bool:
+        return self.sock.fileno() >= 0
 
-    def take_next(self) -> ReceivedMessage | None:
-        """Wait for the next message; None once the other end is gone."""
-        while not self.waiting:
-            messages = self.wire.receive_messages()
-            if messages is None:
-                return None
-            self.waiting.extend(messages)
-        received = self.waiting.popleft()
-        for number, fd in zip(received.message.get("arenas", ()), received.fds, strict=True):
-            self.memory[number] = arena.map_arena(fd)
-        for number in received.message.get("forget", ()):
-            self.memory.pop(number, None)
-        return received
+    def post(self, message: ServiceMessage, arena: PooledArena | None = None) -> None:
+        """Send or queue a message that names an arena. Does nothing if the other end is gone."""
+        if not self.is_open:
+            return
+        fds: tuple[int, ...] = ()
+        if arena is not None and arena.number not in self._mapped:
+            self._mapped.add(arena.number)
+            message.arenas, fds = [arena.number], (arena.fd,)
+        message.forget, self._to_forget = self._to_forget, []
+        with contextlib.suppress(ConnectionError):  # handled when the socket is read
+            self.send_message(message, fds)
+        self._watch()
 
-    def read_block(self, message: Message, released: Callable[[], None], *, writable: bool) -> Block:
-        """Return the block that a message announces; `released` is called when the last view of it is gone."""
-        layout = msgspec.convert(message["layout"], arena.BlockLayout)
-        return arena.read_block(layout, self.memory[message["arena"]], released, writable=writable)
+    def exchange(self, mask: int) -> Iterator[Any]:
+        """Send what is possible now, and yield what has arrived. Disconnects once the other end is gone."""
+        if mask & selectors.EVENT_READ and self.receive_messages() is None:
+            self.disconnect()
+            return
+        while self.waiting:
+            yield self.waiting.popleft()
+        with contextlib.suppress(ConnectionError):  # as in `post`
+            self.flush()
+        self._watch()
+
+    def forget_arenas(self, freed: Collection[int]) -> None:
+        """Sent with the next message: until then, a truncated mapping takes no memory."""
+        self._to_forget += self._mapped.intersection(freed)
+        self._mapped.difference_update(freed)
+
+    def disconnect(self) -> None:
+        if self.is_open:
+            self._selector.unregister(self.sock)
+            self.close()
+
+    def _watch(self) -> None:
+        """Wait for room to send as long as something is unsent."""
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+        if self._selector.get_key(self.sock).events != events:
+            self._selector.modify(self.sock, events, self)

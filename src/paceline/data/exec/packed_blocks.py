@@ -1,16 +1,18 @@
-"""Blocks as bytes in a file or in memory, which are read back without a copy.
+"""Blocks as bytes: in shared memory, in a file or in an object store. They are read back without a copy.
 
-A header says where each part is. NumPy arrays are stored as raw bytes, Arrow data in Arrow's IPC format, and everything
-else as a pickle. Every part is aligned to 64 bytes.
+NumPy columns are stored as raw bytes, Arrow columns in Arrow's IPC format, and everything else as a pickle. Every part
+is aligned to 64 bytes, and a `BlockLayout` says where it is. A packed block ends with its own layout.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 import mmap
 import os
 import pickle
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.data.block import Block, Column
+from paceline.data.context import DataContext
 
 ALIGNMENT = 64
 PAGE = mmap.ALLOCATIONGRANULARITY
@@ -27,92 +30,150 @@ _MIN_MAPPED_BYTES = 256 << 10
 """Smaller ranges are read, not mapped: the number of mappings per process is limited."""
 
 
-class _ArrayEntry(msgspec.Struct, array_like=True):
+class _ArrayEntry(msgspec.Struct, array_like=True, frozen=True):
     name: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
 
 
-class _ByteRange(msgspec.Struct, array_like=True):
-    """Columns stored together: in Arrow's format, or pickled."""
-
-    offset: int
-    length: int
-
-
-class _PackedHeader(msgspec.Struct, array_like=True):
+class BlockLayout(msgspec.Struct, array_like=True, frozen=True):
     num_rows: int
-    names: list[str]
-    arrays: list[_ArrayEntry]
-    arrow: _ByteRange | None
-    pickled: _ByteRange | None
+    nbytes: int
+    names: tuple[str, ...]
+    arrays: tuple[_ArrayEntry, ...] = ()
+    arrow: tuple[int, int] | None = None
+    """Start and end of the table with all Arrow columns."""
+    pickled: tuple[int, int] | None = None
+    """Start and end of the pickled dict with all other columns."""
+
+
+def split_rows(block: Block, first: int) -> Iterator[tuple[int, int]]:
+    """Split the rows of a block, starting at `first`, into ranges no larger than the maximum block size."""
+    target = DataContext.get_current().target_max_block_size
+    size = block.num_rows
+    if block.nbytes > target:
+        size = max(1, block.num_rows * target // block.nbytes)
+    for begin in range(first, block.num_rows, max(size, 1)):
+        yield begin, min(begin + size, block.num_rows)
+
+
+class BlockWriter:
+    """Measures a block, with its rows in this order, and then writes it to the places in `layout`."""
+
+    def __init__(self, block: Block, order: np.ndarray[Any, Any] | None = None, *, combine: bool = False) -> None:
+        """`combine` stores each Arrow column as one chunk."""
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        arrow: dict[str, Any] = {}
+        objects: dict[str, Any] = {}
+        for name, values in block.columns.items():
+            is_array = isinstance(values, np.ndarray)
+            (arrow if not is_array else arrays if _is_plain(values.dtype) else objects)[name] = values
+        self._order = order
+        self._arrays = list(arrays.values())
+        self._table: Any = pa.table(arrow)
+        if order is not None:
+            objects = Block(objects).take(order).columns if objects else objects
+            self._table = self._table.take(pa.array(order)) if arrow else self._table
+        if combine:
+            self._table = self._table.combine_chunks()
+        self._pickled = pickle.dumps(objects, protocol=5) if objects else b""
+        num_rows = block.num_rows if order is None else len(order)
+        end, entries, arrow_at, pickled_at = 0, [], None, None
+        for name, values in arrays.items():
+            shape = (num_rows, *values.shape[1:])
+            entries.append(_ArrayEntry(name, values.dtype.str, shape, end))
+            end = _align(end + values.dtype.itemsize * math.prod(shape))
+        if arrow:
+            sink = pa.MockOutputStream()
+            _write_ipc(self._table, sink)
+            arrow_at = (end, end + int(sink.size()))
+            end = _align(arrow_at[1])
+        if objects:
+            pickled_at = (end, end + len(self._pickled))
+            end = _align(pickled_at[1])
+        self.layout = BlockLayout(num_rows, end, tuple(block.columns), tuple(entries), arrow_at, pickled_at)
+
+    def write_into(self, memory: Any) -> None:
+        """Write into a buffer, without an order."""
+        for entry, values in zip(self.layout.arrays, self._arrays, strict=True):
+            if values.size:
+                np.copyto(np.ndarray(values.shape, values.dtype, memory, entry.offset), values)
+        if self.layout.arrow is not None:
+            begin, end = self.layout.arrow
+            target = (ctypes.c_char * (end - begin)).from_buffer(memory, begin)
+            with pa.FixedSizeBufferWriter(pa.py_buffer(target)) as sink:
+                _write_ipc(self._table, sink)
+        if self.layout.pickled is not None:
+            begin, end = self.layout.pickled
+            memoryview(memory)[begin:end] = self._pickled
+
+    def write_to_file(self, fd: int, offset: int) -> None:
+        scratch: dict[tuple[Any, ...], np.ndarray[Any, Any]] = {}
+        for entry, values in zip(self.layout.arrays, self._arrays, strict=True):
+            _write_all(fd, _take_in_order(values, self._order, scratch), offset + entry.offset)
+        if self.layout.arrow is not None:
+            sink = pa.BufferOutputStream()
+            _write_ipc(self._table, sink)
+            _write_all(fd, sink.getvalue(), offset + self.layout.arrow[0])
+        if self.layout.pickled is not None:
+            _write_all(fd, self._pickled, offset + self.layout.pickled[0])
+
+
+def view_block(layout: BlockLayout, buffer: Any, *, writable: bool = True) -> Block:
+    """Return the block in a buffer. Its columns are views, writable if the buffer and `writable` allow it."""
+    columns: dict[str, Any] = {}
+    for entry in layout.arrays:
+        array: np.ndarray[Any, Any] = np.ndarray(entry.shape, np.dtype(entry.dtype), buffer, entry.offset)
+        array.flags.writeable = array.flags.writeable and writable
+        columns[entry.name] = array
+    if layout.arrow is not None:
+        begin, end = layout.arrow
+        with pa.ipc.open_stream(pa.py_buffer(buffer).slice(begin, end - begin)) as stream:
+            table = stream.read_all()
+        columns |= zip(table.schema.names, table.columns, strict=True)
+    if layout.pickled is not None:
+        begin, end = layout.pickled
+        columns |= pickle.loads(memoryview(buffer)[begin:end])  # noqa: S301
+    return Block({name: columns[name] for name in layout.names}, num_rows=layout.num_rows)
+
+
+def read_shared(layout: BlockLayout, memory: mmap.mmap, released: Callable[[], None], *, writable: bool) -> Block:
+    """Return a block in shared memory; `released` is called when the last view of it is gone."""
+    base: Any = (ctypes.c_char * layout.nbytes).from_buffer(memory)
+    # Not at interpreter exit: the operating system releases everything then.
+    weakref.finalize(base, released).atexit = False
+    return view_block(layout, base, writable=writable)
 
 
 def write_packed(fd: int, offset: int, block: Block, order: np.ndarray[Any, Any] | None = None) -> int:
     """Write a block at `offset`, with its rows in this order; return the number of bytes written."""
-    return _write_with(block, order, lambda end: lambda data, at: _write_all(fd, data, offset + at))
+    writer = BlockWriter(block, order, combine=True)
+    footer = _encode_footer(writer.layout)
+    writer.write_to_file(fd, offset)
+    _write_all(fd, footer, offset + writer.layout.nbytes)
+    return writer.layout.nbytes + len(footer)
 
 
-def pack_block(block: Block, order: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+def pack_block(block: Block) -> np.ndarray[Any, Any]:
     """Pack a block into new memory."""
-    rooms: list[np.ndarray[Any, Any]] = []
-
-    def allocate(end: int) -> Callable[[Any, int], None]:
-        rooms.append(np.empty(end, np.uint8))
-        view = rooms[0].data
-
-        def put(data: Any, at: int) -> None:
-            part = memoryview(data).cast("B")
-            view[at : at + part.nbytes] = part
-
-        return put
-
-    _write_with(block, order, allocate)
-    return rooms[0]
+    writer = BlockWriter(block, combine=True)
+    footer = _encode_footer(writer.layout)
+    memory = np.empty(writer.layout.nbytes + len(footer), np.uint8)
+    writer.write_into(memory)
+    memory[writer.layout.nbytes :] = np.frombuffer(footer, np.uint8)
+    return memory
 
 
-def _write_with(
-    block: Block, order: np.ndarray[Any, Any] | None, opened: Callable[[int], Callable[[Any, int], None]]
-) -> int:
-    """Write a block through the function that `opened` returns for its length; return that length in bytes."""
-    num_rows = block.num_rows if order is None else len(order)
-    plain = {name: values for name, values in block.columns.items() if _is_plain(values)}
-    others = {name: values for name, values in block.columns.items() if name not in plain}
-    tabular = {name: values for name, values in others.items() if not isinstance(values, np.ndarray)}
-    objects = {name: values for name, values in others.items() if isinstance(values, np.ndarray)}
-    arrow = _serialize_arrow(Block(tabular), order) if tabular else None
-    pickled = pickle.dumps(Block(objects).take(order).columns if order is not None else objects) if objects else None
-    header = _PackedHeader(num_rows, list(block.columns), [], None, None)
-    entries = [_ArrayEntry(name, values.dtype.str, values.shape, 1 << 62) for name, values in plain.items()]
-    room = last = end = _align(128 + sum(len(msgspec.msgpack.encode(part)) for part in (header, *entries)))
-    for name, values in plain.items():
-        header.arrays.append(_ArrayEntry(name, values.dtype.str, (num_rows, *values.shape[1:]), end))
-        last = end + num_rows * values.dtype.itemsize * math.prod(values.shape[1:])
-        end = _align(last)
-    if arrow is not None:
-        header.arrow = _ByteRange(end, arrow.size)
-        last = end + arrow.size
-        end = _align(last)
-    if pickled is not None:
-        header.pickled = _ByteRange(end, len(pickled))
-        last = end + len(pickled)
-        end = _align(last)
-    head = msgspec.msgpack.encode(header)
-    assert len(head) + 8 <= room, "the header of a block exceeds its reserved space"
-    put = opened(end)
-    put((len(head).to_bytes(8, "little") + head).ljust(room, b"\0"), 0)
-    scratch: dict[tuple[Any, ...], np.ndarray[Any, Any]] = {}
-    for placed, values in zip(header.arrays, plain.values(), strict=True):
-        put(_take_in_order(values, order, scratch), placed.offset)
-    if arrow is not None and header.arrow is not None:
-        put(arrow, header.arrow.offset)
-    if pickled is not None and header.pickled is not None:
-        put(pickled, header.pickled.offset)
-    # Write the padding after the last column instead of setting the file length: that would cut off what another
-    # process has written beyond this block meanwhile.
-    put(bytes(end - last), last)
-    return end
+def _encode_footer(layout: BlockLayout) -> bytes:
+    encoded = msgspec.msgpack.encode(layout)
+    return encoded.rjust(_align(len(encoded) + 8) - 8, b"\0") + len(encoded).to_bytes(8, "little")
+
+
+def _decode_footer(end: Any) -> BlockLayout | None:
+    """Read the layout from the end of a packed block; None if it begins before these bytes."""
+    begin = len(end) - 8 - int.from_bytes(end[-8:], "little")
+    return msgspec.msgpack.decode(end[begin:-8], type=BlockLayout) if begin >= 0 else None
 
 
 def read_packed(fd: int, offset: int, length: int) -> Block:
@@ -123,22 +184,10 @@ def read_packed(fd: int, offset: int, length: int) -> Block:
 
 
 def unpack_block(buffer: Any) -> Block:
-    """Read the block at the start of a buffer; its columns are views of the buffer."""
-    view = memoryview(buffer)
-    header = msgspec.msgpack.decode(view[8 : 8 + int.from_bytes(view[:8], "little")], type=_PackedHeader)
-    columns: dict[str, Column] = {}
-    for array in header.arrays:
-        count = math.prod(array.shape)
-        flat = np.frombuffer(view, np.dtype(array.dtype), count, array.offset) if count else np.empty(0, array.dtype)
-        columns[array.name] = flat.reshape(array.shape)
-    if header.arrow is not None:
-        part = pa.py_buffer(view[header.arrow.offset : header.arrow.offset + header.arrow.length])
-        table = pa.ipc.open_stream(part).read_all()
-        columns |= dict(zip(table.schema.names, table.columns, strict=True))
-    if header.pickled is not None:
-        part = view[header.pickled.offset : header.pickled.offset + header.pickled.length]
-        columns |= pickle.loads(part)  # noqa: S301
-    return Block({name: columns[name] for name in header.names}, num_rows=header.num_rows)
+    """Read a packed block; its columns are views of the buffer."""
+    layout = _decode_footer(memoryview(buffer))
+    assert layout is not None, "a packed block is shorter than its layout"
+    return view_block(layout, buffer)
 
 
 def with_numpy_numbers(block: Block) -> Block:
@@ -157,17 +206,17 @@ class PackedSlice:
     stop: int
 
     @cached_property
-    def header(self) -> _PackedHeader:
-        start = os.pread(self.fd, PAGE, self.offset)
-        length = int.from_bytes(start[:8], "little")
-        return msgspec.msgpack.decode(
-            start[8 : 8 + length] if length + 8 <= len(start) else _read_bytes(self.fd, self.offset + 8, length),
-            type=_PackedHeader,
-        )
+    def layout(self) -> BlockLayout:
+        end = self.offset + self.length
+        begin = max(self.offset, end - PAGE)
+        layout = _decode_footer(os.pread(self.fd, end - begin, begin))
+        layout = layout or _decode_footer(_read_bytes(self.fd, self.offset, self.length))
+        assert layout is not None, "a packed block is shorter than its layout"
+        return layout
 
     @cached_property
     def arrays(self) -> dict[str, _ArrayEntry]:
-        return {array.name: array for array in self.header.arrays}
+        return {array.name: array for array in self.layout.arrays}
 
     @property
     def num_rows(self) -> int:
@@ -180,7 +229,7 @@ class PackedSlice:
 
     def read_others(self) -> Block:
         """Read the columns that `read_into` cannot read."""
-        if self.header.arrow is None and self.header.pickled is None:
+        if self.layout.arrow is None and self.layout.pickled is None:
             return Block({}, num_rows=self.num_rows)
         block = read_packed(self.fd, self.offset, self.length).slice(self.begin, self.stop)
         return block.drop(self.arrays)
@@ -205,7 +254,7 @@ def read_sorted(parts: Sequence[PackedSlice], key: str) -> Block:
     order = np.argsort(fill_column(key, np.empty(num_rows, parts[0].arrays[key].dtype)))
     alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     mixed: list[str] = []
-    names = list(dict.fromkeys(name for part in parts for name in part.header.names if name != key))
+    names = list(dict.fromkeys(name for part in parts for name in part.layout.names if name != key))
     for name in names:
         kinds = {(a.dtype, a.shape[1:]) if (a := part.arrays.get(name)) is not None else None for part in parts}
         if len(kinds) == 1 and (kind := kinds.pop()) is not None:
@@ -243,8 +292,9 @@ def _to_numpy_numbers(values: Column) -> Column:
     return values.chunk(0).to_numpy() if values.num_chunks == 1 else values.to_numpy()
 
 
-def _is_plain(values: Column) -> bool:
-    return isinstance(values, np.ndarray) and values.dtype.kind in "biufcmM"
+def _is_plain(dtype: np.dtype[Any]) -> bool:
+    """Whether the raw bytes are the values, and `dtype.str` describes the dtype completely."""
+    return not dtype.hasobject and dtype.kind != "V" and np.dtype(dtype.str) == dtype
 
 
 def _align(number: int) -> int:
@@ -264,15 +314,9 @@ def _take_in_order(
     return _byte_view(np.ascontiguousarray(values))
 
 
-def _serialize_arrow(block: Block, order: np.ndarray[Any, Any] | None) -> Any:
-    table = pa.table(block.columns)
-    if order is not None:
-        table = table.take(pa.array(order))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        for batch in table.combine_chunks().to_batches():
-            writer.write_batch(batch)
-    return sink.getvalue()
+def _write_ipc(table: Any, sink: Any) -> None:
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(use_threads=False)) as stream:
+        stream.write_table(table)
 
 
 def _write_all(fd: int, data: Any, offset: int) -> None:

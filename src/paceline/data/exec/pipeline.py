@@ -13,7 +13,6 @@ from typing import Protocol, TypeVar
 import xxhash
 
 from paceline.data.block import Block, Schema
-from paceline.data.context import DataContext
 from paceline.data.exec.stats import StatsRecorder
 from paceline.data.order.sharding import RowDelivery
 from paceline.data.order.shuffle import Mixing, compute_mixing, permutation
@@ -160,16 +159,6 @@ def process_unit(unit: Unit, transforms: tuple[Transform, ...], scope: Transform
     for transform in transforms:
         blocks = transform.apply(blocks, scope)
     return blocks
-
-
-def split_rows(block: Block, first: int) -> Iterator[tuple[int, int]]:
-    """Split the rows of a block, starting at `first`, into ranges no larger than the maximum block size."""
-    target = DataContext.get_current().target_max_block_size
-    size = block.num_rows
-    if block.nbytes > target:
-        size = max(1, block.num_rows * target // block.nbytes)
-    for begin in range(first, block.num_rows, max(size, 1)):
-        yield begin, min(begin + size, block.num_rows)
 
 
 def lower_epoch(plan: PlanNode, epoch: int, executor: Executor) -> Pipeline:

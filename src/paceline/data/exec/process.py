@@ -24,16 +24,16 @@ from paceline._core import system
 from paceline._core.process_setup import flush_stdio, redirect_stdio, reseed_generators, reset_exit_handlers
 from paceline.data.block import Block
 from paceline.data.context import DataContext
-from paceline.data.exec import arena
-from paceline.data.exec.failure import capture_failure
-from paceline.data.exec.message_socket import Message, MessageInbox, MessageSocket, ReceivedMessage
-from paceline.data.exec.pipeline import split_rows
+from paceline.data.exec import messages as m
+from paceline.data.exec.failure import DataFailure, capture_failure
+from paceline.data.exec.message_socket import MessageSocket
+from paceline.data.exec.packed_blocks import BlockWriter, read_shared, split_rows
 from paceline.data.exec.stats import StageMeter
 from paceline.data.planning.plan import Transform, TransformScope
 
 _JOBS_KEPT = 16
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_NOTHING_LENT: Message = {"work": 0, "nbytes": -1}
+_NOTHING_LENT = m.WriteTo(work=0, arena=0, nbytes=-1)
 
 
 def run(*, control_fd: int, log_fd: int, job_fd: int) -> int:
@@ -47,7 +47,7 @@ def run(*, control_fd: int, log_fd: int, job_fd: int) -> int:
         os.close(job_fd)
         DataContext._current = cloudpickle.loads(context)
     DataContext.in_data_process = True
-    process = DataProcess(MessageSocket(socket.socket(fileno=control_fd)))
+    process = DataProcess(MessageSocket(socket.socket(fileno=control_fd), m.ToProcess))
     with contextlib.suppress(_ServiceGone, ConnectionError):
         process.serve()
     flush_stdio()
@@ -76,48 +76,42 @@ _load_stage = lru_cache(_JOBS_KEPT)(_LoadedStage)
 class DataProcess:
     def __init__(self, wire: MessageSocket) -> None:
         self._wire = wire
-        self._inbox = MessageInbox(wire)
         self._pickled_jobs: dict[str, bytes] = {}
         self._released: deque[int] = deque()
         self._meter = StageMeter()
-        self._lent: Message = _NOTHING_LENT
+        self._lent = _NOTHING_LENT
 
     def serve(self) -> None:
-        self._wire.send_message({"say": "ready"})
+        self._wire.send_message(m.ProcessReady())
         while True:
-            received = self._receive_next()
-            if received.message["do"] == "work":
-                self._run_work(received.message, received.data)
+            message = self._receive_next()
+            if isinstance(message, m.StartWork):
+                self._run_work(message)
 
-    def _run_work(self, message: Message, data: bytes) -> None:
-        work, unit = message["work"], message["name"]
-        answer: Message = {"say": "done", "work": work}
-        pickled = b""
+    def _run_work(self, message: m.StartWork) -> None:
+        failure: DataFailure | None = None
         started = time.perf_counter()
         self._meter = StageMeter()
         scope = TransformScope()
         try:
-            job = _load_stage(self._pickled_jobs[message["job"]])
+            job = _load_stage(self._pickled_jobs[message.job])
             scope = job.scope
-            scope.unit = unit
-            blocks = cloudpickle.loads(data).read() if not message["stage"] else self._receive_inputs(work)
+            scope.unit = message.unit
+            blocks = self._receive_inputs(message.work) if message.stage else cloudpickle.loads(message.pickled).read()
             for transform in job.transforms:
                 blocks = transform.apply(blocks, scope)
-            self._write(work, blocks, message["skip"] if message["last"] else None)
+            self._write(message.work, blocks, message.skip)
         except _WorkDropped:
             pass
         except (_ServiceGone, ConnectionError):
             raise
         except BaseException as error:  # noqa: BLE001
-            failure, pickled = capture_failure(error, unit)
-            answer = {"say": "failed", "work": work, "failure": failure}
+            failure = capture_failure(error, message.unit)
         meter = self._meter.finish(time.perf_counter() - started)
-        answer |= {"meter": meter, "skipped": scope.skipped, "released": self._drain_released()}
-        self._wire.send_message(answer, pickled)
+        self._send(m.WorkEnded(message.work, meter, scope.skipped, failure))
         scope.skipped.clear()
 
     def _write(self, work: int, blocks: Iterator[Block], skip: int | None) -> None:
-        """`skip`: number of rows to drop; None in a stage that is not the last, whose blocks are not split."""
         passed = 0
         for block in blocks:
             if skip is None:
@@ -129,65 +123,62 @@ class DataProcess:
             del block  # before the next one is created, which may reuse its memory
 
     def _write_block(self, work: int, block: Block, offset: int) -> None:
-        written = arena.ArenaBlockWriter(block)
-        lent = self._borrow_room(work, written.nbytes)
-        written.write_into(self._inbox.memory[lent["arena"]])
+        writer = BlockWriter(block)
+        arena = self._borrow_arena(work, writer.layout.nbytes)
+        writer.write_into(self._wire.memory[arena])
         self._meter.num_rows += block.num_rows
-        self._meter.num_bytes += written.nbytes
-        self._wire.send_message({"say": "wrote", "work": work, "offset": offset, "layout": written.layout})
+        self._meter.num_bytes += writer.layout.nbytes
+        self._wire.send_message(m.BlockWritten(work, offset, writer.layout))
 
-    def _borrow_room(self, work: int, nbytes: int) -> Message:
-        """Use the block lent ahead if it is large enough; else request one."""
-        while messages := self._wire.receive_messages(wait=False):
-            self._inbox.waiting.extend(messages)
-        while self._inbox.waiting:
+    def _borrow_arena(self, work: int, nbytes: int) -> int:
+        """Use the arena lent ahead if it is large enough; else request one."""
+        while self._wire.receive_messages(wait=False):
+            pass
+        while self._wire.waiting:
             self._receive_for(work)
-        if self._lent["work"] != work or self._lent["nbytes"] < nbytes:
+        if self._lent.work != work or self._lent.nbytes < nbytes:
             began = time.perf_counter()
-            self._send({"say": "want", "work": work, "nbytes": nbytes})
-            while self._lent["work"] != work or self._lent["nbytes"] < nbytes:
+            self._send(m.RoomRequested(work, nbytes))
+            while self._lent.work != work or self._lent.nbytes < nbytes:
                 self._receive_for(work)
             self._meter.waited_for_room_s += time.perf_counter() - began
         lent, self._lent = self._lent, _NOTHING_LENT
-        return lent
+        return lent.arena
 
     def _receive_inputs(self, work: int) -> Iterator[Block]:
         while True:
             began = time.perf_counter()
-            self._send({"say": "need", "work": work})
-            while (message := self._receive_for(work, "feed", "feed end")) is None:
+            self._send(m.InputRequested(work))
+            while not isinstance(message := self._receive_for(work), m.TakeInput | m.EndInput):
                 pass
             self._meter.waited_for_input_s += time.perf_counter() - began
-            if message["do"] == "feed end":
+            if isinstance(message, m.EndInput):
                 return
-            yield self._inbox.read_block(message, partial(self._released.append, message["block"]), writable=True)
+            released = partial(self._released.append, message.block)
+            yield read_shared(message.layout, self._wire.memory[message.arena], released, writable=True)
 
-    def _receive_for(self, work: int, *answers: str) -> Message | None:
-        """The next message, if it is an answer that this work waits for; else None."""
-        message = self._receive_next().message
-        if message.get("work") != work:
-            return None  # an answer to work that is over
-        if message["do"] == "drop":
+    def _receive_for(self, work: int) -> m.ToProcess | None:
+        """The next message, if it is about this work; else None."""
+        message = self._receive_next()
+        if isinstance(message, m.LoadJob) or message.work != work:
+            return None  # about work that is over
+        if isinstance(message, m.AbandonWork):
             raise _WorkDropped
-        return message if message["do"] in answers else None
+        return message
 
-    def _send(self, message: Message) -> None:
-        if self._released:
-            message["released"] = self._drain_released()
+    def _send(self, message: m.ProcessMessage) -> None:
+        message.released = [self._released.popleft() for _ in range(len(self._released))]
         self._wire.send_message(message)
 
-    def _drain_released(self) -> list[int]:
-        return [self._released.popleft() for _ in range(len(self._released))]
-
-    def _receive_next(self) -> ReceivedMessage:
-        received = self._inbox.take_next()
-        if received is None:
+    def _receive_next(self) -> m.ToProcess:
+        message: m.ToProcess | None = self._wire.take_message()
+        if message is None:
             raise _ServiceGone
-        if received.message["do"] == "lend":
-            self._lent = received.message
-        if received.message["do"] == "job":
-            self._pickled_jobs[received.message["job"]] = received.data
-        return received
+        if isinstance(message, m.WriteTo):
+            self._lent = message
+        if isinstance(message, m.LoadJob):
+            self._pickled_jobs[message.job] = message.pickled
+        return message
 
 
 def _limit_threads() -> None:

@@ -1,4 +1,4 @@
-"""The data processes of a service: starts them, talks to them, and detects their deaths."""
+"""The data processes of a service: starts them, gives them work, and detects their deaths."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping, Sequence
 
 import cloudpickle
 
@@ -17,8 +16,17 @@ from paceline._core import system
 from paceline._engine.local import launchers
 from paceline._engine.local.devices import this_machine
 from paceline.data.context import DataContext
-from paceline.data.exec.message_socket import MessageSocket, ReceivedMessage
+from paceline.data.exec import messages as m
+from paceline.data.exec import schedule_state as s
+from paceline.data.exec.arena import ArenaPool
+from paceline.data.exec.failure import capture_failure
+from paceline.data.exec.message_socket import ServiceSocket
+from paceline.data.exec.schedule import Schedule
+from paceline.data.exec.streams import RunningStream
 
+POLL_S = 0.1
+IDLE_S = 15.0
+"""A process without work for this long is retired."""
 MODULE = "paceline.data.exec.process"
 PRELOAD = (
     "pyarrow",
@@ -33,31 +41,30 @@ PRELOAD = (
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
-@dataclass
-class DataProcessHandle:
-    number: int
-    pool: Hashable
-    wire: MessageSocket
-    arenas: set[int] = field(default_factory=set)
-    jobs: set[str] = field(default_factory=set)
-    arenas_to_forget: list[int] = field(default_factory=list)
-    assignment: tuple[int, int] | None = None
-    """The stream and the unit it works on."""
-    chain_stage: tuple[int, int] = (0, 0)
-    idle_since: float = field(default_factory=time.monotonic)
-    is_open: bool = True
-
-
-@dataclass(frozen=True)
-class ProcessDeath:
-    process: DataProcessHandle
-    unread_messages: list[ReceivedMessage]
-    description: str
+class DataProcessHandle(ServiceSocket):
+    def __init__(self, end: socket.socket, selector: selectors.BaseSelector, number: int, pool: Hashable) -> None:
+        super().__init__(end, m.FromProcess, selector)
+        self.number = number
+        self.pool = pool
+        self.jobs: set[str] = set()
+        """The jobs it has."""
+        self.assignment: s.AssignWork | None = None
+        self.idle_since = time.monotonic()
 
 
 class DataProcessSupervisor:
-    def __init__(self, selector: selectors.BaseSelector, context: DataContext) -> None:
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        context: DataContext,
+        schedule: Schedule,
+        arenas: ArenaPool,
+        running: Mapping[int, RunningStream],
+    ) -> None:
         self._selector = selector
+        self._schedule = schedule
+        self._arenas = arenas
+        self._running = running
         self._launcher: launchers.Launcher | None = launchers.choose_launcher(PRELOAD)
         self._watched_fds: set[int] = set()
         self._slots: dict[int, tuple[Hashable, int]] = {}
@@ -66,12 +73,6 @@ class DataProcessSupervisor:
         self._context = system.create_anonymous_file("paceline-data")
         with open(self._context, "wb", closefd=False) as file:
             cloudpickle.dump(context, file)
-
-    def __getitem__(self, number: int) -> DataProcessHandle:
-        return self._processes[number]
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._processes
 
     @property
     def processes(self) -> list[DataProcessHandle]:
@@ -82,7 +83,96 @@ class DataProcessSupervisor:
         """Whether process exits must be polled because no descriptor reports them."""
         return bool(self._processes) and len(self._watched_fds) == 0
 
-    def start(self, number: int, pool: Hashable) -> None:
+    @property
+    def timeout_s(self) -> float | None:
+        """When to look at the processes again, even if nothing happens."""
+        return POLL_S if self.needs_polling else IDLE_S / 2 if self._processes else None
+
+    def pids(self) -> list[int]:
+        launcher, numbers = self._launcher, list(self._processes)
+        return [pid for number in numbers if launcher is not None and (pid := launcher.pid(number))]
+
+    # Messages and commands
+
+    def serve(self, process: DataProcessHandle, mask: int) -> None:
+        for message in process.exchange(mask):
+            self._handle_message(process, message)
+
+    def _handle_message(self, process: DataProcessHandle, message: m.FromProcess) -> None:
+        schedule, number = self._schedule, process.number
+        schedule.on_blocks_released(number, message.released)
+        match message:
+            case m.ProcessReady():
+                schedule.on_process_ready(number)
+            case m.RoomRequested(work=work, nbytes=nbytes):
+                schedule.on_room_requested(number, work, nbytes)
+            case m.BlockWritten(work=work, offset=offset, layout=layout):
+                self._arenas.layouts[schedule.lent_block(work)] = layout
+                schedule.on_block_written(number, work, layout.num_rows, offset, layout.nbytes)
+            case m.InputRequested(work=work):
+                schedule.on_input_requested(number, work)
+            case m.WorkEnded(work=work, failure=failure):
+                self._record_work(process, message)
+                (schedule.on_work_done if failure is None else schedule.on_work_failed)(number, work)
+
+    def _record_work(self, process: DataProcessHandle, ended: m.WorkEnded) -> None:
+        work, process.assignment = process.assignment, None
+        process.idle_since = time.monotonic()
+        if work is None or work.stream not in self._running:
+            return
+        running = self._running[work.stream]
+        running.meter(work.unit, work.stage).add(ended.meter)
+        running.record.skipped += ended.skipped
+        if ended.failure is not None:
+            running.failures[work.unit] = ended.failure
+
+    def execute(self, command: s.ProcessCommand) -> None:
+        if isinstance(command, s.LaunchProcess):
+            self._launch(command.process, command.pool)
+            return
+        if (process := self._processes.get(command.process)) is None:
+            return  # it has died meanwhile
+        match command:
+            case s.RetireProcess():
+                process.disconnect()  # it exits when it sees that its socket is closed
+            case s.AssignWork():
+                self._assign(process, command)
+            case s.LendBlock(work=work, block=block, nbytes=nbytes):
+                arena = self._arenas.lend_arena(block, nbytes)
+                process.post(m.WriteTo(work, arena.number, nbytes), arena)
+            case s.FeedBlock(work=work, block=block):
+                arena = self._arenas.blocks[block]
+                process.post(m.TakeInput(work, block, arena.number, self._arenas.layouts[block]), arena)
+            case s.EndFeed(work=work):
+                process.post(m.EndInput(work))
+            case s.DropWork(work=work):
+                process.post(m.AbandonWork(work))
+
+    def _assign(self, process: DataProcessHandle, work: s.AssignWork) -> None:
+        running = self._running[work.stream]
+        unit, jobs = running.pipeline.tasks[work.unit].unit, running.jobs_of(work.unit)
+        try:
+            pickled = cloudpickle.dumps(unit) if work.stage == 0 else b""
+        except Exception as error:  # noqa: BLE001
+            running.failures[work.unit] = capture_failure(error, unit.name)
+            self._schedule.on_work_failed(process.number, work.work)
+            return
+        process.assignment, job = work, jobs[work.stage]
+        if job.name not in process.jobs:
+            process.jobs.add(job.name)
+            process.post(m.LoadJob(job.name, job.pickled))
+        skip = work.skip if work.stage == len(jobs) - 1 else None
+        process.post(m.StartWork(work.work, job.name, work.stage, skip, unit.name, pickled))
+
+    def check_idle(self, now: float) -> None:
+        for process in self._processes.values():
+            if process.assignment is None and now - process.idle_since > IDLE_S:
+                process.idle_since = now
+                self._schedule.on_process_idle(process.number)
+
+    # Starts and deaths
+
+    def _launch(self, number: int, pool: Hashable) -> None:
         if self._launcher is None:
             self._launcher = launchers.choose_launcher(PRELOAD)
         ours, theirs = socket.socketpair()
@@ -93,9 +183,7 @@ class DataProcessSupervisor:
         finally:
             theirs.close()
             os.close(log)
-        ours.setblocking(False)
-        process = self._processes[number] = DataProcessHandle(number, pool, MessageSocket(ours))
-        self._selector.register(ours, selectors.EVENT_READ, process)
+        self._processes[number] = DataProcessHandle(ours, self._selector, number, pool)
         self._watch_launcher()
 
     def _visible_devices(self, pool: Hashable, number: int) -> dict[str, str]:
@@ -108,19 +196,9 @@ class DataProcessSupervisor:
         self._slots[number] = (pool, slot)
         return {"CUDA_VISIBLE_DEVICES": visible_devices(this_machine().gpus, pool[2], slot)}
 
-    def pid(self, number: int) -> int:
-        return self._launcher.pid(number) if self._launcher is not None else 0
-
-    def disconnect(self, process: DataProcessHandle) -> None:
-        """The process exits when it sees that its socket is closed."""
-        if process.is_open:
-            process.is_open = False
-            self._selector.unregister(process.wire.sock)
-            process.wire.close()
-
-    def collect_deaths(self) -> list[ProcessDeath]:
+    def collect_deaths(self) -> None:
         if self._launcher is None:
-            return []
+            return
         exits = self._launcher.take_exits()
         if any(process_exit.zygote_lost for process_exit in exits):
             self._unwatch_launcher()
@@ -128,17 +206,26 @@ class DataProcessSupervisor:
             self._launcher = None
         else:
             self._watch_launcher()
-        deaths = []
         for process_exit in exits:
             process = self._processes.pop(process_exit.token, None)
             if process is not None:
-                deaths.append(ProcessDeath(process, _read_remaining(process), self._describe_exit(process_exit)))
-                self.disconnect(process)
-        return deaths
+                self._handle_death(process, self._describe_exit(process_exit))
+
+    def _handle_death(self, process: DataProcessHandle, description: str) -> None:
+        while process.is_open and process.receive_messages():
+            pass
+        while process.waiting:
+            self._handle_message(process, process.waiting.popleft())
+        process.disconnect()
+        work = process.assignment
+        for number, running in self._running.items():
+            if work is None or work.stream == number:
+                running.deaths[work.unit if work is not None else None] = description
+        self._schedule.on_process_died(process.number)
 
     def close(self) -> None:
         for process in self._processes.values():
-            self.disconnect(process)
+            process.disconnect()
         self._unwatch_launcher()
         if self._launcher is not None:
             for number in self._processes:
@@ -171,13 +258,6 @@ class DataProcessSupervisor:
         for fd in self._watched_fds:
             self._selector.unregister(fd)
         self._watched_fds = set()
-
-
-def _read_remaining(process: DataProcessHandle) -> list[ReceivedMessage]:
-    unread: list[ReceivedMessage] = []
-    while process.is_open and (messages := process.wire.receive_messages()):
-        unread += messages
-    return unread
 
 
 def _duplicate_stderr() -> int:

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+import msgspec
+
 
 @dataclass
 class BlockState:
@@ -135,60 +137,55 @@ class StreamSpec:
     """Wait for members that have not joined, until `stop_waiting`."""
 
 
-class ScheduleCommand:
+class ScheduleCommand(msgspec.Struct, frozen=True):
     """What the service has to do."""
 
 
-@dataclass(frozen=True)
-class LaunchProcess(ScheduleCommand):
+class ProcessCommand(ScheduleCommand, frozen=True):
     process: int
+
+
+class LaunchProcess(ProcessCommand, frozen=True):
     pool: Hashable
 
 
-@dataclass(frozen=True)
-class RetireProcess(ScheduleCommand):
-    process: int
+class RetireProcess(ProcessCommand, frozen=True):
+    pass
 
 
-@dataclass(frozen=True)
-class _WorkCommand(ScheduleCommand):
-    process: int
+class _WorkCommand(ProcessCommand, frozen=True):
     work: int
 
 
-@dataclass(frozen=True)
-class AssignWork(_WorkCommand):
+class AssignWork(_WorkCommand, frozen=True):
     stream: int
     unit: int
     stage: int
     skip: int
 
 
-@dataclass(frozen=True)
-class LendBlock(_WorkCommand):
+class LendBlock(_WorkCommand, frozen=True):
     """The process may write the block it requested room for."""
 
     block: int
     nbytes: int
 
 
-@dataclass(frozen=True)
-class FeedBlock(_WorkCommand):
+class FeedBlock(_WorkCommand, frozen=True):
     """The next block of the unit, from the previous stage."""
 
     block: int
 
 
-class EndFeed(_WorkCommand):
+class EndFeed(_WorkCommand, frozen=True):
     """The unit has no more blocks."""
 
 
-class DropWork(_WorkCommand):
+class DropWork(_WorkCommand, frozen=True):
     """The work is no longer wanted."""
 
 
-@dataclass(frozen=True)
-class AnnounceBlock(ScheduleCommand):
+class AnnounceBlock(ScheduleCommand, frozen=True):
     stream: int
     member: int
     block: int
@@ -196,14 +193,12 @@ class AnnounceBlock(ScheduleCommand):
     offset: int
 
 
-@dataclass(frozen=True)
-class EndStream(ScheduleCommand):
+class EndStream(ScheduleCommand, frozen=True):
     stream: int
     member: int
 
 
-@dataclass(frozen=True)
-class FailStream(ScheduleCommand):
+class FailStream(ScheduleCommand, frozen=True):
     """The stream has reached a unit that failed, by an exception or because its processes died."""
 
     stream: int
@@ -212,8 +207,7 @@ class FailStream(ScheduleCommand):
     deaths: int
 
 
-@dataclass(frozen=True)
-class FreeBlock(ScheduleCommand):
+class FreeBlock(ScheduleCommand, frozen=True):
     """Nobody reads or writes the block any more."""
 
     block: int

@@ -19,12 +19,12 @@ from itertools import count
 from typing import Any
 
 import cloudpickle
-import msgspec
 
 from paceline._core.errors import DataError
 from paceline.data.block import Schema
-from paceline.data.exec.failure import DataFailure
-from paceline.data.exec.message_socket import Message, MessageInbox, MessageSocket, ReceivedMessage
+from paceline.data.exec import messages as m
+from paceline.data.exec.message_socket import MessageSocket
+from paceline.data.exec.packed_blocks import read_shared
 from paceline.data.exec.stats import StreamStats
 from paceline.data.order.sharding import RowDelivery
 from paceline.data.order.shuffle import Mixing
@@ -34,79 +34,70 @@ _MAX_RELEASED = 200
 """Per message."""
 
 
-class ServiceConnection:
+class ServiceConnection(MessageSocket):
     """A connection to a service, for one stream at a time. Mapped arenas are kept for the next stream."""
 
-    def __init__(self, wire: MessageSocket) -> None:
-        self._wire = wire
-        self._inbox = MessageInbox(wire)
+    def __init__(self, end: socket.socket) -> None:
+        super().__init__(end, m.ToMember)
         self._released: deque[tuple[int, int]] = deque()
         self._keys = count(1)
         self._owner = os.getpid()
         self.is_broken = False
         self._is_idle = True
         """No stream is open, so no other message would carry the released blocks."""
-        self._sending = threading.Lock()  # held_blocks while a message is sent
+        self._sending = threading.Lock()  # held while a message is sent
 
-    def stream_rows(self, request: Message) -> Iterator[RowDelivery]:
+    def stream_rows(self, request: m.OpenStream) -> Iterator[RowDelivery]:
         """Yield the blocks of the stream that `request` describes, in order."""
-        key = next(self._keys)
-        held_blocks: set[int] = set()
+        key = request.stream = next(self._keys)
+        unreleased: set[int] = set()
         self._is_idle = False
-        self._send({"say": "open", "stream": key, **request})
+        self._send(request)
         try:
-            opened = self._receive_next(key).message
-            num, waited = 0, 0.0
+            opened = self._receive_next(key)
+            num_passed, waited_s = 0, 0.0
             while True:
                 began = time.perf_counter()
-                received = self._receive_next(key)
-                waited += time.perf_counter() - began
-                if received.message["say"] == "end":
+                message = self._receive_next(key)
+                waited_s += time.perf_counter() - began
+                if not isinstance(message, m.BlockAnnounced):
                     return
-                yield self._map_block(received.message, opened, held_blocks)
-                num += 1
-                self._send({"say": "passed", "stream": key, "num": num, "waited": waited})
-                waited = 0.0
+                yield self._map_block(message, opened, unreleased)
+                num_passed += 1
+                self._send(m.BlockPassed(key, num_passed, waited_s))
+                waited_s = 0.0
         finally:
-            self._leave_stream(key, held_blocks)
+            self._leave_stream(key, unreleased)
 
-    def query(self, dataset: str, what: str) -> Any:
+    def query(self, dataset: str, fact: str) -> Any:
         key = next(self._keys)
-        self._send({"say": "ask", "stream": key, "dataset": dataset, "what": what})
-        return cloudpickle.loads(self._receive_next(key).data)
+        self._send(m.QueryDataset(key, dataset, fact))
+        return cloudpickle.loads(self._receive_next(key).pickled)
 
-    def close(self) -> None:
-        self._wire.close()
-
-    def _map_block(self, message: Message, opened: Message, held_blocks: set[int]) -> RowDelivery:
-        member, number = opened["member"], message["block"]
-        held_blocks.add(number)
+    def _map_block(self, message: m.BlockAnnounced, opened: m.StreamOpened, unreleased: set[int]) -> RowDelivery:
+        unreleased.add(message.block)
 
         def mark_released() -> None:
-            held_blocks.discard(number)
-            self._released.append((member, number))
+            unreleased.discard(message.block)
+            self._released.append((opened.member, message.block))
             if self._is_idle:
                 self._send_released()
 
-        block = self._inbox.read_block(message, mark_released, writable=opened["writable"])
-        return RowDelivery(message["unit"], message["offset"], block)
+        block = read_shared(message.layout, self.memory[message.arena], mark_released, writable=opened.is_writable)
+        return RowDelivery(message.unit, message.offset, block)
 
-    def _leave_stream(self, key: int, held_blocks: set[int]) -> None:
-        try:
+    def _leave_stream(self, key: int, unreleased: set[int]) -> None:
+        with contextlib.suppress(DataError):  # the service is gone, so there is nothing to leave
             # Before the released blocks are sent: a block released meanwhile is reported twice rather than never.
-            keeps = list(held_blocks)
-            self._send({"say": "leave", "stream": key, "keeps": keeps})
-        except DataError:
-            pass  # the service is gone, so there is nothing to leave
+            self._send(m.LeaveStream(key, list(unreleased)))
         self._is_idle = True
         self._send_released()
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: m.MemberMessage) -> None:
         with self._sending:
-            if released := self._drain_released():
-                message["released"] = released
+            message.released = self._drain_released()
             try:
-                self._wire.send_message(message)
+                self.send_message(message)
             except OSError as error:
                 self.is_broken = True
                 raise DataError(_SERVICE_ENDED) from error
@@ -115,60 +106,50 @@ class ServiceConnection:
         """May run at any time, in any thread. Never waits, and a forked child sends nothing on its parent's behalf."""
         while self._released and self._owner == os.getpid() and self._sending.acquire(blocking=False):
             try:
-                if not _can_send(self._wire.sock):
+                if not _can_send(self.sock):
                     return
                 if released := self._drain_released():
-                    self._wire.send_message({"say": "released", "released": released})
+                    self.send_message(m.BlocksReleased(released=released))
             except OSError:
                 return  # the service is gone, or the connection is closed
             finally:
                 self._sending.release()
 
-    def _drain_released(self) -> dict[str, list[int]]:
-        released: dict[str, list[int]] = {}
+    def _drain_released(self) -> dict[int, list[int]]:
+        released: dict[int, list[int]] = {}
         with contextlib.suppress(IndexError):  # another thread may have taken the rest
             for _ in range(min(len(self._released), _MAX_RELEASED)):
                 member, number = self._released.popleft()
-                released.setdefault(str(member), []).append(number)
+                released.setdefault(member, []).append(number)
         return released
 
-    def _receive_next(self, key: int) -> ReceivedMessage:
-        while True:
-            received = self._inbox.take_next()
-            if received is None:
-                self.is_broken = True
-                raise DataError(_SERVICE_ENDED)
-            if received.message["stream"] != key:
+    def _receive_next(self, key: int) -> Any:
+        while (message := self.take_message()) is not None:
+            if message.stream != key:
                 continue  # belongs to a stream that was left
-            if received.message["say"] == "failed":
-                raise msgspec.convert(received.message["failure"], DataFailure).to_exception(received.data)
-            return received
+            if isinstance(message, m.StreamFailed):
+                raise message.failure.to_exception()
+            return message
+        self.is_broken = True
+        raise DataError(_SERVICE_ENDED)
 
 
 class ServiceConnectionPool:
     """Connections to one service; idle ones are kept for reuse."""
 
-    def __init__(self, connect: Callable[[], MessageSocket]) -> None:
+    def __init__(self, connect: Callable[[], socket.socket]) -> None:
         self._connect = connect
         self._idle: list[ServiceConnection] = []
         self._owner = os.getpid()
         self._lock = threading.Lock()  # protects `_idle`
         weakref.finalize(self, _close_all, self._idle)
 
-    def stream_rows(self, request: Message) -> Iterator[RowDelivery]:
-        with self._borrow() as connection:
-            yield from connection.stream_rows(request)
-
-    def query(self, dataset: str, what: str) -> Any:
-        with self._borrow() as connection:
-            return connection.query(dataset, what)
-
     def close(self) -> None:
         with self._lock:
             _close_all(self._idle)
 
     @contextlib.contextmanager
-    def _borrow(self) -> Iterator[ServiceConnection]:
+    def borrow(self) -> Iterator[ServiceConnection]:
         with self._lock:
             if self._owner != os.getpid():
                 # A forked child: the connections belong to the parent.
@@ -236,27 +217,30 @@ class RemoteFeeds(ServedFacts):
         """`shared`: every member reads all rows and must not write to them; else each takes its own rows."""
         self._address = address
         self._dataset = dataset
-        self._request = {"dataset": dataset, "member": member, "members": members, "shared": shared}
+        self._group = member, members, shared
         self._connections = ServiceConnectionPool(self._connect)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        request = self._request  # a copy in another process opens its own connections
-        return type(self), (self._address, self._dataset, request["member"], request["members"], request["shared"])
+        # A copy in another process opens its own connections.
+        return type(self), (self._address, self._dataset, *self._group)
 
     def open(self, epoch: int, unit: int, offset: int) -> Iterator[RowDelivery]:
-        return self._connections.stream_rows({**self._request, "epoch": epoch, "unit": unit, "offset": offset})
+        with self._connections.borrow() as connection:
+            request = m.OpenStream(0, unit, offset, "", self._dataset, epoch, *self._group)
+            yield from connection.stream_rows(request)
 
     def _fetch_fact(self, name: str) -> Any:
-        return self._connections.query(self._dataset, name)
+        with self._connections.borrow() as connection:
+            return connection.query(self._dataset, name)
 
     def close(self) -> None:
         self._connections.close()
 
-    def _connect(self) -> MessageSocket:
+    def _connect(self) -> socket.socket:
         end = socket.socket(socket.AF_UNIX)
         try:
             end.connect("\0" + self._address[1:] if self._address.startswith("@") else self._address)
         except OSError as error:
             end.close()
             raise DataError(f"cannot reach the data service of dataset {self._dataset!r}: {error}") from error
-        return MessageSocket(end)
+        return end

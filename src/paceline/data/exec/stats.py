@@ -32,15 +32,10 @@ class StageMeter(msgspec.Struct):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-@dataclass(frozen=True)
-class StageStats:
+class StageStats(StageMeter, kw_only=True):
+    """What all processes did for one stage."""
+
     name: str
-    num_units: int = 0
-    num_rows: int = 0
-    num_bytes: int = 0
-    busy_s: float = 0.0
-    waited_for_input_s: float = 0.0
-    waited_for_room_s: float = 0.0
 
     @property
     def busy_share(self) -> float:
@@ -102,7 +97,8 @@ class StatsRecorder:
     def to_stats(self, peak_bytes: int = 0, limit_bytes: int = 0) -> StreamStats:
         return StreamStats(
             tuple(
-                StageStats(name, **msgspec.structs.asdict(meter)) for (_, name), meter in sorted(self.meters.items())
+                StageStats(name=name, **msgspec.structs.asdict(meter))
+                for (_, name), meter in sorted(self.meters.items())
             ),
             peak_bytes,
             limit_bytes,

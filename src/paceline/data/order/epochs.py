@@ -5,15 +5,16 @@ A batch counts as used once it is handed out; prefetched batches do not.
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from paceline._core.time_accounting import DATA, account_data_wait, account_time
-from paceline.data.batches.prefetch import prefetch_items
 from paceline.data.block import Block
 from paceline.data.order.batch_cutter import BatchCutter, WorkerBatch
 from paceline.data.order.feeds import Feeds, open_shard
@@ -21,6 +22,7 @@ from paceline.data.order.row_ownership import Delivery, EpochDivision
 from paceline.data.order.sharding import Cursor, WorkerShard, next_epoch, replace_cursor, with_order
 
 Batch = Any
+T = TypeVar("T")
 
 ROWS_AT_A_TIME = 4096
 """Number of rows converted to Python objects at once."""
@@ -203,3 +205,51 @@ def _close(iterator: Iterator[Any]) -> None:
     close = getattr(iterator, "close", None)
     if close is not None:
         close()
+
+
+class _PrefetchEnd:
+    """The last item in the queue: all items were produced, or producing one failed."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+
+def prefetch_items(items: Iterator[T], depth: int, name: str) -> Iterator[T]:
+    """Yield the same items, with up to `depth` of them produced ahead in a thread. Closing it ends the thread.
+
+    An error while producing an item is raised where the item would have come.
+    """
+    ready: queue.SimpleQueue[T | _PrefetchEnd] = queue.SimpleQueue()
+    # The producer waits for room before it starts an item, so at most `depth` items are ready or in progress.
+    room = threading.Semaphore(depth)
+    has_left = threading.Event()
+
+    def produce() -> None:
+        error: BaseException | None = None
+        try:
+            while room.acquire() and not has_left.is_set():
+                try:
+                    item = next(items)
+                except StopIteration:
+                    break
+                ready.put(item)
+                del item  # or the thread would keep a batch alive while it waits
+        except BaseException as raised:  # noqa: BLE001
+            error = raised
+        ready.put(_PrefetchEnd(error))
+
+    thread = threading.Thread(target=produce, name=name, daemon=True)
+    thread.start()
+    try:
+        while not isinstance(item := ready.get(), _PrefetchEnd):
+            room.release()
+            yield item
+        if item.error is not None:
+            raise item.error
+    finally:
+        has_left.set()
+        room.release()
+        # The garbage collector may close this generator from any thread, including the producer, which then ends by
+        # itself.
+        if thread is not threading.current_thread():
+            thread.join()

@@ -83,7 +83,7 @@ class LocalFeeds:
         return str(self.stream_stats())
 
     def stream_stats(self) -> StreamStats:
-        from paceline.data.exec.process_executor import ProcessExecutor
+        from paceline.data.exec.service import ProcessExecutor
 
         executor = self._current_executor
         return executor.stats() if isinstance(executor, ProcessExecutor) else self._record.to_stats()
@@ -107,7 +107,7 @@ class LocalFeeds:
         return self._current_executor
 
     def _process_executor(self) -> Executor:
-        from paceline.data.exec.process_executor import ProcessExecutor, shared_service
+        from paceline.data.exec.service import ProcessExecutor, shared_service
 
         service = shared_service()
         if isinstance(self._current_executor, ProcessExecutor) and self._current_executor.service is service:

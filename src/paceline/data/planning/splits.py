@@ -92,7 +92,7 @@ def split_streaming(plan: PlanNode, num: int, *, equal: bool) -> list[DataIterat
 def _share_feeds(plan: PlanNode, num: int) -> list[Feeds]:
     if is_small(plan):
         return [LocalFeeds(plan) for _ in range(num)]  # running it again is cheaper than sharing it
-    from paceline.data.exec.process_executor import shared_service
+    from paceline.data.exec.service import shared_service
     from paceline.data.exec.service_client import RemoteFeeds
 
     service, name = shared_service(), secrets.token_hex(8)

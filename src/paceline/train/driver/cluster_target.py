@@ -109,7 +109,7 @@ class ClusterTarget:
         if data is None:
             yield DataEndpoint()
             return
-        from paceline.data.exec.ray.serving.service_launch import serve_with_stats
+        from paceline.data.exec.ray.serving.row_service import serve_with_stats
 
         with contextlib.closing(self._make_cluster_monitor()) as monitor, contextlib.ExitStack() as stack:
             address, read_stats = stack.enter_context(serve_with_stats(data.plans, data.context, self.code_bundle, say))

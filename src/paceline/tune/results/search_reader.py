@@ -21,7 +21,7 @@ from paceline.tune.driver.events import SearchEnded, SearchStarted, TrialReporte
 from paceline.tune.driver.search_state import Search
 from paceline.tune.driver.search_storage import SEARCH_CODEC
 from paceline.tune.results.report_history import ADDED_METRICS, decode_without_objects
-from paceline.tune.space.space_description import rebuild_param_space
+from paceline.tune.space.space_codec import rebuild_param_space
 from paceline.tune.trial import Trial
 
 _MAX_CURVE_POINTS = 500

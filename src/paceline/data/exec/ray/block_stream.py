@@ -18,12 +18,19 @@ from paceline._core.errors import DataError
 from paceline._engine.ray.connection import import_ray
 from paceline.data.context import DataContext
 from paceline.data.exec.pipeline import Pipeline
-from paceline.data.exec.ray import ledger, ray_datasets, ray_values
+from paceline.data.exec.ray import ledger, ray_values
 from paceline.data.exec.ray.ledger import StreamLedger
 from paceline.data.exec.ray.shipping import ShippedValue
 from paceline.data.exec.ray.stage_tasks import PoolStage, ReadUnit, RowHeader, make_ray_stages
-from paceline.data.exec.ray.task_limits import TaskLimits, decide_task_limits, num_cpus_needed, observe_cluster
+from paceline.data.exec.ray.task_limits import (
+    ClusterResources,
+    TaskLimits,
+    decide_task_limits,
+    num_cpus_needed,
+    observe_cluster,
+)
 from paceline.data.exec.stats import StatsRecorder
+from paceline.data.sources.frameworks import TableStreamSource
 
 
 class PlacedBlock(msgspec.Struct, frozen=True):
@@ -61,12 +68,12 @@ def stream_blocks(
     """
     if unit >= len(pipeline.tasks):
         return
-    dataset = ray_datasets.find_ray_dataset(pipeline)
+    dataset = find_ray_dataset(pipeline)
     cluster = observe_cluster(num_cpus_needed(pipeline))
     limits = decide_task_limits(pipeline, cluster, DataContext.get_current())
-    lines = [limits.notice if dataset is None or limits.requests_cpus else ray_datasets.cpu_shortage_notice(cluster)]
-    if ray_datasets.has_ray_dataset(pipeline) and (unit, offset) == (0, 0):
-        lines.append(ray_datasets.RESUME_NOTICE)
+    lines = [limits.notice if dataset is None or limits.requests_cpus else cpu_shortage_notice(cluster)]
+    if has_ray_dataset(pipeline) and (unit, offset) == (0, 0):
+        lines.append(RESUME_NOTICE)
     for line in filter(None, lines):
         (say or _print_line)(line)
     ended = False
@@ -85,8 +92,8 @@ def stream_blocks(
 
 def _stream_ray_dataset(dataset: Any, offset: int, limits: TaskLimits) -> Iterator[PlacedBlock]:
     with (
-        ray_datasets.preserving_order(dataset, limits.budget),
-        closing(ray_datasets.stream_ray_blocks(dataset, offset)) as blocks,
+        preserving_order(dataset, limits.budget),
+        closing(stream_ray_blocks(dataset, offset)) as blocks,
     ):
         for begin, num_rows, num_bytes, ref, node in blocks:
             yield PlacedBlock(0, begin, num_rows, num_bytes, ref, node, num_bytes)
@@ -124,7 +131,7 @@ def _read_placed_blocks(entries: Iterator[tuple[Any, Any]], record: StatsRecorde
                 record.meter(done.stage, done.title).add(done.meter)
             record.skipped += head.skipped
         if head.failure is not None:
-            raise head.failure.to_exception(head.pickled)
+            raise head.failure.to_exception()
 
 
 def _object_entries(
@@ -167,7 +174,7 @@ def _lower_to_ray_data(
             _make_datasource(reads),
             override_num_blocks=len(reads),
             concurrency=None if limits.max_concurrency is None else min(limits.max_concurrency, len(reads)),
-            num_cpus=1 if limits.requests_cpus and not ray_datasets.has_ray_dataset(pipeline) else 0,
+            num_cpus=1 if limits.requests_cpus and not has_ray_dataset(pipeline) else 0,
             ray_remote_args={"max_retries": -1},
         )
         for number in range(1, max(map(len, stages_by_chain.values()))):
@@ -266,3 +273,81 @@ def silence_ray_data() -> Iterator[None]:
             if not _num_quiet:
                 for logger, level in zip(loggers, _levels, strict=True):
                     logger.setLevel(level)
+
+
+# A `ray.data.Dataset` that was passed to a trainer runs unchanged. Its blocks come in its own order, and the only known
+# position is the number of rows taken. To resume, its execution is repeated and that many rows are skipped, whole
+# blocks at a time without fetching them: right only if it yields the same rows in the same order each time.
+
+RESUME_NOTICE = (
+    "data: a ray.data.Dataset runs unchanged; a resume repeats its execution and skips the used rows, so it must yield "
+    "the same rows in the same order each time"
+)
+
+
+def cpu_shortage_notice(cluster: ClusterResources) -> str:
+    return (
+        f"data: a ray.data.Dataset waits for CPUs: {cluster.free_cpus:g} of the cluster's {cluster.num_cpus:g} are "
+        "free (use fewer workers, or num_cpus=0 for its steps)"
+    )
+
+
+def find_ray_dataset(pipeline: Pipeline) -> Any:
+    """The Ray dataset, if the pipeline consists of just that without transforms; else None."""
+    match [(task.unit, pipeline.chains[task.chain]) for task in pipeline.tasks]:
+        case [(TableStreamSource(how="ray", dataset=shared), ())]:
+            return shared.get()
+    return None
+
+
+def has_ray_dataset(pipeline: Pipeline) -> bool:
+    """Whether a task is a Ray dataset, which runs its own tasks while it is read."""
+    return any(isinstance(task.unit, TableStreamSource) and task.unit.how == "ray" for task in pipeline.tasks)
+
+
+def stream_ray_blocks(dataset: Any, offset: int) -> Generator[tuple[int, int, int, Any, str | None], None, None]:
+    """Yield offset, rows, bytes, reference and node of each block, starting at row `offset`."""
+    ray = import_ray()
+    passed = 0
+    for bundle in dataset.iter_internal_ref_bundles():
+        for ref, metadata in zip(bundle.block_refs, bundle.metadata, strict=True):
+            num_rows, num_bytes = metadata.num_rows, metadata.size_bytes or 0
+            if num_rows is None:
+                num_rows = ray.get(ray.remote(_count_rows).options(num_cpus=0).remote(ref))
+            cut = max(offset - passed, 0)
+            passed += num_rows
+            if cut >= num_rows:
+                continue
+            if cut:
+                ref = ray.remote(_skip_rows).options(num_cpus=0, max_retries=-1).remote(ref, cut)
+                num_bytes = num_bytes * (num_rows - cut) // num_rows
+            stats = metadata.exec_stats
+            yield passed - num_rows + cut, num_rows - cut, num_bytes, ref, stats.node_id if stats is not None else None
+
+
+@contextlib.contextmanager
+def preserving_order(dataset: Any, budget: int) -> Iterator[None]:
+    """Make the dataset preserve its order, stay quiet, and stay within the budget or its own lower limit."""
+    context = dataset.context
+    options = context.execution_options
+    before = options.preserve_order, options.resource_limits, context.enable_progress_bars
+    limits = options.resource_limits
+    try:
+        options.preserve_order, context.enable_progress_bars = True, False
+        options.resource_limits = type(limits)(
+            cpu=limits.cpu,
+            gpu=limits.gpu,
+            object_store_memory=min(limits.object_store_memory, float(budget)),
+            memory=limits.memory,
+        )
+        yield
+    finally:
+        options.preserve_order, options.resource_limits, context.enable_progress_bars = before
+
+
+def _count_rows(value: Any) -> int:
+    return ray_values.unpack_from_ray(value).num_rows
+
+
+def _skip_rows(value: Any, begin: int) -> Any:
+    return ray_values.pack_for_ray(ray_values.unpack_from_ray(value).slice(begin))

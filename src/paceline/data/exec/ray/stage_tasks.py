@@ -24,7 +24,7 @@ from paceline.data.block import Block
 from paceline.data.context import DataContext
 from paceline.data.exec import packed_blocks as layout
 from paceline.data.exec.failure import DataFailure, capture_failure
-from paceline.data.exec.pipeline import Pipeline, split_rows
+from paceline.data.exec.pipeline import Pipeline
 from paceline.data.exec.ray import ray_values, shipping
 from paceline.data.exec.ray.ledger import StreamLedger
 from paceline.data.exec.ray.shipping import ShippedValue
@@ -60,7 +60,6 @@ class RowHeader(msgspec.Struct):
     stage_reports: list[StageReport] = []
     skipped: list[SkippedRows] = []
     failure: DataFailure | None = None
-    pickled: bytes = b""
 
     @staticmethod
     def decode(encoded: bytes) -> RowHeader:
@@ -171,7 +170,7 @@ def _run_stage(stage: RayStage, head: RowHeader, read: Callable[[], Iterator[Blo
     scope, meter, started = job.scope, StageMeter(), time.perf_counter()
     scope.unit = head.name
     scope.skipped.clear()
-    failure, pickled = head.failure, head.pickled
+    failure = head.failure
     packed: list[Any] = []
     skip = stage.start[1] if stage.start[0] == head.unit else 0
     passed = written = 0
@@ -190,7 +189,7 @@ def _run_stage(stage: RayStage, head: RowHeader, read: Callable[[], Iterator[Blo
                 packed.append(layout.pack_block(block))
                 meter.num_rows, meter.num_bytes = meter.num_rows + block.num_rows, meter.num_bytes + len(packed[-1])
                 continue
-            for begin, stop in split_rows(block, max(skip - passed, 0)):
+            for begin, stop in layout.split_rows(block, max(skip - passed, 0)):
                 part = block.slice(begin, stop)
                 data = layout.pack_block(part)
                 meter.num_rows, meter.num_bytes = meter.num_rows + stop - begin, meter.num_bytes + len(data)
@@ -207,7 +206,7 @@ def _run_stage(stage: RayStage, head: RowHeader, read: Callable[[], Iterator[Blo
     except _PreviousStageFailed:
         pass
     except (Exception, SystemExit) as error:  # noqa: BLE001
-        failure, pickled = capture_failure(error, "" if isinstance(error, DataError) else head.name)
+        failure = capture_failure(error, "" if isinstance(error, DataError) else head.name)
     stage.ledger.end_unit(head.unit, stage.number)
     framed, ends = ray_values.join_packed(packed)
     yield RowHeader(
@@ -222,5 +221,4 @@ def _run_stage(stage: RayStage, head: RowHeader, read: Callable[[], Iterator[Blo
         ],
         skipped=[*head.skipped, *scope.skipped],
         failure=failure,
-        pickled=pickled,
     ).to_row(framed)

@@ -22,6 +22,7 @@ import numpy as np
 from paceline._core.errors import DataError
 from paceline._engine.ray.connection import connect_to_cluster, quiet_ray_logging
 from paceline.data.block import Block
+from paceline.data.exec.failure import DataFailure
 from paceline.data.exec.ray.ray_values import unpack_from_ray
 from paceline.data.exec.ray.serving.row_protocol import OpenRowsRequest, PiecesReply, assemble_piece, copy_writable
 from paceline.data.exec.service_client import ServedFacts
@@ -75,7 +76,7 @@ class RowServiceClient:
     def fetch_fact(self, attempt: int, dataset: str, fact: str) -> Any:
         value, failure = self.get(self.call("fetch_fact", attempt, dataset, fact))
         if failure:
-            raise _to_exception(msgspec.msgpack.decode(failure, type=PiecesReply))
+            raise msgspec.msgpack.decode(failure, type=DataFailure).to_exception()
         return cloudpickle.loads(value)
 
     def _connect(self, cluster: str, namespace: str, name: str) -> None:
@@ -148,7 +149,7 @@ def _receive_pieces(service: RowServiceClient, number: int) -> Iterator[tuple[tu
             service.ray.wait(ahead, num_returns=len(ahead), timeout=0)
         yield pieces.popleft()
     if last.failure is not None:
-        raise _to_exception(last)
+        raise last.failure.to_exception()
 
 
 def _load_block(
@@ -161,11 +162,6 @@ def _load_block(
         return assemble_piece(value, num_rows)
     # Rows that all workers read must not be written to, so they need no copy.
     return unpack_from_ray(value) if is_shared else copy_writable(unpack_from_ray(value))
-
-
-def _to_exception(reply: PiecesReply) -> BaseException:
-    assert reply.failure is not None
-    return reply.failure.to_exception(reply.pickled)
 
 
 def _first_line(error: Exception) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from paceline._engine.messages import RAY_ROWS_PREFIX
 from paceline.data.block import Block
-from paceline.data.exec.failure import DataFailure, capture_failure
+from paceline.data.exec.failure import DataFailure
 from paceline.data.exec.ray.ray_values import pack_for_ray, unpack_from_ray
 from paceline.data.order.batch_cutter import with_sliceable_columns
 from paceline.data.order.row_ownership import NOBODY, BlockSpan, EpochDivision, RowOwners, Rows, SparseBlock
@@ -44,12 +44,6 @@ class PiecesReply(msgspec.Struct, frozen=True):
     """For each piece: unit, offset, rows of the whole block, and whether the piece is the block itself."""
     ended: bool = False
     failure: DataFailure | None = None
-    pickled: bytes = b""
-
-
-def make_failure_reply(error: Exception) -> PiecesReply:
-    failure, pickled = capture_failure(error, "")
-    return PiecesReply(failure=failure, pickled=pickled)
 
 
 def cut_task(block: Any, division: EpochDivision, span: BlockSpan, ranks: Sequence[int]) -> Any:

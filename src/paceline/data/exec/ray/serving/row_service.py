@@ -13,9 +13,10 @@ import hmac
 import os
 import secrets
 import tempfile
+import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,17 +28,20 @@ import cloudpickle
 import msgspec
 
 from paceline._core.errors import DataError
-from paceline._engine.ray.code_bundle import ActorConfig
-from paceline._engine.ray.connection import import_ray
+from paceline._engine.ray.code_bundle import ActorConfig, CodeBundle
+from paceline._engine.ray.connection import gcs_address, import_ray
 from paceline._engine.ray.node_code import apply_config, find_missing_trees
 from paceline.data.context import DataContext
+from paceline.data.exec.failure import capture_failure
 from paceline.data.exec.pipeline import find_dataset
 from paceline.data.exec.ray.block_stream import PlacedBlock
-from paceline.data.exec.ray.serving.row_protocol import OpenRowsRequest, PiecesReply, cut_task, make_failure_reply
-from paceline.data.exec.ray.serving.served_dataset import LocalBlock, ServedDataset, make_pieces
+from paceline.data.exec.ray.serving.row_protocol import OpenRowsRequest, PiecesReply, cut_task, format_address
+from paceline.data.exec.ray.serving.served_dataset import LocalBlock, Say, ServedDataset, make_pieces
 from paceline.data.exec.ray.serving.shared_pass import PATIENCE_S, SHARED_PATIENCE_S, PassReader, SharedPass
 from paceline.data.exec.ray.shipping import ShippedValue, add_module_paths
+from paceline.data.exec.stats import StreamStats
 from paceline.data.order.row_ownership import BlockSpan, OwnershipTracker
+from paceline.data.planning.plan import PlanNode
 
 
 @dataclass(eq=False)
@@ -96,7 +100,7 @@ class RowService:
                 return cloudpickle.dumps(dataset.record.to_stats(self._peak, self._limit)), b""
             return await dataset.fetch_fact(fact), b""
         except Exception as error:  # noqa: BLE001
-            return b"", msgspec.msgpack.encode(make_failure_reply(error))
+            return b"", msgspec.msgpack.encode(capture_failure(error))
 
     async def open(self, token: str, encoded: bytes) -> int:
         """Return the number under which the worker takes rows."""
@@ -118,9 +122,8 @@ class RowService:
         self._check(token)
         member = self._members.get(number)
         if member is None:
-            return msgspec.msgpack.encode(
-                make_failure_reply(DataError("the service has restarted, or this worker has left it"))
-            ), []
+            lost = capture_failure(DataError("the service has restarted, or this worker has left it"))
+            return msgspec.msgpack.encode(PiecesReply(failure=lost)), []
         running, reader = member.running, member.reader
         began = time.monotonic()
         reader.is_asking = True
@@ -255,7 +258,7 @@ class RowService:
                     self._cut_blocks(running, uncut, ownership.add_block(placed.num_rows))
         except Exception as error:  # noqa: BLE001
             self._cut_blocks(running, uncut, ownership.finish(broken=True))
-            running.failed = make_failure_reply(error)
+            running.failed = PiecesReply(failure=capture_failure(error))
             running.notify_members()
         finally:
             if blocks is not None:
@@ -303,3 +306,82 @@ def _budget(context: DataContext) -> int:
     if limit is not None:
         return int(limit)
     return int(import_ray().cluster_resources().get("object_store_memory", 0.0)) // 4
+
+
+# Called by the driver
+
+_SMALL = 64 << 10
+"""Arguments up to this many bytes are sent to the actor inline."""
+
+
+@contextlib.contextmanager
+def serve_with_stats(
+    plans: Mapping[str, PlanNode], context: DataContext, code_bundle: CodeBundle, say: Say
+) -> Iterator[tuple[str, ServiceStatsPoller]]:
+    """Serve datasets from an actor that lives as long as this context; yield the address for workers, and statistics.
+
+    `say` gets the lines to show to the user, in a separate thread.
+    """
+    ray = import_ray()
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    options: dict[str, Any] = {
+        "name": f"paceline-rows-{secrets.token_hex(8)}",
+        "num_cpus": 0,
+        "max_concurrency": 100_000,
+        "scheduling_strategy": here,
+    }
+    if code_bundle.runtime_env is not None:
+        options["runtime_env"] = dict(code_bundle.runtime_env)
+    token = secrets.token_hex(16)
+    shipped_plans, config = ShippedValue.from_value(dict(plans)), msgspec.msgpack.encode(code_bundle.config)
+    is_small = not shipped_plans.refs and len(shipped_plans.pickled) + len(config) + len(code_bundle.data) < _SMALL
+    # Ray restarts an actor from its constructor arguments; those in the object store may be lost by then.
+    options["max_restarts"] = -1 if is_small else 0
+    files = code_bundle.data if is_small else [ray.put(code_bundle.data)]
+    actor = ray.remote(RowService).options(**options).remote(token, shipped_plans, context, config, files)
+    listener = threading.Thread(
+        target=_forward_lines, args=(actor, token, say), name="paceline-rows-lines", daemon=True
+    )
+    listener.start()
+    try:
+        address = format_address(gcs_address(), ray.get_runtime_context().namespace, options["name"], token)
+        yield address, ServiceStatsPoller(actor, token)
+    finally:
+        ray.kill(actor)
+        listener.join()
+
+
+def _forward_lines(actor: Any, token: str, say: Say) -> None:
+    ray = import_ray()
+    try:
+        while True:
+            say(ray.get(actor.next_line.remote(token)))
+    except ray.exceptions.RayError:
+        return  # the actor has ended with the run, or restarts and has nothing new to report
+
+
+_decode = msgspec.msgpack.Decoder(dict[str, StreamStats]).decode
+
+
+class ServiceStatsPoller:
+    """Each call returns the last known statistics and requests new ones."""
+
+    def __init__(self, actor: Any, token: str) -> None:
+        self._actor = actor
+        self._token = token
+        self._pending: Any = None
+        self._last: dict[str, StreamStats] = {}
+
+    def __call__(self) -> Mapping[str, StreamStats]:
+        ray = import_ray()
+        try:
+            if self._pending is not None and ray.wait([self._pending], timeout=0)[0]:
+                answered, self._pending = self._pending, None
+                self._last = _decode(ray.get(answered))
+            if self._pending is None:
+                self._pending = self._actor.all_stats.remote(self._token)
+        except ray.exceptions.RayError:
+            self._pending = None  # The actor is lost or restarts; the workers get the error.
+        return self._last
