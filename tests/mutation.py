@@ -41,6 +41,8 @@ TARGETS: dict[str, tuple[list[str], list[str]]] = {
     "data": (
         [
             "data/exec/schedule.py",
+            "data/exec/block_ledger.py",
+            "data/exec/process_pools.py",
             "data/planning/optimizer.py",
             "data/order/shuffle.py",
             "data/order/batch_cutter.py",

@@ -15,8 +15,9 @@ from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import RunLayout
 from paceline._storage.run_store import DiskRunStore
 from paceline.train import Checkpoint, CheckpointConfig, DataParallelTrainer, RunConfig
-from paceline.train.driver.run_session import SignalInterrupts, run_trainer
+from paceline.train.driver.interrupts import SignalInterrupts
 from paceline.train.driver.run_spec import RunHooks
+from paceline.train.driver.trainer_arguments import run_trainer
 from written_runs import read_events
 
 

@@ -14,8 +14,7 @@ from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig
 from paceline.train.driver.datasets import DataConfig
-from paceline.train.driver.run_session import run_trainer
-from paceline.train.driver.trainer_arguments import TrainerArguments
+from paceline.train.driver.trainer_arguments import TrainerArguments, run_trainer
 from paceline.train.driver.validation import ValidationConfig
 from paceline.train.older.trainer_verbs import TrainerVerbs
 from paceline.train.result import Result

@@ -17,7 +17,8 @@ from paceline._engine.local.launchers import prewarm
 from paceline._storage.run_location import RunLocation, join_storage_path
 from paceline.train.config import RunConfig, coerce_config
 from paceline.train.display.screen import open_screen
-from paceline.train.driver.run_session import SignalInterrupts, execute_run
+from paceline.train.driver.interrupts import SignalInterrupts
+from paceline.train.driver.run_session import execute_run
 from paceline.train.driver.run_spec import RunEnvironment, RunHooks
 from paceline.train.driver.trainer_arguments import build_run_spec
 from paceline.train.result import Result

@@ -8,16 +8,13 @@ always exceed the bound by one block: otherwise everything behind it would wait 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable, Iterator
 from itertools import count
 
 from paceline.data.exec import schedule_state as s
-
-MIN_BLOCK_CHARGE = 64 << 10
-"""The least a block counts: descriptors and mappings are not free."""
-MAX_STARTS = 3
-"""How many processes of a pool may exit in a row before one of them is ready."""
+from paceline.data.exec.block_ledger import MIN_BLOCK_CHARGE, BlockLedger
+from paceline.data.exec.process_pools import MAX_STARTS, ProcessPools
 
 
 class Schedule:
@@ -25,19 +22,23 @@ class Schedule:
 
     def __init__(self, limit: int, num_processes: int, *, max_blocks: int = 256, max_deaths: int = 3) -> None:
         self.limit = limit
-        self.in_flight = 0
-        self.num_blocks = 0
-        self.peak = 0
-        self._max_blocks = max_blocks
         self._max_deaths = max_deaths
         self._numbers = count(1)
-        self._bounds: dict[Hashable, s.PoolBounds] = {s.READERS: s.PoolBounds(0, num_processes)}
-        self._processes: dict[int, s.ProcessState] = {}
+        self._commands: list[s.ScheduleCommand] = []
+        self._pools = ProcessPools(num_processes, self._numbers, self._commands)
+        self._processes = self._pools.processes
         self._streams: dict[int, s.StreamState] = {}
         self._works: dict[int, s.WorkState] = {}
-        self._blocks: dict[int, s.BlockState] = {}
-        self._bad_starts: dict[Hashable, int] = {}
-        self._commands: list[s.ScheduleCommand] = []
+        self._ledger = BlockLedger(limit, max_blocks, self._streams, self._commands)
+        self._blocks = self._ledger.blocks
+
+    @property
+    def in_flight(self) -> int:
+        return self._ledger.in_flight
+
+    @property
+    def peak(self) -> int:
+        return self._ledger.peak
 
     def next_number(self) -> int:
         """A number for a member, unique among processes and members."""
@@ -49,7 +50,7 @@ class Schedule:
         stream = s.StreamState(
             next(self._numbers), spec, head=spec.unit, next_unit=spec.unit, is_patient=spec.is_patient
         )
-        self._bounds |= bounds
+        self._pools.bounds |= bounds
         self._streams[stream.number] = stream
         return stream.number
 
@@ -92,7 +93,7 @@ class Schedule:
         for unit in state.units.values():
             self._abandon(unit)
         for number in state.announced:
-            self._mark_unwanted(self._blocks[number])
+            self._ledger.mark_unwanted(self._blocks[number])
 
     def on_blocks_passed(self, stream: int, member: int, number: int) -> None:
         """The member has passed `number` of the stream's blocks in total."""
@@ -106,7 +107,7 @@ class Schedule:
             block = self._blocks.get(number)
             if block is not None:
                 block.holders.discard(holder)
-                self._maybe_free(block)
+                self._ledger.free_if_unused(block)
             if holder in self._processes:
                 self._processes[holder].holds.discard(number)
 
@@ -118,8 +119,7 @@ class Schedule:
     # Processes
 
     def on_process_ready(self, process: int) -> None:
-        self._processes[process].is_ready = True
-        self._bad_starts.pop(self._processes[process].pool, None)
+        self._pools.mark_ready(process)
 
     def on_process_died(self, process: int) -> None:
         state = self._processes.pop(process, None)
@@ -127,8 +127,7 @@ class Schedule:
             return
         for number in list(state.holds):
             self.on_blocks_released(process, [number])
-        if not state.is_ready and not state.is_retired:
-            self._bad_starts[state.pool] = self._bad_starts.get(state.pool, 0) + 1
+        self._pools.count_bad_start(state)
         work = state.work
         if work is None:
             return
@@ -152,7 +151,7 @@ class Schedule:
             if block.nbytes >= nbytes:
                 return  # the block lent ahead is on its way
             state.lent_block, block.writer = None, None
-            self._mark_unwanted(block)
+            self._ledger.mark_unwanted(block)
         state.requested_bytes = nbytes
 
     def lent_block(self, work: int) -> int:
@@ -166,9 +165,9 @@ class Schedule:
         number, state.lent_block = self.lent_block(work), None
         block = self._blocks[number]
         block.writer = None
-        self._recharge(block, nbytes)
+        self._ledger.recharge(block, nbytes)
         if state.is_over:
-            self._maybe_free(block)
+            self._ledger.free_if_unused(block)
             return
         stream = self._streams[state.stream]
         block.rows, block.offset, block.unit = rows, offset, state.unit
@@ -204,13 +203,8 @@ class Schedule:
 
     def on_process_idle(self, process: int) -> None:
         """It has had no work for a long time."""
-        state = self._processes.get(process)
-        if state is None or state.work is not None or not state.is_ready or state.is_retired:
-            return
-        used = any(state.pool in pools for stream in self._streams.values() for pools in stream.spec.chains)
-        least = self._bounds[state.pool].least if used or state.pool == s.READERS else 0
-        if sum(other.pool == state.pool and not other.is_retired for other in self._processes.values()) > least:
-            self._retire(state)
+        used = {pool for stream in self._streams.values() for pools in stream.spec.chains for pool in pools}
+        self._pools.retire_if_spare(process, used)
 
     # Decisions
 
@@ -220,7 +214,8 @@ class Schedule:
         self._assign_and_launch()
         self._feed_works()
         self._grant_room()
-        commands, self._commands = self._commands, []
+        commands = [*self._commands]
+        self._commands.clear()
         return commands
 
     def _advance(self, stream: s.StreamState) -> None:
@@ -252,19 +247,17 @@ class Schedule:
         """Assign work to idle processes; launch and retire processes."""
         for stream in self._streams.values():
             for pool in {pool for pools in stream.spec.chains for pool in pools}:
-                self._launch_processes(pool, self._bounds[pool].least - len(self._live_processes(pool)))
-        idle: dict[Hashable, list[s.ProcessState]] = {}
-        for process in self._processes.values():
-            if process.is_ready and process.work is None and not process.is_retired:
-                idle.setdefault(process.pool, []).append(process)
+                self._launch(pool, self._pools.bounds[pool].least - len(self._pools.live(pool)))
+        idle = self._pools.list_idle()
         # The stream with the least work in progress is served first.
-        streams = sorted(self._streams.values(), key=lambda stream: (self._num_works(stream), stream.number))
+        num_works = Counter(work.stream for work in self._works.values() if not work.is_over)
+        streams = sorted(self._streams.values(), key=lambda stream: (num_works[stream.number], stream.number))
         while streams:
             streams = [stream for stream in streams if self._try_assign(stream, idle)]
         self._launch_for_ready_work()
         for pool, processes in idle.items():
-            for process in processes[: len(self._live_processes(pool)) - self._bounds[pool].most]:
-                self._retire(process)
+            for process in processes[: len(self._pools.live(pool)) - self._pools.bounds[pool].most]:
+                self._pools.retire(process)
 
     def _try_assign(self, stream: s.StreamState, idle: dict[Hashable, list[s.ProcessState]]) -> bool:
         for unit, stage in self._ready_work(stream):
@@ -280,46 +273,15 @@ class Schedule:
                 pool = unit.pools[stage]
                 more = len(stream.spec.chain_of) - stream.next_unit if unit.index == stream.next_unit else 1
                 unserved[pool] = unserved.get(pool, 0) + more
-                if unit.index == stream.head and not self._will_free_up(stream, pool):
-                    self._launch_processes(pool, 1)
+                if unit.index == stream.head and not self._pools.will_free_up(pool, stream.number):
+                    self._launch(pool, 1)
         for pool, num in unserved.items():
-            live = self._live_processes(pool)
+            live = self._pools.live(pool)
             starting = sum(not process.is_ready for process in live)
-            self._launch_processes(pool, min(self._bounds[pool].most - len(live), num - starting))
-
-    def _will_free_up(self, stream: s.StreamState, pool: Hashable) -> bool:
-        """Whether a process of the pool will become free by itself: one that waits for room or for others may not."""
-        return any(
-            work is None
-            or (
-                work.stream == stream.number
-                and not work.is_over
-                and work.requested_bytes is None
-                and not work.needs_input
-            )
-            for work in (process.work for process in self._live_processes(pool))
-        )
+            self._launch(pool, min(self._pools.bounds[pool].most - len(live), num - starting))
 
     def _ready_work(self, stream: s.StreamState) -> Iterator[tuple[s.UnitState, int]]:
-        """Units and stages that could be worked on now, in order."""
-        if stream.is_failed:
-            return
-        kept_free: set[Hashable] = set()
-        for index in sorted(stream.units):
-            unit = stream.units[index]
-            if unit.is_failed:
-                return
-            for stage, pool in enumerate(unit.pools):
-                if unit.works[stage] is not None or unit.finished[stage] or pool in kept_free:
-                    continue
-                if stage and not unit.outputs[stage - 1] and not unit.finished[stage - 1]:
-                    # A later unit must not take the process that this one needs.
-                    kept_free.add(pool)
-                    continue
-                yield unit, stage
-        index = stream.next_unit
-        if index < len(stream.spec.chain_of) and (index == stream.head or self._fits(stream, stream.largest_charge)):
-            yield stream.make_unit(index), 0
+        return stream.iter_ready_work(has_room=self._ledger.fits(stream, stream.largest_charge))
 
     def _assign(self, stream: s.StreamState, unit: s.UnitState, stage: int, process: s.ProcessState) -> None:
         if unit.index not in stream.units:
@@ -354,11 +316,12 @@ class Schedule:
             assert work.requested_bytes is not None
             charge = max(work.requested_bytes, MIN_BLOCK_CHARGE)
             is_head = work.unit == stream.head
-            if self._fits(stream, charge, reserve=0 if is_head else stream.largest_charge):
+            if self._ledger.fits(stream, charge, reserve=0 if is_head else stream.largest_charge):
                 self._lend(stream, work, charge)
-            elif is_head and self._is_awaited(stream, work):
-                if stream.announced and self._should_keep_for_members(stream):
+            elif is_head and stream.is_awaited(work):
+                if stream.announced and stream.is_patient and stream.waits_for_members:
                     continue  # kept for members still to join, until `stop_waiting`
+                self._forget_taken(stream)
                 self._lend(stream, work, charge)
 
         for work in self._works.values():
@@ -369,90 +332,33 @@ class Schedule:
         """Where there is plenty of room, spare the process the request and the wait."""
         stream = self._streams[work.stream]
         charge = stream.typical_charge
-        if charge and 2 * (self.in_flight + charge) <= self.limit and self._fits(stream, charge, stream.largest_charge):
+        if (
+            charge
+            and 2 * (self._ledger.in_flight + charge) <= self.limit
+            and self._ledger.fits(stream, charge, stream.largest_charge)
+        ):
             work.requested_bytes = charge
             self._lend(stream, work, charge)
-
-    def _fits(self, stream: s.StreamState, charge: int, reserve: int = 0) -> bool:
-        free = self.limit - self.in_flight - charge
-        # A stream that nobody takes from leaves room for active streams.
-        fair = stream.in_flight + charge <= 3 * (free + charge)
-        return free >= reserve and fair and self.num_blocks < self._max_blocks
-
-    def _is_awaited(self, stream: s.StreamState, work: s.WorkState) -> bool:
-        """Whether the consumers of this work's output have nothing left to take."""
-        unit = stream.units[work.unit]
-        if work.stage < len(unit.pools) - 1:
-            following = unit.works[work.stage + 1]
-            return not unit.outputs[work.stage] and (following is None or following.fed_block is None)
-        return stream.base + len(stream.announced) == stream.num_taken
-
-    def _should_keep_for_members(self, stream: s.StreamState) -> bool:
-        """Whether blocks are kept for members still to join. If not, drops those that all members have passed."""
-        if stream.is_patient and stream.waits_for_members:
-            return True
-        self._forget_taken(stream)
-        return False
 
     def _lend(self, stream: s.StreamState, work: s.WorkState, charge: int) -> None:
         assert work.requested_bytes is not None
         block = s.BlockState(next(self._numbers), work.requested_bytes, charge, stream.number, writer=work.process)
-        stream.largest_charge = max(stream.largest_charge, charge)
-        self._blocks[block.number] = block
-        self.in_flight += charge
-        stream.in_flight += charge
-        self.num_blocks += 1
-        self.peak = max(self.peak, self.in_flight)
+        self._ledger.add(block, stream)
         work.lent_block, work.requested_bytes = block.number, None
         self._commands.append(s.LendBlock(work.process, work.number, block.number, block.nbytes))
-
-    # Parts of events
 
     def _announce(self, stream: s.StreamState, member: int, block: s.BlockState) -> None:
         block.holders.add(member)
         self._commands.append(s.AnnounceBlock(stream.number, member, block.number, block.unit, block.offset))
 
     def _forget_if_all_joined(self, stream: s.StreamState) -> None:
-        """Some blocks may have been passed by all members."""
         if not stream.waits_for_members:
             self._forget_taken(stream)
 
     def _forget_taken(self, stream: s.StreamState) -> None:
         while stream.announced and stream.base < stream.num_taken:
             stream.base += 1
-            self._mark_unwanted(self._blocks[stream.announced.popleft()])
-
-    def _mark_unwanted(self, block: s.BlockState) -> None:
-        block.is_wanted = False
-        if block.writer is None:
-            self._uncount(block)
-        self._maybe_free(block)
-
-    def _recharge(self, block: s.BlockState, nbytes: int) -> None:
-        """The block is smaller than the room that was lent ahead."""
-        charge = min(max(nbytes, MIN_BLOCK_CHARGE), block.charge)
-        stream = self._streams.get(block.stream)
-        if block.is_counted:
-            self.in_flight -= block.charge - charge
-            if stream is not None:
-                stream.in_flight -= block.charge - charge
-        block.charge = charge
-        if stream is not None:
-            stream.typical_charge = max(charge, stream.typical_charge * 7 // 8)
-
-    def _uncount(self, block: s.BlockState) -> None:
-        if block.is_counted:
-            block.is_counted = False
-            self.in_flight -= block.charge
-            if block.stream in self._streams:
-                self._streams[block.stream].in_flight -= block.charge
-            self.num_blocks -= 1
-
-    def _maybe_free(self, block: s.BlockState) -> None:
-        if not block.is_wanted and not block.holders and block.writer is None and block.number in self._blocks:
-            self._uncount(block)
-            del self._blocks[block.number]
-            self._commands.append(s.FreeBlock(block.number))
+            self._ledger.mark_unwanted(self._blocks[stream.announced.popleft()])
 
     def _abandon(self, unit: s.UnitState) -> None:
         """Discard all output of the unit that has not been announced."""
@@ -467,14 +373,14 @@ class Schedule:
                 work.requested_bytes, work.needs_input = None, False
         for outputs in unit.outputs:
             for number in outputs:
-                self._mark_unwanted(self._blocks[number])
+                self._ledger.mark_unwanted(self._blocks[number])
             outputs.clear()
 
     def _release_fed_block(self, work: s.WorkState) -> None:
         if work.fed_block is not None:
             number, work.fed_block = work.fed_block, None
             if number in self._blocks:
-                self._mark_unwanted(self._blocks[number])
+                self._ledger.mark_unwanted(self._blocks[number])
 
     def _live_work(self, process: int, work: int) -> s.WorkState | None:
         state = self._works[work]
@@ -490,28 +396,15 @@ class Schedule:
         if work.lent_block is not None:
             block = self._blocks[work.lent_block]
             block.writer, work.lent_block = None, None
-            self._mark_unwanted(block)
+            self._ledger.mark_unwanted(block)
         process = self._processes.get(work.process)
         if process is not None:
             process.work = None
 
-    def _num_works(self, stream: s.StreamState) -> int:
-        return sum(work.stream == stream.number and not work.is_over for work in self._works.values())
-
-    def _live_processes(self, pool: Hashable) -> list[s.ProcessState]:
-        return [process for process in self._processes.values() if process.pool == pool and not process.is_retired]
-
-    def _launch_processes(self, pool: Hashable, num: int) -> None:
-        for _ in range(num):
-            if self._bad_starts.get(pool, 0) >= MAX_STARTS:
-                self._fail_pool(pool)
-                return
-            process = s.ProcessState(next(self._numbers), pool)
-            self._processes[process.number] = process
-            self._commands.append(s.LaunchProcess(process.number, pool))
-
-    def _fail_pool(self, pool: Hashable) -> None:
-        del self._bad_starts[pool]
+    def _launch(self, pool: Hashable, num: int) -> None:
+        """Launch processes; fail the streams that need them if they keep exiting before they are ready."""
+        if self._pools.launch(pool, num):
+            return
         for stream in self._streams.values():
             if not stream.is_failed and any(pool in pools for pools in stream.spec.chains):
                 self._fail(stream, s.FailStream(stream.number, None, MAX_STARTS))
@@ -522,7 +415,3 @@ class Schedule:
             self._abandon(unit)
         stream.units.clear()
         self._commands.append(failure)
-
-    def _retire(self, process: s.ProcessState) -> None:
-        process.is_retired = True
-        self._commands.append(s.RetireProcess(process.number))

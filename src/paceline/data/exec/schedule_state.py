@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -100,6 +100,35 @@ class StreamState:
         unit = UnitState(index, pools, self.spec.skip if index == self.spec.unit else 0)
         unit.reset()
         return unit
+
+    def iter_ready_work(self, *, has_room: bool) -> Iterator[tuple[UnitState, int]]:
+        """Units and stages that could be worked on now, in order; `has_room` for a block of a new unit."""
+        if self.is_failed:
+            return
+        kept_free: set[Hashable] = set()
+        for index in sorted(self.units):
+            unit = self.units[index]
+            if unit.is_failed:
+                return
+            for stage, pool in enumerate(unit.pools):
+                if unit.works[stage] is not None or unit.finished[stage] or pool in kept_free:
+                    continue
+                if stage and not unit.outputs[stage - 1] and not unit.finished[stage - 1]:
+                    # A later unit must not take the process that this one needs.
+                    kept_free.add(pool)
+                    continue
+                yield unit, stage
+        index = self.next_unit
+        if index < len(self.spec.chain_of) and (index == self.head or has_room):
+            yield self.make_unit(index), 0
+
+    def is_awaited(self, work: WorkState) -> bool:
+        """Whether the consumers of this work's output have nothing left to take."""
+        unit = self.units[work.unit]
+        if work.stage < len(unit.pools) - 1:
+            following = unit.works[work.stage + 1]
+            return not unit.outputs[work.stage] and (following is None or following.fed_block is None)
+        return self.base + len(self.announced) == self.num_taken
 
 
 @dataclass

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from paceline._control.events import Committed, Event
 from paceline._control.run import Run
+from paceline._core import settings
 from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.frames import thread_site
 from paceline.train.driver.failures import CallbackObservers, GuardedObserver
@@ -155,3 +156,8 @@ class CallbackThread:
                 return
         where = f" at {site}" if (site := thread_site(thread)) else ""
         log.warning("%s has been running for %.0f s%s; %s", call.observer.name, taken_s, where, then)
+
+
+def start_callback_threads(observers: CallbackObservers) -> list[CallbackThread]:
+    """One thread for all callbacks; none if there are none."""
+    return [CallbackThread(observers, settings.load().callback_timeout_s)] if observers else []

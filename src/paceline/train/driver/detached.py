@@ -36,10 +36,11 @@ from paceline.train.display.terminal import Terminal, make_terminal
 from paceline.train.driver import preflight
 from paceline.train.driver.cluster_target import ClusterTarget
 from paceline.train.driver.execution_target import Say
+from paceline.train.driver.interrupts import SignalInterrupts
 from paceline.train.driver.job import explain_unpicklable
 from paceline.train.driver.run_directory import create_run_directory
 from paceline.train.driver.run_metadata import collect_metadata
-from paceline.train.driver.run_session import SignalInterrupts, execute_run
+from paceline.train.driver.run_session import execute_run
 from paceline.train.driver.run_spec import RunEnvironment, RunHooks, RunSpec
 from paceline.train.result import Result, build_result
 

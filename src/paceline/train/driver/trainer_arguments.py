@@ -1,4 +1,4 @@
-"""The arguments of a trainer as one frozen value, and the run spec that is built from it."""
+"""The arguments of a trainer as one frozen value, the run spec that is built from it, and the run itself."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from paceline.train.backend import BackendConfig
 from paceline.train.callbacks import TrainRunContext, UserCallback
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig, coerce_config
+from paceline.train.display.terminal import make_terminal
 from paceline.train.driver import preflight
 from paceline.train.driver.datasets import DataConfig, DatasetSpec, build_dataset_spec
-from paceline.train.driver.execution_target import ExecutionTarget
+from paceline.train.driver.execution_target import ExecutionTarget, choose_target
 from paceline.train.driver.job import pickle_filesystem, pickle_job, resolve_loop_config
-from paceline.train.driver.run_spec import RunEnvironment, RunSpec, ValidationSpec
+from paceline.train.driver.run_session import execute_run
+from paceline.train.driver.run_spec import RunEnvironment, RunHooks, RunSpec, ValidationSpec
 from paceline.train.driver.validation import ValidationConfig
+from paceline.train.result import Result
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -105,3 +108,17 @@ def _build_validation_spec(config: ValidationConfig | None, target: ExecutionTar
         return None
     share = target.compute_auxiliary_share(num_cpus=config.num_cpus, num_gpus=config.num_gpus)
     return ValidationSpec(config, config.pickle_function(), share)
+
+
+def run_trainer(arguments: TrainerArguments, hooks: RunHooks | None = None) -> Result:
+    """Run what a trainer was constructed for, here or detached on the cluster."""
+    run_config = arguments.run_config
+    target = choose_target(arguments.scaling_config, run_config)
+    target.check()
+    spec = build_run_spec(arguments, target)
+    if run_config.detached:
+        from paceline.train.driver.detached import fit_detached
+
+        return fit_detached(spec)
+    terminal = make_terminal(run_config.location.layout, arguments.train_loop_config, inline=spec.is_inline)
+    return execute_run(spec, terminal, arguments.environment, hooks)

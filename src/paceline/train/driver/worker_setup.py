@@ -1,4 +1,4 @@
-"""Builds what a run starts with: the engine, its first event, worker groups, and the runner of validations."""
+"""Builds what a run starts with: the engine, its first event, worker groups, and the controller's extensions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from paceline._control import extensions
 from paceline._control.commands import StartWorkers
 from paceline._control.controller import Controller
 from paceline._control.events import DriverStarted, Retention
+from paceline._control.extensions import Extension
+from paceline._control.recovery import RecoveredRun
 from paceline._control.run import Run
+from paceline._control.usage_collector import UsageCollector
 from paceline._control.validation_runner import ValidationRunner, ValidationSetup
 from paceline._core import settings
 from paceline._core.checkpoint_records import CheckpointRecord
@@ -29,9 +33,11 @@ from paceline._worker.usage import UsageMeter
 from paceline.train.backend import BackendConfig
 from paceline.train.config import CheckpointConfig
 from paceline.train.display.terminal import Terminal
+from paceline.train.driver import run_metadata
+from paceline.train.driver.datasets import DataEndpoint
 from paceline.train.driver.failures import to_exception
 from paceline.train.driver.job import pickle_filesystem, pickle_job
-from paceline.train.driver.run_spec import RunEnvironment, RunSpec, ValidationSpec
+from paceline.train.driver.run_spec import RunEnvironment, RunHooks, RunSpec, ValidationSpec
 from paceline.train.driver.validation import ValidationFunction
 
 
@@ -209,3 +215,26 @@ def run_inline(launcher: InlineLauncher, drive: Callable[[], Run], job: Job, sto
         raise KeyboardInterrupt
     thread.join()
     return outcome.result()
+
+
+def make_extensions(
+    spec: RunSpec,
+    hooks: RunHooks,
+    recovered: RecoveredRun,
+    environment: RunEnvironment,
+    endpoint: DataEndpoint,
+    terminal: Terminal,
+) -> list[Extension]:
+    """What the controller of this run looks after beside its loop."""
+    layout, hang_watch = spec.run_config.location.layout, None
+    if not spec.is_inline:  # No hang detection for a person at a breakpoint.
+        config = spec.run_config.failure_config
+        hang_watch = extensions.HangWatch(config.hang_timeout_s, config.hang_action, str(layout.root))
+    made: list[Extension] = [hang_watch] if hang_watch is not None else []
+    made += [UsageCollector(endpoint.read_stages), extensions.CapacityWatch(spec.needs)]
+    if spec.validation is not None:
+        made.append(make_validation_runner(spec, spec.validation, layout, environment, terminal))
+    if hooks.task_queue is not None:
+        made.append(extensions.TaskDispatch(hooks.task_queue, hang_watch))
+    description = run_metadata.collect_metadata_in_background(spec, recovered.history)
+    return [*made, extensions.DescriptionRecorder(description)]

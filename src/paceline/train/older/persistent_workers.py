@@ -39,8 +39,9 @@ from paceline.train.driver.callback_thread import CallbackThread
 from paceline.train.driver.datasets import build_dataset_spec
 from paceline.train.driver.execution_target import choose_target
 from paceline.train.driver.failures import make_observers
+from paceline.train.driver.interrupts import SignalInterrupts
 from paceline.train.driver.job import pickle_job, resolve_loop_config
-from paceline.train.driver.run_session import SignalInterrupts, execute_run
+from paceline.train.driver.run_session import execute_run
 from paceline.train.driver.run_spec import RunEnvironment, RunHooks, RunSpec
 from paceline.train.driver.trainer_arguments import TrainerArguments, build_run_spec
 from paceline.train.driver.worker_setup import to_retention

@@ -24,9 +24,8 @@ from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import MANIFEST, METADATA, RunLayout
 from paceline._storage.run_store import DiskRunStore
 from paceline.train.config import CheckpointConfig, FailureConfig
-from paceline.train.driver.run_session import run_trainer
 from paceline.train.driver.run_spec import RunHooks
-from paceline.train.driver.trainer_arguments import TrainerArguments
+from paceline.train.driver.trainer_arguments import TrainerArguments, run_trainer
 from paceline.train.resume_proof.trace import TracedFunction
 
 StopCondition = Callable[["ShadowProgress"], bool]
