@@ -60,7 +60,7 @@ LAYERS = {
     "air": ("_core", "_engine", "_worker", "train"),
     "testing": ("_core", "_storage", "_engine", "_control", "data", "_worker", "train"),
     "_dashboard": ("_core", "_storage", "_control", "_view"),
-    "_commands": ("_core", "_storage", "_engine", "_control", "_view", "train", "_dashboard"),
+    "_commands": ("_core", "_storage", "_engine", "_control", "_view", "train", "tune", "_dashboard"),
     "cli": ("_core", "_commands"),
     "__main__": ("cli",),
     "__init__": ("_core", "_engine", "data", "train", "tune", "air", "testing"),

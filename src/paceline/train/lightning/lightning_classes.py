@@ -1,6 +1,6 @@
 """Our classes for the package `lightning`: the mixins, which do the work, with the base classes of Lightning.
 
-`pytorch_lightning_classes` runs this file for the other package.
+`pytorch_lightning_classes` is the same file for the other package.
 """
 
 from lightning.pytorch.callbacks import Callback, Checkpoint
