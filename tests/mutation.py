@@ -256,13 +256,17 @@ def _wait(pid: int, limit_s: float) -> int:
 def choose_tests(covering: dict[int, list[str]], line: int, seconds: dict[str, float]) -> list[str]:
     """The tests that execute the line, else (a constant, or code of another process) those that execute its file."""
     candidates = set(covering.get(line, [])) or {test for tests in covering.values() for test in tests}
+    candidates &= seconds.keys()
+    # The models of whole components are slow, and see the most.
+    models = {test for test in candidates if test.startswith("tests/properties/")}
+    candidates -= models
     chosen, total = [], 0.0
-    for test in sorted(candidates & seconds.keys(), key=lambda test: seconds[test]):
+    for test in sorted(candidates, key=lambda test: seconds[test]):
         total += seconds[test]
         if chosen and total > MAX_TESTS_S:
             break
         chosen.append(test)
-    return chosen
+    return chosen + sorted(models, key=lambda test: seconds[test])
 
 
 def run_target(name: str, sample: int, seed: int) -> dict[str, Any]:

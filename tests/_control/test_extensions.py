@@ -1,0 +1,67 @@
+"""What the controller looks after beside its loop, each extension alone."""
+
+from types import SimpleNamespace
+
+import pytest
+from msgspec import Raw
+
+from paceline._control import events
+from paceline._control.extensions import CAPACITY_POLL_S, CapacityWatch, TaskDispatch
+from paceline._control.journal import Journal
+from paceline._control.recovery import RunReplay
+from paceline._control.run import Run
+from paceline._control.worker_sync import TaskQueue
+from paceline._core.checkpoint_records import CheckpointRecord
+from paceline._core.errors import StorageError
+from paceline._engine.base import WorkerResources
+from paceline.testing import FakeClock
+
+COMMITTED = events.Committed(CheckpointRecord(1, "checkpoint_000001", 1, Raw(b"{}")))
+STOP = events.StopRequested(1)
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_persistent_workers_are_idle_for_the_hang_watch_from_when_they_are_ready(is_watched):
+    idle = []
+    detector = SimpleNamespace(mark_idle=lambda rank, now: idle.append((rank, now)))
+    dispatch = TaskDispatch(TaskQueue(), SimpleNamespace(detector=detector) if is_watched else None)
+    dispatch.control = SimpleNamespace(clock=FakeClock(5.0))
+    dispatch.on_event(events.WorkerReady(1, 3, 4321), 5.0)
+    dispatch.on_event(STOP, 5.0)
+    assert idle == ([(3, 5.0)] if is_watched else [])
+
+
+@pytest.mark.parametrize(
+    ("event", "resize_every_s", "is_polled"),
+    [(COMMITTED, 0.0, True), (COMMITTED, CAPACITY_POLL_S, False), (STOP, 0.0, False)],
+    ids=["a commit at which the run may grow", "a commit at which it may not", "another event"],
+)
+def test_capacity_is_polled_out_of_turn_after_commits_at_which_the_run_may_grow(event, resize_every_s, is_polled):
+    polls = []
+    watch = CapacityWatch(WorkerResources())
+    run = Run(sizes=(1, 2), num_places=1, attempt=1, resize_every_s=resize_every_s)
+    engine = SimpleNamespace(capacity=lambda *arguments: polls.append(arguments) or 2)
+    watch.attach(SimpleNamespace(clock=FakeClock(100.0), run=run, engine=engine))
+    watch.on_event(event, 100.0)
+    assert list(watch.poll()) == ([events.CapacityChanged(1, 2)] if is_polled else [])
+    assert len(polls) == is_polled
+
+
+def test_an_abandoned_journal_writes_nothing_more_and_may_be_abandoned_twice(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.append(STOP)
+    journal.flush()
+    written = journal.path.read_bytes()
+    journal.append(STOP)
+    journal.abandon()
+    journal.abandon()
+    assert journal.path.read_bytes() == written
+    with pytest.raises(ValueError, match="file descriptor"):
+        journal.sync_written()
+
+
+def test_a_journal_that_contradicts_itself_is_refused_with_the_number_of_the_line():
+    replay = RunReplay()
+    replay.apply_event(events.DriverStarted(1, 0))
+    with pytest.raises(StorageError, match=r"^line 2 of the run's journal contradicts"):
+        replay.apply_event(events.CheckpointVerified(1, 1))
