@@ -149,3 +149,16 @@ def test_a_callback_that_raises_is_dropped_and_the_others_are_called(error, fit,
     assert [record.getMessage() for record in caplog.records] == [
         "the callback Raises raised an exception and is dropped; training continues"
     ]
+
+
+def test_a_callback_may_end_the_run_with_an_exception_that_is_no_error(fit, tmp_path):
+    class EndsRun(UserCallback):
+        def after_report(self, run_context, metrics, checkpoint):
+            raise KeyboardInterrupt("enough")
+
+    def function():
+        for step in range(1_000_000):
+            train.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
+
+    with pytest.raises(KeyboardInterrupt, match="enough"):
+        fit(function, callbacks=[EndsRun()])

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline._control.events import Committed, Event
@@ -41,7 +42,7 @@ class CallbackThread:
 
     name = "the thread of the callbacks"
 
-    def __init__(self, observers: CallbackObservers, timeout_s: float) -> None:
+    def __init__(self, observers: Sequence[GuardedObserver], timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._context = contextvars.copy_context()
         self._changed = threading.Condition()  # protects all below
@@ -55,6 +56,8 @@ class CallbackThread:
         self._unseen_checkpoints: deque[int] = deque()
         self._num_skipped = 0
         self._is_done = False
+        self._fatal_error: BaseException | None = None
+        """What a callback raised to end the run, such as `KeyboardInterrupt`."""
         self._thread = self._start_thread()
 
     def on_event(self, event: Event, run: Run) -> None:
@@ -71,6 +74,7 @@ class CallbackThread:
 
     def tick(self, run: Run, now: float) -> None:
         self._check_call()
+        self._raise_fatal_error()
 
     def is_held(self, record: CheckpointRecord) -> bool:
         """Whether a callback will need this checkpoint soon."""
@@ -86,8 +90,14 @@ class CallbackThread:
             self._check_call()
             with self._changed:
                 self._changed.wait_for(lambda: self._is_done, timeout=0.1)
+        self._raise_fatal_error()
         if self._num_skipped:
             log.warning("callbacks missed %d events, because they were too slow", self._num_skipped)
+
+    def _raise_fatal_error(self) -> None:
+        error, self._fatal_error = self._fatal_error, None
+        if error is not None:
+            raise error
 
     def _start_thread(self) -> threading.Thread:
         # Callbacks see the context variables of the caller of `fit()`, such as the current trace.
@@ -109,6 +119,9 @@ class CallbackThread:
             except (Exception, SystemExit):  # `sys.exit()` in a callback ends nothing else.
                 if self._drop(observer):
                     log.exception("%s raised an exception and is dropped; training continues", observer.name)
+            except BaseException as error:  # noqa: BLE001  raised again in the driver's thread
+                self._drop(observer)
+                self._fatal_error = error
 
     def _next_observer(self) -> GuardedObserver | None:
         with self._changed:
@@ -158,6 +171,8 @@ class CallbackThread:
         log.warning("%s has been running for %.0f s%s; %s", call.observer.name, taken_s, where, then)
 
 
-def start_callback_threads(observers: CallbackObservers) -> list[CallbackThread]:
-    """One thread for all callbacks; none if there are none."""
-    return [CallbackThread(observers, settings.load().callback_timeout_s)] if observers else []
+def start_callback_threads(observers: CallbackObservers) -> tuple[list[GuardedObserver], list[CallbackThread]]:
+    """Return the observers that the driver itself calls, and one thread for all others; none if there are none."""
+    apart = [observer for observer in observers if not observer.is_synchronous]
+    threads = [CallbackThread(apart, settings.load().callback_timeout_s)] if apart else []
+    return [observer for observer in observers if observer.is_synchronous], threads

@@ -85,6 +85,7 @@ class GuardedObserver:
 
     def __init__(self, callback: object) -> None:
         self.name = f"the callback {type(callback).__name__}"
+        self.is_synchronous = bool(getattr(callback, "is_synchronous", False))
         self._is_dropped = False
 
     def tick(self, run: Run, now: float) -> None:

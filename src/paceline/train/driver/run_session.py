@@ -109,7 +109,7 @@ class RunSession:
     def _drive(self, endpoint: DataEndpoint) -> Result:
         recovered, environment = self._recovered, self._environment
         collector = failures.ResultCollector(recovered.history, recovered.run, recovered.last_report)
-        callbacks = callback_thread.start_callback_threads(self._make_callback_observers())
+        synchronous, threads = callback_thread.start_callback_threads(self._make_callback_observers())
         inline = InlineLauncher() if self._spec.is_inline else None
         engine = worker_setup.make_engine(self._spec, environment, self._terminal, inline)
         requests = RequestHandler(self._location.open_mailboxes(), recovered.fence.number)
@@ -123,12 +123,12 @@ class RunSession:
                 store=self._store,
                 group=build_group,
                 clock=environment.clock,
-                observers=[collector, self._terminal, *callbacks],
+                observers=[collector, self._terminal, *synchronous, *threads],
                 extensions=[requests, *beside],
             )
             for make_observer in self._hooks.observer_factories:
                 controller.add_observer(make_observer(lambda: controller.request_stop(now=False)))
-            for thread in callbacks:
+            for thread in threads:
                 controller.hold_checkpoints(thread.is_held)
             interrupts = requests.interrupts = (self._hooks.make_interrupts or SignalInterrupts)(controller)
             failed = True
@@ -140,7 +140,9 @@ class RunSession:
                 result.metrics = collector.metrics
                 raise ControllerError(problem, result) from problem
             finally:
-                for thread in callbacks:
+                for observer in synchronous:
+                    observer.close(failed)
+                for thread in threads:
                     thread.close(failed)
                     controller.delete_deferred()
                 self._terminal.close()

@@ -37,8 +37,11 @@ class TuneReportCallback(UserCallback, LoggerCallback):
             )
             trainer.fit()
 
-    The metrics are those of rank 0. A checkpoint is forwarded too, and its path is reported as `checkpoint_path`.
+    The metrics are those of rank 0. A checkpoint is forwarded too, and its path is reported as `checkpoint_path`. The
+    run waits for the trial at each report, which may be its last.
     """
+
+    is_synchronous = True
 
     def __init__(self) -> None:
         self._context = require_trial_context("integration.train.TuneReportCallback")
