@@ -287,3 +287,14 @@ def test_a_name_is_made_to_fit_on_a_line(text, length):
     fitting = shorten_middle(text, length)
     assert len(fitting) <= length
     assert fitting.isprintable()
+
+
+def test_a_grid_has_a_log_scale_by_its_values_and_an_interval_as_it_is_searched():
+    values = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3]
+    configs = [{"grid": value, "linear": value, "log": value} for value in values]
+    space = {"grid": tune.grid_search(values), "linear": tune.uniform(0, 1), "log": tune.loguniform(1e-4, 1)}
+    assert {column.name: column.log for column in extract_columns(configs, space)} == {
+        "grid": True,
+        "linear": False,
+        "log": True,
+    }

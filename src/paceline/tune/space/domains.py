@@ -127,13 +127,12 @@ class Domain:
     """The function of `paceline.tune` that creates the domain, without the prefixes `q` and `log`."""
     arguments: ClassVar[tuple[str, ...]]
     """The attributes that are its arguments, besides `q`."""
-    log: bool = False
     q: Any = None
 
     @property
     def call(self) -> tuple[str, tuple[Any, ...]]:
         """The function of `paceline.tune` that creates this domain, and its arguments."""
-        name = f"{'q' if self.q is not None else ''}{'log' if self.log else ''}{self.function}"
+        name = f"{'q' if self.q is not None else ''}{'log' if getattr(self, 'log', False) else ''}{self.function}"
         return name, tuple(getattr(self, each) for each in (*self.arguments, *(("q",) if self.q is not None else ())))
 
     def pick(self, chance: KeyedRandom) -> Any:
