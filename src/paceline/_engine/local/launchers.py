@@ -29,8 +29,8 @@ from paceline._engine.local.zygote_channel import Channel, ForkedZygote, fork_zy
 
 WORKER_MODULE = "paceline._worker.main"
 """The default module whose `run` a new process calls."""
-WORKER_MODULES = ("cloudpickle", "msgspec", "xxhash", "numpy", WORKER_MODULE)
-"""What every worker needs, whatever the framework."""
+WORKER_MODULES = ("cloudpickle", "msgspec", "xxhash", "numpy", WORKER_MODULE, "paceline.train.session")
+"""What every worker needs, whatever the framework. The last has what train functions call, such as `report`."""
 _EXIT_SIGNAL = signal.SIGHUP
 """Asks a zygote to exit because its driver does; the system sends the same signal when the driver dies."""
 _EXIT_TIMEOUT_S = 1.0
