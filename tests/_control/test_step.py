@@ -30,12 +30,13 @@ from paceline._control.events import (
     PinsSet,
     ResizeDue,
     Retention,
+    StopRequested,
     ValidationEnded,
     WorkersStopped,
 )
 from paceline._control.retry_policy import first_failure
 from paceline._control.run import Finished, Phase, Restoring, Run, Running, Stopping, Validating
-from paceline._control.step import EXIT_DELAY_NOTICE_S, InvalidTransition, next_deadline, step
+from paceline._control.step import DRAIN_GRACE_S, EXIT_DELAY_NOTICE_S, InvalidTransition, next_deadline, step
 from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles, ValidationTask
 from paceline._core.cursor import ConsumedAhead, Cursor
 from paceline._engine.messages import (
@@ -286,6 +287,46 @@ def test_a_lost_place_costs_no_failure_and_where_there_is_room_again_workers_joi
         (CheckpointVerified(3, 2), Running, [StartWorkers(3, 2, small)]),
     )
     assert run.num_failures == 0
+
+
+def test_a_failure_waits_for_the_checkpoint_of_the_last_report_that_returned_on_its_rank() -> None:
+    run = step_through(
+        running(2, max_failures=1),
+        (reported(1, 1), Running, []),
+        (failed(1, kind="killed"), Running, []),
+        (reported(0, 1, files=True), Running, []),
+        (staged(0, 1), Stopping, [CommitCheckpoint(record(1), (part(0),)), StopWorkers(1, kill=True)]),
+        (WorkersStopped(1), Stopping, []),
+        (
+            Committed(record(1)),
+            Restoring,
+            [Broadcast(1, CheckpointCommitted(record(1))), VerifyCheckpoint(2, record(1))],
+        ),
+    )
+    assert run.num_failures == 1
+
+
+@pytest.mark.parametrize(
+    "last",
+    [DeadlinePassed(1), failed(0, collateral=True, at=0.5), returned(0, 0), StopRequested(1, now=True)],
+    ids=lambda event: type(event).__name__,
+)
+def test_a_failure_waits_no_longer_than_the_others_can_come_to_that_report(last: Event) -> None:
+    run, _ = step(apply(running(2), reported(1, 1)), failed(1), 5.0)
+    assert next_deadline(run) == 5.0 + DRAIN_GRACE_S
+    run = step_through(run, (hung("restart"), Running, []), (last, Stopping, [StopWorkers(1, kill=True)]))
+    assert first_failure(run.phase.failures) == failed(1).failure
+
+
+def test_a_failure_does_not_wait_for_files_that_went_with_the_process() -> None:
+    """Unless it was an exception: then the process still stores them."""
+    run = apply(running(2), reported(0, 1, files=True), staged(0, 1), reported(1, 1, files=True))
+    step_through(run, (failed(1, kind="killed"), Stopping, [StopWorkers(1, kill=True)]))
+    step_through(
+        run,
+        (failed(1, traceback="Traceback"), Running, []),
+        (staged(1, 1), Stopping, [CommitCheckpoint(record(1, num_parts=2), (part(0), part(1))), StopWorkers(1, True)]),
+    )
 
 
 SHORT = [reported(0, 1), returned(0, 1)]

@@ -40,6 +40,7 @@ from paceline._control.events import (
     DriverStarted,
     Event,
     ExitDelayed,
+    HangSuspected,
     PinsSet,
     ResizeDue,
     Retention,
@@ -50,6 +51,7 @@ from paceline._control.events import (
 from paceline._control.retry_policy import MAX_ENGINE_FAILURES_WITHOUT_REPORT
 from paceline._control.run import Finished, Preemption, Restoring, Run, Running, Stopping, Unopened, Validating, Waiting
 from paceline._control.step import (
+    DRAIN_GRACE_S,
     EXIT_DELAY_NOTICE_S,
     SAVE_TIME_FACTOR,
     SECONDARY_FAILURE_GRACE_S,
@@ -130,6 +132,13 @@ class Life:
         self.returned: dict[int, WorkerReturned] = {}
         self.limits: list[float] = []
         """Moments after which nobody is waited for any more."""
+        self.ends: dict[int, int] = {}
+        """The last report of each rank that has ended which a checkpoint could still be made of."""
+        self.is_draining = False
+        """The attempt has failed, and the others may come to where those that ended were."""
+        self.fail_by: float | None = None
+        self.lost: list[tuple[int, WorkerFailure]] = []
+        """Checkpoints that a rank took with it, which nobody has been told yet."""
         self.notices: list[tuple[PreemptionNoticeReceived, float]] = []
         """And when each arrived."""
         self.announced_at: dict[int, float] = {}
@@ -151,6 +160,14 @@ class Life:
     def announced(self, seq: int) -> list[Reported]:
         reports = [each[seq - self.first - 1] for each in self.reports if self.first + len(each) >= seq]
         return [report for report in reports if report.checkpoint is not None]
+
+    def last_whole(self) -> int:
+        """The last report that every rank has made or can make."""
+        return min(self.ends.values())
+
+    def is_drained(self) -> bool:
+        last = self.last_whole()
+        return all(self.count(rank) >= last for rank in range(self.size)) and all(s > last for s in self.waiting())
 
     def preemption(self) -> Preemption | None:
         """All notices in one, as code that looks for it is told."""
@@ -255,6 +272,13 @@ class Model:
             self.life.requested.append(commit.record.seq)
             self.life.unanswered.add(commit.record.seq)
             commands.append(commit)
+        life, lost = self.life, self.life.lost
+        life.lost = []
+        if self.stage == "running":
+            if life.is_draining and life.is_drained():
+                return commands + self._stop("failed")
+            commands += [Broadcast(life.attempt, CheckpointRefused(seq, by.message, by.rank)) for seq, by in lost]
+            commands += self._agreed() if life.is_draining else []
         if isinstance(event, Committed | CommitFailed | WorkersStopped):
             commands += self._settled()
         return commands
@@ -386,7 +410,7 @@ class Model:
                     self.engine_failures_since_a_report = 0
                     if event.checkpoint is not None:
                         life.announced_at.setdefault(seq, now)
-                    return self._mismatch() if running else []
+                    return self._mismatch() if running and not life.is_draining else []
             case CheckpointStaged(seq=seq, staged=staged):
                 if seq not in life.requested:
                     life.parts.setdefault((seq, staged.rank), staged)
@@ -413,12 +437,18 @@ class Model:
                 life.holds[rank] = seq
                 life.asks |= asks
                 return self._agreed()
+            case HangSuspected(failure=failure) if running and not life.is_draining:
+                return self._failed(failure, now)
+            case DeadlinePassed() if running and life.failures and not life.is_draining:
+                self._drain(now)
             case DeadlinePassed() if running:
                 return self._stop("failed" if life.failures else self._asked_to())
             case DeadlinePassed() if life.exit_by is not None and not life.stopped:
                 life.exit_by = None
                 return [StopWorkers(life.attempt, kill=True)]
             case WorkersStopped():
+                if running:
+                    self._stop("failed")
                 life.stopped = True
         return []
 
@@ -428,11 +458,23 @@ class Model:
             life.failures.append(failure)
         if self.stage != "running":
             return []
-        if not failure.collateral or len(life.failures) + len(life.returned) == life.size:
-            return self._stop("failed")
-        # An echo: the death behind it is waited for, not for long.
-        life.limits.append(now + SECONDARY_FAILURE_GRACE_S)
+        rank, last = failure.rank, life.count(failure.rank)
+        if not failure.traceback and failure.kind != "hang":  # The process is gone, and what it had not stored.
+            unstored = [s for s in life.waiting() if (s, rank) not in life.parts]
+            own = [s for s in unstored if any(report.rank == rank for report in life.announced(s))]
+            life.lost = [(seq, failure) for seq in own]
+            life.refused.update(own)
+            last -= last in own
+        life.ends[rank] = min(last, life.ends.get(rank, last))
+        if not failure.collateral or life.is_draining or set(life.ends) == set(range(life.size)):
+            self._drain(now)
+        elif life.fail_by is None:  # An echo: the death behind it is waited for, not for long.
+            life.fail_by = now + SECONDARY_FAILURE_GRACE_S
         return []
+
+    def _drain(self, now: float) -> None:
+        if not self.life.is_draining:
+            self.life.is_draining, self.life.fail_by = True, now + DRAIN_GRACE_S
 
     def _preempted(self, notice: PreemptionNoticeReceived) -> list[Command]:
         life = self.life
@@ -441,7 +483,7 @@ class Model:
             return []
         life.notices.append((notice, self.now))
         life.limits.append(self.now + notice.grace_s)
-        if life.hold:
+        if life.hold or life.is_draining:
             return []
         life.hold = True
         return [Broadcast(life.attempt, Hold())]
@@ -462,6 +504,9 @@ class Model:
         life.returned[event.rank] = event
         if event.stopped and not life.limits:
             life.limits.append(now + STOP_GRACE_S)
+        life.ends[event.rank] = min(life.count(event.rank), life.ends.get(event.rank, event.num_reports))
+        if life.is_draining:
+            return []
         if commands := self._mismatch():
             return commands
         if len(life.returned) == life.size:
@@ -474,9 +519,11 @@ class Model:
         self.stop_requested = True
         if self.stage == "running":
             if at_once:
+                if life.is_draining:
+                    return self._stop("failed")
                 life.failures.clear()
                 return self._stop(self._asked_to())
-            if not life.hold:
+            if not life.hold and not life.is_draining:
                 life.hold = True
                 return [Broadcast(life.attempt, Hold())]
         elif at_once and not life.stopped:
@@ -485,11 +532,13 @@ class Model:
 
     def _agreed(self) -> list[Command]:
         life = self.life
-        at_work = set(range(life.size)) - set(life.returned)
-        if not life.hold or life.stop_at is not None or not at_work <= set(life.holds):
+        at_work = set(range(life.size)) - set(life.ends)
+        if not life.hold or life.stop_at is not None or not at_work or not at_work <= set(life.holds):
             return []
         notice = life.preemption()
         life.stop_at = 1 + max(life.holds[rank] for rank in at_work)
+        if life.failures:
+            life.stop_at = max(life.stop_at, 1 + life.last_whole())
         if notice is None:
             return [StopWorkersAt(life.attempt, life.stop_at)]
         in_time = self.last_save_s is None or self.now + SAVE_TIME_FACTOR * self.last_save_s < notice.deadline
@@ -647,7 +696,7 @@ class Model:
             assert [pending.seq for pending in live.pending] == life.waiting()
             assert live.num_ready == life.num_ready
             assert live.stop_at == life.stop_at
-        if isinstance(run.phase, Running):
+        if isinstance(run.phase, Running) and not life.is_draining:
             assert life.mismatch() is None, "a checkpoint is waited for that can never be"
         if isinstance(run.phase, Validating):
             assert run.validating is not None, "nothing is waited for"
@@ -656,7 +705,8 @@ class Model:
             assert run.validating == (None if under_way is None else (under_way.seq, under_way.attempt))
         running = self.stage == "running"
         leaving = self.stage == "stopping" and not life.stopped
-        due = min(life.limits, default=None) if running else life.exit_by if leaving else None
+        limits = [*life.limits, *([life.fail_by] if life.fail_by is not None else [])]
+        due = min(limits, default=None) if running else life.exit_by if leaving else None
         assert next_deadline(run) == due
         may_come_to_grow = running and not life.long_enough and self._has_room()
         assert next_resize(run) == (life.began + self.driver.resize_every_s if may_come_to_grow else None)
@@ -710,6 +760,8 @@ class Workers:
         self.asks: set[int] = set()
         self.looks: dict[tuple[int, int], Preemption | None] = {}
         """What ranks that looked for a notice saw, by rank and by how many reports they had made."""
+        self.hung: set[int] = set()
+        """Called hung, though they go on."""
         self.is_leaving = self.is_dying = self.gone = False
 
     def free(self) -> list[int]:
@@ -725,6 +777,8 @@ class Workers:
 
     def look(self, rank: int) -> None:
         """What `get_preemption_info` does."""
+        if rank in self.hung:
+            return
         self.asks.add(rank)
         count = self.counts[rank]
         notice = self.notice if self.stop_at is not None and count >= self.stop_at - 1 else None
@@ -785,7 +839,8 @@ class Workers:
     def die(self, rank: int, failure: WorkerFailure) -> None:
         self.at_work.remove(rank)
         self.in_sync.pop(rank, None)
-        self.uploads[rank].clear()
+        if not failure.traceback:  # Else it is an exception: its process waits to be ended, and stores meanwhile.
+            self.uploads[rank].clear()
         self.wires[rank].append(WorkerFailed(self.attempt, rank, failure, pickled=b"\x80error"))
 
     def may_be_gone(self) -> bool:
@@ -812,11 +867,12 @@ class Workers:
                 self.hold = True
             case StopWorkersAt(seq=seq):
                 assert self.stop_at is None, "two reports to stop at"
-                assert all(self.counts[rank] <= seq for rank in self.at_work), "a rank is already past the stop"
+                others = self.at_work - self.hung
+                assert all(self.counts[rank] <= seq for rank in others), "a rank is already past the stop"
                 assert not command.preemption or self.asks, "a notice that nobody looks for"
                 self.stop_at, self.save_at_stop, self.notice = seq, command.save, command.preemption
                 # A rank that has returned by now has no say in where the others stop, and no step with them any more.
-                self.looks = {look: notice for look, notice in self.looks.items() if look[0] in self.at_work}
+                self.looks = {look: notice for look, notice in self.looks.items() if look[0] in others}
             case StopWorkers(kill=kill):
                 assert kill or not self.at_work, "workers still at work are waited for"
                 self.is_leaving = True
@@ -862,6 +918,7 @@ failures = st.builds(
     collateral=st.booleans(),
     retriable=st.sampled_from([True, True, True, False]),
     transient=st.booleans(),
+    traceback=st.sampled_from(["", "Traceback"]),
 )
 
 
@@ -1052,6 +1109,42 @@ class RunMachine(RuleBasedStateMachine):
         ranks = sorted(self.workers.at_work)
         rank = ranks[pick % len(ranks)]
         self.workers.die(rank, msgspec.structs.replace(failure, rank=rank))
+
+    @precondition(lambda self: self.workers.reporting() and self.may_be_troubled())
+    @rule(pick=picks, failure=failures, mode=st.sampled_from(["sync", "async"]), first=picks, stop=st.booleans())
+    def one_dies_ahead_of_a_checkpoint(
+        self, pick: int, failure: WorkerFailure, mode: str, first: int, stop: bool
+    ) -> None:
+        """Its report has returned; the others, who may have been asked to stop, are still to save."""
+        ranks = self.workers.reporting()
+        rank = ranks[pick % len(ranks)]
+        self.report(rank, None, "0")
+        if stop and isinstance(self.run.phase, Running):
+            self.stop_is_requested(at_once=False)
+            for other in set(self.workers.unheld()) - {rank}:
+                self.workers.answer_hold(other)
+        self.workers.die(rank, msgspec.structs.replace(failure, rank=rank))
+        self.trouble_comes()
+        self.all_messages_arrive(first)
+        for other in self.workers.reporting():
+            if self.workers.counts[other] < self.workers.counts[rank]:
+                self.report(other, mode, "0")
+
+    @precondition(lambda self: self.workers.at_work and isinstance(self.run.phase, Running) and self.may_be_troubled())
+    @rule(pick=picks)
+    def one_is_called_hung(self, pick: int) -> None:
+        self.trouble_comes()
+        ranks = sorted(self.workers.at_work)
+        rank = ranks[pick % len(ranks)]
+        self.workers.hung.add(rank)
+        self.send(HangSuspected(self.workers.attempt, WorkerFailure(rank, "hang", "stands", at=2.0), "restart"))
+
+    @precondition(lambda self: self.workers.at_work and isinstance(self.run.phase, Running) and self.may_be_troubled())
+    @rule(pick=picks)
+    def all_are_lost_with_their_engine(self, pick: int) -> None:
+        self.one_dies(pick, WorkerFailure(0, "engine", "the engine failed", at=2.0))
+        self.all_messages_arrive(first=0)
+        self.workers_are_gone()
 
     @precondition(lambda self: self.workers.at_work and self.may_be_troubled())
     @rule(pick=picks, kind=st.sampled_from(["user", "engine", "killed", "preempted"]), times=st.integers(2, 4))

@@ -70,6 +70,34 @@ def test_a_killed_worker_restarts_the_group_from_the_very_last_report(fit):
     assert result.checkpoint.to_dict() == {"i": 5}
 
 
+@pytest.mark.parametrize("mode", ["SYNC", "ASYNC"])
+def test_a_failure_after_a_report_leaves_the_others_time_to_save_at_that_report(fit, tmp_path, mode):
+    """Only rank 0 saves, after rank 1 was killed, or in the background while both raise."""
+
+    def function():
+        rank, last = train.get_context().get_world_rank(), train.get_checkpoint()
+        if last is not None:
+            train.report({"resumed": last.to_dict()["i"]})
+            return
+        pid_file = tmp_path / "pid"
+        if rank == 1:
+            train.report({"i": 1})
+            pid_file.write_text(str(os.getpid()))
+            os.replace(pid_file, tmp_path / "returned")
+        if rank == 1 and mode == "SYNC":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if rank == 0:
+            while not (tmp_path / "returned").exists():
+                pass
+            while mode == "SYNC" and psutil.pid_exists(int((tmp_path / "returned").read_text())):
+                pass
+            state = Checkpoint.from_dict({"i": 1, "weights": bytes(16 << 20)})
+            train.report({"i": 1}, checkpoint=state, checkpoint_upload_mode=mode)
+        raise ValueError("after the report")
+
+    assert fit(function, max_failures=1).metrics == {"resumed": 1}
+
+
 @pytest.mark.parametrize(
     ("end", "message"),
     [

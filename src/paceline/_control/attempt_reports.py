@@ -13,6 +13,8 @@ from paceline._core.cursor import Cursors
 from paceline._core.reductions import Path
 from paceline._core.trie import Trie
 
+NO_RANKS: Trie[bool] = Trie()
+
 
 def add_reduced_report(live: Running, event: Reported) -> tuple[Running, WorkerFailure | None]:
     """Add a report with metrics to reduce; return a failure if ranks reduce a metric differently."""
@@ -74,7 +76,7 @@ def announce_checkpoint(live: Running, event: Reported, now: float) -> tuple[Pen
         if pending.seq == event.seq:
             pending = replace(
                 pending,
-                num_announced=pending.num_announced + 1,
+                unstaged=pending.unstaged.put(event.rank, True),
                 validation=_choose_validation(pending.validation, event),
             )
             return live.pending[:at] + (pending,) + live.pending[at + 1 :]
@@ -86,6 +88,7 @@ def announce_checkpoint(live: Running, event: Reported, now: float) -> tuple[Pen
         event.rank,
         event.where,
         metrics,
+        unstaged=NO_RANKS.put(event.rank, True),
         since=now,
         validation=_choose_validation(None, event),
     )

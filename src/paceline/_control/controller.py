@@ -113,6 +113,8 @@ class Controller:
                     if attempt == self.run.attempt:
                         self.broadcast(messages.ReleaseReport(seq))
                 self._apply_events(self._next_events())
+                # Look only now: what has just arrived may have moved the deadline.
+                self._apply_events(self._due_events())
                 self._fence.raise_if_lost()
                 for extension in list(self._extensions):
                     if polled := self._call(extension, extension.poll):
@@ -252,14 +254,21 @@ class Controller:
         batch += self._storage_thread.take_events()
         while self._inbox:
             batch.append(self._inbox.popleft())
-        if due is not None and self.clock.now() >= due:
-            batch.append(events.DeadlinePassed(self.run.attempt))
-        resize_at = next_resize(self.run)
-        if resize_at is not None and self.clock.now() >= resize_at:
-            batch.append(events.ResizeDue(self.run.attempt))
         return batch
 
+    def _due_events(self) -> list[Event]:
+        now, attempt = self.clock.now(), self.run.attempt
+        deadline, resize_at = next_deadline(self.run), next_resize(self.run)
+        due: list[Event] = []
+        if deadline is not None and now >= deadline:
+            due.append(events.DeadlinePassed(attempt))
+        if resize_at is not None and now >= resize_at:
+            due.append(events.ResizeDue(attempt))
+        return due
+
     def _apply_events(self, batch: Sequence[Event]) -> None:
+        if not batch:
+            return
         pending: list[Command] = []
         effective: list[tuple[Event, Run]] = []
         now = self.clock.now()

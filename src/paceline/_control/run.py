@@ -109,7 +109,8 @@ class PendingCheckpoint(msgspec.Struct, frozen=True):
     """The first rank that announced it; `where` is the line in the user's code."""
     where: str
     metrics: msgspec.Raw
-    num_announced: int = 1
+    unstaged: Trie[bool] = Trie()
+    """The ranks that have announced it and whose files are not staged yet."""
     parts: Trie[StagedFiles] = Trie()
     """By rank."""
     since: float = 0.0
@@ -169,6 +170,8 @@ class Running(msgspec.Struct, frozen=True):
     num_stopped: int = 0
     fewest_reports: tuple[int, int, str] | None = None
     """Of the returned ranks, the one with the fewest reports: rank, count, and the line of its last report."""
+    lowest_end: int | None = None
+    """Of the ranks that have ended, the lowest number of a last report: no later checkpoint can be complete."""
     held_counts: Trie[int] | None = None
     """Set once a stop is requested: the report counts of the active ranks that have answered."""
     asks: bool = False
@@ -178,10 +181,13 @@ class Running(msgspec.Struct, frozen=True):
     notices: PreemptionNotices | None = None
     """The preemption notices, if the ranks stop because of them."""
     failed: AttemptFailures = NO_FAILURES
-    """Secondary failures whose cause is not known yet."""
+    is_draining: bool = False
+    """The attempt has failed. It ends once the other ranks have made report `lowest_end` and its files are stored."""
+    failure_deadline: float | None = None
+    """Latest time for the cause of a secondary failure to arrive, or for the end of the drain."""
     hang: str = ""
     stop_deadline: float | None = None
-    """Latest time for a stop at the next report, or for the cause of a secondary failure to arrive."""
+    """Latest time for a stop at the next report."""
     may_grow: bool = False
     """The workers have run long enough without a resize: if there is capacity, the run grows at the next commit."""
     started_at: float = 0.0

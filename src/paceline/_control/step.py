@@ -26,6 +26,11 @@ from paceline._storage.commit import select_kept
 
 STOP_GRACE_S = 10.0
 """Grace period for the remaining ranks to reach the report at which they were asked to stop."""
+DRAIN_GRACE_S = 10.0
+"""Grace period, after a failure, for the other ranks to make the last report of the failed one and to store its files.
+
+That report may have returned, so the failure must not cost its checkpoint.
+"""
 EXIT_DELAY_NOTICE_S = 1.0
 """How long workers that cannot exit have to say why, after their grace period and before they are killed."""
 SECONDARY_FAILURE_GRACE_S = 0.5
@@ -87,7 +92,9 @@ def _step_running(run: Run, phase: Running, event: Event, now: float) -> StepRes
         case events.WorkerFailed(failure=failure):
             return _on_worker_failed(run, phase, failure, now)
         case events.StopRequested(now=True):
-            return _stop_attempt(replace(run, stop_requested=True), phase, _ending_when_stopped(phase))
+            ending: Ending = "failed" if phase.is_draining else _ending_when_stopped(phase)
+            failed = phase.failed if phase.is_draining else state.NO_FAILURES
+            return _stop_attempt(replace(run, stop_requested=True), phase, ending, failed)
         case events.StopRequested():
             return _on_stop_requested(run, phase)
         case events.PreemptionNoticeReceived():
@@ -99,11 +106,16 @@ def _step_running(run: Run, phase: Running, event: Event, now: float) -> StepRes
         case events.HangSuspected(failure=failure, action="warn"):
             return replace(run, phase=replace(phase, hang=failure.message)), []
         case events.HangSuspected(failure=failure):
-            return _stop_attempt(run, phase, "failed", phase.failed.with_failure(failure))
+            return (run, []) if phase.is_draining else _on_worker_failed(run, phase, failure, now)
         case events.HangCleared():
             return replace(run, phase=replace(phase, hang="")), []
+        case events.DeadlinePassed() if phase.failed and not phase.is_draining:
+            return _drain(run, phase, now)
         case events.DeadlinePassed():
             return _stop_attempt(run, phase, "failed" if phase.failed else _ending_when_stopped(phase), phase.failed)
+        case events.WorkersStopped() if phase.failed:
+            run, _ = _stop_attempt(run, phase, "failed", phase.failed)
+            return _finish_or_retry(replace(run, phase=replace(run.phase, stopped=True)), now)
     return _step_with_workers(run, event, now)
 
 
@@ -182,8 +194,8 @@ def _step_validating(run: Run, event: Event) -> StepResult:
 def next_deadline(run: Run) -> float | None:
     """When `DeadlinePassed` is due, or None."""
     match run.phase:
-        case Running(stop_deadline=deadline):
-            return deadline
+        case Running(stop_deadline=stop_deadline, failure_deadline=failure_deadline):
+            return min((each for each in (stop_deadline, failure_deadline) if each is not None), default=None)
         case Stopping(deadline=deadline, stopped=False):
             return deadline
     return None
@@ -321,9 +333,10 @@ def _on_reported(run: Run, event: Reported, now: float) -> StepResult:
     if seq <= live.progress[rank]:
         return run, []  # Duplicate: read back from the worker's file, or resent over the wire.
     has_only_metrics = event.checkpoint is None and not event.reduce and not event.data
-    if has_only_metrics and not (live.pending or live.reducing or live.positions):
+    if has_only_metrics and not (live.pending or live.reducing or live.positions or live.is_draining):
         return _record_metrics(run, live, event), []
     least = live.progress.minimum
+    can_fail = isinstance(run.phase, Running) and not live.is_draining
     live = replace(live, progress=live.progress.advance(rank, seq))
     if run.num_engine_failures_without_report:
         run = replace(run, num_engine_failures_without_report=0)
@@ -337,11 +350,11 @@ def _on_reported(run: Run, event: Reported, now: float) -> StepResult:
         run = replace(run, num_reports=seq)
     if event.checkpoint is not None and seq not in live.refused:
         live = replace(live, pending=attempt_reports.announce_checkpoint(live, event, now))
-        if live.fewest_reports is not None and live.fewest_reports[1] < seq and isinstance(run.phase, Running):
+        if live.fewest_reports is not None and live.fewest_reports[1] < seq and can_fail:
             return _fail_on_report_mismatch(run, live)
     if event.reduce:
         live, problem = attempt_reports.add_reduced_report(live, event)
-        if problem is not None and isinstance(run.phase, Running):
+        if problem is not None and can_fail:
             return _stop_attempt(run, live, "failed", live.failed.with_failure(problem))
     if live.reducing and live.progress.minimum > least:
         live = attempt_reports.complete_reductions(live)
@@ -370,7 +383,9 @@ def _on_checkpoint_staged(run: Run, event: events.CheckpointStaged) -> StepResul
     live = _running_phase(run)
     for at, pending in enumerate(live.pending):
         if pending.seq == event.seq and event.staged.rank not in pending.parts:
-            pending = replace(pending, parts=pending.parts.put(event.staged.rank, event.staged))
+            rank = event.staged.rank
+            parts, unstaged = pending.parts.put(rank, event.staged), pending.unstaged.without(rank)
+            pending = replace(pending, parts=parts, unstaged=unstaged)
             live = replace(live, pending=live.pending[:at] + (pending,) + live.pending[at + 1 :])
             return _request_commits(_with_running_phase(run, live))
     return run, []  # Duplicate.
@@ -382,23 +397,29 @@ def _on_staging_failed(run: Run, event: events.StagingFailed) -> StepResult:
     is_pending = any(pending.seq == event.seq for pending in live.pending)
     if not is_pending:
         return run, []  # Already given up because of another rank.
-    live = replace(
-        live,
-        pending=tuple(pending for pending in live.pending if pending.seq != event.seq),
-        refused=tuple(seq for seq in (*live.refused, event.seq) if seq > live.progress.minimum),
-    )
-    run, actions = _request_commits(_with_running_phase(run, live))
+    run, actions = _request_commits(_with_running_phase(run, _refuse_checkpoint(live, event.seq)))
     refusal = messages.CheckpointRefused(event.seq, event.error, event.rank)
     return run, [commands.Broadcast(event.attempt, refusal), *actions]
 
 
+def _refuse_checkpoint(live: Running, refused: int) -> Running:
+    return replace(
+        live,
+        pending=tuple(pending for pending in live.pending if pending.seq != refused),
+        refused=tuple(seq for seq in (*live.refused, refused) if seq > live.progress.minimum),
+    )
+
+
 def _request_commits(run: Run) -> StepResult:
-    """Request the commit of every checkpoint that all ranks have reached and fully staged, in order."""
+    """Request the commit of every checkpoint that all ranks have reached and fully staged, in order.
+
+    If the attempt has failed and nothing else can be saved, it ends.
+    """
     live = _running_phase(run)
     actions: list[Command] = []
     while live.pending:
         pending = live.pending[0]
-        if pending.seq > live.progress.minimum or len(pending.parts) < pending.num_announced:
+        if pending.seq > live.progress.minimum or pending.unstaged:
             break
         parts = tuple(pending.parts.values())
         num_bytes = sum(file.size for part in parts for file in part.files)
@@ -413,7 +434,12 @@ def _request_commits(run: Run) -> StepResult:
             saves=run.saves + ((pending.seq, pending.since),),
         )
         actions.append(commands.CommitCheckpoint(record, parts))
-    return (_with_running_phase(run, live), actions) if actions else (run, [])
+    if actions:
+        run = _with_running_phase(run, live)
+    if isinstance(run.phase, Running) and _is_drained(live):
+        run, stop = _stop_attempt(run, live, "failed", live.failed)
+        actions += stop
+    return run, actions
 
 
 def _end_commit(run: Run, seq: int) -> Run:
@@ -524,9 +550,12 @@ def _on_worker_returned(run: Run, event: events.WorkerReturned, now: float) -> S
         returned=live.returned.put(event.rank, True),
         num_stopped=live.num_stopped + event.stopped,
         fewest_reports=fewest,
+        lowest_end=_lowest_end(live, live.progress[event.rank]),
         held_counts=live.held_counts.without(event.rank) if live.held_counts is not None else None,
         stop_deadline=now + STOP_GRACE_S if event.stopped and live.stop_deadline is None else live.stop_deadline,
     )
+    if live.is_draining:
+        return _drain(run, live, now)
     # Check before the end of the attempt: a mismatch must not depend on which rank returns last.
     if live.fewest_reports is not None and any(p.seq > live.fewest_reports[1] for p in live.pending):
         return _fail_on_report_mismatch(run, live)
@@ -541,15 +570,61 @@ def _ending_when_stopped(live: Running) -> Ending:
 
 
 def _on_worker_failed(run: Run, live: Running, failure: WorkerFailure, now: float) -> StepResult:
-    """Stop at the first failure, but let one that looks secondary wait for the failure that caused it."""
+    """Fail the attempt at the first failure, but let one that looks secondary wait for the failure that caused it."""
     if failure in live.failed:
         return run, []  # Duplicate.
+    rank, last = failure.rank, live.progress[failure.rank]
     failed = live.failed.with_failure(failure)
-    all_ended = len(failed) + live.num_returned >= run.size
-    if all_ended or not failed.are_all_secondary:
+    if failure.kind == "mismatch" and not live.is_draining:
+        # Ranks that do not match may wait for each other for ever.
         return _stop_attempt(run, live, "failed", failed)
-    stop_by = min(live.stop_deadline or math.inf, now + SECONDARY_FAILURE_GRACE_S)
-    return replace(run, phase=replace(live, failed=failed, stop_deadline=stop_by)), []
+    # What a process had not staged when it ended can never be complete.
+    lost = () if failure.is_process_alive else tuple(p.seq for p in live.pending if rank in p.unstaged)
+    for seq in lost:
+        live = _refuse_checkpoint(live, seq)
+    live = replace(
+        live,
+        failed=failed,
+        lowest_end=_lowest_end(live, last - 1 if last in lost else last),
+        held_counts=live.held_counts.without(rank) if live.held_counts is not None else None,
+    )
+    all_ended = len(failed.by_rank) + live.num_returned >= run.size
+    if live.is_draining or all_ended or not failed.are_all_secondary:
+        run, actions = _drain(run, live, now)
+    else:
+        deadline = live.failure_deadline if live.failure_deadline is not None else now + SECONDARY_FAILURE_GRACE_S
+        run, actions = _request_commits(replace(run, phase=replace(live, failure_deadline=deadline)))
+    if isinstance(run.phase, Running):
+        refusals = (messages.CheckpointRefused(seq, failure.message, rank) for seq in lost)
+        actions = [*(commands.Broadcast(run.attempt, refusal) for refusal in refusals), *actions]
+    return run, actions
+
+
+def _lowest_end(live: Running, last: int) -> int:
+    return last if live.lowest_end is None else min(live.lowest_end, last)
+
+
+def _drain(run: Run, live: Running, now: float) -> StepResult:
+    """Let the other ranks come to the last report of those that ended, and its checkpoint be stored; then stop.
+
+    Nobody is told: a rank that is there, or past it, continues until it is killed, and another attempt repeats what it
+    reports meanwhile.
+    """
+    if not live.is_draining:
+        live = replace(live, is_draining=True, failure_deadline=now + DRAIN_GRACE_S)
+    run, actions = _request_commits(replace(run, phase=live))
+    if not isinstance(run.phase, Running):
+        return run, actions
+    # Ranks that were asked to hold must get on.
+    run, more = _agree_on_stop(run, run.phase, now)
+    return run, actions + more
+
+
+def _is_drained(live: Running) -> bool:
+    """Whether the attempt has failed, and no checkpoint of a report that all ranks can make is outstanding."""
+    if not live.is_draining or live.lowest_end is None or live.progress.minimum < live.lowest_end:
+        return False
+    return not live.pending or live.pending[0].seq > live.lowest_end
 
 
 def _fail_on_report_mismatch(run: Run, live: Running) -> StepResult:
@@ -560,8 +635,8 @@ def _fail_on_report_mismatch(run: Run, live: Running) -> StepResult:
 
 
 def _on_stop_requested(run: Run, live: Running) -> StepResult:
-    if live.held_counts is not None:
-        # The ranks stop anyway, but if only some machines go away there would be another attempt.
+    if live.held_counts is not None or live.is_draining:
+        # The ranks stop anyway, but there might be another attempt.
         return (run if run.stop_requested else replace(run, stop_requested=True)), []
     run = replace(run, stop_requested=True, phase=replace(live, held_counts=Trie()))
     return run, [commands.Broadcast(run.attempt, messages.Hold())]
@@ -572,7 +647,7 @@ def _on_preemption_notice(run: Run, live: Running, event: events.PreemptionNotic
     notices = (live.notices or state.PreemptionNotices()).with_notice(
         event.ranks, now + event.grace_s, event.includes_driver
     )
-    first = live.held_counts is None
+    first = live.held_counts is None and not live.is_draining
     live = replace(
         live,
         notices=notices,
@@ -585,8 +660,8 @@ def _on_preemption_notice(run: Run, live: Running, event: events.PreemptionNotic
 
 def _on_worker_held(run: Run, live: Running, event: events.WorkerHeld, now: float) -> StepResult:
     held_counts: Trie[int] = live.held_counts or Trie()
-    if event.rank in held_counts:
-        return run, []  # Duplicate.
+    if event.rank in held_counts or event.rank in live.failed.by_rank:
+        return run, []  # Duplicate, or sent before it failed.
     live = replace(live, held_counts=held_counts.put(event.rank, event.seq), asks=live.asks or event.asks)
     return _agree_on_stop(run, live, now)
 
@@ -598,10 +673,13 @@ def _agree_on_stop(run: Run, live: Running, now: float) -> StepResult:
     gets past the report after the highest. So all ranks see the notice in the step after that report, and none sees it
     earlier.
     """
-    if not live.held_counts or live.stop_at is not None or len(live.held_counts) + live.num_returned < run.size:
+    num_ended = live.num_returned + len(live.failed.by_rank)
+    if not live.held_counts or live.stop_at is not None or len(live.held_counts) + num_ended < run.size:
         return replace(run, phase=live), []
     preemption = live.preemption
-    stop_at = max(live.held_counts.values()) + (2 if preemption is not None and live.asks else 1)
+    # After a failure, all ranks that still run may make the last report of the failed one.
+    highest = max((*live.held_counts.values(), live.lowest_end if live.failed and live.lowest_end is not None else 0))
+    stop_at = highest + (2 if preemption is not None and live.asks else 1)
     save_s = SAVE_TIME_FACTOR * (run.last_save_s or 0.0)
     save = preemption is None or run.last_save_s is None or now + save_s < preemption.deadline
     run = replace(run, phase=replace(live, stop_at=stop_at))

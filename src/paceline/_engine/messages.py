@@ -41,6 +41,11 @@ class WorkerFailure(msgspec.Struct, frozen=True):
     transient: bool = False
     """An environmental error (a connection, a file, a timeout) that may not recur."""
 
+    @property
+    def is_process_alive(self) -> bool:
+        """Whether the worker, or the driver, reported this, not the exit of the process: uploads still go on in it."""
+        return bool(self.traceback) or self.kind in ("hang", "mismatch")
+
 
 # Messages from a worker
 

@@ -31,7 +31,7 @@ def display_state(run: Run, *, is_held: bool) -> State:
             return "waiting"
         case Validating():
             return "validating"
-        case Running(held_counts=None):
+        case Running(held_counts=None, is_draining=False):
             return "starting" if phase.num_ready < run.size else "running"
         case Running() | Stopping():
             return "stopping"

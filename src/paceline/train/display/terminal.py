@@ -111,9 +111,12 @@ class Terminal:
                 if run.latest is None:
                     start = run.initial or "the beginning"
                     self.say(f"no checkpoint of the run is left: starting from {start}", error=True)
-            case events.WorkerFailed() if isinstance(run.phase, Stopping) and self._failed_attempt < run.attempt:
-                self._failed_attempt = run.attempt
-                self._show_failure(run, first_failure(run.phase.failures))
+            case events.WorkerFailed() | events.DeadlinePassed() if self._failed_attempt < run.attempt:
+                phase = run.phase
+                if isinstance(phase, Stopping) or (isinstance(phase, Running) and phase.is_draining):
+                    self._failed_attempt = run.attempt
+                    if failures := tuple(phase.failed):
+                        self._show_failure(run, first_failure(failures))
             case events.PreemptionNoticeReceived(grace_s=grace_s) if not run.is_trained:
                 machine = "this machine" if event.includes_driver else f"the machine of {_format_ranks(event.ranks)}"
                 then = f"stopping at the next report (grace period: {grace_s:.0f} s)"
