@@ -218,20 +218,30 @@ def test_an_echo_is_not_the_cause_though_its_clock_says_so() -> None:
     assert first_failure([echo]) == echo
 
 
+BOTH = [reported(0, 1), reported(1, 1)]
+
+
+def commit_in(attempt: int) -> list[Event]:
+    """What `BOTH` is without a checkpoint."""
+    reports = [reported(rank, 1, files=rank == 0, attempt=attempt) for rank in (0, 1)]
+    return [*reports, staged(0, 1, attempt=attempt), Committed(record(1, attempt=attempt))]
+
+
 @pytest.mark.parametrize(
     ("first", "second", "is_tried_again"),
     [
         ([failed(0)], [failed(0, attempt=2)], False),
         ([failed(0, message="<A at 0x7fab>: 7")], [failed(1, attempt=2, message="<A at 0x81cd>: 8")], False),
         ([failed(0)], [reported(0, 1, attempt=2), failed(0, attempt=2)], True),
+        ([*BOTH, failed(0)], [*commit_in(2), failed(0, attempt=2)], True),
     ],
-    ids=["same", "other rank, address and number", "a report later"],
+    ids=["same", "other rank, address and number", "a report later", "a checkpoint later"],
 )
 def test_the_same_exception_at_the_same_place_twice_is_not_tried_a_third_time(
     first: list[Event], second: list[Event], is_tried_again: bool
 ) -> None:
     run = apply(running(2, max_failures=9), *first, WorkersStopped(1), *second, WorkersStopped(2))
-    assert isinstance(run.phase, Running if is_tried_again else Finished)
+    assert isinstance(run.phase, Running | Restoring if is_tried_again else Finished)
     assert is_tried_again or "deterministic" in run.phase.reason
 
 

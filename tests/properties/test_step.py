@@ -237,6 +237,8 @@ class Model:
         self.engine_failures_since_a_report = 0
         self.last_failure: tuple[int, str] | None = None
         """After how many reports of its rank the last failure came, if it was an exception, and its text."""
+        self.furthest = 0
+        """The last report of rank 0 that an attempt of this driver which failed had come to."""
         self.stop_requested = False
         self.driver_is_preempted = False
         self.last_save_s: float | None = None
@@ -299,6 +301,7 @@ class Model:
         self.spent = dict.fromkeys(BUDGETS, 0)
         self.engine_failures_since_a_report = 0
         self.last_failure = None
+        self.furthest = self.checkpoints[-1].seq if self.checkpoints else 0
         return [*self._next_attempt(), *self._validates_next()]
 
     def _after_the_training(self, event: Event) -> list[Command]:
@@ -619,7 +622,10 @@ class Model:
             text = "".join(character for character in cause.message if not character.isdigit())
             failure_key = (self.life.count(cause.rank), text)
         before, self.last_failure = self.last_failure, failure_key
-        if failure_key is not None and failure_key == before:
+        saved = any(record.attempt == self.attempt for record in self.checkpoints)
+        is_further = saved or self.life.count(0) > self.furthest
+        self.furthest = max(self.furthest, self.life.count(0))
+        if failure_key is not None and failure_key == before and not is_further:
             return "deterministic"
         if cause.kind in ("killed", "exited", "engine", "preempted") and self._has_lost_places():
             return ""

@@ -41,6 +41,12 @@ def has_lost_capacity(run: Run) -> bool:
     return run.num_places is not None and run.num_places < run.size
 
 
+def has_progressed(run: Run) -> bool:
+    """Whether this attempt committed a checkpoint, or made a report that no attempt before it had made."""
+    has_committed = run.latest is not None and run.latest.attempt == run.attempt
+    return has_committed or run.num_reports > run.furthest_report
+
+
 def decide_retry(run: Run, failures: Sequence[WorkerFailure], fingerprint: str) -> Retry | GiveUp:
     """Decide whether to start another attempt after these failures, and which budget pays for it.
 
@@ -51,7 +57,7 @@ def decide_retry(run: Run, failures: Sequence[WorkerFailure], fingerprint: str) 
         return GiveUp("another attempt would end the same way")
     if cause.kind in _LOSSES and has_lost_capacity(run):
         return Retry(None)
-    if fingerprint and fingerprint == run.last_failure_fingerprint:
+    if fingerprint and fingerprint == run.last_failure_fingerprint and not has_progressed(run):
         return GiveUp("the same exception at the same place twice: it is deterministic")
     if cause.kind == "engine" and run.num_engine_failures_without_report + 1 >= MAX_ENGINE_FAILURES_WITHOUT_REPORT:
         return GiveUp(f"the engine failed {MAX_ENGINE_FAILURES_WITHOUT_REPORT} times without a report in between")

@@ -274,6 +274,8 @@ class Run(msgspec.Struct, frozen=True):
     """Engine failures since the last report of any rank."""
     last_failure_fingerprint: str = ""
     """Identifies the last failure; see `retry_policy.failure_fingerprint`."""
+    furthest_report: int = 0
+    """The highest report number that this driver's failed attempts have reached."""
     checkpoints: tuple[CheckpointRecord, ...] = ()
     """Committed and kept, oldest first."""
     pinned: tuple[int, ...] = ()

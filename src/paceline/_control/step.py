@@ -236,6 +236,7 @@ def _on_driver_started(run: Run, event: events.DriverStarted, now: float) -> Ste
         num_engine_failures=0,
         num_engine_failures_without_report=0,
         last_failure_fingerprint="",
+        furthest_report=run.latest.seq if run.latest is not None else 0,
         committing=(),
         saves=(),
         last_save_s=None,
@@ -734,7 +735,9 @@ def _finish_or_retry(run: Run, now: float) -> StepResult:
             fingerprint = retry_policy.failure_fingerprint(cause, phase.running.progress[cause.rank])
             decision = retry_policy.decide_retry(run, phase.failures, fingerprint)
             if isinstance(decision, retry_policy.Retry):
-                return _begin_next_attempt(replace(run, last_failure_fingerprint=fingerprint), decision.charged, now)
+                furthest = max(run.furthest_report, run.num_reports)
+                run = replace(run, last_failure_fingerprint=fingerprint, furthest_report=furthest)
+                return _begin_next_attempt(run, decision.charged, now)
             return _finish_run(run, "failed", phase.failures, decision.reason)
         case "complete" if may_continue and run.validating is not None:
             return replace(run, phase=state.Validating()), []
