@@ -355,9 +355,27 @@ def test_a_checkpoint_that_a_returned_rank_never_comes_to_fails_the_run_with_bot
     assert (run.phase.ending, failure.kind, failure.retriable) == ("failed", "mismatch", False)
     assert failure.message == (
         "ReportMismatchError: rank 1 waits for every rank in report 2 with a checkpoint, called at "
-        "train.py:21 in train_fn, but rank 0 returned after 1 reports; the last at train.py:90 in train_fn"
+        "train.py:21 in train_fn, but rank 0 returned after 1 report; the last at train.py:90 in train_fn"
     )
     assert failure.frames == ("train.py:21 in train_fn",)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_ranks_that_return_after_different_numbers_of_reports_fail_the_run_once_all_have(order: tuple[int]) -> None:
+    run = running(3, max_failures=3)
+    for rank in order:
+        assert isinstance(run.phase, Running)
+        run, commands = step(run, returned(rank, 1 + rank))
+    assert commands == [StopWorkers(1, kill=False)]
+    run = apply(run, WorkersStopped(1))
+    [failure] = run.phase.failures
+    assert (failure.rank, failure.kind, failure.retriable) == (0, "mismatch", False)
+    assert failure.message == (
+        "ReportMismatchError: rank 0 returned after 1 report, the last at train.py:90 in train_fn, while rank 2 made "
+        "3, the last at train.py:92 in train_fn"
+    )
+    stopped = apply(running(2), returned(0, 1), returned(1, 2, stopped=True), WorkersStopped(1))
+    assert stopped.phase.ending == "interrupted"
 
 
 def test_a_rank_that_returned_early_is_the_cause_of_connections_that_break() -> None:

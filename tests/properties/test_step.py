@@ -109,9 +109,9 @@ BUDGETS = {
 
 
 class Mismatch(NamedTuple):
-    """A checkpoint that waits for ranks that have returned without its report."""
+    """A checkpoint that waits for ranks that have returned without its report; or ranks that reported more often."""
 
-    announced: list[Reported]
+    announced: list[Reported] | list[WorkerReturned]
     short: list[WorkerReturned]
 
 
@@ -514,6 +514,11 @@ class Model:
             return commands
         if len(life.returned) == life.size:
             asked_to = any(returned.stopped for returned in life.returned.values())
+            counts = {returned.num_reports for returned in life.returned.values()}
+            if len(counts) > 1 and not asked_to:
+                least, most = ([r for r in life.returned.values() if r.num_reports == n(counts)] for n in (min, max))
+                life.failures.append(Mismatch(most, least))
+                return self._stop("failed", kill=False)
             return self._stop(self._asked_to() if asked_to else "complete", kill=False)
         return self._agreed()
 

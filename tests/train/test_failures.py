@@ -149,9 +149,21 @@ def test_ranks_that_report_a_different_number_of_times_are_told_with_both_call_s
         fit(function, max_failures=3)
     line = str(caught.value).splitlines()[2]
     assert "rank 0 waits for every rank in report 2 with a checkpoint, called at" in line
-    assert "but rank 1 returned after 1 reports; the last at" in line
+    assert "but rank 1 returned after 1 report; the last at" in line
     assert line.count("test_failures.py:") == 2
     assert isinstance(caught.value.worker_failures[0], ReportMismatchError)
+    assert "attempt 1" in str(caught.value).splitlines()[0], "a mismatch is not tried again"
+
+
+def test_ranks_that_report_metrics_a_different_number_of_times_are_told_and_what_they_reported_is_kept(fit):
+    def function():
+        for i in range(2 + train.get_context().get_world_rank()):
+            train.report({"i": i})
+
+    with pytest.raises(WorkerGroupError, match=r"rank 0 returned after 2 reports, .* while rank 1 made 3,") as caught:
+        fit(function, max_failures=3)
+    assert isinstance(caught.value.__cause__, ReportMismatchError)
+    assert caught.value.result.metrics_dataframe["i"].tolist() == [0, 1]
     assert "attempt 1" in str(caught.value).splitlines()[0], "a mismatch is not tried again"
 
 

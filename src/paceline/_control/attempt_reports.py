@@ -52,9 +52,24 @@ def make_mismatch(
     last = f"; the last at {where}" if where else ""
     message = (
         f"ReportMismatchError: rank {pending.rank} waits for every rank in report {pending.seq} with a checkpoint, "
-        f"called at {pending.where}, but rank {rank} returned after {num_reports} reports{last}"
+        f"called at {pending.where}, but rank {rank} returned after {format_report_count(num_reports)}{last}"
     )
     return WorkerFailure(pending.rank, "mismatch", message, at=at, frames=(pending.where,), retriable=False)
+
+
+def make_count_mismatch(fewest: tuple[int, int, str], most: tuple[int, int, str]) -> WorkerFailure:
+    """The failure if all ranks ended, but not after equally many reports: rank, count, and the line of the last one."""
+    (rank, num_reports, where), (other, num_others, other_where) = fewest, most
+    last, other_last = (f", the last at {line}," if line else "" for line in (where, other_where))
+    message = (
+        f"ReportMismatchError: rank {rank} returned after {format_report_count(num_reports)}{last} while rank {other} "
+        f"made {num_others}{other_last.removesuffix(',')}"
+    )
+    return WorkerFailure(rank, "mismatch", message, frames=(where,) if where else (), retriable=False)
+
+
+def format_report_count(num_reports: int) -> str:
+    return "1 report" if num_reports == 1 else f"{num_reports} reports"
 
 
 def complete_reductions(live: Running) -> Running:

@@ -170,6 +170,8 @@ class Running(msgspec.Struct, frozen=True):
     num_stopped: int = 0
     fewest_reports: tuple[int, int, str] | None = None
     """Of the returned ranks, the one with the fewest reports: rank, count, and the line of its last report."""
+    most_reports: tuple[int, int, str] | None = None
+    """The one with the most."""
     lowest_end: int | None = None
     """Of the ranks that have ended, the lowest number of a last report: no later checkpoint can be complete."""
     held_counts: Trie[int] | None = None

@@ -542,15 +542,17 @@ def _on_worker_returned(run: Run, event: events.WorkerReturned, now: float) -> S
     live = _running_phase(run)
     if event.rank in live.returned:
         return run, []  # Duplicate.
-    fewest = live.fewest_reports
-    # A rank that was stopped on purpose does not count as reporting less often.
-    if not event.stopped and (fewest is None or event.num_reports < fewest[1]):
-        fewest = event.rank, event.num_reports, event.where
+    fewest, most = live.fewest_reports, live.most_reports
+    if not event.stopped:  # A rank that was stopped on purpose does not count as reporting less often.
+        own = event.rank, event.num_reports, event.where
+        fewest = own if fewest is None or own[1] < fewest[1] else fewest
+        most = own if most is None or own[1] > most[1] else most
     live = replace(
         live,
         returned=live.returned.put(event.rank, True),
         num_stopped=live.num_stopped + event.stopped,
         fewest_reports=fewest,
+        most_reports=most,
         lowest_end=_lowest_end(live, live.progress[event.rank]),
         held_counts=live.held_counts.without(event.rank) if live.held_counts is not None else None,
         stop_deadline=now + STOP_GRACE_S if event.stopped and live.stop_deadline is None else live.stop_deadline,
@@ -561,8 +563,11 @@ def _on_worker_returned(run: Run, event: events.WorkerReturned, now: float) -> S
     if live.fewest_reports is not None and any(p.seq > live.fewest_reports[1] for p in live.pending):
         return _fail_on_report_mismatch(run, live)
     if live.num_returned == run.size:
-        ending = _ending_when_stopped(live) if live.num_stopped else "complete"
-        return _stop_attempt(run, live, ending, exit_by=now + run.exit_grace_s + EXIT_DELAY_NOTICE_S)
+        ending: Ending = _ending_when_stopped(live) if live.num_stopped else "complete"
+        failed = state.NO_FAILURES
+        if ending == "complete" and fewest is not None and most is not None and fewest[1] < most[1]:
+            ending, failed = "failed", failed.with_failure(attempt_reports.make_count_mismatch(fewest, most))
+        return _stop_attempt(run, live, ending, failed, exit_by=now + run.exit_grace_s + EXIT_DELAY_NOTICE_S)
     return _agree_on_stop(run, live, now)
 
 
@@ -709,7 +714,7 @@ def _blame_early_return(fewest_reports: tuple[int, int, str], failed: state.Atte
     broken = next(iter(failed))
     waited_at = f" at {broken.frames[-1].partition(' in ')[0]}" if broken.frames else ""
     last = f", the last at {where}," if where else ""
-    reports = "1 report" if num_reports == 1 else f"{num_reports} reports"
+    reports = attempt_reports.format_report_count(num_reports)
     message = f"returned after {reports}{last} while rank {broken.rank} still waited for it{waited_at}"
     return failed.with_failure(WorkerFailure(rank, "mismatch", message, at=broken.at))
 

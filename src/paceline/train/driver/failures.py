@@ -327,7 +327,7 @@ def format_failure(store: RunStore, run: Run, failures: tuple[events.WorkerFailu
     lines += [f"  rank {rank}: {by_rank[rank].message}" for rank in others[:3]]
     if len(others) > 3:
         lines.append(f"  {_format_ranks(others[3:])}: failed too")
-    if stopped:
+    if stopped and cause.kind != "mismatch":
         lines.append(f"  {_format_ranks(stopped)}: stopped after rank {cause.rank} failed")
     lines.append("")
     if run.latest is not None:
