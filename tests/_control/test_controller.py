@@ -6,7 +6,7 @@ import pytest
 from _control.controller_runs import RecordingObserver, drive
 from paceline._control.events import CommitFailed, Committed, HangCleared, HangSuspected, StopRequested, Timestamp
 from paceline._control.extensions import Extension, HangWatch
-from paceline._control.run import Finished
+from paceline._control.run import BackingOff, Finished
 from paceline._core.checkpoint_records import StagedFiles
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._core.system import ProcessStatus
@@ -119,6 +119,29 @@ def test_a_stop_that_comes_with_a_death_holds_for_the_attempt_after_it(tmp_path)
     run, _, engine = drive(tmp_path, worker, max_failures=5, before=before)
     assert run.phase.ending == "interrupted"
     assert len(engine.groups) == 2
+
+
+def test_attempts_that_fail_at_once_wait_longer_and_longer_unless_the_run_is_stopped(tmp_path):
+    def worker(begin):
+        raise RuntimeError("SIGKILL")
+        yield
+
+    class StopInWait(RecordingObserver):
+        def tick(self, run, now):
+            if isinstance(run.phase, BackingOff):
+                self.control.request_stop(now=False)
+
+    observer = StopInWait()
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    run, _, engine = drive(tmp_path / "a", worker, max_failures=4)
+    assert (run.phase.ending, len(engine.groups)) == ("failed", 5)
+    assert 0.5 + 1 + 2 <= engine._clock.now() < 0.5 + 1 + 2 + 4
+    run, _, engine = drive(
+        tmp_path / "b", worker, max_failures=4, observers=[observer], before=lambda it: setattr(observer, "control", it)
+    )
+    assert (run.phase.ending, len(engine.groups)) == ("interrupted", 2)
+    assert engine._clock.now() < 0.5
 
 
 def test_a_mismatch_at_a_barrier_is_reported_once_and_not_retried(tmp_path):

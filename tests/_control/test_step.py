@@ -35,7 +35,7 @@ from paceline._control.events import (
     WorkersStopped,
 )
 from paceline._control.retry_policy import first_failure
-from paceline._control.run import Finished, Phase, Restoring, Run, Running, Stopping, Validating
+from paceline._control.run import BackingOff, Finished, Phase, Restoring, Run, Running, Stopping, Validating
 from paceline._control.step import DRAIN_GRACE_S, EXIT_DELAY_NOTICE_S, InvalidTransition, next_deadline, step
 from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles, ValidationTask
 from paceline._core.cursor import ConsumedAhead, Cursor
@@ -45,6 +45,7 @@ from paceline._engine.messages import (
     CheckpointStaged,
     CheckpointValidated,
     ExitDelayed,
+    PreemptionNoticeReceived,
     Reported,
     WorkerFailed,
     WorkerFailure,
@@ -257,17 +258,45 @@ def test_the_same_exception_at_the_same_place_twice_is_not_tried_a_third_time(
 )
 def test_another_exception_another_place_or_one_of_the_world_around_is_tried_again(second: dict[str, object]) -> None:
     run = apply(running(1, max_failures=9), failed(0, **second), WorkersStopped(1))
-    run = apply(run, failed(0, attempt=2), WorkersStopped(2))
-    run = apply(run, failed(0, attempt=3, **second), WorkersStopped(3))
+    run = apply(run, failed(0, attempt=2), WorkersStopped(2), DeadlinePassed(3))
+    run = apply(run, failed(0, attempt=3, **second), WorkersStopped(3), DeadlinePassed(4))
     run = apply(run, failed(0, attempt=4), WorkersStopped(4))
-    assert isinstance(run.phase, Running)
+    assert isinstance(run.phase, BackingOff)
+
+
+def test_attempts_that_fail_without_progress_start_further_and_further_apart() -> None:
+    run, now, delays = running(1, max_failures=-1), 100.0, []
+    for attempt in range(1, 12):
+        if attempt == 9:
+            run, _ = step(run, reported(0, 1, attempt=attempt), now)
+        run, _ = step(run, failed(0, attempt=attempt, kind="killed"), now)
+        run, commands = step(run, WorkersStopped(attempt), now)
+        delays.append((next_deadline(run) or now) - now)
+        if isinstance(run.phase, BackingOff):
+            assert commands == []
+            now += delays[-1]
+            run, commands = step(run, DeadlinePassed(attempt + 1), now)
+        assert commands == [StartWorkers(attempt + 1, 1, None)]
+    assert delays == [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 0.0, 0.0, 0.5]
+    assert run.num_failures == 11
+
+
+def test_a_slow_failure_is_retried_at_once_and_a_stop_ends_the_wait() -> None:
+    run = apply(running(1, max_failures=9), failed(0, kind="killed"), WorkersStopped(1), failed(0, attempt=2))
+    slow, _ = step(run, WorkersStopped(2), 0.4)
+    assert next_deadline(slow) == 0.5
+    assert next_deadline(step(run, WorkersStopped(2), 60.0)[0]) == 60.0
+    assert apply(slow, StopRequested(3)).phase == Finished("interrupted")
+    assert apply(slow, PreemptionNoticeReceived(3, 30.0)).phase == Finished("preempted")
+    old = apply(slow, WorkerReady(3, 0, 100))  # in a journal from before there was a wait
+    assert isinstance(old.phase, Running)
 
 
 def test_each_class_of_failure_has_a_budget_of_its_own() -> None:
     run = apply(Run(), DriverStarted(1, 1, max_preemption_failures=1, controller_failure_limit=1))
     kinds = ["killed", "preempted", "engine"]
     for attempt, kind in enumerate(kinds, start=1):
-        run = apply(run, reported(0, 1, attempt=attempt), failed(0, attempt=attempt, kind=kind))
+        run = apply(run, reported(0, attempt, attempt=attempt), failed(0, attempt=attempt, kind=kind))
         run = apply(run, WorkersStopped(attempt))
         assert isinstance(run.phase, Running), kind
     for kind, limit in (

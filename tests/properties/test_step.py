@@ -49,7 +49,18 @@ from paceline._control.events import (
     WorkersStopped,
 )
 from paceline._control.retry_policy import MAX_ENGINE_FAILURES_WITHOUT_REPORT
-from paceline._control.run import Finished, Preemption, Restoring, Run, Running, Stopping, Unopened, Validating, Waiting
+from paceline._control.run import (
+    BackingOff,
+    Finished,
+    Preemption,
+    Restoring,
+    Run,
+    Running,
+    Stopping,
+    Unopened,
+    Validating,
+    Waiting,
+)
 from paceline._control.step import (
     DRAIN_GRACE_S,
     EXIT_DELAY_NOTICE_S,
@@ -81,8 +92,11 @@ from paceline._engine.messages import (
 from paceline._storage.commit import select_kept
 
 PHASES = {
-    kind.__name__.lower(): kind for kind in (Unopened, Restoring, Waiting, Running, Stopping, Validating, Finished)
+    kind.__name__.lower(): kind
+    for kind in (Unopened, BackingOff, Restoring, Waiting, Running, Stopping, Validating, Finished)
 }
+UNVERIFIED = ("backingoff", "restoring")
+"""Where the newest checkpoint may turn out to be broken."""
 
 SCORES = ["0", "1", "-2.5", '{"$number":"nan"}', '"good"']
 """As they are written; what counts for more is up to `properties/test_retention.py`."""
@@ -239,6 +253,9 @@ class Model:
         """After how many reports of its rank the last failure came, if it was an exception, and its text."""
         self.furthest = 0
         """The last report of rank 0 that an attempt of this driver which failed had come to."""
+        self.in_vain = 0
+        """How many attempts in a row have failed without coming further."""
+        self.retry_at = 0.0
         self.stop_requested = False
         self.driver_is_preempted = False
         self.last_save_s: float | None = None
@@ -267,7 +284,7 @@ class Model:
             return self._after_the_training(event)
         if isinstance(event, CapacityChanged):
             self.places = event.num_places
-        if self.stage in ("restoring", "waiting"):
+        if self.stage in ("backingoff", "restoring", "waiting"):
             return self._without_workers(event)
         commands = self._while_workers_live(event, now)
         for commit in list(self.life.due()):
@@ -302,6 +319,7 @@ class Model:
         self.engine_failures_since_a_report = 0
         self.last_failure = None
         self.furthest = self.checkpoints[-1].seq if self.checkpoints else 0
+        self.in_vain = 0
         return [*self._next_attempt(), *self._validates_next()]
 
     def _after_the_training(self, event: Event) -> list[Command]:
@@ -338,7 +356,7 @@ class Model:
                 )
                 there = [*self.checkpoints[:at], after, *self.checkpoints[at + 1 :]]
                 # Not while the newest may turn out to be broken.
-                self.checkpoints = there if self.stage == "restoring" else self._retained(there)
+                self.checkpoints = there if self.stage in UNVERIFIED else self._retained(there)
                 gone = [other for other in there if other not in self.checkpoints]
                 if self.stage in ("running", "stopping"):
                     removed = tuple(sorted(other.seq for other in gone))
@@ -355,7 +373,7 @@ class Model:
         if self.stage == "finished":
             return []
         self.pins = [record for record in self.checkpoints if record.seq in event.seqs]
-        if self.stage == "restoring" or not self.checkpoints:
+        if self.stage in UNVERIFIED or not self.checkpoints:
             return []
         there, self.checkpoints = self.checkpoints, self._retained(self.checkpoints)
         gone = [record for record in there if record not in self.checkpoints]
@@ -382,6 +400,8 @@ class Model:
 
     def _without_workers(self, event: Event) -> list[Command]:
         match event:
+            case DeadlinePassed() if self.stage == "backingoff":
+                return self._begin()
             case CheckpointVerified() if self.stage == "restoring":
                 return self._start()
             case CheckpointBroken() if self.stage == "restoring":
@@ -600,8 +620,17 @@ class Model:
             if self._has_lost_places() or self._spend("preemptions"):
                 return self._next_attempt()
         elif ending == "failed":
-            reason = self._reason_to_give_up()
-            return self._end(ending, reason) if reason else self._next_attempt()
+            places, spent = self._has_lost_places(), dict(self.spent)
+            if reason := self._reason_to_give_up():
+                return self._end(ending, reason)
+            if self.spent == spent:
+                assert places, "nobody pays for the attempt"
+            elif self.in_vain > 1:
+                self.attempt += 1
+                self.stage = "backingoff"
+                self.retry_at = max(self.now, life.began + min(30.0, 0.25 * 2 ** (self.in_vain - 1)))
+                return []
+            return self._next_attempt()
         elif self.validating is not None and ending == "complete":
             self.stage = "validating"
             return []
@@ -632,8 +661,10 @@ class Model:
         self.furthest = max(self.furthest, self.life.count(0))
         if failure_key is not None and failure_key == before and not is_further:
             return "deterministic"
+        self.in_vain = 0 if is_further else self.in_vain
         if cause.kind in ("killed", "exited", "engine", "preempted") and self._has_lost_places():
             return ""
+        self.in_vain += not is_further
         if cause.kind == "engine":
             self.engine_failures_since_a_report += 1
             if self.engine_failures_since_a_report == MAX_ENGINE_FAILURES_WITHOUT_REPORT:
@@ -718,6 +749,7 @@ class Model:
         leaving = self.stage == "stopping" and not life.stopped
         limits = [*life.limits, *([life.fail_by] if life.fail_by is not None else [])]
         due = min(limits, default=None) if running else life.exit_by if leaving else None
+        due = self.retry_at if self.stage == "backingoff" else due
         assert next_deadline(run) == due
         may_come_to_grow = running and not life.long_enough and self._has_room()
         assert next_resize(run) == (life.began + self.driver.resize_every_s if may_come_to_grow else None)
@@ -1161,6 +1193,9 @@ class RunMachine(RuleBasedStateMachine):
     @rule(pick=picks, kind=st.sampled_from(["user", "engine", "killed", "preempted"]), times=st.integers(2, 4))
     def one_dies_again_and_again(self, pick: int, kind: FailureKind, times: int) -> None:
         for _ in range(times):
+            if isinstance(self.run.phase, BackingOff):
+                self.the_deadline_passes()
+                self.storage_catches_up()
             if self.workers.at_work:
                 self.one_dies(pick, WorkerFailure(0, kind, f"again, at {self.now}", at=2.0))
                 self.all_messages_arrive(first=0)

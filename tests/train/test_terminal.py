@@ -7,12 +7,15 @@ import msgspec
 from paceline._control.events import (
     CommitFailed,
     Committed,
+    DeadlinePassed,
     DriverStarted,
     HangCleared,
     HangSuspected,
     Reported,
     Retention,
+    WorkerFailed,
     WorkerFailure,
+    WorkersStopped,
 )
 from paceline._control.run import Run
 from paceline._control.step import step
@@ -55,6 +58,23 @@ def test_a_commit_that_failed_is_told(tmp_path):
     out = io.StringIO()
     Terminal(RunLayout(tmp_path), 1, 30, Screen(out)).on_event(CommitFailed(1, 4, "OSError: disk full"), after())
     assert out.getvalue() == "paceline: cannot commit the checkpoint of report 4: OSError: disk full\n"
+
+
+def test_a_failure_is_told_at_once_and_so_is_the_wait_before_the_next_attempt(tmp_path):
+    """Also while other ranks come to the report of the failed one."""
+    out = io.StringIO()
+    terminal, run = Terminal(RunLayout(tmp_path), 1, 30, Screen(out)), step(Run(), DriverStarted(2, 9))[0]
+    texts = []
+    for attempt in (1, 2):
+        failure = WorkerFailure(1, "killed", "killed by SIGKILL")
+        ahead = Reported(attempt, 1, 1, msgspec.Raw(b"{}"), 0.0, "train.py:41")
+        for event in (ahead, WorkerFailed(attempt, 1, failure), DeadlinePassed(attempt), WorkersStopped(attempt)):
+            run, _ = step(run, event, 0.125)
+            terminal.on_event(event, run)
+            texts.append(out.getvalue())
+            out.truncate(out.seek(0))
+    failed, retrying = "paceline: rank 1 failed: killed by SIGKILL\n", "paceline: retrying in 0.5 s\n"
+    assert texts == ["", failed, "", "paceline: attempt 2, from the beginning\n", "", failed, "", retrying]
 
 
 def test_lines_are_passed_on_whole_and_a_progress_bar_by_its_last_state(tmp_path):

@@ -21,7 +21,7 @@ from paceline._control.hang_diagnosis import format_stacks
 from paceline._control.request_inbox import RequestInbox
 from paceline._control.requests import Answer, DiagnosticFile, RankStacks, StackLine, Thread
 from paceline._control.retry_policy import first_failure
-from paceline._control.run import Finished, Restoring, Run, Running, Stopping, Validating, Waiting
+from paceline._control.run import BackingOff, Finished, Restoring, Run, Running, Stopping, Validating, Waiting
 from paceline._control.storage_thread import write_profile_files, write_stacks_file
 from paceline._core.errors import RunHeldError
 from paceline._core.frames import display_name
@@ -246,6 +246,8 @@ _STATE_TEXTS = {
 
 def explain_no_workers(run: Run) -> str:
     match run.phase:
+        case BackingOff():
+            reason = "it waits before the next attempt"
         case Restoring():
             reason = "they start once its checkpoint is verified"
         case Waiting():

@@ -15,6 +15,9 @@ Budget = Literal["failures", "preemptions", "engine failures"]
 MAX_ENGINE_FAILURES_WITHOUT_REPORT = 3
 """How often workers may fail to start, or be lost with their engine, without a report in between."""
 
+FIRST_BACKOFF_S = 0.5
+MAX_BACKOFF_S = 30.0
+
 _BUDGETS: dict[str, Budget] = {"preempted": "preemptions", "engine": "engine failures"}
 _LOSSES = ("killed", "exited", "engine", "preempted")
 """Failures that the worker did not cause, and that may mean its machine is gone."""
@@ -70,6 +73,12 @@ def decide_retry(run: Run, failures: Sequence[WorkerFailure], fingerprint: str) 
     if 0 <= limit <= used:
         return GiveUp(f"{name}={limit}")
     return Retry(budget)
+
+
+def compute_backoff_s(num_without_progress: int) -> float:
+    """How far apart two attempts start, after this many failures in a row without progress: 0, 0, 0.5, 1, 2, ..."""
+    doublings = min(num_without_progress - 2, 10)
+    return min(FIRST_BACKOFF_S * 2.0**doublings, MAX_BACKOFF_S) if doublings >= 0 else 0.0
 
 
 def failure_fingerprint(failure: WorkerFailure, seq: int) -> str:

@@ -224,6 +224,14 @@ class Stopping(msgspec.Struct, frozen=True):
         return tuple(self.failed)
 
 
+class BackingOff(msgspec.Struct, frozen=True):
+    """Attempts have failed repeatedly without progress: the next one waits."""
+
+    delay_s: float
+    until: float
+    """On this driver's clock."""
+
+
 class Restoring(msgspec.Struct, frozen=True):
     """The newest checkpoint is being verified before workers start from it."""
 
@@ -249,7 +257,7 @@ class Unopened(msgspec.Struct, frozen=True):
     """No driver has opened the run yet."""
 
 
-Phase = Unopened | Restoring | Waiting | Running | Stopping | Validating | Finished
+Phase = Unopened | BackingOff | Restoring | Waiting | Running | Stopping | Validating | Finished
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -278,6 +286,8 @@ class Run(msgspec.Struct, frozen=True):
     """Identifies the last failure; see `retry_policy.failure_fingerprint`."""
     furthest_report: int = 0
     """The highest report number that this driver's failed attempts have reached."""
+    num_failures_without_progress: int = 0
+    """Failed attempts in a row that made no progress; see `retry_policy.has_progressed`."""
     checkpoints: tuple[CheckpointRecord, ...] = ()
     """Committed and kept, oldest first."""
     pinned: tuple[int, ...] = ()

@@ -72,7 +72,7 @@ def step(run: Run, event: Event, now: float = 0.0) -> StepResult:
             after = _step_running(run, run.phase, event, now)
         case Stopping():
             after = _step_stopping(run, run.phase, event, now)
-        case state.Restoring() | state.Waiting():
+        case state.BackingOff() | state.Restoring() | state.Waiting():
             after = _step_without_workers(run, event, now)
         case state.Validating():
             after = _step_validating(run, event)
@@ -164,8 +164,10 @@ def _step_with_workers(run: Run, event: Event, now: float) -> StepResult | None:
 
 
 def _step_without_workers(run: Run, event: Event, now: float) -> StepResult | None:
-    """Step while a checkpoint is verified or capacity is missing."""
+    """Step before an attempt has workers: it backs off, a checkpoint is verified, or capacity is missing."""
     match run.phase, event:
+        case state.BackingOff(), events.DeadlinePassed():
+            return _begin_attempt(run, now)
         case state.Restoring(), events.CheckpointVerified():
             return _start_workers(run, run.latest, now)  # Use the current record: it may have been validated meanwhile.
         case state.Restoring(record=record), events.CheckpointBroken():
@@ -178,6 +180,9 @@ def _step_without_workers(run: Run, event: Event, now: float) -> StepResult | No
         case _, events.PreemptionNoticeReceived(includes_driver=includes_driver):
             # The engine's capacity already accounts for the loss of machines that could have hosted workers.
             return _finish_run(replace(run, preempted=True), "preempted") if includes_driver else (run, [])
+        case state.BackingOff(), _:
+            # A journal of a driver that did not back off yet.
+            return step(_begin_attempt(run, now)[0], event, now)
     return None
 
 
@@ -198,6 +203,8 @@ def next_deadline(run: Run) -> float | None:
             return min((each for each in (stop_deadline, failure_deadline) if each is not None), default=None)
         case Stopping(deadline=deadline, stopped=False):
             return deadline
+        case state.BackingOff(until=until):
+            return until
     return None
 
 
@@ -237,6 +244,7 @@ def _on_driver_started(run: Run, event: events.DriverStarted, now: float) -> Ste
         num_engine_failures_without_report=0,
         last_failure_fingerprint="",
         furthest_report=run.latest.seq if run.latest is not None else 0,
+        num_failures_without_progress=0,
         committing=(),
         saves=(),
         last_save_s=None,
@@ -476,8 +484,8 @@ def _grow_after_commit(run: Run) -> StepResult:
 
 def _apply_retention(run: Run, checkpoints: tuple[CheckpointRecord, ...]) -> tuple[Run, tuple[CheckpointRecord, ...]]:
     """Return the run with the checkpoints that are kept, and the ones to delete."""
-    if isinstance(run.phase, state.Restoring):
-        # The newest is being verified; if it is broken, an older one is needed. The next commit applies retention.
+    if isinstance(run.phase, state.BackingOff | state.Restoring):
+        # The newest is verified next; if it is broken, an older one is needed. The next commit applies retention.
         return _with_checkpoints(run, checkpoints), ()
     rules = run.retention
     kept = select_kept(checkpoints, rules.num_to_keep, rules.score_attribute, rules.score_order, run.pinned)
@@ -740,9 +748,19 @@ def _finish_or_retry(run: Run, now: float) -> StepResult:
             fingerprint = retry_policy.failure_fingerprint(cause, phase.running.progress[cause.rank])
             decision = retry_policy.decide_retry(run, phase.failures, fingerprint)
             if isinstance(decision, retry_policy.Retry):
-                furthest = max(run.furthest_report, run.num_reports)
-                run = replace(run, last_failure_fingerprint=fingerprint, furthest_report=furthest)
-                return _begin_next_attempt(run, decision.charged, now)
+                run = replace(
+                    run,
+                    last_failure_fingerprint=fingerprint,
+                    furthest_report=max(run.furthest_report, run.num_reports),
+                    num_failures_without_progress=_count_without_progress(run, decision.charged),
+                )
+                # Whether to back off does not depend on the time, which a journal replay does not know.
+                backoff_s = retry_policy.compute_backoff_s(run.num_failures_without_progress)
+                if backoff_s == 0 or decision.charged is None:
+                    return _begin_next_attempt(run, decision.charged, now)
+                delay_s = max(0.0, phase.running.started_at + backoff_s - now)
+                run = _count_attempt(run, decision.charged)
+                return replace(run, phase=state.BackingOff(delay_s, now + delay_s)), []
             return _finish_run(run, "failed", phase.failures, decision.reason)
         case "complete" if may_continue and run.validating is not None:
             return replace(run, phase=state.Validating()), []
@@ -760,8 +778,18 @@ def _is_lost_to_preemption(run: Run, phase: Stopping) -> bool:
     )
 
 
+def _count_without_progress(run: Run, charged: retry_policy.Budget | None) -> int:
+    if retry_policy.has_progressed(run):
+        return 0
+    return run.num_failures_without_progress + (charged is not None)
+
+
 def _begin_next_attempt(run: Run, charged: retry_policy.Budget | None, now: float) -> StepResult:
-    run = replace(
+    return _begin_attempt(_count_attempt(run, charged), now)
+
+
+def _count_attempt(run: Run, charged: retry_policy.Budget | None) -> Run:
+    return replace(
         run,
         attempt=run.attempt + 1,
         num_failures=run.num_failures + (charged == "failures"),
@@ -769,7 +797,6 @@ def _begin_next_attempt(run: Run, charged: retry_policy.Budget | None, now: floa
         num_engine_failures=run.num_engine_failures + (charged == "engine failures"),
         num_engine_failures_without_report=run.num_engine_failures_without_report + (charged == "engine failures"),
     )
-    return _begin_attempt(run, now)
 
 
 def _finish_run(run: Run, ending: Ending, failures: tuple[WorkerFailure, ...] = (), reason: str = "") -> StepResult:

@@ -15,7 +15,7 @@ from paceline._view.pace import PaceEstimate
 State = Literal[
     "starting",  # workers are starting or restarting
     "running",
-    "waiting",  # for resources
+    "waiting",  # for resources, or before it retries
     "stopping",
     "validating",  # training is done; validations remain
     "complete",

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from paceline._control.events import Retention
-from paceline._control.run import Finished, Run, Running, Stopping, Validating, Waiting
+from paceline._control.run import BackingOff, Finished, Run, Running, Stopping, Validating, Waiting
 from paceline._view.journal.report_table import ReportTable
 from paceline._view.model import BestMetric, State, Value
 
@@ -27,7 +27,7 @@ def display_state(run: Run, *, is_held: bool) -> State:
     if not is_held:
         return "lost"
     match phase:
-        case Waiting():
+        case BackingOff() | Waiting():
             return "waiting"
         case Validating():
             return "validating"

@@ -18,7 +18,17 @@ from typing import Any
 
 from paceline._control import events
 from paceline._control.retry_policy import first_failure
-from paceline._control.run import Finished, PendingCheckpoint, Restoring, Run, Running, Stopping, Validating, Waiting
+from paceline._control.run import (
+    BackingOff,
+    Finished,
+    PendingCheckpoint,
+    Restoring,
+    Run,
+    Running,
+    Stopping,
+    Validating,
+    Waiting,
+)
 from paceline._core import settings
 from paceline._core.arguments import flatten_dict
 from paceline._core.checkpoint_records import CheckpointRecord
@@ -140,12 +150,13 @@ class Terminal:
             case events.CapacityChanged(num_places=num_places) if isinstance(run.phase, Waiting):
                 needed = formatting.format_count(run.sizes[0], "worker")
                 self.say(f"waiting for resources: the run needs {needed}, {num_places} fit")
-        if isinstance(run.phase, Validating) and isinstance(
-            event, events.WorkersStopped | events.Committed | events.CommitFailed
-        ):
+        has_ended = isinstance(event, events.WorkersStopped | events.Committed | events.CommitFailed)
+        if has_ended and isinstance(run.phase, BackingOff) and run.phase.delay_s > 0:
+            self.say(f"retrying in {round(run.phase.delay_s, 1):g} s")
+        if has_ended and isinstance(run.phase, Validating):
             validations = formatting.format_count(len(run.pending_validations), "validation")
             self.say(f"training is done; {validations} left to do")
-        if isinstance(run.phase, Finished | Restoring | Stopping | Validating):
+        if isinstance(run.phase, BackingOff | Finished | Restoring | Stopping | Validating):
             self._read_tail()
 
     def tick(self, run: Run, now: float) -> None:
