@@ -22,7 +22,7 @@ def test_a_run_that_begins_is_listed_and_its_curve_grows_while_one_looks(serve, 
     wait_described(page, "loss", "at 7.")
     wait_drawn(page, "loss", (1, 7), {2: True, 4: True, 6.5: True})
     assert "last 0.1429 at 7." in described(page, "loss")
-    assert page.get_by_role("group", name="Control of this run").count() == 0, "without --allow-control it only looks on"
+    assert page.get_by_role("group", name="Control of this run").count() == 0, "it only looks on"
     assert run.end() == 0
     page.locator(".head .badge", has_text="complete").wait_for()
     assert page.evaluate("() => window.same") is True
