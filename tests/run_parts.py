@@ -23,7 +23,7 @@ TABLES = ROOT / "build" / "test-tables"
 PARTS = {
     "core": (
         "_control", "_core", "_engine", "_storage", "_worker", "contracts", "golden", "properties", "surface",
-        "testing", "test_fault_table.py", "test_guards.py", "test_run_parts.py",
+        "testing", "test_guards.py", "test_run_parts.py",
     ),
     "train": ("train", "terminal", "seeds"),
     "frameworks": (

@@ -150,25 +150,14 @@ def work():
 
 train.DataParallelTrainer(work, scaling_config=train.ScalingConfig(1), run_config=run_config).fit()
 """,
-    "searching": """
-def objective(config):
-    for step in range(1, 4):
-        if passed(step):
-            train.report({"loss": config["lr"] / step})
-
-tune.Tuner(
-    objective, param_space={"lr": tune.grid_search([0.6, 0.9])},
-    tune_config=tune.TuneConfig(metric="loss", mode="min", max_concurrent_trials=2), run_config=run_config,
-).fit()
-""",
 }
-"""`live` reports, and so do the two trials of `searching`, when a file with the number of the report is there.
+"""`live` reports when a file with the number of the report is there.
 `working` goes on until somebody stops it, much of the time in a function with a hostile name."""
 
 BEGIN = """
 import sys, time
 from pathlib import Path
-from paceline import train, tune
+from paceline import train
 
 name, root, gate, hostile = sys.argv[1:]
 run_config = train.RunConfig(name=name, storage_path=root)

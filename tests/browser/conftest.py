@@ -114,7 +114,7 @@ def shown(finished_runs: Path, serving: Callable[..., Shown]) -> Shown:
 
 @pytest.fixture
 def going(tmp_path: Path) -> Iterator[Callable[..., Going]]:
-    """Starts a run in a directory: `live`, `working` or `searching`."""
+    """Starts a run in a directory: `live` or `working`."""
     started: list[Going] = []
 
     def begin(root: Path, name: str = "live") -> Going:

@@ -7,7 +7,7 @@ import re
 import urllib.parse
 
 import pytest
-from in_browser import wait_described, wait_drawn
+from in_browser import wait_described
 
 
 @pytest.fixture
@@ -121,17 +121,6 @@ def test_choices_are_kept_in_the_address(plotted):
     assert plotted.get_by_label("Smoothing").input_value() == "0.6"
     wait_described(plotted, "loss", "last")
     assert plotted.get_by_label("log scale").is_checked()
-
-
-@pytest.mark.slow
-def test_a_line_is_drawn_where_it_has_values_and_nowhere_else(shown, look):
-    # The loss of step 5 is not a number; `short` ends at step 40.
-    page = look(shown.at("#/run/long/metrics?f=eval/loss&from=2&to=8"))
-    wait_drawn(page, "eval/loss", (2, 8), {2.5: True, 3.5: True, 4.5: False, 5.5: False, 6.5: True, 7.5: True})
-    page.goto(shown.at("#/run/long/metrics?f=zero&log=1"))
-    wait_drawn(page, "eval/zero or less", (1, 120), {1.5: True, 10: False, 100: False})
-    page.goto(shown.at("#/compare?run=short&run=long&f=eval/loss"))
-    wait_drawn(page, "eval/loss", (1, 120), {10: True, 30: True, 50: False, 110: False})
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def gate(tmp_path):
     return tmp_path / "gate"
 
 
-@pytest.mark.seeds(60)
+@pytest.mark.seeds(60, few=2)
 def test_a_run_preempted_at_a_random_moment_loses_no_step(
     tmp_path, temporary, seed, gate, undisturbed, fault_table, processes_in
 ):
@@ -63,6 +63,8 @@ def test_a_run_preempted_at_a_random_moment_loses_no_step(
         at = time.time()
         notify(script, process, whom, signum)
         assert process.wait(60) == PREEMPTED, script.stderr
+        assert "was preempted after" in script.stderr
+        assert "Traceback" not in script.stderr
         assert still_running(processes_in(tmp_path), within_s=oracle.GONE_WITHIN_S) == []
         stopped = [seq for rank in (0, 1) for seq, _ in oracle.reports(script.path, rank)[-1:]]
         assert len(set(stopped)) == 1, "all at one report"

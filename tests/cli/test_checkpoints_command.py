@@ -1,7 +1,6 @@
 """`paceline checkpoints`: verified, exported, and pruned as a driver would, so that nothing is torn."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -9,7 +8,6 @@ import sys
 import pytest
 
 from paceline._control.events import PinsSet
-from paceline._control.recovery import load_history
 from paceline._core.system import SystemClock
 from paceline._storage.lease import acquire_lease
 from paceline._storage.run_location import RunLocation
@@ -130,15 +128,3 @@ def test_pruning_that_is_killed_leaves_a_whole_run_and_the_next_driver_finishes_
     assert Result.from_path(run).checkpoint.to_dict()["step"] == 5
     assert paceline("checkpoints", str(run), "--prune", "--keep", "1", "--yes").code == 0
     assert [path.name for path in run.glob("checkpoint_*")] == ["checkpoint_000005"]
-
-
-@pytest.mark.slow
-def test_a_killed_run_is_pruned_and_resumes_from_what_is_left(paceline, copy_run, runs):
-    run = copy_run("vit")
-    assert paceline("checkpoints", str(run), "--prune", "--keep", "1", "--yes").code == 0
-    assert names(paceline("checkpoints", str(run), "--json")) == ["checkpoint_000003"]
-    command = [sys.executable, str(runs.script), str(run.parent), "vit", "complete", "0.1", "plain"]
-    subprocess.run(command, check=True, capture_output=True, cwd=run.parent)
-    run_after, _ = load_history(RunLocation.from_path(str(run)).open_run_store_for_reading())
-    assert [record.seq for record in run_after.checkpoints] == [3, 4, 5]
-    assert os.listdir(run / ".lease")

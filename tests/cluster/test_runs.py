@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from paceline import train
-from paceline._control.events import Reported, WorkerFailed
+from paceline._control.events import WorkerFailed
 from paceline._control.retry_policy import first_failure
 from paceline._engine.ray import storage_probe
 from paceline.testing import Faults
@@ -229,18 +229,3 @@ def test_a_validation_has_room_on_a_full_cluster_and_its_death_is_tried_again(fi
     result = fit(function, 4, validation=config)
     assert result.return_value == [{"value": 4, "doubled": 8, "gpus": ""}]
     assert died.exists()
-
-
-@pytest.mark.slow
-def test_an_exception_in_the_driver_ends_the_workers(fit, monkeypatch):
-    from paceline._control.controller import Controller
-
-    inner = Controller._next_events
-
-    def broken(self):
-        events = inner(self)
-        return 1 / 0 if any(isinstance(event, Reported) for event in events) else events
-
-    monkeypatch.setattr(Controller, "_next_events", broken)
-    with pytest.raises(ZeroDivisionError):
-        fit(lambda: (train.report({}), signal.pause()), 2)

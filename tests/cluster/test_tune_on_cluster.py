@@ -102,31 +102,6 @@ def fits(room, needs):
 
 
 @pytest.mark.slow
-def test_capacity_that_others_take_and_release_is_noticed(tmp_path):
-    room = open_search_capacity(RunConfig(storage_path=tmp_path, name="search"))
-    one_and_two, two_and_two = (
-        TrialNeeds((ResourceBundle(1), ResourceBundle(2)), True),
-        TrialNeeds((ResourceBundle(2), ResourceBundle(2)), True),
-    )
-    allocated = room.allocate(TrialNeeds((ResourceBundle(0.5),), True))
-    refresh_until(
-        room, lambda: fits(room, one_and_two)
-    )  # The cluster tells of what the test before let go a moment late.
-    others = ray.util.placement_group([{"CPU": 1.5}, {"CPU": 1.5}], strategy="STRICT_SPREAD")
-    try:
-        refresh_until(room, lambda: not fits(room, TrialNeeds((ResourceBundle(1),), True)))
-        assert room.find_refusal(two_and_two) is None
-        ray.util.remove_placement_group(others)
-        refresh_until(room, lambda: fits(room, one_and_two))
-        assert not fits(room, two_and_two)
-        room.release(allocated)
-        assert fits(room, two_and_two)
-    finally:
-        ray.util.remove_placement_group(others)
-        room.close()
-
-
-@pytest.mark.slow
 def test_a_trial_that_waits_for_its_places_says_so_and_keeps_others_out_only_for_a_while(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster_capacity, "_PATIENCE_S", 1e9)
     lines = []

@@ -11,10 +11,6 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from waiting import wait_until
 
-from paceline._engine.base import WorkerResources
-from paceline._engine.ray.engine import RayEngine
-from paceline._engine.ray.nodes import read_cluster
-from paceline._engine.ray.placement import PlacementSpec
 from paceline._worker.context import current
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig, ValidationConfig, get_context
 
@@ -193,25 +189,6 @@ def test_a_run_that_waits_for_room_is_ended_by_one_ctrl_c(tmp_path, take, capfd)
     assert result.error is None
     assert not (tmp_path / "0").exists()
     assert [group for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"] == []
-
-
-@pytest.mark.slow
-def test_room_is_what_others_leave_and_what_is_ours(take):
-    engine = RayEngine(PlacementSpec({"CPU": 1}))
-    spread = RayEngine(PlacementSpec({"CPU": 0.5}, "STRICT_SPREAD"))
-    try:
-        wait_until(lambda: engine.capacity(WorkerResources(), 1, 8) == 4)
-        assert engine.capacity(WorkerResources(), 1, 3) == 3
-        others = take(2, 1)
-        wait_until(lambda: engine.capacity(WorkerResources(), 1, 8) == 1)
-        assert spread.capacity(WorkerResources(), 1, 8) == 1
-        ray.kill(others[0])
-        wait_until(lambda: engine.capacity(WorkerResources(), 1, 8) == 3)
-        assert spread.capacity(WorkerResources(), 1, 8) == 2
-        assert not read_cluster().can_grow
-    finally:
-        engine.close()
-        spread.close()
 
 
 def _raylet_of(node_id):

@@ -4,7 +4,6 @@ import csv
 import io
 import os
 import re
-import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 
 import httpx
 import msgspec
-import psutil
 import pytest
 from dashboard_server import TOKEN, Dashboard, Run, dashboard, events, training
 from prometheus_client.parser import text_string_to_metric_families
@@ -24,7 +22,6 @@ from paceline._dashboard.files import iter_file_chunks, open_run_file
 from paceline._dashboard.query_fields import RequestRefusedError
 from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import JournalUploader
-from processes import still_running
 from servers import BUCKET, Server
 
 RunScript = Callable[..., CompletedProcess[str]]
@@ -281,20 +278,6 @@ def test_ctrl_c_ends_the_server_while_storage_does_not_answer(tmp_path: Path) ->
         with pytest.raises(httpx.ReadTimeout):
             server.client().get("/api/runs", timeout=0.2)
         assert server.interrupt() == 0
-
-
-def test_a_killed_server_leaves_nothing(tmp_path: Path) -> None:
-    Run(tmp_path / "runs" / "a").report({"loss": 1.0}).end()
-    before = sorted((tmp_path / "runs").rglob("*"))
-    with dashboard(tmp_path / "runs", tmp_path) as server:
-        with events(server.client(), "a") as stream:
-            stream.next("run")
-            family = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children(recursive=True)]
-            os.kill(server.process.pid, signal.SIGKILL)
-            assert still_running(family) == []
-        with socket.create_server(("127.0.0.1", server.port)):
-            pass
-    assert sorted((tmp_path / "runs").rglob("*")) == before
 
 
 @pytest.mark.slow

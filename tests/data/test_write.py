@@ -345,25 +345,6 @@ def test_files_are_staged_inside_where_the_directory_above_cannot_be_written(
     assert len(os.listdir(out)) == 2
 
 
-@pytest.mark.parametrize(
-    ("sizes", "limits", "files"),
-    [
-        ([[5, 2], [1]], {"max_rows_per_file": 3}, [[0, 1, 2], [3, 4, 5], [6], [7]]),
-        ([[1]] * 7, {"min_rows_per_file": 3}, [[0, 1, 2], [3, 4, 5], [6]]),
-        (
-            [[1], [7], [1], [1]],
-            {"min_rows_per_file": 2, "max_rows_per_file": 3},
-            [[0, 1, 2], [3, 4, 5], [6, 7], [8, 9]],
-        ),
-    ],
-)
-def test_files_have_as_many_rows_as_the_limits_say(
-    tmp_path: Path, sizes: list[list[int]], limits: dict[str, int], files: list[list[int]]
-) -> None:
-    write_parquet(dataset_of(*_numbered(sizes)), tmp_path / "out", **limits)
-    assert list(_read(tmp_path / "out").values()) == files
-
-
 def _numbered(sizes: list[list[int]]) -> list[list[dict[str, Any]]]:
     """The numbers from 0 on, in units of blocks of these sizes."""
     numbers = itertools.count()

@@ -181,33 +181,6 @@ fit(function=debugged, num_workers=0, answer=1)
 
 
 @pytest.mark.slow
-def test_runs_one_after_the_other_and_two_at_once(tmp_path):
-    script = """
-def brief(config):
-    for epoch in range(9):
-        print(config["who"], epoch)
-        time.sleep(0.1)
-        train.report({"epoch": epoch})
-
-fit("one", brief, 1, who="first")
-threads = [threading.Thread(target=fit, args=(name, brief, 1), kwargs={"who": name}) for name in ("two", "three")]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-"""
-    result, text = run_on_terminal(SCRIPT + script, cwd=tmp_path, width=100)
-    assert result == 0, text
-    lines = screen_lines(text, 100)
-    for who, name in (("first", "one"), ("two", "two"), ("three", "three")):
-        assert [line for line in lines if line.startswith(f"[rank 0] {who}")] == [
-            f"[rank 0] {who} {epoch}" for epoch in range(9)
-        ]
-        assert f"paceline: run {name} is complete after 9 reports" in lines
-    assert not any(line.startswith("run ") for line in lines)
-
-
-@pytest.mark.slow
 def test_a_run_goes_on_when_its_terminal_is_closed(tmp_path):
     """As with `disown`: the signal does not end it, and there is nothing to write to any more."""
     script = """

@@ -12,7 +12,7 @@ import cloudpickle
 import pytest
 
 from paceline import train
-from paceline._control.events import Reported, WorkerFailed
+from paceline._control.events import WorkerFailed
 from paceline._control.retry_policy import first_failure
 from paceline.testing import At, Faults
 from paceline.train import (
@@ -174,33 +174,6 @@ def test_a_worker_out_of_memory_is_killed_and_replaced(tmp_path):
     result = Faults().oom(1, at=("step", 2)).applied_to(trainer(tmp_path)).fit()
     assert [failure.rank for failure in failures(tmp_path)] == [1]
     assert result.metrics == {"step": 6}
-
-
-@pytest.mark.parametrize("how", ["stopped", *(pytest.param(how, marks=pytest.mark.slow) for how in ("asleep", "gil"))])
-def test_a_worker_that_hangs_stops_at_its_moment(tmp_path, how, run_script):
-    script = f"""
-import os, signal, sys, threading
-from paceline import train
-from paceline.testing import Faults
-from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
-
-def function():
-    for i in range(5):
-        train.report({{"i": i}})
-
-def look():
-    # Once the fault is on record, the worker hangs: this driver is ended, and must take the worker along.
-    while not os.path.exists("runs/run/faults.jsonl"):
-        threading.Event().wait(0.01)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-threading.Thread(target=look, daemon=True).start()
-Faults().hang(0, at=("step", 3), how={how!r}).applied_to(
-    DataParallelTrainer(function, run_config=RunConfig(name="run", storage_path="runs"))
-).fit()
-"""
-    assert run_script(script).returncode == -signal.SIGKILL
-    assert len(read_events(tmp_path / "runs" / "run", Reported)) <= 2
 
 
 SCRIPT = """

@@ -1,6 +1,5 @@
 """Whole runs on a full, failing or damaged disk: what is kept, what is reported, how the run continues."""
 
-import contextlib
 import errno
 import os
 import shutil
@@ -150,17 +149,6 @@ def test_a_disk_full_of_metrics_is_a_clear_error_and_a_freed_one_lets_the_run_co
     assert result.checkpoint.to_dict() == {"i": 0}
 
 
-def test_no_room_to_open_the_run_is_a_storage_error_that_names_it(small_disk, fit):
-    (small_disk / "filler").write_bytes(b"x" * (SIZE - 4096))
-    os.mkdir(small_disk / "run")
-    with (small_disk / "more").open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(b"x" * 4096):
-            pass
-    (small_disk / "run" / "journal.jsonl").touch()
-    with pytest.raises((StorageError, ControllerError), match="No space left on device"):
-        fit(lambda: None, 1)
-
-
 @pytest.mark.parametrize(
     "num_bytes", [pytest.param(1, marks=pytest.mark.slow), 700, pytest.param(2000, marks=pytest.mark.slow)]
 )
@@ -273,21 +261,6 @@ def test_a_rank_that_brought_no_files_is_not_told_of_those_that_failed_and_no_ra
     result = fit(function)
     assert "rank 1 cannot stage the checkpoint: TypeError: state['x'] is a" in result.return_value
     assert [checkpoint.to_dict() for checkpoint, _ in result.best_checkpoints] == [{"i": 2}]
-
-
-@pytest.mark.slow
-def test_the_rank_whose_disk_is_full_is_the_cause_and_not_the_one_that_waited_for_it(fit):
-    def function():
-        if train.get_context().get_world_rank() == 1:
-            train.session._require_context("test").uploader._files = Failing()
-        train.report({}, checkpoint=Checkpoint.from_dict({"x": 1}))
-
-    for attempt in range(2):
-        with pytest.raises(WorkerGroupError) as caught:
-            fit(function, name=f"run-{attempt}")
-        line = str(caught.value).splitlines()[2]
-        assert line.startswith("  rank 1, "), str(caught.value)
-        assert "report 1: cannot stage the checkpoint: [Errno 28]" in line
 
 
 # Damage

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -34,22 +33,6 @@ until, at, signum = map(int, sys.argv[1:4])
 result = fit(function, config={{"until": until, "at": at, "signal": signum}})
 print("value", result.return_value, "metrics", result.metrics)
 """
-
-
-def test_a_killed_driver_leaves_nothing_behind_and_the_run_continues(run_script, tmp_path, processes_in):
-    ended = run_script(COUNT, "20", "5", str(int(signal.SIGKILL)))
-    assert ended.returncode == -signal.SIGKILL
-    assert still_running(processes_in(tmp_path), within_s=60) == []
-
-    ended = run_script(COUNT, "20", "5", "0")
-    assert ended.returncode == 0, ended.stderr
-    assert "continues, from checkpoint_" in ended.stderr
-    result = Result.from_path(tmp_path / "runs" / "run")
-    assert result.metrics["i"] == 19.5
-    rows = result.metrics_dataframe["i"].tolist()
-    assert rows == [i / 2 for i in range(40)], "contiguous, each counted once"
-    start = int(re.search(r"from checkpoint_(\d+)", ended.stderr).group(1))
-    assert start >= 12, "the report that had returned before the kill, or a later one"
 
 
 def test_reports_that_no_driver_read_are_in_the_journal_after_all(run_script, tmp_path):
@@ -175,37 +158,6 @@ def test_a_second_script_is_refused_within_a_second_while_the_first_is_alive(hel
         pass
     out, err = first.communicate(timeout=60)
     assert "value first" in out, err
-
-
-def test_of_scripts_started_at_the_same_instant_one_holds_the_run(tmp_path):
-    """Twenty times, two processes that wait for one signal."""
-    script = """
-import sys
-from pathlib import Path
-from paceline._core.system import SystemClock
-from paceline._core.errors import RunHeldError
-from paceline._storage.lease import acquire_lease
-from paceline._storage.lease_stores import DiskLeaseStore
-print("ready", flush=True)
-for line in sys.stdin:
-    try:
-        lease = acquire_lease(DiskLeaseStore(Path(line.strip())), ttl_s=30, clock=SystemClock(), say=print)
-        print("won", flush=True)
-    except RunHeldError:
-        print("refused", flush=True)
-"""
-    command = [sys.executable, "-c", script]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **pipes) as one, subprocess.Popen(command, **pipes) as other:
-        assert (one.stdout.readline(), other.stdout.readline()) == ("ready\n", "ready\n")
-        for number in range(20):
-            (tmp_path / f"run{number}").mkdir()
-            for process in (one, other):
-                process.stdin.write(f"{tmp_path}/run{number}/.lease\n")
-            one.stdin.flush()
-            other.stdin.flush()
-            answers = sorted([one.stdout.readline(), other.stdout.readline()])
-            assert answers == ["refused\n", "won\n"], f"round {number}"
 
 
 def test_a_script_without_a_main_guard_runs_once_and_workers_find_the_modules_beside_it(tmp_path, run_script):

@@ -1,14 +1,11 @@
 """Hangs planted in real workers: the sentence names the rank, its line and what the others wait for."""
 
 import contextlib
-import ctypes
 import inspect
 import os
 import re
 import signal
 import stat
-import subprocess
-import sys
 import threading
 import time
 
@@ -86,29 +83,6 @@ def test_a_rank_asleep_is_named_with_its_line_and_who_waits_for_it(hang, tmp_pat
     assert "calling time.sleep" in text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("stop", "words"),
-    [
-        (lambda: ctypes.PyDLL(None).sleep(FOR_EVER_S), ["rank 1 has been silent for", "holds the GIL"]),
-        (lambda: os.kill(os.getpid(), signal.SIGSTOP), ["rank 1 is stopped by a signal (SIGSTOP)"]),
-    ],
-)
-def test_code_that_keeps_the_gil_and_a_stopped_process_are_told_with_the_last_report(hang, stop, words):
-    def function():
-        train.report({"i": 1})
-        if rank() == 1:
-            stop()
-        train.collective.barrier()
-
-    message = hang(function)
-    assert [word for word in words if word not in message] == []
-    assert re.search(
-        r"its last report was made at \S*{}".format(line_of(function, "report(").partition(" ")[0]), message
-    )
-    assert "rank 0 waits for it" in message
-
-
 def test_an_upload_that_storage_does_not_take_is_told_with_the_path(hang, tmp_path):
     def function():
         train.report({"i": 1})
@@ -171,62 +145,7 @@ def test_storage_that_does_not_finish_a_commit_is_told_and_never_restarted_for(f
     assert result.checkpoint.to_dict() == {"i": 2}
 
 
-@pytest.mark.slow
-def test_a_restart_ends_the_hang_and_is_charged_to_the_budget(fit, capsys):
-    def function():
-        last = train.get_checkpoint()
-        train.report({"i": 1}, checkpoint=Checkpoint.from_dict({"i": 1}))
-        if last is None and rank() == 1:
-            ctypes.PyDLL(None).sleep(FOR_EVER_S)
-        train.collective.barrier()
-        train.report({"i": 2, "restored": last is not None})
-
-    result = fit(function, action="restart", max_failures=1)
-    assert result.metrics == {"i": 2, "restored": True}
-    assert "; restarting the workers" in capsys.readouterr().err
-    with pytest.raises(WorkerGroupError, match="on attempt 2 of 2"):
-        fit(lambda: (train.report({}), time.sleep(FOR_EVER_S)), 1, action="restart", max_failures=1, name="two")
-
-
 # What is no hang
-
-
-def work_for(seconds):
-    """Python code as it is in a long evaluation: calls and lines, one after the other."""
-    until = time.monotonic() + seconds
-    words = {}
-    while time.monotonic() < until:
-        for number in range(100):
-            word = str(number * 7)
-            words[word] = words.get(word, 0) + len(word)
-        total = sum(words.values())
-        words = {word: count % total for word, count in words.items()}
-
-
-@pytest.mark.slow
-def test_a_rank_that_works_at_changing_lines_is_no_hang_while_the_others_wait_for_it(fit, tmp_path):
-    def function():
-        train.report({"i": 1})
-        if rank() == 0:
-            work_for(3)
-        train.collective.barrier()
-        train.report({"i": 2})
-
-    fit(function, timeout_s=0.3)
-    assert not suspected(tmp_path)
-
-
-@pytest.mark.slow
-def test_a_rank_that_waits_for_a_process_that_computes_is_no_hang(fit, tmp_path):
-    busy = "import time; until = time.monotonic() + 2.5\nwhile time.monotonic() < until: pass"
-
-    def function():
-        train.report({"i": 1})
-        subprocess.run([sys.executable, "-c", busy], check=True)
-        train.report({"i": 2})
-
-    fit(function, 1, timeout_s=1.5)
-    assert not suspected(tmp_path)
 
 
 def test_workers_that_are_throttled_to_a_tenth_are_not_hung(fit, tmp_path):

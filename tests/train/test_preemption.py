@@ -10,55 +10,6 @@ from training_scripts import HEAD
 from paceline import train
 from paceline.train import Checkpoint, PreemptionError, Result
 
-SCRIPT = f"""{HEAD}
-import psutil
-
-def function(config):
-    last = train.get_checkpoint()
-    start = last.to_dict()["i"] + 1 if last else 0
-    rank = train.get_context().get_world_rank()
-    for i in range(start, 400):
-        if i == 20 and start == 0 and rank == config["rank"]:
-            job = psutil.Process(config["driver"])
-            pids = {{"driver": [job.pid], "worker": [os.getpid()]}}
-            for pid in pids.get(config["whom"]) or [process.pid for process in (job, *job.children(recursive=True))]:
-                os.kill(pid, config["signal"])
-        train.collective.barrier()
-        row = {{"i": i}}
-        train.report(row, checkpoint_on_stop=lambda: Checkpoint.from_dict(row))
-
-whom, rank, signum = sys.argv[1], *map(int, sys.argv[2:])
-fit(function, config={{"whom": whom, "rank": rank, "signal": signum}})
-print("complete")
-"""
-
-
-@pytest.mark.parametrize(
-    ("whom", "rank", "signum"),
-    [
-        pytest.param("driver", 0, signal.SIGUSR1, marks=pytest.mark.slow),
-        pytest.param("worker", 0, signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param("worker", 1, signal.SIGUSR1, marks=pytest.mark.slow),
-        ("all", 1, signal.SIGTERM),  # As a scheduler sends it: to the driver, the zygote and every worker at once.
-    ],
-)
-def test_a_notice_to_anybody_stops_all_at_one_report_and_not_a_step_is_lost(run_script, tmp_path, whom, rank, signum):
-    arguments = (whom, str(rank), str(int(signum)))
-    ended = run_script(SCRIPT, *arguments)
-    assert ended.returncode == 75, ended.stderr
-    assert "was preempted after" in ended.stderr
-    assert "run the script again with the same RunConfig" in ended.stderr
-    assert "Traceback" not in ended.stderr
-    result = Result.from_path(tmp_path / "runs" / "run")
-    stopped_at = result.metrics["i"]
-    assert 20 <= stopped_at < 399
-    assert result.checkpoint.to_dict() == {"i": stopped_at}, "made at the very last report"
-
-    ended = run_script(SCRIPT, *arguments)
-    assert (ended.returncode, ended.stdout) == (0, "complete\n"), ended.stderr
-    rows = Result.from_path(tmp_path / "runs" / "run").metrics_dataframe["i"].tolist()
-    assert rows == list(range(400)), "contiguous, each counted once, none made twice"
-
 
 def test_all_ranks_see_the_notice_in_the_same_step_the_last(fit, tmp_path):
     def function():
@@ -130,7 +81,18 @@ print("complete")
 
 
 def test_ctrl_c_makes_the_checkpoint_too(run_script, tmp_path):
-    ended = run_script(SCRIPT, "driver", "1", str(int(signal.SIGINT)))
+    script = f"""{HEAD}
+def function(config):
+    for i in range(400):
+        if i == 20 and train.get_context().get_world_rank() == 1:
+            os.kill(config["driver"], signal.SIGINT)
+        train.collective.barrier()
+        train.report({{"i": i}}, checkpoint_on_stop=lambda: Checkpoint.from_dict({{"i": i}}))
+
+fit(function)
+print("complete")
+"""
+    ended = run_script(script)
     assert (ended.returncode, ended.stdout) == (0, "complete\n"), ended.stderr
     result = Result.from_path(tmp_path / "runs" / "run")
     assert result.checkpoint.to_dict() == {"i": result.metrics["i"]}

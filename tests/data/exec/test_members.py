@@ -193,15 +193,3 @@ def test_a_killed_driver_leaves_no_process_and_no_memory(tmp_path, env, processe
     wait_until(lambda: not processes_in(tmp_path) and made.isdisjoint(os.listdir("/dev/shm")))
     if env != PORTABLE:
         assert os.listdir(tmp_path) == ["driver.py"]
-
-
-@pytest.mark.parametrize(
-    ("then", "env"), [("service.close()", {}), slow("service.close()", PORTABLE), slow("", {})], ids=str
-)
-def test_a_driver_that_exits_leaves_nothing(tmp_path, then, env, processes_in):
-    driver = start_driver(tmp_path, f"print(sum(1 for _ in opened)); {then}", env)
-    out, _ = driver.communicate(timeout=60)
-    assert out.splitlines()[1] == "49"
-    assert driver.returncode == 0
-    wait_until(lambda: not processes_in(tmp_path))
-    assert os.listdir(tmp_path) == ["driver.py"]

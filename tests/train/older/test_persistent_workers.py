@@ -319,13 +319,6 @@ def test_ctrl_c_stops_a_run_at_its_next_report(run_script):
     assert (ended.returncode, ended.stdout.splitlines()[-2:]) == (0, ["interrupted True", "[True, True]"]), ended.stderr
 
 
-@pytest.mark.slow
-def test_a_notice_of_preemption_ends_a_run_at_its_next_report(run_script, tmp_path):
-    ended = run_script(INTERRUPTED.replace("SIGINT", "SIGTERM"))
-    assert ended.returncode == train.PreemptionError.EXIT_CODE, ended.stderr
-    assert train.Result.from_path(tmp_path / "run").checkpoint.to_dict()["step"] >= 3
-
-
 def test_a_trainer_that_was_fitted_says_why_it_starts_no_workers(tmp_path):
     trainer = train.DataParallelTrainer(lambda: 1, run_config=train.RunConfig(storage_path=tmp_path))
     trainer.fit()

@@ -6,12 +6,11 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset
 from torch_fits import fit
 
 from paceline import train
 from paceline.train import FailureConfig, WorkerGroupError
-from paceline.train.torch import prepare_data_loader, prepare_model
+from paceline.train.torch import prepare_model
 
 
 @pytest.fixture
@@ -32,22 +31,6 @@ def skip_a_collective():
     if dist.get_rank() == 1:
         time.sleep(1000)
     dist.all_reduce(torch.ones(1))
-
-
-def call_other_collectives():
-    train.report({"i": 1})
-    if dist.get_rank() == 0:
-        dist.all_reduce(torch.ones(1))
-    else:
-        dist.recv(torch.ones(1), src=0)
-
-
-def wait_for_a_handle():
-    train.report({"i": 1})
-    if dist.get_rank() == 0:
-        handle = dist.all_reduce(torch.ones(1), async_op=True)
-        handle.wait()
-    train.collective.barrier()
 
 
 def bring_no_gradients():
@@ -74,23 +57,6 @@ AT = r"at \S+:\d+ in "
             ],
         ),
         pytest.param(
-            call_other_collectives,
-            [
-                "at places that do not match",
-                rf"rank 0 has stood in a collective \(all_reduce\) {AT}call_other",
-                rf"rank 1 has stood in a collective \(recv\) {AT}call_other",
-            ],
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            wait_for_a_handle,
-            [
-                rf"rank 0 has stood in a collective \(handle\.wait\) {AT}wait_for_a_handle",
-                rf"rank 1 has stood in paceline's barrier or broadcast {AT}wait_for_a_handle",
-            ],
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
             bring_no_gradients,
             ["rank 1 has stood at", r"rank 0 waits for it in a collective \(backward\) at"],
             marks=pytest.mark.slow,
@@ -101,29 +67,6 @@ AT = r"at \S+:\d+ in "
 def test_ranks_that_do_not_meet_are_told_with_their_lines(hang, function, told):
     line = hang(function)
     assert [pattern for pattern in told if not re.search(pattern, line)] == [], line
-
-
-class Stuck(Dataset):
-    def __len__(self):
-        return 100
-
-    def __getitem__(self, index):
-        if index > 20:
-            time.sleep(1000)
-        return index
-
-
-@pytest.mark.parametrize("num_workers", [0, 1])
-@pytest.mark.slow
-def test_a_loader_that_is_stuck_is_told_as_the_loader(hang, num_workers):
-    def function():
-        loader = prepare_data_loader(DataLoader(Stuck(), batch_size=4, num_workers=num_workers))
-        for batch in loader:
-            dist.all_reduce(batch)
-            train.report({"i": 1})
-
-    told = hang(function)
-    assert re.match(r"ranks 0 and 1 have stood in the data loader at \S+:\d+ in (function|__getitem__) for \d+ s", told)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: a rank that waits for its GPU was not checked")

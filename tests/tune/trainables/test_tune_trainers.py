@@ -123,22 +123,6 @@ def test_the_trainer_of_ray_1_is_copied_with_its_configurations(of_trial, tmp_pa
     assert (copy.scaling_config.num_workers, copy.run_config.name) == (2, "trial_00000")
 
 
-@pytest.mark.slow
-def test_torch_runs_with_a_trials_config(of_trial):
-    torch_of_train = pytest.importorskip("paceline.train.torch")
-
-    def loop(config):
-        import torch
-        import torch.distributed as dist
-
-        value = torch.tensor([config["x"] * (1 + train.get_context().get_world_rank())])
-        dist.all_reduce(value)
-        train.report({"sum": int(value)})
-
-    plan = make_trainable_plan(torch_of_train.TorchTrainer(loop, scaling_config=ScalingConfig(2)))
-    assert plan.make_trainer({"train_loop_config": {"x": 5}}, of_trial(), None).fit().metrics == {"sum": 15}
-
-
 def test_trees_have_their_parameters_merged(of_trial):
     lightgbm_of_train = pytest.importorskip("paceline.train.lightgbm")
     rows = np.arange(200, dtype=float)
