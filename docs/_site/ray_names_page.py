@@ -1,31 +1,28 @@
 """The tables of guides/ray-names: every public name of Ray, and what differs here.
 
-Made of `docs/ray_names/ray_public_api.json` (what Ray has), `notes.toml` (what differs in behaviour, and why a name is
-missing) and the package itself: missing names, members and arguments are found by comparison.
+Made of `docs/ray_names/ray_public_api.json` (what Ray has), the package's `_core/ray_names.toml` (what differs in
+behaviour, and why a name is missing) and the package itself: missing names, members and arguments are found by
+comparison.
 """
 
 import importlib.util
 import inspect
 import json
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from paceline._core.ray_names import load_notes
 
 FOLDER = Path(__file__).parents[1] / "ray_names"
 AREAS = {"ray.train": "Ray Train", "ray.tune": "Ray Tune", "ray.air": "Ray AIR", "ray.data": "Ray Data"}
 
 Facts = dict[str, dict[str, Any]]
-Notes = dict[str, dict[str, str]]
 
 
 def load_facts() -> Facts:
     facts: Facts = json.loads((FOLDER / "ray_public_api.json").read_text())["modules"]
     return {module: names for module, names in facts.items() if not isinstance(names.get("error"), str)}
-
-
-def load_notes() -> Notes:
-    return tomllib.loads((FOLDER / "notes.toml").read_text())
 
 
 def text() -> str:
@@ -40,7 +37,7 @@ def text() -> str:
 
 def _format_module(module: str, facts: dict[str, Any], notes: dict[str, str]) -> str:
     same, rows = [], []
-    for name in sorted({*facts, *notes} - {"about"}, key=str.lower):
+    for name in sorted({*facts, *notes} - {"about", "from"}, key=str.lower):
         ours = find_ours(module, name)
         entry = facts.get(name, {})
         if ours is None:

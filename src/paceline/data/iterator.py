@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from paceline._core.arguments import bad_value, check_bool, check_callable, check_choice, check_int
+from paceline._core.call_errors import explain_calls
 from paceline.data.batches import import_framework
 from paceline.data.block import BatchFormat, Block, Schema
 from paceline.data.order.epochs import Batch, BatchAssembly, BatchingOptions, EpochIterator
@@ -225,6 +226,7 @@ class BatchIteration:
         return form.make_tf_dataset(lambda: batches, iterator.schema, list(groups.values()), specs)
 
 
+@explain_calls
 class DataIterator(BatchIteration):
     """Iterates over a dataset, or one worker's shard of it, by batches or by rows.
 

@@ -5,12 +5,12 @@ Each one is accepted wherever the run's class is.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from paceline._core.arguments import check_bool, check_choice, check_int
+from paceline._core.frames import warn_caller
 from paceline.train import config as train_config
 from paceline.train.config import coerce_config, config_class
 from paceline.tune.stopper import Stopper, stopper_of
@@ -88,4 +88,4 @@ class RunConfig(train_config.RunConfig):
         ):
             value = getattr(self, name)
             if not any(value is each for each in without_effect):
-                warnings.warn(f"{name}={value!r} has no effect here: {instead}", UserWarning, stacklevel=4)
+                warn_caller(f"{name}={value!r} has no effect here: {instead}")

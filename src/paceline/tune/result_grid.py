@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 from paceline._core.arguments import bad_value, check_choice, flatten_dict
+from paceline._core.call_errors import explain_calls
 from paceline._core.plain_values import get_metric
 from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import DiskRunStore
@@ -33,6 +34,7 @@ _ADDED_COLUMNS = (*report_history.ADDED_METRICS, "status")
 _LAST_COLUMNS = ("why", "logdir")
 
 
+@explain_calls
 class ResultGrid:
     """The results of a search's trials, in the order they were created, failed ones included.
 

@@ -70,7 +70,7 @@ class TrainerVerbs:
         """
         from paceline.train.older import persistent_workers
 
-        function = persistent_workers.find_function(fn, self.train_loop_per_worker, depth=2)
+        function = persistent_workers.find_function(fn, self.train_loop_per_worker)
         observers = list(callbacks or ())
         check_callbacks(observers)
         with self._prepare_task(function, config, dataset, checkpoint) as (workers, job):
@@ -95,7 +95,7 @@ class TrainerVerbs:
         """
         from paceline.train.older import persistent_workers
 
-        function = persistent_workers.find_function(fn, self.train_loop_per_worker, depth=2)
+        function = persistent_workers.find_function(fn, self.train_loop_per_worker)
         task = self._prepare_task(function, config, dataset, checkpoint)
         return persistent_workers.TrainingIterator(task, checkpoint_strategy)
 
