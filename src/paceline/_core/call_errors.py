@@ -89,6 +89,8 @@ def _wrap(function: Callable[..., Any]) -> Callable[..., Any]:
             if explained is None:
                 raise
             raise explained from None
+        except ModuleNotFoundError as error:
+            raise _explain_missing_module(error, function, args) or error from None
 
     _explained.add(call)
     return call
@@ -101,8 +103,7 @@ def _explain_error(
     import inspect
 
     parameters = inspect.signature(function).parameters
-    cls, owners = _find_owner(function, args)
-    who = cls if function.__name__ == "__init__" else ".".join(filter(None, (cls, function.__name__)))
+    who, owners = _name_call(function, args)
     if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         required = [name for name, each in parameters.items() if each.default is each.empty][len(args) :]
         missing = [name for name in required if name not in kwargs]
@@ -115,22 +116,38 @@ def _explain_error(
     return None
 
 
+def _explain_missing_module(
+    error: ModuleNotFoundError, function: Callable[..., Any], args: tuple[Any, ...]
+) -> ImportError | None:
+    """Return an error that names the extra, if it was our code that imported an optional dependency."""
+    import traceback
+
+    from paceline._core.frames import is_library_file
+    from paceline._core.lazy_imports import explain_import
+
+    if all(is_library_file(frame.filename) for frame in traceback.extract_tb(error.__traceback__)):
+        return explain_import(error, _name_call(function, args)[0])
+    return None
+
+
 def _list_arguments(parameters: Any) -> list[str]:
     names = [name for name, each in parameters.items() if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     return [name for name in names[names[:1] in (["self"], ["cls"], ["dataset"]) :] if not name.startswith("_")]
 
 
-def _find_owner(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return the name of the class whose method was called, and those of it and its bases."""
+def _name_call(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return what the user called, as `Dataset.map_batches`, and the names of the class of a method and its bases."""
+    name = function.__name__
     defined_in = function.__qualname__.rpartition(".")[0].rpartition(".")[2]
     if not defined_in or defined_in == "<locals>":
-        return "", ()
+        return name, ()
     cls = (args[0] if isinstance(args[0], type) else type(args[0])) if args else None
     bases = cls.__mro__[:-1] if cls is not None else ()
     names = tuple(each.__name__ for each in bases)
-    definer = next((each.__name__ for each in bases if function.__name__ in vars(each)), "")
+    definer = next((each.__name__ for each in bases if name in vars(each)), "")
     # A subclass that defines the method itself passed the arguments on.
-    return names[0] if definer == defined_in else defined_in, names or (defined_in,)
+    owner = names[0] if definer == defined_in else defined_in
+    return owner if name == "__init__" else f"{owner}.{name}", names or (defined_in,)
 
 
 def _explain_attribute(self: Any, name: str) -> Any:

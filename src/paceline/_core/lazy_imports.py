@@ -46,6 +46,44 @@ def explain_module(name: str) -> None:
     module.__getattr__ = getattr_missing  # type: ignore[method-assign]
 
 
+EXTRA_OF = {
+    **{name: name for name in ("jax", "lightgbm", "lightning", "mlflow", "pandas", "ray", "tensorboard", "tensorflow")},
+    **{name: name for name in ("deepspeed", "opentelemetry", "torch", "transformers", "wandb", "xgboost")},
+    "PIL": "images",
+    "accelerate": "transformers",
+    "av": "video",
+    "fsspec": "cloud",
+    "google_crc32c": "tfrecords",
+    "matplotlib": "tune",
+    "obstore": "cloud",
+    "optuna": "tune",
+    "orbax": "jax",
+    "safetensors": "torch",
+    "soundfile": "audio",
+    "starlette": "dashboard",
+    "tf_keras": "tensorflow",
+    "uvicorn": "dashboard",
+}
+"""The extra that installs a module."""
+
+
+def import_extra(module: str, who: str) -> Any:
+    """Import an optional dependency; if it is not installed, say who needs it and how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise explain_import(error, who) or error from None
+
+
+def explain_import(error: ModuleNotFoundError, who: str) -> ImportError | None:
+    """Return a better error for an optional dependency that is not installed; None for any other module."""
+    module = (error.name or "").partition(".")[0]
+    if module not in EXTRA_OF or sys.modules.get(module) is not None:
+        return None
+    hint = f'pip install "paceline[{EXTRA_OF[module]}]"'
+    return ImportError(f"{who} needs {module}, which is not installed\n\nhint: {hint}", name=module)
+
+
 def raise_missing(module: str, name: str, known: Iterable[str]) -> NoReturn:
     """Raise for a name that a module of ours does not have. Called by the module's `__getattr__`."""
     if name.startswith("_"):  # Python's own questions, as for `__path__`.

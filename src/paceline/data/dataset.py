@@ -295,10 +295,8 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         raise NotImplementedError("a lazy dataset has no number of blocks\n\nhint: use materialize().num_blocks()")
 
     def explain(self) -> str:
-        """Print and return the plan: as written, as optimized, and its stages."""
-        text = explain_plan(self._plan)
-        print(text)
-        return text
+        """Return the plan as text: as written, as optimized, and its stages. `print()` it."""
+        return explain_plan(self._plan)
 
     def stats(self) -> str:
         """Return the timing of the last executions, stage by stage."""
