@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from paceline._core.ray_names import load_notes
+from paceline._core.ray_names import Notes, explain_argument, load_notes
 
 FOLDER = Path(__file__).parents[1] / "ray_names"
 AREAS = {"ray.train": "Ray Train", "ray.tune": "Ray Tune", "ray.air": "Ray AIR", "ray.data": "Ray Data"}
@@ -73,7 +73,21 @@ def find_unexplained() -> list[str]:
         if entry.get("status") != "DEPRECATED"
         if f"`{name}`" not in page or (find_ours(module, name) is None and name not in notes.get(module, {}))
     ]
-    return found + [f"{module}: no such area" for module in notes if not module.startswith(tuple(AREAS))]
+    found += [f"{module}: no such area" for module in notes if not f"{module}.".startswith(("ray.", *AREAS))]
+    return found + [each for module in facts for each in _find_unexplained_arguments(module, facts[module], notes)]
+
+
+def _find_unexplained_arguments(module: str, names: dict[str, Any], notes: Notes) -> Iterator[str]:
+    """Arguments that Ray has and we do not, about which the TypeError could only say that they are unknown."""
+    for name, entry in names.items():
+        ours = find_ours(module, name)
+        is_constructed = not any("not by its constructor" in table.get(name, "") for table in notes.values())
+        for missing in find_missing(ours, entry) if ours is not None else ():
+            method, _, argument = missing.rstrip("=)").rpartition("(")
+            if "=" in missing and (method or is_constructed):
+                owners = [each.__name__ for each in ours.__mro__] if isinstance(ours, type) else []
+                if not explain_argument(ours.__module__, owners, method or name, argument):
+                    yield f"{module}.{name}: {missing}"
 
 
 def find_ours(module: str, name: str) -> Any:

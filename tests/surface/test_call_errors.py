@@ -31,7 +31,7 @@ DATASET = data.range(3)
             lambda: DATASET.map_batches(print, batchsize=1),
             "Dataset.map_batches() has no argument 'batchsize'; it has",
         ),
-        (lambda: DATASET.map_batches(print, memory=1), "`memory` and `ray_remote_args_fn` are not taken"),
+        (lambda: DATASET.map_batches(print, memory=1), "`memory`, `ray_remote_args_fn` and what Ray"),
         (lambda: DATASET.iter_batches(batch_siz=1), "Dataset.iter_batches() has no argument 'batch_siz'"),
         (lambda: DATASET.write_csv("x", filename_provider=1), "names are `part-000000`"),
         (lambda: DATASET.groupby("id").map_groups(print, batch_fmt=1), "did you mean batch_format?"),
@@ -113,10 +113,21 @@ def test_a_name_that_only_ray_has_says_what_to_use(line: str, kind: type[Excepti
 
 
 def test_names_of_a_module_of_ray_are_found_in_the_package_above() -> None:
+    from paceline.air.integrations.mlflow import MLflowLoggerCallback  # type: ignore[import-not-found]
     from paceline.tune.experiment import Trial  # type: ignore[import-not-found]
-    from paceline.tune.logger import CSVLoggerCallback  # type: ignore[import-not-found]
 
     assert Trial is tune.Trial
-    assert CSVLoggerCallback is importlib.import_module("paceline.train.loggers").CSVLoggerCallback
+    assert MLflowLoggerCallback is importlib.import_module("paceline.train.loggers").MLflowLoggerCallback
     assert not hasattr(data, "read_kafka")
     assert not hasattr(tune, "__path_of_nothing__")
+
+
+def test_calls_that_ray_takes_are_taken_here() -> None:
+    assert tune.RunConfig(verbose=False).verbose == 0
+    assert tune.with_parameters(print).trainable is print
+    assert "train_func" in inspect.signature(train.Trainer.run).parameters
+    changed = data.DataContext.get_current().copy()
+    changed.execution_options.resource_limits.cpu = 7
+    assert data.DataContext.get_current().execution_options.resource_limits.cpu != 7
+    with pytest.raises(ValueError, match=r'hint: search over it with Tuner.*"scaling_config": {"num_workers"'):
+        train.ScalingConfig(num_workers=tune.grid_search([1, 2]))

@@ -24,11 +24,11 @@ _explained: WeakSet[Any] = WeakSet()
 def explain_calls(value: T) -> T:
     """Return a function or class of ours whose TypeErrors about arguments say more. A class is changed in place."""
     if isinstance(value, FunctionType) and _is_explainable(value):
-        wrapper = _wrap(value)
-        module = sys.modules.get(value.__module__)
-        if getattr(module, value.__name__, None) is value:  # Pickle looks for the function there.
-            setattr(module, value.__name__, wrapper)
-        return wrapper  # type: ignore[return-value]
+        wrapper: Any = _wrap(value)
+        module, name = sys.modules.get(value.__module__), wrapper.__name__
+        if getattr(module, name, None) is value:  # Pickle looks for the function there.
+            setattr(module, name, wrapper)
+        return wrapper  # type: ignore[no-any-return]
     if isinstance(value, type) and not issubclass(value, BaseException | enum.Enum):
         for cls in filter(_is_explainable, value.__mro__):
             _wrap_methods(cls)

@@ -15,6 +15,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -87,7 +88,7 @@ def find_ray_module(name: str) -> ModuleSpec | None:
     return None
 
 
-class _RayModuleLoader:
+class _RayModuleLoader(Loader):
     """Makes a module of Ray's whose names are looked up where they are here."""
 
     def create_module(self, spec: ModuleSpec) -> None:

@@ -50,6 +50,7 @@ _MIN_AMOUNT = 0.0001
 """Cluster resources are counted in units of 1/10,000."""
 
 _WORKERS = "a non-negative integer or a range such as (1, 4)"
+_SEARCHED_WORKERS = 'search over it with Tuner(trainer, param_space={"scaling_config": {"num_workers": ...}})'
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
@@ -109,7 +110,8 @@ class ScalingConfig:
         if isinstance(self.num_workers, list | tuple):
             object.__setattr__(self, "num_workers", _parse_worker_range(self.num_workers))
         elif not is_int(self.num_workers) or self.num_workers < 0:
-            raise bad_value("num_workers", _WORKERS, self.num_workers)
+            is_searched = type(self.num_workers).__module__.startswith("paceline.tune.")
+            raise bad_value("num_workers", _WORKERS, self.num_workers, _SEARCHED_WORKERS if is_searched else None)
         interval = self.elastic_resize_monitor_interval_s
         if interval != math.inf:
             check_number("elastic_resize_monitor_interval_s", interval, at_least=0)

@@ -436,6 +436,6 @@ def find_function(fn: Callable[..., Any] | str | None, default: Any) -> Callable
         if callable(value):
             return cast(Callable[..., Any], value)
     raise ValueError(
-        f"no function to run: pass run(fn=...) or Trainer(train_loop_per_worker=...), or define "
+        f"no function to run: pass run(train_func) or Trainer(train_loop_per_worker=...), or define "
         f"{' or '.join(names)} in {frame.f_globals.get('__name__')}"
     )
