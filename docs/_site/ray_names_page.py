@@ -1,31 +1,28 @@
 """The tables of guides/ray-names: every public name of Ray, and what differs here.
 
-Made of `docs/ray_names/ray_public_api.json` (what Ray has), `notes.toml` (what differs in behaviour, and why a name is
-missing) and the package itself: missing names, members and arguments are found by comparison.
+Made of `docs/ray_names/ray_public_api.json` (what Ray has), the package's `_core/ray_names.toml` (what differs in
+behaviour, and why a name is missing) and the package itself: missing names, members and arguments are found by
+comparison.
 """
 
 import importlib.util
 import inspect
 import json
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from paceline._core.ray_names import Notes, explain_argument, load_notes
 
 FOLDER = Path(__file__).parents[1] / "ray_names"
 AREAS = {"ray.train": "Ray Train", "ray.tune": "Ray Tune", "ray.air": "Ray AIR", "ray.data": "Ray Data"}
 
 Facts = dict[str, dict[str, Any]]
-Notes = dict[str, dict[str, str]]
 
 
 def load_facts() -> Facts:
     facts: Facts = json.loads((FOLDER / "ray_public_api.json").read_text())["modules"]
     return {module: names for module, names in facts.items() if not isinstance(names.get("error"), str)}
-
-
-def load_notes() -> Notes:
-    return tomllib.loads((FOLDER / "notes.toml").read_text())
 
 
 def text() -> str:
@@ -40,7 +37,7 @@ def text() -> str:
 
 def _format_module(module: str, facts: dict[str, Any], notes: dict[str, str]) -> str:
     same, rows = [], []
-    for name in sorted({*facts, *notes} - {"about"}, key=str.lower):
+    for name in sorted({*facts, *notes} - {"about", "from"}, key=str.lower):
         ours = find_ours(module, name)
         entry = facts.get(name, {})
         if ours is None:
@@ -76,7 +73,21 @@ def find_unexplained() -> list[str]:
         if entry.get("status") != "DEPRECATED"
         if f"`{name}`" not in page or (find_ours(module, name) is None and name not in notes.get(module, {}))
     ]
-    return found + [f"{module}: no such area" for module in notes if not module.startswith(tuple(AREAS))]
+    found += [f"{module}: no such area" for module in notes if not f"{module}.".startswith(("ray.", *AREAS))]
+    return found + [each for module in facts for each in _find_unexplained_arguments(module, facts[module], notes)]
+
+
+def _find_unexplained_arguments(module: str, names: dict[str, Any], notes: Notes) -> Iterator[str]:
+    """Arguments that Ray has and we do not, about which the TypeError could only say that they are unknown."""
+    for name, entry in names.items():
+        ours = find_ours(module, name)
+        is_constructed = not any("not by its constructor" in table.get(name, "") for table in notes.values())
+        for missing in find_missing(ours, entry) if ours is not None else ():
+            method, _, argument = missing.rstrip("=)").rpartition("(")
+            if "=" in missing and (method or is_constructed):
+                owners = [each.__name__ for each in ours.__mro__] if isinstance(ours, type) else []
+                if not explain_argument(ours.__module__, owners, method or name, argument):
+                    yield f"{module}.{name}: {missing}"
 
 
 def find_ours(module: str, name: str) -> Any:

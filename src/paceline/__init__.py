@@ -19,6 +19,7 @@ Importing this package loads the standard library only; each part loads what it 
 """
 
 import importlib
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
@@ -66,4 +67,21 @@ def shutdown() -> None:
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"paceline.{name}")
-    raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+    from paceline._core.lazy_imports import raise_missing
+
+    return raise_missing(__name__, name, __all__)
+
+
+class _RayModules:
+    """The last finder of modules, asked only for one that is not there: it says what to use if Ray has it."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> Any:
+        if not name.startswith("paceline."):
+            return None
+        from paceline._core.ray_names import find_ray_module
+
+        return find_ray_module(name)
+
+
+sys.meta_path.append(_RayModules)

@@ -226,6 +226,16 @@ def interrupt(row: dict[str, Any]) -> dict[str, Any]:
     raise KeyboardInterrupt
 
 
+def test_a_misspelt_column_is_answered_with_the_nearest() -> None:
+    dataset = numbers([2]).rename_columns({"id": "price"})
+    with pytest.raises(KeyError, match=r"unknown column 'pric'; the columns are: 'price' \(did you mean 'price'\?\)"):
+        dataset.sort("pric").take()
+    for change in (dataset.map(lambda row: row["pric"]), dataset.map_batches(lambda batch: batch["pric"])):
+        with pytest.raises(KeyError) as raised:
+            change.take()
+        assert "the columns are: 'price' (did you mean 'price'?)" in raised.value.__notes__
+
+
 def test_a_missing_column_is_named_with_those_that_are_there() -> None:
     for dataset in (
         numbers([2]).select_columns(["x"]),

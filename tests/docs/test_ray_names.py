@@ -28,7 +28,7 @@ def test_every_missing_name_says_what_to_use(page: Any) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", command], cwd=DOCS / "_site", capture_output=True, text=True, check=True, timeout=300
     )
-    assert not ended.stdout.strip(), "these need a note in docs/ray_names/notes.toml"
+    assert not ended.stdout.strip(), "these need a note in src/paceline/_core/ray_names.toml"
 
 
 def test_missing_members_and_arguments_are_found_by_comparison(page: Any) -> None:

@@ -2,8 +2,13 @@
 
 import json
 import os
+import re
+import tomllib
+from pathlib import Path
 
 import pytest
+
+from paceline._core.lazy_imports import EXTRA_OF
 
 SCRIPT = """
 import importlib, sys
@@ -82,3 +87,45 @@ def test_importing_ours_imports_no_framework(run_script):
     assert ended.returncode == 0, ended.stderr
     heavy = {"torch", "jax", "lightgbm", "xgboost", "lightning", "tensorflow", "transformers", "accelerate", "numpy"}
     assert not heavy & set(json.loads(ended.stdout))
+
+
+EXTRAS = """
+import sys, traceback
+sys.modules.update(dict.fromkeys(["pandas", "torch", "optuna", "PIL"]))
+import paceline.data
+from paceline.data import read_images
+from paceline.train.torch import TorchTrainer, enable_reproducibility
+
+def import_optuna_search():
+    from paceline.tune.search.optuna import OptunaSearch
+
+ds = paceline.data.range(3)
+for call in (ds.to_pandas, lambda: ds.take_batch(batch_format="pandas"), lambda: ds.iter_torch_batches(),
+             enable_reproducibility, lambda: TorchTrainer(print), import_optuna_search, lambda: read_images("x")):
+    try:
+        call()
+    except ImportError as error:
+        print(traceback.format_exc().count("Traceback"), *str(error).split("\\n"))
+"""
+
+
+def test_a_call_that_needs_an_optional_package_names_the_extra_once(run_script):
+    ended = run_script(EXTRAS, env={"PACELINE_PREWARM": "0"})
+    assert ended.returncode == 0, ended.stderr
+    needs = [("a pandas batch or frame", "pandas", "pandas")] * 2
+    needs += [("iterating over torch batches", "torch", "torch"), ("enable_reproducibility", "torch", "torch")]
+    needs += [("TorchConfig", "torch", "torch"), ("OptunaSearch", "optuna", "tune"), ("read_images", "PIL", "images")]
+    lines = [
+        f'1 {who} needs {what}, which is not installed  hint: pip install "paceline[{e}]"' for who, what, e in needs
+    ]
+    assert ended.stdout.splitlines() == lines
+
+
+def test_the_extras_are_those_of_the_package():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wheels = {"PIL": "pillow", "google_crc32c": "google-crc32c", "orbax": "orbax-checkpoint"}
+    for module, extra in EXTRA_OF.items():
+        wheel = wheels.get(module, "opentelemetry-sdk" if module == "opentelemetry" else module)
+        assert any(re.match(rf"{wheel}\b", each) for each in extras[extra]), module
+    assert {*EXTRA_OF.values()} == {*extras}

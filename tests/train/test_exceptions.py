@@ -197,7 +197,18 @@ def test_the_hint_is_not_that_of_an_exception_that_led_to_another(fail):
         try:
             train.report({"loss": np.ones(3)})
         except ValueError as problem:
-            raise RuntimeError("no metrics") from problem
+            raise ConnectionError("no metrics") from problem
 
     error, _, _ = fail(function)
     assert str(error).splitlines()[-1].startswith("hint: report(..., checkpoint=...) regularly")
+
+
+def test_an_error_in_the_code_gets_no_hint_about_checkpoints(fail):
+    error, _, _ = fail(lambda: {}["lr"])
+    assert "KeyError: 'lr'" in str(error)
+    assert "hint:" not in str(error)
+
+
+def test_a_path_in_the_place_of_a_checkpoint_names_what_makes_one(fail):
+    error, _, _ = fail(lambda: train.report({}, checkpoint="/x"))
+    assert "Checkpoint.from_directory(path)" in str(error).splitlines()[-1]

@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard, TypeVar, get_type_hints
 
+from paceline._core.call_errors import make_argument_error
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -145,6 +147,13 @@ def join_first(words: Sequence[str], at_most: int = 3) -> str:
     return ", ".join(words[:at_most]) + more
 
 
+def find_nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a misspelt one is most like; None if it is like none."""
+    import difflib
+
+    return next(iter(difflib.get_close_matches(name, list(known), 1, 0.7)), None)
+
+
 def flatten_dict(values: Mapping[Any, Any], separator: str = "/", prefix: str = "") -> dict[str, Any]:
     """Give nested dicts one level: `{"a": {"b": 1}}` becomes `{"a/b": 1}`. An empty dict stays a value."""
     flat: dict[str, Any] = {}
@@ -178,8 +187,7 @@ def with_options(options: type, **defaults: Any) -> Callable[[F], F]:
         def call(*args: Any, **arguments: Any) -> Any:
             for name in arguments:
                 if name not in parameters:
-                    known = ", ".join(each for each in parameters if each not in ("self", "dataset"))
-                    raise TypeError(f"{function.__name__}() has no argument {name!r}; it has {known}")
+                    raise make_argument_error(call, function.__name__, name)
             return function(*args, **{**defaults_here, **arguments})
 
         call.__signature__ = own.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]

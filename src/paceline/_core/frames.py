@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import traceback
+import warnings
 from itertools import accumulate, chain, islice, repeat
 from operator import itemgetter
 from pathlib import Path
@@ -67,6 +68,19 @@ def call_site() -> str:
     if path is None:
         path = _display_paths[frame.f_code] = display_path(frame.f_code.co_filename)
     return f"{path}:{frame.f_lineno}"
+
+
+def find_caller() -> tuple[FrameType, int]:
+    """The innermost frame whose code is not ours, and how many frames it is above the function that asks."""
+    frame, depth = sys._getframe(1), 0
+    while frame.f_globals.get("__name__", "").startswith("paceline.") and frame.f_back is not None:
+        frame, depth = frame.f_back, depth + 1
+    return frame, depth
+
+
+def warn_caller(message: str) -> None:
+    """Warn about the line of the user's code that led here."""
+    warnings.warn(message, UserWarning, stacklevel=find_caller()[1] + 1)
 
 
 def capture_stack(ident: int, max_frames: int = 200) -> list[FrameType]:

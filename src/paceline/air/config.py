@@ -6,10 +6,11 @@ Arguments that have no effect here raise a warning that says what to use instead
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from paceline._core.frames import warn_caller
+from paceline._core.lazy_imports import explain_module
 from paceline.train import config as modern
 
 __all__ = ["CheckpointConfig", "FailureConfig", "RunConfig", "ScalingConfig"]
@@ -110,4 +111,7 @@ def _warn_no_effect(*arguments: tuple[str, Any, str]) -> None:
     """Warn about arguments that are set: each with its name, its value and what to do instead."""
     for name, value, instead in arguments:
         if value is not None and value is not False:
-            warnings.warn(f"{name}={value!r} has no effect here: {instead}", UserWarning, stacklevel=3)
+            warn_caller(f"{name}={value!r} has no effect here: {instead}")
+
+
+explain_module(__name__)

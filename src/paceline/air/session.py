@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from paceline._core.lazy_imports import explain_module
 from paceline._core.plain_values import decode_plain, to_plain
 from paceline._engine.messages import WorkerInit
 from paceline._worker import context as worker_context
@@ -184,3 +185,6 @@ def _to_reportable(value: Any) -> Any:
     except (TypeError, ValueError):
         return repr(value)
     return value
+
+
+explain_module(__name__)

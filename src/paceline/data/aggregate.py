@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paceline._core.arguments import check_number
+from paceline._core.lazy_imports import explain_module
 from paceline.data.block import Block, Column, as_arrow, as_numpy, type_of
 from paceline.data.column import as_nullable
 from paceline.data.order.sharding import RowDelivery
@@ -340,3 +341,6 @@ def check_aggregates(aggregates: Sequence[AggregateFn], keys: Sequence[str] = ()
     if not aggregates:
         raise ValueError("aggregate() needs at least one aggregate, such as Sum('x')")
     return tuple(aggregates)
+
+
+explain_module(__name__)

@@ -14,6 +14,8 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from paceline._core.arguments import find_nearest
+from paceline._core.lazy_imports import import_extra
 from paceline.data.column import Column as Column
 from paceline.data.column import TensorType as TensorType
 from paceline.data.column import as_arrow as as_arrow
@@ -171,7 +173,7 @@ class Block:
         try:
             return self.columns[name]
         except KeyError:
-            raise KeyError(f"unknown column {name!r}; the columns are: {self._describe()}") from None
+            raise KeyError(f"unknown column {name!r}; the columns are: {list_columns(self.columns, name)}") from None
 
     # Conversion
 
@@ -188,8 +190,7 @@ class Block:
             raise TypeError(f"cannot convert the column {name!r} to Arrow: {error}") from None
 
     def to_pandas(self) -> Any:
-        import pandas
-
+        pandas = import_extra("pandas", "a pandas batch or frame")
         series = {
             name: (list(values) if values.ndim > 1 else values)
             if isinstance(values, np.ndarray)
@@ -224,6 +225,13 @@ class Block:
 
     def __repr__(self) -> str:
         return f"Block({self.num_rows} rows: {', '.join(self.columns)})"
+
+
+def list_columns(names: Iterable[str], wrong: str) -> str:
+    """List columns for the error about one that is not there, with the one that may be meant."""
+    names = list(names)
+    nearest = find_nearest(wrong, names)
+    return (", ".join(map(repr, names)) or "none") + (f" (did you mean {nearest!r}?)" if nearest else "")
 
 
 def _check_unique(names: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -63,6 +64,10 @@ class DataContext:
         if cls._current is None:
             cls._current = cls()
         return cls._current
+
+    def copy(self) -> DataContext:
+        """Return a copy that can be changed on its own."""
+        return copy.deepcopy(self)
 
     @property
     def budget(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypedDict, Unpack, cast
 
 from paceline._core.arguments import bad_value, check_int, check_number, with_options
+from paceline._core.call_errors import explain_calls
 from paceline.data import write
 from paceline.data.aggregate import AggregateFn, ColumnAggregates, Unique
 from paceline.data.block import Block, Schema
@@ -51,6 +52,7 @@ class CallOptions(PoolOptions, total=False):
     num_gpus: Annotated[float | None, None]
 
 
+@explain_calls
 class Dataset(BatchIteration, ColumnAggregates[Any]):
     """A lazy stream of rows.
 
@@ -293,10 +295,8 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         raise NotImplementedError("a lazy dataset has no number of blocks\n\nhint: use materialize().num_blocks()")
 
     def explain(self) -> str:
-        """Print and return the plan: as written, as optimized, and its stages."""
-        text = explain_plan(self._plan)
-        print(text)
-        return text
+        """Return the plan as text: as written, as optimized, and its stages. `print()` it."""
+        return explain_plan(self._plan)
 
     def stats(self) -> str:
         """Return the timing of the last executions, stage by stage."""
@@ -422,6 +422,7 @@ def _check_datasets(method: str, datasets: Sequence[Any]) -> None:
             raise TypeError(f"{method} takes datasets, got a {type(dataset).__name__}")
 
 
+@explain_calls
 class MaterializedDataset(Dataset):
     """A dataset whose rows are already computed and kept."""
 

@@ -14,6 +14,7 @@ import cloudpickle
 import pyarrow as pa
 
 from paceline._core.arguments import check_int
+from paceline._core.lazy_imports import explain_module
 from paceline.data.block import Block, Schema
 from paceline.data.dataset import Dataset
 from paceline.data.planning.plan import PlainSource, Read
@@ -191,3 +192,6 @@ def _check_batches(batches: Any, name: str) -> Iterable[Any]:
             "\n\nhint: return [table], or yield each"
         )
     return batches
+
+
+explain_module(__name__)

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paceline._core.lazy_imports import explain_module
 from paceline.data.block import Block, Column
 from paceline.data.column import as_computable
 
@@ -325,3 +326,6 @@ def _parse_node(node: ast.expr) -> Expr:
                 ),
             )
     raise _unsupported_node(node)
+
+
+explain_module(__name__)

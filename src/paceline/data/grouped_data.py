@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from paceline._core.arguments import bad_value
+from paceline._core.call_errors import explain_calls
 from paceline.data.aggregate import AggregateFn, ColumnAggregates, Count, check_aggregates
 from paceline.data.block import BatchFormat, Block
 from paceline.data.planning.barriers import GroupBy, GroupRows
@@ -21,6 +22,7 @@ _OUTPUT_BYTES = 4 << 20
 """Results of groups are joined into blocks of about this many bytes."""
 
 
+@explain_calls
 class GroupedData(ColumnAggregates["Dataset"]):
     """A dataset grouped by some columns. Results are sorted by these; missing keys form one group."""
 

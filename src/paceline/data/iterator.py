@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from paceline._core.arguments import bad_value, check_bool, check_callable, check_choice, check_int
+from paceline._core.call_errors import explain_calls
 from paceline.data.batches import import_framework
-from paceline.data.block import BatchFormat, Block, Schema
+from paceline.data.block import BatchFormat, Block, Schema, list_columns
 from paceline.data.order.epochs import Batch, BatchAssembly, BatchingOptions, EpochIterator
 from paceline.data.order.feeds import Feeds
 from paceline.data.order.sharding import Cursor, WorkerShard
@@ -225,6 +226,7 @@ class BatchIteration:
         return form.make_tf_dataset(lambda: batches, iterator.schema, list(groups.values()), specs)
 
 
+@explain_calls
 class DataIterator(BatchIteration):
     """Iterates over a dataset, or one worker's shard of it, by batches or by rows.
 
@@ -359,5 +361,6 @@ def check_columns(name: str, columns: Iterable[str], existing: Iterable[str]) ->
     existing = list(existing)
     for column in columns:
         if column not in existing:
-            names = ", ".join(map(repr, existing)) or "none"
-            raise ValueError(f"{name} has an unknown column {column!r}; the columns are: {names}")
+            raise ValueError(
+                f"{name} has an unknown column {column!r}; the columns are: {list_columns(existing, column)}"
+            )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import warnings
 from collections.abc import Sequence
 from enum import StrEnum
 from itertools import islice
@@ -21,6 +20,8 @@ import pyarrow as pa
 
 from paceline._core.arguments import bad_value, check_names
 from paceline._core.errors import PacelineError
+from paceline._core.frames import warn_caller
+from paceline._core.lazy_imports import explain_module
 from paceline.data.block import Block, Column, as_arrow, as_numpy
 from paceline.data.preprocessors.columns import check_columns
 from paceline.data.preprocessors.fitting import NamedBlockFunction, Statistic, apply_function, compute_statistics
@@ -72,7 +73,7 @@ class Preprocessor:
         if status is Preprocessor.FitStatus.NOT_FITTABLE:
             return self
         if status is not Preprocessor.FitStatus.NOT_FITTED:
-            warnings.warn(f"{self!r} was already fitted; replacing what it had learned", stacklevel=2)
+            warn_caller(f"{self!r} was already fitted; replacing what it had learned")
         self._fit(ds)
         self._fitted = True
         return self
@@ -363,3 +364,6 @@ def _find_class(name: str) -> type[Preprocessor]:
 
 def _format_argument(value: Any) -> str:
     return str(getattr(value, "__name__", None) or repr(value)) if callable(value) else repr(value)
+
+
+explain_module(__name__)

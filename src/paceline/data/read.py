@@ -25,6 +25,7 @@ from paceline._core.arguments import (
     is_int,
     with_options,
 )
+from paceline._core.lazy_imports import import_extra
 from paceline.data.block import Block, column_of
 from paceline.data.dataset import Dataset
 from paceline.data.expressions import Expr, parse_expression
@@ -33,7 +34,6 @@ from paceline.data.planning.plan import Read, ReorderUnits, Source
 from paceline.data.sources import media, memory, numpy, parquet, text, tfrecords, webdataset
 from paceline.data.sources.files import InputFile, Paths, list_files
 from paceline.data.sources.footers import ParquetContents
-from paceline.data.sources.media import import_required
 from paceline.data.sources.schemas import table_to_block
 from paceline.data.sources.sql import SqlSource
 
@@ -190,7 +190,7 @@ def read_images(
     images stay as stored, and the column is ragged if their shapes differ. JPEGs much larger than `size` are decoded at
     a half, a quarter or an eighth of their size, which is faster.
     """
-    import_required("PIL.Image", "read_images", "images")
+    import_extra("PIL.Image", "read_images")
     if size is not None:
         if not isinstance(size, list | tuple) or len(size) != 2 or not all(is_int(each) and each >= 1 for each in size):
             raise bad_value("size", "(height, width), two positive integers, or None", size)
@@ -259,7 +259,7 @@ def read_tfrecords(
     "ZLIB".
     """
     check_choice("compression", compression, ("GZIP", "ZLIB", None))
-    import_required("google_crc32c", "read_tfrecords", "tfrecords")
+    import_extra("google_crc32c", "read_tfrecords")
     return _read_media(
         "read_tfrecords", paths, tfrecords.TFRecordReader(_schema_types(tf_schema), compression), options
     )
@@ -268,7 +268,7 @@ def read_tfrecords(
 @with_options(FileOptions, partitioning=None, file_extensions=media.AUDIO_EXTENSIONS)
 def read_audio(paths: Paths, **options: Unpack[FileOptions]) -> Dataset:
     """Read one row per audio file: `amplitude`, float32 of channels x samples, and `sample_rate`."""
-    import_required("soundfile", "read_audio", "audio")
+    import_extra("soundfile", "read_audio")
     return _read_media("read_audio", paths, media.AudioReader(), options)
 
 
@@ -278,7 +278,7 @@ def read_videos(paths: Paths, *, include_timestamps: bool = False, **options: Un
 
     `include_timestamps` adds `frame_timestamp`: the start and end of the frame in seconds.
     """
-    import_required("av", "read_videos", "video")
+    import_extra("av", "read_videos")
     return _read_media("read_videos", paths, media.VideoReader(include_timestamps), options)
 
 
@@ -363,10 +363,7 @@ def from_items(
 
 def from_pandas(dfs: Any, *, override_num_blocks: int | None = None) -> Dataset:
     """Create a dataset from a `pandas.DataFrame` or a list of them. The index is dropped."""
-    try:
-        import pandas
-    except ImportError:
-        raise ImportError('from_pandas() needs pandas\n\nhint: pip install "paceline[pandas]"') from None
+    pandas = import_extra("pandas", "from_pandas")
     return _from_one_or_many("from_pandas", "dfs", dfs, pandas.DataFrame, Block.from_pandas, override_num_blocks)
 
 

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import cloudpickle
 
+from paceline._core.lazy_imports import explain_module
 from paceline.train.session import _require_context
 
 T = TypeVar("T")
@@ -30,3 +31,6 @@ def gather(data: T) -> list[T]:
     """Return the `data` of all ranks, in rank order, on every rank. Also a barrier."""
     gathered = _require_context("gather").gather(cloudpickle.dumps(data), "gather")
     return [cloudpickle.loads(each) for each in gathered]
+
+
+explain_module(__name__)

@@ -25,6 +25,7 @@ from paceline._core.arguments import (
     find_selector_problem,
     is_int,
 )
+from paceline._core.call_errors import explain_calls
 from paceline._core.engine_choice import check_engine
 from paceline._core.settings import default_storage_path
 from paceline._storage.run_location import RunLocation, is_remote
@@ -49,6 +50,7 @@ _MIN_AMOUNT = 0.0001
 """Cluster resources are counted in units of 1/10,000."""
 
 _WORKERS = "a non-negative integer or a range such as (1, 4)"
+_SEARCHED_WORKERS = 'search over it with Tuner(trainer, param_space={"scaling_config": {"num_workers": ...}})'
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
@@ -64,22 +66,19 @@ def _short_repr(config: Any) -> str:
 
 
 def config_class(cls: type[C]) -> type[C]:
-    """Make a dataclass list its arguments when it gets an unknown one, and show only the fields that are set."""
+    """Make a dataclass explain wrong arguments and those that Ray removed, and show only the fields that are set."""
     init = cls.__init__
+    removed = _REMOVED.keys() - {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
 
     @functools.wraps(init)
     def checked_init(self: C, *args: Any, **kwargs: Any) -> None:
-        allowed = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
-        for name in kwargs:
-            if name in _REMOVED and name not in allowed:
-                raise DeprecationWarning(f"{cls.__name__} no longer has the argument {name!r}: {_REMOVED[name]}")
-            if name not in allowed:
-                raise TypeError(f"unknown argument {name!r} of {cls.__name__}; the arguments are {', '.join(allowed)}")
+        for name in kwargs.keys() & removed:
+            raise DeprecationWarning(f"{cls.__name__} no longer has the argument {name!r}: {_REMOVED[name]}")
         init(self, *args, **kwargs)
 
     setattr(cls, "__init__", checked_init)  # noqa: B010
     setattr(cls, "__repr__", _short_repr)  # noqa: B010
-    return cls
+    return explain_calls(cls)
 
 
 @config_class
@@ -111,7 +110,8 @@ class ScalingConfig:
         if isinstance(self.num_workers, list | tuple):
             object.__setattr__(self, "num_workers", _parse_worker_range(self.num_workers))
         elif not is_int(self.num_workers) or self.num_workers < 0:
-            raise bad_value("num_workers", _WORKERS, self.num_workers)
+            is_searched = type(self.num_workers).__module__.startswith("paceline.tune.")
+            raise bad_value("num_workers", _WORKERS, self.num_workers, _SEARCHED_WORKERS if is_searched else None)
         interval = self.elastic_resize_monitor_interval_s
         if interval != math.inf:
             check_number("elastic_resize_monitor_interval_s", interval, at_least=0)

@@ -14,6 +14,8 @@ from paceline._control.recovery import RunReplay, load_history, load_outline, re
 from paceline._control.report_aggregator import RunReport, drop_superseded_reports, iter_reports, own_metrics
 from paceline._control.run import Run
 from paceline._core.arguments import check_choice, flatten_dict
+from paceline._core.call_errors import explain_calls
+from paceline._core.lazy_imports import import_extra
 from paceline._core.plain_values import decode_plain, get_metric
 from paceline._storage.commit import rank_checkpoints
 from paceline._storage.run_location import RunLocation
@@ -21,6 +23,7 @@ from paceline._storage.run_store import DiskRunStore, RunStore
 from paceline.train.checkpoint import Checkpoint, local_filesystem
 
 
+@explain_calls
 @dataclass
 class Result:
     """The outcome of a run."""
@@ -177,10 +180,7 @@ def to_dataframe(rows: list[dict[str, Any]]) -> Any:
     """Make a DataFrame of flattened rows; None without rows."""
     if not rows:
         return None
-    try:
-        import pandas
-    except ImportError:
-        raise ImportError('metrics_dataframe needs pandas\n\nhint: pip install "paceline[pandas]"') from None
+    pandas = import_extra("pandas", "a data frame of metrics")
     return pandas.DataFrame(
         [flatten_dict(row) if any(isinstance(value, dict) for value in row.values()) else row for row in rows]
     )

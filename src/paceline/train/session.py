@@ -312,7 +312,10 @@ def _require_context(function: str) -> WorkerContext:
 
 def _check_checkpoint(checkpoint: Any) -> None:
     if not isinstance(checkpoint, Checkpoint):
-        raise TypeError(f"checkpoint must be a paceline.train.Checkpoint, got {checkpoint!r}")
+        raise TypeError(
+            f"checkpoint must be a paceline.train.Checkpoint, got {checkpoint!r:.200}\n\n"
+            "hint: Checkpoint.from_directory(path) makes one of files, Checkpoint.from_dict(state) of values"
+        )
 
 
 def _check_dir_name(name: str | None) -> None:

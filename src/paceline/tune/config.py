@@ -5,12 +5,12 @@ Each one is accepted wherever the run's class is.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from paceline._core.arguments import check_bool, check_choice, check_int
+from paceline._core.frames import warn_caller
 from paceline.train import config as train_config
 from paceline.train.config import coerce_config, config_class
 from paceline.tune.stopper import Stopper, stopper_of
@@ -60,9 +60,9 @@ class RunConfig(train_config.RunConfig):
     """The name and storage location of a search; the settings inherited from a run's config apply to each trial.
 
     `stop` ends trials: a dict of metrics and the values at which a trial ends, a function of the trial's id and its
-    result, a `Stopper`, or a list of stoppers. `verbose` controls how much is printed: 0 only errors, 1 one line per
-    event, 2 and 3 also every report; None follows `PACELINE_VERBOSITY`. The complete output of every trial is always in
-    its directory.
+    result, a `Stopper`, or a list of stoppers. `verbose` controls how much is printed: 0 or False only errors, 1 or
+    True one line per event, 2 and 3 also every report; None follows `PACELINE_VERBOSITY`. The complete output of every
+    trial is always in its directory.
     """
 
     failure_config: train_config.FailureConfig = field(default_factory=FailureConfig)
@@ -80,7 +80,7 @@ class RunConfig(train_config.RunConfig):
                 object.__setattr__(self, name, coerce_config(kind, getattr(self, name), name))
         super().__post_init__()
         stopper_of(self.stop)  # Raises for an invalid value.
-        check_choice("verbose", self.verbose, (0, 1, 2, 3, None))
+        check_choice("verbose", self.verbose, (0, 1, 2, 3, True, False, None))
         for name, without_effect, instead in (
             ("progress_reporter", (None,), "callbacks receive every result, and verbose sets how much is printed"),
             ("sync_config", (None,), "files are written to storage_path directly"),
@@ -88,4 +88,4 @@ class RunConfig(train_config.RunConfig):
         ):
             value = getattr(self, name)
             if not any(value is each for each in without_effect):
-                warnings.warn(f"{name}={value!r} has no effect here: {instead}", UserWarning, stacklevel=4)
+                warn_caller(f"{name}={value!r} has no effect here: {instead}")

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline._core.arguments import check_choice
+from paceline._core.lazy_imports import import_extra
 from paceline.tune.results.parameter_columns import ParameterColumn, extract_columns
 
 LEAST_TRIALS = 12
@@ -48,11 +49,7 @@ def _weighted_importance(column: ParameterColumn, values: Sequence[float], mode:
     present = [(at, value) for at, value in zip(column.values, values, strict=True) if at is not None]
     if len(present) < LEAST_TRIALS or len({at for at, _ in present}) < 2:
         return 0.0
-    try:
-        import optuna
-    except ImportError as error:
-        text = f"the importance of parameters needs the package optuna: {error}"
-        raise ImportError(f'{text}\n\nhint: pip install "paceline[tune]"', name="optuna") from error
+    optuna = import_extra("optuna", "the importance of parameters")
     from paceline.tune.search.optuna.samplers import silence_optuna
 
     with silence_optuna():

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from paceline._core.arguments import check_choice
+from paceline._core.lazy_imports import import_extra
 from paceline.tune.importance import importances
 from paceline.tune.results import scopes
 from paceline.tune.results.parameter_columns import ParameterColumn, extract_columns, shorten_middle
@@ -122,14 +123,9 @@ def plot(
     not use pyplot or select a backend, so there is nothing to close.
     """
     check_choice("kind", kind, get_args(Kind))
-    try:
-        from paceline.tune.display import plot_drawing
-    except ImportError as error:
-        if not (error.name or "").startswith("matplotlib"):
-            raise
-        raise ImportError(
-            f'plot() needs the package matplotlib: {error}\n\nhint: pip install "paceline[tune]"', name="matplotlib"
-        ) from error
+    import_extra("matplotlib", "plot()")
+    from paceline.tune.display import plot_drawing
+
     return plot_drawing.draw_figure(
         parallel_coordinates(trials, metric, mode, space, parameters) if kind in ("all", "parallel") else None,
         importance(trials, metric, mode, space) if kind in ("all", "importance") else None,

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 from paceline._core.arguments import bad_value, check_choice, flatten_dict
+from paceline._core.call_errors import explain_calls
+from paceline._core.lazy_imports import import_extra
 from paceline._core.plain_values import get_metric
 from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import DiskRunStore
@@ -33,6 +35,7 @@ _ADDED_COLUMNS = (*report_history.ADDED_METRICS, "status")
 _LAST_COLUMNS = ("why", "logdir")
 
 
+@explain_calls
 class ResultGrid:
     """The results of a search's trials, in the order they were created, failed ones included.
 
@@ -174,9 +177,7 @@ class ResultGrid:
         rows = [self._build_row(trial, filter_metric, filter_mode) for trial in self._trials]
         frame = to_dataframe(rows)
         if frame is None:
-            import pandas
-
-            frame = pandas.DataFrame()
+            frame = import_extra("pandas", "get_dataframe").DataFrame()
         return frame[sorted(frame.columns, key=_column_rank)]
 
     def plot(self, kind: Kind = "all", metric: str | None = None, mode: str | None = None) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 
 from paceline._core import arguments
 from paceline._core.arguments import bad_value
+from paceline._core.lazy_imports import explain_module
 from paceline._core.plain_values import get_metric
 from paceline._core.system import Clock, SystemClock
 
@@ -372,3 +373,6 @@ def _standard_deviation(values: deque[float] | list[float]) -> float:
 def _check_name(metric: Any) -> None:
     if not isinstance(metric, str) or not metric:
         raise bad_value("metric", "the name of a metric", metric)
+
+
+explain_module(__name__)

@@ -151,7 +151,6 @@ def no_op(config): ...
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: with_parameters(no_op), "needs at least one object"),
         (
             lambda: with_parameters(no_op, data=1),
             "unknown argument 'data'; the arguments of no_op besides config are none",

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
+
+from paceline._core.lazy_imports import import_extra
 
 
 def import_framework(name: str) -> Any:
     """Import the framework of some batches: `torch`, `JAX` or `TensorFlow`."""
-    module = name.lower()
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise ImportError(f'{name} batches need {module}\n\nhint: pip install "paceline[{module}]"') from None
+    return import_extra(name.lower(), f"iterating over {name} batches")
 
 
 def dtype_of(dtypes: Any, column: str) -> Any:

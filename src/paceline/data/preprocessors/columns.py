@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paceline.data.block import Block, Column, as_numpy
+from paceline.data.block import Block, Column, as_numpy, list_columns
 from paceline.data.column import as_nullable, is_list, is_text
 
 Array = np.ndarray[Any, Any]
@@ -23,7 +23,7 @@ def check_columns(block: Block, names: Iterable[str], who: str) -> None:
     if missing:
         raise ValueError(
             f"{who}: unknown column {', '.join(map(repr, missing))}; "
-            f"the columns are {', '.join(map(repr, block.columns)) or 'none'}\n\n"
+            f"the columns are {list_columns(block.columns, missing[0])}\n\n"
             "hint: an earlier preprocessor or select_columns() may have dropped or renamed it"
         )
 

@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from paceline._core.lazy_imports import import_extra
+
 _KIND = "$"
 _READABLE = 256
 _TIMES: dict[str, type[Any]] = {"datetime": datetime.datetime, "date": datetime.date, "time": datetime.time}
@@ -145,10 +147,7 @@ def _load_array(value: dict[str, Any]) -> Any:
 
 
 def make_categorical_dtype(categories: list[Any] | None, ordered: bool = False) -> Any:
-    try:
-        import pandas
-    except ModuleNotFoundError:
-        raise ImportError('categories need pandas\n\nhint: pip install "paceline[pandas]"') from None
+    pandas = import_extra("pandas", "a column of categories")
     return pandas.CategoricalDtype(categories, ordered=ordered)
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from paceline._core.arguments import bad_value, check_int, join_or
+from paceline._core.lazy_imports import import_extra
 from paceline.data.block import Block, as_numpy
 from paceline.data.sinks.sink import FileWriter, FormatSink, compression_suffix, open_output
-from paceline.data.sources.media import import_required
 from paceline.data.sources.tf_examples import encode_examples
 from paceline.data.sources.tfrecords import frame_record
 from paceline.data.sources.webdataset import NUMBERS, TEXTS
@@ -314,7 +314,7 @@ def to_image(context: str, value: Any) -> Any:
             f"got type {array.dtype} and shape {array.shape}\n\n"
             "hint: (255 * x).round().astype('uint8') converts floats from 0 to 1"
         )
-    return import_required("PIL.Image", "encoding images", "images").fromarray(np.ascontiguousarray(array))
+    return import_extra("PIL.Image", "encoding images").fromarray(np.ascontiguousarray(array))
 
 
 @dataclass(frozen=True)
@@ -326,7 +326,7 @@ class ImageSink(FormatSink):
 
     @classmethod
     def from_arguments(cls, column: str, file_format: str) -> ImageSink:
-        image = import_required("PIL.Image", "write_images", "images")
+        image = import_extra("PIL.Image", "write_images")
         image.init()
         name = file_format.lower().lstrip(".")
         if _IMAGE_FORMATS.get(name, name).upper() not in image.SAVE:
@@ -356,7 +356,7 @@ class TFRecordSink(FormatSink):
     name, suffix, writer = "write_tfrecords", ".tfrecords", TFRecordWriter
 
     def __post_init__(self) -> None:
-        import_required("google_crc32c", "write_tfrecords", "tfrecords")
+        import_extra("google_crc32c", "write_tfrecords")
 
 
 class WebDatasetWriter(FileWriter):

@@ -7,7 +7,6 @@ be played without its end.
 
 from __future__ import annotations
 
-import importlib
 import io
 import struct
 import zlib
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from paceline._core.lazy_imports import import_extra
 from paceline._storage.store_errors import summarize_error
 from paceline.data.block import Block, Schema, TensorType
 from paceline.data.context import DataContext
@@ -157,13 +157,6 @@ def with_origin_columns(
     return block.with_column(PATH, pa.array([file.path for file in files], pa.string())) if include_paths else block
 
 
-def import_required(module: str, reader: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(f'{reader} needs {module}: {error}\n\nhint: pip install "paceline[{extra}]"') from error
-
-
 @dataclass(frozen=True)
 class BinaryReader(FileReader):
     type: Any
@@ -211,7 +204,7 @@ class ImageReader(FileReader):
 
 def decode_image(content: bytes, size: tuple[int, int] | None = None, mode: str | None = None) -> np.ndarray[Any, Any]:
     """Decode an image to an array of height x width, or height x width x channels."""
-    pillow = import_required("PIL.Image", "decoding images", "images")
+    pillow = import_extra("PIL.Image", "decoding images")
     if not content:
         raise InvalidContentError("it is empty")
     try:
@@ -225,7 +218,7 @@ def decode_image(content: bytes, size: tuple[int, int] | None = None, mode: str 
             if size is not None and image.size != (width, height):
                 image = image.resize((width, height), pillow.Resampling.BILINEAR)
             return np.asarray(image)
-    except import_required("PIL", "decoding images", "images").UnidentifiedImageError:
+    except import_extra("PIL", "decoding images").UnidentifiedImageError:
         raise InvalidContentError("Pillow does not know its format") from None
     except (SyntaxError, struct.error, zlib.error, IndexError, OverflowError, pillow.DecompressionBombError) as error:
         raise InvalidContentError(summarize_error(error)) from error
@@ -237,7 +230,7 @@ class AudioReader(FileReader):
     rows_per_file = 1
 
     def read_blocks(self, file: InputFile) -> Iterator[Block]:
-        soundfile = import_required("soundfile", "read_audio", "audio")
+        soundfile = import_extra("soundfile", "read_audio")
         content = file.read()
         with explain_read_errors(file, "audio"):
             try:
@@ -255,7 +248,7 @@ class VideoReader(FileReader):
     include_timestamps: bool
 
     def read_blocks(self, file: InputFile) -> Iterator[Block]:
-        av = import_required("av", "read_videos", "video")
+        av = import_extra("av", "read_videos")
         index = 0
         with explain_read_errors(file, "video"), file.open() as opened:
             try:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paceline._storage.store_errors import summarize_error
-from paceline.data.block import Block, Schema
+from paceline.data.block import Block, Schema, list_columns
 from paceline.data.expressions import Expr, evaluate_column
 from paceline.data.sources.files import InputFile, explain_read_errors
 from paceline.data.sources.footers import PARQUET, ParquetContents, group_bounds, read_footer
@@ -82,7 +82,7 @@ class ParquetSource:
             needed += [("filter", name) for name in sorted(self.filter.columns())]
         for argument, name in needed:
             if name not in existing:
-                names = ", ".join(map(repr, existing)) or "none"
+                names = list_columns(existing, name)
                 raise ValueError(f"{argument}: unknown column {name!r} of {self.name}; the columns are {names}")
         self.schema()
         if self.filter is not None:

@@ -22,9 +22,10 @@ from typing import Any, BinaryIO, Literal, Protocol
 import numpy as np
 import pyarrow as pa
 
+from paceline._core.lazy_imports import import_extra
 from paceline.data.block import Block, Column
 from paceline.data.sources.files import InputFile, InvalidContentError, explain_read_errors
-from paceline.data.sources.media import FileReader, import_required
+from paceline.data.sources.media import FileReader
 from paceline.data.sources.tf_examples import DecodedFeature, ExampleDecoder, Kind, MalformedExampleError
 
 Compression = Literal["GZIP", "ZLIB"]
@@ -171,7 +172,7 @@ def masked_checksum(data: bytes) -> int:
 
 @cache
 def _crc32c() -> Callable[[bytes], int]:
-    return import_required("google_crc32c", "TFRecords", "tfrecords").value  # type: ignore[no-any-return]
+    return import_extra("google_crc32c", "TFRecords").value  # type: ignore[no-any-return]
 
 
 def frame_record(data: bytes) -> bytes:

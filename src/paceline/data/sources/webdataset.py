@@ -19,10 +19,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from paceline._core.lazy_imports import import_extra
 from paceline._storage.store_errors import summarize_error
 from paceline.data.block import Block
 from paceline.data.sources.files import InputFile, InvalidContentError, explain_read_errors
-from paceline.data.sources.media import FileReader, decode_image, import_required
+from paceline.data.sources.media import FileReader, decode_image
 
 EXTENSIONS = ("tar", "tar.gz", "tgz", "tar.bz2", "tar.xz", "tar.zst")
 
@@ -150,7 +151,7 @@ def decode_sample(sample: Sample, how: bool | str = True) -> Sample:
 def _decode_value(kind: str, content: bytes, how: bool | str) -> Any:
     if kind in IMAGES:
         if how == "PIL":
-            image = import_required("PIL.Image", "decoding images", "images").open(io.BytesIO(content))
+            image = import_extra("PIL.Image", "decoding images").open(io.BytesIO(content))
             image.load()
             return image
         return decode_image(content)

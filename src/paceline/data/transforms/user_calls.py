@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar, get_args
 
 from paceline._core.arguments import bad_value, check_choice, check_int, check_number
-from paceline.data.block import Block
+from paceline.data.block import Block, list_columns
 from paceline.data.context import DataContext
 from paceline.data.planning.plan import PoolSpec, SkippedRows, Transform, TransformScope
 
@@ -138,7 +138,7 @@ class UnitCalls:
         try:
             yield from results(block)
         except Exception as error:
-            self.add_location_note(error, first, block.num_rows)
+            self.add_location_note(error, first, block.num_rows, block.columns)
             raise
 
     def _call_halving(self, block: Block, first: int, results: Callable[[Block], Iterable[T]]) -> Iterator[T]:
@@ -163,11 +163,11 @@ class UnitCalls:
             ended.__cause__ = error
             return self._handle_failure(ended, number)
         except Exception as error:  # noqa: BLE001
-            return self._handle_failure(error, number)
+            return self._handle_failure(error, number, row if isinstance(row, dict) else ())
 
-    def _handle_failure(self, error: Exception, row: int) -> tuple[()]:
+    def _handle_failure(self, error: Exception, row: int, columns: Iterable[str] = ()) -> tuple[()]:
         if not self.should_skip:
-            self.add_location_note(error, row)
+            self.add_location_note(error, row, 1, columns)
             raise error
         self.record_skipped(error, row)
         return ()
@@ -176,11 +176,14 @@ class UnitCalls:
         message = f"{type(error).__name__}: {error}{_user_line(error)}"
         self.scope.skipped.append(SkippedRows(self.unit, row, 1, message))
 
-    def add_location_note(self, error: Exception, first: int, num_rows: int = 1) -> None:
+    def add_location_note(self, error: Exception, first: int, num_rows: int, columns: Iterable[str]) -> None:
         rows = f"row {first}" if num_rows == 1 else f"rows {first} to {first + num_rows - 1}"
         after = self.transform.call.counted_after
         counted = f", counted after {after}" if after else ""
         error.add_note(f"in {self.transform.name}, at {rows} of {self.unit}{counted}{_user_line(error)}")
+        key = error.args[0] if isinstance(error, KeyError) and error.args else None
+        if isinstance(key, str) and columns and key not in columns:
+            error.add_note(f"the columns are: {list_columns(columns, key)}")
 
 
 def _user_line(error: BaseException) -> str:

@@ -347,9 +347,9 @@ def format_failure(store: RunStore, run: Run, failures: tuple[events.WorkerFailu
             "hint: run the script again with the same RunConfig(storage_path=..., name=...) to continue from "
             f"report {run.latest.seq}; FailureConfig(max_failures=...) restarts workers automatically"
         )
-    else:
+    elif cause.kind != "user" or cause.transient:  # Checkpoints are no help against an error in the code.
         lines.append("hint: report(..., checkpoint=...) regularly, so that a restart can continue from there")
-    return "\n".join(lines)
+    return "\n".join(lines).rstrip()
 
 
 def _find_hint(failure: events.WorkerFailure) -> str:

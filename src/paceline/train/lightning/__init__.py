@@ -9,6 +9,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from paceline._core.lazy_imports import raise_missing
 from paceline._engine.local.launchers import prewarm
 from paceline.train.backend import is_installed, require
 from paceline.train.lightning.strategy import prepare_trainer
@@ -46,7 +47,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Not cached: which package they are for may become clear only when the train function imports it.
     if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise_missing(__name__, name, __all__)
     return find_class(name)
 
 

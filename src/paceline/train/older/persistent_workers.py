@@ -11,7 +11,6 @@ import contextlib
 import inspect
 import logging
 import pickle
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +26,7 @@ from paceline._control.report_aggregator import own_metrics
 from paceline._control.run import Run, Running
 from paceline._control.worker_sync import TaskQueue
 from paceline._core import settings
+from paceline._core.frames import find_caller
 from paceline._engine.local.launchers import prewarm
 from paceline._engine.messages import TaskAnswered
 from paceline._storage.run_layout import SAVED_PREFIX
@@ -424,18 +424,18 @@ class RunCallbacks:
         self._thread.tick(run, now)
 
 
-def find_function(fn: Callable[..., Any] | str | None, default: Any, depth: int) -> Callable[..., Any]:
-    """Return the function to run: `fn`, the trainer's own, or the caller's by name, `depth` frames up."""
+def find_function(fn: Callable[..., Any] | str | None, default: Any) -> Callable[..., Any]:
+    """Return the function to run: `fn`, the trainer's own, or the caller's by name."""
     chosen = fn if fn is not None else default
     if chosen is not None and not isinstance(chosen, str):
         return cast(Callable[..., Any], chosen)
     names = DEFAULT_NAMES if chosen is None else (chosen,)
-    frame = sys._getframe(depth)
+    frame, _ = find_caller()
     for name in names:
         value = frame.f_locals.get(name, frame.f_globals.get(name))
         if callable(value):
             return cast(Callable[..., Any], value)
     raise ValueError(
-        f"no function to run: pass run(fn=...) or Trainer(train_loop_per_worker=...), or define "
+        f"no function to run: pass run(train_func) or Trainer(train_loop_per_worker=...), or define "
         f"{' or '.join(names)} in {frame.f_globals.get('__name__')}"
     )

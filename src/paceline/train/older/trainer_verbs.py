@@ -51,7 +51,7 @@ class TrainerVerbs:
 
     def run(
         self,
-        fn: Callable[..., Any] | str | None = None,
+        train_func: Callable[..., Any] | str | None = None,
         config: Mapping[str, Any] | None = None,
         callbacks: Any = None,
         dataset: Any = None,
@@ -60,7 +60,7 @@ class TrainerVerbs:
     ) -> list[Any]:
         """Run a function on all workers, and return what each of them returned, by rank.
 
-        The default for `fn` is the trainer's own function, or else the caller's `train_loop_per_worker` or
+        The default for `train_func` is the trainer's own function, or else the caller's `train_loop_per_worker` or
         `train_func`. The workers of the previous run are reused, including the state of their modules, and started if
         needed. The first run after a start resumes from the newest checkpoint in the trainer's directory. Every other
         run begins without a checkpoint, or with the one passed: a `Checkpoint`, a path, or a dict to make one from.
@@ -70,7 +70,7 @@ class TrainerVerbs:
         """
         from paceline.train.older import persistent_workers
 
-        function = persistent_workers.find_function(fn, self.train_loop_per_worker, depth=2)
+        function = persistent_workers.find_function(train_func, self.train_loop_per_worker)
         observers = list(callbacks or ())
         check_callbacks(observers)
         with self._prepare_task(function, config, dataset, checkpoint) as (workers, job):
@@ -83,7 +83,7 @@ class TrainerVerbs:
 
     def run_iterator(
         self,
-        fn: Callable[..., Any] | str | None = None,
+        train_func: Callable[..., Any] | str | None = None,
         config: Mapping[str, Any] | None = None,
         dataset: Any = None,
         checkpoint: Any = None,
@@ -95,7 +95,7 @@ class TrainerVerbs:
         """
         from paceline.train.older import persistent_workers
 
-        function = persistent_workers.find_function(fn, self.train_loop_per_worker, depth=2)
+        function = persistent_workers.find_function(train_func, self.train_loop_per_worker)
         task = self._prepare_task(function, config, dataset, checkpoint)
         return persistent_workers.TrainingIterator(task, checkpoint_strategy)
 

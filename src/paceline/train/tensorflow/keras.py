@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline._core.arguments import bad_value, parse_metric_names
+from paceline._core.lazy_imports import explain_module
 from paceline._core.time_accounting import CHECKPOINT, REPORT, account_time
 from paceline.train.session import get_context, report
 from paceline.train.tensorflow.checkpoint import TensorflowCheckpoint
@@ -118,3 +119,6 @@ def _check_events(argument: str, events: str | Sequence[str]) -> tuple[str, ...]
         if event not in _EVENTS:
             raise bad_value(argument, f"one of {', '.join(_EVENTS)}", event)
     return named
+
+
+explain_module(__name__)

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from paceline._core.lazy_imports import raise_missing
 from paceline.train.lightning import find_class
 
 if TYPE_CHECKING:
@@ -13,5 +14,5 @@ __all__ = ["TuneReportCallback", "TuneReportCheckpointCallback"]
 def __getattr__(name: str) -> Any:
     # Not cached here: see `paceline.train.lightning`.
     if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise_missing(__name__, name, __all__)
     return find_class(name)

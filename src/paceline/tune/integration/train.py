@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from paceline._core.lazy_imports import explain_module
 from paceline._storage.commit import list_files
 from paceline._storage.run_layout import MANIFEST, METADATA
 from paceline._worker.upload import Directory
@@ -104,3 +105,6 @@ class TuneReportCallback(UserCallback, LoggerCallback):
             shutil.rmtree(target)
             return None
         return Directory(target)
+
+
+explain_module(__name__)

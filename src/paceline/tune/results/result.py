@@ -15,6 +15,7 @@ import msgspec
 from paceline._control.events import Event, WorkerReturned
 from paceline._control.recovery import load_history
 from paceline._control.run import Finished, Run
+from paceline._core.call_errors import explain_calls
 from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.errors import TrainingFailedError
 from paceline._core.plain_values import from_plain
@@ -30,6 +31,7 @@ from paceline.tune.results.report_history import TrialReportHistory, reorder_use
 from paceline.tune.trial import Status, Trial, TrialCheckpoint
 
 
+@explain_calls
 class Result(RunResult):
     """The result of a trial: everything in a `paceline.train.Result`, plus what the search knows about the trial.
 

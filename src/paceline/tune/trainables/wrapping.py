@@ -54,7 +54,7 @@ def with_parameters(trainable: Any, **objects: Any) -> WrappedTrainable:
     if wrapped.shared is not None:
         raise ValueError(f"with_parameters was already used on {_name(wrapped.trainable)}: pass all objects at once")
     if not objects:
-        raise ValueError("with_parameters needs at least one object: with_parameters(trainable, data=...)")
+        return wrapped
     _check_takes_arguments(wrapped.trainable, tuple(objects))
     return replace(wrapped, shared=SharedObjects(objects))
 

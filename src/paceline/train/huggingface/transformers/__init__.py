@@ -6,7 +6,7 @@ Transformers itself: on import it reads variables such as HF_HOME, which a scrip
 
 from typing import TYPE_CHECKING
 
-from paceline._core.lazy_imports import make_lazy_getattr
+from paceline._core.lazy_imports import make_lazy_getattr, raise_missing
 from paceline._engine.local.launchers import prewarm
 from paceline.train.backend import require
 from paceline.train.huggingface.transformers.prepare import prepare_trainer
@@ -25,8 +25,9 @@ _find = make_lazy_getattr(
 
 
 def __getattr__(name: str) -> "Any":
-    if name in __all__:
-        require(f"{__name__}.{name}", ("transformers", "accelerate"), "transformers")
+    if name not in __all__:
+        raise_missing(__name__, name, __all__)
+    require(f"{__name__}.{name}", ("transformers", "accelerate"), "transformers")
     return _find(name)
 
 

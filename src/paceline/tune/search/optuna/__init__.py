@@ -1,12 +1,9 @@
 """Search by Optuna: `OptunaSearch`."""
 
-try:
-    import optuna  # noqa: F401
-except ImportError as error:
-    raise ImportError(
-        f'OptunaSearch needs the package optuna: {error}\n\nhint: pip install "paceline[tune]"', name="optuna"
-    ) from error
+from paceline._core.lazy_imports import import_extra
 
-from paceline.tune.search.optuna.search import OptunaSearch
+import_extra("optuna", "OptunaSearch")
+
+from paceline.tune.search.optuna.search import OptunaSearch  # noqa: E402
 
 __all__ = ["OptunaSearch"]

@@ -1,0 +1,165 @@
+"""What Ray has and Paceline has not, for error messages; the page guides/ray-names shows the same notes.
+
+`ray_names.toml` has a table per module of Ray (or class with many methods), with notes by name. It is read for an
+error only. Modules of Ray that are no file here can be imported all the same: their names are those of the nearest
+package above, or of the module that the table's `from` says.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import opcode
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from paceline._core.arguments import find_nearest
+from paceline._core.lazy_imports import raise_missing
+
+Notes = dict[str, dict[str, str]]
+_LINK = re.compile(r"\[([^]]+)\]\((\.\./)?([^)]+)\)")
+
+
+@functools.cache
+def load_notes() -> Notes:
+    """Read the notes, by Ray's module and name. `about` concerns the whole module."""
+    return tomllib.loads(Path(__file__).with_name("ray_names.toml").read_text())
+
+
+def explain_name(module: str, name: str, known: Iterable[str] = ()) -> str:
+    """Return a hint about a name that `module` does not have; empty if there is nothing to say."""
+    notes, ray_module = load_notes(), _to_ray(module)
+    tables = [table for table in notes if name in notes[table].keys() - {"about", "from"}]
+    for table in sorted(tables, key=lambda table: table != ray_module)[:1]:
+        ours = re.sub(r"^ray", "paceline", table.replace(".v2", ""))
+        if table != ray_module and _is_listed_in(ours, name):
+            return f"{name} is in {ours}"
+        return f"{table}.{name} is not in Paceline: {_expand_links(notes[table][name])}"
+    nearest = find_nearest(name, known)
+    return f"did you mean {nearest}?" if nearest else ""
+
+
+def explain_argument(module: str, owners: Sequence[str], function: str, argument: str) -> str:
+    """Return what the notes say about an argument of a function, or of a method of the class `owners[0]`."""
+    return _find_clause(_list_notes(module, owners, function), argument)
+
+
+def explain_member(module: str, owners: Sequence[str], name: str) -> str:
+    """Return what the notes say about an attribute that a class with base classes `owners` does not have."""
+    notes = load_notes()
+    for table in _rank_tables(module):
+        if table.rpartition(".")[2] in owners and name in notes[table]:
+            return _expand_links(notes[table][name])
+    return _find_clause(_list_notes(module, owners, ""), name)
+
+
+def raise_missing_name(module: str, name: str, known: Iterable[str]) -> NoReturn:
+    """Raise for a name that a module does not have.
+
+    For `from module import name` it is an ImportError: Python replaces the text of an AttributeError there.
+    """
+    hint = explain_name(module, name, known)
+    hint = f"\n\nhint: {hint}" if hint else ""
+    caller = sys._getframe(3)  # Of `raise_missing` and the `__getattr__`.
+    if hint and caller.f_code.co_code[caller.f_lasti] == opcode.opmap["IMPORT_FROM"]:
+        raise ImportError(f"cannot import name {name!r} from {module!r}{hint}", name=module)
+    raise AttributeError(f"module {module!r} has no attribute {name!r}{hint}", name=name, obj=sys.modules.get(module))
+
+
+def find_ray_module(name: str) -> ModuleSpec | None:
+    """Return the spec of a module that only Ray has as a file; raise if the notes say that we have nothing of it."""
+    notes, ray_module = load_notes(), _to_ray(name)
+    if ray_module.rpartition(".")[2][:1].isupper():
+        return None  # A table about the methods of a class.
+    if any(f"{table}.".replace(".v2.", ".").startswith(f"{ray_module}.") for table in notes):
+        return ModuleSpec(name, _RayModuleLoader(), is_package=True)
+    if hint := notes["ray"].get(ray_module.removeprefix("ray.")):
+        raise ModuleNotFoundError(
+            f"No module named {name!r}\n\nhint: {ray_module} is not in Paceline: {_expand_links(hint)}", name=name
+        )
+    return None
+
+
+class _RayModuleLoader(Loader):
+    """Makes a module of Ray's whose names are looked up where they are here."""
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+
+        def getattr_from_above(attribute: str) -> Any:
+            if not attribute.startswith("_"):
+                for above in _list_modules_above(name):
+                    if hasattr(above, attribute):
+                        return getattr(above, attribute)
+            return raise_missing(name, attribute, ())
+
+        module.__doc__ = f"Names of `{_to_ray(name)}` that are in Paceline."
+        module.__getattr__ = getattr_from_above  # type: ignore[method-assign]
+
+
+def _list_modules_above(name: str) -> Iterator[ModuleType]:
+    table = load_notes().get(_to_ray(name), {})
+    if "from" in table:
+        yield importlib.import_module(table["from"])
+    parts = name.split(".")
+    for length in range(len(parts) - 1, 1, -1):
+        yield importlib.import_module(".".join(parts[:length]))
+
+
+def _to_ray(module: str) -> str:
+    return re.sub(r"^paceline\b", "ray", module)
+
+
+def _is_listed_in(module: str, name: str) -> bool:
+    """Whether the source of a module of ours lists a name. Does not import it: that could import a framework."""
+    try:
+        spec = importlib.util.find_spec(module)
+        return spec is not None and bool(spec.origin) and f'"{name}"' in Path(str(spec.origin)).read_text()
+    except (ImportError, OSError):
+        return False
+
+
+def _rank_tables(module: str) -> list[str]:
+    """The tables of a module's area, those first that share most with its path."""
+    parts = _to_ray(module).split(".")
+    area = parts[:2]
+
+    def distance(table: str) -> tuple[int, int]:
+        path = table.split(".")
+        shared = sum(a == b for a, b in zip(parts, path, strict=False))
+        return -shared, len(path)
+
+    return sorted((table for table in load_notes() if table.split(".")[:2] == area), key=distance)
+
+
+def _list_notes(module: str, owners: Sequence[str], function: str) -> Iterator[str]:
+    notes = load_notes()
+    tables = _rank_tables(module)
+    of_classes = [table for table in tables if table.rpartition(".")[2] in owners]
+    for table in of_classes or [table for table in tables if function in notes[table]]:
+        yield from (notes[table][name] for name in (function, "about") if name in notes[table])
+    yield from (notes[table][name] for table in tables for name in owners if name in notes[table])
+    yield from (notes[table]["about"] for table in tables[:1] if "about" in notes[table])
+
+
+def _find_clause(texts: Iterable[str], word: str) -> str:
+    """Return the first part of a sentence that mentions a word as code."""
+    mention = re.compile(rf"`{re.escape(word)}=?`")
+    clauses = (clause for text in texts for clause in re.split(r"; (?!they)|\. (?=[A-Z`\[])", text))
+    return next((_expand_links(clause).rstrip(".") for clause in clauses if mention.search(clause)), "")
+
+
+def _expand_links(markdown: str) -> str:
+    """Write links for a terminal: the text, then the page."""
+    return _LINK.sub(lambda link: f"{link[1]} (docs/{link[2] or 'guides/'}{link[3]})", markdown).replace("/../", "/")

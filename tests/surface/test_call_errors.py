@@ -1,0 +1,133 @@
+"""A wrong argument, or a name that only Ray has, is answered with what there is. Right calls are left alone."""
+
+import copy
+import importlib
+import inspect
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from paceline import air, data, train, tune
+from paceline._core import call_errors
+from paceline.train.torch import TorchTrainer
+from paceline.tune import stopper
+
+DATASET = data.range(3)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: tune.TuneConfig(num_sample=3), "TuneConfig() has no argument 'num_sample'; it has metric, mode, "),
+        (lambda: tune.TuneConfig(num_sample=3), "\n\nhint: did you mean num_samples?"),
+        (lambda: TorchTrainer(train_fn=print), "hint: did you mean train_loop_per_worker?"),
+        (lambda: TorchTrainer(print, metadata={}), "`metadata`: put it into `train_loop_config`"),
+        (lambda: TorchTrainer(print, {}, {}), "hint: TorchTrainer() has the arguments train_loop_per_worker, torch"),
+        (
+            lambda: DATASET.map_batches(print, batchsize=1),
+            "Dataset.map_batches() has no argument 'batchsize'; it has",
+        ),
+        (lambda: DATASET.map_batches(print, memory=1), "`memory`, `ray_remote_args_fn` and what Ray"),
+        (lambda: DATASET.iter_batches(batch_siz=1), "Dataset.iter_batches() has no argument 'batch_siz'"),
+        (lambda: DATASET.write_csv("x", filename_provider=1), "names are `part-000000`"),
+        (lambda: DATASET.groupby("id").map_groups(print, batch_fmt=1), "did you mean batch_format?"),
+        (lambda: data.range(3, parallelism=2), "`override_num_blocks` says how many"),
+        (lambda: tune.TuneConfig(trial_name_creator=str), "(trials are numbered)"),
+        (lambda: tune.choice(catgories=[1]), "did you mean categories?"),
+        (lambda: air.RunConfig(storage_pth="x"), "did you mean storage_path?"),
+        (lambda: stopper.TimeoutStopper(timout=3), "did you mean timeout?"),
+        (lambda: train.Checkpoint.from_directory(pth="x"), "Checkpoint.from_directory() has no argument 'pth'"),
+    ],
+)
+def test_an_unknown_argument_says_what_there_is(call: Callable[[], Any], told: str) -> None:
+    with pytest.raises(TypeError) as raised:
+        call()
+    assert told in str(raised.value)
+    assert raised.value.__suppress_context__ or raised.value.__context__ is None
+
+
+def test_a_type_error_from_inside_is_left_alone() -> None:
+    inner = TypeError("unsupported operand")
+
+    def fail(config: Any, *, arg: int = 0) -> None:
+        raise inner
+
+    explained = call_errors._wrap(fail)
+    with pytest.raises(TypeError) as raised:
+        explained({})
+    assert raised.value is inner
+    with pytest.raises(TypeError, match="'float' object cannot be interpreted"):
+        call_errors._wrap(lambda stop: range(stop))(1.5)
+
+
+def test_explained_classes_and_functions_stay_what_they_are() -> None:
+    class Mine(TorchTrainer):
+        def __init__(self, extra: int, **arguments: Any) -> None:
+            super().__init__(print, **arguments)
+
+    with pytest.raises(TypeError, match=r"TorchTrainer\(\) has no argument 'run_confg'"):
+        Mine(1, run_confg={})
+    config = tune.TuneConfig(num_samples=2)
+    for value in (config, data.read_csv, data.Dataset.map_batches, tune.TuneConfig):
+        assert pickle.loads(pickle.dumps(value)) == value
+        assert cloudpickle.loads(cloudpickle.dumps(value)) == value
+    assert copy.copy(config) == config
+    assert [*inspect.signature(tune.TuneConfig).parameters][:2] == ["metric", "mode"]
+    assert "categories" in inspect.signature(tune.choice).parameters
+    assert train.report is sys.modules["paceline.train.session"].report
+    assert train.report not in call_errors._explained, "it is called at every step"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "told"),
+    [
+        ("from paceline.data import read_kafka", ImportError, "ray.data.read_kafka is not in Paceline: `read_sql` or"),
+        ("import paceline.data; paceline.data.read_kafka", AttributeError, "not in Paceline: `read_sql` or"),
+        ("from paceline.data.expressions import udf", ImportError, "use operators, or `map_batches`"),
+        ("from paceline.tune import run", ImportError, "`Tuner(...).fit()`"),
+        ("from paceline.tune import TorchTrainer", ImportError, "TorchTrainer is in paceline.train.torch"),
+        ("from paceline.tune import TuneConfg", ImportError, "did you mean TuneConfig?"),
+        ("from paceline.tune.schedulers import ResourceChangingScheduler", ImportError, "a trial keeps what it began"),
+        ("from paceline.tune.experiment import Experiment", ImportError, "`Tuner`"),
+        ("from paceline.train.loggers import setup_mlflow", ImportError, "call `mlflow.start_run`"),
+        ("import paceline.rllib", ModuleNotFoundError, "keep `import ray.rllib`"),
+        ("import paceline; paceline.remote", AttributeError, "keep `import ray` and `ray.remote`"),
+        (
+            "import paceline.data; paceline.data.range(3).write_bigquery",
+            AttributeError,
+            "write Parquet, or see",
+        ),
+        ("import paceline.data; paceline.data.range(3).join", AttributeError, "this differs from Ray: "),
+        ("import paceline.data; paceline.data.col('x').str", AttributeError, "this differs from Ray: "),
+    ],
+)
+def test_a_name_that_only_ray_has_says_what_to_use(line: str, kind: type[Exception], told: str) -> None:
+    with pytest.raises(kind) as raised:
+        exec(line, {})
+    assert type(raised.value) is kind
+    assert told in str(raised.value)
+
+
+def test_names_of_a_module_of_ray_are_found_in_the_package_above() -> None:
+    from paceline.air.integrations.mlflow import MLflowLoggerCallback  # type: ignore[import-not-found]
+    from paceline.tune.experiment import Trial  # type: ignore[import-not-found]
+
+    assert Trial is tune.Trial
+    assert MLflowLoggerCallback is importlib.import_module("paceline.train.loggers").MLflowLoggerCallback
+    assert not hasattr(data, "read_kafka")
+    assert not hasattr(tune, "__path_of_nothing__")
+
+
+def test_calls_that_ray_takes_are_taken_here() -> None:
+    assert tune.RunConfig(verbose=False).verbose == 0
+    assert tune.with_parameters(print).trainable is print
+    assert "train_func" in inspect.signature(train.Trainer.run).parameters
+    changed = data.DataContext.get_current().copy()
+    changed.execution_options.resource_limits.cpu = 7
+    assert data.DataContext.get_current().execution_options.resource_limits.cpu != 7
+    with pytest.raises(ValueError, match=r'hint: search over it with Tuner.*"scaling_config": {"num_workers"'):
+        train.ScalingConfig(num_workers=tune.grid_search([1, 2]))
