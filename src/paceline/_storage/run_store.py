@@ -25,6 +25,7 @@ from paceline._storage import commit
 from paceline._storage.commit import Manifest
 from paceline._storage.files import Files, LocalFiles, read_file_if_exists, write_private_file
 from paceline._storage.lease import UNFENCED, Fence
+from paceline._storage.retrying_store import RetryingStore
 from paceline._storage.run_layout import LOGGER_FILES, MANIFEST, METADATA, RunLayout, checkpoint_name
 from paceline._storage.store import Store, read_if_exists, run_in_parallel, upload_all
 
@@ -153,6 +154,9 @@ class RunStore(ABC):
 
     def recover(self, fence: Fence = UNFENCED) -> None:  # noqa: B027
         """Undo what a crash left half done; in a store, nothing: a checkpoint appears atomically."""
+
+    def retry_anew(self) -> None:  # noqa: B027
+        """Give a store that was gone all its tries again, as for a new attempt."""
 
     @abstractmethod
     def clear_staging(self, fence: Fence = UNFENCED) -> None: ...
@@ -377,6 +381,10 @@ class RemoteRunStore(RunStore):
                 manifests.append(manifest)
         return sorted(manifests, key=lambda manifest: manifest.record.seq)
 
+    def retry_anew(self) -> None:
+        if isinstance(self._store, RetryingStore):
+            self._store.retry_anew()
+
     def clear_staging(self, fence: Fence = UNFENCED) -> None:
         """Delete what was uploaded but never committed, and the spool's own staging."""
         entries = self._store.list_entries()
@@ -395,7 +403,14 @@ class RemoteRunStore(RunStore):
 
     def close(self) -> None:
         if self._journal_uploader is not None:
-            self._journal_uploader.upload_new()
+            try:
+                self._journal_uploader.upload_new()
+            except RunHeldError:
+                raise
+            except OSError as error:
+                raise StorageError(
+                    f"cannot store the end of the journal and the logs, they stay in {self.layout.root}: {error}"
+                ) from error
         logs = self._list_logs()
         logs += sorted(self.layout.logs.glob("attempt_*/stacks.txt"))
         logs += sorted(path for pattern in LOGGER_FILES for path in self.layout.root.glob(pattern))
