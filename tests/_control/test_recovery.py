@@ -158,14 +158,15 @@ def test_checkpoints_that_retention_had_given_up_are_deleted_when_the_driver_die
 
 
 def test_the_rest_of_a_deletion_is_removed_and_other_directories_are_not(layout):
-    """The driver died after the manifest of `checkpoint_000002` had gone, and before all of its files had."""
-    for name in ("checkpoint_000002", "mine"):
-        layout.checkpoint(name).mkdir()
-        (layout.checkpoint(name) / "state.bin").write_text("x")
+    """The driver died after `checkpoint_000002` was moved away, and before all of its files had gone."""
+    deleted = layout.trash / "deleted-1-1-2"
+    for directory in (deleted, layout.checkpoint("mine")):
+        directory.mkdir(parents=True)
+        (directory / "state.bin").write_text("x")
     (layout.checkpoint("checkpoint_000004") / ".manifest.json").unlink()
     recovered = recover(layout)
     assert [record.name for record in recovered.run.checkpoints] == ["checkpoint_000005"]
-    assert not layout.checkpoint("checkpoint_000002").exists()
+    assert not deleted.exists()
     assert (layout.checkpoint("mine") / "state.bin").exists(), "who put it there is not known"
     assert (layout.checkpoint("checkpoint_000004") / "state.bin").exists(), "its manifest is lost: who knows why"
 

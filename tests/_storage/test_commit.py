@@ -111,7 +111,7 @@ def test_a_crash_at_any_call_shows_the_old_or_the_new_and_recovery_completes_it(
 
 
 def test_a_crash_while_deleting_never_leaves_half_a_checkpoint_visible(layout, commit_text):
-    for number in range(4):
+    for number in range(8):
         shutil.rmtree(layout.root)
         layout.root.mkdir()
         commit_text(1)
@@ -120,10 +120,13 @@ def test_a_crash_while_deleting_never_leaves_half_a_checkpoint_visible(layout, c
             commit.delete_checkpoint(crash_at(number), layout, record(1))
         except Crash:
             pass
-        assert list_committed(layout) in (
-            {"checkpoint_000002": 2},
-            {"checkpoint_000001": 1, "checkpoint_000002": 2},
-        )
+        left = list_committed(layout)
+        assert left in ({"checkpoint_000002": 2}, {"checkpoint_000001": 1, "checkpoint_000002": 2})
+        assert {path.name for path in layout.root.iterdir() if path.name[0] != "."} == set(left), "whole or gone"
+        commit.recover_commits(LocalFiles(), layout)
+        assert list_committed(layout) == left, "and not restored"
+        assert not layout.trash.exists()
+    assert left == {"checkpoint_000002": 2}
 
 
 def test_a_directory_without_a_manifest_is_no_checkpoint(layout):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline._control import events, journal
-from paceline._control.commands import CommitCheckpoint, DeleteCheckpoint
+from paceline._control.commands import CommitCheckpoint
 from paceline._control.events import CheckpointRecord, Committed, Event, Reported
 from paceline._control.journal import Journal
 from paceline._control.report_aggregator import ReportAggregator, RunReport
@@ -55,8 +55,6 @@ class RunReplay:
         self.num_events = 0
         self._requested_commits: dict[int, CommitCheckpoint] = {}
         self._known_records: set[tuple[int, int]] = set()
-        self.deleted_records: dict[str, CheckpointRecord] = {}
-        """Checkpoints that retention deleted, by name. The driver may not have finished deleting them."""
         self.lease = 0
         """The fencing token of the last driver."""
 
@@ -72,13 +70,9 @@ class RunReplay:
             ) from problem
         changed = after is not self.run
         self.run = after
-        if isinstance(event, Committed):
-            self.deleted_records.pop(event.record.name, None)
         for command in commands:
             if isinstance(command, CommitCheckpoint):
                 self._requested_commits[command.record.seq] = command
-            elif isinstance(command, DeleteCheckpoint):
-                self.deleted_records[command.record.name] = command.record
         if self._requested_commits and len(self._requested_commits) > len(after.committing):
             self._requested_commits = {seq: self._requested_commits[seq] for seq in after.committing}
         if type(event) is Reported:
@@ -268,7 +262,3 @@ def _delete_forgotten(store: RunStore, replay: RunReplay, fence: Fence) -> None:
         record = manifest.record
         if (record.name, record.seq, record.attempt) not in kept:
             store.delete(record, fence)
-    # A manifest is deleted first, so a half-deleted checkpoint is a directory without one. Other such directories
-    # belong to the user.
-    for name in sorted(store.find_without_manifest() & replay.deleted_records.keys()):
-        store.delete(replay.deleted_records[name], fence)
