@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -33,6 +34,7 @@ MANIFEST_VERSION = 1
 _CHECKSUM_KEY = b',\n "crc32": "'
 """Start of the last line of a manifest, which holds the checksum of everything before it."""
 
+_DEFAULT_NAME = re.compile(r"checkpoint_\d{6,}")
 _DELETED_PREFIX = "deleted-"
 """In `.trash`: a checkpoint that is not to be restored."""
 
@@ -309,9 +311,13 @@ def iter_manifests(layout: RunLayout) -> Iterator[Manifest]:
     yield from sorted(manifests, key=lambda manifest: manifest.record.seq)
 
 
-def find_without_manifest(layout: RunLayout) -> set[str]:
-    """Return the directories that are either remains of a checkpoint or the user's own."""
-    return {directory.name for directory in _checkpoint_directories(layout) if not has_manifest(directory)}
+def find_damaged(layout: RunLayout) -> list[str]:
+    """Return the directories that look like checkpoints and have no valid manifest; others are the user's own."""
+    return [
+        directory.name
+        for directory in _checkpoint_directories(layout)
+        if (_DEFAULT_NAME.fullmatch(directory.name) or has_manifest(directory)) and not _read_valid_manifest(directory)
+    ]
 
 
 def _checkpoint_directories(layout: RunLayout) -> list[Path]:

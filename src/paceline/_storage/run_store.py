@@ -148,9 +148,9 @@ class RunStore(ABC):
     def has_checkpoint(self, record: CheckpointRecord) -> bool: ...
     @abstractmethod
     def list_manifests(self) -> list[Manifest]: ...
-    def find_without_manifest(self) -> set[str]:
-        """Return the names of checkpoints that have files but no manifest; in a store, none: all files are ours."""
-        return set()
+    @abstractmethod
+    def find_damaged(self) -> list[str]:
+        """Return the names of checkpoints without a valid manifest: no reader sees them."""
 
     def recover(self, fence: Fence = UNFENCED) -> None:  # noqa: B027
         """Undo what a crash left half done; in a store, nothing: a checkpoint appears atomically."""
@@ -212,8 +212,8 @@ class DiskRunStore(RunStore):
     def list_manifests(self) -> list[Manifest]:
         return list(commit.iter_manifests(self.layout))
 
-    def find_without_manifest(self) -> set[str]:
-        return commit.find_without_manifest(self.layout)
+    def find_damaged(self) -> list[str]:
+        return commit.find_damaged(self.layout)
 
     def recover(self, fence: Fence = UNFENCED) -> None:
         commit.recover_commits(self._files, self.layout, fence)
@@ -367,9 +367,16 @@ class RemoteRunStore(RunStore):
     def has_checkpoint(self, record: CheckpointRecord) -> bool:
         return read_if_exists(self._store, _manifest_key(record)) is not None
 
+    def _list_manifest_keys(self) -> list[str]:
+        keys = [entry.key for entry in self._store.list_entries()]
+        return [key for key in keys if key.endswith(f"/{MANIFEST}") and key.startswith("attempt_")]
+
+    def find_damaged(self) -> list[str]:
+        valid = {_manifest_key(manifest.record) for manifest in self.list_manifests()}
+        return [key.removesuffix(f"/{MANIFEST}") for key in self._list_manifest_keys() if key not in valid]
+
     def list_manifests(self) -> list[Manifest]:
-        entries = self._store.list_entries()
-        keys = [e.key for e in entries if e.key.endswith(f"/{MANIFEST}") and e.key.startswith("attempt_")]
+        keys = self._list_manifest_keys()
         manifests = []
         contents = run_in_parallel([partial(read_if_exists, self._store, key) for key in keys])
         for key, data in zip(keys, contents, strict=True):
