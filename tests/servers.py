@@ -24,6 +24,7 @@ AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1
 @dataclass(frozen=True)
 class Server:
     port: int
+    pid: int = 0
 
     @property
     def authority(self) -> str:
@@ -32,6 +33,12 @@ class Server:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[Server]:
+    with run_s3_server() as server:
+        yield server
+
+
+@contextlib.contextmanager
+def run_s3_server() -> Iterator[Server]:
     """moto, with one empty bucket."""
     with _running("s3") as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
@@ -109,7 +116,7 @@ def _running(kind: str) -> Iterator[Server]:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, text=True, **pipes) as process:
         assert process.stdout is not None
-        yield Server(int(process.stdout.readline()))
+        yield Server(int(process.stdout.readline()), process.pid)
         process.kill()
 
 

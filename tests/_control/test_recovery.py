@@ -9,7 +9,7 @@ import pytest
 
 from paceline import train
 from paceline._control import journal
-from paceline._control.events import CheckpointsFound, Committed, DriverStarted, Reported, encode_event
+from paceline._control.events import Committed, DriverStarted, Reported, encode_event
 from paceline._control.recovery import load_history, recover_run
 from paceline._control.step import step
 from paceline._core.codec import seal_line
@@ -90,7 +90,51 @@ def test_a_lost_journal_is_rebuilt_from_the_manifests_and_the_run_goes_on(layout
         count(7), scaling_config=ScalingConfig(2), run_config=RunConfig(name="run", storage_path=tmp_path)
     ).fit()
     assert result.metrics == {"i": 6, "start": 5}
-    assert isinstance(journal.read_events(layout.journal)[0], CheckpointsFound)
+    # The metrics are those of the workers' own files.
+    assert result.metrics_dataframe["i"].tolist() == list(range(7))
+    assert [event.seq for event in read_events(layout.root, Reported) if event.rank == 1] == list(range(1, 8))
+
+
+def test_a_lost_journal_of_several_attempts_gives_back_the_reports_that_count(layout, tmp_path):
+    """Attempts 1 to 5: up to report 5; none reported in 2; from 4 on, in 3; from 3 on, twice."""
+    for attempt, first, last in ((3, 4, 5), (4, 3, 4), (5, 3, 6)):
+        for rank in (0, 1):
+            path = layout.reports(attempt, rank)
+            path.parent.mkdir(exist_ok=True)
+            metrics = msgspec.Raw(msgspec.json.encode({"i": attempt}))
+            seqs = range(first, last + 1)
+            path.write_bytes(
+                b"".join(seal_line(encode_event(Reported(attempt, rank, s, metrics, s, "x.py:1"))) for s in seqs)
+            )
+    layout.journal.unlink()
+    before = on_disk(layout)
+    assert Result.from_path(layout.root).metrics_dataframe["i"].tolist() == [0, 1, 5, 5, 5, 5], "a reader sees it too"
+    run = recover(layout).run
+    assert {record.name for record in run.checkpoints} == on_disk(layout) == before
+    assert (run.attempt, run.num_reports) == (5, 6)
+    assert recover(layout).run == run, "the journal holds it now"
+    assert Result.from_path(layout.root).metrics_dataframe["i"].tolist() == [0, 1, 5, 5, 5, 5]
+    assert step(run, DriverStarted(2, 0))[1]
+
+
+def test_without_a_journal_and_a_valid_manifest_no_checkpoint_directory_is_overwritten(layout, tmp_path):
+    layout.journal.unlink()
+    manifest = layout.checkpoint("checkpoint_000005") / ".manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:-20])
+    fit = DataParallelTrainer(
+        count(6), scaling_config=ScalingConfig(2), run_config=RunConfig(name="run", storage_path=tmp_path)
+    ).fit
+    (layout.checkpoint("checkpoint_000004") / ".manifest.json").rename(tmp_path / "kept")
+    files = sorted(path for path in layout.root.rglob("*") if ".lease" not in path.parts)
+    with pytest.raises(
+        train.StorageError, match=r"no valid manifest: checkpoint_000004, checkpoint_000005\.(.|\n)*hint"
+    ):
+        fit()
+    assert sorted(path for path in layout.root.rglob("*") if ".lease" not in path.parts) == files
+    # With one that is valid, the run goes on from it, and the others are set aside.
+    (tmp_path / "kept").rename(layout.checkpoint("checkpoint_000004") / ".manifest.json")
+    assert fit().metrics == {"i": 5, "start": 4}
+    assert (layout.quarantine / "checkpoint_000005" / "state.json").exists()
 
 
 @pytest.mark.parametrize("staged_files_are_there", [True, False])
@@ -158,14 +202,15 @@ def test_checkpoints_that_retention_had_given_up_are_deleted_when_the_driver_die
 
 
 def test_the_rest_of_a_deletion_is_removed_and_other_directories_are_not(layout):
-    """The driver died after the manifest of `checkpoint_000002` had gone, and before all of its files had."""
-    for name in ("checkpoint_000002", "mine"):
-        layout.checkpoint(name).mkdir()
-        (layout.checkpoint(name) / "state.bin").write_text("x")
+    """The driver died after `checkpoint_000002` was moved away, and before all of its files had gone."""
+    deleted = layout.trash / "deleted-1-1-2"
+    for directory in (deleted, layout.checkpoint("mine")):
+        directory.mkdir(parents=True)
+        (directory / "state.bin").write_text("x")
     (layout.checkpoint("checkpoint_000004") / ".manifest.json").unlink()
     recovered = recover(layout)
     assert [record.name for record in recovered.run.checkpoints] == ["checkpoint_000005"]
-    assert not layout.checkpoint("checkpoint_000002").exists()
+    assert not deleted.exists()
     assert (layout.checkpoint("mine") / "state.bin").exists(), "who put it there is not known"
     assert (layout.checkpoint("checkpoint_000004") / "state.bin").exists(), "its manifest is lost: who knows why"
 

@@ -111,7 +111,7 @@ def test_a_crash_at_any_call_shows_the_old_or_the_new_and_recovery_completes_it(
 
 
 def test_a_crash_while_deleting_never_leaves_half_a_checkpoint_visible(layout, commit_text):
-    for number in range(4):
+    for number in range(8):
         shutil.rmtree(layout.root)
         layout.root.mkdir()
         commit_text(1)
@@ -120,10 +120,13 @@ def test_a_crash_while_deleting_never_leaves_half_a_checkpoint_visible(layout, c
             commit.delete_checkpoint(crash_at(number), layout, record(1))
         except Crash:
             pass
-        assert list_committed(layout) in (
-            {"checkpoint_000002": 2},
-            {"checkpoint_000001": 1, "checkpoint_000002": 2},
-        )
+        left = list_committed(layout)
+        assert left in ({"checkpoint_000002": 2}, {"checkpoint_000001": 1, "checkpoint_000002": 2})
+        assert {path.name for path in layout.root.iterdir() if path.name[0] != "."} == set(left), "whole or gone"
+        commit.recover_commits(LocalFiles(), layout)
+        assert list_committed(layout) == left, "and not restored"
+        assert not layout.trash.exists()
+    assert left == {"checkpoint_000002": 2}
 
 
 def test_a_directory_without_a_manifest_is_no_checkpoint(layout):
@@ -139,7 +142,7 @@ def test_a_link_or_a_file_is_no_checkpoint_and_is_never_removed(layout, stage, c
     layout.checkpoint("checkpoint_000002").write_text("mine")
     for name in ("mine", ".mine", "logs"):
         (layout.root / name).mkdir()
-    assert commit.find_without_manifest(layout) == {"mine"}
+    assert commit.find_damaged(layout) == []
     assert not commit.has_manifest(layout.checkpoint("checkpoint_000001"))
     assert list(commit.iter_manifests(layout)) == []
     with pytest.raises(StorageError, match="is a symbolic link; not deleted"):

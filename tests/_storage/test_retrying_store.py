@@ -14,7 +14,12 @@ from paceline._core.errors import StorageError
 from paceline._storage.address import open_store_at
 from paceline._storage.arrow_store import ArrowStore
 from paceline._storage.object_store import ObjectStore
-from paceline._storage.retrying_store import DEFAULT_RETRY_POLICY, RetryingStore, StoreRetryPolicy
+from paceline._storage.retrying_store import (
+    DEFAULT_RETRY_POLICY,
+    PROBE_INTERVAL_S,
+    RetryingStore,
+    StoreRetryPolicy,
+)
 from paceline._storage.run_location import is_remote, join_storage_path
 from paceline._storage.store import ProgressCallback, download_all, ignore_progress, run_in_parallel, upload_all
 from paceline._storage.store_errors import http_status, is_transient, summarize_error
@@ -73,8 +78,83 @@ def test_the_error_counts_the_tries_and_quotes_the_last() -> None:
     assert len(pauses) == 2
     # The deadline ends tries that move nothing, though some were left.
     patience = StoreRetryPolicy(num_tries=99, first_pause_s=10, longest_pause_s=10, stall_timeout_s=35)
-    with pytest.raises(StorageError, match="5 tries in 40 s"):
+    with pytest.raises(StorageError, match="5 tries in 35 s"):
         _retrying(Failing(*[TimeoutError("late")] * 99), pauses, patience).write("key", b"x")
+
+
+def test_after_one_call_gave_up_the_next_fail_at_once_until_the_store_answers() -> None:
+    pauses: list[float] = []
+    broken = Failing(*[ConnectionRefusedError("gone")] * 11)
+    store = _retrying(broken, pauses, StoreRetryPolicy(num_tries=8, first_pause_s=1, longest_pause_s=1))
+    for key in "abc":
+        with pytest.raises(StorageError, match=f"cannot write memory://failing/{key}: .*gone") as raised:
+            store.write(key, b"x")
+        assert len(pauses) == 7, "the first has used up the budget of all"
+    assert "not tried" in str(raised.value)
+    assert "cannot write memory://failing/a: 8 tries in 7 s" in str(raised.value.__cause__)
+    # Now and then one is let through, for one try: the tenth failure, then an answer.
+    for failure in ("1 try", "not tried"):
+        store._clock.advance(PROBE_INTERVAL_S * (failure == "1 try"))
+        with pytest.raises(StorageError, match=failure):
+            store.write("d", b"x")
+    store.retry_anew()  # As for a new attempt: all tries again.
+    store.write("e", b"x")
+    assert len(pauses) == 8
+    store.write("f", b"x")
+
+
+def test_a_call_that_is_stuck_or_pauses_ends_with_the_first_that_gives_up() -> None:
+    clock, both_wait, stuck = FakeClock(), threading.Barrier(3), threading.Event()
+
+    class Gone(Failing):
+        def write(self, key: str, data: bytes) -> None:
+            if key == "stuck":
+                both_wait.wait(60)
+                stuck.wait(60)
+            raise ConnectionRefusedError("gone")
+
+    policy = StoreRetryPolicy(num_tries=2, first_pause_s=600)
+    store = RetryingStore(Gone(), policy, clock=clock)
+    errors: list[OSError] = []
+
+    def write(key: str) -> None:
+        with pytest.raises(StorageError) as raised:
+            store.write(key, b"x")
+        errors.append(raised.value)
+
+    def wait_before_the_pause() -> float:
+        both_wait.wait(60)
+        return 1.0
+
+    store._chance = wait_before_the_pause
+    threads = [threading.Thread(target=write, args=(key,)) for key in ("stuck", "pauses")]
+    for thread in threads:
+        thread.start()
+    both_wait.wait(60)
+    store._sleep, store._chance = clock.advance, lambda: 1.0
+    write("first")
+    for thread in threads:
+        thread.join(60)
+    stuck.set()
+    assert "2 tries" in str(errors[0])
+    assert all("the store is gone: cannot write memory://failing/first" in str(e) for e in errors[1:])
+    assert len(errors) == 3
+
+
+def test_a_store_that_never_answered_is_given_up_early_with_what_to_check() -> None:
+    pauses: list[float] = []
+    broken = Failing(*[ConnectionRefusedError("refused")] * 99)
+    broken.uri = "s3://bucket/runs"
+    policy = StoreRetryPolicy(num_tries=99, contact_timeout_s=10)
+    with pytest.raises(StorageError, match=r"tries in 10 s; .*refused(.|\n)*hint: .*credentials.*endpoint.*region"):
+        _retrying(broken, pauses, policy).write("key", b"x")
+    del broken.failures[3:]
+    store = _retrying(broken, pauses, policy)
+    store.write("key", b"x")
+    broken.failures = [ConnectionRefusedError("refused")] * 99
+    with pytest.raises(StorageError, match="hint: check the network") as raised:
+        store.write("key", b"x")
+    assert "tries in 120 s" in str(raised.value), "one that has answered gets all of its time"
 
 
 def test_a_transfer_longer_than_the_deadline_is_left_alone_while_it_moves(tmp_path: Path) -> None:

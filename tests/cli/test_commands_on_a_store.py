@@ -63,3 +63,7 @@ def test_a_run_in_a_store_is_listed_shown_verified_exported_and_pruned(stored, p
     assert paceline("show", "complete").out.startswith("complete  complete\n")
     result = paceline("show", f"{stored}/missing")
     assert (result.code, f"there is no run in {stored}/missing" in result.err) == (2, True)
+    store.delete_all("journal")
+    (found,) = msgspec.json.decode(paceline("ls", stored, "--json").out, type=list[Summary])
+    assert (found.id, found.state) == ("complete", "lost"), "found by its checkpoints"
+    assert "checkpoint_000005" in paceline("show", run).out

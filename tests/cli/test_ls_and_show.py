@@ -47,10 +47,24 @@ def test_show_as_json_is_the_view_of_the_run_or_search(paceline):
     assert len(found.trials) == 3
 
 
+def test_a_run_without_its_journal_is_found_by_its_reports_and_checkpoints(paceline, copy_run):
+    run = copy_run("resnet")
+    before = msgspec.json.decode(paceline("show", str(run), "--json").out, type=RunSnapshot)
+    (run / "journal.jsonl").unlink()
+    (found,) = summaries(paceline("ls", str(run.parent), "--json"))
+    assert (found.id, found.state, found.num_reports) == ("resnet", "lost", before.summary.num_reports)
+    shown = msgspec.json.decode(paceline("show", str(run), "--json").out, type=RunSnapshot)
+    names = [checkpoint.name for checkpoint in before.checkpoints if checkpoint.kept]
+    assert [checkpoint.name for checkpoint in shown.checkpoints if checkpoint.kept] == names
+    assert shown.summary.metrics == before.summary.metrics
+    assert "the journal is lost" in paceline("show", str(run)).out
+    assert paceline("metrics", str(run), "--csv", "-").out.count("\n") == found.num_reports + 1
+
+
 def test_nothing_that_a_terminal_acts_on_is_printed_of_an_odd_run_or_a_broken_journal(paceline, copy_run, odd_run):
     assert "\x1b" not in paceline("show", str(odd_run)).out
     run = copy_run(odd_run)
     (run / "journal.jsonl").write_bytes(b"\x00garbage\n\x1b[2J")
     result = paceline("show", str(run))
-    assert result.code == 2
-    assert "\x1b" not in result.err
+    assert "the journal is lost" in result.out
+    assert "\x1b" not in result.out + result.err

@@ -1,7 +1,9 @@
 """Whole runs in a store: real workers, real servers, killed drivers, faults on the way."""
 
+import functools
 import os
 import pickle
+import re
 import shutil
 import signal
 import uuid
@@ -25,10 +27,11 @@ from paceline.train import (
     ScalingConfig,
     StorageError,
     TrainingFailedError,
+    WorkerGroupError,
 )
 from paceline.train.driver.run_directory import open_run
 from paceline.train.driver.run_spec import RunEnvironment
-from servers import AZURITE_KEY, BUCKET, Server, azure_path, s3_variables
+from servers import AZURITE_KEY, BUCKET, Server, azure_path, run_s3_server, s3_variables
 
 SCRIPT = f"""{HEAD}
 def function(config):
@@ -205,6 +208,43 @@ def test_a_store_that_refuses_is_told_before_any_worker_starts(proxied_path, s3_
     with pytest.raises(StorageError, match="hint: check the credentials"):
         _fit(proxied_path)
     assert not list(spool.rglob("rank_*.log"))
+
+
+def test_a_store_that_cannot_be_reached_is_told_with_what_to_check(spool: Path, monkeypatch: pytest.MonkeyPatch):
+    for name, value in {**s3_variables("127.0.0.1:1"), "PACELINE_STORAGE_PATIENCE_S": "0.5"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(
+        StorageError, match=r"s3://bucket/runs/alpha(.|\n)*hint: .*credentials.*endpoint.*region.*network"
+    ):
+        _fit("s3://bucket/runs")
+    assert not spool.exists()
+
+
+@pytest.mark.slow
+def test_when_the_store_is_gone_for_good_the_first_error_is_raised_and_no_later_step_waits_for_it(
+    spool: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def function(config):
+        train.report({"step": 0}, checkpoint=Checkpoint.from_dict({"step": 0}))
+        if train.get_context().get_world_rank() == 0:
+            os.kill(config["server"], signal.SIGKILL)
+        train.collective.barrier()
+        train.report({"step": 1}, checkpoint=Checkpoint.from_dict({"step": 1}))
+
+    monkeypatch.setenv("PACELINE_STORAGE_PATIENCE_S", "2")
+    with run_s3_server() as server:
+        for name, value in s3_variables(server.authority).items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(
+            WorkerGroupError, match=r"StorageError: report 2: .* cannot upload s3://.*checkpoint_000002"
+        ) as raised:
+            _fit(f"s3://{BUCKET}/runs", functools.partial(function, {"server": server.pid}))
+    assert isinstance(raised.value.__cause__, StorageError)
+    said = caplog.text
+    for left in ("files that are in no checkpoint stay in", "cannot store the end of the journal", "release the lease"):
+        assert re.search(f"{left}.*(not tried|1 try)", said), said
+    # The spool has what could not be stored.
+    assert b'"step":1' in (next(spool.rglob("journal.jsonl"))).read_bytes()
 
 
 @pytest.mark.slow

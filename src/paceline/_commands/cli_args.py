@@ -6,10 +6,12 @@ import argparse
 import os
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline._commands import cli_output
 from paceline._core import settings
+from paceline._storage.run_layout import MANIFEST
 from paceline._storage.run_location import RunLocation, is_remote, join_storage_path
 from paceline._storage.run_store import JOURNAL_PREFIX
 
@@ -87,11 +89,14 @@ def locate_run(run: str, *, or_search: bool = False) -> RunLocation:
 def is_search(location: RunLocation) -> bool:
     """Return whether the journal at this location belongs to a search, judging by its first event."""
     if location.address is None:
+        if not location.layout.journal.exists():
+            return False  # A run whose journal is lost.
         with open(location.layout.journal, "rb") as file:
             start = file.read(64)
     else:
         store = location.open_store()
-        start = store.read(store.list_entries(JOURNAL_PREFIX)[0].key)
+        segments = store.list_entries(JOURNAL_PREFIX)
+        start = store.read(segments[0].key) if segments else b""
     return start[9:].startswith(_SEARCH)
 
 
@@ -111,20 +116,20 @@ def find_parent_search(location: RunLocation) -> RunLocation | None:
 def _locate_run_or_search(run: str) -> RunLocation:
     if is_remote(run):
         location = RunLocation.from_path(run)
-        if not location.open_store().list_entries(JOURNAL_PREFIX):
+        if not _has_stored_run(location):
             raise RunNotFoundError(f"there is no run in {location.uri}")
         return location
     path = os.path.abspath(os.path.expanduser(run.removeprefix("file://")))
-    if _has_journal(path):
+    if _has_run(path):
         return RunLocation.from_path(path)
     root = settings.default_storage_path()
     if is_remote(root):
         location = RunLocation.from_path(join_storage_path(root, run.strip("/")))
-        if not os.path.isabs(run) and location.open_store().list_entries(JOURNAL_PREFIX):
+        if not os.path.isabs(run) and _has_stored_run(location):
             return location
         raise RunNotFoundError(f"there is no run {run!r}, neither here nor in {root}")
     named = os.path.join(root, run)
-    if not os.path.isabs(os.path.expanduser(run)) and ".." not in run.split("/") and _has_journal(named):
+    if not os.path.isabs(os.path.expanduser(run)) and ".." not in run.split("/") and _has_run(named):
         return RunLocation.from_path(named)
     raise RunNotFoundError(_not_found_message(run, path, root))
 
@@ -152,6 +157,19 @@ def open_reader(location: RunLocation) -> RunReader:
 
 def _has_journal(path: str) -> bool:
     return os.path.exists(os.path.join(path, _JOURNAL))
+
+
+def _has_run(path: str) -> bool:
+    if _has_journal(path):
+        return True
+    from paceline._control.recovery import has_lost_journal
+
+    return has_lost_journal(Path(path))
+
+
+def _has_stored_run(location: RunLocation) -> bool:
+    entries = location.open_store().list_entries()
+    return any(entry.key.startswith(f"{JOURNAL_PREFIX}/") or entry.key.endswith(f"/{MANIFEST}") for entry in entries)
 
 
 def _not_found_message(run: str, path: str, root: str) -> str:

@@ -2,18 +2,25 @@
 
 There is no second way to restore. What is missing in the journal is turned into the events it would have had: reports
 that a worker wrote to its own file but no driver read, commits that were requested but not answered, and checkpoints
-whose manifest exists while their line in the journal was torn or lost.
+whose manifest exists while their line in the journal was torn or lost. A journal that is lost as a whole is rebuilt
+from the workers' files and the manifests.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from paceline._control import events, journal
-from paceline._control.commands import CommitCheckpoint, DeleteCheckpoint
+from paceline._control.commands import CommitCheckpoint
 from paceline._control.events import CheckpointRecord, Committed, Event, Reported
 from paceline._control.journal import Journal
 from paceline._control.report_aggregator import ReportAggregator, RunReport
@@ -22,8 +29,9 @@ from paceline._control.step import InvalidTransition, step
 from paceline._core.checkpoint_records import StagedFiles
 from paceline._core.codec import valid_lines, valid_prefix
 from paceline._core.errors import RunHeldError, StorageError
+from paceline._storage.commit import iter_manifests
 from paceline._storage.lease import UNFENCED, Fence
-from paceline._storage.run_layout import RunLayout
+from paceline._storage.run_layout import RunLayout, checkpoint_name
 
 if TYPE_CHECKING:
     from paceline._storage.run_store import RunStore
@@ -55,8 +63,6 @@ class RunReplay:
         self.num_events = 0
         self._requested_commits: dict[int, CommitCheckpoint] = {}
         self._known_records: set[tuple[int, int]] = set()
-        self.deleted_records: dict[str, CheckpointRecord] = {}
-        """Checkpoints that retention deleted, by name. The driver may not have finished deleting them."""
         self.lease = 0
         """The fencing token of the last driver."""
 
@@ -72,13 +78,9 @@ class RunReplay:
             ) from problem
         changed = after is not self.run
         self.run = after
-        if isinstance(event, Committed):
-            self.deleted_records.pop(event.record.name, None)
         for command in commands:
             if isinstance(command, CommitCheckpoint):
                 self._requested_commits[command.record.seq] = command
-            elif isinstance(command, DeleteCheckpoint):
-                self.deleted_records[command.record.name] = command.record
         if self._requested_commits and len(self._requested_commits) > len(after.committing):
             self._requested_commits = {seq: self._requested_commits[seq] for seq in after.committing}
         if type(event) is Reported:
@@ -110,6 +112,8 @@ def recover_run(store: RunStore, wall: float, fence: Fence = UNFENCED, *, in_new
     for event in reading:
         replay.apply_event(event)
         history.add(event)
+    if not replay.num_events:
+        _secure_damaged_checkpoints(store, fence)
     journal_file = journal.reopen_journal(reading, fence, in_new_file=in_new_file)
     try:
         return _complete_recovery(store, wall, fence, journal_file, replay, history)
@@ -165,6 +169,11 @@ def _complete_recovery(
             journal_file.append(event)
             history.add(event)
 
+    if not replay.num_events:
+        for event in rebuild_events(store):
+            if isinstance(event, events.Timestamp):
+                journal_file.append(event)
+            add_event(event)
     for event in _unread_reports(store.layout, replay.run):
         add_event(event)
     _finish_commits(store, replay, wall, fence)
@@ -198,6 +207,10 @@ def replay_events(store: RunStore, replay: RunReplay) -> Iterator[Event]:
         event: Event = journal.decode_line(payload, store.uri, line)
         replay.apply_event(event)
         yield event
+    if not replay.num_events:
+        for event in rebuild_events(store):
+            if replay.apply_event(event) or isinstance(event, events.Timestamp):
+                yield event
     for event in _unread_reports(store.layout, replay.run):
         if replay.apply_event(event):
             yield event
@@ -238,6 +251,83 @@ def _unread_reports(layout: RunLayout, run: Run) -> Iterator[Event]:
                     yield event
 
 
+_ATTEMPT = re.compile(r"attempt_(\d{1,9})")
+_RANK_FILE = re.compile(r"rank_(\d{1,9})\.jsonl")
+
+
+def has_lost_journal(directory: Path) -> bool:
+    """Whether this is the directory of a run on a disk whose journal is lost: it has reports or checkpoints."""
+    layout = RunLayout(directory)
+    return layout.lease.is_dir() and (
+        bool(_list_numbered(layout.root / "reports", _ATTEMPT)) or any(iter_manifests(layout))
+    )
+
+
+def rebuild_events(store: RunStore) -> Iterator[Event]:
+    """Yield the events of a lost journal, as far as the workers' files and the manifests have them.
+
+    Each attempt begins as if a new driver had started it, from the checkpoint before its first report. That one may be
+    deleted by now: the last event says which checkpoints there are.
+    """
+    records = {manifest.record.seq: manifest.record for manifest in store.list_manifests()}
+    number, begun_from = 0, 0
+    for attempt, directory in _list_numbered(store.layout.root / "reports", _ATTEMPT):
+        files = _list_numbered(directory, _RANK_FILE)
+        reports = heapq.merge(*(_iter_reports(path) for _, path in files), key=lambda event: (event.seq, event.rank))
+        first = next(reports, None)
+        if first is None:
+            continue
+        started = events.DriverStarted(files[-1][0] + 1, 0)
+        while (number := number + 1) < attempt:
+            yield started  # An attempt without reports.
+        seq = first.seq - 1
+        if seq != begun_from:
+            lost = CheckpointRecord(seq, checkpoint_name(seq), attempt - 1, msgspec.Raw(b"{}"))
+            yield events.CheckpointsFound((records.get(seq, lost),) if seq else (), (begun_from,))
+            begun_from = seq
+        yield events.Timestamp(first.at)
+        yield started
+        if seq:
+            yield events.CheckpointVerified(attempt, seq)
+        for report in itertools.chain([first], reports):
+            yield msgspec.structs.replace(report, checkpoint=None, validation=None)
+    yield events.CheckpointsFound(tuple(records.values()), () if begun_from in records else (begun_from,))
+
+
+def _iter_reports(path: Path) -> Iterator[Reported]:
+    with path.open("rb") as file:
+        for payload in valid_lines(file):
+            event = journal.decode_line(payload, path)
+            if isinstance(event, Reported):
+                yield event
+
+
+def _list_numbered(directory: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
+    try:
+        found = [(pattern.fullmatch(path.name), path) for path in directory.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted((int(match[1]), path) for match, path in found if match is not None)
+
+
+def _secure_damaged_checkpoints(store: RunStore, fence: Fence) -> None:
+    """Without a journal, nothing tells which directories are checkpoints: none may be overwritten."""
+    damaged = store.find_damaged()
+    if not damaged:
+        return
+    if not store.list_manifests():
+        raise StorageError(
+            f"{store.uri} has no journal, and its checkpoints have no valid manifest: {', '.join(damaged[:5])}"
+            f"{f' and {len(damaged) - 5} more' if len(damaged) > 5 else ''}. A new run would overwrite them\n\n"
+            "hint: restore journal.jsonl or the manifests from a copy, or use another RunConfig(name=...); "
+            "resume_from_checkpoint=Checkpoint.from_directory(...) starts from such a directory"
+        )
+    for name in damaged:
+        record = CheckpointRecord(0, name, 0, msgspec.Raw(b"{}"))
+        if (quarantine_path := store.quarantine(record, fence)) is not None:
+            log.warning("%s has no valid manifest; moved to %s", name, quarantine_path)
+
+
 def _finish_commits(store: RunStore, replay: RunReplay, wall: float, fence: Fence) -> None:
     """Finish commits for which all ranks had reported and all files were durable."""
     for command in replay.unanswered_commits():
@@ -268,7 +358,3 @@ def _delete_forgotten(store: RunStore, replay: RunReplay, fence: Fence) -> None:
         record = manifest.record
         if (record.name, record.seq, record.attempt) not in kept:
             store.delete(record, fence)
-    # A manifest is deleted first, so a half-deleted checkpoint is a directory without one. Other such directories
-    # belong to the user.
-    for name in sorted(store.find_without_manifest() & replay.deleted_records.keys()):
-        store.delete(replay.deleted_records[name], fence)

@@ -93,6 +93,7 @@ class CheckpointWork:
         self._store.upload_journal()
 
     def verify(self, attempt: int, record: CheckpointRecord) -> Event:
+        self._store.retry_anew()  # The store may be what the last attempt failed for.
         problem = self._store.find_problem(record)
         if problem is None:
             return CheckpointVerified(attempt, record.seq)

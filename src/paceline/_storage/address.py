@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 from paceline._core.errors import StorageError
 from paceline._storage.arrow_store import ArrowStore
 from paceline._storage.object_store import ObjectStore
-from paceline._storage.retrying_store import DEFAULT_RETRY_POLICY, RetryingStore, StoreRetryPolicy
+from paceline._storage.retrying_store import DEFAULT_RETRY_POLICY, RetryingStore, StoreRetryPolicy, contact_hint
 from paceline._storage.store import Store
 from paceline._storage.store_errors import summarize_error
 
@@ -44,7 +44,7 @@ def open_store_at(
         raise
     except Exception as error:
         uri = _StoreAddress.parse(storage_path, {}).uri
-        raise StorageError(f"cannot open {uri}: {summarize_error(error)}") from error
+        raise StorageError(f"cannot open {uri}: {summarize_error(error)}\n\nhint: {contact_hint(uri)}") from error
     return RetryingStore(store, retry_policy)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -32,6 +33,10 @@ MANIFEST_VERSION = 1
 
 _CHECKSUM_KEY = b',\n "crc32": "'
 """Start of the last line of a manifest, which holds the checksum of everything before it."""
+
+_DEFAULT_NAME = re.compile(r"checkpoint_\d{6,}")
+_DELETED_PREFIX = "deleted-"
+"""In `.trash`: a checkpoint that is not to be restored."""
 
 log = logging.getLogger("paceline")
 
@@ -172,7 +177,7 @@ def discard_staged(files: Files, layout: RunLayout, record: CheckpointRecord) ->
 
 
 def delete_checkpoint(files: Files, layout: RunLayout, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
-    """Delete a checkpoint, manifest first, so that a half-deleted one is never taken for a whole one.
+    """Delete a checkpoint: one rename takes it out of the run, so it is whole or gone, whenever a crash comes.
 
     The name may have been used again since: a newer checkpoint in its place stays.
     """
@@ -183,10 +188,16 @@ def delete_checkpoint(files: Files, layout: RunLayout, record: CheckpointRecord,
     current = _read_valid_manifest(directory)
     if current is not None and _commit_order(current.record) != _commit_order(record):
         return
-    if directory.exists():
-        files.remove(directory / MANIFEST)
-        files.sync_dir(directory)  # Or a power cut could keep the manifest and lose files.
-    files.remove_tree(directory)
+    if not directory.exists():
+        return
+    deleted = layout.trash / f"{_DELETED_PREFIX}{fence.number}-{record.attempt}-{record.seq}"
+    files.make_dir(layout.trash)
+    files.remove_tree(deleted)
+    files.rename(directory, deleted)
+    files.sync_dir(layout.root)  # Or a power cut could bring the name back and lose files.
+    files.remove_tree(deleted)
+    with contextlib.suppress(OSError):  # Something else is in it.
+        layout.trash.rmdir()
 
 
 def quarantine_checkpoint(files: Files, layout: RunLayout, name: str, fence: Fence = UNFENCED) -> Path:
@@ -300,9 +311,13 @@ def iter_manifests(layout: RunLayout) -> Iterator[Manifest]:
     yield from sorted(manifests, key=lambda manifest: manifest.record.seq)
 
 
-def find_without_manifest(layout: RunLayout) -> set[str]:
-    """Return the directories that are either remains of a checkpoint or the user's own."""
-    return {directory.name for directory in _checkpoint_directories(layout) if not has_manifest(directory)}
+def find_damaged(layout: RunLayout) -> list[str]:
+    """Return the directories that look like checkpoints and have no valid manifest; others are the user's own."""
+    return [
+        directory.name
+        for directory in _checkpoint_directories(layout)
+        if (_DEFAULT_NAME.fullmatch(directory.name) or has_manifest(directory)) and not _read_valid_manifest(directory)
+    ]
 
 
 def _checkpoint_directories(layout: RunLayout) -> list[Path]:
@@ -315,7 +330,8 @@ def recover_commits(files: Files, layout: RunLayout, fence: Fence = UNFENCED) ->
     """Recover from a crash in the middle of a commit: restore checkpoints that were moved aside for it."""
     if not layout.trash.exists():
         return
-    asides = [(aside, _read_valid_manifest(aside)) for aside in layout.trash.iterdir()]
+    moved = [path for path in layout.trash.iterdir() if not path.name.startswith(_DELETED_PREFIX)]
+    asides = [(aside, _read_valid_manifest(aside)) for aside in moved]
     readable = [(aside, manifest.record) for aside, manifest in asides if manifest is not None]
     fence.check()
     for aside, record in sorted(readable, key=lambda pair: _commit_order(pair[1]), reverse=True):

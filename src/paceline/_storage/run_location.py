@@ -6,7 +6,7 @@ A plain value; it touches and imports nothing until one of its `open_*` methods 
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from paceline._storage.mailbox import Mailbox
     from paceline._storage.run_store import RunStore
     from paceline._storage.store import Store
+
+
+_CONTACT_TIMEOUT_S = 10.0
+"""How long to try to reach a store that has never answered: most likely an address or a setting is wrong."""
 
 
 def is_remote(storage_path: str, filesystem: Any = None) -> bool:
@@ -41,6 +45,12 @@ class RunLocation:
     storage_path: str
     name: str
     filesystem: Any = None
+    store: Store | None = field(default=None, compare=False, repr=False)
+    """An open store for all who use this value; None: each opens its own."""
+
+    def share_store(self) -> RunLocation:
+        """Open the store once: all who use the returned value notice together that it is gone, and when it is back."""
+        return self if self.address is None else replace(self, store=self.open_store())
 
     @classmethod
     def from_path(cls, path: str, filesystem: Any = None) -> RunLocation:
@@ -117,7 +127,11 @@ class RunLocation:
         reconcile_journal(layout.journal, stored)
         journal_uploader = JournalUploader(store, layout.journal, len(stored))
         return RemoteRunStore(
-            store, layout, journal_uploader=journal_uploader, files=files, reopen=self.open_run_store_for_reading
+            store,
+            layout,
+            journal_uploader=journal_uploader,
+            files=files,
+            reopen=replace(self, store=None).open_run_store_for_reading,
         )
 
     def open_run_store_for_reading(self) -> RunStore:
@@ -127,7 +141,9 @@ class RunLocation:
 
         if self.address is None:
             return DiskRunStore(LocalFiles(), self.layout)
-        return RemoteRunStore(self.open_store(), self.layout, reopen=self.open_run_store_for_reading)
+        return RemoteRunStore(
+            self.open_store(), self.layout, reopen=replace(self, store=None).open_run_store_for_reading
+        )
 
     def open_store(self) -> Store:
         """Open the store of the run; only if `address` is not None."""
@@ -135,5 +151,9 @@ class RunLocation:
         from paceline._storage.retrying_store import StoreRetryPolicy
 
         assert self.address is not None
-        retry_policy = StoreRetryPolicy(stall_timeout_s=settings.load().storage_patience_s)
+        if self.store is not None:
+            return self.store
+        retry_policy = StoreRetryPolicy(
+            stall_timeout_s=settings.load().storage_patience_s, contact_timeout_s=_CONTACT_TIMEOUT_S
+        )
         return open_store_at(self.address, self.filesystem, retry_policy)

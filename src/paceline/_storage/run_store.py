@@ -25,6 +25,7 @@ from paceline._storage import commit
 from paceline._storage.commit import Manifest
 from paceline._storage.files import Files, LocalFiles, read_file_if_exists, write_private_file
 from paceline._storage.lease import UNFENCED, Fence
+from paceline._storage.retrying_store import RetryingStore
 from paceline._storage.run_layout import LOGGER_FILES, MANIFEST, METADATA, RunLayout, checkpoint_name
 from paceline._storage.store import Store, read_if_exists, run_in_parallel, upload_all
 
@@ -147,12 +148,15 @@ class RunStore(ABC):
     def has_checkpoint(self, record: CheckpointRecord) -> bool: ...
     @abstractmethod
     def list_manifests(self) -> list[Manifest]: ...
-    def find_without_manifest(self) -> set[str]:
-        """Return the names of checkpoints that have files but no manifest; in a store, none: all files are ours."""
-        return set()
+    @abstractmethod
+    def find_damaged(self) -> list[str]:
+        """Return the names of checkpoints without a valid manifest: no reader sees them."""
 
     def recover(self, fence: Fence = UNFENCED) -> None:  # noqa: B027
         """Undo what a crash left half done; in a store, nothing: a checkpoint appears atomically."""
+
+    def retry_anew(self) -> None:  # noqa: B027
+        """Give a store that was gone all its tries again, as for a new attempt."""
 
     @abstractmethod
     def clear_staging(self, fence: Fence = UNFENCED) -> None: ...
@@ -208,8 +212,8 @@ class DiskRunStore(RunStore):
     def list_manifests(self) -> list[Manifest]:
         return list(commit.iter_manifests(self.layout))
 
-    def find_without_manifest(self) -> set[str]:
-        return commit.find_without_manifest(self.layout)
+    def find_damaged(self) -> list[str]:
+        return commit.find_damaged(self.layout)
 
     def recover(self, fence: Fence = UNFENCED) -> None:
         commit.recover_commits(self._files, self.layout, fence)
@@ -363,9 +367,16 @@ class RemoteRunStore(RunStore):
     def has_checkpoint(self, record: CheckpointRecord) -> bool:
         return read_if_exists(self._store, _manifest_key(record)) is not None
 
+    def _list_manifest_keys(self) -> list[str]:
+        keys = [entry.key for entry in self._store.list_entries()]
+        return [key for key in keys if key.endswith(f"/{MANIFEST}") and key.startswith("attempt_")]
+
+    def find_damaged(self) -> list[str]:
+        valid = {_manifest_key(manifest.record) for manifest in self.list_manifests()}
+        return [key.removesuffix(f"/{MANIFEST}") for key in self._list_manifest_keys() if key not in valid]
+
     def list_manifests(self) -> list[Manifest]:
-        entries = self._store.list_entries()
-        keys = [e.key for e in entries if e.key.endswith(f"/{MANIFEST}") and e.key.startswith("attempt_")]
+        keys = self._list_manifest_keys()
         manifests = []
         contents = run_in_parallel([partial(read_if_exists, self._store, key) for key in keys])
         for key, data in zip(keys, contents, strict=True):
@@ -376,6 +387,10 @@ class RemoteRunStore(RunStore):
             if key == _manifest_key(manifest.record):
                 manifests.append(manifest)
         return sorted(manifests, key=lambda manifest: manifest.record.seq)
+
+    def retry_anew(self) -> None:
+        if isinstance(self._store, RetryingStore):
+            self._store.retry_anew()
 
     def clear_staging(self, fence: Fence = UNFENCED) -> None:
         """Delete what was uploaded but never committed, and the spool's own staging."""
@@ -395,7 +410,14 @@ class RemoteRunStore(RunStore):
 
     def close(self) -> None:
         if self._journal_uploader is not None:
-            self._journal_uploader.upload_new()
+            try:
+                self._journal_uploader.upload_new()
+            except RunHeldError:
+                raise
+            except OSError as error:
+                raise StorageError(
+                    f"cannot store the end of the journal and the logs, they stay in {self.layout.root}: {error}"
+                ) from error
         logs = self._list_logs()
         logs += sorted(self.layout.logs.glob("attempt_*/stacks.txt"))
         logs += sorted(path for pattern in LOGGER_FILES for path in self.layout.root.glob(pattern))

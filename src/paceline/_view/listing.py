@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec.structs import replace
 
+from paceline._control.recovery import has_lost_journal
 from paceline._core.errors import PacelineError
 from paceline._storage.run_location import RunLocation, is_remote, join_storage_path
 from paceline._storage.run_store import JOURNAL_PREFIX
@@ -229,6 +230,9 @@ class DiskRunFinder:
             if kind is not None:
                 location = RunLocation(os.path.dirname(directory), os.path.basename(directory))
                 yield RunEntry(id, location, kind, (journal.st_ino, journal.st_mtime_ns, journal.st_size))
+            elif has_lost_journal(Path(directory)):
+                kind = "run"
+                yield RunEntry(id, RunLocation.from_path(directory), kind, os.stat(directory).st_mtime_ns)
             if kind != "run" and depth < MAX_DEPTH:
                 prefix = "" if id == "." else f"{id}/"
                 ahead += [(path, f"{prefix}{name}", depth + 1) for name, path in _list_folders(directory)]
@@ -274,16 +278,20 @@ class RemoteRunFinder:
                 slices = self._store.list_entries(f"{prefix}/{JOURNAL_PREFIX}" if prefix else JOURNAL_PREFIX)
                 if slices:
                     kind = self._read_kind(slices[0].key, slices[0].size)
-                    location = RunLocation.from_path(
-                        join_storage_path(self._root, prefix) if prefix else self._root, self._filesystem
-                    )
+                    location = self._locate(prefix)
                     yield RunEntry(prefix or ".", location, kind, tuple((entry.key, entry.size) for entry in slices))
+            elif any(name.startswith("attempt_") for name in folders):  # Its journal is lost.
+                kind = "run"
+                yield RunEntry(prefix or ".", self._locate(prefix), kind, tuple(folders))
             if kind != "run" and depth < MAX_DEPTH:
                 ahead += [
                     (f"{prefix}/{name}" if prefix else name, depth + 1)
                     for name in folders
                     if name not in (JOURNAL_PREFIX, "logs", "reports") and not name.startswith(".")
                 ]
+
+    def _locate(self, prefix: str) -> RunLocation:
+        return RunLocation.from_path(join_storage_path(self._root, prefix) if prefix else self._root, self._filesystem)
 
     def _read_kind(self, key: str, size: int) -> Literal["run", "search"]:
         kind = self._kinds.get((key, size))

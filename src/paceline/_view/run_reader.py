@@ -10,13 +10,16 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from paceline._control.recovery import survey_checkpoints
+from paceline._control.events import encode_event
+from paceline._control.recovery import rebuild_events, survey_checkpoints
 from paceline._control.run import Finished, Run, Running, Stopping
 from paceline._core.arguments import check_choice
+from paceline._core.codec import seal_line
 from paceline._core.errors import StorageError
 from paceline._core.system import Clock, SystemClock
 from paceline._storage.lease import AcquireLease, HolderWatch, LeaseStore, RefuseLease, decide_lease, is_holder_alive
@@ -32,6 +35,9 @@ from paceline._view.run_values import display_state, find_best_metric
 _ROWS_AT_ONCE = 10_000
 _MAX_PACED_REPORTS = 100_000
 """How many of the last reports are used to estimate the pace."""
+
+
+_LOST_JOURNAL = "the journal is lost: this is what reports and checkpoints say"
 
 
 class JournalFollower:
@@ -65,6 +71,8 @@ class JournalFollower:
             is_held = self._liveness.is_held()
             changed = self._read_new_lines()
             is_held = is_held or self.is_ended
+            if not is_held and not self.has_lines:
+                changed |= self._rebuild_lost_journal()
             if is_held != self._is_held:
                 self._is_held, changed = is_held, changed or self.has_lines
             if not is_held and self.has_lines:
@@ -79,6 +87,10 @@ class JournalFollower:
     def _read_new_lines(self) -> bool:
         raise NotImplementedError
 
+    def _rebuild_lost_journal(self) -> bool:
+        """If there is no journal, add what else is known; return whether there was anything."""
+        return False
+
     def _add_unread_reports(self) -> bool:
         """Add what no driver has read, and none will; return whether there may be anything new."""
         return False
@@ -90,6 +102,7 @@ class RunReader(JournalFollower):
         self._is_completed = False
         """Reports of dead workers were added, so new events require a replay from the start."""
         self._is_surveyed = False
+        self._is_rebuilt = self._is_journal_lost = False
 
     @property
     def run(self) -> Run:
@@ -138,7 +151,8 @@ class RunReader(JournalFollower):
                 best=find_best_metric(reports, run.retention),
                 search=search,
             )
-            return summary if replay.problem is None else replace(summary, failure=replay.problem)
+            problem = replay.problem or (_LOST_JOURNAL if self._is_journal_lost else None)
+            return summary if problem is None else replace(summary, failure=problem)
 
     def snapshot(
         self, id: str = ".", *, kind: Literal["run", "trial"] = "run", search: str | None = None
@@ -229,6 +243,20 @@ class RunReader(JournalFollower):
             if lines.num_bytes < len(data):
                 break
         return changed
+
+    def _rebuild_lost_journal(self) -> bool:
+        if self._is_rebuilt:
+            return False
+        self._is_rebuilt = True
+        rebuilt = rebuild_events(self.location.open_run_store_for_reading())
+        while events := list(islice(rebuilt, _ROWS_AT_ONCE)):
+            data = b"".join(seal_line(encode_event(event)) for event in events)
+            self._replay.add_lines(decode_journal_lines(data, self._replay.reports.columns))
+        if not self._replay.run.checkpoints and not self.num_rows:
+            self._replay = JournalReplay(self._uri)
+            return False
+        self._is_journal_lost = self._is_completed = True
+        return True
 
     def _add_unread_reports(self) -> bool:
         if self._is_completed:

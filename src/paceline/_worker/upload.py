@@ -19,7 +19,7 @@ from msgspec import Raw
 
 from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles
 from paceline._core.system import make_private_dirs
-from paceline._storage.commit import has_links, stage_copy, stage_in_place, stage_move
+from paceline._storage.commit import has_links, list_files, stage_copy, stage_in_place, stage_move
 from paceline._storage.files import Files
 from paceline._storage.run_store import RunStore
 from paceline._storage.state import STEM, SnapshotMemory, StateSnapshot, take_snapshot
@@ -86,11 +86,15 @@ class Uploader:
         """Snapshot what must not change any more, and stage it in the background."""
         self.wait()
         frozen = self._freeze_source(source)
+        if isinstance(frozen, Directory) and frozen.complete is None:
+            frozen = self._take_directory(frozen)
 
         def work() -> None:
             try:
                 staged = self._stage(seq, name, frozen)
             except Exception as error:  # noqa: BLE001
+                if isinstance(frozen, Directory) and frozen.complete is None:
+                    shutil.rmtree(frozen.path, ignore_errors=True)
                 on_done(error)
             else:
                 on_done(staged)
@@ -119,6 +123,28 @@ class Uploader:
             snapshot = take_snapshot(source.tree, self._arena, allow_pickle=source.allow_pickle, stem=source.stem)
             return replace(snapshot, notes=source.notes)
         return source
+
+    def _take_directory(self, source: Directory) -> Directory:
+        """Make a user's directory ours by a rename: whatever is done to its path from now on changes nothing in it.
+
+        Copied instead if the user keeps it, or if it contains links.
+        """
+        is_given = source.delete or source.path.is_relative_to(self._scratch)
+        if is_given and not has_links(source.path):
+            # A directory on another filesystem is renamed next to where it was.
+            for parent in (self._scratch, source.path.parent):
+                with contextlib.suppress(OSError):
+                    return Directory(_rename_into(source.path, parent), delete=True)
+        copy = self.scratch_directory()
+        try:
+            list_files(source.path)  # Refuses what cannot be copied.
+            shutil.copytree(source.path, copy, dirs_exist_ok=True)
+        except BaseException:
+            shutil.rmtree(copy, ignore_errors=True)
+            raise
+        if is_given:
+            shutil.rmtree(source.path, ignore_errors=True)
+        return Directory(copy, delete=True)
 
     def _stage(self, seq: int, name: str, frozen: Directory | InPlace | StateSnapshot) -> StagedFiles:
         if isinstance(frozen, Directory) and frozen.complete is not None:
@@ -152,3 +178,13 @@ class Uploader:
             with contextlib.suppress(OSError):
                 shutil.rmtree(frozen.path)
         return entries
+
+
+def _rename_into(path: Path, parent: Path) -> Path:
+    make_private_dirs(parent)
+    target = Path(tempfile.mkdtemp(prefix=".paceline-", dir=parent))
+    try:
+        return path.rename(target)
+    except OSError:
+        target.rmdir()
+        raise

@@ -38,7 +38,11 @@ class CheckpointUploadMode(enum.Enum):
     SYNC = "SYNC"
     """Return once the checkpoint is committed: after any later crash the run resumes from it or a newer one."""
     ASYNC = "ASYNC"
-    """Return at once; the files are staged and committed in the background, one checkpoint at a time."""
+    """Return at once; the files are staged and committed in the background, one checkpoint at a time.
+
+    A directory is moved away before `report` returns, or copied with `delete_local_checkpoint_after_upload=False`: what
+    you do to its path afterwards does not change the checkpoint.
+    """
     NO_UPLOAD = "NO_UPLOAD"
     """Return once committed; the files are already in a directory below the run's own."""
 
@@ -335,7 +339,8 @@ def _to_source(context: WorkerContext, checkpoint: Checkpoint, delete: bool = Fa
         raise ValueError(f"cannot read the checkpoint {path}: not a directory")
     if context.layout.root.is_relative_to(path):
         raise ValueError(f"the checkpoint {path} must not contain the run's directory {context.layout.root}")
-    return Directory(path, delete, checkpoint._wait_until_complete)
+    is_written = type(checkpoint)._wait_until_complete is Checkpoint._wait_until_complete
+    return Directory(path, delete, None if is_written else checkpoint._wait_until_complete)
 
 
 def _to_in_place_source(

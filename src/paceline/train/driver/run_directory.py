@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from paceline._control.journal import Journal
 from paceline._control.recovery import RecoveredRun, recover_run
 from paceline._core import settings
+from paceline._core.errors import RunHeldError
 from paceline._storage.files import Files
 from paceline._storage.lease import Lease, acquire_lease
 from paceline._storage.run_layout import RunLayout
@@ -18,6 +20,8 @@ from paceline.train.driver import preflight
 from paceline.train.driver.run_spec import RunEnvironment
 
 T = TypeVar("T")
+
+log = logging.getLogger("paceline")
 
 
 @contextlib.contextmanager
@@ -33,10 +37,25 @@ def open_run(
     with open_directory(location, environment, say, recover) as (recovered, _, store, lease):
         try:
             yield recovered, store
-        finally:
-            if not lease.is_lost:  # Otherwise the staged files belong to the other driver.
-                store.clear_staging(lease)
-                store.close()
+        except BaseException:
+            try:
+                _close_store(store, lease)
+            except OSError as error:  # The first error is the one to raise.
+                log.warning("%s", error)
+            raise
+        _close_store(store, lease)
+
+
+def _close_store(store: RunStore, lease: Lease) -> None:
+    if lease.is_lost:  # The staged files belong to the other driver.
+        return
+    try:
+        store.clear_staging(lease)
+    except RunHeldError:
+        raise
+    except OSError as error:
+        log.warning("files that are in no checkpoint stay in %s until the run is opened again: %s", store.uri, error)
+    store.close()
 
 
 @contextlib.contextmanager
@@ -48,6 +67,7 @@ def open_directory(
 ) -> Iterator[tuple[T, Journal, RunStore, Lease]]:
     """Hold a directory's lease and yield what `recover` made of it. Nothing is left behind if that is refused."""
     layout = location.layout
+    location = location.share_store()
     with preflight.clean_up_on_refusal(layout), contextlib.ExitStack() as opening:
         create_run_directory(environment.files, layout)
         lease = acquire_lease(
@@ -64,9 +84,12 @@ def open_directory(
         recovered, journal = recover(store, lease)
         opening.enter_context(contextlib.closing(journal))
         resources = opening.pop_all()
-    with resources:
-        lease.mark_alone()
-        yield recovered, journal, store, lease
+    try:
+        with resources:
+            lease.mark_alone()
+            yield recovered, journal, store, lease
+    finally:
+        store.retry_anew()  # Whoever reads the result may wait for the store again.
 
 
 def create_run_directory(files: Files, layout: RunLayout) -> None:

@@ -41,7 +41,7 @@ class RunSession:
         self._terminal = terminal
         self._environment = environment
         self._hooks = hooks or RunHooks()
-        self._location = spec.run_config.location
+        self._location = spec.run_config.location.share_store()
         self._directory = open_run(self._location, environment, terminal.say)
 
     def __enter__(self) -> Self:
