@@ -50,7 +50,7 @@ class DataConfig:
     execution_options: ExecutionOptions | None = None
     """The resources that reading and transforming may use; None: whatever is available."""
     enable_shard_locality: bool = True
-    """On a cluster, prefer to serve workers rows from their own machine."""
+    """For scripts written for Ray. It has no effect: one service beside the driver serves the rows."""
     exact: Sequence[str] = field(default=())
 
     def __post_init__(self) -> None:
