@@ -126,8 +126,11 @@ def test_a_run_goes_on_with_another_number_of_workers_where_the_data_stood(files
 
 def test_rows_that_are_too_many_are_other_ones_in_every_epoch(tmp_path):
     rows = [{"id": number} for number in range(5)]
-    _, lines = fitted(tmp_path, rows, batch=1, epochs=5, per_epoch=2)
+    result, lines = fitted(tmp_path, rows, batch=1, epochs=5, per_epoch=2, dies=[3, 1], max_failures=1)
 
+    said = "each epoch leaves out 1 of the 5 rows of dataset 'train'"
+    logs = "\n".join(path.read_text() for path in Path(result.log_dir).rglob("rank_*.log"))
+    assert logs.count(said) == logs.count("DataConfig(exact=['train']) leaves out none") == 1
     left_out = [set(range(5)) - set(ids([line for line in lines if line["epoch"] == epoch])) for epoch in range(5)]
     assert all(len(rows) == 1 for rows in left_out)
     assert set.union(*left_out) == set(range(5))

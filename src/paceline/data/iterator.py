@@ -253,10 +253,16 @@ class DataIterator(BatchIteration):
             self.go_to(cursor)
 
     def _attach_to_worker(
-        self, name: str, *, global_batch_size: int | None, default_device: Callable[[], Any] | None
+        self,
+        name: str,
+        *,
+        global_batch_size: int | None,
+        default_device: Callable[[], Any] | None,
+        on_dropped: Callable[[int, int], object] | None,
     ) -> None:
-        """Set what a worker knows: the dataset's name, its device, and its share of global batches if all are equal."""
-        self._name, self._default_device = name, default_device
+        """Set what a worker knows: the dataset's name, its device, its share of global batches if all are equal, and
+        whom to tell about rows that are dropped."""
+        self._name, self._default_device, self._epochs.on_dropped = name, default_device, on_dropped
         if self._split.mode == "equal":
             self._global_batch_size = self._check_global_batch_size(global_batch_size)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import logging
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from paceline.data.iterator import DataIterator
     from paceline.data.order.feeds import Feeds
     from paceline.data.planning.plan import PlanNode
+
+log = logging.getLogger("paceline")
 
 TRAIN_DATASET_KEY = "train"
 """The name of the training dataset in trainers that take a label and parameters themselves."""
@@ -267,10 +270,28 @@ def _make_iterator(begin: WorkerInit, shard: ShardSpec) -> tuple[str, DataIterat
     else:
         iterator = cloudpickle.loads(begin.iterators)[shard.name]
         part = replace(part, mode=iterator._split.mode)
-    iterator._attach_to_worker(shard.name, global_batch_size=begin.global_batch_size, default_device=_worker_device)
+    warns = begin.rank == 0 and begin.iterators is None
+    iterator._attach_to_worker(
+        shard.name,
+        global_batch_size=begin.global_batch_size,
+        default_device=_worker_device,
+        on_dropped=functools.partial(_warn_about_dropped_rows, shard.name, begin.world_size) if warns else None,
+    )
     # The positions of the shards of one dataset are merged. Others mean something on their own rank only.
     is_own = begin.iterators is not None and (iterator._split != part or part.mode == "all")
     return f"{shard.name} (rank {begin.rank} of {begin.world_size})" if is_own else shard.name, iterator
+
+
+def _warn_about_dropped_rows(name: str, num_workers: int, num_dropped: int, num_rows: int) -> None:
+    log.warning(
+        "each epoch leaves out %d of the %d rows of dataset %r, other ones each time, so that %d workers get equally "
+        "many. DataConfig(exact=[%r]) leaves out none",
+        num_dropped,
+        num_rows,
+        name,
+        num_workers,
+        name,
+    )
 
 
 def _open_feeds(begin: WorkerInit, shard: ShardSpec) -> Feeds:
