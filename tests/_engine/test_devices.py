@@ -5,6 +5,8 @@ import pytest
 from paceline._engine.base import WorkerResources
 from paceline._engine.local import devices
 from paceline._engine.local.devices import Machine, assign_devices, assign_devices_beside, num_gpus_needed
+from paceline.train import RunConfig, ScalingConfig
+from paceline.train.driver.execution_target import LocalTarget
 
 MACHINE = Machine(num_cores=8, gpus=("0", "1", "2", "3"))
 
@@ -37,6 +39,23 @@ def test_threads_follow_from_cores_and_workers_or_from_the_request():
     assert assign(2, 0)[0].num_threads == 4
     assert assign(16, 0)[0].num_threads == 1
     assert assign(2, 0, cpus=3)[0].num_threads == 3
+    assert assign(2, 0, cpus=64)[0].num_threads == 8, "no more threads than cores"
+    assert assign_devices_beside(MACHINE, (), num_cpus=64, num_gpus=0).num_threads == 8
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "cpus", "described"),
+    [
+        (1, 64, "1 worker on this machine (8 threads; 64 CPUs were requested, but there are only 8 cores here)"),
+        (4, 3, "4 workers on this machine (3 threads each; 12 CPUs were requested, but there are only 8 cores here)"),
+        ((1, 2), 16, "1 to 2 workers on this machine (as many as fit; 16 CPUs were requested, but "),
+        (2, 4, "2 workers on this machine (4 threads each)"),
+        (9, None, "9 workers on this machine (1 thread each; more workers than the 8 cores here)"),
+    ],
+)
+def test_cpus_that_are_not_there_are_named_where_the_run_begins(num_workers, cpus, described):
+    scaling = ScalingConfig(num_workers, resources_per_worker=cpus and {"CPU": cpus})
+    assert LocalTarget(scaling, RunConfig(), MACHINE).describe().startswith(described)
 
 
 @pytest.mark.parametrize(

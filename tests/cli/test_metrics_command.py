@@ -36,6 +36,7 @@ def test_odd_values_are_kept_in_json_csv_and_parquet(paceline, odd_run, tmp_path
     assert (first["reported/step"], first["many"], first["note"]) == ("7", "[1, 2]", "\x1b[2Jtext")
     assert math.isnan(float(second["x"]))
     table = paceline("metrics", run).out
+    assert next(line.split()[:5] for line in table.splitlines() if line.startswith("step")) == ["step", *"7777"]
     assert "nan" in table
     assert "\x1b" not in table
     parquet = pytest.importorskip("pyarrow.parquet")

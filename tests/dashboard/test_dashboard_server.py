@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from paceline._commands.searches import open_search
 from paceline._dashboard import serve
+from paceline._dashboard.answers import iter_csv_chunks
 from paceline._dashboard.files import iter_file_chunks, open_run_file
 from paceline._dashboard.query_fields import RequestRefusedError
 from paceline._storage.run_location import RunLocation
@@ -125,6 +126,8 @@ def test_all_rows_come_as_csv_and_no_cell_is_a_formula(server: Dashboard) -> Non
     header, row = csv.reader(io.StringIO(server.client().get("/api/metrics.csv", params=params).text))
     assert header[3:] == [f"'{FORMULA}", "text", "nan", HOSTILE]
     assert row[3:] == ["2.0", f"'{FORMULA}", "nan", "1.0"]
+    lines = b"".join(iter_csv_chunks([{"step": 1, "reported/step": 100, "attempt": 1}], ["step", "loss"])).split()
+    assert lines == [b"step,time,attempt,reported/step,loss", b"1,,1,100,"]
 
 
 def test_logs_are_paged_and_searched(server: Dashboard) -> None:

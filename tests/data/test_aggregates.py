@@ -133,6 +133,8 @@ def test_units_of_other_types_are_aggregated_together() -> None:
         "count(x)": 3,
     }
     texts = reading([Block({"x": [None, None]}), Block({"x": ["b", "a"]})])
+    zeros = reading([Block({"x": np.array([-0.0])}), Block({"x": np.array([0.0])})])
+    assert whole(zeros, Unique("x"), agg.CountDistinct("x")) == {"unique(x)": [0.0], "count_distinct(x)": 1}
     assert whole(texts, Min("x"), Unique("x", ignore_nulls=False)) == {"min(x)": "a", "unique(x)": [None, "b", "a"]}
 
 

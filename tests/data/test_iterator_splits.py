@@ -104,3 +104,21 @@ def test_with_drop_last_all_batches_are_full_and_no_full_one_is_dropped(mode):
         parts = 1 if mode == "all" else world
         assert {len(batch) for batches in shards for batch in batches} <= {batch_size}
         assert {*map(len, shards)} == {num_rows // (batch_size * parts)}
+
+
+@pytest.mark.parametrize("without", [None, 5], ids=["all rows", "filtered"])
+@pytest.mark.parametrize("mode", ["equal", "exact", "all"])
+@pytest.mark.parametrize("reads_rows", [False, True])
+def test_rows_that_an_epoch_drops_are_counted_once_and_not_again_after_resuming(without, mode, reads_rows):
+    feeds, told = Rows(units(40), without=without), []
+    total = len(feeds.order(0))
+    iterator = DataIterator(feeds, WorkerShard(1, 3, mode))
+    iterator._attach_to_worker("x", global_batch_size=None, default_device=None, on_dropped=lambda *n: told.append(n))
+    for _ in range(2):
+        for _ in iterator.iter_rows() if reads_rows else iterator.iter_batches(batch_size=2):
+            pass
+    assert told == ([(total % 3, total)] if mode == "equal" else [])
+    resumed = DataIterator(feeds, WorkerShard(1, 3, mode), cursor=iterator.cursor())
+    resumed._attach_to_worker("x", global_batch_size=None, default_device=None, on_dropped=lambda *n: told.append(n))
+    assert [*resumed.iter_rows()]
+    assert len(told) == (mode == "equal")

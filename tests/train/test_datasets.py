@@ -126,8 +126,11 @@ def test_a_run_goes_on_with_another_number_of_workers_where_the_data_stood(files
 
 def test_rows_that_are_too_many_are_other_ones_in_every_epoch(tmp_path):
     rows = [{"id": number} for number in range(5)]
-    _, lines = fitted(tmp_path, rows, batch=1, epochs=5, per_epoch=2)
+    result, lines = fitted(tmp_path, rows, batch=1, epochs=5, per_epoch=2, dies=[3, 1], max_failures=1)
 
+    said = "each epoch leaves out 1 of the 5 rows of dataset 'train'"
+    logs = "\n".join(path.read_text() for path in Path(result.log_dir).rglob("rank_*.log"))
+    assert logs.count(said) == logs.count("DataConfig(exact=['train']) leaves out none") == 1
     left_out = [set(range(5)) - set(ids([line for line in lines if line["epoch"] == epoch])) for epoch in range(5)]
     assert all(len(rows) == 1 for rows in left_out)
     assert set.union(*left_out) == set(range(5))
@@ -171,6 +174,58 @@ def test_a_dataset_that_the_trainer_does_not_have_is_named_with_those_it_has(fit
 def test_a_wrong_data_config_is_refused_by_name(config, message):
     with pytest.raises(ValueError, match=message.replace("'", ".")):
         DataParallelTrainer(noted, train_loop_config={}, datasets={"train": [1]}, dataset_config=config)
+
+
+class OwnParts(DataConfig):
+    """The last rows for rank 0, as iterators that know nothing of each other."""
+
+    def configure(self, datasets, world_size, worker_handles=None, worker_node_ids=None, **kwargs):
+        assert world_size == len(worker_node_ids) == 2
+        first, last = datasets["train"].split(2)
+        return [{"train": last.iterator()}, {"train": first.iterator()}]
+
+
+class Halves(DataConfig):
+    def configure(self, datasets, world_size, worker_handles, worker_node_ids, **kwargs):
+        return super().configure({"train": datasets["train"].limit(32)}, world_size)
+
+
+@pytest.mark.parametrize(("config", "num_rows"), [(OwnParts(), 60), (Halves(), 32)])
+def test_workers_get_the_iterators_of_a_configure_of_ones_own_and_resume_them(files, tmp_path, config, num_rows):
+    dataset = paceline.data.read_parquet(str(files))
+    _, lines = fitted(tmp_path, dataset, dataset_config=config, dies=[3, 1], max_failures=1)
+    kept = {(line["step"], line["rank"]): line["ids"] for line in lines}
+    assert Counter(id for ids in kept.values() for id in ids) == Counter(range(num_rows))
+    assert len(kept) == 2 * -(-num_rows // 8), "each rank continued where it was"
+    assert kept[1, 0][0] == (30 if config == OwnParts() else 0)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([{}], r"the return value of Own\.configure\(\) must be a list of 2 dicts, one for each worker, got \[\{\}\]"),
+        (
+            [{}, {"train": [1]}],
+            r"DataIterator objects by name, got \{'train': \[1\]\}[\s\S]*hint: Dataset\.streaming_split",
+        ),
+    ],
+)
+def test_what_configure_returns_is_checked_and_where_it_cannot_be_called_it_is_refused(fit, parts, message):
+    from paceline._core.engine_choice import EngineChoice
+    from paceline.train.driver.cluster_target import ClusterTarget
+    from paceline.train.driver.trainer_arguments import build_run_spec
+
+    class Own(DataConfig):
+        def configure(self, *args, **kwargs):
+            return parts
+
+    options = {"datasets": {"train": [1]}, "dataset_config": Own()}
+    with pytest.raises(ValueError, match=message):
+        fit(noted, 2, config={}, **options)
+    arguments = DataParallelTrainer(noted, train_loop_config={}, **options).trainer_arguments
+    target = ClusterTarget(arguments.scaling_config, arguments.run_config, EngineChoice())
+    with pytest.raises(ValueError, match=r"Own\.configure\(\) needs workers on this machine"):
+        build_run_spec(arguments, target)
 
 
 def test_a_row_that_a_function_fails_on_ends_the_run_with_file_row_and_line(files, tmp_path):

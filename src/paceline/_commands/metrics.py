@@ -107,11 +107,14 @@ def _write_csv(rows: Iterable[Row], columns: Sequence[str], target: str) -> None
 
 
 def _column_names(names: Sequence[str]) -> list[str]:
-    return [*OWN, *(f"reported/{name}" if name in OWN else name for name in names)]
+    from paceline._view.journal.report_table import row_label
+
+    return [*OWN, *map(row_label, names)]
 
 
 def _print_table(reader: RunReader, rows: Iterable[Row], names: Sequence[str], run: str) -> None:
     from paceline._view import formatting
+    from paceline._view.journal.report_table import row_label
 
     last = deque(rows, maxlen=LAST_ROWS)
     if not last:
@@ -122,7 +125,7 @@ def _print_table(reader: RunReader, rows: Iterable[Row], names: Sequence[str], r
         values = [value for value in points.y if value is not None]
         lows, highs = ([value for value in side if value is not None] for side in (points.low, points.high))
         if values:
-            cells = (values[0], last[-1].get(points.name, values[-1]), min(lows), max(highs))
+            cells = (values[0], last[-1].get(row_label(points.name), values[-1]), min(lows), max(highs))
             curves.append([points.name, *map(formatting.value, cells), formatting.sparkline(points.y, CURVE)])
     if len(curves) > 1:
         print(cli_output.format_table(curves, right=(1, 2, 3, 4), within=cli_output.terminal_width()))

@@ -16,6 +16,7 @@ from paceline._dashboard import query_fields
 from paceline._dashboard.query_fields import QueryFields, RequestRefusedError
 from paceline._view import logs
 from paceline._view.diff import compare_runs
+from paceline._view.journal.report_table import ROW_FIELDS, row_label
 from paceline._view.model import Diff, LogPage, Points, RunSnapshot, SearchDetail, Summary, UsageSeries
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def iter_csv_chunks(
     rows: Iterable[Mapping[str, Any]], names: Iterable[str], rows_at_once: int = 5000
 ) -> Generator[bytes, None, None]:
     """Yield a table of reports as CSV, some thousand rows at a time."""
-    columns = ["step", "time", "attempt", *(name for name in names if name not in ("step", "time", "attempt"))]
+    columns = [*ROW_FIELDS, *map(row_label, names)]
     text = io.StringIO()
     table = csv.writer(text)
     table.writerow([_escape_cell(column) for column in columns])

@@ -318,6 +318,8 @@ class WorkerInit(msgspec.Struct, frozen=True, tag="worker_init"):
     shards: tuple[ShardSpec, ...] = ()
     data_address: str = ""
     """Where the rows of these datasets come from."""
+    iterators: bytes | None = None
+    """A pickle of this worker's iterators by name, if the user's `DataConfig.configure` made them."""
     ray_connection: RayConnectionSpec | None = None
     waits_in_reports: bool = False
     """Each report blocks until its `ReleaseReport` arrives."""

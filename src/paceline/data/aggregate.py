@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from paceline._core.arguments import check_number
 from paceline._core.lazy_imports import explain_module
 from paceline.data.block import Block, Column, as_arrow, as_numpy, type_of
-from paceline.data.column import as_nullable
+from paceline.data.column import as_nullable, merge_zeros
 from paceline.data.order.sharding import RowDelivery
 from paceline.data.planning.group_aggregation import AggregateFn as AggregateFn
 from paceline.data.planning.group_aggregation import Array, GroupAggregation, SortedGroups
@@ -236,7 +236,7 @@ class Unique(_ValueListAggregate):
             one = [] if self.ignore_nulls else [None]
             return pa.chunked_array([pa.array([one] * len(np.unique(ids)), pa.list_(pa.null()))])
         return groups.reduce_values(
-            values, "distinct", pc.CountOptions(mode="only_valid" if self.ignore_nulls else "all"), ids
+            merge_zeros(values), "distinct", pc.CountOptions(mode="only_valid" if self.ignore_nulls else "all"), ids
         )
 
     def finalize_states(self, states: Sequence[Column]) -> Column:

@@ -131,6 +131,11 @@ def as_nullable(values: Column) -> Any:
     return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array) if is_float else array
 
 
+def merge_zeros(values: Any) -> Any:
+    """Turn -0.0 into 0.0 in Arrow data: they are equal, but Arrow tells them apart. Adding 0 makes both 0.0."""
+    return pc.add(values, pa.scalar(0, values.type)) if pa.types.is_floating(values.type) else values
+
+
 def as_values(values: Column) -> list[Any]:
     """Convert a column to Python values, one per row; tensors become arrays."""
     if not isinstance(values, np.ndarray):

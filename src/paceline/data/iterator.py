@@ -248,16 +248,31 @@ class DataIterator(BatchIteration):
         self._feeds = feeds
         self._split = split
         self._name = name
-        self._global_batch_size = global_batch_size
+        self._global_batch_size = self._check_global_batch_size(global_batch_size)
         self._default_device = default_device
         self._epochs = EpochIterator(feeds, split, name)
-        check_int("global_batch_size", global_batch_size, at_least=1, optional=True)
-        if global_batch_size is not None and global_batch_size % split.world:
-            raise bad_value(
-                "global_batch_size", f"a multiple of the number of workers, {split.world}", global_batch_size
-            )
         if cursor is not None:
             self.go_to(cursor)
+
+    def _attach_to_worker(
+        self,
+        name: str,
+        *,
+        global_batch_size: int | None,
+        default_device: Callable[[], Any] | None,
+        on_dropped: Callable[[int, int], object] | None,
+    ) -> None:
+        """Set what a worker knows: the dataset's name, its device, its share of global batches if all are equal, and
+        whom to tell about rows that are dropped."""
+        self._name, self._default_device, self._epochs.on_dropped = name, default_device, on_dropped
+        if self._split.mode == "equal":
+            self._global_batch_size = self._check_global_batch_size(global_batch_size)
+
+    def _check_global_batch_size(self, size: int | None) -> int | None:
+        check_int("global_batch_size", size, at_least=1, optional=True)
+        if size is not None and size % self._split.world:
+            raise bad_value("global_batch_size", f"a multiple of the number of workers, {self._split.world}", size)
+        return size
 
     def _as_iterator(self) -> DataIterator:
         return self

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
@@ -25,7 +25,14 @@ from paceline._core.lazy_imports import explain_module
 from paceline.data.block import Block, Column, as_arrow, as_numpy
 from paceline.data.preprocessors.columns import check_columns
 from paceline.data.preprocessors.fitting import NamedBlockFunction, Statistic, apply_function, compute_statistics
-from paceline.data.preprocessors.json_values import from_json_value, import_by_name, importable_name, to_json_value
+from paceline.data.preprocessors.json_values import (
+    Functions,
+    find_allowed,
+    from_json_value,
+    importable_name,
+    name_functions,
+    to_json_value,
+)
 
 if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
@@ -143,8 +150,16 @@ class Preprocessor:
         }
 
     @staticmethod
-    def from_dict(data: dict[str, Any]) -> Preprocessor:
-        """Recreate the preprocessor that `to_dict` was called on. Imports your functions and classes by name."""
+    def from_dict(data: dict[str, Any], *, allowed_functions: Iterable[Callable[..., Any]] = ()) -> Preprocessor:
+        """Recreate the preprocessor that `to_dict` was called on.
+
+        Stored data may name our preprocessors only, and the functions and classes in `allowed_functions`: whoever wrote
+        it could make you run anything else.
+        """
+        return Preprocessor._from_stored(data, name_functions(allowed_functions))
+
+    @staticmethod
+    def _from_stored(data: Any, functions: Functions) -> Preprocessor:
         if not isinstance(data, dict) or "type" not in data or "arguments" not in data:
             raise ValueError(f"data must be from Preprocessor.to_dict(), got {data!r:.100}")
         if data.get("format") != _FORMAT:
@@ -152,11 +167,10 @@ class Preprocessor:
                 f"cannot read a {data['type']} in format {data.get('format')!r}; this release reads {_FORMAT}\n\n"
                 "hint: it was saved by another release of Paceline"
             )
-        preprocessor = _find_class(data["type"])._from_arguments(
-            {key: from_json_value(value) for key, value in data["arguments"].items()}
-        )
+        functions = _our_functions() | dict(functions)
+        preprocessor = _find_class(data["type"], functions)._from_arguments(data["arguments"], functions)
         preprocessor._fitted = bool(data["fitted"])
-        preprocessor.stats_ = from_json_value(data["stats"])
+        preprocessor.stats_ = from_json_value(data["stats"], functions)
         return preprocessor
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -166,10 +180,11 @@ class Preprocessor:
         part.replace(path)
 
     @staticmethod
-    def load(path: str | os.PathLike[str]) -> Preprocessor:
-        """Load a preprocessor that `save` wrote."""
+    def load(path: str | os.PathLike[str], *, allowed_functions: Iterable[Callable[..., Any]] = ()) -> Preprocessor:
+        """Load a preprocessor that `save` wrote; `allowed_functions` as in `from_dict`."""
+        text = Path(path).read_text(encoding="utf-8")
         try:
-            return Preprocessor.deserialize(Path(path).read_text(encoding="utf-8"))
+            return Preprocessor.deserialize(text, allowed_functions=allowed_functions)
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from error
 
@@ -178,13 +193,13 @@ class Preprocessor:
         return json.dumps(self.to_dict(), allow_nan=False)
 
     @staticmethod
-    def deserialize(serialized: str | bytes) -> Preprocessor:
-        """Recreate the preprocessor that `serialize` was called on."""
+    def deserialize(serialized: str | bytes, *, allowed_functions: Iterable[Callable[..., Any]] = ()) -> Preprocessor:
+        """Recreate the preprocessor that `serialize` was called on; `allowed_functions` as in `from_dict`."""
         try:
             data = json.loads(serialized)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"cannot parse a preprocessor: {error!s:.200}") from None
-        return Preprocessor.from_dict(data)
+        return Preprocessor.from_dict(data, allowed_functions=allowed_functions)
 
     # For subclasses
 
@@ -238,8 +253,8 @@ class Preprocessor:
         return {name: getattr(self, name) for name in names}
 
     @classmethod
-    def _from_arguments(cls, arguments: dict[str, Any]) -> Preprocessor:
-        return cls(**arguments)
+    def _from_arguments(cls, stored: dict[str, Any], functions: Functions) -> Preprocessor:
+        return cls(**{name: from_json_value(value, functions) for name, value in stored.items()})
 
     def _check_fitted(self, method: str) -> None:
         status = self.fit_status()
@@ -352,11 +367,19 @@ def _check_dataset(ds: Any, method: str) -> None:
         )
 
 
-def _find_class(name: str) -> type[Preprocessor]:
-    if ":" in name:
-        cls = import_by_name(name)
+def _our_functions() -> dict[str, Any]:
+    from paceline.data.preprocessors.text import split_on_spaces
+
+    return name_functions([split_on_spaces])
+
+
+def _find_class(name: Any, functions: Functions) -> type[Preprocessor]:
+    from paceline.data import preprocessors
+
+    if isinstance(name, str) and ":" in name:
+        cls = find_allowed(name, functions)
     else:
-        cls = import_by_name(f"{_PACKAGE}:{name}") if name in import_by_name(f"{_PACKAGE}:__all__") else None
+        cls = getattr(preprocessors, name) if name in preprocessors.__all__ else None
     if not (isinstance(cls, type) and issubclass(cls, Preprocessor)):
         raise ValueError(f"{name!r} is not a preprocessor")
     return cls

@@ -59,6 +59,17 @@ def test_unseen_categories_are_nan_for_ordinals_and_zeros_for_vectors() -> None:
     assert as_columns(OneHotEncoder(["c"]).fit(seen).transform(unseen))["c"].tolist() == [[0, 1], [0, 0]]
 
 
+@pytest.mark.parametrize(
+    "make", [OrdinalEncoder, OneHotEncoder, MultiHotEncoder, lambda columns: LabelEncoder(*columns)]
+)
+@pytest.mark.parametrize("zeros", [np.array([-0.0, 0.0]), [-0.0, 0.0], [[-0.0], [0.0]]])
+def test_both_zeros_are_the_same_category(make: Any, zeros: Any) -> None:
+    ds = cut({"c": zeros}, [1], [1])
+    found = as_columns(make(["c"]).fit_transform(ds))["c"].tolist()
+    assert found[0] == found[1]
+    assert 0 in np.ravel(found) or 1 in np.ravel(found)
+
+
 def test_the_most_frequent_categories_come_first_and_of_equals_the_first() -> None:
     encoder = OneHotEncoder(["c"], max_categories={"c": 2})
     ds = cut({"c": ["x", "green", "red", "red", "blue", "green"]}, [1, 2], [3])

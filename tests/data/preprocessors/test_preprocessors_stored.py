@@ -3,6 +3,7 @@
 import datetime
 import json
 import math
+import subprocess
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -128,7 +129,29 @@ def test_a_file_is_replaced_and_never_written_to(tmp_path: Path) -> None:
 def test_a_function_is_kept_by_the_name_it_can_be_imported_by(make: Any) -> None:
     one = make(["t"], json.dumps)
     assert '"json:dumps"' in one.serialize()
-    assert Preprocessor.deserialize(one.serialize()).tokenization_fn is json.dumps
+    chain = pp.Chain(pp.Chain(one))
+    for stored in (one, chain):
+        with pytest.raises(ValueError, match=r"names 'json:dumps'[\s\S]*allowed_functions=\[json\.dumps\]"):
+            Preprocessor.deserialize(stored.serialize(), allowed_functions=[json.loads])
+        again = Preprocessor.deserialize(stored.serialize(), allowed_functions=[json.dumps])
+        assert again.to_dict() == stored.to_dict()
+    with pytest.raises(ValueError, match="allowed_functions must be a list of functions and classes, got 'json'"):
+        Preprocessor.deserialize(one.serialize(), allowed_functions=["json"])
+
+
+def test_nothing_that_stored_data_names_is_imported_or_called(tmp_path: Path, run_script: Any) -> None:
+    evil = pp.Chain(
+        pp.SimpleImputer(["t"], strategy="constant", fill_value="touch called"), Tokenizer(["t"], subprocess.getoutput)
+    )
+    text = evil.serialize().replace("subprocess:getoutput", "evil:run")
+    (tmp_path / "evil.py").write_text("from subprocess import getoutput as run\nopen('imported', 'w')")
+    (tmp_path / "evil.json").write_text(text)
+    ended = run_script(
+        "from paceline.data.preprocessors import Preprocessor\n"
+        "Preprocessor.load('evil.json').transform_batch({'t': [None]})"
+    )
+    assert "evil.json: the stored preprocessor names 'evil:run'" in ended.stderr
+    assert {path.name for path in tmp_path.iterdir()} & {"called", "imported"} == set()
 
 
 def test_a_function_that_cannot_be_imported_is_refused_with_a_hint_when_saving(tmp_path: Path, run_script: Any) -> None:
@@ -157,17 +180,17 @@ def test_a_function_that_cannot_be_imported_is_refused_with_a_hint_when_saving(t
     ("change", "message"),
     [
         ({"type": "Nothing"}, "'Nothing' is not a preprocessor"),
-        ({"type": "json:JSONDecoder"}, "is not a preprocessor"),
-        ({"type": "no_such_module:Thing"}, "cannot import 'no_such_module:Thing'"),
+        ({"type": ["Chain"]}, "is not a preprocessor"),
+        ({"type": "json:JSONDecoder"}, "names 'json:JSONDecoder', which may not be loaded"),
         ({"format": 99}, "in format 99"),
         (
             {"arguments": {"columns": ["t"], "tokenization_fn": {"$": "function", "value": "os:system"}}},
-            "is not a Python function",
+            "names 'os:system', which may not be loaded",
         ),
         ({"arguments": {"columns": []}}, "one or more columns"),
         ({"stats": {"$": "pickle", "value": "gASV"}}, "unknown kind of value 'pickle'"),
     ],
-    ids=["unknown", "no preprocessor", "no module", "format", "builtin", "empty", "kind"],
+    ids=["unknown", "no name", "class", "format", "function", "empty", "kind"],
 )
 def test_what_was_not_written_by_us_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -10,7 +10,16 @@ import psutil
 import pytest
 
 from paceline import train
-from paceline.train import Backend, BackendConfig, Checkpoint, RunConfig, ScalingConfig, Trainer, TrainingFailedError
+from paceline.train import (
+    Backend,
+    BackendConfig,
+    Checkpoint,
+    DataConfig,
+    RunConfig,
+    ScalingConfig,
+    Trainer,
+    TrainingFailedError,
+)
 from paceline.train.torch import TorchConfig
 from processes import still_running
 
@@ -254,6 +263,9 @@ def test_what_cannot_be_is_refused_where_it_is_said(tmp_path):
         Trainer(num_workers=0, logdir=tmp_path / "run").start()
     with pytest.raises(ValueError, match="must be a function"):
         Trainer(train_loop_per_worker=3)
+    own = type("Own", (DataConfig,), {"configure": lambda self, *args, **options: []})()
+    with pytest.raises(ValueError, match=r"Own\.configure\(\) is not called for persistent workers"):
+        Trainer(logdir=tmp_path / "run", dataset_config=own).run(print)
     with pytest.raises(ValueError, match=r"fit\(\) needs"):
         Trainer(logdir=tmp_path / "run").fit()
 

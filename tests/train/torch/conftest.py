@@ -34,10 +34,10 @@ def as_worker():
 
     num_entered = 0
 
-    def as_worker(*, devices=(), world_size=1):
+    def as_worker(*, devices=(), world_size=1, rank=0, global_batch_size=None):
         nonlocal num_entered
         num_entered += 1
-        begin = SimpleNamespace(devices=devices, world_size=world_size, rank=0, global_batch_size=None)
+        begin = SimpleNamespace(devices=devices, world_size=world_size, rank=rank, global_batch_size=global_batch_size)
         worker_context.push_context(SimpleNamespace(begin=begin))
 
     yield as_worker

@@ -21,7 +21,7 @@ from torch.utils.data import (
 from paceline._core import time_accounting
 from paceline._core.time_accounting import DATA, USER_CODE, TimeAccounting
 from paceline.train.torch import enable_reproducibility, prepare_data_loader
-from paceline.train.torch.loader import GlobalBatchSampler
+from paceline.train.torch.loader import GlobalBatchSampler, _warn_about_repeated_rows
 
 ROWS = range(16)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: a loader that copies ahead, not checked")
@@ -55,6 +55,41 @@ def test_ranks_see_parts_that_are_disjoint_and_cover_the_dataset(on_each):
     assert ordered_1 == [[1, 3, 5], [7, 9, 11], [13, 15]]
     assert sorted(single + single_1) == list(ROWS)
     assert lengths == [3, 3, 8]
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "options", "num_repeated"),
+    [
+        (41, {"batch_size": 3}, 1),
+        (42, {}, 0),
+        (41, {"batch_size": 4, "drop_last": True}, 0),
+        (41, {"batch_size": 7, "drop_last": True}, 1),
+        (41, {"global_batch_size": 16}, 7),
+        (41, {"global_batch_size": 16, "drop_last": True}, 0),
+    ],
+)
+def test_rows_that_are_repeated_are_named_once(as_worker, caplog, num_rows, options, num_repeated):
+    _warn_about_repeated_rows.cache_clear()
+    options, yielded = dict(options), []
+    size = options.pop("global_batch_size", None)
+    for rank in (0, 1):
+        as_worker(rank=rank, world_size=2, global_batch_size=size)
+        loaders = [prepare_data_loader(DataLoader(range(num_rows), **options)) for _ in range(2)]
+        yielded += [int(row) for batch in loaders[0] for row in batch]
+    assert len(yielded) - len(set(yielded)) == num_repeated
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == (1 if num_repeated else 0)
+    assert all(f"repeats {num_repeated} of {num_rows} rows" in text and "sampler=range(" in text for text in said)
+
+
+def test_a_range_of_rows_as_the_sampler_yields_each_row_once(as_worker, caplog):
+    rows = []
+    for rank in range(4):
+        as_worker(rank=rank, world_size=4)
+        loader = DataLoader(range(41), batch_size=3, sampler=range(rank, 41, 4))
+        rows += [int(row) for batch in prepare_data_loader(loader, add_dist_sampler=False) for row in batch]
+    assert sorted(rows) == [*range(41)]
+    assert not caplog.records
 
 
 def test_an_explicit_epoch_wins_and_counting_goes_on_from_it(on_each):

@@ -41,7 +41,7 @@ def this_machine() -> Machine:
 def assign_devices(
     machine: Machine, num_workers: int, *, cpus_per_worker: float, gpus_per_worker: float
 ) -> tuple[DeviceShare, ...]:
-    """Return the share of each worker. Too few GPUs is an error; more workers than cores is not."""
+    """Return the share of each worker. Too few GPUs is an error; too few cores is not, but limits the threads."""
     num_gpus = num_gpus_needed(num_workers, gpus_per_worker)
     assignments = _assign_gpus(machine, num_workers, gpus_per_worker)
     if len(assignments) < num_workers:
@@ -52,7 +52,7 @@ def assign_devices(
             "or set use_gpu=False"
         )
     requested = int(cpus_per_worker) if cpus_per_worker > 1 else 0
-    num_threads = requested or max(1, machine.num_cores // max(1, num_workers))
+    num_threads = min(requested, machine.num_cores) or max(1, machine.num_cores // max(1, num_workers))
     num_visible = num_gpus if machine.gpu_assignments is None or not num_gpus else len(machine.gpus)
     # A worker without a GPU sees none; one with a GPU sees all GPUs of the run, as collective libraries expect.
     env = {"CUDA_VISIBLE_DEVICES": ",".join(machine.gpus[:num_visible])}
@@ -90,7 +90,8 @@ def assign_devices_beside(
             f"but {_describe_gpus(machine)}\n\n"
             "hint: lower num_workers, let it share one with num_gpus=0.5, or validate on CPUs"
         )
-    num_threads = int(num_cpus) if num_cpus >= 1 else max(1, machine.num_cores // (len(workers) + 1))
+    fair = max(1, machine.num_cores // (len(workers) + 1))
+    num_threads = min(int(num_cpus), machine.num_cores) if num_cpus >= 1 else fair
     env = {
         "CUDA_VISIBLE_DEVICES": ",".join(machine.gpus[device] for device in chosen),
         "OMP_NUM_THREADS": str(num_threads),

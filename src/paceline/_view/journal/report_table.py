@@ -19,8 +19,13 @@ from msgspec import UNSET
 from paceline._core.plain_values import from_plain
 
 ROW_FIELDS = ("step", "time", "attempt")
-"""Fields of a row besides its metrics; a metric with such a name becomes `reported/step` and so on."""
+"""Fields of a row besides its metrics."""
 _MAX_EXACT_INT = 1 << 53
+
+
+def row_label(metric: str) -> str:
+    """Return the name of a metric in a row: a metric `step` is `reported/step`, beside the number of the report."""
+    return f"reported/{metric}" if metric in ROW_FIELDS else metric
 
 
 @dataclass
@@ -148,7 +153,7 @@ class ReportTable:
         """Yield rows as dicts, in order."""
         cells: list[dict[str, Any]] = [{} for _ in range(end - first)]
         for name in self.metric_names() if names is None else names:
-            label = f"reported/{name}" if name in ROW_FIELDS else name
+            label = row_label(name)
             for column in (self.columns.get(name), self.non_numeric.get(name)):
                 if column is None:
                     continue

@@ -60,6 +60,8 @@ class EpochIterator:
         self._split = split
         self._name = name
         self._iteration = _Iteration(Cursor(), is_begun=False)
+        self.on_dropped: Callable[[int, int], object] | None = None
+        """Called once if the first epoch drops rows to make all shards equal: with their number, and that of all."""
 
     @cached_property
     def fingerprint(self) -> str:
@@ -98,7 +100,7 @@ class EpochIterator:
             with closing(_assemble_batches(cuts, form, f"batches of {self._name or 'a dataset'}")) as batches:
                 for iteration.cursor, batch in account_data_wait(batches):
                     yield batch
-            iteration.finish_epoch(cutter.total)
+            self._finish_epoch(iteration, cutter.total)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         with self._next_epoch(BatchingOptions()) as (iteration, cutter, deliveries):
@@ -113,7 +115,18 @@ class EpochIterator:
                     for iteration.num_used, row in enumerate(rows, first + 1):
                         yield row
                 iteration.settle()
-            iteration.finish_epoch(cutter.total)
+            self._finish_epoch(iteration, cutter.total)
+
+    def _finish_epoch(self, iteration: _Iteration, total: int | None) -> None:
+        self._notify_dropped(iteration.cursor.epoch, total)
+        iteration.finish_epoch(total)
+
+    def _notify_dropped(self, epoch: int, total: int | None) -> None:
+        num_dropped = total % self._split.world if total is not None and self._split.mode == "equal" else 0
+        if epoch == 0 and num_dropped and self.on_dropped is not None:
+            assert total is not None
+            self.on_dropped(num_dropped, total)
+            self.on_dropped = None
 
     @contextmanager
     def _next_epoch(self, cutting: BatchingOptions) -> Iterator[tuple[_Iteration, BatchCutter, Iterator[Delivery]]]:
@@ -134,6 +147,8 @@ class EpochIterator:
         total = start.total
         if total is None and start.row == 0:
             total = self._feeds.num_rows()
+        if start.row == 0:
+            self._notify_dropped(start.epoch, total)
         parts = self._split.num_parts
         chunk = cutting.chunk_rows or parts
         start = with_order(start, cutting.window_rows, cutting.seed)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.data.block import Block
 from paceline.data.preprocessor import Preprocessor, fit_together
+from paceline.data.preprocessors.json_values import Functions
 
 if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
@@ -67,8 +68,8 @@ class Chain(Preprocessor):
         return {}
 
     @classmethod
-    def _from_arguments(cls, arguments: dict[str, Any]) -> Preprocessor:
-        return cls(*(Preprocessor.from_dict(each) for each in arguments["preprocessors"]))
+    def _from_arguments(cls, stored: dict[str, Any], functions: Functions) -> Preprocessor:
+        return cls(*(Preprocessor._from_stored(each, functions) for each in stored["preprocessors"]))
 
     def __repr__(self) -> str:
         return f"Chain({', '.join(map(repr, self.preprocessors))})"

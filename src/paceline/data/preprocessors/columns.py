@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paceline.data.block import Block, Column, as_numpy, list_columns
-from paceline.data.column import as_nullable, is_list, is_text
+from paceline.data.column import as_nullable, is_list, is_text, merge_zeros
 
 Array = np.ndarray[Any, Any]
 
@@ -59,9 +59,7 @@ def to_plain_arrow(values: Column) -> Any:
     """Return a column as Arrow data without dictionaries, with nan as null; None if Arrow cannot hold it."""
     if isinstance(values, np.ndarray) and (values.ndim != 1 or values.dtype == object):
         return None
-    values = as_nullable(values)
-    # Arrow tells -0.0 from 0.0, though they are equal. Adding 0 makes both 0.0.
-    return pc.add(values, pa.scalar(0, values.type)) if pa.types.is_floating(values.type) else values
+    return merge_zeros(as_nullable(values))
 
 
 def holds_lists(values: Column) -> bool:

@@ -127,6 +127,8 @@ class MultiHotEncoder(_VectorEncoder):
 class LabelEncoder(_Encoder):
     """Replaces each label by its number. Labels unknown from fitting become nan."""
 
+    _in_lists = False
+
     def __init__(self, label_column: str, *, output_column: str | None = None) -> None:
         super().__init__(check_column_names([label_column], "label_column"), [output_column or label_column])
         self.label_column = label_column

@@ -2,7 +2,8 @@
 
 Numbers, strings, lists and dicts with string keys are written as they are. Everything else is an object whose key `$`
 names its type: nan, tuples, bytes, dates, dicts with other keys, arrays, data types, categories, and functions, which
-are stored by their importable name. Reading a function imports its module and runs nothing else.
+are stored by their importable name. Reading imports nothing: it finds our own functions, and those that the caller
+allows.
 """
 
 from __future__ import annotations
@@ -12,19 +13,23 @@ import datetime
 import importlib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 
+from paceline._core.arguments import bad_value
 from paceline._core.lazy_imports import import_extra
 
 _KIND = "$"
 _READABLE = 256
 _TIMES: dict[str, type[Any]] = {"datetime": datetime.datetime, "date": datetime.date, "time": datetime.time}
 """A datetime is also a date, so it comes first."""
+
+Functions = Mapping[str, Any]
+"""The functions and classes that stored data may name, by `module:qualname`."""
 
 
 def to_json_value(value: Any, path: str = "value") -> Any:
@@ -44,17 +49,37 @@ def to_json_value(value: Any, path: str = "value") -> Any:
     return _encode_special(value, path)
 
 
-def from_json_value(value: Any) -> Any:
+def from_json_value(value: Any, functions: Functions | None = None) -> Any:
+    """Convert back. Of functions, only those in `functions` are found."""
     if isinstance(value, list):
-        return [from_json_value(item) for item in value]
+        return [from_json_value(item, functions) for item in value]
     if not isinstance(value, dict):
         return value
     if _KIND not in value:
-        return {name: from_json_value(item) for name, item in value.items()}
+        return {name: from_json_value(item, functions) for name, item in value.items()}
     kind = value[_KIND]
     if kind not in _READERS:
         raise ValueError(f"unknown kind of value {kind!r}: it may come from a later release")
-    return _READERS[kind](value)
+    return _READERS[kind](value, functions or {})
+
+
+def find_allowed(name: Any, functions: Functions) -> Any:
+    """Return what stored data names, if it is allowed. Nothing is imported on the word of stored data."""
+    if not isinstance(name, str) or name not in functions:
+        raise ValueError(
+            f"the stored preprocessor names {name!r}, which may not be loaded: it could be anything that Python can run"
+            f"\n\nhint: if it is yours, import it and pass allowed_functions=[{str(name).replace(':', '.')}]"
+        )
+    return functions[name]
+
+
+def name_functions(functions: Iterable[Any]) -> dict[str, Any]:
+    """Return functions and classes by the names they are stored by."""
+    named = list(functions)
+    for function in named:
+        if not isinstance(function, FunctionType | type):
+            raise bad_value("allowed_functions", "a list of functions and classes", function)
+    return {f"{function.__module__}:{function.__qualname__}": function for function in named}
 
 
 def importable_name(thing: Any, path: str) -> str:
@@ -63,7 +88,7 @@ def importable_name(thing: Any, path: str) -> str:
     problem = "is a lambda" if "<lambda>" in name else "is defined in a function" if "<" in name else ""
     if not problem and module == "__main__":
         problem = "is defined in the main script"
-    if not problem and import_by_name(f"{module}:{name}") is not thing:
+    if not problem and _import_by_name(module, name) is not thing:
         problem = f"is not the object at {module}:{name}"
     if problem:
         raise ValueError(
@@ -73,22 +98,18 @@ def importable_name(thing: Any, path: str) -> str:
     return f"{module}:{name}"
 
 
-def import_by_name(name: str) -> Any:
-    module, _, qualname = name.partition(":")
+def _import_by_name(module: str, qualname: str) -> Any:
     try:
         value: Any = importlib.import_module(module)
         for part in qualname.split("."):
             value = getattr(value, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"cannot import {name!r}: {error}\n\n"
-            "hint: the stored preprocessor names a function or class of yours; its module must be importable here"
-        ) from error
+    except (ImportError, AttributeError, ValueError):
+        return None
     return value
 
 
-def _load_function(value: dict[str, Any]) -> FunctionType:
-    function = import_by_name(value["value"])
+def _load_function(value: dict[str, Any], functions: Functions) -> FunctionType:
+    function = find_allowed(value["value"], functions)
     if not isinstance(function, FunctionType):
         raise ValueError(f"{value['value']!r} is not a Python function")
     return function
@@ -137,12 +158,12 @@ def _encode_array_content(array: Any, path: str) -> dict[str, Any]:
     return {"items": [to_json_value(item, path) for item in array.reshape(-1).tolist()]}
 
 
-def _load_array(value: dict[str, Any]) -> Any:
+def _load_array(value: dict[str, Any], functions: Functions) -> Any:
     dtype = np.dtype(value["dtype"])
     if "bytes" in value:
         flat = np.frombuffer(base64.b64decode(value["bytes"]), dtype.newbyteorder("<")).astype(dtype)
     else:
-        flat = np.array(from_json_value(value["items"]), dtype=dtype)
+        flat = np.array(from_json_value(value["items"], functions), dtype=dtype)
     return flat.reshape(value["shape"])
 
 
@@ -151,22 +172,26 @@ def make_categorical_dtype(categories: list[Any] | None, ordered: bool = False) 
     return pandas.CategoricalDtype(categories, ordered=ordered)
 
 
-def _load_items(value: dict[str, Any]) -> dict[Any, Any]:
-    return {from_json_value(name): from_json_value(item) for name, item in value["items"]}
+def _load_items(value: dict[str, Any], functions: Functions) -> dict[Any, Any]:
+    return {from_json_value(name, functions): from_json_value(item, functions) for name, item in value["items"]}
 
 
-_READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "float": lambda value: float(value["value"]),
-    "tuple": lambda value: tuple(from_json_value(value["items"])),
+def _load_categories(value: dict[str, Any], functions: Functions) -> Any:
+    return make_categorical_dtype(from_json_value(value["items"], functions), value["ordered"])
+
+
+_READERS: dict[str, Callable[[dict[str, Any], Functions], Any]] = {
+    "float": lambda value, _: float(value["value"]),
+    "tuple": lambda value, functions: tuple(from_json_value(value["items"], functions)),
     "dict": _load_items,
-    "counter": lambda value: Counter(_load_items(value)),
-    "bytes": lambda value: base64.b64decode(value["value"]),
+    "counter": lambda value, functions: Counter(_load_items(value, functions)),
+    "bytes": lambda value, _: base64.b64decode(value["value"]),
     "array": _load_array,
-    "dtype": lambda value: np.dtype(value["value"]),
-    "decimal": lambda value: Decimal(value["value"]),
-    "categories": lambda value: make_categorical_dtype(from_json_value(value["items"]), value["ordered"]),
+    "dtype": lambda value, _: np.dtype(value["value"]),
+    "decimal": lambda value, _: Decimal(value["value"]),
+    "categories": _load_categories,
     "function": _load_function,
-    "datetime": lambda value: datetime.datetime.fromisoformat(value["value"]),
-    "date": lambda value: datetime.date.fromisoformat(value["value"]),
-    "time": lambda value: datetime.time.fromisoformat(value["value"]),
+    "datetime": lambda value, _: datetime.datetime.fromisoformat(value["value"]),
+    "date": lambda value, _: datetime.date.fromisoformat(value["value"]),
+    "time": lambda value, _: datetime.time.fromisoformat(value["value"]),
 }

@@ -9,9 +9,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import logging
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
+
+import cloudpickle
 
 from paceline._control.events import StageUse
 from paceline._control.usage_collector import ReadStages
@@ -22,10 +26,13 @@ from paceline._worker.context import WorkerContext
 
 if TYPE_CHECKING:
     from paceline.data.context import DataContext, ExecutionOptions
+    from paceline.data.dataset import Dataset
     from paceline.data.exec.stats import StreamStats
     from paceline.data.iterator import DataIterator
     from paceline.data.order.feeds import Feeds
     from paceline.data.planning.plan import PlanNode
+
+log = logging.getLogger("paceline")
 
 TRAIN_DATASET_KEY = "train"
 """The name of the training dataset in trainers that take a label and parameters themselves."""
@@ -38,13 +45,15 @@ class DataConfig:
     A split dataset gives every worker the same number of rows. The few surplus rows are dropped, different ones in each
     epoch. Datasets named in `exact` yield every row exactly once, so workers may differ by one row: for evaluation.
     Every worker reads all of a dataset that is not split.
+
+    A subclass may divide the rows itself: see `configure`.
     """
 
     datasets_to_split: Literal["all"] | Sequence[str] = "all"
     execution_options: ExecutionOptions | None = None
     """The resources that reading and transforming may use; None: whatever is available."""
     enable_shard_locality: bool = True
-    """On a cluster, prefer to serve workers rows from their own machine."""
+    """For scripts written for Ray. It has no effect: one service beside the driver serves the rows."""
     exact: Sequence[str] = field(default=())
 
     def __post_init__(self) -> None:
@@ -54,6 +63,42 @@ class DataConfig:
             check_names("datasets_to_split", self.datasets_to_split)
         check_names("exact", self.exact)
         _check_options(self.execution_options)
+
+    def configure(
+        self,
+        datasets: Mapping[str, Dataset],
+        world_size: int,
+        worker_handles: Sequence[Any] | None = None,
+        worker_node_ids: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> list[dict[str, DataIterator]]:
+        """Return the iterators of each rank, by name: what `get_dataset_shard` returns there.
+
+        Override it to divide rows in your own way. It is called in the driver whenever workers start, for a run on this
+        machine. `worker_handles` is None; `worker_node_ids` are host names.
+        """
+        if self.execution_options is not None:
+            raise ValueError(
+                "DataConfig.configure() cannot apply execution_options: iterators share this process's data service\n\n"
+                "hint: set paceline.data.DataContext.get_current().execution_options"
+            )
+        ranks: list[dict[str, DataIterator]] = [{} for _ in range(world_size)]
+        for shard in self.shards(tuple(datasets)):
+            dataset = datasets[shard.name]
+            if shard.mode == "all":
+                parts = [dataset.iterator() for _ in ranks]
+            else:
+                parts = dataset.streaming_split(world_size, equal=shard.mode == "equal")
+            for iterators, part in zip(ranks, parts, strict=True):
+                iterators[shard.name] = part
+        return ranks
+
+    @staticmethod
+    def default_ingest_options() -> ExecutionOptions:
+        """Return the options that datasets of a trainer run with by default."""
+        from paceline.data.context import ExecutionOptions
+
+        return ExecutionOptions()
 
     def shards(self, names: Sequence[str]) -> tuple[ShardSpec, ...]:
         """Return how each of these datasets is sharded."""
@@ -75,6 +120,8 @@ class DatasetSpec:
     plans: Mapping[str, PlanNode]
     shards: tuple[ShardSpec, ...]
     options: ExecutionOptions | None
+    divider: DataConfig | None = None
+    """The user's subclass of `DataConfig`, if it has a `configure` of its own."""
 
     @property
     def context(self) -> DataContext:
@@ -92,6 +139,32 @@ class DatasetSpec:
         limits = replace(options.resource_limits, cpu=num_cores)
         return replace(self, options=replace(options, resource_limits=limits))
 
+    def configure_iterators(self, world_size: int) -> list[dict[str, DataIterator]] | None:
+        """Return the iterators of each rank that the user's `configure` makes; None if there is none."""
+        if self.divider is None:
+            return None
+        from paceline.data.dataset import Dataset
+        from paceline.data.iterator import DataIterator
+
+        name = f"{type(self.divider).__name__}.configure()"
+        hosts = [socket.gethostname()] * world_size
+        datasets = {name: Dataset(plan) for name, plan in self.plans.items()}
+        try:
+            ranks = self.divider.configure(datasets, world_size, worker_handles=None, worker_node_ids=hosts)
+        except Exception as error:
+            error.add_note(f"raised by {name}")
+            raise
+        if not isinstance(ranks, Sequence) or len(ranks) != world_size:
+            raise bad_value(f"the return value of {name}", f"a list of {world_size} dicts, one for each worker", ranks)
+        for iterators in ranks:
+            if not isinstance(iterators, Mapping) or not all(
+                isinstance(key, str) and isinstance(value, DataIterator) for key, value in iterators.items()
+            ):
+                hint = "Dataset.streaming_split(n) and Dataset.iterator() make them"
+                expected = "a dict of paceline.data.DataIterator objects by name"
+                raise bad_value(f"every item that {name} returns", expected, iterators, hint)
+        return [dict(iterators) for iterators in ranks]
+
 
 def build_dataset_spec(datasets: Mapping[str, Any] | None, config: DataConfig) -> DatasetSpec | None:
     """Return the datasets as plans, or None if there are none. Raise on a value that is not a dataset."""
@@ -99,15 +172,16 @@ def build_dataset_spec(datasets: Mapping[str, Any] | None, config: DataConfig) -
         datasets = {}
     if not isinstance(datasets, Mapping) or not all(isinstance(name, str) for name in datasets):
         raise bad_value("datasets", "a dict of datasets by name", datasets)
+    divider = config if type(config).configure is not DataConfig.configure else None
     shards = config.shards(tuple(datasets))
-    if not datasets:
+    if not datasets and divider is None:
         return None
     from paceline.data.exec.process_supervisor import PRELOAD
     from paceline.data.interop import as_dataset
 
     prewarm(*PRELOAD)
     plans = {name: as_dataset(_resolve_dataset(value), f"datasets[{name!r}]")._plan for name, value in datasets.items()}
-    return DatasetSpec(plans, shards, config.execution_options)
+    return DatasetSpec(plans, shards, config.execution_options, divider)
 
 
 def _resolve_dataset(value: Any) -> Any:
@@ -126,7 +200,7 @@ class DataEndpoint:
 @contextlib.contextmanager
 def serve_datasets(spec: DatasetSpec | None) -> Iterator[DataEndpoint]:
     """Serve the rows to workers while the run is driven."""
-    if spec is None:
+    if spec is None or spec.divider is not None:
         yield DataEndpoint()
         return
     from paceline.data.exec.service import DataService
@@ -169,19 +243,9 @@ def open_shard(context: WorkerContext, name: str) -> DataIterator:
             f"unknown dataset {name!r}; the trainer's datasets are {_format_names([*shards])}. "
             f"Pass it as TorchTrainer(..., datasets={{{name!r}: dataset}})"
         )
-    from paceline.data.iterator import DataIterator
-    from paceline.data.order.sharding import WorkerShard
-
-    feeds = _open_feeds(begin, shard)
-    iterator = DataIterator(
-        feeds,
-        WorkerShard(begin.rank, begin.world_size, shard.mode),
-        global_batch_size=begin.global_batch_size if shard.mode == "equal" else None,
-        name=name,
-        default_device=_worker_device,
-    )
-    cursor = dict(begin.resume.data).get(name) if begin.resume is not None else None
-    if cursor is not None and cursor.fingerprint != feeds.fingerprint():
+    key, iterator = _make_iterator(begin, shard)
+    cursor = dict(begin.resume.data).get(key) if begin.resume is not None else None
+    if cursor is not None and cursor.fingerprint != iterator.cursor().fingerprint:
         assert begin.resume is not None
         raise ValueError(
             f"cannot resume the dataset {name!r}: its files, rows or order changed since {begin.resume.name}\n\n"
@@ -191,8 +255,43 @@ def open_shard(context: WorkerContext, name: str) -> DataIterator:
     if cursor is not None:
         iterator.go_to(cursor)
     context.shards[name] = iterator
-    context.positions[name] = iterator.cursor
+    context.positions[key] = iterator.cursor
     return iterator
+
+
+def _make_iterator(begin: WorkerInit, shard: ShardSpec) -> tuple[str, DataIterator]:
+    """Return the iterator of a shard at its beginning, and the name that its position is saved under."""
+    from paceline.data.iterator import DataIterator
+    from paceline.data.order.sharding import WorkerShard
+
+    part = WorkerShard(begin.rank, begin.world_size, shard.mode)
+    if begin.iterators is None:
+        iterator = DataIterator(_open_feeds(begin, shard), part)
+    else:
+        iterator = cloudpickle.loads(begin.iterators)[shard.name]
+        part = replace(part, mode=iterator._split.mode)
+    warns = begin.rank == 0 and begin.iterators is None
+    iterator._attach_to_worker(
+        shard.name,
+        global_batch_size=begin.global_batch_size,
+        default_device=_worker_device,
+        on_dropped=functools.partial(_warn_about_dropped_rows, shard.name, begin.world_size) if warns else None,
+    )
+    # The positions of the shards of one dataset are merged. Others mean something on their own rank only.
+    is_own = begin.iterators is not None and (iterator._split != part or part.mode == "all")
+    return f"{shard.name} (rank {begin.rank} of {begin.world_size})" if is_own else shard.name, iterator
+
+
+def _warn_about_dropped_rows(name: str, num_workers: int, num_dropped: int, num_rows: int) -> None:
+    log.warning(
+        "each epoch leaves out %d of the %d rows of dataset %r, other ones each time, so that %d workers get equally "
+        "many. DataConfig(exact=[%r]) leaves out none",
+        num_dropped,
+        num_rows,
+        name,
+        num_workers,
+        name,
+    )
 
 
 def _open_feeds(begin: WorkerInit, shard: ShardSpec) -> Feeds:

@@ -82,11 +82,13 @@ class LocalTarget:
         if least < most:
             workers, threads = f"{least} to {format_count(most, 'worker')}", "as many as fit"
         else:
-            num_cores = self._machine.num_cores
             workers = format_count(most, "worker")
             threads = format_count(self.compute_shares(most)[0].num_threads, "thread") + (" each" if most > 1 else "")
-            if most > num_cores:
-                threads += f"; more workers than the {num_cores} cores here"
+        num_cpus, cores = least * self._scaling.num_cpus_per_worker, format_count(self._machine.num_cores, "core")
+        if num_cpus > self._machine.num_cores and "CPU" in (self._scaling.resources_per_worker or {}):
+            threads += f"; {num_cpus:g} CPUs were requested, but there are only {cores} here"
+        elif least == most > self._machine.num_cores:
+            threads += f"; more workers than the {cores} here"
         return f"{workers} on this machine ({threads})"
 
     def compute_shares(self, size: int) -> tuple[DeviceShare, ...]:

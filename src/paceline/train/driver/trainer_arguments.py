@@ -15,7 +15,7 @@ from paceline.train.config import RunConfig, ScalingConfig, coerce_config
 from paceline.train.display.terminal import make_terminal
 from paceline.train.driver import preflight
 from paceline.train.driver.datasets import DataConfig, DatasetSpec, build_dataset_spec
-from paceline.train.driver.execution_target import ExecutionTarget, choose_target
+from paceline.train.driver.execution_target import ExecutionTarget, LocalTarget, choose_target
 from paceline.train.driver.job import pickle_filesystem, pickle_job, resolve_loop_config
 from paceline.train.driver.run_session import execute_run
 from paceline.train.driver.run_spec import RunEnvironment, RunHooks, RunSpec, ValidationSpec
@@ -80,6 +80,12 @@ def build_run_spec(arguments: TrainerArguments, target: ExecutionTarget, parts: 
     run_config, scaling = arguments.run_config, arguments.scaling_config
     preflight.check_limits(scaling.sizes[-1])
     preflight.check_initial_checkpoint(arguments.resume_from_checkpoint, run_config.location.layout)
+    datasets = arguments.dataset_spec
+    if datasets is not None and datasets.divider is not None and not isinstance(target, LocalTarget):
+        raise ValueError(
+            f"{type(datasets.divider).__name__}.configure() needs workers on this machine, but this run is on a cluster"
+            "\n\nhint: use datasets_to_split and exact of paceline.train.DataConfig, or RunConfig(engine='local')"
+        )
     if parts is None:
         parts = (arguments.train_loop_per_worker, arguments.loop_config, arguments.backend_config)
     return RunSpec(
@@ -93,7 +99,7 @@ def build_run_spec(arguments: TrainerArguments, target: ExecutionTarget, parts: 
         initial_checkpoint=arguments.resume_from_checkpoint,
         pickled_filesystem=pickle_filesystem(run_config.storage_filesystem),
         validation=_build_validation_spec(arguments.validation_config, target),
-        datasets=arguments.dataset_spec,
+        datasets=datasets,
         purpose=_find_purpose(run_config),
     )
 

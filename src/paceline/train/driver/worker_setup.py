@@ -9,6 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+import cloudpickle
+
 from paceline._control import extensions
 from paceline._control.commands import StartWorkers
 from paceline._control.controller import Controller
@@ -22,7 +24,7 @@ from paceline._core import settings
 from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._engine.base import Engine, WorkerGroupSpec, WorkerResources, WorkerSpec
 from paceline._engine.local.launchers import InlineLauncher
-from paceline._engine.messages import WorkerFailed, WorkerInit
+from paceline._engine.messages import ShardSpec, WorkerFailed, WorkerInit
 from paceline._storage.lease import Fence
 from paceline._storage.run_layout import RunLayout
 from paceline._worker.context import WorkerContext
@@ -97,6 +99,8 @@ class GroupBuilder:
         initial_filesystem = (
             pickle_filesystem(initial.filesystem) if initial is not None and not initial.is_local else None
         )
+        shards = spec.datasets.shards if spec.datasets is not None else ()
+        configured = spec.datasets.configure_iterators(command.size) if spec.datasets is not None else None
         workers = []
         for rank, share in enumerate(spec.target.compute_shares(command.size)):
             begin = WorkerInit(
@@ -122,8 +126,9 @@ class GroupBuilder:
                 store=spec.run_config.location.address,
                 filesystem=spec.pickled_filesystem,
                 validates=run.validates,
-                shards=spec.datasets.shards if spec.datasets is not None else (),
+                shards=shards if configured is None else tuple(map(ShardSpec, configured[rank])),
                 data_address=self.data_address,
+                iterators=cloudpickle.dumps(configured[rank]) if configured is not None else None,
                 waits_in_reports=spec.waits_in_reports,
                 purpose=spec.purpose,
             )

@@ -93,6 +93,11 @@ def prepare_task(
     if datasets is not None and not isinstance(datasets, Mapping):
         datasets = {"train": datasets}
     data = build_dataset_spec(datasets, arguments.dataset_config)
+    if data is not None and data.divider is not None:
+        raise ValueError(
+            f"{type(data.divider).__name__}.configure() is not called for persistent workers\n\n"
+            "hint: use fit() of a DataParallelTrainer"
+        )
     workers = start()
     run = workers.run
     assert run is not None

@@ -241,9 +241,14 @@ def _shard_loader(twin: Any, begin: WorkerInit) -> None:
             seed=seed if is_shuffled else None,
             drop_last=twin.drop_last,
         )
+        if rank == 0 and not twin.drop_last:
+            _warn_about_repeated_rows(len(twin.dataset), begin.global_batch_size, "every batch is full")
         twin.__dict__.update(batch_sampler=batches, sampler=batches, batch_size=None, drop_last=False)
         return
     sampler = DistributedSampler(twin.dataset, num_replicas=num_ranks, rank=rank, shuffle=is_shuffled, seed=seed)
+    # A repeated row is the last of a rank, so a dropped last batch takes it along.
+    if rank == 0 and not (twin.drop_last and len(sampler) % twin.batch_size):
+        _warn_about_repeated_rows(len(twin.dataset), num_ranks, f"{num_ranks} workers get equally many")
     twin.__dict__["sampler"] = sampler
     if twin.batch_sampler is not None:
         twin.__dict__["batch_sampler"] = BatchSampler(sampler, twin.batch_size, twin.drop_last)
@@ -264,6 +269,19 @@ def _sampler_seed(loader: Any) -> int:
     seed: int = generator.initial_seed() if generator is not None else enabled_seed() or 0
     # The epoch is added to it, and a generator takes at most 64 bits.
     return seed % (1 << 63)
+
+
+@functools.cache  # says it once
+def _warn_about_repeated_rows(num_rows: int, multiple: int, purpose: str) -> None:
+    num_repeated = -num_rows % multiple
+    if num_repeated:
+        log.warning(
+            "each epoch of a prepared loader repeats %d of %d rows, so that %s. Loaders with sampler=range(rank, "
+            "len(dataset), num_workers), prepared with add_dist_sampler=False, yield each row once",
+            num_repeated,
+            num_rows,
+            purpose,
+        )
 
 
 def _warn_about_kept_sampler(loader: Any) -> None:
