@@ -215,11 +215,8 @@ class DataProcessSupervisor:
                 self._handle_death(process, self._describe_exit(process_exit))
 
     def _handle_death(self, process: DataProcessHandle, description: str) -> None:
-        while process.is_open and process.receive_messages():
-            pass
-        while process.waiting:
-            self._handle_message(process, process.waiting.popleft())
-        process.disconnect()
+        for message in process.take_rest():
+            self._handle_message(process, message)
         work = process.assignment
         for number, running in self._running.items():
             if work is None or work.stream == number:
