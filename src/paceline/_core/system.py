@@ -97,6 +97,26 @@ def _read_proc(path: str) -> str:
         return ""
 
 
+def working_directory() -> str:
+    """A path to the working directory that other processes can use while this one lives, even if it was deleted."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return f"/proc/{os.getpid()}/cwd"
+
+
+def make_absolute(path: str) -> str:
+    """Expand `~` and put the working directory before a relative path; the error says why there is none."""
+    expanded = os.path.expanduser(path)
+    try:
+        return expanded if os.path.isabs(expanded) else os.path.join(os.getcwd(), expanded)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"cannot resolve the relative path {path!r}: the working directory was deleted\n\n"
+            "hint: pass an absolute path, or change to a directory that exists"
+        ) from error
+
+
 def machine_id() -> str:
     """Identifies one boot of one machine, as seen from one process namespace; empty if unknown.
 

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from paceline._core import system
+from paceline._core.process_setup import prepare_driver
 from paceline.data.context import DataContext
 from paceline.data.exec.arena import ArenaPool
 from paceline.data.exec.messages import OpenStream
@@ -45,6 +46,7 @@ MIN_SPLIT_BYTES = 8 << 20
 
 class DataService:
     def __init__(self, context: DataContext | None = None) -> None:
+        prepare_driver()
         context = context or DataContext.get_current()
         block_bytes = context.target_max_block_size
         # A process that joins or sorts the rows of a block holds them twice, beside what is in flight.
