@@ -12,13 +12,13 @@ V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 
 
 @contextlib.contextmanager
-def small_memory() -> Iterator[Path]:
-    """A control group with 300 MB, for a process to put itself into; `OSError` where none can be made."""
+def small_memory(num_bytes: int = 300 << 20) -> Iterator[Path]:
+    """A control group with little memory, for a process to put itself into; `OSError` where none can be made."""
     v1 = (V1 / "memory.limit_in_bytes").exists()
     path = (V1 if v1 else V2) / f"paceline-test-{os.getpid()}"
     path.mkdir()
     try:
-        (path / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(300 << 20))
+        (path / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(num_bytes))
         yield path
     finally:
         path.rmdir()

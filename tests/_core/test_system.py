@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from paceline._core import system
@@ -57,3 +58,64 @@ def test_written_bytes_are_counted_and_a_process_that_is_gone_has_no_status(proc
     process.kill()
     process.wait()
     assert system.read_process_status(process.pid) is None
+
+
+V2 = "30 23 0:26 {root} /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate"
+V1 = "35 31 0:32 {root} /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory"
+UNLIMITED = str(2**63 - 4096)
+MB = 10**6
+
+
+@pytest.mark.parametrize(
+    ("group", "mount", "files", "expected"),
+    [
+        ("0::/", V2.format(root="/"), {}, None),
+        (
+            "0::/jobs/one",  # The limit of an ancestor, and what all its groups use.
+            V2.format(root="/"),
+            {
+                "jobs": {"max": 900, "current": 500, "stat": "inactive_file 50000000\nactive_file 50000000"},
+                "jobs/one": {"max": "max", "current": 100},
+            },
+            (900, 500),
+        ),
+        ("0::/a/b", V2.format(root="/"), {"a": {"max": 900, "current": 10}, "a/b": {"max": 300}}, (300, 300)),
+        ("0::/a", V2.format(root="/"), {"a": {"max": "max", "high": 700, "current": 800}}, (700, 0)),
+        ("0::/", V2.format(root="/"), {"": {"max": 800, "current": 300}}, (800, 500)),  # a container's own namespace
+        ("0::/../other", V2.format(root="/"), {"": {"max": 800}}, (800, 800)),
+        ("0::/docker/c1", V2.format(root="/docker/c1"), {"": {"max": 800}}, (800, 800)),
+        (
+            "0::/\n4:memory:/jobs/one\n1:cpu,cpuacct:/elsewhere",
+            V1.format(root="/"),
+            {
+                "memory/jobs": {"limit_in_bytes": 900, "usage_in_bytes": 300, "stat": "total_inactive_file 100000000"},
+                "memory/jobs/one": {"limit_in_bytes": UNLIMITED, "usage_in_bytes": 200},
+            },
+            (900, 700),
+        ),
+        (
+            "4:memory:/docker/c1",  # The limit of an ancestor that the container does not see.
+            V1.format(root="/docker/c1"),
+            {"memory": {"limit_in_bytes": UNLIMITED, "stat": "hierarchical_memory_limit 600000000"}},
+            (600, 600),
+        ),
+    ],
+)
+def test_usable_memory_is_the_smallest_limit_of_all_control_groups(tmp_path, group, mount, files, expected):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(group + "\n")
+    (tmp_path / "proc/self/mountinfo").write_text(f"22 1 8:1 / / rw - ext4 /dev/vda rw\n{mount}\n")
+    for directory, contents in files.items():
+        path = tmp_path / "sys/fs/cgroup" / directory
+        path.mkdir(parents=True, exist_ok=True)
+        if "memory" in directory:
+            (path / "memory.usage_in_bytes").write_text("0")
+        for name, value in contents.items():
+            (path / f"memory.{name}").write_text(str(value * MB if isinstance(value, int) else value) + "\n")
+    machine = psutil.virtual_memory().total
+    usable = system.usable_memory(tmp_path)
+    if expected is None:
+        assert usable.total_bytes == machine
+        assert usable.free_bytes <= machine
+    else:
+        assert (usable.total_bytes, usable.free_bytes) == (expected[0] * MB, expected[1] * MB)

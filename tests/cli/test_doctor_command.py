@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from paceline._commands.diagnosis import cluster, machine, packages, storage, workers
+from paceline._core.system import UsableMemory
 from paceline._storage.address import open_store_at
 from paceline._storage.files import hash_file
 
@@ -77,9 +78,7 @@ def test_low_limits_of_open_files_and_shared_memory_are_warnings(monkeypatch):
 
 def test_in_a_container_its_limits_count(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
-    (tmp_path / "memory.max").write_text("900000000\n")
-    (tmp_path / "memory.current").write_text("500000000\n")
-    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 100000000\n")
+    monkeypatch.setattr(machine.system, "usable_memory", lambda: UsableMemory(900_000_000, 500_000_000))
     (tmp_path / "pids.max").write_text("64\n")
     memory = machine._check_memory()
     assert memory.status == "warn"

@@ -55,7 +55,7 @@ def _stop_run(location: RunLocation, args: argparse.Namespace) -> Answer:
 
 
 def _confirm_stop_now(location: RunLocation, args: argparse.Namespace) -> bool:
-    if args.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if args.json or sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     print(f"{cli_output.escape_line(location.name)} has not reported within {args.timeout:g} s.", file=sys.stderr)
     print("End it now? Work after its last checkpoint is lost. [y/N] ", end="", file=sys.stderr, flush=True)

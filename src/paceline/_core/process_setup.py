@@ -1,4 +1,4 @@
-"""Sets up a process that we started: its stdio, and the state it inherited from the process it was forked from."""
+"""Sets up processes: the driver, whoever started it, and those that we started, which inherit state when forked."""
 
 import atexit
 import contextlib
@@ -11,6 +11,27 @@ import os
 import sys
 import weakref
 from collections.abc import Iterable
+
+
+def prepare_driver() -> None:
+    """Prepare this process to start others, however it was started itself."""
+    _fill_stdio()
+    script = sys.modules.get("__mp_main__")
+    if script is not None and script.__name__ == "__mp_main__":
+        # A child that `multiprocessing` spawned: its script has a name that no other process can import.
+        import cloudpickle
+
+        cloudpickle.register_pickle_by_value(script)
+
+
+def _fill_stdio() -> None:
+    """Open what is closed of descriptors 0 to 2: a socket of ours there would get what other code prints."""
+    while True:
+        fd = os.open(os.devnull, os.O_RDWR)
+        if fd > 2:
+            os.close(fd)
+            return
+        os.set_inheritable(fd, True)
 
 
 def redirect_stdio(log_fd: int) -> None:

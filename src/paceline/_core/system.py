@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -96,6 +97,26 @@ def _read_proc(path: str) -> str:
         return ""
 
 
+def working_directory() -> str:
+    """A path to the working directory that other processes can use while this one lives, even if it was deleted."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return f"/proc/{os.getpid()}/cwd"
+
+
+def make_absolute(path: str) -> str:
+    """Expand `~` and put the working directory before a relative path; the error says why there is none."""
+    expanded = os.path.expanduser(path)
+    try:
+        return expanded if os.path.isabs(expanded) else os.path.join(os.getcwd(), expanded)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"cannot resolve the relative path {path!r}: the working directory was deleted\n\n"
+            "hint: pass an absolute path, or change to a directory that exists"
+        ) from error
+
+
 def machine_id() -> str:
     """Identifies one boot of one machine, as seen from one process namespace; empty if unknown.
 
@@ -139,6 +160,70 @@ def num_oom_kills() -> int:
     """How many processes the kernel's OOM killer has killed, in any control group; 0 if unknown."""
     lines = _read_proc("vmstat").splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+@dataclass(frozen=True)
+class UsableMemory:
+    """The memory of the machine, or less where a control group limits this process."""
+
+    total_bytes: int
+    free_bytes: int
+    """Including file caches, which the kernel reclaims on demand."""
+
+
+def usable_memory(root: Path = Path("/")) -> UsableMemory:
+    """The memory that this process may use: the smallest limit of its control group and the ancestors of that."""
+    import psutil
+
+    machine = psutil.virtual_memory()
+    total, free = machine.total, machine.available
+    for group in _memory_groups(root):
+        # Version 2, then version 1. A version 1 group also knows of limits of ancestors that are not visible here.
+        limits = [_read_group_number(group / name) for name in ("memory.max", "memory.high", "memory.limit_in_bytes")]
+        limits.append(_read_group_number(group / "memory.stat", "hierarchical_memory_limit"))
+        limit = min((limit for limit in limits if limit is not None), default=total)
+        if limit >= total:
+            continue
+        is_v1 = (group / "memory.usage_in_bytes").exists()
+        used = _read_group_number(group / ("memory.usage_in_bytes" if is_v1 else "memory.current")) or 0
+        # Memory files are no file cache here, though the kernel counts them as cache elsewhere.
+        names = [f"{'total_' if is_v1 else ''}{state}active_file" for state in ("in", "")]
+        cached = sum(_read_group_number(group / "memory.stat", name) or 0 for name in names)
+        total, free = limit, min(free, max(0, limit - used + cached))
+    return UsableMemory(total, free)
+
+
+def _memory_groups(root: Path) -> Iterator[Path]:
+    """The directories of the control groups that may limit the memory of this process, its own first."""
+    groups = [line.split(":", 2) for line in _read_lines(root / "proc/self/cgroup")]
+    for line in _read_lines(root / "proc/self/mountinfo"):
+        mount, _, kind = line.partition(" - ")
+        mounted, point = mount.split()[3:5]
+        fstype, _, options = kind.split(maxsplit=2)
+        if fstype not in ("cgroup", "cgroup2") or (fstype == "cgroup" and "memory" not in options.split(",")):
+            continue
+        controller = "" if fstype == "cgroup2" else "memory"
+        name = next((name for _, names, name in groups if controller in names.split(",")), "/")
+        # In a container, the group's own directory may be mounted, or its name be relative to another place.
+        inside = Path(name).relative_to(mounted) if Path(name).is_relative_to(mounted) else Path()
+        inside = Path() if ".." in inside.parts else inside
+        top = root / point.lstrip("/")
+        yield from (top / each for each in (inside, *inside.parents))
+
+
+def _read_lines(path: Path) -> list[str]:
+    """Empty if there is no such file."""
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _read_group_number(path: Path, label: str = "") -> int | None:
+    """The number in a file of a control group, or the one after a label; None if it is missing or not a number."""
+    words = (line.split() for line in _read_lines(path))
+    text = next((word[-1] for word in words if word and (not label or word[0] == label)), "")
+    return int(text) if text.isdigit() else None
 
 
 def resident_bytes(pid: int) -> int | None:

@@ -273,5 +273,5 @@ def expose_script_globals(function: Callable[..., Any]) -> None:
             return scope[name]
         raise AttributeError(f"module '__main__' has no attribute {name!r}")
 
-    if isinstance(scope, dict) and scope.get("__name__") == "__main__" and scope is not vars(main):
+    if isinstance(scope, dict) and scope.get("__name__") in ("__main__", "__mp_main__") and scope is not vars(main):
         main.__getattr__ = get_script_global

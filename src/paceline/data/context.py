@@ -8,6 +8,7 @@ import warnings
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
+from paceline._core import system
 from paceline._core.arguments import bad_value, check_instance, is_number
 
 _RAY_SETTINGS = """
@@ -126,10 +127,8 @@ class DataContext(_DatasetSettings):
     @property
     def budget(self) -> int:
         """Return how many bytes may be in flight."""
-        import psutil
-
         limit = self.execution_options.resource_limits.object_store_memory
-        return int(limit if limit is not None else psutil.virtual_memory().available // 4)
+        return int(limit if limit is not None else system.usable_memory().free_bytes // 4)
 
     @property
     def num_processes(self) -> int:

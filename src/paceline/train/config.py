@@ -28,6 +28,7 @@ from paceline._core.arguments import (
 from paceline._core.call_errors import explain_calls
 from paceline._core.engine_choice import check_engine
 from paceline._core.settings import default_storage_path
+from paceline._core.system import make_absolute
 from paceline._storage.run_location import RunLocation, is_remote
 from paceline.train.callbacks import Callback
 
@@ -360,7 +361,7 @@ def _resolve_storage_path(path: Any, filesystem: Any) -> str:
         return default_storage_path()
     check_instance("storage_path", path, (str, os.PathLike), "a path")
     text: str = os.fspath(path).removeprefix("file://")
-    return text if is_remote(text, filesystem) else str(Path(text).expanduser().absolute())
+    return text if is_remote(text, filesystem) else str(Path(make_absolute(text)))
 
 
 def _check_filesystem(filesystem: Any) -> None:

@@ -7,7 +7,7 @@ import typing
 import msgspec
 import pytest
 
-from paceline.data.exec import messages
+from paceline.data.exec import message_socket, messages
 from paceline.data.exec.arena import ArenaPool
 from paceline.data.exec.message_socket import MessageSocket, ServiceSocket
 from paceline.data.exec.packed_blocks import BlockLayout
@@ -73,3 +73,13 @@ def test_a_message_of_an_unknown_kind_is_refused(ends):
     member.send_message(messages.ProcessReady())
     with pytest.raises(msgspec.ValidationError, match="ready"):
         list(service.exchange(selectors.EVENT_READ))
+
+
+def test_all_that_a_process_sent_before_it_died_is_taken(ends, monkeypatch):
+    monkeypatch.setattr(message_socket, "_RECEIVE", 100)  # less than the first message has
+    service, process = ends
+    sent = [messages.BlockPassed(1, 0, 0.0, released={3: [*range(500)]}), messages.BlockPassed(1, 1, 0.0)]
+    for message in sent:
+        process.send_message(message)
+    assert list(service.take_rest()) == sent, "the other end is still open, as if a child had inherited it"
+    assert not service.is_open

@@ -93,16 +93,12 @@ def _check_cores() -> DiagnosisLine:
 def _check_memory() -> DiagnosisLine:
     import psutil
 
-    machine = psutil.virtual_memory()
-    total, free = machine.total, machine.available
-    text = f"{format_size(free)} free of {format_size(total)}"
-    limit, used = _read_cgroup_number("memory.max"), _read_cgroup_number("memory.current")
-    if limit is not None and limit < total:
-        # The page cache counts as used, but is reclaimed on demand.
-        free = min(free, limit - (used or 0) + (_read_cgroup_number("memory.stat", "inactive_file ") or 0))
-        container = f"the {format_size(limit)} available to this container"
-        text = f"{format_size(free)} free of {container} ({format_size(total)} in the machine)"
-    if free < LITTLE_MEMORY:
+    usable, total = system.usable_memory(), psutil.virtual_memory().total
+    text = f"{format_size(usable.free_bytes)} free of {format_size(total)}"
+    if usable.total_bytes < total:
+        container = f"the {format_size(usable.total_bytes)} available to this container"
+        text = f"{format_size(usable.free_bytes)} free of {container} ({format_size(total)} in the machine)"
+    if usable.free_bytes < LITTLE_MEMORY:
         return _line("memory", "warn", text, "stop other processes, or give the container more")
     return _line("memory", "ok", text)
 
@@ -141,11 +137,10 @@ def _check_processes() -> DiagnosisLine:
     return _line("processes", "ok", text)
 
 
-def _read_cgroup_number(name: str, label: str = "") -> int | None:
-    """Read the number after a label from a file of the control group; None if it is missing or not a number."""
+def _read_cgroup_number(name: str) -> int | None:
+    """Read a number from a file of the control group; None if it is missing or not a number."""
     try:
-        lines = (_CGROUP / name).read_text().splitlines()
+        text = (_CGROUP / name).read_text().strip()
     except OSError:
         return None
-    text = next((line.removeprefix(label) for line in lines if line.startswith(label)), "")
     return int(text) if text.isdigit() else None

@@ -25,6 +25,7 @@ from typing import Any, Protocol, TypeVar
 
 import paceline
 from paceline._core import settings, system
+from paceline._core.process_setup import prepare_driver
 from paceline._engine.local.zygote_channel import Channel, ForkedZygote, fork_zygote
 
 WORKER_MODULE = "paceline._worker.main"
@@ -218,6 +219,7 @@ _lock = threading.Lock()  # protects `_shared`
 def shared_zygote() -> ZygoteProcess:
     """Return the zygote of this process, and start one if there is none or it was lost."""
     global _shared
+    prepare_driver()
     with _lock:
         if _shared is None or not _shared.is_alive:
             if _shared is None:
@@ -282,7 +284,7 @@ def python_command(code: str, *arguments: str) -> list[str]:
 
 def make_start_order(module: str) -> dict[str, Any]:
     """Return what a new process takes on from this one, and the module whose `run` it calls."""
-    return {"module": module, "path": sys.path, "argv": sys.argv, "cwd": os.getcwd()}
+    return {"module": module, "path": sys.path, "argv": sys.argv, "cwd": system.working_directory()}
 
 
 class InlineLauncher:

@@ -75,10 +75,10 @@ class ArenaPool:
     def free_block(self, block: int) -> None:
         self.layouts.pop(block, None)
         self._free.append(self.blocks.pop(block))
-        free_bytes = sum(each.touched_bytes for each in self._free)
-        while free_bytes > self._limit:
+        used_bytes = sum(each.touched_bytes for each in (*self._free, *self.blocks.values()))
+        while self._free and used_bytes > self._limit:
             oldest = self._free.pop(0)
-            free_bytes -= oldest.touched_bytes
+            used_bytes -= oldest.touched_bytes
             self._free_arena(oldest)
 
     def take_freed(self) -> list[int]:

@@ -61,9 +61,9 @@ class MessageSocket:
                 self._unsent.popleft()
 
     def receive_messages(self, *, wait: bool = True) -> int | None:
-        """Add what has arrived to `waiting`; return how many messages, or None once the other end is gone.
+        """Add what has arrived to `waiting`; return how many bytes, or None once the other end is gone.
 
-        `wait=False` never blocks.
+        Bytes, because a part of a message may be all that has arrived so far. `wait=False` never blocks.
         """
         flags = _FLAGS if wait else _FLAGS | socket.MSG_DONTWAIT
         try:
@@ -78,9 +78,8 @@ class MessageSocket:
                 fds = array.array("i")
                 fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
                 self._fds.extend(fds)
-        payloads = self._frames.feed(data)
-        self.waiting.extend(map(self._decode, payloads))
-        return len(payloads) if data else None
+        self.waiting.extend(map(self._decode, self._frames.feed(data)))
+        return len(data) or None
 
     def take_message(self) -> Any:
         """Wait for the next message; None once the other end is gone."""
@@ -144,6 +143,14 @@ class ServiceSocket(MessageSocket):
         with contextlib.suppress(ConnectionError):  # as in `post`
             self.flush()
         self._watch()
+
+    def take_rest(self) -> Iterator[Any]:
+        """Yield all that a process sent before it died, and disconnect. A child of it may keep the other end open."""
+        while self.is_open and self.receive_messages():
+            pass
+        while self.waiting:
+            yield self.waiting.popleft()
+        self.disconnect()
 
     def forget_arenas(self, freed: Collection[int]) -> None:
         """Sent with the next message: until then, a truncated mapping takes no memory."""

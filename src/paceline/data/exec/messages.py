@@ -44,6 +44,8 @@ class StartWork(ServiceMessage, tag="work"):
     unit: str
     pickled: bytes
     """The unit, for the first stage."""
+    block_bytes: int
+    """Larger blocks are split."""
 
 
 class WriteTo(ServiceMessage, tag="lend"):

@@ -22,7 +22,6 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.data.block import Block, Column
-from paceline.data.context import DataContext
 
 ALIGNMENT = 64
 PAGE = mmap.ALLOCATIONGRANULARITY
@@ -48,12 +47,11 @@ class BlockLayout(msgspec.Struct, array_like=True, frozen=True):
     """Start and end of the pickled dict with all other columns."""
 
 
-def split_rows(block: Block, first: int) -> Iterator[tuple[int, int]]:
-    """Split the rows of a block, starting at `first`, into ranges no larger than the maximum block size."""
-    target = DataContext.get_current().target_max_block_size
+def split_rows(block: Block, first: int, max_bytes: int) -> Iterator[tuple[int, int]]:
+    """Split the rows of a block, starting at `first`, into ranges of at most about `max_bytes`."""
     size = block.num_rows
-    if block.nbytes > target:
-        size = max(1, block.num_rows * target // block.nbytes)
+    if block.nbytes > max_bytes:
+        size = max(1, block.num_rows * max_bytes // block.nbytes)
     for begin in range(first, block.num_rows, max(size, 1)):
         yield begin, min(begin + size, block.num_rows)
 
@@ -146,13 +144,17 @@ def read_shared(layout: BlockLayout, memory: mmap.mmap, released: Callable[[], N
     return view_block(layout, base, writable=writable)
 
 
-def write_packed(fd: int, offset: int, block: Block, order: np.ndarray[Any, Any] | None = None) -> int:
-    """Write a block at `offset`, with its rows in this order; return the number of bytes written."""
-    writer = BlockWriter(block, order, combine=True)
-    footer = _encode_footer(writer.layout)
-    writer.write_to_file(fd, offset)
-    _write_all(fd, footer, offset + writer.layout.nbytes)
-    return writer.layout.nbytes + len(footer)
+class PackedWriter:
+    """Measures a block, with its rows in this order, and then writes it and its layout to a file."""
+
+    def __init__(self, block: Block, order: np.ndarray[Any, Any] | None = None) -> None:
+        self._writer = BlockWriter(block, order, combine=True)
+        self._footer = _encode_footer(self._writer.layout)
+        self.length = self._writer.layout.nbytes + len(self._footer)
+
+    def write(self, fd: int, offset: int) -> None:
+        self._writer.write_to_file(fd, offset)
+        _write_all(fd, self._footer, offset + self._writer.layout.nbytes)
 
 
 def pack_block(block: Block) -> np.ndarray[Any, Any]:

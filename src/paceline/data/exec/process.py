@@ -100,7 +100,7 @@ class DataProcess:
             blocks = self._receive_inputs(message.work) if message.stage else cloudpickle.loads(message.pickled).read()
             for transform in job.transforms:
                 blocks = transform.apply(blocks, scope)
-            self._write(message.work, blocks, message.skip)
+            self._write(message, blocks)
         except _WorkDropped:
             pass
         except (_ServiceGone, ConnectionError):
@@ -111,13 +111,13 @@ class DataProcess:
         self._send(m.WorkEnded(message.work, meter, scope.skipped, failure))
         scope.skipped.clear()
 
-    def _write(self, work: int, blocks: Iterator[Block], skip: int | None) -> None:
-        passed = 0
+    def _write(self, message: m.StartWork, blocks: Iterator[Block]) -> None:
+        work, passed = message.work, 0
         for block in blocks:
-            if skip is None:
+            if message.skip is None:
                 self._write_block(work, block, 0)
             else:
-                for begin, stop in split_rows(block, max(skip - passed, 0)):
+                for begin, stop in split_rows(block, max(message.skip - passed, 0), message.block_bytes):
                     self._write_block(work, block.slice(begin, stop), passed + begin)
                 passed += block.num_rows
             del block  # before the next one is created, which may reuse its memory

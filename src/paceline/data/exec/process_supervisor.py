@@ -57,11 +57,14 @@ class DataProcessSupervisor:
         self,
         selector: selectors.BaseSelector,
         context: DataContext,
+        block_bytes: int,
         schedule: Schedule,
         arenas: ArenaPool,
         running: Mapping[int, RunningStream],
     ) -> None:
+        """`block_bytes`: larger blocks are split before they are announced."""
         self._selector = selector
+        self._block_bytes = block_bytes
         self._schedule = schedule
         self._arenas = arenas
         self._running = running
@@ -162,7 +165,7 @@ class DataProcessSupervisor:
             process.jobs.add(job.name)
             process.post(m.LoadJob(job.name, job.pickled))
         skip = work.skip if work.stage == len(jobs) - 1 else None
-        process.post(m.StartWork(work.work, job.name, work.stage, skip, unit.name, pickled))
+        process.post(m.StartWork(work.work, job.name, work.stage, skip, unit.name, pickled, self._block_bytes))
 
     def check_idle(self, now: float) -> None:
         for process in self._processes.values():
@@ -212,11 +215,8 @@ class DataProcessSupervisor:
                 self._handle_death(process, self._describe_exit(process_exit))
 
     def _handle_death(self, process: DataProcessHandle, description: str) -> None:
-        while process.is_open and process.receive_messages():
-            pass
-        while process.waiting:
-            self._handle_message(process, process.waiting.popleft())
-        process.disconnect()
+        for message in process.take_rest():
+            self._handle_message(process, message)
         work = process.assignment
         for number, running in self._running.items():
             if work is None or work.stream == number:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from paceline._core import system
+from paceline._core.process_setup import prepare_driver
 from paceline.data.context import DataContext
 from paceline.data.exec.arena import ArenaPool
 from paceline.data.exec.messages import OpenStream
@@ -39,13 +40,20 @@ from paceline.data.planning.plan import PlanNode
 
 BLOCKS_AHEAD = 4
 """Full-size blocks per process: more would take memory without a gain."""
+MIN_SPLIT_BYTES = 8 << 20
+"""Blocks are not split further, however little memory there is."""
 
 
 class DataService:
     def __init__(self, context: DataContext | None = None) -> None:
+        prepare_driver()
         context = context or DataContext.get_current()
-        num_processes = context.num_processes
-        limit = min(context.budget, BLOCKS_AHEAD * num_processes * context.target_max_block_size)
+        block_bytes = context.target_max_block_size
+        # A process that joins or sorts the rows of a block holds them twice, beside what is in flight.
+        num_processes = min(context.num_processes, max(1, system.usable_memory().free_bytes // (4 * block_bytes)))
+        limit = min(context.budget, BLOCKS_AHEAD * num_processes * block_bytes)
+        # Where memory is short, several smaller blocks must fit: otherwise everybody waits for the same one.
+        block_bytes = min(block_bytes, max(MIN_SPLIT_BYTES, limit // (2 * num_processes + 2)))
         self._schedule = Schedule(limit, num_processes, max_deaths=context.max_unit_failures)
         self._arena_pool = ArenaPool(limit)
         self._selector = selectors.DefaultSelector()
@@ -55,7 +63,7 @@ class DataService:
         self._selector.register(self._wake_r, selectors.EVENT_READ, "wake")
         self._running: dict[int, RunningStream] = {}
         self._supervisor = DataProcessSupervisor(
-            self._selector, context, self._schedule, self._arena_pool, self._running
+            self._selector, context, block_bytes, self._schedule, self._arena_pool, self._running
         )
         self.streams = StreamServer(
             self._schedule, self._arena_pool, self._running, lambda: ProcessExecutor(self), self._call_in_thread

@@ -1,10 +1,12 @@
 """Stores rows between the two halves of an exchange: in memory while there is room, then in files.
 
-The memory is one anonymous file of the process that resolves a barrier; other processes reach it through `/proc`. Every
-unit has its own region in it, of which only written pages take memory; a ledger at the beginning of the file records
-how many bytes each unit uses. The files are in a private directory. Both are removed when nobody holds the units any
-more, or when the process exits. The directory of a killed process is removed by the next process that creates one:
-nobody has it locked.
+The memory is one anonymous file of the process that resolves a barrier. Every unit has its own region in it, of which
+only written pages take memory; a ledger at the beginning of the file records how many bytes each unit uses. The files
+on disk have no name either, and units append to them. Other processes reach both through `/proc`. So everything is
+gone when nobody holds the units any more, or when the process ends, however it ends.
+
+Without `/proc`, the files are in a private directory. That of a killed process is removed by the next process that
+creates one: nobody has it locked.
 """
 
 from __future__ import annotations
@@ -32,13 +34,15 @@ _LOCK = "lock"
 _STALE_AFTER_S = 3600.0
 """An unlocked directory older than this belongs to a process that died before it could lock it."""
 _REGION_BITS = 40
+_MAX_FILES = 16
+"""The units share so many files: enough to write to at once, and few descriptors."""
 
 
 class SpillHandle:
     """Keeps stored rows alive while it is referenced, in the process that created it; copies keep nothing."""
 
-    def __init__(self, memory: int | None = None, lock: int | None = None, folder: str | None = None) -> None:
-        self._finalizer = weakref.finalize(self, _remove_spill, os.getpid(), memory, lock, folder)
+    def __init__(self, fds: Sequence[int] = (), folder: str | None = None) -> None:
+        self._finalizer = weakref.finalize(self, _remove_spill, os.getpid(), fds, folder)
 
     def close(self) -> None:
         self._finalizer()
@@ -47,15 +51,13 @@ class SpillHandle:
         return SpillHandle, ()
 
 
-def _remove_spill(pid: int, memory: int | None, lock: int | None, folder: str | None) -> None:
+def _remove_spill(pid: int, fds: Sequence[int], folder: str | None) -> None:
     if pid != os.getpid():  # a forked child: the parent removes it
         return
-    if memory is not None:
-        os.close(memory)
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
-    if lock is not None:
-        os.close(lock)
+    for fd in fds:
+        os.close(fd)
 
 
 @dataclass(frozen=True)
@@ -102,19 +104,21 @@ class SpillSpace:
 
     memory: str | None
     allowance: int
-    folder: str
+    root: str
+    """The directory that the files are in."""
+    files: tuple[str, ...]
     num_units: int
 
     def path(self, place: int) -> str:
         """The file for the rows of a unit that do not fit in memory."""
-        return os.path.join(self.folder, f"{place}.rows")
+        return self.files[place % len(self.files)]
 
     def open_writer(self, place: int) -> closing[SpillWriter]:
         return closing(SpillWriter(self, place))
 
 
 class SpillWriter:
-    """Writes the blocks of one unit. If the unit is repeated, it starts over."""
+    """Writes the blocks of one unit. If the unit is repeated, it starts over; what it had on disk is not reused."""
 
     def __init__(self, space: SpillSpace, place: int) -> None:
         self._space = space
@@ -122,32 +126,32 @@ class SpillWriter:
         self._memory = os.open(space.memory, os.O_RDWR | os.O_CLOEXEC) if space.memory is not None else None
         self._file: int | None = None
         self._offset = (place + 1) << _REGION_BITS
-        self._file_offset = 0
         self._claimed = 0
 
     def write(self, block: Block, order: np.ndarray[Any, Any] | None = None) -> SpilledPiece:
         """Store a block with its rows in this order."""
         num_rows = block.num_rows if order is None else len(order)
+        packed = packed_blocks.PackedWriter(block, order)
         if self._memory is not None and self._claim_memory(block.nbytes):
             assert self._space.memory is not None
-            length = packed_blocks.write_packed(self._memory, self._offset, block, order)
-            piece = SpilledPiece(self._space.memory, self._offset, length, 0, num_rows)
-            self._offset = _align_to_page(self._offset + length)
+            packed.write(self._memory, self._offset)
+            piece = SpilledPiece(self._space.memory, self._offset, packed.length, 0, num_rows)
+            self._offset = _align_to_page(self._offset + packed.length)
             return piece
         path = self._space.path(self._place)
-        if self._file is None:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            length = packed_blocks.write_packed(self._file, self._file_offset, block, order)
+            if self._file is None:
+                self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            offset = _append_room(self._file, packed.length)
+            packed.write(self._file, offset)
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"cannot write the rows of a shuffle, sort or group to {path}: {os.strerror(error.errno or 0)}\n\n"
+                f"cannot write the rows of a shuffle, sort or group to a file in {self._space.root}: "
+                f"{os.strerror(error.errno or 0)}\n\n"
                 "hint: set DataContext.get_current().spill_path to a disk with as much free space as the dataset needs",
             ) from error
-        piece = SpilledPiece(path, self._file_offset, length, 0, num_rows)
-        self._file_offset = _align_to_page(self._file_offset + length)
-        return piece
+        return SpilledPiece(path, offset, packed.length, 0, num_rows)
 
     def close(self) -> None:
         for fd in (self._memory, self._file):
@@ -171,19 +175,48 @@ class SpillWriter:
             fcntl.flock(self._memory, fcntl.LOCK_UN)
 
 
+def _append_room(fd: int, num_bytes: int) -> int:
+    """Make a file longer by `num_bytes`, which are the caller's alone; return where they begin."""
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        offset = _align_to_page(os.fstat(fd).st_size)
+        os.ftruncate(fd, offset + num_bytes)
+        return offset
+    finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+
 def open_spill(num_units: int, allowance: int, spill_path: str | None) -> tuple[SpillSpace, SpillHandle]:
     """Storage for the rows of `num_units` units: `allowance` bytes of memory, and files under `spill_path`."""
     root = Path(spill_path or tempfile.gettempdir()).expanduser()
-    folder, lock = _private_folder(root)
-    # Without /proc, other processes cannot reach an anonymous file.
-    memory = system.create_anonymous_file("paceline-exchange") if system.is_linux() and allowance > 0 else None
-    path = None if memory is None else f"/proc/{os.getpid()}/fd/{memory}"
-    return SpillSpace(path, allowance, folder, num_units), SpillHandle(memory, lock, folder)
+    system.make_private_dirs(root)
+    num_files = max(1, min(num_units, _MAX_FILES))
+    if not system.is_linux():  # without /proc, other processes cannot reach a file that has no name
+        remove_stale_spills(root)
+        folder, lock = _private_folder(root)
+        files = tuple(os.path.join(folder, f"{number}.rows") for number in range(num_files))
+        for path in files:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        return SpillSpace(None, allowance, str(root), files, num_units), SpillHandle([lock], folder)
+    fds: list[int] = []
+    handle = SpillHandle(fds)
+    try:
+        fds += (_create_unnamed_file(root) for _ in range(num_files))
+        fds += [system.create_anonymous_file("paceline-exchange")] if allowance > 0 else []
+    except BaseException:
+        handle.close()
+        raise
+    paths = tuple(f"/proc/{os.getpid()}/fd/{fd}" for fd in fds)
+    memory = paths[num_files] if allowance > 0 else None
+    return SpillSpace(memory, allowance, str(root), paths[:num_files], num_units), handle
+
+
+def _create_unnamed_file(directory: Path) -> int:
+    with tempfile.TemporaryFile(dir=directory, prefix=_PREFIX) as file:
+        return os.dup(file.fileno())
 
 
 def _private_folder(root: Path) -> tuple[str, int]:
-    system.make_private_dirs(root)
-    remove_stale_spills(root)
     folder = tempfile.mkdtemp(prefix=_PREFIX, dir=root)
     lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)

@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
 from paceline._core.arguments import bad_value, check_bool, check_choice
+from paceline._core.system import make_absolute
 from paceline._storage.address import resolve_filesystem, to_arrow_filesystem
 from paceline._storage.arrow_store import unwrap_fsspec
 from paceline._storage.store_errors import summarize_error
@@ -255,7 +256,7 @@ class PathResolver:
             path = str(self.strip(text))
             return self.given_filesystem, path if path.strip("/") == "" else path.rstrip("/")
         if "://" not in text:
-            return share_filesystem(LocalFileSystem(), ""), os.path.abspath(os.path.expanduser(text))
+            return share_filesystem(LocalFileSystem(), ""), os.path.abspath(make_absolute(text))
         parts = urlsplit(text)
         if parts.scheme == "file":
             return share_filesystem(LocalFileSystem(), ""), os.path.abspath(unquote(parts.path))

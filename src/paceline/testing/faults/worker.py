@@ -19,6 +19,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn
 
+import psutil
+
+from paceline._core import system
 from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles
 from paceline._engine.messages import Reported, decode_from_worker
 from paceline._storage.state import StateSnapshot
@@ -77,28 +80,15 @@ def _strike(
 
 
 def _exhaust_memory() -> NoReturn:
-    room = _cgroup_memory_left()
-    if room is not None and room <= _MAX_MEMORY_TAKEN:
+    memory = system.usable_memory()
+    # All of a machine's memory is never taken, only that of a control group.
+    if memory.total_bytes < psutil.virtual_memory().total and memory.free_bytes <= _MAX_MEMORY_TAKEN:
         Path("/proc/self/oom_score_adj").write_text("1000")  # Kill this process, and no other of the group.
         held = []
         while True:
             held.append(b"\1" * (16 << 20))
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("a killed process is still running")
-
-
-def _cgroup_memory_left() -> int | None:
-    """Return how much memory the control group of this process has left; None if it has no limit."""
-    rooms = []
-    try:
-        group = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
-        for directory in (Path("/sys/fs/cgroup") / group, Path("/sys/fs/cgroup")):
-            limit = (directory / "memory.max").read_text().strip()
-            if limit != "max":
-                rooms.append(int(limit) - int((directory / "memory.current").read_text()))
-    except (OSError, ValueError):
-        pass  # No cgroup v2 here: there is no limit that we can see.
-    return min(rooms, default=None)
 
 
 def start_timer(delay_s: float, act: Callable[[], None]) -> threading.Timer:

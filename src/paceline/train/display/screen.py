@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from paceline._core import settings
 from paceline.train.display.styled_lines import StyledLine, to_html, to_plain_text
-from paceline.train.display.terminal_region import TERMINAL_LOCK, TerminalRegion, can_draw_on, terminal_size
+from paceline.train.display.terminal_region import TERMINAL_LOCK, TerminalRegion, can_draw_on, terminal_size, write_to
 
 REDRAW_INTERVAL_S = 0.25
 _IDLE_FACTOR = 100
@@ -58,15 +58,12 @@ class Screen:
     def write(self, text: str) -> None:
         """Write whole lines of ours."""
         with TERMINAL_LOCK:
-            out = self._out if self._out is not None else sys.stderr
-            out.write(text)
-            out.flush()
+            write_to(self._out if self._out is not None else sys.stderr, text)
 
     def write_output(self, text: str) -> None:
         """Write whole lines of a worker's output."""
         with TERMINAL_LOCK:  # While a region is drawn, it replaces standard output.
-            sys.stdout.write(text)
-            sys.stdout.flush()
+            write_to(sys.stdout, text)
 
     def draw(self, render: Render) -> None:
         """Draw the block, if it is time. Updates `has_block`."""

@@ -39,6 +39,7 @@ from paceline.train.display.live_run import LiveRun
 from paceline.train.display.run_block import format_progress_line, render_block
 from paceline.train.display.screen import Screen, open_screen
 from paceline.train.display.styled_lines import StyledLine
+from paceline.train.display.terminal_region import is_same_terminal
 
 log = logging.getLogger("paceline")
 
@@ -53,7 +54,7 @@ def make_terminal(layout: RunLayout, config: Mapping[str, Any] | None = None, *,
     process, where a debugger may use the terminal, so nothing is drawn.
     """
     current = settings.load()
-    progress_s = None if inline and sys.stderr.isatty() else current.progress_s
+    progress_s = None if inline and is_same_terminal(sys.stderr, sys.stderr) else current.progress_s
     screen = Screen() if inline else open_screen(current.verbosity)
     return Terminal(layout, current.verbosity, current.report_notice_s, screen, config=config, progress_s=progress_s)
 
@@ -242,7 +243,7 @@ class Terminal:
             return
         try:
             act()
-        except OSError as problem:
+        except (OSError, ValueError) as problem:  # A closed pipe, or a closed stream.
             self._is_output_closed = True
             log.warning("terminal output disabled for run %s: %s", self._layout.root.name, problem)
 

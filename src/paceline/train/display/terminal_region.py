@@ -27,6 +27,13 @@ _drawn_regions: list[TerminalRegion] = []
 """The region that is drawn, if any."""
 
 
+def write_to(stream: TextIO | None, text: str) -> None:
+    """Write and flush. A standard stream is None if the process was started without it."""
+    if stream is not None:
+        stream.write(text)
+        stream.flush()
+
+
 def can_draw_on(stream: TextIO, terminal: str | None) -> bool:
     """`terminal` is the value of `TERM`."""
     if terminal in (None, "dumb", "unknown") or isinstance(stream, _AboveRegionStream):

@@ -33,6 +33,7 @@ from paceline._storage.controller_registry import ControllerNote, DetachedOutcom
 from paceline._storage.files import LocalFiles
 from paceline._storage.run_location import RunLocation
 from paceline.train.display.terminal import Terminal, make_terminal
+from paceline.train.display.terminal_region import write_to
 from paceline.train.driver import preflight
 from paceline.train.driver.cluster_target import ClusterTarget
 from paceline.train.driver.execution_target import Say
@@ -93,9 +94,7 @@ def actor_name(location: RunLocation) -> str:
 
 def echo_output(stream: int, text: str) -> None:
     """Print a controller's output as if it ran here."""
-    out = sys.stdout if stream == 1 else sys.stderr
-    out.write(text)
-    out.flush()
+    write_to(sys.stdout if stream == 1 else sys.stderr, text)
 
 
 @dataclass(frozen=True)

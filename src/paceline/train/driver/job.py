@@ -21,6 +21,7 @@ from typing import Any
 import cloudpickle
 
 from paceline._core.arguments import check_callable, check_instance
+from paceline._core.process_setup import prepare_driver
 from paceline.train.backend import BackendConfig
 
 
@@ -48,6 +49,7 @@ def resolve_loop_config(function: Any, config: Any) -> Any:
 
 def pickle_job(function: Any, config: Any, backend: BackendConfig) -> bytes:
     """Pickle the job. If part of it does not pickle, the error names that object and the path to it."""
+    prepare_driver()
     try:
         with _keep_references():
             return bytes(cloudpickle.dumps((function, config, backend)))

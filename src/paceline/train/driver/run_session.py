@@ -14,6 +14,7 @@ from paceline._control.extensions import Interrupts
 from paceline._control.request_handler import RequestHandler
 from paceline._control.run import Finished, Run
 from paceline._core.errors import ControllerError
+from paceline._core.process_setup import prepare_driver
 from paceline._engine.local.launchers import InlineLauncher
 from paceline._view.formatting import format_count
 from paceline.train.display.terminal import Terminal
@@ -37,6 +38,7 @@ class RunSession:
     def __init__(
         self, spec: RunSpec, terminal: Terminal, environment: RunEnvironment, hooks: RunHooks | None = None
     ) -> None:
+        prepare_driver()
         self._spec = spec
         self._terminal = terminal
         self._environment = environment

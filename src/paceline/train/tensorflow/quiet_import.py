@@ -8,6 +8,8 @@ import os
 import sys
 import tempfile
 
+from paceline._core.process_setup import flush_stdio
+
 _GREETING = (
     b"absl::InitializeLog()",
     b"oneDNN custom operations are on",
@@ -17,14 +19,14 @@ _GREETING = (
 
 
 def _import_quietly() -> None:
-    sys.stderr.flush()
+    flush_stdio()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as printed:
         os.dup2(printed.fileno(), 2)
         try:
             import tensorflow  # noqa: F401
         finally:
-            sys.stderr.flush()
+            flush_stdio()
             os.dup2(stderr, 2)
             os.close(stderr)
             printed.seek(0)

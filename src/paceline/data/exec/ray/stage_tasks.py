@@ -189,7 +189,7 @@ def _run_stage(stage: RayStage, head: RowHeader, read: Callable[[], Iterator[Blo
                 packed.append(layout.pack_block(block))
                 meter.num_rows, meter.num_bytes = meter.num_rows + block.num_rows, meter.num_bytes + len(packed[-1])
                 continue
-            for begin, stop in layout.split_rows(block, max(skip - passed, 0)):
+            for begin, stop in layout.split_rows(block, max(skip - passed, 0), job.context.target_max_block_size):
                 part = block.slice(begin, stop)
                 data = layout.pack_block(part)
                 meter.num_rows, meter.num_bytes = meter.num_rows + stop - begin, meter.num_bytes + len(data)
