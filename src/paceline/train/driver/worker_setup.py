@@ -125,6 +125,8 @@ class GroupBuilder:
                 shards=spec.datasets.shards if spec.datasets is not None else (),
                 data_address=self.data_address,
                 waits_in_reports=spec.waits_in_reports,
+                has_own_directory=spec.has_own_directory,
+                uploads_artifacts=spec.uploads_artifacts,
                 purpose=spec.purpose,
             )
             workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
@@ -155,6 +157,7 @@ def make_validation_runner(
             first_seq=0,
             num_threads=share.num_threads,
             devices=share.devices,
+            has_own_directory=spec.has_own_directory,
         )
         worker = WorkerSpec(begin, layout.validation_log(record.name), share.env)
         kwargs = bytes(record.validation.kwargs) if record.validation is not None else b"{}"
