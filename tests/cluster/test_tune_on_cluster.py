@@ -40,7 +40,8 @@ def make_meeting():
         while len(os.listdir(config["path"])) < 4:
             time.sleep(0.02)
         for step in (1, 2):
-            tune.report({"score": config["x"] ** 2, "step": step}, checkpoint=Checkpoint.from_dict(config))
+            cwd = {"cwd": os.getcwd()}
+            tune.report({"score": config["x"] ** 2, "step": step, **cwd}, checkpoint=Checkpoint.from_dict(config))
 
     return meet
 
@@ -55,6 +56,7 @@ def test_a_search_fills_the_cluster_and_finds_the_best(tmp_path):
         *((score, 2) for score in (1, 4, 9, 16)),
     ]
     assert all(result.checkpoint.to_dict()["x"] == result.config["x"] for result in grid)
+    assert [result.metrics["cwd"] for result in grid] == [os.path.join(result.path, "artifacts") for result in grid]
     assert grid.get_best_result().config["x"] == -1
 
 
@@ -205,7 +207,7 @@ def test_a_lost_cluster_ends_the_search_and_leaves_its_trials_to_be_continued(cl
 
 @pytest.mark.slow
 def test_a_killed_drivers_search_is_continued_on_the_cluster(cluster, run_script, tmp_path):
-    environ = {"RAY_ADDRESS": cluster.address}
+    environ = {"RAY_ADDRESS": cluster.address, "PACELINE_CHDIR_TO_TRIAL_DIR": "0"}
     ended = run_script(SCRIPT, env=environ)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     ended = run_script(SCRIPT, env=environ)

@@ -30,6 +30,9 @@ FIELDS = {
     "paceline.train.CheckpointConfig": CHECKPOINT,
     "paceline.tune.config.RunConfig": f"{RUN} {FOR_SEARCHES}",
     "paceline.tune.config.FailureConfig": f"{FAILURE} fail_fast=False",
+    "paceline.tune.config.SyncConfig": """
+        sync_period=300 sync_timeout=1800 sync_artifacts=False sync_artifacts_on_checkpoint=True
+    """,
     "paceline.tune.config.CheckpointConfig": f"{CHECKPOINT} checkpoint_frequency=0 checkpoint_at_end=None",
     "paceline.train.ValidationConfig": "fn task_config=ValidationTaskConfig() ray_remote_kwargs={}",
     "paceline.train.ValidationTaskConfig": "fn_kwargs={} timeout_s=None",

@@ -31,7 +31,7 @@ PUBLIC = {
         """,
         "paceline.tune": """
             Callback Checkpoint CheckpointConfig FailureConfig PlacementGroupFactory Result ResultGrid RunConfig
-            Searcher Stopper Trainable Trial TrialScheduler TuneConfig TuneContext TuneError Tuner choice
+            Searcher Stopper SyncConfig Trainable Trial TrialScheduler TuneConfig TuneContext TuneError Tuner choice
             get_checkpoint get_context grid_search lograndint loguniform qlograndint qloguniform qrandint qrandn
             quniform randint randn report sample_from uniform with_parameters with_resources
         """,

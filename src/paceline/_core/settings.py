@@ -12,6 +12,9 @@ from pathlib import Path
 
 from paceline._core.arguments import bad_value, join_or
 
+ORIGINAL_DIRECTORY = "TUNE_ORIG_WORKING_DIR"
+"""In a trial's worker: the directory that the script was started in. Its name is Ray's, so that scripts find it."""
+
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off", "")
 
@@ -50,6 +53,8 @@ class Settings:
     """How long the head of a cluster may not answer before the cluster counts as lost. Ray's own limit is 60."""
     ray_address: str | None = None
     """Ray's own `RAY_ADDRESS`: the address of a cluster."""
+    chdir_to_trial_dir: bool = True
+    """Each trial of a search has a working directory of its own."""
     terminal: str | None = None
     """`TERM`: the type of the terminal."""
     omp_num_threads: str | None = None
@@ -78,6 +83,8 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         cluster_patience_s=_parse_seconds(environ, "PACELINE_CLUSTER_PATIENCE_S", default.cluster_patience_s),
         engine=_parse_choice(environ, "PACELINE_ENGINE", ("local", "ray"), "") or None,
         ray_address=environ.get("RAY_ADDRESS") or None,
+        chdir_to_trial_dir=_parse_flag(environ, "PACELINE_CHDIR_TO_TRIAL_DIR", default.chdir_to_trial_dir)
+        and _parse_flag(environ, "RAY_CHDIR_TO_TRIAL_DIR", default.chdir_to_trial_dir),
         terminal=environ.get("TERM") or None,
         omp_num_threads=environ.get("OMP_NUM_THREADS") or None,
         no_color=bool(environ.get("NO_COLOR")),
@@ -123,12 +130,12 @@ def spool_root() -> Path:
     path, cache = load().spool_path, os.environ.get("XDG_CACHE_HOME")
     if path == Settings.spool_path and cache:
         path = f"{cache}/paceline/runs"
-    return Path(path).expanduser()
+    return Path(path).expanduser().absolute()
 
 
 def default_storage_path() -> str:
     path = load().storage_path
-    return path if "://" in path else str(Path(path).expanduser())
+    return path if "://" in path else str(Path(path).expanduser().absolute())
 
 
 @contextlib.contextmanager

@@ -323,6 +323,10 @@ class WorkerInit(msgspec.Struct, frozen=True, tag="worker_init"):
     ray_connection: RayConnectionSpec | None = None
     waits_in_reports: bool = False
     """Each report blocks until its `ReleaseReport` arrives."""
+    has_own_directory: bool = False
+    """The function runs in the run's `artifacts` directory, not in the script's directory."""
+    uploads_artifacts: bool = False
+    """What it leaves there is uploaded to the store."""
     purpose: str = ""
     protocol: int = PROTOCOL_VERSION
 

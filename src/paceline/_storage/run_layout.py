@@ -2,7 +2,7 @@
 
 <storage_path>/<name>/
     journal.jsonl                               every event of the run
-    result.json  progress.csv  events.out...    written by loggers
+    result.json  progress.csv  params.json ...  written by loggers
     checkpoint_000012/                          a committed checkpoint, .manifest.json inside
     logs/attempt_1/rank_0.log                   output of a worker
     logs/validation/checkpoint_000012.log       output of the validation of a checkpoint
@@ -13,6 +13,7 @@
     .lease/000003.json                          who writes the run: the highest number does
     .requests/5f1e....json                      a person's request to the driver, and its answer
     profiles/...-rank_0.trace.json.gz           profiles of workers, made on request
+    artifacts/                                  the working directory of a trial's workers
     .controller/token                           token that the controller of a detached run requires of clients
 """
 
@@ -26,9 +27,9 @@ from paceline._core.errors import StorageError
 MANIFEST = ".manifest.json"
 METADATA = ".metadata.json"
 """Notes that may change after the commit, so the manifest does not cover them."""
-RESERVED_NAMES = ("journal.jsonl", "journal.jsonl.torn", "logs", "reports", "profiles", "result.json", "progress.csv")
-LOGGER_FILES = ("result.json", "progress.csv", "events.out.tfevents.*.paceline")
+LOGGER_FILES = ("result.json", "progress.csv", "params.json", "events.out.tfevents.*.paceline")
 """Files that loggers write in the driver, next to the journal."""
+RESERVED_NAMES = ("journal.jsonl", "journal.jsonl.torn", "logs", "reports", "profiles", "artifacts", *LOGGER_FILES)
 _MAX_NAME_BYTES = 255
 """The longest file name, in bytes, on common filesystems."""
 SAVED_PREFIX = "saved_"
@@ -69,6 +70,8 @@ class RunLayout:
     quarantine = _Child(".broken")
     """Checkpoints that failed verification, kept for a person to inspect."""
     logs = _Child("logs")
+    artifacts = _Child("artifacts")
+    """The working directory of user code. Not the run's own: a user may write a `result.json` or a checkpoint, too."""
 
     def checkpoint(self, name: str) -> Path:
         """Return a checkpoint's directory. Refuses names that lead elsewhere: a journal may come from anybody."""

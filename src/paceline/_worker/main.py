@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import logging
 import mmap
 import os
 import socket
@@ -15,16 +16,18 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
 from msgspec import Raw
 
-from paceline._core import time_accounting
+from paceline._core import settings, time_accounting
 from paceline._core.errors import StorageError
 from paceline._core.frames import trim_to_user_code, user_frames
 from paceline._core.plain_values import to_plain, to_printable
 from paceline._core.process_setup import flush_stdio, redirect_stdio, reseed_generators, reset_exit_handlers
+from paceline._core.system import make_private_dirs
 from paceline._engine import messages
 from paceline._engine.messages import WorkerInit, encode_message
 from paceline._worker import context as worker_context
@@ -35,6 +38,8 @@ from paceline._worker.profiler import Profiler
 from paceline._worker.signals import forward_signals
 from paceline._worker.stacks import sample_stacks
 from paceline._worker.usage import UsageMeter
+
+log = logging.getLogger("paceline")
 
 _MAX_TEXT = 100_000
 _TIMEOUT_WORDS = ("timed out", "timing out", "timeout")
@@ -115,6 +120,8 @@ def work(context: WorkerContext, link: DriverLink, usage: UsageMeter, load: Call
         try:
             function, config, backend = load()
             expose_script_globals(function)
+            if begin.has_own_directory:
+                enter_directory(context.layout.artifacts)
             context.config = config
             with backend.around(context):
                 link.send(messages.WorkerReady(begin.attempt, begin.rank, os.getpid()))
@@ -125,6 +132,8 @@ def work(context: WorkerContext, link: DriverLink, usage: UsageMeter, load: Call
                     stopped = True
                 context.finish()
         finally:
+            if begin.has_own_directory and begin.store is not None:
+                _upload_artifacts(context)
             time_accounting.detach_clock(context.time_accounting)
             worker_context.pop_context()
         ids, where = (begin.attempt, begin.rank), context.last_report_site
@@ -253,6 +262,31 @@ def _load_job(job_fd: int, ray_connection: messages.RayConnectionSpec | None) ->
         os.close(job_fd)
         loaded: Job = cloudpickle.loads(view)
         return loaded
+
+
+def enter_directory(path: Path) -> None:
+    """Make this the working directory. Modules beside the script are still found."""
+    os.environ[settings.ORIGINAL_DIRECTORY] = original = os.getcwd()
+    sys.path[:] = [os.path.join(original, entry) for entry in sys.path]
+    make_private_dirs(path)
+    os.chdir(path)
+
+
+def _upload_artifacts(context: WorkerContext) -> None:
+    """Upload what is in the working directory of a run in a store, or say that it stays here."""
+    directory = context.layout.artifacts
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    if not files:
+        return
+    if not context.begin.uploads_artifacts:
+        text = "%d files in the working directory %s are not uploaded\n\nhint: use SyncConfig(sync_artifacts=True)"
+        log.warning(text, len(files), directory)
+        return
+    try:
+        for path in files:
+            context.store.upload_file(path)
+    except OSError as error:
+        log.error("cannot upload the files in the working directory %s: %s", directory, error)
 
 
 def expose_script_globals(function: Callable[..., Any]) -> None:

@@ -47,7 +47,8 @@ class Checkpoint(PortableCheckpointMixin):
     """Whether the files of a local directory were compared with its manifest before."""
 
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
-        self._path: str | None = os.fspath(path)
+        # A worker may have another working directory than the process that makes this.
+        self._path: str | None = os.fspath(path) if filesystem is not None else os.path.abspath(path)
         self._filesystem = filesystem
         self.state: Any = None
         """The tree passed to `from_dict`, as long as it is only in memory."""

@@ -10,7 +10,7 @@ from paceline._core.lazy_imports import make_lazy_getattr
 if TYPE_CHECKING:
     from paceline.train.checkpoint import Checkpoint
     from paceline.tune.callback import Callback
-    from paceline.tune.config import CheckpointConfig, FailureConfig, RunConfig
+    from paceline.tune.config import CheckpointConfig, FailureConfig, RunConfig, SyncConfig
     from paceline.tune.error import TuneError
     from paceline.tune.result_grid import ResultGrid
     from paceline.tune.results.result import Result
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _NAMES: dict[str, tuple[str, ...]] = {
     "paceline.train.checkpoint": ("Checkpoint",),
     "paceline.tune.callback": ("Callback",),
-    "paceline.tune.config": ("CheckpointConfig", "FailureConfig", "RunConfig"),
+    "paceline.tune.config": ("CheckpointConfig", "FailureConfig", "RunConfig", "SyncConfig"),
     "paceline.tune.error": ("TuneError",),
     "paceline.tune.results.result": ("Result",),
     "paceline.tune.result_grid": ("ResultGrid",),
@@ -85,6 +85,7 @@ __all__ = [
     "RunConfig",
     "Searcher",
     "Stopper",
+    "SyncConfig",
     "Trainable",
     "Trial",
     "TrialScheduler",

@@ -56,6 +56,29 @@ class FailureConfig(train_config.FailureConfig):
 
 @config_class
 @dataclass(frozen=True, repr=False)
+class SyncConfig:
+    """What becomes of the files in a trial's working directory, its artifacts.
+
+    With a `storage_path` on a disk they are in the trial's directory anyway. For a search in a store,
+    `sync_artifacts=True` uploads them to the trial's `artifacts/` when its function ends.
+    """
+
+    sync_period: int = 300
+    sync_timeout: int = 1800
+    sync_artifacts: bool = False
+    sync_artifacts_on_checkpoint: bool = True
+
+    def __post_init__(self) -> None:
+        check_bool("sync_artifacts", self.sync_artifacts)
+        default = SyncConfig
+        for name in ("sync_period", "sync_timeout", "sync_artifacts_on_checkpoint"):
+            if (value := getattr(self, name)) != getattr(default, name):
+                instead = "artifacts are uploaded when the function of a trial ends"
+                warn_caller(f"{name}={value!r} has no effect here: {instead}")
+
+
+@config_class
+@dataclass(frozen=True, repr=False)
 class RunConfig(train_config.RunConfig):
     """The name and storage location of a search; the settings inherited from a run's config apply to each trial.
 
@@ -71,7 +94,7 @@ class RunConfig(train_config.RunConfig):
     verbose: int | None = None
     progress_reporter: Any = None
     log_to_file: bool | str | tuple[str, str] = False
-    sync_config: Any = None
+    sync_config: SyncConfig | None = None
 
     def __post_init__(self) -> None:
         kinds = {"failure_config": FailureConfig, "checkpoint_config": CheckpointConfig}
@@ -81,9 +104,10 @@ class RunConfig(train_config.RunConfig):
         super().__post_init__()
         stopper_of(self.stop)  # Raises for an invalid value.
         check_choice("verbose", self.verbose, (0, 1, 2, 3, True, False, None))
+        if self.sync_config is not None:
+            object.__setattr__(self, "sync_config", coerce_config(SyncConfig, self.sync_config, "sync_config"))
         for name, without_effect, instead in (
             ("progress_reporter", (None,), "callbacks receive every result, and verbose sets how much is printed"),
-            ("sync_config", (None,), "files are written to storage_path directly"),
             ("log_to_file", (True, False), "all output of a trial is in its log_dir"),
         ):
             value = getattr(self, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from paceline._core.arguments import bad_value, check_choice, check_instance, check_int, is_int, is_number
+from paceline._core.arguments import bad_value, check_bool, check_choice, check_instance, check_int, is_int, is_number
 from paceline.tune.schedulers.scheduler import TrialScheduler
 from paceline.tune.search.searcher import Searcher
 
@@ -34,6 +34,8 @@ class TuneConfig:
     reuse_actors: bool | None = None
     """Accepted for scripts that set it, and ignored: each trial has its own process, which starts at once."""
     seed: int | None = None
+    chdir_to_trial_dir: bool = True
+    """Each trial has a working directory of its own; False: that of the script, shared by all trials."""
 
     def __post_init__(self) -> None:
         if self.metric is not None and not isinstance(self.metric, str):
@@ -47,6 +49,7 @@ class TuneConfig:
         if self.budget_s is not None and not (is_number(self.budget_s) and self.budget_s > 0):
             raise bad_value("time_budget_s", "a positive number of seconds, a timedelta or None", self.time_budget_s)
         check_int("seed", self.seed, optional=True)
+        check_bool("chdir_to_trial_dir", self.chdir_to_trial_dir)
         check_instance("search_alg", self.search_alg, Searcher, "a searcher such as OptunaSearch()", optional=True)
         expected = "a scheduler such as ASHAScheduler()"
         check_instance("scheduler", self.scheduler, TrialScheduler, expected, optional=True)

@@ -226,6 +226,8 @@ class Tuner:
     ) -> SearchSpec:
         config, location = self.tune_config, self.run_config.location
         notice_s = settings.load().report_notice_s
+        sync_config = getattr(self.run_config, "sync_config", None)
+        has_own_directory = config.chdir_to_trial_dir and settings.load().chdir_to_trial_dir
 
         def run_trial(trial: Trial, run_spec: TrialRunSpec, allocation: TrialAllocation, hooks: RunHooks) -> Result:
             storage_path = join_storage_path(location.storage_path, location.name)
@@ -236,6 +238,8 @@ class Tuner:
             spec = dataclasses.replace(
                 build_run_spec(trainer.trainer_arguments, target),
                 waits_in_reports=advisers.must_wait_for_decisions,
+                has_own_directory=has_own_directory,
+                uploads_artifacts=sync_config is not None and sync_config.sync_artifacts,
                 pinned=run_spec.pinned_seqs,
                 purpose=run_spec.purpose,
             )

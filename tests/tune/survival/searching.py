@@ -71,7 +71,9 @@ class Script:
     def __init__(self, directory, source, *args, processes_in=None, env=None):
         self.directory, self.path = directory, directory / "searches" / "search"
         self._args, self._processes_in, self._started = args, processes_in, []
-        self._env = {**os.environ, "TMPDIR": str(directory / "tmp"), **(env or {})}
+        # What trials write beside the script is read there.
+        shared = {"TMPDIR": str(directory / "tmp"), "PACELINE_CHDIR_TO_TRIAL_DIR": "0"}
+        self._env = {**os.environ, **shared, **(env or {})}
         (directory / "tmp").mkdir(exist_ok=True)
         (directory / "script.py").write_text(source)
 

@@ -56,6 +56,10 @@ class RunSpec:
     datasets: DatasetSpec | None = None
     waits_in_reports: bool = False
     """Workers wait in `report()` until it is released: `Controller.release_report`."""
+    has_own_directory: bool = False
+    """Workers run in a directory of the run, not in that of the script."""
+    uploads_artifacts: bool = False
+    """What workers leave in that directory is uploaded to the store."""
     pinned: tuple[int, ...] = ()
     """When a run is reopened: the numbers of its checkpoints that other runs start from."""
     purpose: str = ""

@@ -130,6 +130,8 @@ class GroupBuilder:
                 data_address=self.data_address,
                 iterators=cloudpickle.dumps(configured[rank]) if configured is not None else None,
                 waits_in_reports=spec.waits_in_reports,
+                has_own_directory=spec.has_own_directory,
+                uploads_artifacts=spec.uploads_artifacts,
                 purpose=spec.purpose,
             )
             workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
@@ -160,6 +162,7 @@ def make_validation_runner(
             first_seq=0,
             num_threads=share.num_threads,
             devices=share.devices,
+            has_own_directory=spec.has_own_directory,
         )
         worker = WorkerSpec(begin, layout.validation_log(record.name), share.env)
         kwargs = bytes(record.validation.kwargs) if record.validation is not None else b"{}"
