@@ -28,13 +28,14 @@ def busy(config: dict[str, Any]) -> None:
     def plainly_named() -> int:
         return sum(range(200_000))
 
-    n = 0
-    while not Path(config["at"], "go").exists():
+    n, is_over = 0, False
+    while not is_over:
         n += 1
         plainly_named()
         strange()
         if n % 4 == 1:
             train.report({"n": n})
+            is_over = train.collective.broadcast_from_rank_zero(Path(config["at"], "go").exists())
         if any(thread.name == "paceline-profile" for thread in threading.enumerate()):
             Path(config["at"], "is profiled").touch()
     train.report({"n": -1})
