@@ -5,7 +5,7 @@ import time
 from datetime import timedelta
 
 import pytest
-from searching import make_tuner, statuses, steps_of, told
+from searching import load_search, make_tuner, statuses, steps_of
 
 from paceline import tune
 from paceline._core.system import SystemClock
@@ -48,7 +48,7 @@ def test_with_fail_fast_the_first_failure_ends_the_search_which_can_be_continued
     else:
         grid = tuner.fit()
     assert statuses(grid) == ["TERMINATED", "ERROR"]
-    search = told(tmp_path / "search")
+    search = load_search(tmp_path / "search")
     assert (search.is_complete, search.why) == (False, "trial 00001 failed and fail_fast is set")
 
     grid = tuner_of(tmp_path, steps_of(3), num=5, run=run).fit()
@@ -123,7 +123,7 @@ def test_a_scheduler_that_answers_nonsense_and_a_function_that_raises_are_named(
         tuner_of(tmp_path, steps_of(2), num=1, run={"name": "strict", "stop": too_strict}).fit()
 
 
-def test_a_metric_that_is_never_reported_is_told_where_somebody_needs_it(tmp_path):
+def test_a_metric_that_is_needed_and_never_reported_is_an_error(tmp_path):
     def other(config):
         tune.report({"accuracy": 1.0})
 
@@ -144,7 +144,7 @@ def test_trials_without_reports_and_with_nan_are_over_like_others(tmp_path):
     assert grid[1].metrics is None or "loss" not in grid[1].metrics
     assert math.isnan(grid[2].metrics["loss"])
     assert grid.get_best_result().config["x"] == 0
-    assert told(tmp_path / "search").best.value == 5.0
+    assert load_search(tmp_path / "search").best.value == 5.0
     assert len(tuner_of(tmp_path, odd, scheduler=ASHAScheduler(grace_period=1, max_t=3)).fit()) == 3, "read again"
 
 
@@ -188,7 +188,7 @@ def test_the_time_ends_trials_at_their_next_report_and_completes_the_search(tmp_
     grid = fit(budget)
     assert statuses(grid) == ["TERMINATED"] * 2
     assert {result.why for result in grid} == {"time_budget_s=3600 is over"}
-    search = told(tmp_path / "search")
+    search = load_search(tmp_path / "search")
     assert (search.is_complete, search.stopped_because) == (True, "time_budget_s=3600 is over")
     before = journal.read_bytes()
     assert len(fit(budget)) == 2
@@ -202,7 +202,7 @@ def test_the_time_ends_trials_at_their_next_report_and_completes_the_search(tmp_
     over = max(number for number, line in enumerate(lines) if b'"no_more_trials"' in line)
     journal.write_bytes(b"".join(lines[: over + 1]))
     assert len(fit(search.ran_s + 3600)) == 4, "a driver that finds the time over makes no trial"
-    assert told(tmp_path / "search").is_complete
+    assert load_search(tmp_path / "search").is_complete
 
 
 def test_a_stopper_may_end_the_whole_search(tmp_path):
@@ -219,7 +219,7 @@ def test_a_stopper_may_end_the_whole_search(tmp_path):
     grid = tuner_of(tmp_path, endless, num=4, run={"stop": Enough()}).fit()
     assert statuses(grid) == ["TERMINATED"] * 2
     assert {result.why for result in grid} == {"Enough"}
-    search = told(tmp_path / "search")
+    search = load_search(tmp_path / "search")
     assert search.is_complete
     assert 5 <= sum(trial.iteration for trial in search.trials.values()) <= 6
     assert len(tuner_of(tmp_path, endless, num=4, run={"stop": Enough()}).fit()) == 2, "it stays ended"

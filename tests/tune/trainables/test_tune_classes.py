@@ -59,14 +59,14 @@ def names(result):
         ({"checkpoint_at_end": True}, {"count": 3}, [3, 4, 5]),
     ],
 )
-def test_each_step_is_a_report_with_a_checkpoint_as_often_as_was_asked_for(run_trial, config, stop, kept):
+def test_each_step_is_a_report_with_a_checkpoint_at_the_requested_frequency(run_trial, config, stop, kept):
     result = run_trial(Counts, {"to": 5}, checkpoint_config=CheckpointConfig(**config), stop=stop)
     assert result.metrics == {"count": 5, "iteration": 4, "done": True}
     assert [*result.metrics_dataframe["count"]] == [1, 2, 3, 4, 5]
     assert names(result) == [f"checkpoint_{count:06d}" for count in kept]
 
 
-def test_a_clone_goes_on_from_its_checkpoint_and_a_result_may_ask_for_one(run_trial):
+def test_a_clone_resumes_from_its_checkpoint_and_a_result_may_request_one(run_trial):
     first = run_trial(Counts, {"to": 2}, checkpoint_config=CheckpointConfig(checkpoint_at_end=True))
     second = run_trial(Counts, {"to": 4}, number=1, initial=first.checkpoint)
     assert [*second.metrics_dataframe["count"]] == [3, 4]
