@@ -1,6 +1,8 @@
 """Trials that fail, and those who advise a search and raise: what becomes of the rest."""
 
 import math
+import os
+import signal
 import time
 from datetime import timedelta
 
@@ -20,6 +22,21 @@ def fails(config, number, step):
         raise ValueError("as planned")
 
 
+def fails_twice(config, number, step):
+    """Not at the same step: what fails twice in the same way is not tried again."""
+    with open(config["log"], "a+") as log:
+        log.seek(0)
+        if number == 1 and step == len(log.read()) + 2 <= 3:
+            log.write("x")
+            raise ValueError("not yet")
+
+
+def is_killed(config, number, step):
+    if (number, step) == (1, 3) and not os.path.exists(config["log"]):
+        with open(config["log"], "w"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 def tuner_of(tmp_path, function, num=3, **about):
     space = {"x": tune.grid_search(list(range(num))), "log": str(tmp_path / "log")}
     return make_tuner(tmp_path, function, space, **{"max_concurrent_trials": 2, **about})
@@ -35,6 +52,17 @@ def test_a_trial_that_fails_does_not_fail_the_search(tmp_path):
     assert grid[1].why == "ValueError: as planned"
     read = tune.ResultGrid.from_path(tmp_path / "search")
     assert "ValueError: as planned" in str(read.errors[0])
+
+
+@pytest.mark.parametrize("do", [pytest.param(fails_twice, marks=pytest.mark.slow), is_killed])
+def test_a_trial_is_tried_again_from_its_checkpoint(tmp_path, do):
+    run = {"failure_config": tune.FailureConfig(max_failures=2)}
+    grid = tuner_of(tmp_path, steps_of(before=do), run=run).fit()
+    assert statuses(grid) == ["TERMINATED"] * 3
+    rows = grid[1].metrics_dataframe
+    assert rows["step"].tolist() == rows["training_iteration"].tolist() == [1, 2, 3]
+    starts = {fails_twice: [0, 1, 2], is_killed: [0, 0, 2]}[do]
+    assert rows["start"].tolist() == starts, "it went on after what was committed"
 
 
 @pytest.mark.parametrize("fail_fast", [pytest.param(True, marks=pytest.mark.slow), "raise"])

@@ -81,6 +81,33 @@ def test_a_clone_resumes_from_its_checkpoint_and_a_result_may_request_one(run_tr
     assert "should_checkpoint" not in (result.metrics or {})
 
 
+class Dies(Counts):
+    def step(self):
+        if self.count == 3 and "started" not in os.listdir(self.logdir):
+            (Path(self.logdir) / "started").touch()
+            os._exit(1)
+        return super().step()
+
+
+class DiesWithFile(Dies, CountsInFile):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [(Dies, False), *(pytest.param(DiesWithFile, path, marks=pytest.mark.slow) for path in (False, True))],
+)
+def test_a_lost_trial_resumes_from_its_checkpoint(run_trial, kind, path):
+    result = run_trial(
+        kind,
+        {"to": 5, "path": path},
+        checkpoint_config=CheckpointConfig(checkpoint_frequency=2),
+        failure_config={"max_failures": 1},
+    )
+    assert result.metrics == {"count": 5, "iteration": 4, "done": True}
+    assert [*result.metrics_dataframe["iteration"]] == [0, 1, 2, 3, 4]
+
+
 def test_a_trial_that_was_lost_after_its_last_checkpoint_makes_no_further_step(run_trial):
     class DiesAtTheEnd(Counts):
         def cleanup(self):
