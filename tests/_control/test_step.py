@@ -12,14 +12,12 @@ from paceline._control.commands import (
     Broadcast,
     Command,
     CommitCheckpoint,
-    DeleteCheckpoint,
     StartValidation,
     StartWorkers,
     StopWorkers,
     VerifyCheckpoint,
 )
 from paceline._control.events import (
-    CapacityChanged,
     CheckpointVerified,
     Committed,
     DeadlinePassed,
@@ -27,23 +25,18 @@ from paceline._control.events import (
     Event,
     HangCleared,
     HangSuspected,
-    PinsSet,
-    ResizeDue,
-    Retention,
     StopRequested,
     ValidationEnded,
     WorkersStopped,
 )
 from paceline._control.retry_policy import first_failure
-from paceline._control.run import BackingOff, Finished, Phase, Restoring, Run, Running, Stopping, Validating
+from paceline._control.run import BackingOff, Finished, Phase, Restoring, Run, Running, Stopping
 from paceline._control.step import DRAIN_GRACE_S, EXIT_DELAY_NOTICE_S, InvalidTransition, next_deadline, step
 from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles, ValidationTask
 from paceline._core.cursor import ConsumedAhead, Cursor
 from paceline._engine.messages import (
     CheckpointCommitted,
-    CheckpointsRemoved,
     CheckpointStaged,
-    CheckpointValidated,
     ExitDelayed,
     PreemptionNoticeReceived,
     Reported,
@@ -104,13 +97,6 @@ def running(size: int = 2, *, max_failures: int = 0) -> Run:
     return apply(Run(), DriverStarted(size, max_failures))
 
 
-def commit_first(run: Run) -> Run:
-    """All ranks report a checkpoint, and it is committed."""
-    for rank in range(run.size):
-        run = apply(run, reported(rank, 1, files=True), staged(rank, 1))
-    return apply(run, Committed(record(1, num_parts=run.size)))
-
-
 def test_a_run_starts_commits_and_ends() -> None:
     both = record(1, num_parts=2)
     run = step_through(
@@ -163,25 +149,6 @@ def test_a_checkpoint_carries_where_the_datasets_stood_on_all_ranks_whoever_come
         assert records[1].data == (("train", Cursor(row=16, chunk=8, world=2, ahead=ahead)),)
 
 
-def test_a_pinned_checkpoint_stays_until_it_is_not_and_then_goes_at_once() -> None:
-    run = apply(Run(), DriverStarted(1, 0, Retention(num_to_keep=1)))
-    for seq in (1, 2, 3):
-        run = apply(run, reported(0, seq, files=True), staged(0, seq))
-    run = step_through(
-        run,
-        (Committed(record(1)), Running, [Broadcast(1, CheckpointCommitted(record(1)))]),
-        (PinsSet(1, (1,)), Running, []),
-        (Committed(record(2)), Running, [Broadcast(1, CheckpointCommitted(record(2)))]),
-        (
-            Committed(record(3)),
-            Running,
-            [Broadcast(1, CheckpointCommitted(record(3), (2,))), DeleteCheckpoint(record(2))],
-        ),
-        (PinsSet(1, ()), Running, [Broadcast(1, CheckpointsRemoved((1,))), DeleteCheckpoint(record(1))]),
-    )
-    assert (run.checkpoints, run.pinned) == ((record(3),), ())
-
-
 def test_places_in_datasets_that_no_checkpoint_will_need_are_forgotten() -> None:
     run = running(2)
     for seq in range(1, 50):
@@ -189,17 +156,6 @@ def test_places_in_datasets_that_no_checkpoint_will_need_are_forgotten() -> None
             run, _ = step(run, replace(reported(rank, seq), data=(("train", Cursor(row=seq)),)))
     assert isinstance(run.phase, Running)
     assert len(run.phase.positions) <= 2
-
-
-def test_the_end_waits_for_a_commit_that_the_stop_overtook() -> None:
-    run = apply(running(1), reported(0, 1, files=True), staged(0, 1))
-    run = step_through(
-        run,
-        (returned(0, 1), Stopping, [StopWorkers(1, kill=False)]),
-        (WorkersStopped(1), Stopping, []),
-        (Committed(record(1)), Finished, [Broadcast(1, CheckpointCommitted(record(1)))]),
-    )
-    assert run.latest == record(1)
 
 
 def test_the_first_failure_in_time_is_the_cause_whichever_arrives_first() -> None:
@@ -309,25 +265,6 @@ def test_each_class_of_failure_has_a_budget_of_its_own() -> None:
         assert ended.phase.reason == limit
 
 
-def test_a_lost_place_costs_no_failure_and_where_there_is_room_again_workers_join_at_the_next_commit() -> None:
-    large, small = record(1, num_parts=2), record(2, attempt=2)
-    run = step_through(
-        commit_first(apply(Run(), DriverStarted(2, 0, sizes=(1, 2)))),
-        (failed(1, kind="killed"), Stopping, [StopWorkers(1, kill=True)]),
-        (CapacityChanged(1, 1), Stopping, []),
-        (WorkersStopped(1), Restoring, [VerifyCheckpoint(2, large)]),
-        (CheckpointVerified(2, 1), Running, [StartWorkers(2, 1, large)]),
-        (reported(0, 2, files=True, attempt=2), Running, []),
-        (CapacityChanged(2, 2), Running, []),
-        (ResizeDue(2), Running, []),
-        (staged(0, 2, attempt=2), Running, [CommitCheckpoint(small, (part(0),))]),
-        (Committed(small), Stopping, [Broadcast(2, CheckpointCommitted(small)), StopWorkers(2, kill=True)]),
-        (WorkersStopped(2), Restoring, [VerifyCheckpoint(3, small)]),
-        (CheckpointVerified(3, 2), Running, [StartWorkers(3, 2, small)]),
-    )
-    assert run.num_failures == 0
-
-
 def test_a_failure_waits_for_the_checkpoint_of_the_last_report_that_returned_on_its_rank() -> None:
     run = step_through(
         running(2, max_failures=1),
@@ -430,45 +367,6 @@ def unvalidated(seq: int, name: str | None = None) -> CheckpointRecord:
 
 def validated(seq: int) -> ValidationEnded:
     return ValidationEnded(1, seq, f"checkpoint_{seq:06d}", "VALIDATED", Raw(b'{"accuracy":0.5}'))
-
-
-def score(seq: int) -> CheckpointRecord:
-    """The record after its validation."""
-    return replace(unvalidated(seq), status="VALIDATED", metrics=Raw(b'{"loss":0.5,"rank":0,"accuracy":0.5}'))
-
-
-def test_validations_are_made_one_after_the_other_and_the_end_waits_for_them_and_no_longer() -> None:
-    step_through(
-        Run(),
-        (DriverStarted(1, 0, validates=True), Running, [StartWorkers(1, 1, None)]),
-        (report_to_validate(1), Running, []),
-        (staged(0, 1), Running, [CommitCheckpoint(unvalidated(1), (part(0),))]),
-        (
-            Committed(unvalidated(1)),
-            Running,
-            [Broadcast(1, CheckpointCommitted(unvalidated(1))), StartValidation(unvalidated(1))],
-        ),
-        (report_to_validate(2), Running, []),
-        (staged(0, 2), Running, [CommitCheckpoint(unvalidated(2), (part(0),))]),
-        (Committed(unvalidated(2)), Running, [Broadcast(1, CheckpointCommitted(unvalidated(2)))]),
-        (validated(1), Running, [Broadcast(1, CheckpointValidated(score(1))), StartValidation(unvalidated(2))]),
-        (returned(0, 2), Stopping, [StopWorkers(1, kill=False)]),
-        (WorkersStopped(1), Validating, []),
-        (DeadlinePassed(1), Validating, []),
-        (validated(2), Finished, []),
-    )
-
-
-def test_a_rank_that_returned_after_all_its_reports_does_not_fail_those_that_are_behind() -> None:
-    run = apply(running(), reported(0, 1, files=True), reported(0, 2, files=True), returned(0, 2))
-    run = apply(run, reported(1, 1, files=True), reported(1, 2, files=True))
-    assert isinstance(run.phase, Running)
-    assert isinstance(apply(run, reported(1, 3, files=True)).phase, Stopping)
-
-
-def test_the_others_have_ten_seconds_after_the_first_rank_has_stopped() -> None:
-    run, _ = step(step(running(3), returned(0, 0, stopped=True), 100.0)[0], returned(1, 0, stopped=True), 105.0)
-    assert run.phase.stop_deadline == 110.0
 
 
 def test_the_validation_of_a_checkpoint_that_was_replaced_is_dropped() -> None:

@@ -71,7 +71,7 @@ def list_controllers():
     return [actor for actor in ray.util.list_named_actors(all_namespaces=True) if actor["namespace"] == NAMESPACE]
 
 
-def test_a_run_goes_on_without_its_script_and_is_followed_by_others(cluster, fit, tmp_path, capfd):
+def test_a_detached_run_outlives_its_script_and_others_follow_it(cluster, fit, tmp_path, capfd):
     (tmp_path / "script.py").write_text(SCRIPT)
     environ = {**os.environ, "RAY_ADDRESS": cluster.address, "OF_THE_SCRIPT": "here"}
     with (tmp_path / "out").open("w+") as out:

@@ -353,7 +353,7 @@ def test_rows_come_where_others_have_all_cores_and_a_line_says_so() -> None:
 
 
 @pytest.mark.slow
-def test_a_dataset_of_ray_comes_in_its_own_order_and_goes_on_at_a_row() -> None:
+def test_a_ray_dataset_keeps_its_order_and_resumes_at_a_row() -> None:
     def wide(batch: dict[str, Any]) -> dict[str, Any]:
         return {"id": batch["id"], "t": np.stack([batch["id"]] * 2, 1), "s": np.array([f"{n}" for n in batch["id"]])}
 

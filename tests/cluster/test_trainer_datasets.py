@@ -89,7 +89,7 @@ def test_a_killed_run_gives_each_rank_the_rows_that_it_has_on_one_machine(files,
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_another_number_of_workers_and_every_row_comes_once(files, fit_and_read):
+def test_resumes_with_another_number_of_workers_and_each_row_once(files, fit_and_read):
     def beyond(batch):
         return {"id": batch["id"] + 100}
 

@@ -130,7 +130,7 @@ def test_a_limit_reads_no_more_than_it_needs() -> None:
 
 @given(tables(), st.integers(1, 8))
 @settings(max_examples=80, deadline=None)
-def test_blocks_have_nearly_equally_many_rows_or_as_many_as_asked_for(table: Table, number: int) -> None:
+def test_repartition_gives_nearly_equal_blocks_or_the_requested_size(table: Table, number: int) -> None:
     count = len(table.rows)
     for shuffle in (False, True):
         found = ids_by_unit(Repartition(table.plan, number, shuffle=shuffle))

@@ -123,7 +123,7 @@ def test_a_path_that_leads_nowhere_is_named(tree: Path, path: str, message: str)
         list_files(f"{tree}/{path}")
 
 
-def test_missing_paths_are_left_out_where_that_is_asked_for_but_not_all_of_them(tree: Path) -> None:
+def test_ignores_missing_paths_on_request_unless_all_are_missing(tree: Path) -> None:
     assert names([tree / "nowhere", tree / "a", f"{tree}/nor/*.csv"], ignore_missing_paths=True) == A
     with pytest.raises(FileNotFoundError, match="no files found in "):
         list_files([tree / "nowhere", tree / "nor/here"], ignore_missing_paths=True)

@@ -80,7 +80,7 @@ def test_a_schema_is_found_without_shuffling_and_in_later_rows_where_the_first_g
         (many().map_batches(lambda batch: {"x": [1, 2]}), 12, False),
     ],
 )
-def test_a_count_that_the_units_know_is_told_without_reading(dataset: Dataset, num_rows: int, is_known: bool) -> None:
+def test_a_count_that_the_units_know_needs_no_reading(dataset: Dataset, num_rows: int, is_known: bool) -> None:
     assert dataset.count() == num_rows
     assert bool(READ) is not is_known
 
@@ -92,7 +92,7 @@ def test_taking_some_rows_reads_no_more_than_they_take() -> None:
     assert {name for name, *_ in READ} == {"part-0.file"}
 
 
-def test_rows_are_taken_shown_iterated_and_handed_to_pandas(capsys: pytest.CaptureFixture[str]) -> None:
+def test_take_show_iterate_and_to_pandas(capsys: pytest.CaptureFixture[str]) -> None:
     dataset = many()
     assert [row["id"] for row in dataset.take()] == [*range(20)]
     assert [row["id"] for row in dataset.take_all()] == [row["id"] for row in dataset.iter_rows()] == [*range(30)]
@@ -237,7 +237,7 @@ def test_a_plan_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert READ == []
 
 
-def test_stats_tell_of_the_rows_that_were_taken() -> None:
+def test_stats_count_the_rows_of_take() -> None:
     dataset = many()
     assert dataset.size_bytes() == 30 * 8
     assert "has not been run" in dataset.stats()

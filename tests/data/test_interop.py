@@ -153,7 +153,7 @@ def test_nothing_of_what_is_held_stays_when_it_is_dropped(data_context: DataCont
         del again
 
 
-def test_polars_frames_are_taken_and_lazy_ones_collected_when_their_rows_are_asked_for(tmp_path: Path) -> None:
+def test_accepts_polars_frames_and_collects_lazy_ones_when_rows_are_read(tmp_path: Path) -> None:
     frame = pl.DataFrame({"a": [1, 2, 3], "b": ["x", None, "z"], "c": [[1.0], [2.0, 3.0], []]})
     for found in (block(from_polars(frame)), block(from_polars(frame.lazy()))):
         assert found.to_arrow().to_pydict() == frame.to_dict(as_series=False)
@@ -218,7 +218,7 @@ def tf() -> Any:
     return pytest.importorskip("tensorflow")
 
 
-def test_a_dataset_of_tensorflow_itself_is_taken(tf: Any) -> None:
+def test_accepts_a_dataset_of_tensorflow(tf: Any) -> None:
     dataset = tf.data.Dataset.from_tensor_slices({"x": np.arange(6).reshape(3, 2), "y": ["a", "b", "c"]})
     for ours in (from_tf(dataset), as_dataset(dataset)):
         found = block(ours)

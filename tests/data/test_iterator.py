@@ -23,7 +23,7 @@ def flat(batches):
     return [row for batch in batches for row in batch["id"].tolist()]
 
 
-def taken_before(error, message, batches):
+def collect_until_error(error, message, batches):
     """The batches that came before an error did."""
     taken = []
     with pytest.raises(error, match=message):
@@ -210,7 +210,7 @@ def test_a_part_can_be_made_a_dataset_in_memory(sizes):
     assert it.get_state()["epoch"] == 2
 
 
-def test_an_iterator_that_is_sent_to_another_process_goes_on_there():
+def test_an_iterator_continues_in_another_process():
     it = DataIterator(Rows([8], columns=_numbered), WorkerShard(1, 2, "equal"))
     batches = iter(it.iter_batches(batch_size=1))
     next(batches)
@@ -226,7 +226,7 @@ def _numbered(numbers):
 # Batches that are made ahead
 
 
-def test_no_more_is_made_ahead_than_was_asked_for():
+def test_prefetches_no_more_batches_than_requested():
     made = []
     taken = threading.Semaphore(0)
 
@@ -278,8 +278,8 @@ def test_what_collate_or_a_reader_raises_comes_where_the_batch_was_to_come(optio
 
     it = DataIterator(Rows([10]))
     batches = it.iter_batches(batch_size=2, _collate_fn=collate, **options)
-    assert ids(taken_before(RuntimeError, "no sixth", batches)) == [[0, 1], [2, 3], [4, 5]]
+    assert ids(collect_until_error(RuntimeError, "no sixth", batches)) == [[0, 1], [2, 3], [4, 5]]
     assert it.get_state()["row"] == 6
     for more in ({}, {"_collate_fn": lambda batch: batch}):
         batches = DataIterator(Rows([5, 5], columns=columns)).iter_batches(batch_size=2, **options, **more)
-        assert ids(taken_before(OSError, "disk", batches)) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+        assert ids(collect_until_error(OSError, "disk", batches)) == [[0, 1], [2, 3], [4, 5], [6, 7]]

@@ -44,7 +44,7 @@ def test_images_of_one_size_are_one_tensor_in_the_order_of_their_names(pictures:
     assert block(read_images("0.png", filesystem=filesystem)).num_rows == 1
 
 
-def test_directories_of_hive_are_columns_if_asked_for(tmp_path: Path) -> None:
+def test_hive_directories_become_columns_on_request(tmp_path: Path) -> None:
     for label in ("cat", "dog"):
         (tmp_path / f"class={label}").mkdir()
         Image.fromarray(picture(0)).save(tmp_path / f"class={label}" / "0.png")

@@ -180,7 +180,7 @@ def test_what_both_have(first, second):
 
 @settings(deadline=None)
 @given(some, st.lists(st.integers(0, 12), max_size=5))
-def test_rows_are_taken_off_the_front(given, numbers):
+def test_drop_front_removes_the_first_rows(given, numbers):
     found = sharding.join_ranges(given)
     left, walk = rows(found), sharding.RangeCursor(found)
     for number in numbers:

@@ -329,18 +329,3 @@ def test_the_pool_follows_from_the_arguments(
         DataContext, "_current", DataContext(ExecutionOptions(resource_limits=ExecutionResources(cpu=4)))
     )
     assert choose_pool(fn, **given) == pool
-
-
-def test_a_class_runs_in_processes_of_its_own_and_rows_stay_in_order() -> None:
-    dataset = numbers(*([4, 4] for _ in range(4))).map_batches(
-        Model, fn_constructor_args=(1000,), fn_constructor_kwargs={"scale": 2}, concurrency=2, batch_size=4
-    )
-    rows = dataset.take_all()
-    assert [row["id"] for row in rows] == [1000 + 2 * number for number in range(32)]
-    pids = {row["pid"] for row in rows}
-    assert os.getpid() not in pids
-    assert 1 <= len(pids) <= 2
-    for pid in pids:  # one object in each process, which counts all of its calls
-        calls = {row["call"] for row in rows if row["pid"] == pid}
-        assert calls == {*range(1, len(calls) + 1)}
-    assert "map_batches(Model)" in dataset.stats()

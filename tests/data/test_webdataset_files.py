@@ -124,7 +124,7 @@ def test_files_are_chosen_among_and_renamed(tmp_path: Path) -> None:
     assert found.columns["cls"].to_pylist() == [1, None]
 
 
-def test_only_the_columns_asked_for_are_decoded(tmp_path: Path) -> None:
+def test_only_the_requested_columns_are_decoded(tmp_path: Path) -> None:
     tar(tmp_path / "a.tar", {"a.png": b"no image", "a.cls": b"1", "b.png": b"no image", "b.cls": b"2"})
     found = block(read_webdataset(tmp_path, include_paths=True).select_columns(["cls", "path"]), optimize=True)
     assert found.columns["cls"].tolist() == [1, 2]

@@ -157,7 +157,7 @@ def test_another_writer_who_is_first_loses_nothing(tmp_path: Path, mode: str, se
     assert [name for name in _everything(tmp_path) if "writing" in name] == []
 
 
-def test_a_name_that_another_writer_took_is_not_taken_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_never_replaces_a_file_of_another_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     write_parquet(dataset_of([_rows(0)]), out)
     move, taken = targets._move_file, []
@@ -291,7 +291,7 @@ def test_a_writer_killed_in_the_middle_leaves_nothing_to_be_seen_and_the_next_wo
     assert os.listdir(place) == ["out"]
 
 
-def test_what_a_writer_killed_in_the_last_moment_had_changed_is_taken_back_by_the_next(
+def test_the_next_writer_undoes_what_a_writer_killed_while_publishing_had_changed(
     tmp_path: Path, kill_writer: Callable[[Path, str, str], None]
 ) -> None:
     place = tmp_path / "place"

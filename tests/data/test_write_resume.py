@@ -187,7 +187,7 @@ if __name__ == "__main__":
 """
 
 
-def test_killed_in_the_middle_it_goes_on_and_each_row_is_there_once(tmp_path: Path) -> None:
+def test_a_killed_write_resumes_with_each_row_once(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     journal = tmp_path / ".out.resuming" / write_progress._DONE
     with subprocess.Popen([sys.executable, "script.py", "is killed"], cwd=tmp_path) as driver:

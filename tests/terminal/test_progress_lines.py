@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from sample_run import RunEvents
 
+from paceline._control import events
 from paceline._storage.run_layout import RunLayout
 from paceline.train.display.screen import Screen
 from paceline.train.display.terminal import Terminal
@@ -54,6 +55,15 @@ def test_a_run_that_failed_ends_with_its_error_and_not_with_how_far_it_came():
     run.stopped()
     run.terminal.close()
     assert run.lines() == ["no report yet after 0 s", "rank 0 failed: ValueError: shapes do not fit"]
+
+
+def test_a_restart_with_fewer_workers_says_so():
+    run = PrintedRun()
+    run.happens(events.DriverStarted(2, 1, sizes=(1, 2), num_places=2))
+    run.failed(1)
+    run.happens(events.CapacityChanged(run.run.attempt, 1))
+    run.stopped()
+    assert run.lines()[-1].endswith("attempt 3, from the beginning, with 1 worker where there were 2")
 
 
 @pytest.mark.parametrize(

@@ -107,31 +107,6 @@ def test_no_upload_commits_files_where_they_lie(fit):
     assert Path(result.checkpoint.path, "shard-1").read_text() == "data"
 
 
-def test_a_bit_flipped_in_the_newest_checkpoint_falls_back_to_the_one_before(fit, capsys):
-    def function():
-        last = train.get_checkpoint()
-        start = last.to_dict()["i"] + 1 if last else 0
-        for i in range(start, 4):
-            train.report({"i": i, "start": start}, checkpoint=Checkpoint.from_dict({"i": i, "w": np.zeros(100)}))
-            if i == 2 and start == 0:
-                os._exit(1)
-
-    with pytest.raises(WorkerGroupError) as caught:
-        fit(function, 1)
-    newest = Path(caught.value.result.checkpoint.path)
-    assert newest.name == "checkpoint_000003"
-    data = bytearray((newest / "state.bin").read_bytes())
-    data[50] ^= 1
-    (newest / "state.bin").write_bytes(data)
-    with pytest.raises(train.CheckpointCorruptError, match=r"state\.bin has a wrong hash"):
-        caught.value.result.checkpoint.verify()
-    result = fit(function, 1)
-    assert result.metrics == {"i": 3, "start": 2}
-    assert "skipping a corrupt checkpoint" in capsys.readouterr().err
-    assert (Path(result.path) / ".broken" / "checkpoint_000003").exists()
-    assert result.metrics_dataframe["i"].tolist() == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize("mode", [CheckpointUploadMode.SYNC, CheckpointUploadMode.ASYNC])
 def test_notes_on_a_state_go_with_it_and_those_on_a_committed_checkpoint_do_not_break_its_check(mode, fit):
     def function():

@@ -266,6 +266,21 @@ def test_a_rank_that_brought_no_files_is_not_told_of_those_that_failed_and_no_ra
 # Damage
 
 
+@pytest.mark.slow
+def test_the_rank_whose_disk_is_full_is_the_cause_and_not_the_one_that_waited_for_it(fit):
+    def function():
+        if train.get_context().get_world_rank() == 1:
+            train.session._require_context("test").uploader._files = Failing()
+        train.report({}, checkpoint=Checkpoint.from_dict({"x": 1}))
+
+    for attempt in range(2):
+        with pytest.raises(WorkerGroupError) as caught:
+            fit(function, name=f"run-{attempt}")
+        line = str(caught.value).splitlines()[2]
+        assert line.startswith("  rank 1, "), str(caught.value)
+        assert "report 1: cannot stage the checkpoint: [Errno 28]" in line
+
+
 def count(until, *, fail_at=None):
     def function():
         last = train.get_checkpoint()

@@ -21,12 +21,14 @@ from paceline.train import (
     Checkpoint,
     CheckpointConfig,
     DataParallelTrainer,
+    PreemptionError,
     Result,
     RunConfig,
     RunHeldError,
     ScalingConfig,
     StorageError,
     TrainingFailedError,
+    ValidationConfig,
     WorkerGroupError,
 )
 from paceline.train.driver.run_directory import open_run
@@ -280,3 +282,27 @@ def test_a_store_without_conditional_puts_keeps_a_run_too(gcs_server: Server, sp
     result = _fit(path)
     assert result.checkpoint.to_dict() == {"step": 2}
     assert list(result.metrics_dataframe["step"]) == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_checkpoints_in_a_store_are_validated_and_a_notice_makes_the_last_one(s3_path: str, fit_in):
+    def validate(checkpoint: Checkpoint) -> dict[str, int]:
+        return {"found": 10 * checkpoint.to_dict()["step"]}
+
+    def function():
+        last = train.get_checkpoint()
+        for step in range(last.to_dict()["step"] + 1 if last else 0, 500):
+            if step == 3 and last is None:
+                os.kill(os.getpid(), signal.SIGTERM)
+            saved = Checkpoint.from_dict({"step": step}) if step in (1, 499) else None
+            train.collective.barrier()
+            on_stop = functools.partial(Checkpoint.from_dict, {"step": step})
+            train.report({"step": step}, checkpoint=saved, validation=saved is not None, checkpoint_on_stop=on_stop)
+
+    with pytest.raises(PreemptionError) as caught:
+        fit_in(s3_path, function, validation_config=ValidationConfig(validate))
+    assert caught.value.result.checkpoint.to_dict() == {"step": caught.value.result.metrics["step"]}
+    result = fit_in(s3_path, function, validation_config=ValidationConfig(validate))
+    found = {metrics["step"]: metrics.get("found") for _, metrics in result.best_checkpoints}
+    assert (found[1], found[499]) == (10, 4990)
+    assert result.metrics_dataframe["step"].tolist() == list(range(500))

@@ -331,6 +331,16 @@ def test_it_is_made_by_the_next_driver_when_one_was_killed_in_the_middle(
     assert (tmp_path / "validated").read_text() == "1 1 2 ", "nothing is validated again"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("variable", ["PACELINE_PORTABLE", "PACELINE_START_METHOD"])
+def test_it_is_made_in_a_spawned_process_where_workers_are_spawned(run_script, tmp_path, variable):
+    (tmp_path / "again").touch()
+    value = "1" if variable == "PACELINE_PORTABLE" else "spawn"
+    ended = run_script(SCRIPT, "nowhere", "1", env={variable: value})
+    assert ended.returncode == 0, ended.stderr
+    assert "[{'i': 1, 'ten': 10}, {'i': 2, 'ten': 20}]" in ended.stdout
+
+
 @pytest.mark.parametrize("num_workers", ["2", pytest.param("0", marks=pytest.mark.slow)])
 def test_ctrl_c_while_only_validations_are_waited_for_leaves_them_and_trains_nothing_again(
     run_script, tmp_path, num_workers

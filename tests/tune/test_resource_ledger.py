@@ -37,7 +37,7 @@ def test_a_fraction_goes_where_least_is_left_so_that_whole_gpus_stay_whole():
     assert "the GPUs of a process must be below 1 or an integer, got 1.5" in ledger.find_refusal(gpus(1.5))
 
 
-def test_a_trial_that_did_not_say_has_all_cores_alone_and_is_told_so():
+def test_a_trial_without_resources_gets_all_cores_alone_with_a_warning():
     ledger = machine(cores=2)
     small = ledger.allocate(needs(ResourceBundle(1), explicit=False))
     eight = needs(*[ResourceBundle(1)] * 8, explicit=False)
@@ -81,7 +81,7 @@ def test_what_never_fits_is_refused_with_the_numbers_and_a_way_out(asks, says, h
 CLUSTER = [PlacementNode("a", 2), PlacementNode("b", 2), PlacementNode("g", 4, 2, {"special": 1.0})]
 
 
-def test_each_bundle_lies_on_one_node_and_cores_are_taken_where_there_are_no_gpus():
+def test_places_each_bundle_on_one_node_and_cpu_bundles_off_gpu_nodes():
     ledger = ResourceLedger(CLUSTER, machine="the cluster")
     allocation = ledger.allocate(needs(ResourceBundle(2), ResourceBundle(2), ResourceBundle(1, 1)))
     assert [place.node for place in allocation.placements] == ["a", "b", "g"]

@@ -111,7 +111,7 @@ def test_this_machine_refuses_what_it_can_never_have_and_ignores_resources_of_cl
     assert capacity.find_refusal(needs(ScalingConfig(9))) is None
 
 
-def test_a_trial_that_gets_less_than_it_would_take_is_told_of_once():
+def test_warns_once_about_a_trial_that_gets_less_than_it_could_use():
     messages = []
     capacity = LocalSearchCapacity(Machine(2, ()), messages.append)
     for _ in range(3):

@@ -153,7 +153,7 @@ def test_a_copy_of_a_searcher_suggests_the_same_objects(space):
     assert [search.suggest(str(n)) for n in range(9)] == [again.suggest(str(n)) for n in range(9)]
 
 
-def test_the_space_and_the_metric_of_the_tuner_are_taken_where_the_searcher_has_none():
+def test_uses_the_tuners_space_and_metric_where_the_searcher_has_none():
     search = OptunaSearch(seed=3)
     assert search.set_search_properties("loss", "min", {"x": tune.uniform(0, 1)}, num_samples=4, seed=9)
     assert (search.metric, search.mode) == ("loss", "min")
@@ -294,7 +294,7 @@ def test_rewards_are_learned_from_without_a_trial():
         searched(BOX, points_to_evaluate=[{"x": 1}], evaluated_rewards=[1]).suggest("0")
 
 
-def test_trials_are_told_as_complete_pruned_or_failed(caplog):
+def test_reports_trials_to_optuna_as_complete_pruned_or_failed(caplog):
     search = searched(BOX)
     for trial_id in ("done", "stopped", "full", "failed", "nan", "infinite", "silent", "odd"):
         search.suggest(trial_id)

@@ -112,7 +112,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("sampler", "space", "two", "trials"), CASES)
-def test_a_search_cut_anywhere_goes_on_as_if_it_had_not_been(sampler, space, two, trials, caplog):
+def test_a_search_cut_anywhere_continues_as_if_uncut(sampler, space, two, trials, caplog):
     lines = play(Driver(searched(sampler, space, two)), trials)
     made = [number for number, line in enumerate(lines) if line[0] == "made"]
     for cut in range(made[-1]):
@@ -123,7 +123,7 @@ def test_a_search_cut_anywhere_goes_on_as_if_it_had_not_been(sampler, space, two
 
 
 @pytest.mark.slow
-def test_generations_of_nsgaii_go_on_after_a_cut():
+def test_nsgaii_generations_continue_after_a_cut():
     whole = Driver(searched("nsgaii", SPACE, two=True))
     lines = play(whole, 140)
     generations = {trial.system_attrs["NSGAIISampler:generation"] for trial in whole.search.study.trials}
@@ -149,7 +149,7 @@ def test_any_history_gives_the_same_suggestion_again(sampler, seed, history):
     assert again.search.suggest("next") == first.search.suggest("next")
 
 
-def test_a_seeded_sampler_of_the_users_goes_on_too():
+def test_a_users_seeded_sampler_continues_after_a_cut():
     def make():
         return Driver(searched(optuna.samplers.TPESampler(seed=4), SPACE, seed=None))
 

@@ -95,7 +95,7 @@ def play(scheduler, seed, num_trials, slots, save_share=1.0):
     synch=st.booleans(),
     save_share=st.sampled_from([0.5, 1.0]),
 )
-def test_it_stays_inside_its_bounds_and_told_the_same_it_decides_the_same(seed, num_trials, slots, synch, save_share):
+def test_stays_within_bounds_and_replays_to_the_same_decisions(seed, num_trials, slots, synch, save_share):
     search = play(pb2(synch=synch), seed, num_trials, slots, save_share)
     for clone in search.clones():
         assert 0.0 <= clone.config["lr"] <= 1.0

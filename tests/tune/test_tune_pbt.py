@@ -75,7 +75,7 @@ def clone_of(**options):
     return action
 
 
-def test_the_worst_of_four_goes_on_from_the_best_with_its_configuration_mutated():
+def test_the_worst_of_four_clones_the_best_with_a_mutated_configuration():
     four = Population(pbt(), *({"lr": float(n + 1), "fixed": n} for n in range(4)))
 
     def clone(trial_id, score):
@@ -105,7 +105,7 @@ def test_the_interval_counts_from_the_last_one_and_for_a_clone_from_its_donors_c
     assert again.trial_id == "00001"
 
 
-def test_a_clock_of_the_trials_own_goes_on_as_it_was():
+def test_a_custom_time_attribute_continues_in_the_clone():
     population = two(time_attr="time_total_s", perturbation_interval=10.0)
     population.report(0, 9, 0.9, time_total_s=90.0)
     (action,) = population.report(1, 2, 0.1, time_total_s=20.0)

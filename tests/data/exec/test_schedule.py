@@ -298,7 +298,7 @@ def test_every_row_comes_once_and_in_order_whatever_dies(world: World, data: st.
 
 @settings(max_examples=60, deadline=None)
 @given(worlds)
-def test_nothing_is_made_beyond_the_bound_for_members_that_do_not_go_on(world: World) -> None:
+def test_buffers_no_more_than_the_bound_for_members_that_stall(world: World) -> None:
     for number, reader in world.readers.items():
         world.join(number, reader)
     world.obey()

@@ -245,7 +245,7 @@ def test_the_most_frequent_value_fills_columns_of_every_kind(values: Any, fill: 
     assert [row["x"] for row in found.rows()] == expected
 
 
-def test_of_equally_frequent_values_the_last_by_its_text_is_taken_wherever_rows_are_cut() -> None:
+def test_of_equally_frequent_values_the_last_by_its_text_is_chosen() -> None:
     for units in ([[4]], [[1], [3]], [[2, 2]]):
         imputer = pp.SimpleImputer(["x"], "most_frequent").fit(cut({"x": ["b", "a", "c", None]}, *units))
         assert imputer.stats_ == {"most_frequent(x)": "c"}

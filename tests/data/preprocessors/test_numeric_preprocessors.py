@@ -237,7 +237,7 @@ def test_a_name_a_type_and_columns_to_leave_out_can_be_given() -> None:
     [np.array([[1, 2], [3, 4]]), pa.array([[1, 2], [3, 4]]), pa.array([[1, 2], [3, 4]], pa.list_(pa.int64(), 2))],
     ids=["tensor", "lists", "fixed lists"],
 )
-def test_vectors_are_joined_only_where_that_is_asked(vectors: Any) -> None:
+def test_vectors_are_joined_only_on_request(vectors: Any) -> None:
     ds = cut({"v": vectors, "x": np.array([0.5, 0.2])}, [1], [1])
     found = as_columns(Concatenator(["v", "x"], flatten=True).transform(ds))["concat_out"]
     assert found.tolist() == [[1.0, 2.0, 0.5], [3.0, 4.0, 0.2]]

@@ -4,7 +4,9 @@ import json
 import math
 import signal
 import socket
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -140,6 +142,34 @@ def test_a_run_that_fails_is_failed_there_and_whatever_it_reported_is_taken(fit,
     assert run.data.metrics["large"] == -run.data.metrics["small"] > 1e300
     assert len(run.data.params) == 150 + 3
     assert len(run.data.params["text"]) == 6000
+
+
+@pytest.mark.slow
+def test_trials_at_once_are_runs_of_one_experiment(tmp_path, fit, mlflow):
+    """In a database that is not there yet, so that they also create it at once."""
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    logger = MLflowLoggerCallback(uri)
+    meeting = threading.Barrier(3)
+
+    def function(config):
+        for i in range(20):
+            train.report({"value": config["number"] * 100 + i})
+
+    def run_trial(number):
+        name = f"trial_{number}"
+        meeting.wait()
+        fit(function, 1, callbacks=[logger.for_trial("search", name)], name=name, config={"number": number})
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(run_trial, range(3)))
+    client = mlflow.MlflowClient(uri)
+    runs = {run.info.run_name: run for run in runs_of(client, "search")}
+    assert runs.keys() == {"trial_0", "trial_1", "trial_2"}
+    for number in range(3):
+        run = runs[f"trial_{number}"]
+        assert run.info.status == "FINISHED"
+        assert run.data.params == {"number": str(number)}
+        assert points_of(client, run, "value") == [(i + 1, number * 100 + i) for i in range(20)]
 
 
 @pytest.mark.slow

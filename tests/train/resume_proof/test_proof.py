@@ -257,6 +257,29 @@ def test_ctrl_c_ends_the_proof_and_is_no_difference(tmp_path):
         verify_resume(trainer)
 
 
+@pytest.mark.slow
+def test_files_of_torch_are_looked_into_and_nothing_in_them_is_run(tmp_path):
+    import torch
+
+    from paceline.train.torch import TorchCheckpoint, TorchTrainer
+
+    def function():
+        torch.manual_seed(3)
+        net = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        if checkpoint := train.get_checkpoint():
+            net = TorchCheckpoint(checkpoint.path).get_model(net)
+        for step in range(train.get_checkpoint() is not None, 6):
+            net(torch.ones(2)).backward()
+            optimizer.step()
+            train.report({"step": step}, checkpoint=TorchCheckpoint.from_model(net))
+
+    proof = verify_resume(TorchTrainer(function, run_config=RunConfig(storage_path=tmp_path)), ignore=["step"])
+    assert [one.part for one in proof.not_restored] == ["optimizer"], proof
+    assert {difference.name for difference in proof.differences} == {"model.pt:weight", "model.pt:bias"}
+    assert "add optimizer.state_dict() to the checkpoint" in str(proof)
+
+
 def test_pickles_in_a_checkpoint_are_compared_and_never_loaded(tmp_path):
     class Poison:
         def __init__(self, number):

@@ -12,7 +12,8 @@ import pytest
 
 import paceline.data
 from paceline import train
-from paceline.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
+from paceline.data.exec.service import shutdown
+from paceline.train import FailureConfig, PreemptionError, RunConfig, ScalingConfig, WorkerGroupError
 
 NUM_ROUNDS = 20
 FEATURES = [f"x{number}" for number in range(4)]
@@ -213,6 +214,23 @@ def test_every_round_is_reported_and_models_are_kept_on_the_way(library, declare
 
 
 @pytest.mark.slow
+def test_a_predictor_gives_its_model_the_features_by_name(library, declared):
+    backwards = {name: VALID[name] for name in reversed(list(VALID))}
+    constructor_kwargs = {"checkpoint": declared.checkpoint, "keep_columns": ["y"]}
+    try:
+        rows = (
+            dataset(backwards)
+            .map_batches(library.predictor, fn_constructor_kwargs=constructor_kwargs, concurrency=1)
+            .take_all()
+        )
+    finally:
+        shutdown()
+    assert [row["y"] for row in rows] == VALID["y"].tolist()
+    expected = library.predict(library.trainer.get_model(declared.checkpoint))
+    np.testing.assert_allclose([row["predictions"] for row in rows], expected, rtol=1e-6)
+
+
+@pytest.mark.slow
 def test_a_killed_worker_costs_no_round_and_boosting_goes_on_from_the_model_that_was_kept(library, declared, tmp_path):
     """Of XGBoost's workers it is the one with the tracker that they meet at."""
     params = {"tree": "data_parallel", "pre_partition": True, "n_jobs": 1}  # As callers of Ray have them.
@@ -247,6 +265,20 @@ def test_the_rank_that_failed_is_the_cause_and_not_the_one_that_lost_it(library,
     assert told in first
     logs = "".join(log.read_text() for log in (tmp_path / "run" / "logs").rglob("rank_*.log"))
     assert "Exception ignored" not in logs
+
+
+@pytest.mark.slow
+def test_a_run_that_is_preempted_keeps_the_model_at_that_round_and_makes_none_twice(lightgbm, tmp_path):
+    noticed = act_once(lightgbm, tmp_path / "noticed", 1, 5, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    reporting = lightgbm.callback(["valid-auc"])  # It keeps no model before the end.
+    with pytest.raises(PreemptionError) as caught:
+        fit(lightgbm, tmp_path, num_boost_round=1500, callbacks=[noticed, reporting])
+    num_done = lightgbm.num_rounds(lightgbm.trainer.get_model(caught.value.result.checkpoint))
+    assert 5 <= num_done < 1500
+    assert num_done == len(caught.value.result.metrics_dataframe)
+    result = fit(lightgbm, tmp_path, num_boost_round=num_done + 20, callbacks=[reporting])
+    assert lightgbm.num_rounds(lightgbm.trainer.get_model(result.checkpoint)) == num_done + 20
+    assert len(result.metrics_dataframe) == num_done + 20
 
 
 @pytest.mark.slow

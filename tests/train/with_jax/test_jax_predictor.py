@@ -3,15 +3,39 @@
 import numpy as np
 import pytest
 
+import paceline.data
+from paceline.data.context import DataContext
+from paceline.data.exec.service import shutdown
 from paceline.train import Checkpoint
-from paceline.train.jax import JaxPredictor
+from paceline.train.jax import JaxPredictor, OrbaxCheckpoint
 
 jax = pytest.importorskip("jax", reason="jax is not installed: JaxPredictor was not checked")
 pytest.importorskip("orbax.checkpoint", reason="orbax is not installed: JaxPredictor was not checked")
 
 
+@pytest.fixture
+def data_processes(tmp_path):
+    """Processes of this test's own, that spill to its own directory."""
+    before, DataContext._current = DataContext._current, DataContext(spill_path=str(tmp_path / "spill"))
+    yield
+    shutdown()
+    DataContext._current = before
+
+
 def double(params, batch):
     return batch["id"] * params["factor"]
+
+
+@pytest.mark.slow
+def test_two_processes_apply_a_checkpoint_and_the_order_is_kept(data_processes):
+    checkpoint = OrbaxCheckpoint.from_pytree({"model": {"params": {"factor": np.int32(2)}}, "step": 1})
+    predicted = paceline.data.range(50).map_batches(
+        JaxPredictor,
+        fn_constructor_kwargs={"checkpoint": checkpoint, "apply": double, "params": "model/params"},
+        batch_size=8,
+        concurrency=2,
+    )
+    assert predicted.take_all() == [{"id": i, "predictions": 2 * i} for i in range(50)]
 
 
 def test_a_batch_that_is_shorter_is_not_compiled_for_again():

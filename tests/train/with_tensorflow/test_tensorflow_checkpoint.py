@@ -8,6 +8,8 @@ import zipfile
 import numpy as np
 import pytest
 
+from paceline.data import from_items
+from paceline.data.exec import service
 from paceline.train.tensorflow import TensorflowCheckpoint, TensorflowPredictor, prepare_dataset_shard
 from paceline.train.tensorflow.checkpoint import _has_stored_code
 from paceline.train.tensorflow.keras import ReportCheckpointCallback
@@ -151,3 +153,21 @@ def test_a_callback_is_one_of_keras_and_has_only_the_hooks_it_needs(tf, monkeypa
 def test_what_a_callback_cannot_do_is_refused(tf, given, message):
     with pytest.raises(ValueError, match=message):
         ReportCheckpointCallback(**given)
+
+
+@pytest.mark.slow
+def test_a_predictor_is_applied_to_a_dataset_in_processes_of_its_own(model):
+    checkpoint = TensorflowCheckpoint.from_model(model)
+    dataset = from_items([{"x": row, "id": number} for number, row in enumerate(np.float32(np.eye(2)[[0, 1] * 4]))])
+    try:
+        rows = dataset.map_batches(
+            TensorflowPredictor,
+            fn_constructor_args=[checkpoint.path],
+            fn_constructor_kwargs={"feature_columns": "x"},
+            concurrency=1,
+        ).take_all()
+    finally:
+        service.shutdown()
+    assert [row["id"] for row in rows] == [*range(8)]
+    expected = model(np.float32(np.eye(2)[[0, 1] * 4])).numpy()
+    np.testing.assert_allclose(np.stack([row["predictions"] for row in rows]), expected, rtol=1e-6)

@@ -62,7 +62,7 @@ def test_nan_is_the_best_only_where_there_is_nothing_else(values, mode):
         assert best[0] == 0
 
 
-def test_metric_and_mode_are_those_of_the_search_and_nan_and_infinities_are_passed_over_unless_asked_for(grid):
+def test_uses_the_searchs_metric_and_mode_and_skips_nan_and_infinity_by_default(grid):
     results = grid([1.0], [2.0])
     assert results.get_best_result().trial_id == "00000"
     assert results.get_best_result(mode="max").trial_id == "00001"
@@ -181,7 +181,7 @@ def test_a_table_has_one_row_for_each_trial(tmp_path):
         results.get_dataframe("epoch", "most")
 
 
-def test_lives_of_a_cloned_trial_are_joined_and_its_iterations_go_on(tmp_path):
+def test_joins_the_runs_of_a_cloned_trial_and_continues_its_iterations(tmp_path):
     recorded = RecordedSearch().starts()
     recorded.trial("00000", 9.0, 8.0, ending=None)
     recorded.record(recorded.events[-1])  # A report that the journal has twice is one.
@@ -218,7 +218,7 @@ def test_a_search_is_read_from_its_directory_also_where_it_was_copied_and_while_
     assert sorted(path.name for path in (tmp_path / "copied").iterdir()) == ["journal.jsonl"]
 
 
-def test_nothing_is_read_before_it_is_asked_for(grid, tmp_path):
+def test_reads_nothing_before_it_is_needed(grid, tmp_path):
     results = grid(*([float(n), 0.0] for n in range(1000)))
     shutil.rmtree(tmp_path / "search")
     # Whatever would look there now finds nothing.

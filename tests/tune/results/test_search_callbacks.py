@@ -195,7 +195,7 @@ def a_search(callbacks):
     return recorded
 
 
-def test_a_callback_of_the_search_is_told_what_happens_to_trials():
+def test_calls_a_search_callback_for_each_event_of_trials():
     recording = Recording()
     callbacks = SearchCallbacks([recording], "search")
     callbacks.setup(None, 4, 8)
@@ -216,7 +216,7 @@ def test_a_callback_of_the_search_is_told_what_happens_to_trials():
     assert [call[1] for call in recording.calls if call[0] == "step"] == [*range(1, len(recorded.events) + 1)]
 
 
-def test_a_callback_of_the_search_that_raises_is_dropped_and_the_others_are_told(caplog):
+def test_drops_a_search_callback_that_raises_and_calls_the_others(caplog):
     class Exiting(Recording):
         def on_trial_result(self, iteration, trials, trial, result, **info):
             raise SystemExit(3)
@@ -229,7 +229,7 @@ def test_a_callback_of_the_search_that_raises_is_dropped_and_the_others_are_told
     assert "callback Exiting raised and is disabled" in caplog.text
 
 
-def test_what_only_the_search_concerns_is_not_told_about_runs(tmp_path):
+def test_search_callbacks_are_not_called_for_runs(tmp_path):
     class OfRuns(Recording):
         def after_report(self, run_context, metrics, checkpoint):
             self.calls.append(("run", run_context.run_id))

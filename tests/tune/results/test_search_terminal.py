@@ -133,7 +133,7 @@ def test_a_thousand_quick_trials_give_a_few_dozen_lines_and_all_is_summed_up():
     assert "failed: 250 trials (00000, 00004, 00008, 00012, 00016 and 245 more): E: x; see" in lines[-1]
 
 
-def test_a_search_that_is_interrupted_says_how_to_go_on():
+def test_an_interrupted_search_says_how_to_continue():
     out = io.StringIO()
     recorded = RecordedSearch(SearchTerminal("mnist", URI, 1, Screen(out))).starts()
     recorded.trial("00000", 1.0, ending="interrupted")
@@ -185,7 +185,7 @@ def play(name, directory, above, **run_config):
     return execute_run(spec, terminal, RunEnvironment())
 
 
-def test_what_trials_print_at_once_is_passed_on_line_by_line_and_a_retry_is_told(tmp_path, capsys):
+def test_forwards_output_of_concurrent_trials_by_line_and_announces_retries(tmp_path, capsys):
     above = SearchTerminal("mnist", URI, 1)
     names = [f"{number:05d}" for number in range(3)]
     once_more = FailureConfig(max_failures=1)

@@ -25,7 +25,7 @@ def decide(scheduler, trial_id, iteration, value):
     return answer[0].why if answer else ""
 
 
-def test_one_in_four_goes_on_at_1_and_at_4():
+def test_promotes_one_in_four_at_rungs_1_and_4():
     scheduler = asha()
     add(scheduler, *"abcdefghi")
     first = [decide(scheduler, trial, 1, loss) for trial, loss in
@@ -52,7 +52,7 @@ def test_trials_are_shared_as_their_brackets_weigh_of_which_there_are_as_many_as
         assert abs(bracket.num_trials - 1000 * weight / sum(weights)) <= 1
 
 
-def test_times_need_not_be_whole_the_metric_may_be_nested_and_last_trials_may_go_on():
+def test_accepts_fractional_times_nested_metrics_and_trials_without_end():
     scheduler = asha(time_attr="time_total_s", grace_period=0.5, max_t=3.5, reduction_factor=2)  # 0.5, 1, 2
     add(scheduler, *"ab")
     assert [decide(scheduler, "a", t, 1.0) for t in (0.49, 0.5, 0.99, 1.7, 2.01, 3.49)] == [""] * 6
@@ -93,7 +93,7 @@ def test_a_search_without_a_metric_is_refused_when_its_first_trial_is_made():
 
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.sampled_from([2, 3, 4, 2.5]), st.sampled_from([1, 2, 0.75]), st.integers(1, 3))
-def test_a_trial_goes_on_just_if_it_is_among_the_best_of_its_rung_so_far(data, factor, grace, brackets):
+def test_a_trial_continues_exactly_if_it_is_among_the_best_of_its_rung_so_far(data, factor, grace, brackets):
     def make():
         return asha(reduction_factor=factor, grace_period=grace, max_t=9, brackets=brackets)
 

@@ -66,7 +66,7 @@ def test_nine_trials_become_three_and_then_one():
     assert not scheduler._brackets
 
 
-def test_a_pause_says_whom_it_waits_for_and_of_equals_those_go_on_who_came_first():
+def test_a_pause_names_what_it_waits_for_and_equal_trials_continue_in_order():
     scheduler = bohb()
     add(scheduler, *"ab")
     first = scheduler.on_trial_result(Trial("a", {}), {"training_iteration": 1, "loss": 5})
@@ -113,7 +113,7 @@ def test_a_trial_that_is_over_is_no_longer_waited_for(fails):
     assert tell(scheduler, "c", 1, 2) == [("Stop", "b")]
 
 
-def test_nan_goes_on_only_where_there_is_nothing_else():
+def test_nan_is_promoted_only_if_nothing_else_is_there():
     scheduler = bohb()
     add(scheduler, *"abcdefghi")
     for trial in "abcdefgh":
@@ -134,7 +134,7 @@ def test_a_report_that_jumps_counts_at_every_time_it_has_passed():
     assert tell(scheduler, "c", 3, 0.7) == [("Resume", "b"), ("Stop", "c"), ("Stop", "a")]
 
 
-def test_last_trials_may_go_on_and_the_oldest_bracket_is_run_first():
+def test_last_trials_may_continue_and_the_oldest_bracket_runs_first():
     scheduler = HyperBandScheduler(metric="loss", mode="min", max_t=9, stop_last_trials=False)
     add(scheduler, *"abcdef")
     assert [tell(scheduler, "a", iteration, 1) for iteration in range(1, 30)] == [[]] * 29

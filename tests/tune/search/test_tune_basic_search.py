@@ -56,7 +56,7 @@ def test_the_grid_is_repeated_num_samples_times_or_without_end():
 
 
 @given(st.integers(0, 17), st.integers(0, 2**40), st.booleans())
-def test_a_searcher_that_was_rebuilt_goes_on_as_the_first_would_have(done, seed, constant):
+def test_a_rebuilt_searcher_continues_as_the_first_would_have(done, seed, constant):
     arguments = {"constant_grid_search": constant, "points_to_evaluate": [{"a": 2.0, "b": "Beta"}]}
     undisturbed = all_of(searcher(num_samples=3, seed=seed, **arguments))
     again = searcher(num_samples=3, seed=seed, **arguments)
@@ -218,7 +218,7 @@ def test_a_batch_that_cannot_be_filled_is_over_all_the_same():
 
 
 @given(st.lists(st.integers(0, 9), max_size=40), st.integers(1, 4), st.booleans())
-def test_a_limit_holds_in_any_order_and_a_rebuilt_limiter_goes_on_alike(order, limit, batch):
+def test_a_limit_holds_in_any_order_and_survives_a_rebuild(order, limit, batch):
     inner, again_inner = Counting(12), Counting(12)
     limited, again = ConcurrencyLimiter(inner, limit, batch), ConcurrencyLimiter(again_inner, limit, batch)
     live = []
@@ -291,7 +291,7 @@ def test_each_suggestion_is_tried_repeat_times_also_of_a_grid_or_without_end():
         ([None, None, None], None),
     ],
 )
-def test_the_average_of_repetitions_is_told_without_those_that_lack_the_metric(results, average):
+def test_averages_repetitions_that_have_the_metric(results, average):
     wrapped, inner = repeated()
     for number in range(3):
         wrapped.suggest(str(number))
@@ -313,7 +313,7 @@ def test_metrics_by_path_and_several_of_them_are_averaged():
 
 
 @given(st.integers(0, 8))
-def test_a_rebuilt_repeater_goes_on_in_the_middle_of_a_group(done):
+def test_a_rebuilt_repeater_continues_in_the_middle_of_a_group(done):
     first, _ = repeated()
     configs = [first.suggest(str(number)) for number in range(9)]
     again, inner = repeated()

@@ -1,9 +1,10 @@
 """Spaces in searches that really run, end, and are continued."""
 
+import pytest
 from drawn_spaces import Color, Model, activation
 
 from paceline import tune
-from paceline.tune.search import BasicVariantGenerator, ConcurrencyLimiter
+from paceline.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater
 
 
 def train_func(config):
@@ -49,3 +50,11 @@ def test_objects_reach_the_trials_and_come_back_when_the_search_is_continued(tmp
     ]
     assert {repr(result.config["object"]) for result in read} <= {*names}, "without the space they are named"
     assert read.get_best_result("loss", "max").metrics["config"]["pair"][0] == configs[2]["pair"][0]
+
+
+@pytest.mark.slow
+def test_each_suggestion_is_repeated_in_trials_of_its_own(tmp_path):
+    results = search(tmp_path, {"x": tune.uniform(0, 1)}, Repeater(BasicVariantGenerator(), 2), num_samples=5).fit()
+    configs = [(result.config["x"], result.config["__trial_index__"]) for result in results]
+    assert [index for _, index in configs] == [0, 1, 0, 1]
+    assert configs[0][0] == configs[1][0] != configs[2][0] == configs[3][0]

@@ -103,7 +103,7 @@ def test_each_sample_has_every_combination_once(param_space, sample):
     assert count == 1 or any(isinstance(place.domain, tune.Grid) for place in space.domains().values())
 
 
-def test_a_grid_inside_a_grid_counts_where_its_option_is_taken():
+def test_a_nested_grid_counts_only_under_its_option():
     deep = {"layers": tune.grid_search([2, 3])}
     wide = {"layers": tune.grid_search([4, 5, 6]), "x": tune.uniform(0, 1)}
     space = Space({"model": tune.grid_search([deep, {}, wide]), "z": tune.grid_search([0, 1])})
@@ -122,7 +122,7 @@ def test_a_grid_may_be_plain_json_or_have_whole_configurations():
     assert space.draw(1, 0).keys() == {"a", "b"}
 
 
-def test_domains_are_told_with_their_conditions():
+def test_lists_domains_with_their_conditions():
     space = Space(
         {"m": tune.choice([{"lr": tune.uniform(0, 1)}, {"lr": tune.randint(0, 9), "k": tune.randn()}]), "n": 3}
     )
@@ -209,7 +209,7 @@ def test_a_function_is_called_once_for_a_trial_and_only_where_its_option_is_chos
     assert 0 < len(called) == sum(isinstance(config["x"], dict) for config in configs) < 40
 
 
-def test_functions_that_need_each_other_in_a_circle_are_told_so():
+def test_refuses_functions_that_depend_on_each_other_in_a_circle():
     space = Space(
         {
             "a": {"x": tune.sample_from(lambda spec: spec.config.b)},

@@ -84,7 +84,7 @@ def test_of_objects_the_very_one_is_found_or_else_one_that_is_equal():
 
 
 @pytest.mark.parametrize("made", [Model(), [1, {"a": (Model(),)}]], ids=["itself", "inside"])
-def test_a_function_that_makes_what_cannot_be_kept_is_told_at_once(made):
+def test_refuses_a_function_whose_value_cannot_be_stored(made):
     space = Space({"a": 1, "model": {"x": tune.sample_from(lambda spec: made)}})
     with pytest.raises(ValueError) as refusal:
         space.draw(0, 0)

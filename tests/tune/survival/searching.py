@@ -208,7 +208,7 @@ def committed(path):
     }
 
 
-def told(path):
+def load_search(path):
     return replay_search(search_storage.load_past_events(RunLocation.from_path(str(path))))
 
 
@@ -228,7 +228,7 @@ def finished(path):
                 for row in rows.get(trial.trial_id, [])
             ],
         }
-        for trial in told(path).trials.values()
+        for trial in load_search(path).trials.values()
     }
 
 

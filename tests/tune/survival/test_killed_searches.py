@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from searching import SCRIPT, Script, finished, num_lines, survive, told
+from searching import SCRIPT, Script, finished, load_search, num_lines, survive
 
 KINDS = ("grid", "tpe", "asha", "hyperband")
 NUM_KILLS = 10
@@ -32,7 +32,7 @@ def kill(tmp_path, kind, moments, undisturbed, processes_in):
     with Script(tmp_path, SCRIPT, kind, processes_in=processes_in) as script:
         num_killed = survive(script, moments)
     assert finished(script.path) == undisturbed(kind)[0]
-    assert told(script.path).is_complete
+    assert load_search(script.path).is_complete
     return num_killed
 
 

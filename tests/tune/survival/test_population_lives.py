@@ -6,7 +6,7 @@ import random
 import shutil
 
 import pytest
-from searching import Script, told
+from searching import Script, load_search
 
 from paceline import tune
 from paceline._control import journal
@@ -56,7 +56,7 @@ def assert_lineages_hold(path):
     for event in events:
         if isinstance(event, TrialReported):
             made.setdefault((event.run, event.seq), decode_raw(event.metrics)["made"])
-    search = told(path)
+    search = load_search(path)
     clones = [event for event in events if isinstance(event, TrialCloned)]
     for clone in clones:
         assert clone.donor != clone.trial
@@ -132,7 +132,7 @@ def test_clones_begin_from_what_their_donors_have_committed_by_reference(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_population_whose_driver_is_killed_goes_on(tmp_path, processes_in):
+def test_a_population_resumes_after_its_driver_is_killed(tmp_path, processes_in):
     assert survive(tmp_path, [70], processes_in=processes_in) > 0
 
 
@@ -140,7 +140,7 @@ def test_a_population_whose_driver_is_killed_goes_on(tmp_path, processes_in):
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", ["async", "synch"])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_population_whose_driver_is_killed_at_random_moments_goes_on(tmp_path, processes_in, seed, kind):
+def test_a_population_resumes_after_kills_at_random_moments(tmp_path, processes_in, seed, kind):
     dice = random.Random(seed)
     survive(tmp_path, [dice.randint(5, 60) for _ in range(5)], kind, processes_in)
 

@@ -63,7 +63,7 @@ class Slow(ASHAScheduler):
         return super().on_trial_result(trial, result)
 
 
-def test_a_report_that_was_found_is_decided_upon_before_the_trial_goes_on(whole, tmp_path):
+def test_decides_on_a_recovered_report_before_the_trial_resumes(whole, tmp_path):
     """The last trial was stopped at its first report, which the search's journal does not tell of any more."""
     lines = (whole / "journal.jsonl").read_bytes().splitlines(keepends=True)
     stopped = max(number for number, line in enumerate(lines) if b'"trial_reported"' in line)
@@ -75,7 +75,7 @@ def test_a_report_that_was_found_is_decided_upon_before_the_trial_goes_on(whole,
 
 
 @pytest.mark.slow
-def test_where_other_trials_are_drawn_the_runs_that_are_there_are_not_taken_for_theirs(whole, tmp_path, capfd):
+def test_trials_drawn_anew_do_not_resume_runs_of_earlier_trials(whole, tmp_path, capfd):
     search, log = copied(whole, tmp_path, b""), tmp_path / "log"
     (search / "journal.jsonl").unlink()
     before = {run: (search / run / "journal.jsonl").read_bytes() for run in run_directories(whole)}

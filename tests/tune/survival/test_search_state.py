@@ -16,7 +16,7 @@ VALUES = (0, 1, 2.5, -3, math.nan, math.inf, "text", None, True)
 SEEDS = st.integers(0, 1 << 32)
 
 
-class Told:
+class RandomHistory:
     """A search that is driven by dice, and what was written down of it. Nothing happens that a driver would not do."""
 
     def __init__(self, seed):
@@ -67,7 +67,7 @@ class Told:
         trial = self.one_of(self.search.trials_with_status("RUNNING"))
         if trial is not None:
             standing = self.search.trial_records[trial.trial_id]
-            # A number that was told before comes again when an attempt is repeated.
+            # A number that was reported before comes again when an attempt is repeated.
             seq = max(1, standing.last_seq + self.dice.choice([1, 1, 1, 0]))
             metrics = events.encode_raw(
                 {} if (value := self.dice.choice(VALUES)) is None else {"loss": to_plain(value, "loss")}
@@ -142,12 +142,12 @@ SELDOM = ("make", "reset", "displace", "exhaust", "idle", "lose")
 OFTEN = ("begin", "report", "report", "save", "end", "settle")
 
 
-def drive(seed, check=lambda told: None, steps=150):
-    told = Told(seed)
+def drive(seed, check=lambda history: None, steps=150):
+    history = RandomHistory(seed)
     for _ in range(steps):
-        getattr(told, told.dice.choice(SELDOM + OFTEN * 4))()
-        check(told)
-    return told
+        getattr(history, history.dice.choice(SELDOM + OFTEN * 4))()
+        check(history)
+    return history
 
 
 def comparable(search):
@@ -157,8 +157,8 @@ def comparable(search):
     )
 
 
-def check_who_waits_and_who_is_settled(told):
-    search = told.search
+def check_who_waits_and_who_is_settled(history):
+    search = history.search
     leaving = {trial for trial, standing in search.trial_records.items() if standing.pending_decision is not None}
     pending = {trial.trial_id for trial in search.trials_with_status("PENDING")}
     waiting = [trial.trial_id for trial in search.waiting_trials()]
@@ -167,8 +167,8 @@ def check_who_waits_and_who_is_settled(told):
     assert begun == sorted(begun, reverse=True), "those that began already come first"
     running = {trial.trial_id for trial in search.trials_with_status("RUNNING")}
     assert {act.trial for act in search.ready_decisions()} == leaving - running
-    if isinstance(told.events[-1], events.TrialCloned | events.TrialCloneSkipped):
-        assert told.events[-1].trial not in leaving, "what was decided is done"
+    if isinstance(history.events[-1], events.TrialCloned | events.TrialCloneSkipped):
+        assert history.events[-1].trial not in leaving, "what was decided is done"
     for trial_id, trial in search.trials.items():
         standing = search.trial_records[trial_id]
         assert trial.trial_id == trial_id
@@ -181,11 +181,11 @@ def check_who_waits_and_who_is_settled(told):
         assert trial.checkpoint is None or trial.checkpoint.run in (standing.run, *initial)
 
 
-def check_changes(told, before):
+def check_changes(history, before):
     """A trial that is over stays so until it is reset; its iterations go back only with a clone or a new beginning; its
     time only grows."""
-    event = told.events[-1]
-    for trial_id, trial in told.search.trials.items():
+    event = history.events[-1]
+    for trial_id, trial in history.search.trials.items():
         was = before.get(trial_id)
         before[trial_id] = trial
         if was is None:
@@ -200,9 +200,9 @@ def check_changes(told, before):
             assert trial.last_result["time_this_iter_s"] >= 0
 
 
-def check_pins(told, needed):
+def check_pins(history, needed):
     """What a clone began from is pinned until the clone has saved or is over."""
-    search, event = told.search, told.events[-1]
+    search, event = history.search, history.events[-1]
     match event:
         case events.TrialCloned(trial=trial, saved=saved):
             needed[trial] = saved
@@ -221,20 +221,20 @@ def check_pins(told, needed):
 def test_after_each_event_a_search_is_what_looking_at_all_trials_and_events_gives(seed):
     before, needed = {}, {}
 
-    def check(told):
-        check_who_waits_and_who_is_settled(told)
-        check_changes(told, before)
-        check_pins(told, needed)
+    def check(history):
+        check_who_waits_and_who_is_settled(history)
+        check_changes(history, before)
+        check_pins(history, needed)
 
-    told = drive(seed, check)
-    assert told.search.best == find_best(told)
+    history = drive(seed, check)
+    assert history.search.best == find_best(history)
 
 
-def find_best(told):
+def find_best(history):
     """Of all that was reported, the first of equals."""
-    better = max if told.mode == "max" else min
+    better = max if history.mode == "max" else min
     known, seen = Search(), []
-    for event in told.events:
+    for event in history.events:
         if isinstance(event, events.TrialReported) and known.is_new_report(event.trial, event.run, event.seq):
             value = known.build_result(event).get("loss")
             if isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value):
@@ -249,14 +249,14 @@ def find_best(told):
 @given(SEEDS)
 @settings(max_examples=20, deadline=None)
 def test_the_next_driver_finds_the_search_as_it_was_and_what_ran_waits(seed):
-    told = drive(seed)
-    for length in [*range(1, len(told.events), 7), len(told.events)]:
-        found = replay_search(told.events[:length])
-        if length == len(told.events):
-            assert comparable(found) == comparable(told.search)
+    history = drive(seed)
+    for length in [*range(1, len(history.events), 7), len(history.events)]:
+        found = replay_search(history.events[:length])
+        if length == len(history.events):
+            assert comparable(found) == comparable(history.search)
         was = dict(found.trials)
-        assert math.isclose(found.elapsed_s(found.last_at), total_driven_s(told.events[:length]))
-        found.apply(told.started())
+        assert math.isclose(found.elapsed_s(found.last_at), total_driven_s(history.events[:length]))
+        found.apply(history.started())
         for trial_id, trial in found.trials.items():
             before = was[trial_id]
             assert trial.status == ("PENDING" if before.status == "RUNNING" else before.status)

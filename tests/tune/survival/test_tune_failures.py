@@ -1,11 +1,13 @@
 """Trials that fail, and those who advise a search and raise: what becomes of the rest."""
 
 import math
+import os
+import signal
 import time
 from datetime import timedelta
 
 import pytest
-from searching import make_tuner, statuses, steps_of, told
+from searching import load_search, make_tuner, statuses, steps_of
 
 from paceline import tune
 from paceline._core.system import SystemClock
@@ -18,6 +20,21 @@ from paceline.tune.search import BasicVariantGenerator
 def fails(config, number, step):
     if (number, step) == (1, 2):
         raise ValueError("as planned")
+
+
+def fails_twice(config, number, step):
+    """Not at the same step: what fails twice in the same way is not tried again."""
+    with open(config["log"], "a+") as log:
+        log.seek(0)
+        if number == 1 and step == len(log.read()) + 2 <= 3:
+            log.write("x")
+            raise ValueError("not yet")
+
+
+def is_killed(config, number, step):
+    if (number, step) == (1, 3) and not os.path.exists(config["log"]):
+        with open(config["log"], "w"):
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def tuner_of(tmp_path, function, num=3, **about):
@@ -37,6 +54,17 @@ def test_a_trial_that_fails_does_not_fail_the_search(tmp_path):
     assert "ValueError: as planned" in str(read.errors[0])
 
 
+@pytest.mark.parametrize("do", [pytest.param(fails_twice, marks=pytest.mark.slow), is_killed])
+def test_a_trial_is_tried_again_from_its_checkpoint(tmp_path, do):
+    run = {"failure_config": tune.FailureConfig(max_failures=2)}
+    grid = tuner_of(tmp_path, steps_of(before=do), run=run).fit()
+    assert statuses(grid) == ["TERMINATED"] * 3
+    rows = grid[1].metrics_dataframe
+    assert rows["step"].tolist() == rows["training_iteration"].tolist() == [1, 2, 3]
+    starts = {fails_twice: [0, 1, 2], is_killed: [0, 0, 2]}[do]
+    assert rows["start"].tolist() == starts, "it went on after what was committed"
+
+
 @pytest.mark.parametrize("fail_fast", [pytest.param(True, marks=pytest.mark.slow), "raise"])
 def test_with_fail_fast_the_first_failure_ends_the_search_which_can_be_continued(tmp_path, fail_fast):
     run = {"failure_config": tune.FailureConfig(fail_fast=fail_fast)}
@@ -48,7 +76,7 @@ def test_with_fail_fast_the_first_failure_ends_the_search_which_can_be_continued
     else:
         grid = tuner.fit()
     assert statuses(grid) == ["TERMINATED", "ERROR"]
-    search = told(tmp_path / "search")
+    search = load_search(tmp_path / "search")
     assert (search.is_complete, search.why) == (False, "trial 00001 failed and fail_fast is set")
 
     grid = tuner_of(tmp_path, steps_of(3), num=5, run=run).fit()
@@ -123,7 +151,7 @@ def test_a_scheduler_that_answers_nonsense_and_a_function_that_raises_are_named(
         tuner_of(tmp_path, steps_of(2), num=1, run={"name": "strict", "stop": too_strict}).fit()
 
 
-def test_a_metric_that_is_never_reported_is_told_where_somebody_needs_it(tmp_path):
+def test_a_metric_that_is_needed_and_never_reported_is_an_error(tmp_path):
     def other(config):
         tune.report({"accuracy": 1.0})
 
@@ -144,7 +172,7 @@ def test_trials_without_reports_and_with_nan_are_over_like_others(tmp_path):
     assert grid[1].metrics is None or "loss" not in grid[1].metrics
     assert math.isnan(grid[2].metrics["loss"])
     assert grid.get_best_result().config["x"] == 0
-    assert told(tmp_path / "search").best.value == 5.0
+    assert load_search(tmp_path / "search").best.value == 5.0
     assert len(tuner_of(tmp_path, odd, scheduler=ASHAScheduler(grace_period=1, max_t=3)).fit()) == 3, "read again"
 
 
@@ -188,7 +216,7 @@ def test_the_time_ends_trials_at_their_next_report_and_completes_the_search(tmp_
     grid = fit(budget)
     assert statuses(grid) == ["TERMINATED"] * 2
     assert {result.why for result in grid} == {"time_budget_s=3600 is over"}
-    search = told(tmp_path / "search")
+    search = load_search(tmp_path / "search")
     assert (search.is_complete, search.stopped_because) == (True, "time_budget_s=3600 is over")
     before = journal.read_bytes()
     assert len(fit(budget)) == 2
@@ -202,7 +230,7 @@ def test_the_time_ends_trials_at_their_next_report_and_completes_the_search(tmp_
     over = max(number for number, line in enumerate(lines) if b'"no_more_trials"' in line)
     journal.write_bytes(b"".join(lines[: over + 1]))
     assert len(fit(search.ran_s + 3600)) == 4, "a driver that finds the time over makes no trial"
-    assert told(tmp_path / "search").is_complete
+    assert load_search(tmp_path / "search").is_complete
 
 
 def test_a_stopper_may_end_the_whole_search(tmp_path):
@@ -219,7 +247,7 @@ def test_a_stopper_may_end_the_whole_search(tmp_path):
     grid = tuner_of(tmp_path, endless, num=4, run={"stop": Enough()}).fit()
     assert statuses(grid) == ["TERMINATED"] * 2
     assert {result.why for result in grid} == {"Enough"}
-    search = told(tmp_path / "search")
+    search = load_search(tmp_path / "search")
     assert search.is_complete
     assert 5 <= sum(trial.iteration for trial in search.trials.values()) <= 6
     assert len(tuner_of(tmp_path, endless, num=4, run={"stop": Enough()}).fit()) == 2, "it stays ended"

@@ -3,7 +3,7 @@
 from signal import SIGINT, SIGTERM
 
 import pytest
-from searching import Script, num_lines, told
+from searching import Script, load_search, num_lines
 
 from processes import still_running
 
@@ -47,9 +47,9 @@ def script(tmp_path):
         yield script
 
 
-def assert_goes_on(script):
+def assert_resumes(script):
     """Each trial from where it was, so that no step is made twice."""
-    search = told(script.path)
+    search = load_search(script.path)
     assert not search.is_complete
     assert {trial.status for trial in search.trials.values()} == {"PENDING"}
     reached = max(int(step) for _, step in script.steps())
@@ -66,15 +66,15 @@ def test_ctrl_c_once_stops_at_the_next_report_returns_what_there_is_and_can_be_c
     assert "stop at their next report; press Ctrl-C again to stop now" in script.said
     assert "run the script again with the same name to continue" in script.said
     assert script.printed.splitlines()[-1] == "statuses PENDING PENDING"
-    assert_goes_on(script)
+    assert_resumes(script)
 
 
 @pytest.mark.parametrize("kind", ["plain", pytest.param("decides", marks=pytest.mark.chaos)])
-def test_sigterm_ends_with_75_and_the_script_goes_on_later(script, kind):
+def test_sigterm_exits_with_75_and_the_script_resumes_later(script, kind):
     script.run(kind, FOR_EVER, 3, int(SIGTERM), code=75)
     assert "has stopped (preempted)" in script.said
     assert "run the script again with the same name to continue" in script.said
-    assert_goes_on(script)
+    assert_resumes(script)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_second_signal_does_not_wait_for_reports(script, tmp_path, processes_i
     assert script.said.endswith("KeyboardInterrupt\n") if signum == SIGINT else code == 75, script.said
     assert code != 0
     assert still_running(processes_in(tmp_path), within_s=60) == []
-    assert {trial.status for trial in told(script.path).trials.values()} == {"PENDING"}
+    assert {trial.status for trial in load_search(script.path).trials.values()} == {"PENDING"}
 
 
 @pytest.mark.parametrize("signum", [SIGINT, pytest.param(SIGTERM, marks=pytest.mark.chaos)], ids=str)
@@ -103,6 +103,6 @@ def test_a_signal_while_trials_start_is_heard(script, signum, num):
     assert script.wait_until(process, lambda: num_lines(script.path) >= num), script.said
     process.send_signal(signum)
     assert process.wait(60) == (0 if signum == SIGINT else 75), script.said
-    search = told(script.path)
+    search = load_search(script.path)
     assert {trial.status for trial in search.trials.values()} <= {"PENDING"}
     assert not search.is_complete

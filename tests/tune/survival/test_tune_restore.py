@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from searching import make_tuner, statuses, steps_in, steps_of, told
+from searching import load_search, make_tuner, statuses, steps_in, steps_of
 
 from paceline import tune
 from paceline.train import DataParallelTrainer, FailureConfig, RunConfig, StorageError
@@ -62,7 +62,7 @@ def test_a_complete_search_is_read_and_nothing_of_it_is_run(with_an_error, tmp_p
     ("flag", "again"),
     [("resume_errored", ["1.2", "1.3"]), ("restart_errored", ["1.1", "1.2", "1.3"])],
 )
-def test_trials_that_failed_are_run_again_where_that_is_asked_for(with_an_error, tmp_path, flag, again):
+def test_restarts_failed_trials_on_request(with_an_error, tmp_path, flag, again):
     log = tmp_path / "again"
     if flag == "resume_errored":
         grid = tune.Tuner.restore(with_an_error, steps_of(log=log, before=fails), resume_errored=True).fit()
@@ -74,7 +74,7 @@ def test_trials_that_failed_are_run_again_where_that_is_asked_for(with_an_error,
     assert steps_in(log) == again
     assert grid[1].metrics_dataframe["step"].tolist()[-3:] == [1, 2, 3]
     assert grid[1].metrics["training_iteration"] == 3
-    assert told(with_an_error).is_complete
+    assert load_search(with_an_error).is_complete
 
 
 def test_a_failure_that_a_lost_driver_did_not_tell_is_not_tried_again(with_an_error, tmp_path):
@@ -119,7 +119,7 @@ def test_unfinished_trials_are_continued_unless_they_are_to_be_left(tmp_path, re
     assert steps_in(log) == [*(["1.2", "1.3"] if resumes else []), "2.1", "2.2", "2.3"]
 
 
-def test_more_samples_go_on_from_there(with_an_error, tmp_path):
+def test_a_larger_num_samples_adds_trials(with_an_error, tmp_path):
     log = tmp_path / "again"
     grid = tuner_of(tmp_path, steps_of(log=log), num_samples=5).fit()
     assert statuses(grid) == ["TERMINATED", "ERROR", *["TERMINATED"] * 3]
@@ -225,7 +225,7 @@ def test_a_trainer_that_is_restored_keeps_its_own_run_config(tmp_path):
     assert (other.run_config.name, other.run_config.failure_config.max_failures) == ("search", 0)
 
 
-def test_a_run_is_not_taken_for_a_search_nor_a_search_for_a_run(tmp_path):
+def test_a_run_cannot_be_opened_as_a_search_nor_a_search_as_a_run(tmp_path):
     def once():
         from paceline import train
 

@@ -51,7 +51,7 @@ def s3_path(s3_environment, spool):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost_spool", [pytest.param(False, marks=pytest.mark.chaos), True])
-def test_a_search_goes_on_from_the_store_after_its_driver_was_killed(tmp_path, s3_path, spool, lost_spool):
+def test_a_search_resumes_from_the_store_after_its_driver_is_killed(tmp_path, s3_path, spool, lost_spool):
     """With the spool lost, as on another machine, what is known is what the store has of journals and checkpoints."""
     with Script(tmp_path, SCRIPT, s3_path) as script:
         driver = script.start()

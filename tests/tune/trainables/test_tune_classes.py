@@ -59,14 +59,14 @@ def names(result):
         ({"checkpoint_at_end": True}, {"count": 3}, [3, 4, 5]),
     ],
 )
-def test_each_step_is_a_report_with_a_checkpoint_as_often_as_was_asked_for(run_trial, config, stop, kept):
+def test_each_step_is_a_report_with_a_checkpoint_at_the_requested_frequency(run_trial, config, stop, kept):
     result = run_trial(Counts, {"to": 5}, checkpoint_config=CheckpointConfig(**config), stop=stop)
     assert result.metrics == {"count": 5, "iteration": 4, "done": True}
     assert [*result.metrics_dataframe["count"]] == [1, 2, 3, 4, 5]
     assert names(result) == [f"checkpoint_{count:06d}" for count in kept]
 
 
-def test_a_clone_goes_on_from_its_checkpoint_and_a_result_may_ask_for_one(run_trial):
+def test_a_clone_resumes_from_its_checkpoint_and_a_result_may_request_one(run_trial):
     first = run_trial(Counts, {"to": 2}, checkpoint_config=CheckpointConfig(checkpoint_at_end=True))
     second = run_trial(Counts, {"to": 4}, number=1, initial=first.checkpoint)
     assert [*second.metrics_dataframe["count"]] == [3, 4]
@@ -79,6 +79,33 @@ def test_a_clone_goes_on_from_its_checkpoint_and_a_result_may_ask_for_one(run_tr
     result = run_trial(Asks, {"to": 3})
     assert names(result) == ["checkpoint_000002"]
     assert "should_checkpoint" not in (result.metrics or {})
+
+
+class Dies(Counts):
+    def step(self):
+        if self.count == 3 and "started" not in os.listdir(self.logdir):
+            (Path(self.logdir) / "started").touch()
+            os._exit(1)
+        return super().step()
+
+
+class DiesWithFile(Dies, CountsInFile):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [(Dies, False), *(pytest.param(DiesWithFile, path, marks=pytest.mark.slow) for path in (False, True))],
+)
+def test_a_lost_trial_resumes_from_its_checkpoint(run_trial, kind, path):
+    result = run_trial(
+        kind,
+        {"to": 5, "path": path},
+        checkpoint_config=CheckpointConfig(checkpoint_frequency=2),
+        failure_config={"max_failures": 1},
+    )
+    assert result.metrics == {"count": 5, "iteration": 4, "done": True}
+    assert [*result.metrics_dataframe["iteration"]] == [0, 1, 2, 3, 4]
 
 
 def test_a_trial_that_was_lost_after_its_last_checkpoint_makes_no_further_step(run_trial):

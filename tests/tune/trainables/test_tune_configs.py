@@ -85,7 +85,7 @@ def bundles(resources, config=None):
     return make_trainable_plan(with_resources(never_run, resources)).resolve_needs(config or {}).bundles
 
 
-def test_a_function_needs_one_cpu_unless_more_is_asked_for():
+def test_a_function_needs_one_cpu_by_default():
     needs = make_trainable_plan(never_run).resolve_needs({})
     assert (needs.bundles, needs.is_explicit) == ((ResourceBundle(1.0),), False)
     assert make_trainable_plan(with_resources(never_run, {"cpu": 1})).resolve_needs({}).is_explicit
@@ -113,7 +113,7 @@ def test_names_of_resources_may_be_in_any_case(names):
     ],
     ids=["dict", "bundles", "workers", "function of a dict", "function of bundles"],
 )
-def test_the_process_of_a_trial_has_all_that_was_asked_for(resources):
+def test_the_process_of_a_trial_has_all_requested_resources(resources):
     assert bundles(resources, {"n": 4}) == (ResourceBundle(4.0, 2.0),)
 
 

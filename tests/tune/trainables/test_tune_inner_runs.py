@@ -68,7 +68,7 @@ def kills(pid, at):
 
 
 @pytest.mark.parametrize("saves", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_trial_that_is_tried_again_goes_on_with_its_run(run_trial, saves):
+def test_a_retried_trial_resumes_its_inner_run(run_trial, saves):
     def trial(config):
         begun = Path(tune.get_context().get_trial_dir()) / "begun"
         then = {} if begun.exists() else {"then": kills(os.getpid(), 2)}
@@ -105,7 +105,7 @@ def by_number(config):
 
 
 @pytest.mark.slow
-def test_a_run_of_another_searchs_trial_is_not_taken_for_the_trials_own(tmp_path):
+def test_never_resumes_an_inner_run_of_another_search(tmp_path):
     def losses(name, rates):
         return Tuner(
             by_number,
