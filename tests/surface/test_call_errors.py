@@ -50,16 +50,15 @@ def test_an_unknown_argument_says_what_there_is(call: Callable[[], Any], told: s
     assert raised.value.__suppress_context__ or raised.value.__context__ is None
 
 
-def test_a_type_error_from_inside_is_left_alone() -> None:
-    inner = TypeError("unsupported operand")
+def test_an_error_from_inside_is_left_alone() -> None:
+    def fail(error: Exception, *, arg: int = 0) -> None:
+        raise error from KeyError("cause")
 
-    def fail(config: Any, *, arg: int = 0) -> None:
-        raise inner
-
-    explained = call_errors._wrap(fail)
-    with pytest.raises(TypeError) as raised:
-        explained({})
-    assert raised.value is inner
+    for error in (TypeError("unsupported operand"), ModuleNotFoundError("no pandas", name="pandas")):
+        with pytest.raises(type(error)) as raised:
+            call_errors._wrap(fail)(error)
+        assert raised.value is error
+        assert isinstance(error.__cause__, KeyError)
     with pytest.raises(TypeError, match="'float' object cannot be interpreted"):
         call_errors._wrap(lambda stop: range(stop))(1.5)
 

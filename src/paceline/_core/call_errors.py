@@ -84,24 +84,24 @@ def _wrap(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except TypeError as error:
+        except (TypeError, ModuleNotFoundError) as error:
             explained = _explain_error(error, function, args, kwargs)
             if explained is None:
                 raise
             raise explained from None
-        except ModuleNotFoundError as error:
-            raise _explain_missing_module(error, function, args) or error from None
 
     _explained.add(call)
     return call
 
 
 def _explain_error(
-    error: TypeError, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> TypeError | None:
-    """Return a better error if the call does not fit the function's signature; None if the error is another one."""
+    error: TypeError | ModuleNotFoundError, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Exception | None:
+    """Return a better error if the call does not fit the signature, or our code needs a package; None otherwise."""
     import inspect
 
+    if isinstance(error, ModuleNotFoundError):
+        return _explain_missing_module(error, function, args)
     parameters = inspect.signature(function).parameters
     who, owners = _name_call(function, args)
     if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):

@@ -72,7 +72,10 @@ def import_extra(module: str, who: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise explain_import(error, who) or error from None
+        explained = explain_import(error, who)
+        if explained is None:
+            raise
+        raise explained from None
 
 
 def explain_import(error: ModuleNotFoundError, who: str) -> ImportError | None:
