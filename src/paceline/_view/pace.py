@@ -65,7 +65,7 @@ class PaceEstimate(msgspec.Struct, frozen=True):
 
 class _CountSample(NamedTuple):
     at: float
-    count: float
+    value: float
 
 
 class _CountSeries:
@@ -80,7 +80,7 @@ class _CountSeries:
 
     def add(self, at: float, count: float) -> None:
         samples = self._samples
-        if samples and (at <= samples[-1].at or count == samples[-1].count):
+        if samples and (at <= samples[-1].at or count == samples[-1].value):
             # The same count, or no later than the previous one by the reporter's clock: merge the two.
             samples[-1] = _CountSample(samples[-1].at, count)
         elif len(samples) >= 2 and at - samples[-2].at < MIN_SAMPLE_GAP_S:
@@ -100,7 +100,7 @@ class _CountSeries:
         samples = self._whole_samples()
         if len(samples) < 2:
             return None
-        took, more = samples[-1].at - samples[0].at, samples[-1].count - samples[0].count
+        took, more = samples[-1].at - samples[0].at, samples[-1].value - samples[0].value
         if took <= 0 or more < 0:
             return None
         return more / (took + max(0.0, at - samples[-1].at - self._longest_gap_s()))
@@ -250,7 +250,7 @@ class PaceEstimator:
         counter = self._counters[source]
         if counter.is_void or counter.series.last is None:
             return None
-        count = counter.series.last.count
+        count = counter.series.last.value
         if source not in COUNTERS:
             return count
         if counter.is_number_of_report:
