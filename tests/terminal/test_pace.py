@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline._core.cursor import Cursor
-from paceline._view.pace import MIN_SAMPLES, PaceEstimate, PaceEstimator, count_dataset_epochs
+from paceline._core.cursor import Cursor, count_dataset_epochs
+from paceline._view.pace import MIN_SAMPLES, PaceEstimate, PaceEstimator
 
 
 def estimator_for(rows, config=None):

@@ -15,13 +15,13 @@ from paceline._control import events
 from paceline._control.events import DriverStarted, RunDescribed, StopRequested, WorkerReady, WorkersStopped
 from paceline._control.recovery import load_history
 from paceline._core.codec import seal_line
-from paceline._core.cursor import Cursor
+from paceline._core.cursor import Cursor, count_dataset_epochs
 from paceline._engine.messages import WorkerFailure
 from paceline._storage.lease import LeaseHolder
 from paceline._storage.lease_stores import DiskLeaseStore
 from paceline._storage.run_location import RunLocation
 from paceline._view.model import RunSnapshot, encode
-from paceline._view.pace import PaceEstimator, count_dataset_epochs
+from paceline._view.pace import PaceEstimator
 from paceline._view.run_reader import RunReader
 from paceline.train import Checkpoint, DataParallelTrainer, RunConfig, ScalingConfig
 from written_runs import WrittenRun, committed, ended, report, started

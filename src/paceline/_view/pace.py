@@ -18,8 +18,6 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from paceline._core.cursor import Cursors
-
 Kind = Literal["epoch", "step", "iteration"]
 
 COUNTERS: dict[Kind, tuple[str, ...]] = {
@@ -263,15 +261,6 @@ class PaceEstimator:
 def find_goal(config: Mapping[str, Any], kind: Kind) -> float | None:
     """Return the number a run counts up to, if its configuration has one."""
     return _find_first(config, _GOALS[kind])
-
-
-def count_dataset_epochs(positions: Cursors) -> float | None:
-    """Return how many epochs of the training dataset are used, if its length is known: 1.5 in the second epoch."""
-    by_name = dict(positions)
-    cursor = by_name.get("train", next(iter(by_name.values())) if len(by_name) == 1 else None)
-    if cursor is None or (cursor.row and not cursor.total):
-        return None
-    return cursor.epoch + (min(1.0, cursor.row / cursor.total) if cursor.total else 0.0)
 
 
 def is_pace_metric(name: str) -> bool:

@@ -19,14 +19,14 @@ from paceline._control.events import Event, Reported, WorkerReturned
 from paceline._control.recovery import RunReplay
 from paceline._control.report_aggregator import ReportAggregator, RunReport
 from paceline._control.run import NUM_RECENT_METRICS, RankProgress, Run, Running, Stopping
-from paceline._core.cursor import Cursors
+from paceline._core.cursor import Cursors, count_dataset_epochs
 from paceline._core.errors import StorageError
 from paceline._core.reductions import Path, Reduction
 from paceline._view.history import RunHistory
 from paceline._view.journal.lines import ABSENT, EventLine, JournalLines, ReportLine
 from paceline._view.journal.report_table import ReportTable
 from paceline._view.journal.usage import UsageHistory
-from paceline._view.pace import WINDOW_S, count_dataset_epochs
+from paceline._view.pace import WINDOW_S
 from paceline._view.projection import RunProjection
 
 _MAX_DEFERRED = 10_000

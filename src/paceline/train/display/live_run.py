@@ -16,9 +16,10 @@ from paceline._control import events
 from paceline._control.report_aggregator import ReportAggregator, RunReport
 from paceline._control.run import Run, Running
 from paceline._core.arguments import flatten_dict
+from paceline._core.cursor import count_dataset_epochs
 from paceline._view.history import build_attempt
 from paceline._view.model import RunSnapshot, ShownCheckpoint, TimeBreakdown
-from paceline._view.pace import PaceEstimate, PaceEstimator, count_dataset_epochs
+from paceline._view.pace import PaceEstimate, PaceEstimator
 from paceline._view.projection import RunProjection, build_checkpoint
 from paceline._view.run_values import display_state, to_finite
 
