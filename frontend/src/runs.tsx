@@ -158,7 +158,7 @@ function Line({ row, metric, now, isPicked, pick, unfold }: LineProps) {
       </td>
       <td class="col-state"><Badge state={run.state} /></td>
       <td class="col-progress num" data-title="progress">{run.progress === null ? "" : (
-        <span class="runs-progress"><Bar part={run.progress} label={`progress of ${run.name}`} /><span>{share(run.progress)}</span></span>
+        <span class="runs-progress"><Bar part={run.progress} label={`progress of ${run.name}`} /><span title={run.left_s === null ? undefined : `${duration(run.left_s)} left`}>{share(run.progress)}</span></span>
       )}</td>
       <td class="col-step num" data-title={run.kind === "search" ? "ended" : "step"}>{number(run.num_reports)}</td>
       {metric === null ? null : <td class="col-metric num" data-title={metric}>{metric in run.metrics ? number(run.metrics[metric]) : ""}</td>}

@@ -19,6 +19,12 @@ def summary(**more):
     return Summary(**{**fixed, "began_at": 1e9, "updated_at": 1e9 + 50, "num_reports": 3, **more})
 
 
+def test_the_time_left_is_shown_where_it_is_known():
+    shown = "\n".join(run_sections.format_head(summary(progress=0.5, left_s=110.0), 1e9 + 60))
+    assert "progress    50%, 1:50 left, 3 reports, 2 workers" in shown
+    assert " left" not in "\n".join(run_sections.format_head(summary(progress=0.5), 1e9 + 60))
+
+
 def test_a_run_that_hangs_is_shown_with_its_verdict_devices_and_stages():
     hangs = (
         model.ShownHang(rank=1, verdict="stands in all_reduce", action="warn", at=1e9 + 9, stacks="logs/stacks.txt"),

@@ -11,6 +11,9 @@ SRC = Path(__file__).parents[2] / "src" / "paceline"
 ALLOWED = {
     "_storage/state.py": {"pickle.loads": "the caller said allow_pickle=True"},
     "train/driver/failures.py": {"pickle.loads": "what a worker of this very run sent over its private socket"},
+    "train/driver/datasets.py": {
+        "cloudpickle.loads": "iterators of the user's own DataConfig, from the driver's memory"
+    },
     "train/session.py": {"cloudpickle.loads": "the filesystem of the user's own checkpoint, from the driver's memory"},
     "_worker/context.py": {"cloudpickle.loads": "the user's own storage_filesystem, from the driver's memory"},
     "_worker/main.py": {"cloudpickle.loads": "the job, from the driver's memory; an exception of its own, as a trial"},

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline._core.cursor import Cursor, count_dataset_epochs
 from paceline._view.pace import MIN_SAMPLES, PaceEstimate, PaceEstimator
 
 
@@ -88,7 +89,7 @@ def test_fast_reports_are_sampled():
     now = pace.estimate(5.0)
     assert now.steps_per_s == pytest.approx(10_000, rel=0.01)
     assert now.left_s == pytest.approx(5, rel=0.01)
-    assert len(pace._samples) < 100
+    assert len(pace._reports._samples) < 100
 
 
 def test_only_the_last_minute_tells_the_rate_unless_reports_are_rare():
@@ -96,7 +97,59 @@ def test_only_the_last_minute_tells_the_rate_unless_reports_are_rare():
     assert estimator_for(rows).estimate(299.5).steps_per_s == pytest.approx(2.0)
     pace = estimator_for(every(600, 20))
     assert pace.estimate(100 + 600 * 19).epochs_per_s == pytest.approx(1 / 600)
-    assert len(pace._samples) == MIN_SAMPLES
+    assert len(pace._reports._samples) == MIN_SAMPLES
+
+
+@pytest.mark.parametrize("base", [0, 1])
+def test_epochs_that_take_longer_than_the_window_are_timed_from_one_to_the_next(base):
+    rows = [(100.0 + 10 * i, i + 1, {"epoch": base + i // 20}, 1) for i in range(100)]
+    now = estimator_for(rows[:91], {"num_epochs": 10}).estimate(1000.0)  # Half of the fifth epoch.
+    assert (now.done, now.epochs_per_s) == (4, pytest.approx(1 / 200))
+    assert now.left_s == pytest.approx(1100)
+    last = estimator_for([*rows, (1100.0, 101, {"epoch": base + 5}, 1)], {"num_epochs": 6}).estimate(1100.0)
+    assert (last.done, last.left_s) == (5, pytest.approx(200)), "the last epoch has only begun"
+    resumed = [(5000.0 + 10 * i, i + 91, {"epoch": base + (90 + i) // 20}, 2) for i in range(35)]
+    now = estimator_for([*rows, *resumed[:20]], {"num_epochs": 10}).estimate(5200.0)
+    assert (now.done, now.left_s) == (5, None), "it resumed within an epoch, and none was complete since"
+    now = estimator_for([*rows, *resumed], {"num_epochs": 10}).estimate(5340.0)
+    assert (now.done, now.left_s) == (6, pytest.approx(4 * 200 - 40))
+
+
+def test_a_goal_that_is_reported_counts_unless_it_changes():
+    rows = [(100.0 + i, i + 1, {"epoch": i + 1, "num_epochs": 10}, 1) for i in range(4)]
+    now = estimator_for(rows).estimate(103.0)
+    assert (now.kind, now.done, now.goal, now.left_s) == ("epoch", 4, 10, pytest.approx(6))
+    assert estimator_for(rows, {"max_epochs": 5}).estimate(103.0).goal == 5, "what was configured comes first"
+    rows.append((104.0, 5, {"epoch": 5, "num_epochs": 11}, 1))
+    assert estimator_for(rows).estimate(104.0).progress is None
+
+
+def test_progress_that_is_reported_is_the_progress_and_only_from_0_to_1():
+    rows = [(100.0 + i, i + 1, {"progress": i / 10, "step": i}, 1) for i in range(6)]
+    now = estimator_for(rows, {"max_steps": 1000}).estimate(105.0)
+    assert (now.progress, now.left_s, now.kind) == (0.5, pytest.approx(5), None)
+    for value in (50, 0.2):  # In percent; backwards.
+        now = estimator_for([*rows, (106.0, 7, {"progress": value}, 1)]).estimate(106.0)
+        assert (now.progress, now.left_s) == (None, None)
+
+
+def test_the_position_in_the_dataset_counts_epochs_if_no_metric_does():
+    def cursors(row, total=100, epoch=1):
+        return (("train", Cursor(epoch=epoch, row=row, total=total)), ("valid", Cursor(epoch=9)))
+
+    rows = [(100.0 + i, i + 1, {"loss": 1.0}, 1, count_dataset_epochs(cursors(10 * i))) for i in range(6)]
+    now = estimator_for(rows, {"num_epochs": 4}).estimate(105.0)
+    assert (now.kind, now.done, now.goal) == ("epoch", 1.5, 4)
+    assert now.left_s == pytest.approx(25)
+    assert estimator_for(rows).estimate(105.0).progress is None, "how many epochs there will be is not known"
+    counted = [(*row[:2], {"epoch": 0}, *row[3:]) for row in rows]
+    assert estimator_for(counted, {"num_epochs": 4}).estimate(105.0).done == 0
+    again = [*rows, (200.0, 4, {}, 2, 1.3), (210.0, 5, {}, 2, 1.4)]
+    assert estimator_for(again, {"num_epochs": 4}).estimate(210.0).left_s == pytest.approx(260), "of this attempt only"
+    assert count_dataset_epochs(cursors(10, total=None)) is None
+    assert count_dataset_epochs(cursors(0, total=None, epoch=2)) == 2
+    assert count_dataset_epochs((("a", Cursor(epoch=3)),)) == 3
+    assert count_dataset_epochs((("a", Cursor()), ("b", Cursor()))) is None
 
 
 numbers = st.one_of(st.integers(-5, 60), st.floats(), st.sampled_from(["3", "x"]), st.none(), st.booleans())
@@ -104,8 +157,11 @@ rows = st.lists(
     st.tuples(
         st.floats(0, 1e6),
         st.integers(1, 60),
-        st.dictionaries(st.sampled_from(["epoch", "step", "loss", "iteration"]), numbers, max_size=3),
+        st.dictionaries(
+            st.sampled_from(["epoch", "step", "loss", "iteration", "progress", "num_epochs"]), numbers, max_size=3
+        ),
         st.integers(1, 3),
+        st.none() | st.floats(0, 10),
     ),
     max_size=20,
 )
@@ -119,7 +175,8 @@ def test_whatever_is_reported_the_estimate_makes_sense(rows, config, at):
         assert rate is None or (math.isfinite(rate) and rate >= 0)
     assert now.progress is None or 0 <= now.progress <= 1
     assert now.left_s is None or (math.isfinite(now.left_s) and now.left_s >= 0)
-    assert (now.progress is None) == (now.goal is None) == (now.done is None) == (now.kind is None)
+    assert (now.goal is None) == (now.done is None) == (now.kind is None)
+    assert now.goal is None or now.progress == now.done / now.goal
     assert now.left_s is None or now.progress is not None
 
 

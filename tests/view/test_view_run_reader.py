@@ -5,20 +5,23 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from paceline import train
 from paceline._control import events
-from paceline._control.events import DriverStarted, StopRequested, WorkerReady, WorkersStopped
+from paceline._control.events import DriverStarted, RunDescribed, StopRequested, WorkerReady, WorkersStopped
 from paceline._control.recovery import load_history
 from paceline._core.codec import seal_line
+from paceline._core.cursor import Cursor, count_dataset_epochs
 from paceline._engine.messages import WorkerFailure
 from paceline._storage.lease import LeaseHolder
 from paceline._storage.lease_stores import DiskLeaseStore
 from paceline._storage.run_location import RunLocation
 from paceline._view.model import RunSnapshot, encode
+from paceline._view.pace import PaceEstimator
 from paceline._view.run_reader import RunReader
 from paceline.train import Checkpoint, DataParallelTrainer, RunConfig, ScalingConfig
 from written_runs import WrittenRun, committed, ended, report, started
@@ -155,6 +158,38 @@ def test_the_state_is_one_word(run, events_after, state):
     reader = read(run.root)
     assert reader.summary().state == state
     assert reader.is_ended == (state not in ("running", "starting", "stopping"))
+
+
+@pytest.mark.parametrize(
+    ("config", "metrics", "left_s"),
+    [
+        ({"num_epochs": 10}, lambda at: {"epoch": at // 40}, 200),
+        ({"max_steps": 300}, lambda at: {"step": at + 1}, 100),
+        ({"max_steps": 300}, lambda at: {"step": at % 90}, None),  # The last minute does not show that it restarts.
+        ({}, lambda at: {"progress": (at + 1) / 250}, 50),
+        ({"num_epochs": 5}, lambda at: {}, 50),  # By the position in the dataset.
+        ({}, lambda at: {"loss": 1.0}, None),
+    ],
+    ids=["epochs", "steps", "restarting", "progress", "rows", "unknown"],
+)
+@pytest.mark.parametrize("saves", [False, True])
+def test_the_time_left_in_the_journal_is_that_on_the_terminal(tmp_path, monkeypatch, config, metrics, left_s, saves):
+    run = WrittenRun(tmp_path / "run", *started(2), RunDescribed(msgspec.Raw(msgspec.json.encode({"config": config}))))
+    hold(run)
+    terminal = PaceEstimator(config)
+    for at in range(200):
+        epoch, row = divmod(at + 1, 50)
+        data = (("train", Cursor(epoch=epoch, row=row, total=50)),)
+        checkpoint = f"checkpoint_{at:06}" if saves and at % 7 == 0 else None
+        reports = [report(at + 1, metrics(at), rank=rank, data=data, checkpoint=checkpoint) for rank in (1, 0)]
+        run.write(*reports)
+        terminal.add_report(reports[1].at, at + 1, metrics(at), 1, count_dataset_epochs(data))
+    now = reports[1].at
+    monkeypatch.setattr("paceline._view.run_reader.time", SimpleNamespace(time=lambda: now))
+    shown, expected = read(run.root).snapshot(), terminal.estimate(now)
+    assert (shown.pace.progress, shown.pace.done) == (expected.progress, expected.done)
+    for found in (expected.left_s, shown.pace.left_s, shown.summary.left_s):
+        assert found == (None if left_s is None else pytest.approx(left_s, rel=0.01))
 
 
 def test_a_run_that_nobody_holds_is_lost_and_one_that_has_ended_is_not(run):

@@ -119,6 +119,15 @@ def next_epoch(cursor: Cursor, total: int | None) -> Cursor:
     )
 
 
+def count_dataset_epochs(positions: Cursors) -> float | None:
+    """Return how many epochs of the training dataset are used, if its length is known: 1.5 in the second epoch."""
+    by_name = dict(positions)
+    cursor = by_name.get("train", next(iter(by_name.values())) if len(by_name) == 1 else None)
+    if cursor is None or (cursor.row and not cursor.total):
+        return None
+    return cursor.epoch + (min(1.0, cursor.row / cursor.total) if cursor.total else 0.0)
+
+
 def replace_cursor(cursor: Cursor, **changes: object) -> Cursor:
     changed: Cursor = msgspec.structs.replace(cursor, **changes)
     return changed

@@ -1,15 +1,17 @@
 """Estimates how fast a run goes and when it will finish, from its reports and its configuration.
 
-Epochs and steps come from metrics with the usual names; their goal comes from configuration keys with the usual names.
-A counter that goes backwards or past its goal is ignored. Uses no clocks and no files: the caller passes the time.
+Epochs and steps come from metrics with the usual names; their goal comes from configuration keys with the usual names,
+or from metrics with those names that stay the same. A metric `progress` from 0 to 1 is taken as it is. If no metric
+counts, the position in the training dataset does, if its length is known. A counter that goes backwards or past its
+goal is ignored. Uses no clocks and no files: the caller passes the time.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -30,6 +32,9 @@ GOALS: dict[Kind, tuple[str, ...]] = {
     "iteration": ("num_iterations", "max_iterations", "iterations", "max_iters", "num_boost_round", "num_rounds"),
 }
 """Configuration keys that hold the goal."""
+_PROGRESS = "progress"
+_ROWS = "rows"
+"""Epochs of the training dataset, by its position."""
 _METRIC_PREFIXES = ("", "train", "trainer")
 _CONFIG_PREFIXES = ("", "trainer", "training", "train", "fit")
 """Dictionaries of a configuration that may contain them."""
@@ -51,15 +56,69 @@ class PaceEstimate(msgspec.Struct, frozen=True):
     """From 0 to 1."""
     left_s: float | None = None
     kind: Kind | None = None
-    """The unit of `progress`, `done` and `goal`."""
+    """The unit of `done` and `goal`; all three are None if the progress itself was reported."""
     done: float | None = None
     goal: float | None = None
 
 
-class _PaceSample(NamedTuple):
+class _CountSample(NamedTuple):
     at: float
-    counts: tuple[float | None, ...]
-    """The report's number, then the value of each kind."""
+    value: float
+
+
+class _CountSeries:
+    """Recent values of a counter and when they were first reported, in one attempt."""
+
+    def __init__(self) -> None:
+        self._samples: deque[_CountSample] = deque()
+        self.begins_late = False
+        """The first value may have been reported before, by an earlier attempt."""
+        self.is_repeated = False
+        """Several reports had the same value: they were made within what it counts."""
+
+    def add(self, at: float, count: float) -> None:
+        samples = self._samples
+        if samples and (at <= samples[-1].at or count == samples[-1].value):
+            # The same count, or no later than the previous one by the reporter's clock: merge the two.
+            samples[-1] = _CountSample(samples[-1].at, count)
+        elif len(samples) >= 2 and at - samples[-2].at < MIN_SAMPLE_GAP_S:
+            samples[-1] = _CountSample(at, count)
+        else:
+            samples.append(_CountSample(at, count))
+        while len(samples) > MIN_SAMPLES and samples[1].at < at - WINDOW_S:
+            samples.popleft()
+            self.begins_late = False
+
+    @property
+    def last(self) -> _CountSample | None:
+        return self._samples[-1] if self._samples else None
+
+    def estimate_rate(self, at: float) -> float | None:
+        """Return the rate per second; it drops when the next count is overdue."""
+        samples = self._whole_samples()
+        if len(samples) < 2:
+            return None
+        took, more = samples[-1].at - samples[0].at, samples[-1].value - samples[0].value
+        if took <= 0 or more < 0:
+            return None
+        return more / (took + max(0.0, at - samples[-1].at - self._longest_gap_s()))
+
+    def estimate_left_s(self, rest: float, at: float) -> float | None:
+        """Estimate when the count will be higher by `rest`."""
+        if rest == 0:
+            return 0.0
+        rate = self.estimate_rate(at)
+        if not rate:
+            return None
+        left_s = rest / rate - min(max(0.0, at - self._samples[-1].at), self._longest_gap_s())
+        return max(0.0, left_s) if math.isfinite(left_s) else None
+
+    def _whole_samples(self) -> list[_CountSample]:
+        """Return those that began when they were first reported."""
+        return [*self._samples][1 if self.begins_late and self.is_repeated else 0 :]
+
+    def _longest_gap_s(self) -> float:
+        return max(later.at - earlier.at for earlier, later in pairwise(self._whole_samples()))
 
 
 @dataclass
@@ -73,116 +132,161 @@ class _ProgressCounter:
     """Every value so far was the report's number minus one: it counts from 0, and the reported item is already done."""
     is_void: bool = False
     """It went backwards."""
+    series: _CountSeries = field(default_factory=_CountSeries)
+
+    def start_attempt(self) -> None:
+        is_repeated = self.series.is_repeated
+        self.before, self.series = None, _CountSeries()
+        self.series.is_repeated = is_repeated
+
+    def add(self, at: float, seq: int, value: float) -> None:
+        if self.before is None:
+            self.series.begins_late = seq > 1
+        else:
+            self.is_void = self.is_void or value < self.before
+            self.series.is_repeated = self.series.is_repeated or value == self.before
+        self.before = value
+        self.is_number_of_report = self.is_number_of_report and value == seq - 1
+        self.series.add(at, value)
 
 
 class PaceEstimator:
     """Receives reports in order, and estimates how fast they came lately at any time."""
 
-    def __init__(self, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        void: Collection[str] = (),
+        first_metrics: Mapping[str, Any] | None = None,
+    ) -> None:
+        """If not all reports are added: the metrics that went backwards, and the first report of the run."""
         self._goals = {kind: find_goal(config or {}, kind) for kind in COUNTERS}
-        self._counters: dict[Kind, _ProgressCounter] = {kind: _ProgressCounter() for kind in COUNTERS}
+        self._reported_goals: dict[Kind, set[float]] = {kind: set() for kind in COUNTERS}
+        self._counters = {source: _ProgressCounter() for source in (*COUNTERS, _PROGRESS, _ROWS)}
+        self._reports = _CountSeries()
+        self._void = void
+        self._first_metrics = first_metrics or {}
         self._attempt: int | None = None
-        self._samples: deque[_PaceSample] = deque()
 
-    def add_report(self, at: float, seq: int, metrics: Mapping[str, Any], attempt: int = 0) -> None:
-        """Add a report: its time, its number, and its attempt."""
+    def add_report(
+        self,
+        at: float,
+        seq: int,
+        metrics: Mapping[str, Any],
+        attempt: int = 0,
+        dataset_epochs: float | None = None,
+        *,
+        is_recent: bool = True,
+    ) -> None:
+        """Add a report: its time, its number, its attempt, and how many epochs of the training dataset are used.
+
+        One that is not recent, because others were left out after it, tells nothing about the rate of reports.
+        """
         if attempt != self._attempt:
             # Reports that an attempt repeats tell nothing about the current rate.
-            self._attempt = attempt
-            self._samples.clear()
+            self._attempt, self._reports = attempt, _CountSeries()
             for counter in self._counters.values():
-                counter.before = None
-        counts = tuple(self._read_count(kind, seq, metrics) for kind in COUNTERS)
-        sample = _PaceSample(at, (float(seq), *counts))
-        samples = self._samples
-        if samples and at <= samples[-1].at:
-            # No later than the previous one by the reporter's clock: merge the two.
-            samples[-1] = _PaceSample(samples[-1].at, sample.counts)
-            return
-        if len(samples) >= 2 and at - samples[-2].at < MIN_SAMPLE_GAP_S:
-            samples[-1] = sample
-        else:
-            samples.append(sample)
-        while len(samples) > MIN_SAMPLES and samples[1].at < at - WINDOW_S:
-            samples.popleft()
+                counter.start_attempt()
+        if seq == 1:
+            self._first_metrics = metrics
+        if is_recent:
+            self._reports.add(at, float(seq))
+        for kind, goals in self._reported_goals.items():
+            if self._goals[kind] is None and len(goals) < 2:
+                goals.update(filter(None, [_find_first(metrics, _REPORTED_GOALS[kind])]))
+        for source, counter in self._counters.items():
+            value = dataset_epochs if source == _ROWS else self._read_count(source, metrics)
+            if value is not None:
+                counter.add(at, seq, value)
 
     def estimate(self, at: float) -> PaceEstimate:
-        if not self._samples:
-            return PaceEstimate()
-        since = max(0.0, at - self._samples[-1].at)
-        rates: dict[Kind, float | None] = {}
         best = PaceEstimate()
-        for index, kind in enumerate(COUNTERS, 1):
-            rates[kind] = None if self._counters[kind].is_void else self._estimate_rate(index, since)
-            done, of = self._count_done(kind, index), self._goals[kind]
-            if done is None or of is None or not 0 <= done <= of:
-                continue
-            if best.progress is None or done / of > best.progress:
-                left_s = self._estimate_left_s(of - done, rates[kind], index, since)
-                best = PaceEstimate(progress=done / of, left_s=left_s, kind=kind, done=done, goal=of)
-        steps = rates["step"] if rates["step"] is not None else rates["iteration"]
-        reports = self._estimate_rate(0, since)
-        return replace(best, reports_per_s=reports, steps_per_s=steps, epochs_per_s=rates["epoch"])
+        for kind in COUNTERS:
+            found = self._estimate_progress(kind, self._find_goal(kind), at)
+            if found.progress is not None and (best.progress is None or found.progress > best.progress):
+                best = replace(found, kind=kind)
+        told = self._estimate_progress(_PROGRESS, 1.0, at)
+        rows = self._estimate_progress(_ROWS, self._find_goal("epoch"), at)
+        if told.progress is not None:
+            best = replace(told, done=None, goal=None)
+        elif best.progress is None and rows.progress is not None:
+            best = replace(rows, kind="epoch")
+        steps = self._estimate_rate("step", at)
+        return replace(
+            best,
+            reports_per_s=self._reports.estimate_rate(at),
+            steps_per_s=steps if steps is not None else self._estimate_rate("iteration", at),
+            epochs_per_s=self._estimate_rate("epoch", at),
+        )
 
-    def _read_count(self, kind: Kind, seq: int, metrics: Mapping[str, Any]) -> float | None:
+    def _find_goal(self, kind: Kind) -> float | None:
+        reported = self._reported_goals[kind]
+        return self._goals[kind] or (next(iter(reported)) if len(reported) == 1 else None)
+
+    def _estimate_rate(self, kind: Kind, at: float) -> float | None:
         counter = self._counters[kind]
+        return None if counter.is_void else counter.series.estimate_rate(at)
+
+    def _estimate_progress(self, source: str, goal: float | None, at: float) -> PaceEstimate:
+        done = self._count_done(source)
+        if done is None or goal is None or not 0 <= done <= goal:
+            return PaceEstimate()
+        left_s = self._counters[source].series.estimate_left_s(goal - done, at)
+        return PaceEstimate(progress=done / goal, left_s=left_s, done=done, goal=goal)
+
+    def _read_count(self, source: str, metrics: Mapping[str, Any]) -> float | None:
+        counter = self._counters[source]
         if counter.name is None:
-            counter.name = next((name for name in _COUNTERS[kind] if _find_number(metrics, name) is not None), None)
-        value = _find_number(metrics, counter.name) if counter.name is not None else None
-        if value is None:
+            counter.name = next((name for name in _COUNTERS[source] if _find_number(metrics, name) is not None), None)
+        if counter.name is None:
             return None
-        if counter.before is not None and value < counter.before:
-            counter.is_void = True
-        counter.before = value
-        counter.is_number_of_report = counter.is_number_of_report and value == seq - 1
-        return value
+        counter.is_void = counter.is_void or counter.name in self._void
+        return _find_number(metrics, counter.name)
 
-    def _count_done(self, kind: Kind, index: int) -> float | None:
-        counter, counts = self._counters[kind], self._counts(index)
-        if counter.is_void or not counts:
+    def _count_done(self, source: str) -> float | None:
+        counter = self._counters[source]
+        if counter.is_void or counter.series.last is None:
             return None
-        return counts[-1][1] + 1 if counter.is_number_of_report else counts[-1][1]
-
-    def _counts(self, index: int) -> list[tuple[float, float]]:
-        """Return the time and the count of each sample that has it."""
-        return [(sample.at, count) for sample in self._samples if (count := sample.counts[index]) is not None]
-
-    def _estimate_rate(self, index: int, since: float) -> float | None:
-        """Return the rate per second; it drops when the next report is overdue."""
-        counts = self._counts(index)
-        if len(counts) < 2:
-            return None
-        took, more = counts[-1][0] - counts[0][0], counts[-1][1] - counts[0][1]
-        if took <= 0 or more < 0:
-            return None
-        return more / (took + max(0.0, since - self._longest_gap_s(index)))
-
-    def _longest_gap_s(self, index: int) -> float:
-        return max(later - earlier for (earlier, _), (later, _) in pairwise(self._counts(index)))
-
-    def _estimate_left_s(self, rest: float, rate: float | None, index: int, since: float) -> float | None:
-        if rest == 0:
-            return 0.0
-        if not rate:
-            return None
-        left_s = rest / rate - min(since, self._longest_gap_s(index))
-        return max(0.0, left_s) if math.isfinite(left_s) else None
+        count = counter.series.last.value
+        if source not in COUNTERS:
+            return count
+        if counter.is_number_of_report:
+            return count + 1
+        # Reports within the first one had the number 1, so what the last number counts is not done either.
+        begins_at_one = counter.name is not None and _find_number(self._first_metrics, counter.name) == 1
+        return count - 1 if counter.series.is_repeated and begins_at_one else count
 
 
 def find_goal(config: Mapping[str, Any], kind: Kind) -> float | None:
     """Return the number a run counts up to, if its configuration has one."""
-    return next((goal for name in _GOALS[kind] if (goal := _find_number(config, name))), None)
+    return _find_first(config, _GOALS[kind])
 
 
-def _expand_names(of_kinds: Mapping[Kind, tuple[str, ...]], within: tuple[str, ...]) -> dict[Kind, tuple[str, ...]]:
+def is_pace_metric(name: str) -> bool:
+    """Whether an estimate may need this metric."""
+    return name.rpartition("/")[2] in _PACE_METRICS
+
+
+def _expand_names(of_kinds: Mapping[Any, tuple[str, ...]], within: tuple[str, ...]) -> dict[Any, tuple[str, ...]]:
     return {
         kind: tuple(f"{outer}/{name}" if outer else name for outer in within for name in names)
         for kind, names in of_kinds.items()
     }
 
 
-_COUNTERS = _expand_names(COUNTERS, _METRIC_PREFIXES)
+_COUNTED = {name for names in COUNTERS.values() for name in names}
+_UNCOUNTED_GOALS = {kind: tuple(name for name in names if name not in _COUNTED) for kind, names in GOALS.items()}
+"""Names of goals that are never names of counters."""
+_COUNTERS = _expand_names({**COUNTERS, _PROGRESS: (_PROGRESS,)}, _METRIC_PREFIXES)
 _GOALS = _expand_names(GOALS, _CONFIG_PREFIXES)
+_REPORTED_GOALS = _expand_names(_UNCOUNTED_GOALS, _METRIC_PREFIXES)
+_PACE_METRICS = {_PROGRESS, *_COUNTED, *(name for names in _UNCOUNTED_GOALS.values() for name in names)}
+
+
+def _find_first(values: Mapping[str, Any], names: Iterable[str]) -> float | None:
+    """Return the first number that is not zero."""
+    return next((number for name in names if (number := _find_number(values, name))), None)
 
 
 def _find_number(values: Mapping[str, Any], path: str) -> float | None:

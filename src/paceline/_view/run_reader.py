@@ -29,7 +29,7 @@ from paceline._view.journal.lines import decode_journal_lines
 from paceline._view.journal.replay import JournalReplay
 from paceline._view.journal.tail import DiskJournalTail, open_journal_tail
 from paceline._view.model import Points, RunSnapshot, State, Summary, UsageSeries
-from paceline._view.pace import COUNTERS, MIN_SAMPLES, WINDOW_S, PaceEstimate, PaceEstimator
+from paceline._view.pace import MIN_SAMPLES, WINDOW_S, PaceEstimate, PaceEstimator, is_pace_metric
 from paceline._view.run_values import display_state, find_best_metric
 
 _ROWS_AT_ONCE = 10_000
@@ -292,17 +292,25 @@ def _estimate_pace(replay: JournalReplay, state: State) -> PaceEstimate:
         return PaceEstimate()
     reports = replay.reports
     config = replay.projection.about.get("config")
-    pace = PaceEstimator(config if isinstance(config, dict) else None)
+    counting = [name for name in reports.columns if is_pace_metric(name)]
+    void = [name for name in counting if reports.goes_backwards(name)]
+    pace = PaceEstimator(
+        config if isinstance(config, dict) else None,
+        void=void,
+        first_metrics=reports.row_metrics(0, counting) if reports and reports.seqs[0] == 1 else None,
+    )
     num_rows = len(reports)
     first = max(0, num_rows - _MAX_PACED_REPORTS)
     while first < num_rows - MIN_SAMPLES and reports.ats[num_rows - 1] - reports.ats[first] > WINDOW_S:
         first += max(1, (num_rows - MIN_SAMPLES - first) // 8)
-    counter_names = {name for names in COUNTERS.values() for name in names}
-    counting = [name for name in reports.columns if name.rpartition("/")[2] in counter_names]
-    for row in dict.fromkeys((*range(first, num_rows, max(1, (num_rows - first) // 50)), num_rows - 1)):
-        if row >= 0:
-            metrics = reports.row_metrics(row, counting)
-            pace.add_report(reports.ats[row], reports.seqs[row], metrics, reports.attempts[row])
+    dataset_epochs = dict(replay.dataset_epochs())
+    rows = {*range(first, num_rows, max(1, (num_rows - first) // 50)), *range(num_rows)[-1:], *dataset_epochs}
+    for name in set(counting) - set(void):
+        rows.update(reports.last_changes(name, MIN_SAMPLES + 1))
+    for row in sorted(rows):
+        metrics = reports.row_metrics(row, counting)
+        at, seq, attempt = reports.ats[row], reports.seqs[row], reports.attempts[row]
+        pace.add_report(at, seq, metrics, attempt, dataset_epochs.get(row), is_recent=row >= first)
     return pace.estimate(time.time())
 
 

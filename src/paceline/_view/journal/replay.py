@@ -7,7 +7,7 @@ only the ones with a lasting effect: the last of each rank, and those that some 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from operator import lt
 
@@ -19,15 +19,18 @@ from paceline._control.events import Event, Reported, WorkerReturned
 from paceline._control.recovery import RunReplay
 from paceline._control.report_aggregator import ReportAggregator, RunReport
 from paceline._control.run import NUM_RECENT_METRICS, RankProgress, Run, Running, Stopping
+from paceline._core.cursor import Cursors, count_dataset_epochs
 from paceline._core.errors import StorageError
 from paceline._core.reductions import Path, Reduction
 from paceline._view.history import RunHistory
 from paceline._view.journal.lines import ABSENT, EventLine, JournalLines, ReportLine
 from paceline._view.journal.report_table import ReportTable
 from paceline._view.journal.usage import UsageHistory
+from paceline._view.pace import WINDOW_S
 from paceline._view.projection import RunProjection
 
 _MAX_DEFERRED = 10_000
+_MAX_POSITIONS = 50
 
 
 class JournalReplay:
@@ -52,6 +55,8 @@ class JournalReplay:
         """Also for rank 0: reports that a checkpoint waits for, by number."""
         self._skipped_positions: list[tuple[int, int, bytes]] = []
         """Number, rank and payload of reports with dataset positions that some rank has not reached yet."""
+        self._positions: deque[tuple[float, int, int, Cursors | msgspec.Raw]] = deque(maxlen=_MAX_POSITIONS)
+        """Time, attempt, number and dataset positions of the last reports of rank 0, or a sample if they are many."""
         self._first_seq: int | None = None
         self._deferred: list[Reported] = []
         """The same once something is reduced: all of them, in order."""
@@ -73,6 +78,19 @@ class JournalReplay:
     @property
     def updated_at(self) -> float:
         return max(self._at, self._history.last_at)
+
+    def dataset_epochs(self) -> Iterator[tuple[int, float | None]]:
+        """Yield the row of each recent report with dataset positions, and how many epochs were used by then."""
+        for _, attempt, seq, positions in self._positions:
+            row = self.reports.find_row(seq)
+            if row is not None and (self.reports.seqs[row], self.reports.attempts[row]) == (seq, attempt):
+                cursors = positions if isinstance(positions, tuple) else msgspec.json.decode(positions, type=Cursors)
+                yield row, count_dataset_epochs(cursors)
+
+    def _add_positions(self, at: float, attempt: int, seq: int, positions: Cursors | msgspec.Raw) -> None:
+        if len(self._positions) > 1 and at - self._positions[-2][0] < WINDOW_S / _MAX_POSITIONS:
+            self._positions.pop()
+        self._positions.append((at, attempt, seq, positions))
 
     def add_lines(self, lines: JournalLines) -> None:
         """Apply lines in order. After one that cannot be applied, ignores all others."""
@@ -135,6 +153,8 @@ class JournalReplay:
             for payload, line in zip(lines.payloads[start:end], reports, strict=True):
                 if line.data is not ABSENT:
                     self._skipped_positions.append((line.seq, line.rank, payload))
+                    if line.rank == 0:
+                        self._add_positions(line.at, line.attempt, line.seq, line.data)
             least = self._lowest_seq()
             self._skipped_positions = [
                 position for position in self._skipped_positions if position[0] > least or position[0] in awaited
@@ -187,7 +207,10 @@ class JournalReplay:
             return
         if isinstance(event, events.Note):
             self._add_note(event)
-        elif isinstance(event, Reported) and self._can_defer(event):
+            return
+        if isinstance(event, Reported) and event.rank == 0 and event.data:
+            self._add_positions(event.at, event.attempt, event.seq, event.data)
+        if isinstance(event, Reported) and self._can_defer(event):
             self._defer_report(event)
         else:
             self._catch_up()

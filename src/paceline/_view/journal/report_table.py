@@ -37,6 +37,9 @@ class MetricColumn:
     is_integer: bool = True
     best_so_far: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By mode: the index of the best number so far, or -1, and how many numbers were checked."""
+    goes_backwards: bool = False
+    num_ordered: int = 0
+    """How many of the first numbers, but for the last, were checked for that."""
 
     def add(self, row: int, value: float) -> None:
         if self.is_integer and not (type(value) is int and -_MAX_EXACT_INT < value < _MAX_EXACT_INT):
@@ -126,6 +129,28 @@ class ReportTable:
         for name, column in values.items():
             self._add_values(name, first, column)
 
+    def goes_backwards(self, name: str) -> bool:
+        """Whether a metric is ever lower than in the report before it, within one attempt."""
+        column = self.columns[name]
+        rows, values = column.rows, column.values
+        while column.num_ordered + 1 < len(rows) and not column.goes_backwards:
+            at = column.num_ordered
+            is_same_attempt = self.attempts[rows[at]] == self.attempts[rows[at + 1]]
+            column.goes_backwards = is_same_attempt and values[at + 1] < values[at]
+            column.num_ordered += 1
+        return column.goes_backwards
+
+    def last_changes(self, name: str, at_most: int) -> Iterator[int]:
+        """Yield the rows where a metric that never decreases got its last values, in the last attempt, newest first."""
+        column = self.columns[name]
+        least = bisect_left(column.rows, bisect_left(self.attempts, self.attempts[-1]))
+        end = len(column.rows)
+        for _ in range(at_most):
+            if end <= least:
+                return
+            end = bisect_left(column.values, column.values[end - 1], least, end)
+            yield column.rows[end]
+
     def find_row(self, seq: int) -> int | None:
         """Return the row of the last report up to this one."""
         at = bisect_right(self.seqs, seq)
@@ -202,6 +227,7 @@ class ReportTable:
             del column.values[at:]
             if isinstance(column, MetricColumn):
                 column.best_so_far.clear()
+                column.goes_backwards, column.num_ordered = False, 0
 
 
 def flatten_metrics(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -16,6 +16,7 @@ from paceline._control import events
 from paceline._control.report_aggregator import ReportAggregator, RunReport
 from paceline._control.run import Run, Running
 from paceline._core.arguments import flatten_dict
+from paceline._core.cursor import count_dataset_epochs
 from paceline._view.history import build_attempt
 from paceline._view.model import RunSnapshot, ShownCheckpoint, TimeBreakdown
 from paceline._view.pace import PaceEstimate, PaceEstimator
@@ -78,7 +79,8 @@ class LiveRun:
             self._unread = deque([self._unread[-1]], maxlen=_MAX_UNREAD + 1)
         while self._unread:
             report = self._unread.popleft()
-            self._pace.add_report(report.at, report.seq, report.metrics, report.attempt)
+            epochs = count_dataset_epochs(report.rank_reports[0].data)
+            self._pace.add_report(report.at, report.seq, report.metrics, report.attempt, epochs)
             self._metrics = {name: value for name, value in flatten_dict(report.metrics).items() if value != {}}
             for name, value in self._metrics.items():
                 if isinstance(value, int | float) and not isinstance(value, bool):
