@@ -27,13 +27,13 @@ from paceline._core.plain_values import to_plain, to_printable
 from paceline._core.process_setup import flush_stdio, redirect_stdio, reseed_generators, reset_exit_handlers
 from paceline._engine import messages
 from paceline._engine.messages import WorkerInit, encode_message
+from paceline._engine.stacks import sample_stacks
 from paceline._worker import context as worker_context
 from paceline._worker.context import StopTraining, WorkerContext
 from paceline._worker.exit_delay import report_delayed_exit
 from paceline._worker.link import DriverLink
 from paceline._worker.profiler import Profiler
 from paceline._worker.signals import forward_signals
-from paceline._worker.stacks import sample_stacks
 from paceline._worker.usage import UsageMeter
 
 _MAX_TEXT = 100_000
