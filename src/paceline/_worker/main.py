@@ -188,10 +188,11 @@ def _make_failure(context: WorkerContext, error: BaseException) -> messages.Work
 
 
 def _is_about_killed_child(error: BaseException) -> bool:
-    chain, each = [], error
-    while each is not None and each not in chain:
-        chain.append(each)
-        each = each.__cause__ or each.__context__
+    chain: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in chain:
+        chain.append(following)
+        following = following.__cause__ or following.__context__
     return any(_CHILD_KILLED.search(_summarize_error(each)) for each in chain)
 
 

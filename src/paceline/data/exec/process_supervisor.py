@@ -13,6 +13,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import cloudpickle
 
 from paceline._core import system
+from paceline._core.frames import display_name
 from paceline._engine.local import launchers
 from paceline._engine.local.devices import this_machine
 from paceline._engine.messages import DataProcessSampled
@@ -125,8 +126,8 @@ class DataProcessSupervisor:
         schedule.on_blocks_released(number, message.released)
         match message:
             case m.ProcessReady():
-                end = socket.socket(fileno=process.take_descriptor())
-                process.inspection = ProcessInspection(end, self._selector, process)
+                if (fd := process.take_descriptor()) is not None:
+                    process.inspection = ProcessInspection(socket.socket(fileno=fd), self._selector, process)
                 schedule.on_process_ready(number)
             case m.RoomRequested(work=work, nbytes=nbytes):
                 schedule.on_room_requested(number, work, nbytes)
@@ -223,8 +224,10 @@ class DataProcessSupervisor:
             number=answer.sample.number if answer is not None else process.asked,
             pid=pid,
             work=work.work,
-            stage=stage or ("read" if answer is not None else running.jobs_of(work.unit)[work.stage].title),
-            unit=running.pipeline.tasks[work.unit].unit.name,
+            stage=display_name(
+                stage or ("read" if answer is not None else running.jobs_of(work.unit)[work.stage].title)
+            ),
+            unit=display_name(running.pipeline.tasks[work.unit].unit.name),
             is_waiting=answer is not None and answer.is_waiting,
             sample=answer.sample if answer is not None else None,
             process_status=answer.sample.process_status if answer is not None else system.read_process_status(pid),
