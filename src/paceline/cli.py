@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...")
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # The command was started without it.
-            setattr(sys, name, open(os.devnull, "w"))
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     line = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
     module, _ = COMMANDS[line.command]
     is_short = arguments is None and line.command in LOOKS

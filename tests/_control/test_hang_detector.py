@@ -10,7 +10,7 @@ from paceline._control.hang_detector import INTERVAL_FACTOR, MIN_THRESHOLD_S, Ha
 from paceline._control.run import RankProgress, Run, Running
 from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles
 from paceline._core.system import ProcessStatus
-from paceline._engine.messages import Joined, StackFrame, StacksSampled
+from paceline._engine.messages import DataProcessSampled, Joined, StackFrame, StacksSampled
 
 RAW = msgspec.Raw(b"{}")
 
@@ -22,6 +22,37 @@ def asleep(line=41):
 def in_collective(line=44):
     own = StackFrame("train", "train_fn", f"train.py:{line}", is_user_code=True)
     return (own, StackFrame("torch.distributed.distributed_c10d", "all_reduce", "c10d.py:1")), ""
+
+
+def at_rows(line=50):
+    own = StackFrame("train", "train_fn", f"train.py:{line}", is_user_code=True)
+    return (own, StackFrame("paceline.data.exec.service_client", "stream_rows", "service_client.py:1")), ""
+
+
+class DataProcess:
+    """A data process in `map_batches(tokenize)`, and what becomes of it."""
+
+    def __init__(self, pid=77, **state):
+        self.pid, self.state = pid, {"is_waiting": False, "computes": False, "moves": False, "is_mute": False} | state
+
+    def answer(self, number, now):
+        state = self.state
+        status = ProcessStatus("S", now if state["computes"] else 1.0)
+        work = number if state["moves"] else 1
+        own = StackFrame("prepare", "tokenize", "prepare.py:7", is_user_code=True)
+        sample = (
+            None if state["is_mute"] else StacksSampled(0, 0, number, (own,), "lock.acquire", process_status=status)
+        )
+        return DataProcessSampled(
+            number=number,
+            pid=self.pid,
+            work=work,
+            stage="map_batches(tokenize)",
+            unit="part-3",
+            is_waiting=state["is_waiting"],
+            sample=sample,
+            process_status=status,
+        )
 
 
 class Group:
@@ -36,6 +67,7 @@ class Group:
         self.doing = {rank: asleep() for rank in range(size)}
         self.computing, self.moving, self.fresh, self.traced = set(), set(), set(), set()
         self.mute = {}
+        self.data = []
         self.requests = []
         self.reports = []
 
@@ -59,6 +91,7 @@ class Group:
 
     def _answer(self, ask):
         self.requests.append(self.now)
+        self.detector.add_data_samples([each.answer(ask.number, self.now) for each in self.data], self.now)
         for rank in ask.unanswered:
             self.detector.add_missing_sample(rank, self.mute.get(rank), self.now)
         for rank in set(range(self.run.size)) - set(self.mute):
@@ -347,3 +380,59 @@ def test_a_rank_that_just_moved_is_never_the_one_that_is_reported(data, size):
         if group.wait(data.draw(st.integers(1, 40))) is not None:
             assert group.reports[-1].event.failure.rank != 0
             return
+
+
+@pytest.fixture
+def starving():
+    """Ranks that wait for rows."""
+    group = Group()
+    group.doing = dict.fromkeys(range(2), at_rows())
+    group.report()
+    return group
+
+
+@pytest.mark.parametrize(
+    ("processes", "sentence"),
+    [
+        (
+            [DataProcess(), DataProcess(78, is_waiting=True)],
+            "the data process 77 has stood in map_batches(tokenize), on part-3, at prepare.py:7 in tokenize "
+            "(lock.acquire) for 42 s; ranks 0 and 1 wait for it for rows of a dataset at train.py:50 in train_fn",
+        ),
+        (
+            [DataProcess(), DataProcess(78)],
+            "data processes 77, 78 have stood in map_batches(tokenize), on part-3, at prepare.py:7 in tokenize "
+            "(lock.acquire) for 42 s; ranks 0 and 1 wait for them for rows of a dataset at train.py:50 in train_fn",
+        ),
+        (
+            [DataProcess(is_mute=True)],
+            "the data process 77 has been silent in map_batches(tokenize), on part-3, for 42 s: code outside Python "
+            "holds the GIL; ranks 0 and 1 wait for it for rows of a dataset at train.py:50 in train_fn",
+        ),
+        (
+            [DataProcess(is_waiting=True)],
+            "ranks 0 and 1 have stood for rows of a dataset at train.py:50 in train_fn for 42 s, and nothing arrives",
+        ),
+    ],
+)
+def test_a_data_process_that_stands_is_blamed_for_the_rows_that_are_missing(starving, processes, sentence):
+    starving.data = processes
+    assert starving.wait(60) <= 45
+    assert starving.sentence == sentence
+    assert "data process 77, map_batches(tokenize) of part-3: state S" in starving.reports[-1].stacks
+    if "tokenize (" in sentence:
+        assert starving.reports[-1].event.failure.frames == ("prepare.py:7 in tokenize",)
+
+
+@pytest.mark.parametrize("state", ["computes", "moves"])
+def test_ranks_that_wait_for_a_data_process_at_work_have_several_times_as_long(starving, state):
+    starving.data = [DataProcess(**{state: True})]
+    assert starving.wait(4 * MIN_THRESHOLD_S - 1) is None
+    assert starving.wait(60) is not None
+
+
+def test_data_processes_at_work_are_no_excuse_for_ranks_that_need_no_rows():
+    group = Group()
+    group.data = [DataProcess(computes=True)]
+    group.report()
+    assert group.wait(60) <= 45

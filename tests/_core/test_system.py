@@ -80,6 +80,7 @@ MB = 10**6
             (900, 500),
         ),
         ("0::/a/b", V2.format(root="/"), {"a": {"max": 900, "current": 10}, "a/b": {"max": 300}}, (300, 300)),
+        ("0::/a/b", V2.format(root="/"), {"a": {"max": 900, "current": 850}, "a/b": {"max": 300}}, (300, 50)),
         ("0::/a", V2.format(root="/"), {"a": {"max": "max", "high": 700, "current": 800}}, (700, 0)),
         ("0::/", V2.format(root="/"), {"": {"max": 800, "current": 300}}, (800, 500)),  # a container's own namespace
         ("0::/../other", V2.format(root="/"), {"": {"max": 800}}, (800, 800)),

@@ -1,5 +1,6 @@
 """`paceline stacks`: what every rank does, also one that cannot say so."""
 
+import functools
 import json
 import os
 import re
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 from live_runs import live, run_command, standing
 
-from paceline import train
+from paceline import data, train
 from paceline._control import request_handler
 from paceline._control.events import DiagnosticFileWritten
 from paceline._control.requests import StacksRequest
+from paceline.train import DataParallelTrainer
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m;fake 99"
 
@@ -89,3 +91,31 @@ def test_a_rank_that_keeps_the_interpreter_is_reported_as_computing(
         while (stacks := run.ask(StacksRequest()).stacks[0]).answers:
             pass  # It has not come to its C code yet.
         assert "computes without answering" in stacks.condition
+
+
+def reads(config: dict[str, Any]) -> None:
+    for _ in train.get_dataset_shard("train").iter_batches(batch_size=10):
+        train.report({"n": 1})
+
+
+def test_a_data_process_shows_where_it_stands(tmp_path: Path) -> None:
+    def tokenize(batch: dict[str, Any]) -> dict[str, Any]:
+        if 5000 in batch["id"]:
+            Path(tmp_path, "stands").touch()
+            threading.Event().wait()
+        return batch
+
+    dataset = data.range(10_000, override_num_blocks=10).map_batches(tokenize)
+    trainer = functools.partial(DataParallelTrainer, datasets={"train": dataset})
+    with live(reads, tmp_path / "run", config={}, trainer=trainer) as run:
+        run.until((tmp_path / "stands").exists)
+        # Other processes may still be at work on earlier rows.
+        run.until(lambda: len(run.ask(StacksRequest()).stacks) == 2)
+        answer = run.ask(StacksRequest())
+        rank, process = answer.stacks
+        assert (rank.rank, process.rank, process.answers) == (0, -1, True)
+        assert re.fullmatch(r"data process \d+, map_batches\(tokenize\) of range .*", process.title)
+        assert [line.function for line in process.threads[0].lines if line.own] == ["tokenize"]
+        assert f"{process.title}: state" in (run.path / answer.files[0].path).read_text()
+        completed = run_command("stacks", str(run.path))
+        assert re.search(r"data process \d+, map_batches\(tokenize\)(.|\n)*> .* in tokenize", completed.stdout)

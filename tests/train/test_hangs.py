@@ -1,6 +1,7 @@
 """Hangs planted in real workers: the sentence names the rank, its line and what the others wait for."""
 
 import contextlib
+import functools
 import inspect
 import os
 import re
@@ -9,9 +10,10 @@ import stat
 import threading
 import time
 
+import numpy as np
 import pytest
 
-from paceline import train
+from paceline import data, train
 from paceline._storage.files import LocalFiles
 from paceline.train import Checkpoint, FailureConfig, UserCallback, WorkerGroupError
 from paceline.train.driver.run_spec import RunEnvironment
@@ -186,3 +188,55 @@ def test_a_run_in_this_process_is_never_hurried(fit, tmp_path):
 
     fit(function, 0, timeout_s=0.1)
     assert not suspected(tmp_path)
+
+
+def stick(batch):
+    if 5000 in batch["id"]:
+        time.sleep(FOR_EVER_S)
+    return batch
+
+
+class Sticking(data.Preprocessor):
+    _is_fittable = False
+
+    def _transform_numpy(self, batch):
+        return stick(batch)
+
+
+class Stuck(data.Datasource):
+    def get_read_tasks(self, parallelism, *_):
+        def read(number):
+            yield stick({"id": np.arange(1000 * number, 1000 * (number + 1))})
+
+        return [data.ReadTask(functools.partial(read, number), name=f"part {number}") for number in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("make_dataset", "doing"),
+    [
+        (
+            lambda: data.range(10_000, override_num_blocks=10).map_batches(stick),
+            "in map_batches(stick), on range (rows",
+        ),
+        pytest.param(
+            lambda: Sticking().transform(data.range(10_000, override_num_blocks=10)),
+            "in Sticking, on range (rows 5000 to 5999),",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(lambda: data.read_datasource(Stuck()), "reading part 5", marks=pytest.mark.slow),
+    ],
+    ids=["map_batches", "preprocessor", "reader"],
+)
+def test_a_data_process_that_hangs_is_named_with_its_stage_and_the_users_line(hang, tmp_path, make_dataset, doing):
+    def function():
+        for _ in train.get_dataset_shard("train").iter_batches(batch_size=100):
+            train.report({"i": 1})
+
+    message = hang(function, datasets={"train": make_dataset()})
+    assert re.match(rf"the data process \d+ has stood {re.escape(doing)}.* at \S*test_hangs.py:\d+ in stick", message)
+    assert re.search(r"\(time\.sleep\) for \d+ s; ranks 0 and 1 wait for it for rows of a dataset at", message)
+    assert line_of(function, "iter_batches") in message
+    stacks = (tmp_path / "run" / "logs" / "attempt_1" / "stacks.txt").read_text()
+    assert re.search(
+        r"\ndata process \d+, .*: state S(.|\n)*> \S*test_hangs.py:\d+ in stick\n        calling time.sleep", stacks
+    )

@@ -16,9 +16,9 @@ FINE, NOT_ANSWERED, NOT_ASKED = 0, 1, 2
 def main(arguments: Sequence[str]) -> int:
     parser = cli_args.CommandParser(
         "stacks",
-        "Shows what every rank of a run does now: the stacks of its threads, innermost call last, with the user's own\n"
-        "lines marked. A rank that does not answer is shown with what the system knows of its process. They are also\n"
-        "added to logs/attempt_N/stacks.txt of the run.",
+        "Shows what every rank of a run and every busy data process does now: the stacks of its threads, innermost\n"
+        "call last, with the user's own lines marked. One that does not answer is shown with what the system knows of\n"
+        "its process. They are also added to logs/attempt_N/stacks.txt of the run.",
         "paceline stacks resnet --rank 3",
         codes="0 all ranks answered, 1 some did not, 2 the run could not be reached",
     )
@@ -46,9 +46,9 @@ def _format_answer(answer: Answer) -> Iterator[str]:
 
 def _format_rank(stacks: RankStacks) -> Iterator[str]:
     if not stacks.answers:
-        yield cli_output.escape_line(f"rank {stacks.rank} does not answer: {stacks.condition}")
+        yield cli_output.escape_line(f"{stacks.title} does not answer: {stacks.condition}")
         return
-    yield cli_output.escape_line(f"rank {stacks.rank}" + (f" ({stacks.condition})" if stacks.condition else ""))
+    yield cli_output.escape_line(stacks.title + (f" ({stacks.condition})" if stacks.condition else ""))
     for thread in stacks.threads:
         yield cli_output.escape_line(f"  {thread.name}")
         for each in thread.lines:

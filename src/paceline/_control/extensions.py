@@ -16,7 +16,7 @@ from paceline._control.events import Event
 from paceline._control.hang_detector import HangDetector, HangReport, SampleRequest
 from paceline._control.worker_sync import TaskQueue
 from paceline._engine import messages
-from paceline._engine.base import WorkerResources
+from paceline._engine.base import DataInspector, WorkerResources
 
 if TYPE_CHECKING:
     from paceline._control.controller import Controller
@@ -79,7 +79,14 @@ class Extension:
 
 
 class HangWatch(Extension):
-    def __init__(self, timeout_s: float | None, action: events.HangAction, storage: str) -> None:
+    def __init__(
+        self,
+        timeout_s: float | None,
+        action: events.HangAction,
+        storage: str,
+        data_inspector: DataInspector | None = None,
+    ) -> None:
+        self._data_inspector = data_inspector
         self.detector = HangDetector(timeout_s, action, storage)
 
     def on_attempt_started(self, size: int) -> None:
@@ -109,6 +116,9 @@ class HangWatch(Extension):
                 for rank in unanswered:
                     self.detector.add_missing_sample(rank, control.engine.condition(rank), now)
                 control.broadcast(messages.SampleStacks(number))
+                if self._data_inspector is not None:
+                    self.detector.add_data_samples(self._data_inspector.read_samples(), now)
+                    self._data_inspector.request_samples()
             case HangReport(event=event, stacks=stacks):
                 if stacks:
                     control.write_stacks(stacks)

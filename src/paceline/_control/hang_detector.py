@@ -6,6 +6,7 @@ only reported for a rank that is at the same place in every sample and does not 
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -13,7 +14,7 @@ from paceline._control import events, hang_diagnosis
 from paceline._control.events import Event, HangAction, Reported
 from paceline._control.run import Run, Running
 from paceline._core.system import ProcessStatus
-from paceline._engine.messages import Joined, StacksSampled
+from paceline._engine.messages import DataProcessSampled, Joined, StacksSampled
 
 MIN_THRESHOLD_S = 30.0
 INTERVAL_FACTOR = 12.0
@@ -50,19 +51,15 @@ class RankObservation:
         return self.sample.main, self.sample.called
 
 
-class RankTracker:
-    """One rank in this attempt."""
+class ProcessTracker:
+    """A process that is sampled."""
 
     def __init__(self, now: float) -> None:
         self.last_sign_at = now
-        self.reported_at: float | None = None
-        self.last_report: Reported | None = None
-        self.has_returned = False
-        self.pid = 0
         self.last_answered = 0
         self.standing_since = now
         self.observations: deque[RankObservation] = deque(maxlen=NUM_SAMPLES)
-        """Samples at the place where the rank has been since `standing_since`."""
+        """Samples at the place where the process has been since `standing_since`."""
 
     def add_observation(self, observation: RankObservation) -> None:
         if self.observations:
@@ -80,11 +77,6 @@ class RankTracker:
             self.standing_since = observation.at
         self.observations.append(observation)
 
-    def is_standing(self, now: float) -> bool:
-        if len(self.observations) < NUM_SAMPLES or self.last_sign_at > self.standing_since:
-            return False
-        return self.observations[-1].sample is not None or now - self.standing_since >= MUTE_S
-
     def is_computing(self) -> bool:
         first, last = self.observations[0], self.observations[-1]
         if last.condition is None or first.condition is None or last.at <= first.at:
@@ -92,6 +84,39 @@ class RankTracker:
         cpu = (last.condition.cpu_s - first.condition.cpu_s) / (last.at - first.at)
         num_bytes = last.condition.num_bytes - first.condition.num_bytes
         return cpu >= BUSY_CORES or num_bytes >= BUSY_BYTES or last.condition.state == "R"
+
+
+class RankTracker(ProcessTracker):
+    """One rank in this attempt."""
+
+    def __init__(self, now: float) -> None:
+        super().__init__(now)
+        self.reported_at: float | None = None
+        self.last_report: Reported | None = None
+        self.has_returned = False
+        self.pid = 0
+
+    def is_standing(self, now: float) -> bool:
+        if len(self.observations) < NUM_SAMPLES or self.last_sign_at > self.standing_since:
+            return False
+        return self.observations[-1].sample is not None or now - self.standing_since >= MUTE_S
+
+
+class DataProcessTracker(ProcessTracker):
+    """A data process at one piece of work."""
+
+    last: DataProcessSampled
+
+    def add_sample(self, sample: DataProcessSampled, now: float) -> None:
+        self.last_answered = sample.number
+        self.add_observation(RankObservation(now, sample.sample, sample.process_status))
+
+    def is_busy(self) -> bool:
+        """Whether it works on rows: it moves, or computes, or was just seen for the first time."""
+        return not self.last.is_waiting and (len(self.observations) < 2 or self.is_computing())
+
+    def is_stuck(self) -> bool:
+        return not self.last.is_waiting and not self.is_busy()
 
 
 @dataclass(frozen=True)
@@ -129,6 +154,8 @@ class HangDetector:
         self._longest_interval_s = 0.0
         self._longest_cleared_s = 0.0
         self._ranks: list[RankTracker] = []
+        self._data: dict[int, DataProcessTracker] = {}
+        """By pid, the data processes that are at work."""
         self._asked_at: float | None = None
         self._number = 0
         self._reported_hang: _ReportedHang | None = None
@@ -139,6 +166,7 @@ class HangDetector:
     def start_attempt(self, size: int, now: float) -> None:
         """Start over: the workers of an attempt are starting."""
         self._ranks = [RankTracker(now) for _ in range(size)]
+        self._data = {}
         self._asked_at = self._reported_hang = None
         self._ticked_at = now
         self._next_check_at = 0.0
@@ -191,6 +219,17 @@ class HangDetector:
         """Record that a rank did not answer, with what the operating system says about its process."""
         self._ranks[rank].add_observation(RankObservation(now, None, condition))
 
+    def add_data_samples(self, samples: Iterable[DataProcessSampled], now: float) -> None:
+        """Add what the data processes that are at work have answered; one that is not among them is done."""
+        before, self._data = self._data, {}
+        for sample in samples:
+            tracker = before.get(sample.pid)
+            if tracker is None or tracker.last.work != sample.work:
+                tracker = DataProcessTracker(now)
+            self._data[sample.pid], tracker.last = tracker, sample
+            if sample.number > tracker.last_answered:
+                tracker.add_sample(sample, now)
+
     def tick(self, run: Run, now: float, wall: float) -> SampleRequest | HangReport | None:
         """Return what to do now, if anything. Call this often."""
         self._forgive_driver_pause(now)
@@ -209,6 +248,7 @@ class HangDetector:
         if self._asked_at is None:
             for rank in self._ranks:
                 rank.observations.clear()
+            self._data.clear()
             return self._request_samples(now, ())
         if self._is_any_debugged() or (run.validating is not None and self._is_any_waiting_for_validation()):
             for rank in self._ranks:
@@ -296,9 +336,15 @@ class HangDetector:
     def _confirmed_ranks(self, suspects: list[int], now: float) -> list[int]:
         active = [rank for rank in self._ranks if not rank.has_returned]
         all_stand = all(rank.is_standing(now) for rank in active)
-        if all_stand and not any(rank.is_computing() for rank in active):
+        if all_stand and not any(rank.is_computing() for rank in active) and not self._is_waiting_for_busy_data(now):
             return suspects
         return [at for at in suspects if self._ranks[at].is_standing(now) and self._is_confirmed(at, all_stand, now)]
+
+    def _is_waiting_for_busy_data(self, now: float) -> bool:
+        if not any(tracker.is_busy() for tracker in self._data.values()):
+            return False
+        active = (at for at, rank in enumerate(self._ranks) if not rank.has_returned)
+        return any(self._infer_activity(at, now).doing == "rows" for at in active)
 
     def _is_confirmed(self, at: int, all_stand: bool, now: float) -> bool:
         """Decide for a rank that stands still while others move, or while it or others compute."""
@@ -340,7 +386,9 @@ class HangDetector:
         date = f"{datetime.fromtimestamp(wall, UTC):%Y-%m-%d %H:%M:%S} UTC"
         last = [(at, self._ranks[at].observations[-1]) for at in active if self._ranks[at].observations]
         stacks = hang_diagnosis.format_stacks(
-            {at: each.sample for at, each in last}, {at: each.condition for at, each in last}
+            {at: each.sample for at, each in last},
+            {at: each.condition for at, each in last},
+            [tracker.last for tracker in self._data.values()],
         )
         stacks = f"{date}: {diagnosis.sentence}\n\n{stacks}\n"
         return HangReport(self._hang_event(run, diagnosis, wall), stacks)
@@ -351,7 +399,10 @@ class HangDetector:
             seq = phase.pending[0].seq
             behind = {at: phase.progress[at] for at in range(run.size) if phase.progress[at] < seq}
         returned = tuple(at for at, rank in enumerate(self._ranks) if rank.has_returned)
-        return hang_diagnosis.HangContext(self._storage, phase.pending, behind, run.committing, returned)
+        stuck = tuple(
+            hang_diagnosis.infer_data_activity(tracker.last) for tracker in self._data.values() if tracker.is_stuck()
+        )
+        return hang_diagnosis.HangContext(self._storage, phase.pending, behind, run.committing, returned, stuck)
 
     def _hang_event(self, run: Run, diagnosis: hang_diagnosis.HangDiagnosis, wall: float) -> events.HangSuspected:
         action = self._action if diagnosis.is_curable else "warn"

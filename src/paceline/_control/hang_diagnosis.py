@@ -9,7 +9,7 @@ from typing import Literal
 
 from paceline._control.run import PendingCheckpoint
 from paceline._core.system import ProcessStatus
-from paceline._engine.messages import StackFrame, StacksSampled
+from paceline._engine.messages import DataProcessSampled, StackFrame, StacksSampled
 
 Activity = Literal["collective", "gpu", "barrier", "report", "storage", "loader", "rows", "stopped", "mute", "other"]
 
@@ -45,6 +45,18 @@ class RankActivity:
 
 
 @dataclass(frozen=True)
+class DataActivity:
+    """What a data process is doing that stands still."""
+
+    pid: int
+    stage: str
+    """As `map_batches(tokenize)`."""
+    unit: str
+    process: RankActivity
+    """The same for the process, as if it were a rank."""
+
+
+@dataclass(frozen=True)
 class HangContext:
     """What the run knows besides the activities of its ranks."""
 
@@ -54,6 +66,8 @@ class HangContext:
     """Ranks that have not made the report of the first pending checkpoint, and their report counts."""
     committing: tuple[int, ...] = ()
     returned: tuple[int, ...] = ()
+    data: tuple[DataActivity, ...] = ()
+    """Data processes that stand still, and do not wait for others."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +95,11 @@ def infer_activity(
     return RankActivity(rank, doing, lines[-1] if lines else "", call, silent_s, lines)
 
 
+def infer_data_activity(sample: DataProcessSampled) -> DataActivity:
+    activity = infer_activity(0, sample.sample, sample.process_status, "", 0.0)
+    return DataActivity(sample.pid, sample.stage, sample.unit, activity)
+
+
 def is_debugged(sample: StacksSampled | None, condition: ProcessStatus | None) -> bool:
     """Whether somebody debugs this process."""
     if condition is not None and condition.is_traced:
@@ -102,6 +121,9 @@ def diagnose_hang(activities: Sequence[RankActivity], context: HangContext) -> H
         pronoun = "it" if len(culprits) == 1 else "them"
         sentence = "; ".join([*_describe_culprits(culprits, context), *_describe_waiters(waiting, pronoun)])
         return HangDiagnosis(culprits[0].rank, sentence, culprits[0].frames)
+    for_rows = [activity for activity in standing if activity.doing == "rows"]
+    if for_rows and context.data:
+        return _diagnose_data(for_rows, standing, context)
     in_report = [activity for activity in standing if activity.doing == "report"]
     if in_report and context.committing:
         return _diagnose_slow_storage(in_report, context)
@@ -207,6 +229,39 @@ def _format_location(activity: RankActivity) -> str:
     return f" at {activity.where}" if activity.where else " outside the train function"
 
 
+def _diagnose_data(
+    for_rows: Sequence[RankActivity], standing: Sequence[RankActivity], context: HangContext
+) -> HangDiagnosis:
+    groups: dict[object, list[DataActivity]] = {}
+    for each in context.data:
+        groups.setdefault((each.stage, each.process.doing, each.process.where, each.process.call), []).append(each)
+    # Since when a process stands is not known; since when nothing arrives is.
+    span = f"for {min(each.silent_s for each in for_rows):.0f} s"
+    clauses = [_describe_data(group, span) for group in list(groups.values())[:_MAX_CLAUSES]]
+    pronoun = "it" if len(context.data) == 1 else "them"
+    sentence = "; ".join([*clauses, *_describe_waiters(standing, pronoun)])
+    return HangDiagnosis(for_rows[0].rank, sentence, context.data[0].process.frames)
+
+
+def _describe_data(group: Sequence[DataActivity], span: str) -> str:
+    """One clause about data processes that stand at the same place."""
+    first, process = group[0], group[0].process
+    pids = ", ".join(str(each.pid) for each in group[:_MAX_CLAUSES]) + (", ..." if len(group) > _MAX_CLAUSES else "")
+    who, have, are = (
+        (f"the data process {pids}", "has", "is") if len(group) == 1 else (f"data processes {pids}", "have", "are")
+    )
+    doing = f"reading {first.unit}" if first.stage == "read" else f"in {first.stage}, on {first.unit},"
+    match process.doing:
+        case "stopped":
+            return f"{who} {are} stopped by a signal (SIGSTOP) {doing} {span}"
+        case "mute":
+            kernel = f", waiting in the kernel ({process.call})" if process.call else ""
+            return f"{who} {have} been silent {doing} {span}: code outside Python holds the GIL{kernel}"
+    where = f" at {process.where}" if process.where else ""
+    call = f" ({process.call})" if process.call else ""
+    return f"{who} {have} stood {doing}{where}{call} {span}"
+
+
 def _diagnose_slow_storage(in_report: Sequence[RankActivity], context: HangContext) -> HangDiagnosis:
     activity = in_report[0]
     sentence = (
@@ -266,13 +321,18 @@ def format_ranks(numbers: Iterable[int]) -> str:
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
-def format_stacks(samples: dict[int, StacksSampled | None], conditions: dict[int, ProcessStatus | None]) -> str:
-    """All threads of all ranks, innermost frame last, with the user's frames marked."""
+def format_stacks(
+    samples: dict[int, StacksSampled | None],
+    conditions: dict[int, ProcessStatus | None],
+    data: Sequence[DataProcessSampled] = (),
+) -> str:
+    """All threads of all ranks and data processes, innermost frame last, with the user's frames marked."""
+    processes = [(f"rank {rank}", sample, conditions.get(rank)) for rank, sample in sorted(samples.items())]
+    processes += [(describe_data_process(each), each.sample, each.process_status) for each in data]
     lines = []
-    for rank, sample in sorted(samples.items()):
-        status = conditions.get(rank)
+    for title, sample, status in processes:
         state = f"state {status.state or '?'}, {status.cpu_s:.2f} s of CPU" if status is not None else "state unknown"
-        lines.append(f"rank {rank}: {state}")
+        lines.append(f"{title}: {state}")
         if sample is None:
             kernel_function = status.kernel_function if status is not None else ""
             lines.append(
@@ -285,3 +345,7 @@ def format_stacks(samples: dict[int, StacksSampled | None], conditions: dict[int
             if name == "main thread" and sample.called:
                 lines.append(f"        calling {sample.called}")
     return "\n".join(lines) + "\n"
+
+
+def describe_data_process(sample: DataProcessSampled) -> str:
+    return f"data process {sample.pid}, {sample.stage} of {sample.unit}"

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from paceline._control import requests
 from paceline._control.events import DiagnosticFileWritten, Event
 from paceline._control.extensions import Extension, Interrupts
-from paceline._control.hang_diagnosis import format_stacks
+from paceline._control.hang_diagnosis import describe_data_process, format_stacks
 from paceline._control.request_inbox import RequestInbox
 from paceline._control.requests import Answer, DiagnosticFile, RankStacks, StackLine, Thread
 from paceline._control.retry_policy import first_failure
@@ -28,7 +28,15 @@ from paceline._core.frames import display_name
 from paceline._core.plain_values import to_printable
 from paceline._core.system import ProcessStatus
 from paceline._engine import messages
-from paceline._engine.messages import ProfileRecorded, SampleStacks, StackFrame, StacksSampled, ToWorker
+from paceline._engine.base import DataInspector
+from paceline._engine.messages import (
+    DataProcessSampled,
+    ProfileRecorded,
+    SampleStacks,
+    StackFrame,
+    StacksSampled,
+    ToWorker,
+)
 from paceline._storage.mailbox import Mailbox
 
 if TYPE_CHECKING:
@@ -42,6 +50,8 @@ FIRST_QUERY_NUMBER = 1 << 40
 STACKS_TIMEOUT_S = 5.0
 STOPPED_RANK_TIMEOUT_S = 1.0
 """How long to wait for a rank whose process is stopped."""
+DATA_TIMEOUT_S = 1.0
+"""How much longer than for the ranks to wait for data processes."""
 PROFILES_TIMEOUT_S = 45.0
 """Beyond the duration of the profile: writing a trace of many operations takes a while."""
 
@@ -58,6 +68,8 @@ class _RankQuery:
     asked_at: float
     deadline: float
     note: str = ""
+    data_number: int | None = None
+    """The number of the request to the data processes, if they are asked too."""
     samples: dict[int, StacksSampled] = field(default_factory=dict)
     profiles: dict[int, ProfileRecorded] = field(default_factory=dict)
 
@@ -67,8 +79,11 @@ class _RankQuery:
 
 
 class RequestHandler(Extension):
-    def __init__(self, mailboxes: tuple[Mailbox, Mailbox | None], lease: int) -> None:
+    def __init__(
+        self, mailboxes: tuple[Mailbox, Mailbox | None], lease: int, data_inspector: DataInspector | None = None
+    ) -> None:
         self._mailboxes = mailboxes
+        self._data_inspector = data_inspector
         self._lease = lease
         self.interrupts: Interrupts | None = None
         """Counts the stops that are requested here, too."""
@@ -175,10 +190,14 @@ class RequestHandler(Extension):
         for rank in ranks:
             self.control.engine.send(rank, message)
         query = _RankQuery(id, request, self._number, run.attempt, ranks, now, now + timeout_s, note)
+        if isinstance(request, requests.StacksRequest) and not request.ranks and self._data_inspector is not None:
+            query.data_number = self._data_inspector.request_samples()
         self._pending_queries.append(query)
 
     def _is_complete(self, query: _RankQuery, now: float) -> bool:
         run, missing = self.control.run, query.missing_ranks
+        if not missing and now - query.asked_at < DATA_TIMEOUT_S and not self._have_data_processes_answered(query):
+            return False
         if not missing or now >= query.deadline or run.attempt != query.attempt:
             return True
         if not isinstance(run.phase, Running | Stopping):
@@ -188,12 +207,23 @@ class RequestHandler(Extension):
         statuses = [self.control.engine.condition(rank) for rank in missing]
         return all(each is not None and each.state in ("T", "t", "Z", "X") for each in statuses)
 
+    def _read_data_samples(self, query: _RankQuery) -> list[DataProcessSampled]:
+        """What the data processes have answered; older answers are none."""
+        if query.data_number is None or self._data_inspector is None:
+            return []
+        number, samples = query.data_number, self._data_inspector.read_samples()
+        return [each if each.number >= number else replace(each, sample=None) for each in samples]
+
+    def _have_data_processes_answered(self, query: _RankQuery) -> bool:
+        samples = self._read_data_samples(query)
+        return query.data_number is None or (bool(samples) and all(each.sample is not None for each in samples))
+
     def _prepare_answer(self, query: _RankQuery) -> None:
         conditions = {rank: self.control.engine.condition(rank) for rank in query.missing_ranks}
         id, store, at = query.id, self.control.store, self.control.clock.wall()
         self._being_written.add(id)
         if isinstance(query.request, requests.StacksRequest):
-            answer = build_stacks_answer(query.ranks, query.samples, conditions)
+            answer = build_stacks_answer(query.ranks, query.samples, conditions, self._read_data_samples(query))
             path = store.layout.stacks(query.attempt)
 
             def write_stacks() -> Answer:
@@ -296,23 +326,30 @@ def format_run_end(run: Run, name: str) -> str:
 
 
 def build_stacks_answer(
-    ranks: Iterable[int], samples: Mapping[int, StacksSampled], process_statuses: Mapping[int, ProcessStatus | None]
+    ranks: Iterable[int],
+    samples: Mapping[int, StacksSampled],
+    process_statuses: Mapping[int, ProcessStatus | None],
+    data: Sequence[DataProcessSampled] = (),
 ) -> Answer:
-    stacks = []
-    for rank in ranks:
-        sample = samples.get(rank)
-        status = sample.process_status if sample is not None else process_statuses.get(rank)
-        if sample is None:
-            stacks.append(RankStacks(rank=rank, answers=False, condition=_describe_process(status)))
-            continue
-        others = (Thread(display_name(name), _to_stack_lines(frames)) for name, frames in sample.others)
-        threads = (Thread("main thread", _to_stack_lines(sample.main), display_name(sample.called)), *others)
-        stacks.append(RankStacks(rank=rank, answers=True, condition=_format_cpu_use(status), threads=threads))
-    statuses = {each.rank: process_statuses.get(each.rank) for each in stacks}
+    statuses = {rank: process_statuses.get(rank) for rank in ranks}
     for rank, sample in samples.items():
         statuses[rank] = sample.process_status
-    text = format_stacks({each.rank: samples.get(each.rank) for each in stacks}, statuses)
+    stacks = [_to_rank_stacks(rank, "", samples.get(rank), statuses[rank]) for rank in ranks]
+    text = format_stacks({rank: samples.get(rank) for rank in ranks}, statuses, data)
+    stacks += [_to_rank_stacks(-1, describe_data_process(each), each.sample, each.process_status) for each in data]
     return Answer(state="done", text=text, stacks=tuple(stacks))
+
+
+def _to_rank_stacks(
+    rank: int, data_process: str, sample: StacksSampled | None, status: ProcessStatus | None
+) -> RankStacks:
+    if sample is None:
+        condition = _describe_process(status)
+        return RankStacks(rank=rank, data_process=data_process, answers=False, condition=condition)
+    others = (Thread(display_name(name), _to_stack_lines(frames)) for name, frames in sample.others)
+    threads = (Thread("main thread", _to_stack_lines(sample.main), display_name(sample.called)), *others)
+    condition = _format_cpu_use(status)
+    return RankStacks(rank=rank, data_process=data_process, answers=True, condition=condition, threads=threads)
 
 
 def _to_stack_lines(frames: Sequence[StackFrame]) -> tuple[StackLine, ...]:

@@ -90,13 +90,21 @@ class Thread(msgspec.Struct, frozen=True):
 
 
 class RankStacks(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a rank, or of a data process, whose rank is -1."""
+
     rank: int
+    data_process: str = ""
+    """As `data process 4466, map_batches(tokenize) of part-7.parquet`."""
     answers: bool
     """If False, the process is stopped, gone, or in C code that holds the GIL; see `condition`."""
     condition: str = ""
     """What the operating system knows about the process, in words."""
     threads: tuple[Thread, ...] = ()
     """The main thread, which runs the user's function, comes first."""
+
+    @property
+    def title(self) -> str:
+        return self.data_process or f"rank {self.rank}"
 
 
 class DiagnosticFile(msgspec.Struct, frozen=True, kw_only=True):

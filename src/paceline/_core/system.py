@@ -177,19 +177,20 @@ def usable_memory(root: Path = Path("/")) -> UsableMemory:
 
     machine = psutil.virtual_memory()
     total, free = machine.total, machine.available
+    # Each group counts: one with a higher limit may have less left, because others use it too.
     for group in _memory_groups(root):
         # Version 2, then version 1. A version 1 group also knows of limits of ancestors that are not visible here.
         limits = [_read_group_number(group / name) for name in ("memory.max", "memory.high", "memory.limit_in_bytes")]
         limits.append(_read_group_number(group / "memory.stat", "hierarchical_memory_limit"))
-        limit = min((limit for limit in limits if limit is not None), default=total)
-        if limit >= total:
+        limit = min((limit for limit in limits if limit is not None), default=machine.total)
+        if limit >= machine.total:
             continue
         is_v1 = (group / "memory.usage_in_bytes").exists()
         used = _read_group_number(group / ("memory.usage_in_bytes" if is_v1 else "memory.current")) or 0
         # Memory files are no file cache here, though the kernel counts them as cache elsewhere.
         names = [f"{'total_' if is_v1 else ''}{state}active_file" for state in ("in", "")]
         cached = sum(_read_group_number(group / "memory.stat", name) or 0 for name in names)
-        total, free = limit, min(free, max(0, limit - used + cached))
+        total, free = min(total, limit), min(free, max(0, limit - used + cached))
     return UsableMemory(total, free)
 
 

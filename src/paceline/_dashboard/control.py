@@ -68,7 +68,7 @@ def request(location: RunLocation, body: ControlBody) -> dict[str, Any]:
 
 def _format_stacks(stacks: RankStacks) -> str:
     """Format the stacks of one rank as text, innermost call last."""
-    title = f"rank {stacks.rank}" + ("" if stacks.answers else ", which does not answer")
+    title = stacks.title + ("" if stacks.answers else ", which does not answer")
     lines = [f"{title}: {stacks.condition}" if stacks.condition else title]
     for thread in stacks.threads:
         lines.append(f"  thread {thread.name}")

@@ -1,12 +1,13 @@
 """The interface of an engine: it starts workers, carries messages and stops workers. It makes no decisions."""
 
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from paceline._core.system import ProcessStatus
-from paceline._engine.messages import FromWorker, ToWorker, WorkerInit, WorkersStopped
+from paceline._engine.messages import DataProcessSampled, FromWorker, ToWorker, WorkerInit, WorkersStopped
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,16 @@ class WorkerResources:
 
     num_cpus: float = 1.0
     num_gpus: float = 0.0
+
+
+class DataInspector(Protocol):
+    """Says what the processes that produce the rows of a run are doing."""
+
+    def request_samples(self) -> int:
+        """Ask all that are at work for their stacks, without waiting; return the number of the request."""
+
+    def read_samples(self) -> Sequence[DataProcessSampled]:
+        """Return the last answer of each process that is at work, which may be that there was none."""
 
 
 class Engine(Protocol):

@@ -174,6 +174,25 @@ class StacksSampled(_RankMessage, frozen=True, tag="stacks_sampled"):
     process_status: ProcessStatus | None = None
 
 
+class DataProcessSampled(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process that produces rows is doing: see `base.DataInspector`."""
+
+    number: int
+    """Of the request."""
+    pid: int
+    work: int
+    """The piece of work that it is at; later ones have higher numbers."""
+    stage: str
+    """As `map_batches(tokenize)`."""
+    unit: str
+    """What it reads, as `part-7.parquet`."""
+    is_waiting: bool = False
+    """It waits for room or for another stage."""
+    sample: StacksSampled | None = None
+    """None if it did not answer."""
+    process_status: ProcessStatus | None = None
+
+
 class GpuUsage(msgspec.Struct, frozen=True, array_like=True):
     index: int
     """Among all accelerators of the machine."""

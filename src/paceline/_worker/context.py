@@ -19,7 +19,7 @@ import cloudpickle
 from msgspec import Raw
 from msgspec.structs import replace
 
-from paceline._core import settings
+from paceline._core import settings, system
 from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles, ValidationTask
 from paceline._core.codec import seal_line
 from paceline._core.cursor import Cursor
@@ -63,6 +63,8 @@ class WorkerContext:
         """The exception that ended the user's function, if any."""
         self.secondary_error: Exception | None = None
         """The last error that another rank caused: its staging failed, or a backend detected its exit."""
+        self.num_oom_kills = system.num_oom_kills()
+        """Before the user's function began."""
         self.num_reports = begin.first_seq
         self.started_at = time.monotonic()
         """When this worker, or the current task, began."""

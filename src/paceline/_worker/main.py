@@ -10,6 +10,7 @@ import functools
 import logging
 import mmap
 import os
+import re
 import socket
 import sys
 import threading
@@ -22,7 +23,7 @@ from typing import Any
 import cloudpickle
 from msgspec import Raw
 
-from paceline._core import settings, time_accounting
+from paceline._core import settings, system, time_accounting
 from paceline._core.errors import StorageError
 from paceline._core.frames import trim_to_user_code, user_frames
 from paceline._core.plain_values import to_plain, to_printable
@@ -30,13 +31,13 @@ from paceline._core.process_setup import flush_stdio, redirect_stdio, reseed_gen
 from paceline._core.system import make_private_dirs
 from paceline._engine import messages
 from paceline._engine.messages import WorkerInit, encode_message
+from paceline._engine.stacks import sample_stacks
 from paceline._worker import context as worker_context
 from paceline._worker.context import StopTraining, WorkerContext
 from paceline._worker.exit_delay import report_delayed_exit
 from paceline._worker.link import DriverLink
 from paceline._worker.profiler import Profiler
 from paceline._worker.signals import forward_signals
-from paceline._worker.stacks import sample_stacks
 from paceline._worker.usage import UsageMeter
 
 log = logging.getLogger("paceline")
@@ -54,8 +55,18 @@ _CLOSED_BY_PEER = (
 _COLLECTIVES = ("gloo", "nccl", "coordination service")
 """The last is JAX's."""
 
-_OUT_OF_MEMORY = (": RESOURCE_EXHAUSTED: Out of memory", "DefaultCPUAllocator: can't allocate memory")
-"""Wording of JAX, and of torch when not on a GPU."""
+_OUT_OF_MEMORY = (
+    ": RESOURCE_EXHAUSTED: Out of memory",
+    "DefaultCPUAllocator: can't allocate memory",
+    "killed by the kernel, out of memory",
+)
+"""Wording of JAX, of torch when not on a GPU, and of ours about a data process."""
+_CHILD_KILLED = re.compile(
+    r"DataLoader worker \(pid.*\) (is killed by signal: Killed|exited unexpectedly)"
+    r"|A process in the process pool was terminated abruptly"
+    r"|died with <Signals\.SIGKILL"
+)
+"""Wording of torch, `concurrent.futures` and `subprocess` about a child that did not end by itself."""
 
 Job = tuple[Callable[..., Any], Any, Any]
 """The user's function, its configuration (None: call it without), and the backend around it."""
@@ -169,6 +180,8 @@ def _make_failure(context: WorkerContext, error: BaseException) -> messages.Work
     is_from_torch = type(error).__name__ == "OutOfMemoryError"  # on a GPU
     if is_from_torch or isinstance(error, MemoryError) or any(sign in summary for sign in _OUT_OF_MEMORY):
         kind = "memory"
+    elif system.num_oom_kills() > context.num_oom_kills and _is_about_killed_child(error):
+        kind, summary = "memory", f"out of memory: the kernel killed a process that this worker started: {summary}"
     return messages.WorkerFailure(
         context.begin.rank,
         kind,
@@ -181,6 +194,15 @@ def _make_failure(context: WorkerContext, error: BaseException) -> messages.Work
         collateral=_is_secondary(error) or error is context.secondary_error,
         transient=isinstance(error, OSError),
     )
+
+
+def _is_about_killed_child(error: BaseException) -> bool:
+    chain: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in chain:
+        chain.append(following)
+        following = following.__cause__ or following.__context__
+    return any(_CHILD_KILLED.search(_summarize_error(each)) for each in chain)
 
 
 def _is_secondary(error: BaseException) -> bool:

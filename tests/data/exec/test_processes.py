@@ -5,6 +5,8 @@ import gc
 import os
 import signal
 import threading
+import time
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -265,3 +267,44 @@ def test_data_processes_see_the_context_of_their_driver_and_start_no_others(make
 
     service = make_service(max_unit_failures=17)
     assert collect_column(ProcessExecutor(service).run(pipeline(numbers(1, (1,)), Told())), "told") == [17, 1]
+
+
+class HeldNumbers(Numbers):
+    def read(self):
+        while not (Path(self.notes) / "go").exists():
+            time.sleep(0.005)
+        yield from super().read()
+
+
+@pytest.mark.parametrize(
+    ("make_pipeline", "expected"),
+    [
+        (
+            lambda path: pipeline(numbers(2), Scaled(), Holding(1000, path), Scaled(3)),
+            ("holding", "numbers from 1000", False, "act"),
+        ),
+        (
+            lambda path: pipeline((*numbers(1), HeldNumbers(1000, notes=path)), Scaled()),
+            ("read", "numbers from 1000", False, "read"),
+        ),
+        (
+            lambda path: pipeline(numbers(1, (10**6,)), Scaled()),
+            ("read", "numbers from 0", True, "receive_messages"),
+        ),
+    ],
+    ids=["transform", "unit", "room"],
+)
+def test_a_process_says_what_it_is_doing(make_service, tmp_path, make_pipeline, expected):
+    service = make_service(cpu=1, budget=1 << 20)
+    with contextlib.closing(ProcessExecutor(service).run(make_pipeline(str(tmp_path)))) as rows:
+        next(rows)
+
+        def has_answered():
+            service.request_samples()
+            samples = [each for each in service.read_samples() if each.sample is not None]
+            found = [(each.stage, each.unit, each.is_waiting, each.sample.main[-1].function) for each in samples]
+            return found == [expected]
+
+        wait_until(has_answered)
+        (tmp_path / "go").touch()
+    wait_until(lambda: not service.read_samples())

@@ -247,7 +247,7 @@ class LocalEngine:
 class MemoryMonitor:
     """Evidence that the kernel killed a worker because memory ran out.
 
-    Samples the memory of processes at intervals, and counts the kernel's OOM kills since it was created.
+    Samples the memory of processes at intervals, and counts the kernel's OOM kills of this attempt.
     """
 
     def __init__(self) -> None:
@@ -266,7 +266,9 @@ class MemoryMonitor:
                 self._samples.setdefault(rank, deque(maxlen=_MAX_SAMPLES)).append((now, resident))
 
     def clear(self) -> None:
+        """Forget an attempt. The kernel may have killed a child of a worker, which explains no later death."""
         self._samples.clear()
+        self._num_kills = system.num_oom_kills()
 
     def explain_oom_kill(self, rank: int) -> str | None:
         kills = system.num_oom_kills()

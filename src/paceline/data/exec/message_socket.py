@@ -144,6 +144,10 @@ class ServiceSocket(MessageSocket):
             self.flush()
         self._watch()
 
+    def take_descriptor(self) -> int | None:
+        """The descriptor that came with a message; None if this process had no room for it. The caller closes it."""
+        return self._fds.popleft() if self._fds else None
+
     def take_rest(self) -> Iterator[Any]:
         """Yield all that a process sent before it died, and disconnect. A child of it may keep the other end open."""
         while self.is_open and self.receive_messages():

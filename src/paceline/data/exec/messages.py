@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from paceline._engine.messages import StacksSampled
 from paceline.data.exec.failure import DataFailure
 from paceline.data.exec.packed_blocks import BlockLayout
 from paceline.data.exec.stats import StageMeter
@@ -104,6 +105,12 @@ class QueryAnswered(ServiceMessage, tag="answer"):
     pickled: bytes
 
 
+class SampleProcess(ServiceMessage, tag="sample"):
+    """Asks the inspection thread of a process for its stacks."""
+
+    number: int
+
+
 ToProcess = LoadJob | StartWork | WriteTo | TakeInput | EndInput | AbandonWork
 ToMember = StreamOpened | BlockAnnounced | StreamEnded | StreamFailed | QueryAnswered
 
@@ -117,7 +124,7 @@ class ProcessMessage(Message, kw_only=True):
 
 
 class ProcessReady(ProcessMessage, tag="ready"):
-    pass
+    """With the descriptor of a connection to its inspection thread."""
 
 
 class RoomRequested(ProcessMessage, tag="want"):
@@ -140,6 +147,15 @@ class WorkEnded(ProcessMessage, tag="done"):
     meter: StageMeter
     skipped: list[SkippedRows]
     failure: DataFailure | None = None
+
+
+class ProcessSampled(ProcessMessage, tag="sampled"):
+    """From the inspection thread, over a connection of its own."""
+
+    sample: StacksSampled
+    stage: str
+    """The transform whose function runs; empty while the unit is read."""
+    is_waiting: bool
 
 
 FromProcess = ProcessReady | RoomRequested | BlockWritten | InputRequested | WorkEnded

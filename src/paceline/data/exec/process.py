@@ -1,6 +1,6 @@
 """A data process: takes a unit and a stage, and writes the resulting blocks into arenas lent by the service.
 
-All communication is over one socket, in one thread. The process exits when the service is gone.
+All communication about work is over one socket, in one thread. The process exits when the service is gone.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from paceline.data.block import Block
 from paceline.data.context import DataContext
 from paceline.data.exec import messages as m
 from paceline.data.exec.failure import DataFailure, capture_failure
+from paceline.data.exec.inspection import start_inspection
 from paceline.data.exec.message_socket import MessageSocket
 from paceline.data.exec.packed_blocks import BlockWriter, read_shared, split_rows
 from paceline.data.exec.stats import StageMeter
@@ -82,7 +83,8 @@ class DataProcess:
         self._lent = _NOTHING_LENT
 
     def serve(self) -> None:
-        self._wire.send_message(m.ProcessReady())
+        with start_inspection() as inspection:
+            self._wire.send_message(m.ProcessReady(), (inspection.fileno(),))
         while True:
             message = self._receive_next()
             if isinstance(message, m.StartWork):

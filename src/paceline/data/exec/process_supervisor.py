@@ -13,8 +13,10 @@ from collections.abc import Hashable, Mapping, Sequence
 import cloudpickle
 
 from paceline._core import system
+from paceline._core.frames import display_name
 from paceline._engine.local import launchers
 from paceline._engine.local.devices import this_machine
+from paceline._engine.messages import DataProcessSampled
 from paceline.data.context import DataContext
 from paceline.data.exec import messages as m
 from paceline.data.exec import schedule_state as s
@@ -49,7 +51,23 @@ class DataProcessHandle(ServiceSocket):
         self.jobs: set[str] = set()
         """The jobs it has."""
         self.assignment: s.AssignWork | None = None
+        self.inspection: ProcessInspection | None = None
+        self.asked = 0
+        """The number of the last request for its stacks during this work; 0 if there was none."""
         self.idle_since = time.monotonic()
+
+    def disconnect(self) -> None:
+        super().disconnect()
+        if self.inspection is not None:
+            self.inspection.disconnect()
+
+
+class ProcessInspection(ServiceSocket):
+    """The connection to a process's inspection thread."""
+
+    def __init__(self, end: socket.socket, selector: selectors.BaseSelector, process: DataProcessHandle) -> None:
+        super().__init__(end, m.ProcessSampled, selector)
+        self.process = process
 
 
 class DataProcessSupervisor:
@@ -72,6 +90,8 @@ class DataProcessSupervisor:
         self._watched_fds: set[int] = set()
         self._slots: dict[int, tuple[Hashable, int]] = {}
         self._processes: dict[int, DataProcessHandle] = {}
+        self.samples: dict[int, DataProcessSampled] = {}
+        """The last answer of each process that is at work."""
         self._num_oom_kills = system.num_oom_kills()
         self._context = system.create_anonymous_file("paceline-data")
         with open(self._context, "wb", closefd=False) as file:
@@ -106,6 +126,8 @@ class DataProcessSupervisor:
         schedule.on_blocks_released(number, message.released)
         match message:
             case m.ProcessReady():
+                if (fd := process.take_descriptor()) is not None:
+                    process.inspection = ProcessInspection(socket.socket(fileno=fd), self._selector, process)
                 schedule.on_process_ready(number)
             case m.RoomRequested(work=work, nbytes=nbytes):
                 schedule.on_room_requested(number, work, nbytes)
@@ -120,6 +142,8 @@ class DataProcessSupervisor:
 
     def _record_work(self, process: DataProcessHandle, ended: m.WorkEnded) -> None:
         work, process.assignment = process.assignment, None
+        process.asked = 0
+        self.samples.pop(process.number, None)
         process.idle_since = time.monotonic()
         if work is None or work.stream not in self._running:
             return
@@ -173,6 +197,42 @@ class DataProcessSupervisor:
                 process.idle_since = now
                 self._schedule.on_process_idle(process.number)
 
+    # Stacks
+
+    def request_samples(self, number: int) -> None:
+        """Ask the processes that are at work what they do. One that has not answered the last request is recorded."""
+        for process in self._processes.values():
+            if process.assignment is None or process.inspection is None:
+                continue
+            last = self.samples.get(process.number)
+            if last is None or last.number < process.asked:
+                self._record_sample(process, None)
+            process.asked = number
+            process.inspection.post(m.SampleProcess(number))
+
+    def serve_inspection(self, inspection: ProcessInspection, mask: int) -> None:
+        for message in inspection.exchange(mask):
+            self._record_sample(inspection.process, message)
+
+    def _record_sample(self, process: DataProcessHandle, answer: m.ProcessSampled | None) -> None:
+        work, launcher = process.assignment, self._launcher
+        if work is None or work.stream not in self._running:
+            return
+        running, pid = self._running[work.stream], launcher.pid(process.number) if launcher is not None else 0
+        stage = answer.stage if answer is not None else ""
+        self.samples[process.number] = DataProcessSampled(
+            number=answer.sample.number if answer is not None else process.asked,
+            pid=pid,
+            work=work.work,
+            stage=display_name(
+                stage or ("read" if answer is not None else running.jobs_of(work.unit)[work.stage].title)
+            ),
+            unit=display_name(running.pipeline.tasks[work.unit].unit.name),
+            is_waiting=answer is not None and answer.is_waiting,
+            sample=answer.sample if answer is not None else None,
+            process_status=answer.sample.process_status if answer is not None else system.read_process_status(pid),
+        )
+
     # Starts and deaths
 
     def _launch(self, number: int, pool: Hashable) -> None:
@@ -217,6 +277,7 @@ class DataProcessSupervisor:
     def _handle_death(self, process: DataProcessHandle, description: str) -> None:
         for message in process.take_rest():
             self._handle_message(process, message)
+        self.samples.pop(process.number, None)
         work = process.assignment
         for number, running in self._running.items():
             if work is None or work.stream == number:

@@ -21,15 +21,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 from paceline._core import system
 from paceline._core.process_setup import prepare_driver
+from paceline._engine.messages import DataProcessSampled
 from paceline.data.context import DataContext
 from paceline.data.exec.arena import ArenaPool
 from paceline.data.exec.messages import OpenStream
 from paceline.data.exec.pipeline import Pipeline
-from paceline.data.exec.process_supervisor import POLL_S, DataProcessHandle, DataProcessSupervisor
+from paceline.data.exec.process_supervisor import (
+    POLL_S,
+    DataProcessHandle,
+    DataProcessSupervisor,
+    ProcessInspection,
+)
 from paceline.data.exec.schedule import Schedule
 from paceline.data.exec.schedule_state import FreeBlock, ProcessCommand
 from paceline.data.exec.service_client import ServiceConnectionPool
@@ -68,6 +75,7 @@ class DataService:
         self.streams = StreamServer(
             self._schedule, self._arena_pool, self._running, lambda: ProcessExecutor(self), self._call_in_thread
         )
+        self._sample_numbers = count(1)
         self._pending_calls: deque[Callable[[], object]] = deque()
         self._listener: socket.socket | None = None
         self._address = ""
@@ -125,6 +133,16 @@ class DataService:
         """The pids of the running data processes."""
         return self._supervisor.pids()
 
+    def request_samples(self) -> int:
+        """Ask the data processes that are at work for their stacks; return the number of the request."""
+        number = next(self._sample_numbers)
+        self._call_in_thread(lambda: self._supervisor.request_samples(number))
+        return number
+
+    def read_samples(self) -> list[DataProcessSampled]:
+        """The last answer of each data process that is at work."""
+        return list(self._supervisor.samples.values())
+
     def close(self) -> None:
         """Stop all streams and processes, and free all memory that nobody has views of."""
         if self._owner != os.getpid() or self._closing:
@@ -154,6 +172,8 @@ class DataService:
                     self._accept()
                 case "launcher":
                     may_have_died = True
+                case ProcessInspection() as inspection:
+                    self._supervisor.serve_inspection(inspection, mask)
                 case DataProcessHandle() as process:
                     self._supervisor.serve(process, mask)
                 case Peer() as peer:

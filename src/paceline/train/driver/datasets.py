@@ -20,6 +20,7 @@ import cloudpickle
 from paceline._control.events import StageUse
 from paceline._control.usage_collector import ReadStages
 from paceline._core.arguments import bad_value, check_names
+from paceline._engine.base import DataInspector
 from paceline._engine.local.launchers import prewarm
 from paceline._engine.messages import RAY_ROWS_PREFIX, ShardSpec, WorkerInit
 from paceline._worker.context import WorkerContext
@@ -195,6 +196,7 @@ class DataEndpoint:
 
     address: str = ""
     read_stages: ReadStages | None = None
+    inspector: DataInspector | None = None
 
 
 @contextlib.contextmanager
@@ -208,7 +210,7 @@ def serve_datasets(spec: DatasetSpec | None) -> Iterator[DataEndpoint]:
     with contextlib.closing(DataService(spec.context)) as service:
         for name, plan in spec.plans.items():
             service.add_dataset(name, plan)
-        yield DataEndpoint(service.address, lambda: summarize_stages(service.all_stats()))
+        yield DataEndpoint(service.address, lambda: summarize_stages(service.all_stats()), service)
 
 
 def summarize_stages(stats_by_dataset: Mapping[str, StreamStats]) -> tuple[tuple[StageUse, ...], bool]:

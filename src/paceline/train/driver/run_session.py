@@ -114,7 +114,7 @@ class RunSession:
         synchronous, threads = callback_thread.start_callback_threads(self._make_callback_observers())
         inline = InlineLauncher() if self._spec.is_inline else None
         engine = worker_setup.make_engine(self._spec, environment, self._terminal, inline)
-        requests = RequestHandler(self._location.open_mailboxes(), recovered.fence.number)
+        requests = RequestHandler(self._location.open_mailboxes(), recovered.fence.number, endpoint.inspector)
         beside = worker_setup.make_extensions(self._spec, self._hooks, recovered, environment, endpoint, self._terminal)
         build_group = worker_setup.GroupBuilder(self._spec, self._store.layout, endpoint.address)
         with contextlib.ExitStack() as closing:

@@ -1,4 +1,4 @@
-"""Samples what the threads of this worker are doing, from the thread that listens to the driver.
+"""Samples what the threads of this process are doing, from another thread: in workers and data processes.
 
 Nothing is stopped or traced. The main thread may be stuck forever; if it holds the GIL there is no answer, and that is
 an answer too.
@@ -23,6 +23,7 @@ NUM_LOOKS = 5
 _LOOK_INTERVAL_S = 0.02
 """One sample cannot distinguish a loop from a standstill; a loop is rarely at one place five times."""
 _MAX_FRAMES = 100
+_JOB_ENTRIES = (("paceline._worker.main", "work"), ("paceline.data.exec.process", "_run_work"))
 
 
 def sample_stacks(attempt: int, rank: int, number: int) -> StacksSampled:
@@ -59,9 +60,9 @@ def _read_stack(ident: int) -> list[FrameType]:
 
 
 def _trim_to_job(stack: list[FrameType]) -> list[FrameType]:
-    """Drop our frames that start a worker."""
+    """Drop our frames that start a worker or a data process."""
     for at, frame in enumerate(stack):
-        if frame.f_code.co_name == "work" and frame.f_globals.get("__name__") == "paceline._worker.main":
+        if (frame.f_globals.get("__name__"), frame.f_code.co_name) in _JOB_ENTRIES:
             return stack[at:]
     return stack
 

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from paceline._core.frames import is_library_file
-from paceline._worker import stacks
-from paceline._worker.stacks import find_called_name, sample_stacks
+from paceline._engine import stacks
+from paceline._engine.stacks import find_called_name, sample_stacks
 
 
 class Looked:
