@@ -19,6 +19,7 @@ COMMANDS = {
     "logs": ("paceline._commands.logs", "print the output of a run's workers; -f follows it"),
     "metrics": ("paceline._commands.metrics", "print the metrics of a run, or export them as CSV or Parquet"),
     "checkpoints": ("paceline._commands.checkpoints", "list, verify, export or prune the checkpoints of a run"),
+    "prune": ("paceline._commands.prune", "show what old runs hold, and remove what they left behind"),
     "diff": ("paceline._commands.diff", "compare two runs: configuration, code, metrics"),
     "stop": ("paceline._commands.stop", "ask a run to stop at its next report, or now"),
     "stacks": ("paceline._commands.stacks", "print the current stack of every rank"),

@@ -60,7 +60,7 @@ def test_a_log_that_cannot_be_brought_over_is_tried_again_and_said_once(location
         raise OSError("no room there")
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_store, "upload_file", refuse)
+        patch.setattr(run_store, "_upload_logs", refuse)
         run_store.upload_journal()
         run_store.upload_journal()
     assert [record.levelname for record in caplog.records] == ["WARNING"]

@@ -28,6 +28,8 @@ from paceline._storage.run_store import RunStore
 
 log = logging.getLogger("paceline")
 
+LOG_TRIM_INTERVAL_S = 5.0
+
 Work = Callable[[], Event | None]
 
 KINDS = {"folded.txt": "stacks-folded", "flame.html": "flame", "trace.json.gz": "trace"}
@@ -82,6 +84,7 @@ class CheckpointWork:
         self.is_held: Callable[[CheckpointRecord], bool] = lambda record: False
         """Whether somebody still reads a checkpoint, so that its deletion has to wait."""
         self._deferred_deletions: list[CheckpointRecord] = []
+        self._trimmed_at = clock.now()
 
     def sync_run_start(self) -> None:
         self._journal.sync_written()
@@ -90,7 +93,16 @@ class CheckpointWork:
     def sync_journal(self) -> None:
         self.delete_deferred()
         self._journal.sync_written()
+        if self._clock.now() - self._trimmed_at >= LOG_TRIM_INTERVAL_S:
+            self._trimmed_at = self._clock.now()
+            self._trim_logs()
         self._store.upload_journal()
+
+    def _trim_logs(self) -> None:
+        try:
+            self._store.trim_logs()
+        except OSError as error:
+            log.warning("cannot limit the size of the logs: %s", error)
 
     def verify(self, attempt: int, record: CheckpointRecord) -> Event:
         self._store.retry_anew()  # The store may be what the last attempt failed for.

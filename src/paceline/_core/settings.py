@@ -47,6 +47,8 @@ class Settings:
     """Local directory for files of a run in a store, before they are uploaded."""
     storage_patience_s: float = 120.0
     """How long a call to a store may take without transferring a byte."""
+    log_limit_mb: float = 64.0
+    """How large the log of a rank may become, in megabytes: its first part and its latest output are kept."""
     engine: str | None = None
     """`local` or `ray`, if the script does not choose."""
     cluster_patience_s: float = 20.0
@@ -81,6 +83,7 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         spool_path=environ.get("PACELINE_SPOOL_PATH") or default.spool_path,
         storage_patience_s=_parse_seconds(environ, "PACELINE_STORAGE_PATIENCE_S", default.storage_patience_s),
         cluster_patience_s=_parse_seconds(environ, "PACELINE_CLUSTER_PATIENCE_S", default.cluster_patience_s),
+        log_limit_mb=_parse_positive(environ, "PACELINE_LOG_LIMIT_MB", default.log_limit_mb, "number of megabytes"),
         engine=_parse_choice(environ, "PACELINE_ENGINE", ("local", "ray"), "") or None,
         ray_address=environ.get("RAY_ADDRESS") or None,
         chdir_to_trial_dir=_parse_flag(environ, "PACELINE_CHDIR_TO_TRIAL_DIR", default.chdir_to_trial_dir)
@@ -123,6 +126,10 @@ def descriptive_variables(environ: Mapping[str, str] = os.environ) -> dict[str, 
 def paceline_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Paceline's variables that are set, for a process elsewhere that should use them too."""
     return {name: value for name, value in environ.items() if name.startswith("PACELINE_")}
+
+
+def log_limit_bytes() -> float:
+    return load().log_limit_mb * 1e6
 
 
 def spool_root() -> Path:
@@ -170,6 +177,10 @@ def _parse_choice(environ: Mapping[str, str], name: str, allowed: tuple[str, ...
 
 
 def _parse_seconds(environ: Mapping[str, str], name: str, default: float) -> float:
+    return _parse_positive(environ, name, default, "number of seconds")
+
+
+def _parse_positive(environ: Mapping[str, str], name: str, default: float, noun: str) -> float:
     text = environ.get(name)
     if not text:
         return default
@@ -178,5 +189,5 @@ def _parse_seconds(environ: Mapping[str, str], name: str, default: float) -> flo
     except ValueError:
         value = -1.0
     if not value > 0:
-        raise bad_value(name, "a positive number of seconds", text)
+        raise bad_value(name, f"a positive {noun}", text)
     return value

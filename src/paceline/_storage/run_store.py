@@ -10,6 +10,7 @@ two could not be continued after a crash.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -19,12 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from paceline._core import settings
 from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._storage import commit
 from paceline._storage.commit import Manifest
 from paceline._storage.files import Files, LocalFiles, read_file_if_exists, write_private_file
 from paceline._storage.lease import UNFENCED, Fence
+from paceline._storage.log_files import open_whole_log, trim_log
 from paceline._storage.retrying_store import RetryingStore
 from paceline._storage.run_layout import LOGGER_FILES, MANIFEST, METADATA, RunLayout, checkpoint_name
 from paceline._storage.store import Store, read_if_exists, run_in_parallel, upload_all
@@ -165,8 +168,18 @@ class RunStore(ABC):
         for path in (self.layout.root, self.layout.root.parent):
             self._files.sync_dir(path)
 
-    def close(self) -> None:  # noqa: B027
-        """Upload what is left when a driver ends, if the run is in a store."""
+    def trim_logs(self) -> None:
+        """Free the middle of logs that have become too large."""
+        limit_bytes = settings.log_limit_bytes()
+        for path in self._list_logs():
+            trim_log(path, limit_bytes)
+
+    def _list_logs(self) -> list[Path]:
+        return sorted(self.layout.logs.rglob("*.log")) if self.layout.logs.exists() else []
+
+    def close(self, *, is_done: bool = False) -> None:
+        """Store what is left when a driver ends. `is_done`: it ends without an error, so no local copy is needed."""
+        self.trim_logs()
 
 
 class DiskRunStore(RunStore):
@@ -408,7 +421,8 @@ class RemoteRunStore(RunStore):
         run_in_parallel([partial(self._store.delete, key) for key in uncommitted])
         commit.clear_staging(self._files, self.layout, fence)
 
-    def close(self) -> None:
+    def close(self, *, is_done: bool = False) -> None:
+        super().close()
         if self._journal_uploader is not None:
             try:
                 self._journal_uploader.upload_new()
@@ -418,16 +432,22 @@ class RemoteRunStore(RunStore):
                 raise StorageError(
                     f"cannot store the end of the journal and the logs, they stay in {self.layout.root}: {error}"
                 ) from error
-        logs = self._list_logs()
-        logs += sorted(self.layout.logs.glob("attempt_*/stacks.txt"))
-        logs += sorted(path for pattern in LOGGER_FILES for path in self.layout.root.glob(pattern))
+        others = sorted(self.layout.logs.glob("attempt_*/stacks.txt"))
+        others += sorted(path for pattern in LOGGER_FILES for path in self.layout.root.glob(pattern))
         try:
-            upload_all(self._store, [(path, path.relative_to(self.layout.root).as_posix()) for path in logs])
+            self._upload_logs(self._list_logs())
+            upload_all(self._store, [(path, path.relative_to(self.layout.root).as_posix()) for path in others])
         except OSError as error:
             log.warning("cannot upload logs, they stay in %s: %s", self.layout.logs, error)
+        else:
+            if is_done and self._journal_uploader is not None:
+                self._files.remove_tree(self.layout.root)
 
-    def _list_logs(self) -> list[Path]:
-        return sorted(self.layout.logs.rglob("*.log")) if self.layout.logs.exists() else []
+    def _upload_logs(self, paths: Sequence[Path]) -> None:
+        with contextlib.ExitStack() as copies:
+            whole = [(copies.enter_context(open_whole_log(path)), path) for path in paths]
+            keys = [(source, path.relative_to(self.layout.root).as_posix()) for source, path in whole]
+            upload_all(self._store, keys)
 
     def _upload_grown_logs(self, now: float) -> None:
         """Upload logs that grew. An object is replaced as a whole, so the larger a log, the less often."""
@@ -435,7 +455,7 @@ class RemoteRunStore(RunStore):
             size = path.stat().st_size
             before, due = self._uploaded_logs.get(path, (0, now + LOG_UPLOAD_INTERVAL_S))
             if size > before and now >= due:
-                self.upload_file(path)
+                self._upload_logs([path])
                 before, due = size, now + LOG_UPLOAD_INTERVAL_S * max(1.0, size / _SMALL_LOG_BYTES)
             self._uploaded_logs[path] = before, due
 

@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from paceline._core.arguments import check_int
 from paceline._core.errors import StorageError
+from paceline._storage.log_files import find_data
 from paceline._storage.run_location import RunLocation
 from paceline._storage.store import Store
 from paceline._view.model import LogFile, LogLine, LogPage
@@ -148,6 +149,12 @@ def _iter_matching(block: bytes, needle: str | None) -> Iterator[tuple[int, byte
 
 def _iter_blocks(file: BinaryIO, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     """Yield blocks of whole lines, about one piece each; a line longer than several pieces is split."""
+    for first, last in find_data(file, end):
+        if last > start:
+            yield from _iter_blocks_between(file, max(first, start), last)
+
+
+def _iter_blocks_between(file: BinaryIO, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     rest = b""
     while start < end:
         file.seek(start + len(rest))
@@ -162,15 +169,20 @@ def _iter_blocks(file: BinaryIO, start: int, end: int) -> Iterator[tuple[int, by
 
 def _iter_blocks_from_end(file: BinaryIO, end: int) -> Iterator[tuple[int, bytes]]:
     """The same from the last block to the first."""
+    for first, last in reversed(find_data(file, end)):
+        yield from _iter_blocks_backwards(file, first, last)
+
+
+def _iter_blocks_backwards(file: BinaryIO, first: int, end: int) -> Iterator[tuple[int, bytes]]:
     rest = b""
-    while end > 0:
-        size = min(_PIECE, end - len(rest))
+    while end > first:
+        size = min(_PIECE, end - first - len(rest))
         start = end - len(rest) - size
         file.seek(start)
         data = file.read(size) + rest
         # Text before the first newline may belong to a line that starts earlier.
-        cut = data.find(b"\n", 0, len(data) - 1) + 1 if start > 0 else 0
-        if start > 0 and not cut and len(data) < _MAX_LINE_BYTES:
+        cut = data.find(b"\n", 0, len(data) - 1) + 1 if start > first else 0
+        if start > first and not cut and len(data) < _MAX_LINE_BYTES:
             rest = data
             continue
         yield start + cut, data[cut:]
@@ -179,6 +191,7 @@ def _iter_blocks_from_end(file: BinaryIO, end: int) -> Iterator[tuple[int, bytes
 
 def _line_text(line: bytes) -> str:
     """Return a line as a terminal shows it: of a progress bar that overwrites itself, the last state."""
+    line = line.lstrip(b"\0")  # The end of what was left out of a large log.
     line = line.rstrip(b"\r\n") if line.endswith(b"\n") else line.rstrip(b"\r")
     line = line[line.rfind(b"\r") + 1 :]
     text = line[:_MAX_SHOWN_BYTES].decode("utf-8", errors="replace")

@@ -54,8 +54,11 @@ class Result:
 
     @property
     def log_dir(self) -> Path | None:
-        """The directory of the workers' logs: `attempt_1/rank_0.log` and so on."""
-        return self._run_store.layout.logs if self._run_store is not None else None
+        """The directory of the workers' logs: `attempt_1/rank_0.log` and so on. None if they are only in a store."""
+        if self._run_store is None:
+            return None
+        logs = self._run_store.layout.logs
+        return logs if self._run_store.locate_run()[1] is None or logs.exists() else None
 
     @property
     def metrics_dataframe(self) -> Any:

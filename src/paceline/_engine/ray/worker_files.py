@@ -11,9 +11,11 @@ import logging
 import os
 from pathlib import Path
 
+from paceline._core import settings
 from paceline._core.codec import valid_prefix
 from paceline._core.system import make_private_dirs, open_private
 from paceline._engine.messages import CheckpointStaged, FromWorker, Reported, WorkerInit, decode_from_worker
+from paceline._storage.log_files import trim_log
 from paceline._storage.run_layout import RunLayout
 
 logger = logging.getLogger("paceline")
@@ -39,7 +41,9 @@ class WorkerLogTail:
         except FileNotFoundError:
             return b""
         if size <= self._position:
+            self._position = size  # It may have been cut.
             return b""
+        trim_log(self._path, settings.log_limit_bytes())
         note = b""
         if size - self._position > MAX_BACKLOG_BYTES:
             num_dropped = size - self._position - MAX_BACKLOG_BYTES // 2

@@ -256,6 +256,10 @@ class Terminal:
         return f"[rank {rank}] "
 
 
+_MAX_TAIL_BYTES = 1 << 20
+"""How much of a log is read for its last lines."""
+
+
 class LogTail:
     """Forwards lines that are appended to a log file."""
 
@@ -267,7 +271,9 @@ class LogTail:
 
     def forward_lines(self, write: Callable[[str], object], final: bool = False, at_most: int | None = None) -> None:
         try:
-            if os.stat(self._path).st_size > self._position:
+            if (size := os.stat(self._path).st_size) > self._position:
+                if at_most is not None:
+                    self._position = max(self._position, size - _MAX_TAIL_BYTES)
                 with self._path.open("rb") as file:
                     file.seek(self._position)
                     data = file.read()

@@ -39,14 +39,14 @@ def open_run(
             yield recovered, store
         except BaseException:
             try:
-                _close_store(store, lease)
+                _close_store(store, lease, is_done=False)
             except OSError as error:  # The first error is the one to raise.
                 log.warning("%s", error)
             raise
-        _close_store(store, lease)
+        _close_store(store, lease, is_done=True)
 
 
-def _close_store(store: RunStore, lease: Lease) -> None:
+def _close_store(store: RunStore, lease: Lease, *, is_done: bool) -> None:
     if lease.is_lost:  # The staged files belong to the other driver.
         return
     try:
@@ -55,7 +55,7 @@ def _close_store(store: RunStore, lease: Lease) -> None:
         raise
     except OSError as error:
         log.warning("files that are in no checkpoint stay in %s until the run is opened again: %s", store.uri, error)
-    store.close()
+    store.close(is_done=is_done)
 
 
 @contextlib.contextmanager
