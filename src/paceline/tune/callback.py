@@ -13,8 +13,10 @@ class Callback(UserCallback):
 
     Each method is called after the event it describes, one call at a time. `iteration` counts the events of the search;
     `trials` holds all trials. `after_report` and `after_exception`, inherited from `UserCallback`, report on individual
-    runs. A callback cannot influence the search: one that raises is logged with its traceback and dropped.
+    runs. One that raises is logged with its traceback and dropped; the search continues.
     """
+
+    _is_for_searches = True
 
     def setup(
         self,
@@ -40,7 +42,10 @@ class Callback(UserCallback):
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        """A trial has reported. Searcher and scheduler have already seen the report."""
+        """A trial has reported. Searcher and scheduler have already seen the report.
+
+        `result["should_checkpoint"] = True` makes a checkpoint of a `Trainable`, which waits for this method.
+        """
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A checkpoint of the trial has been committed: `trial.checkpoint`."""

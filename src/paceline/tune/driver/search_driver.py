@@ -104,7 +104,7 @@ class TrialSource:
 
 class SearchDriver:
     def __init__(self, spec: SearchSpec, open_search: OpenSearch, environment: RunEnvironment) -> None:
-        self.search = Search(spec.decode_config)
+        self.search = Search(spec.decode_config, lambda run: _locate_run(spec.location, run))
         self.outcome = SearchOutcome(self.search)
         self._spec = spec
         self._open_search = open_search
@@ -271,7 +271,7 @@ class SearchDriver:
             ),
             self._messages.put,
             last_known_seq=record.last_seq,
-            waits_in_reports=spec.advisers.must_wait_for_decisions,
+            waits_in_reports=spec.waits_in_reports,
             waits_for_checkpoints=spec.advisers.scheduler.waits_for_checkpoints,
             is_retried=record.is_retried,
         )
@@ -291,6 +291,7 @@ class SearchDriver:
                 case trial_run.TrialReportMessage(event=event):
                     if self.search.is_new_report(event.trial, event.run, event.seq):
                         self._recorder.record(event)
+                        self._execute_decisions()  # Now: observers must see the result of this report, not a later one.
                     if self.search.trial_records[event.trial].pending_decision is None:
                         proceeding.append(message)
                 case events.TrialSaved(trial=trial_id, run=run, seq=seq):
@@ -312,7 +313,8 @@ class SearchDriver:
         for message in proceeding:
             live = self._live.get(message.event.trial)
             if live is not None and not live.is_stop_requested:
-                live.run.release_report(message.attempt, message.event.seq)
+                save = self._spec.take_save_request(message.event.trial, message.event.seq)
+                live.run.release_report(message.attempt, message.event.seq, save=save)
 
     def _on_run_end(self, message: trial_run.TrialEndMessage) -> None:
         live = self._live.pop(message.trial_id)
@@ -458,6 +460,13 @@ class SearchDriver:
 
     def _wall_time(self) -> float:
         return self._run_environment.clock.wall()
+
+
+def _locate_run(location: RunLocation, run: str) -> str:
+    if location.address is None:
+        return str(trial_run_location(location, run).layout.root)
+    # Not the run's own: a new run in a store empties that when it starts.
+    return str(location.layout.artifacts / run)
 
 
 def _with_initial_checkpoint(

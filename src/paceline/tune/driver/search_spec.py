@@ -47,6 +47,10 @@ class SearchSpec:
     max_concurrent: int | None = None
     time_budget_s: float | None = None
     fail_fast: bool = False
+    waits_in_reports: bool = False
+    """A report blocks until the search has decided about it and callbacks have seen it."""
+    take_save_request: Callable[[str, int], bool] = lambda trial_id, seq: False
+    """Whether a callback asked for a checkpoint of this report, which waits."""
     observers: Sequence[SearchObserver] = ()
     say: Callable[[str], None] = lambda text: None
     reset_errored: str = ""

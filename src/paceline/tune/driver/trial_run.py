@@ -105,11 +105,11 @@ class TrialRun:
     def start(self) -> None:
         self._thread.start()
 
-    def release_report(self, attempt: int, seq: int) -> None:
+    def release_report(self, attempt: int, seq: int, *, save: bool = False) -> None:
         with self._changed:
             self._released_seq = max(self._released_seq, seq)
             self._changed.notify_all()
-        self._ask_controller(lambda controller: controller.release_report(attempt, seq))
+        self._ask_controller(lambda controller: controller.release_report(attempt, seq, save=save))
 
     def stop(self, *, now: bool = False) -> None:
         self._mark_stopped()

@@ -34,6 +34,8 @@ _ALLOWED = "a function of the trial's config, a subclass of tune.Trainable or a 
 
 class TrainablePlan:
     name: str
+    can_save = False
+    """Whether a checkpoint can be made after any report, not only when the trainable makes one."""
 
     def check(self, run_config: RunConfig) -> None:
         """Raise `ValueError` for settings this cannot run with."""
@@ -127,10 +129,11 @@ class ClassPlan(_SingleWorkerPlan):
         if kind.step is Trainable.step:
             raise ValueError(f"{kind.__name__} must implement step()")
         super().__init__(wrapped, kind.__name__)
+        self.can_save = can_save(kind)
 
     def check(self, run_config: RunConfig) -> None:
         frequency, at_end = _checkpoint_times(run_config)
-        if (frequency or at_end) and not can_save(self._trainable):
+        if (frequency or at_end) and not self.can_save:
             raise ValueError(
                 f"CheckpointConfig(checkpoint_frequency={frequency}, checkpoint_at_end={at_end}) needs checkpoints, "
                 f"and {self.name} does not implement save_checkpoint()"

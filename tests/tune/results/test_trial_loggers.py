@@ -1,0 +1,124 @@
+"""What a search logs of its trials: by callbacks with hooks for all trials, and in files of each trial."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from paceline import train, tune
+from paceline.train.backend import is_installed
+from paceline.tune.logger import CSVLoggerCallback, JsonLoggerCallback, LoggerCallback
+
+NUM_REPORTS = 200
+
+
+def report_fast(config):
+    for step in range(NUM_REPORTS):
+        tune.report({"step": step, "eval": {"loss": step * config["x"]}})
+    tune.report({"step": NUM_REPORTS}, checkpoint=tune.Checkpoint.from_dict({"x": config["x"]}))
+    if config["x"] == 2:
+        raise ValueError("boom")
+
+
+class Log(LoggerCallback):
+    def __init__(self):
+        self.hooks, self.steps = {}, {}
+
+    def setup(self, **info):
+        self.total = info["total_num_samples"]
+
+    def log_trial_start(self, trial):
+        self.hooks[trial] = [(trial, "start")]
+        Path(trial.local_path, "own.txt").write_text(str(trial))
+
+    def log_trial_result(self, iteration, trial, result):
+        self.steps.setdefault(trial, []).append(result["step"])
+
+    def log_trial_save(self, trial):
+        self.hooks[trial].append((trial, trial.checkpoint.name))
+
+    def log_trial_end(self, trial, failed=False):
+        self.hooks[trial].append((trial, failed))
+
+
+def search(path, trainable, space, callbacks, **run_config):
+    run_config = tune.RunConfig(name="search", storage_path=path, callbacks=callbacks, **run_config)
+    return tune.Tuner(trainable, param_space=space, run_config=run_config).fit()
+
+
+def test_hooks_get_every_result_of_trials_that_stay_the_same_and_each_trial_has_its_files(tmp_path):
+    log = Log()
+    grid = search(tmp_path, report_fast, {"x": tune.grid_search([1, 2])}, [log])
+    saved = f"checkpoint_{NUM_REPORTS + 1:06d}"
+    ends = {trial.trial_id: [what for same, what in hooks if same is trial] for trial, hooks in log.hooks.items()}
+    assert (log.total, ends) == (2, {"00000": ["start", saved, False], "00001": ["start", saved, True]})
+    assert [*log.steps.values()] == [[*range(NUM_REPORTS + 1)]] * 2
+    for x, result in zip((1, 2), grid, strict=True):
+        path = Path(result.path)
+        assert (path / "own.txt").read_text() == f"trial_{x - 1:05d}"
+        assert json.loads((path / "params.json").read_text()) == {"x": x}
+        rows = [json.loads(line) for line in (path / "result.json").read_text().splitlines()]
+        assert [row["training_iteration"] for row in rows] == [*range(1, NUM_REPORTS + 2)]
+        cells = [*csv.DictReader((path / "progress.csv").read_text().splitlines())]
+        assert [cell["eval/loss"] for cell in cells] == [str(step * x) for step in range(NUM_REPORTS)] + [""]
+        assert len([*path.glob("events.out.tfevents.*")]) == is_installed("tensorboard")
+
+
+def test_files_of_trials_are_not_written_if_switched_off_or_where_a_logger_is_given(tmp_path, monkeypatch):
+    def report_once(config):
+        tune.report({"a": 1})
+
+    (result,) = search(tmp_path / "a", report_once, {}, [CSVLoggerCallback(tmp_path / "logs")])
+    assert not Path(result.path, "progress.csv").exists()
+    assert Path(result.path, "result.json").exists()
+    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+    (result,) = search(tmp_path / "b", report_once, {}, [])
+    assert not any(Path(result.path, name).exists() for name in ("progress.csv", "result.json", "params.json"))
+
+
+class Counts(tune.Trainable):
+    def setup(self, config):
+        self.count = 0
+
+    def step(self):
+        self.count += 1
+        return {"count": self.count, "done": self.count == 7}
+
+    def save_checkpoint(self, checkpoint_dir):
+        return {"count": self.count}
+
+    def load_checkpoint(self, checkpoint):
+        self.count = checkpoint["count"]
+
+
+class Asks(tune.Callback):
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        if result["training_iteration"] in (3, 4, 6):
+            result["should_checkpoint"] = True
+
+
+def test_a_callback_asks_for_a_checkpoint_of_a_class(tmp_path):
+    config = tune.CheckpointConfig(checkpoint_frequency=4)
+    (result,) = search(tmp_path, Counts, {}, [Asks()], checkpoint_config=config)
+    kept = [(checkpoint.to_dict()["count"], metrics["count"]) for checkpoint, metrics in result.best_checkpoints]
+    assert kept == [(3, 3), (4, 4), (6, 6)]
+    assert result.metrics["count"] == 7
+
+
+def test_a_function_cannot_be_saved_by_request_which_is_said_once(tmp_path, caplog):
+    search(tmp_path, report_fast, {"x": 1}, [Asks()])
+    assert caplog.text.count("a callback set should_checkpoint, but only a tune.Trainable") == 1
+
+
+def test_hooks_that_would_never_be_called_are_refused(tmp_path):
+    class Misplaced(JsonLoggerCallback):
+        def log_trial_result(self, iteration, trial, result):
+            raise AssertionError("never called")
+
+    with pytest.raises(ValueError, match=r"Misplaced\.log_trial_result\(\) would never be called"):
+        tune.RunConfig(callbacks=[Misplaced()])
+    with pytest.raises(ValueError, match="Asks in callbacks is a callback of a search: a run never calls its hooks"):
+        train.DataParallelTrainer(
+            lambda: None, run_config=train.RunConfig(storage_path=tmp_path, callbacks=[Asks()])
+        ).fit()
