@@ -98,6 +98,7 @@ class Tuner:
         self._trainable_plan.check(self.run_config)
         self.param_space: Mapping[str, Any] = param_space if param_space is not None else {}
         self._space = Space(param_space)
+        self._trainable_plan.check_space(self._space)
         stop = getattr(self.run_config, "stop", None)
         self._stopper = stopper_of(stop) if stop is not None else None
         self._searcher: Searcher = self.tune_config.search_alg or BasicVariantGenerator()

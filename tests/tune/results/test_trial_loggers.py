@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline import train, tune
+from paceline import cli, train, tune
 from paceline.train.backend import is_installed
 from paceline.tune.logger import CSVLoggerCallback, JsonLoggerCallback, LoggerCallback
 
@@ -63,6 +63,24 @@ def test_hooks_get_every_result_of_trials_that_stay_the_same_and_each_trial_has_
         cells = [*csv.DictReader((path / "progress.csv").read_text().splitlines())]
         assert [cell["eval/loss"] for cell in cells] == [str(step * x) for step in range(NUM_REPORTS)] + [""]
         assert len([*path.glob("events.out.tfevents.*")]) == is_installed("tensorboard")
+
+
+def test_show_ranks_trials_by_the_metric_and_mode_of_the_search(tmp_path, capsys):
+    def train_func(config):
+        tune.report({"eval": {"acc": config["x"]}, "loss": config["x"]})
+
+    tune_config = tune.TuneConfig(metric="eval/acc", mode="max")
+    run_config = tune.RunConfig(name="search", storage_path=tmp_path, verbose=0)
+    space = {"x": tune.grid_search([1, 3, 2])}
+    tune.Tuner(train_func, param_space=space, tune_config=tune_config, run_config=run_config).fit()
+    capsys.readouterr()
+    assert cli.main(["show", str(tmp_path / "search")]) == 0
+    printed = capsys.readouterr().out
+    assert "best trial  trial_00001 with x=3\n" in printed
+    rows = [line.split() for line in printed.splitlines() if line.startswith("  trial_")]
+    assert [(row[0], row[4]) for row in rows] == [
+        (f"trial_0000{n}", f"eval/acc={x}") for n, x in ((1, 3), (2, 2), (0, 1))
+    ]
 
 
 def test_files_of_trials_are_not_written_if_switched_off_or_where_a_logger_is_given(tmp_path, monkeypatch):
