@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.train.callbacks import UserCallback
-from paceline.tune.trial import Trial
+from paceline.tune.trial import Trial, TrialCheckpoint
 
 
 class Callback(UserCallback):
@@ -50,6 +50,14 @@ class Callback(UserCallback):
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A checkpoint of the trial has been committed: `trial.checkpoint`."""
 
+    def on_checkpoint(
+        self, iteration: int, trials: list[Trial], trial: Trial, checkpoint: TrialCheckpoint, **info: Any
+    ) -> None:
+        """As `on_trial_save`, with the checkpoint."""
+
+    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """The trial has failed and is retried: `FailureConfig(max_failures=...)`."""
+
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A trial has returned or was stopped; if stopped, `trial.why` gives the reason."""
 
@@ -58,3 +66,13 @@ class Callback(UserCallback):
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """The search has ended."""
+
+    def get_state(self) -> dict[str, Any] | None:
+        """Return what `set_state` gets when the search is resumed: a dict of numbers, texts, lists and dicts.
+
+        Called every ten seconds and at the end; a killed driver loses what changed since.
+        """
+        return None
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Called after `setup` when a search is resumed, with the last result of `get_state`."""

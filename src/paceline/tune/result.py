@@ -1,7 +1,7 @@
 """The keys of the result of a trial, by Ray's names."""
 
 DEFAULT_METRIC = "_metric"
-"""The metric of a function that returns or reports a bare number."""
+"""The metric of a function that returns or yields a number and not a dict."""
 CONFIG_PREFIX = "config"
 DONE = "done"
 SHOULD_CHECKPOINT = "should_checkpoint"

@@ -218,6 +218,7 @@ class Tuner:
             return driver.outcome
         interrupts = SignalInterrupts(driver)
         self._callbacks.setup(getattr(self.run_config, "stop", None), self.tune_config.num_samples, driver.num_trials)
+        self._callbacks.restore_states(open_search.past_events)
         with contextlib.closing(capacity), interrupts:
             return driver.drive()
 
@@ -280,6 +281,7 @@ class Tuner:
             fail_fast=bool(getattr(self.run_config.failure_config, "fail_fast", False)),
             waits_in_reports=waits_in_reports,
             take_save_request=self._callbacks.take_save_request,
+            save_callbacks=self._callbacks.save_states,
             observers=(terminal, self._callbacks),
             say=terminal.say,
             reset_errored=self._reset_errored,

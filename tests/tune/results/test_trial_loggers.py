@@ -116,6 +116,45 @@ class Asks(tune.Callback):
             result["should_checkpoint"] = True
 
 
+class Remembers(tune.Callback):
+    def __init__(self):
+        self.seen = {"results": 0, "recovered": [], "saved": []}
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        self.seen["results"] += 1
+
+    def on_trial_recover(self, iteration, trials, trial, **info):
+        self.seen["recovered"].append(trial.trial_id)
+
+    def on_checkpoint(self, iteration, trials, trial, checkpoint, **info):
+        self.seen["saved"].append(checkpoint.name)
+
+    def get_state(self):
+        return self.seen
+
+    def set_state(self, state):
+        self.seen = state
+
+
+def test_a_callback_has_its_state_again_when_the_search_is_resumed_and_hears_of_retries(tmp_path):
+    def fail_once(config):
+        tune.report({"a": 1}, checkpoint=tune.Checkpoint.from_dict({"a": 1}))
+        if not Path("failed").exists():
+            Path("failed").touch()
+            raise ValueError("once")
+
+    for num_samples in (1, 2):
+        first, second = Remembers(), Remembers()
+        run_config = tune.RunConfig(
+            name="search", storage_path=tmp_path, callbacks=[first, second], failure_config={"max_failures": 1}
+        )
+        config = tune.TuneConfig(num_samples=num_samples)
+        tune.Tuner(fail_once, tune_config=config, run_config=run_config).fit()
+    saved = ["checkpoint_000001", "checkpoint_000002"] * 2
+    assert first.seen == second.seen == {"results": 4, "recovered": ["00000", "00001"], "saved": saved}
+    assert tune.Tuner.can_restore(tmp_path / "search")
+
+
 def test_a_callback_asks_for_a_checkpoint_of_a_class(tmp_path):
     config = tune.CheckpointConfig(checkpoint_frequency=4)
     (result,) = search(tmp_path, Counts, {}, [Asks()], checkpoint_config=config)

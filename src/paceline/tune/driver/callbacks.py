@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from paceline._core.plain_values import from_plain, to_plain
 from paceline.train.callbacks import (
     Callback,
     LoggedCheckpoint,
@@ -27,7 +28,18 @@ from paceline.train.callbacks import (
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig
 from paceline.tune.callback import Callback as SearchCallback
-from paceline.tune.driver.events import Event, SearchEnded, TrialBegan, TrialEnded, TrialReported, TrialSaved
+from paceline.tune.driver.events import (
+    CallbackStatesSaved,
+    Event,
+    SearchEnded,
+    TrialBegan,
+    TrialEnded,
+    TrialReported,
+    TrialRetried,
+    TrialSaved,
+    decode_raw,
+    encode_raw,
+)
 from paceline.tune.driver.search_state import Search
 from paceline.tune.logger import LoggerCallback as TrialLoggerCallback
 from paceline.tune.result import SHOULD_CHECKPOINT
@@ -53,6 +65,7 @@ class SearchCallbacks:
         self._save_requests: set[tuple[str, int]] = set()
         """The trials and reports of which callbacks want a checkpoint."""
         self._has_warned = False
+        self._saved_states = encode_raw([])
         self._guarded = [_GuardedCallback(callback) for callback in callbacks]
         self._search_callbacks = [guarded for guarded in self._guarded if isinstance(guarded.callback, SearchCallback)]
         self._iteration = 0
@@ -79,7 +92,7 @@ class SearchCallbacks:
 
     def on_event(self, event: Event, search: Search) -> None:
         """Handle an event that has been applied to `search`."""
-        if not self._search_callbacks:
+        if not self._search_callbacks or isinstance(event, CallbackStatesSaved):
             return
         self._iteration += 1
         self._update_trials(search)
@@ -113,6 +126,29 @@ class SearchCallbacks:
         if is_requested := (trial_id, seq) in self._save_requests:
             self._save_requests.remove((trial_id, seq))
         return is_requested
+
+    def save_states(self, at: float) -> CallbackStatesSaved | None:
+        """Return the states of the callbacks; None if none has changed."""
+        states: list[tuple[str, Any]] = []
+        for guarded in self._search_callbacks:
+            if type(guarded.callback).get_state is not SearchCallback.get_state:
+                name = type(guarded.callback).__name__
+                guarded.call(lambda c, name=name: states.append((name, to_plain(c.get_state(), f"{name}.get_state()"))))
+        encoded = encode_raw(states)
+        if encoded == self._saved_states:
+            return None
+        self._saved_states = encoded
+        return CallbackStatesSaved(at, encoded)
+
+    def restore_states(self, past: Sequence[Event]) -> None:
+        """Give callbacks the states that an earlier driver saved last, by their class and order."""
+        saved = next((event.states for event in reversed(past) if isinstance(event, CallbackStatesSaved)), None)
+        left: list[tuple[str, Any]] = decode_raw(saved) if saved is not None else []
+        for guarded in self._search_callbacks:
+            name = type(guarded.callback).__name__
+            at = next((at for at, (saved_name, _) in enumerate(left) if saved_name == name), None)
+            if at is not None and (state := from_plain(left.pop(at)[1])) is not None:
+                guarded.call(lambda c, state=state: c.set_state(state))
 
     def _request_save(self, event: TrialReported) -> None:
         if self._can_save:
@@ -158,6 +194,9 @@ def _list_calls(
                 calls.append(lambda c: c.on_trial_result(**of_trial, result=result))
             case TrialSaved():
                 calls.append(lambda c: c.on_trial_save(**of_trial))
+                calls.append(lambda c: c.on_checkpoint(**of_trial, checkpoint=trial.checkpoint))
+            case TrialRetried():
+                calls.append(lambda c: c.on_trial_recover(**of_trial))
             case TrialEnded(ending="returned" | "stopped"):
                 calls.append(lambda c: c.on_trial_complete(**of_trial))
             case TrialEnded(ending="failed"):

@@ -34,6 +34,7 @@ from paceline.tune.trial import Trial, TrialCheckpoint
 log = logging.getLogger("paceline")
 
 TICK_S = 0.1
+SAVE_CALLBACKS_EVERY_S = 10.0
 
 
 class TrialSource:
@@ -121,6 +122,7 @@ class SearchDriver:
         self._fail_fast_reason = ""
         self._has_warned = False
         self._checked_at = 0.0
+        self._callbacks_saved_at = time.monotonic()
         self._background: StorageThread | None = None
         inbox = RequestInbox(*spec.location.open_mailboxes(), open_search.lease.number, environment.clock)
         self._requests = SearchRequestHandler(inbox, spec.location.name, self._stop_on_request)
@@ -170,6 +172,8 @@ class SearchDriver:
                 self._start_trials()
                 self._handle_messages()
                 self._open_search.lease.raise_if_lost()
+                if time.monotonic() - self._callbacks_saved_at >= SAVE_CALLBACKS_EVERY_S:
+                    self._save_callbacks()
                 self._recorder.sync_if_due(self._background)
                 self._requests.tick(self._background.submit)
                 self._call_observers("tick", self.search, self._wall_time())
@@ -301,6 +305,8 @@ class SearchDriver:
                         self._recorder.record(message)
                         if initial is not None:
                             self._clones.release_donor_pin(initial)
+                case events.TrialRetried():
+                    self._recorder.record(message)
                 case trial_run.TrialPinsMessage(trial_id=trial_id, seqs=seqs):
                     self._clones.on_pins_confirmed(trial_id, seqs)
                 case trial_run.TrialEndMessage():
@@ -432,10 +438,17 @@ class SearchDriver:
         self._execute_decisions()
         self._stop_deadline = time.monotonic() + self._spec.grace_s
 
+    def _save_callbacks(self) -> None:
+        self._callbacks_saved_at = time.monotonic()
+        if (saved := self._spec.save_callbacks(self._wall_time())) is not None:
+            self._recorder.record(saved)
+            self._execute_decisions()
+
     def _end(self) -> None:
         why = ""
         if not (complete := self._is_exhausted()):
             why = self._fail_fast_reason or ("preempted" if self.outcome.is_preempted else "interrupted")
+        self._save_callbacks()
         self._recorder.record(events.SearchEnded(self._wall_time(), why, complete))
         self._execute_decisions()
         self._open_search.journal.sync()
