@@ -31,6 +31,7 @@ MODULES = (
     "paceline.tune.search.optuna",
     "paceline.tune.schedulers",
     "paceline.tune.stopper",
+    "paceline.tune.logger",
     "paceline.tune.plots",
     "paceline.tune.importance",
     "paceline.tune.integration.train",

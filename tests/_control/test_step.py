@@ -419,3 +419,15 @@ def test_workers_that_do_not_exit_by_themselves_are_killed_once_and_the_run_is_c
     assert next_deadline(run) is None
     run, commands = step(run, WorkersStopped(1), 16.1)
     assert (run.phase.ending, commands) == ("complete", [])
+
+
+def test_a_checkpoint_that_was_asked_for_later_belongs_to_the_report_that_waits() -> None:
+    late = CheckpointStaged(1, 2, part(0), "checkpoint_000002")
+    step_through(
+        apply(running(1), reported(0, 1), reported(0, 2)),
+        (CheckpointStaged(1, 1, part(0), "checkpoint_000001"), Running, []),  # Of a report that has returned.
+        (late, Running, [CommitCheckpoint(record(2), (part(0),))]),
+        (late, Running, []),
+        (Committed(record(2)), Running, [Broadcast(1, CheckpointCommitted(record(2)))]),
+        (late, Running, []),
+    )

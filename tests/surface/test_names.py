@@ -29,7 +29,7 @@ PUBLIC_TWINS = frozenset(
     re.findall(
         r"\w+",
         """
-CheckpointConfig FailureConfig Result RunConfig ScalingConfig ReportCallback TuneReportCallback
+CheckpointConfig FailureConfig LoggerCallback Result RunConfig ScalingConfig ReportCallback TuneReportCallback
 TuneReportCheckpointCallback PacelineDDPStrategy PacelineDeepSpeedStrategy PacelineFSDPStrategy
 PacelineLightningEnvironment
 """,

@@ -35,6 +35,10 @@ PUBLIC = {
             get_checkpoint get_context grid_search lograndint loguniform qlograndint qloguniform qrandint qrandn
             quniform randint randn report sample_from uniform with_parameters with_resources
         """,
+        "paceline.tune.logger": """
+            CSVLoggerCallback JsonLoggerCallback LoggerCallback MLflowLoggerCallback TBXLoggerCallback
+            WandbLoggerCallback
+        """,
         "paceline.tune.schedulers": """
             ASHAScheduler AsyncHyperBandScheduler FIFOScheduler HyperBandForBOHB HyperBandScheduler MedianStoppingRule
             PB2 PopulationBasedTraining PopulationBasedTrainingReplay TrialScheduler

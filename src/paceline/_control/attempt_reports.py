@@ -5,9 +5,9 @@ It handles announced checkpoints, reduced metrics, and the dataset cursors that 
 
 from msgspec.structs import replace
 
-from paceline._control.events import Reported, WorkerFailure
+from paceline._control.events import CheckpointStaged, Reported, WorkerFailure
 from paceline._control.report_aggregator import encode_reduced_metrics
-from paceline._control.run import PendingCheckpoint, PendingReduction, Running
+from paceline._control.run import PendingCheckpoint, PendingReduction, Run, Running
 from paceline._core.checkpoint_records import ValidationTask
 from paceline._core.cursor import Cursors
 from paceline._core.reductions import Path
@@ -108,6 +108,16 @@ def announce_checkpoint(live: Running, event: Reported, now: float) -> tuple[Pen
         validation=_choose_validation(None, event),
     )
     return tuple(sorted((*live.pending, new), key=lambda pending: pending.seq))
+
+
+def announce_late_checkpoint(run: Run, live: Running, event: CheckpointStaged, name: str, now: float) -> Running:
+    """Add a checkpoint of the last report of a rank that waits there, unless it is known already."""
+    seq, rank = event.seq, event.staged.rank
+    known = {*run.committing, *(p.seq for p in live.pending), *(c.seq for c in run.checkpoints)}
+    metrics = next((raw for number, raw in live.recent if number == seq), None)
+    if seq in known or seq != live.progress[rank] or metrics is None:
+        return live
+    return replace(live, pending=(*live.pending, PendingCheckpoint(seq, name, rank, "", metrics, since=now)))
 
 
 def select_awaited_positions(live: Running) -> Trie[Trie[Cursors]]:

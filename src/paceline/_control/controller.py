@@ -79,8 +79,8 @@ class Controller:
         self._last_timestamp = 0.0
         self._inbox: deque[Event] = deque()
         self._batch: list[Event] = []
-        self._released_reports: deque[tuple[int, int]] = deque()
-        """(attempt, seq) of reports that may return."""
+        self._released_reports: deque[tuple[int, int, bool]] = deque()
+        """(attempt, seq, save) of reports that may return."""
         self._synced_at = clock.now()
         self._storage_thread = StorageThread(engine.wake)
         self._checkpoints = CheckpointWork(store, recovered.journal, recovered.fence, clock)
@@ -109,9 +109,9 @@ class Controller:
             self._apply_events([first])
             while not isinstance(self.run.phase, Finished):
                 while self._released_reports:
-                    attempt, seq = self._released_reports.popleft()
+                    attempt, seq, save = self._released_reports.popleft()
                     if attempt == self.run.attempt:
-                        self.broadcast(messages.ReleaseReport(seq))
+                        self.broadcast(messages.ReleaseReport(seq, save))
                 self._apply_events(self._next_events())
                 # Look only now: what has just arrived may have moved the deadline.
                 self._apply_events(self._due_events())
@@ -168,9 +168,9 @@ class Controller:
         self._inbox.append(events.PreemptionNoticeReceived(self.run.attempt, grace_s))
         self.engine.wake()
 
-    def release_report(self, attempt: int, seq: int) -> None:
-        """Let a report return, for workers that block in `report()`. Thread-safe."""
-        self._released_reports.append((attempt, seq))
+    def release_report(self, attempt: int, seq: int, *, save: bool = False) -> None:
+        """Let a report return, for workers that block in `report()`, after a checkpoint if `save`. Thread-safe."""
+        self._released_reports.append((attempt, seq, save))
         self.engine.wake()
 
     def request_pins(self, seqs: Iterable[int]) -> None:

@@ -150,7 +150,7 @@ def _step_with_workers(run: Run, event: Event, now: float) -> StepResult | None:
     """Step while an attempt has workers, or has had them and commits are finishing."""
     match event:
         case events.CheckpointStaged():
-            return _on_checkpoint_staged(run, event)
+            return _on_checkpoint_staged(run, event, now)
         case events.StagingFailed():
             return _on_staging_failed(run, event)
         case events.Committed():
@@ -388,8 +388,10 @@ def _record_metrics(run: Run, live: Running, event: Reported) -> Run:
     return replace(run, phase=phase, num_reports=num_reports, num_engine_failures_without_report=0)
 
 
-def _on_checkpoint_staged(run: Run, event: events.CheckpointStaged) -> StepResult:
+def _on_checkpoint_staged(run: Run, event: events.CheckpointStaged, now: float) -> StepResult:
     live = _running_phase(run)
+    if event.checkpoint is not None:
+        live = attempt_reports.announce_late_checkpoint(run, live, event, event.checkpoint, now)
     for at, pending in enumerate(live.pending):
         if pending.seq == event.seq and event.staged.rank not in pending.parts:
             rank = event.staged.rank

@@ -57,6 +57,8 @@ class Settings:
     """Ray's own `RAY_ADDRESS`: the address of a cluster."""
     chdir_to_trial_dir: bool = True
     """Each trial of a search has a working directory of its own."""
+    auto_loggers: bool = True
+    """Each trial writes `progress.csv`, `result.json`, `params.json` and TensorBoard's event files."""
     terminal: str | None = None
     """`TERM`: the type of the terminal."""
     omp_num_threads: str | None = None
@@ -88,6 +90,8 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         ray_address=environ.get("RAY_ADDRESS") or None,
         chdir_to_trial_dir=_parse_flag(environ, "PACELINE_CHDIR_TO_TRIAL_DIR", default.chdir_to_trial_dir)
         and _parse_flag(environ, "RAY_CHDIR_TO_TRIAL_DIR", default.chdir_to_trial_dir),
+        auto_loggers=_parse_flag(environ, "PACELINE_AUTO_LOGGERS", default.auto_loggers)
+        and not _parse_flag(environ, "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", False),
         terminal=environ.get("TERM") or None,
         omp_num_threads=environ.get("OMP_NUM_THREADS") or None,
         no_color=bool(environ.get("NO_COLOR")),

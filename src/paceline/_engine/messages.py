@@ -80,6 +80,8 @@ class CheckpointStaged(msgspec.Struct, frozen=True, tag="checkpoint_staged"):
     attempt: int
     seq: int
     staged: StagedFiles
+    checkpoint: str | None = None
+    """The checkpoint, if its report did not announce it: the driver asked for it while the worker waited there."""
 
 
 class StagingFailed(_RankMessage, frozen=True, tag="staging_failed"):
@@ -402,6 +404,8 @@ class ReleaseReport(msgspec.Struct, frozen=True, tag="release_report"):
     """Lets report `seq` return, in a worker that waits in its reports."""
 
     seq: int
+    save: bool = False
+    """First make a checkpoint, if it has none and can be made: see `checkpoint_on_stop`."""
 
 
 class Release(msgspec.Struct, frozen=True, tag="release"):

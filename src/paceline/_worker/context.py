@@ -98,6 +98,8 @@ class WorkerContext:
         self._stop: messages.StopAt | None = None
         self._last_released = begin.first_seq
         """The last report that may return, if the worker blocks in `report()`."""
+        self._save_requested = 0
+        """The report that is to make a checkpoint before it returns."""
         self._has_sent_notice = False
         self._may_exit = False
         self._tasks: deque[messages.RunTask] = deque()
@@ -128,7 +130,8 @@ class WorkerContext:
                     self._link.send(messages.WorkerHeld(*ids, self.num_reports, self._checks_for_preemption))
                 case messages.StopAt():
                     self._stop = message
-                case messages.ReleaseReport(seq=seq) if self._stop is None:
+                case messages.ReleaseReport(seq=seq, save=save) if self._stop is None:
+                    self._save_requested = seq if save else 0
                     # Ignored after a stop: all ranks receive both in the same order, so they all stop at one report.
                     self._last_released = max(self._last_released, seq)
                 case messages.Release(number=number):
@@ -197,8 +200,10 @@ class WorkerContext:
                 self._record(payload)
             if stop:
                 raise StopTraining
-            if self.begin.waits_in_reports:
-                self._wait_to_proceed(seq)
+            is_asked = self.begin.waits_in_reports and self._wait_to_proceed(seq)
+            if is_asked and checkpoint is None and on_stop is not None:
+                with self.time_accounting.at(CHECKPOINT):
+                    self._save(seq, checkpoint_name(seq), None, on_stop, wait)
             self._raise_refused()
         finally:
             self.time_accounting.switch_to(previous)
@@ -308,22 +313,34 @@ class WorkerContext:
                 self._announced.add(seq)
             return seq, stops, saves
 
-    def _wait_to_proceed(self, seq: int) -> None:
+    def _wait_to_proceed(self, seq: int) -> bool:
+        """Wait until this report may return; whether it is to make a checkpoint first."""
         with self._changed:
             self._changed.wait_for(lambda: self._last_released >= seq or self._stop is not None)
             if self._last_released < seq and self._stop is not None and self._stop.seq <= seq + 1:
                 raise StopTraining
+            return self._save_requested == seq
 
-    def _save(self, seq: int, name: str, payload: bytes, make: Callable[[], CheckpointSource], wait: bool) -> None:
-        """Make a report with a checkpoint. Send any failure to the driver, because other ranks wait."""
+    def _save(
+        self, seq: int, name: str, payload: bytes | None, make: Callable[[], CheckpointSource], wait: bool
+    ) -> None:
+        """Make a report with a checkpoint. Send any failure to the driver, because other ranks wait.
+
+        `payload` is None if the report was made before without a checkpoint.
+        """
+        late = name if payload is None else None
         try:
-            self._record(payload)
+            if payload is not None:
+                self._record(payload)
+            else:
+                with self._changed:
+                    self._announced.add(seq)
             if seq not in self._announced:
                 return  # Already refused: staging the files would be pointless.
             if wait:
-                self._report_staged(seq, self.uploader.upload(seq, name, make()))
+                self._report_staged(seq, self.uploader.upload(seq, name, make()), late)
             else:
-                self.uploader.upload_later(seq, name, make(), lambda outcome: self._on_upload_done(seq, outcome))
+                self.uploader.upload_later(seq, name, make(), lambda outcome: self._on_upload_done(seq, outcome, late))
         except Exception as error:
             with self._changed:
                 self._announced.discard(seq)
@@ -357,17 +374,17 @@ class WorkerContext:
         finally:
             self._link.send_payload(payload)
 
-    def _report_staged(self, seq: int, staged: StagedFiles) -> None:
+    def _report_staged(self, seq: int, staged: StagedFiles, late: str | None) -> None:
         try:
-            self._record(encode_message(messages.CheckpointStaged(self.begin.attempt, seq, staged)))
+            self._record(encode_message(messages.CheckpointStaged(self.begin.attempt, seq, staged, late)))
         except StorageError as error:
             # The files are durable and the driver knows: only a later driver would need the line.
             log.warning("report %d: %s", seq, error)
 
-    def _on_upload_done(self, seq: int, outcome: StagedFiles | Exception) -> None:
+    def _on_upload_done(self, seq: int, outcome: StagedFiles | Exception, late: str | None) -> None:
         """Runs on the upload thread. Sends a failure to the driver at once, because it affects every rank."""
         if isinstance(outcome, StagedFiles):
-            self._report_staged(seq, outcome)
+            self._report_staged(seq, outcome, late)
         else:
             self._report_staging_failure(seq, outcome)
 

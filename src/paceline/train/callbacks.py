@@ -38,6 +38,8 @@ class UserCallback:
 
     _run_purpose: str = ""
     """Identifies the owner of the run's reports, such as a trial; a run made for another owner is not resumed."""
+    _is_for_searches: bool = False
+    """Whether it has the hooks of a search, as `paceline.tune.Callback` does."""
 
     def after_report(
         self, run_context: TrainRunContext, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None

@@ -321,6 +321,15 @@ def check_callbacks(callbacks: Iterable[Any]) -> None:
     expected = "a UserCallback, TrainingCallback, LoggerCallback or OpenTelemetryCallback of paceline.train"
     for callback in callbacks:
         check_instance("every item of callbacks", callback, get_args(Callback), expected)
+        hooks = [name for name in dir(callback) if name.startswith(_SEARCH_HOOKS)]
+        if hooks and not getattr(callback, "_is_for_searches", False):
+            raise ValueError(
+                f"{type(callback).__name__}.{hooks[0]}() would never be called: only a callback of a search has it\n\n"
+                "hint: subclass paceline.tune.Callback, or LoggerCallback of paceline.tune.logger"
+            )
+
+
+_SEARCH_HOOKS = ("on_trial_", "log_trial_", "on_step_", "on_experiment_end")
 
 
 def check_resource(argument: str, name: Any, amount: Any) -> None:

@@ -114,5 +114,7 @@ __all__ = [
 ]
 
 __getattr__ = make_lazy_getattr(
-    __name__, _NAMES, submodules=("importance", "integration", "plots", "schedulers", "search", "stopper")
+    __name__,
+    _NAMES,
+    submodules=("importance", "integration", "logger", "plots", "result", "schedulers", "search", "stopper"),
 )

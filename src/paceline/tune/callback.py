@@ -6,7 +6,7 @@ from typing import Any
 
 from paceline._core.lazy_imports import explain_module
 from paceline.train.callbacks import UserCallback
-from paceline.tune.trial import Trial
+from paceline.tune.trial import Trial, TrialCheckpoint
 
 
 class Callback(UserCallback):
@@ -14,8 +14,10 @@ class Callback(UserCallback):
 
     Each method is called after the event it describes, one call at a time. `iteration` counts the events of the search;
     `trials` holds all trials. `after_report` and `after_exception`, inherited from `UserCallback`, report on individual
-    runs. A callback cannot influence the search: one that raises is logged with its traceback and dropped.
+    runs. One that raises is logged with its traceback and dropped; the search continues.
     """
+
+    _is_for_searches = True
 
     def setup(
         self,
@@ -41,10 +43,21 @@ class Callback(UserCallback):
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        """A trial has reported. Searcher and scheduler have already seen the report."""
+        """A trial has reported. Searcher and scheduler have already seen the report.
+
+        `result["should_checkpoint"] = True` makes a checkpoint of a `Trainable`, which waits for this method.
+        """
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A checkpoint of the trial has been committed: `trial.checkpoint`."""
+
+    def on_checkpoint(
+        self, iteration: int, trials: list[Trial], trial: Trial, checkpoint: TrialCheckpoint, **info: Any
+    ) -> None:
+        """As `on_trial_save`, with the checkpoint."""
+
+    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """The trial has failed and is retried: `FailureConfig(max_failures=...)`."""
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A trial has returned or was stopped; if stopped, `trial.why` gives the reason."""
@@ -54,6 +67,16 @@ class Callback(UserCallback):
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """The search has ended."""
+
+    def get_state(self) -> dict[str, Any] | None:
+        """Return what `set_state` gets when the search is resumed: a dict of numbers, texts, lists and dicts.
+
+        Called every ten seconds and at the end; a killed driver loses what changed since.
+        """
+        return None
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Called after `setup` when a search is resumed, with the last result of `get_state`."""
 
 
 explain_module(__name__)

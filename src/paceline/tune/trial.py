@@ -22,9 +22,12 @@ class TrialCheckpoint:
     """The trial's `training_iteration` at that report."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Trial:
-    """The state of a trial at one moment, for schedulers and callbacks. A later state is a new `Trial`."""
+    """The state of a trial. A scheduler gets it as it is at one moment; a callback gets one object, kept up to date.
+
+    Two are equal if they are of the same trial, so that a trial can be the key of a dict.
+    """
 
     trial_id: str
     """Its number, such as `00012`: it stays the same when the search is resumed."""
@@ -40,6 +43,17 @@ class Trial:
     """Why it was stopped or paused, or the error it failed with."""
     lineage: tuple[TrialCheckpoint, ...] = field(default=())
     """The checkpoints of other trials it was cloned from, in order."""
+    local_path: str = ""
+    """The directory of its run on the machine of the driver; for a search in a store, one that is not uploaded."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Trial) and other.trial_id == self.trial_id
+
+    def __hash__(self) -> int:
+        return hash(self.trial_id)
+
+    def __str__(self) -> str:
+        return f"trial_{self.trial_id}"
 
     @property
     def is_over(self) -> bool:

@@ -36,6 +36,7 @@ from paceline.tune.driver.search_spec import SearchOutcome, SearchSpec, TrialRun
 from paceline.tune.driver.search_state import Search
 from paceline.tune.driver.search_storage import OpenSearch
 from paceline.tune.driver.trial_run import FailedEarlierError
+from paceline.tune.logger import make_default_loggers
 from paceline.tune.result_grid import ResultGrid
 from paceline.tune.results.report_history import ADDED_METRICS, replay_search
 from paceline.tune.schedulers.scheduler import FIFOScheduler, TrialScheduler
@@ -97,6 +98,7 @@ class Tuner:
         self._trainable_plan.check(self.run_config)
         self.param_space: Mapping[str, Any] = param_space if param_space is not None else {}
         self._space = Space(param_space)
+        self._trainable_plan.check_space(self._space)
         stop = getattr(self.run_config, "stop", None)
         self._stopper = stopper_of(stop) if stop is not None else None
         self._searcher: Searcher = self.tune_config.search_alg or BasicVariantGenerator()
@@ -106,7 +108,10 @@ class Tuner:
         self._reset_errored = ""
         self._grid: ResultGrid | None = None
         assert self.run_config.name is not None
-        self._callbacks = SearchCallbacks(self.run_config.callbacks, self.run_config.name)
+        given = self.run_config.callbacks
+        self._callbacks = SearchCallbacks(
+            [*given, *make_default_loggers(given)], self.run_config.name, can_save=self._trainable_plan.can_save
+        )
         _check_metric(self.tune_config, self._searcher, self._scheduler)
 
     def fit(self) -> ResultGrid:
@@ -213,6 +218,7 @@ class Tuner:
             return driver.outcome
         interrupts = SignalInterrupts(driver)
         self._callbacks.setup(getattr(self.run_config, "stop", None), self.tune_config.num_samples, driver.num_trials)
+        self._callbacks.restore_states(open_search.past_events)
         with contextlib.closing(capacity), interrupts:
             return driver.drive()
 
@@ -226,6 +232,7 @@ class Tuner:
     ) -> SearchSpec:
         config, location = self.tune_config, self.run_config.location
         notice_s = settings.load().report_notice_s
+        waits_in_reports = advisers.must_wait_for_decisions or self._callbacks.can_request_saves
         sync_config = getattr(self.run_config, "sync_config", None)
         has_own_directory = config.chdir_to_trial_dir and settings.load().chdir_to_trial_dir
 
@@ -237,7 +244,7 @@ class Tuner:
             target = allocation.make_target(trainer.scaling_config, run_config)
             spec = dataclasses.replace(
                 build_run_spec(trainer.trainer_arguments, target),
-                waits_in_reports=advisers.must_wait_for_decisions,
+                waits_in_reports=waits_in_reports,
                 has_own_directory=has_own_directory,
                 uploads_artifacts=sync_config is not None and sync_config.sync_artifacts,
                 pinned=run_spec.pinned_seqs,
@@ -272,6 +279,9 @@ class Tuner:
             max_concurrent=config.max_concurrent_trials or None,
             time_budget_s=config.budget_s,
             fail_fast=bool(getattr(self.run_config.failure_config, "fail_fast", False)),
+            waits_in_reports=waits_in_reports,
+            take_save_request=self._callbacks.take_save_request,
+            save_callbacks=self._callbacks.save_states,
             observers=(terminal, self._callbacks),
             say=terminal.say,
             reset_errored=self._reset_errored,

@@ -14,6 +14,7 @@ import pytest
 from drawn_spaces import NUMBERS, Model, activation, is_of, same, spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optuna.distributions import FloatDistribution
 
 from paceline.tune.space import Space
 from paceline.tune.space import domains as tune
@@ -280,6 +281,10 @@ def _circle():
         ({"a": {(1, 2): tune.randn()}}, "param_space['a'] is a dict with randn(0.0, 1.0) in it"),
         ({"a": {math.nan: 1}}, "the keys of param_space['a'] must be strings or finite numbers, got nan"),
         ({"a": {"grid_search": []}}, "param_space['a'] is a grid_search without values"),
+        ({"a": {"grid_search": 3}}, "param_space['a']['grid_search'] must be a list of values, got 3"),
+        ({"a": {"grid_serach": [1]}}, "unknown key 'grid_serach' in param_space['a']"),
+        ({"a": tune.uniform}, "param_space['a'] is the function tune.uniform itself"),
+        ({"a": [FloatDistribution(0, 1)]}, "param_space['a'][0] is a optuna.distributions.FloatDistribution"),
         (_circle(), "param_space['a'][1] contains itself"),
         (
             {"m": {"a": tune.choice([1, {"b": tune.grid_search([1, 2])}])}},

@@ -131,6 +131,13 @@ class RandomHistory:
     def idle(self):
         self.happen(events.SearchIdle(self.at, self.acts()))
 
+    def note(self):
+        """What changes nothing about the search."""
+        trial = self.one_of(self.search.trials_with_status("RUNNING"))
+        if trial is not None:
+            self.happen(events.TrialRetried(trial.trial_id, self.search.trial_records[trial.trial_id].run, self.at))
+        self.happen(events.CallbackStatesSaved(self.at, events.encode_raw([])))
+
     def lose(self):
         if self.dice.choice([True, False]) and not self.search.trials_with_status("RUNNING"):
             self.happen(events.SearchEnded(self.at))
@@ -138,7 +145,7 @@ class RandomHistory:
         self.happen(self.started())
 
 
-SELDOM = ("make", "reset", "displace", "exhaust", "idle", "lose")
+SELDOM = ("make", "reset", "displace", "exhaust", "idle", "note", "lose")
 OFTEN = ("begin", "report", "report", "save", "end", "settle")
 
 

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from paceline import train
 from paceline._core.resource_planner import ResourceBundle
-from paceline.train import ScalingConfig
+from paceline.train import DataParallelTrainer, ScalingConfig
 from paceline.tune.config import CheckpointConfig, FailureConfig, RunConfig
+from paceline.tune.error import TuneError
+from paceline.tune.space.domains import sample_from
 from paceline.tune.stopper import MaximumIterationStopper
 from paceline.tune.trainables.resources import PlacementGroupFactory
 from paceline.tune.trainables.trainable_plans import make_trainable_plan
@@ -149,6 +151,8 @@ def test_no_bundle_is_lost_in_the_sum(asked):
         (lambda: {"gpu": 1.5}, "resources['gpu'] must be below 1 or an integer, got 1.5"),
         (lambda: {"cpu": 1, "CPU": 2}, "has CPU twice"),
         (lambda: {"gpu": 0.00001}, "must be 0 or at least 0.0001"),
+        (lambda: {"cpus": 2}, "unknown resource 'cpus' in resources\n\nhint: use 'cpu'"),
+        (lambda: {"num_workers": 2}, "hint: use a ScalingConfig in place of the dict"),
         (lambda: {3: 1}, "a key of resources must be the name of a resource, got 3"),
         (lambda: ScalingConfig(num_workers=0), "with at least one worker"),
         (lambda: PlacementGroupFactory([]), "bundles must be at least one dict"),
@@ -161,3 +165,33 @@ def test_wrong_resources_are_refused_at_once(resources, message):
     with pytest.raises(ValueError) as refusal:
         with_resources(never_run, resources())
     assert message in str(refusal.value)
+
+
+def test_wrong_calls_and_functions_for_resources_say_what_is_allowed(tmp_path):
+    with pytest.raises(TypeError, match=r"got cpu by name\n\nhint: use with_resources\(never_run, \{'cpu': 3\}\)"):
+        with_resources(never_run, cpu=3)
+    with pytest.raises(ValueError, match=r"<lambda>\(config\) raised KeyError: 'b'; config is \{'a': 1\}"):
+        make_trainable_plan(with_resources(never_run, lambda config: {"cpu": config["b"]})).resolve_needs({"a": 1})
+    tuner = Tuner(with_resources(never_run, {"cpu": 9999}), run_config=RunConfig(storage_path=tmp_path))
+    with pytest.raises(ValueError, match=r"needs 9999 cores.*\n\nhint: lower what tune.with_resources\(\)"):
+        tuner.fit()
+
+
+@pytest.mark.parametrize(
+    ("trainable", "space", "error", "message"),
+    [
+        (never_run, {"a": (n for n in ())}, TypeError, r"param_space\['a'\] \(generator\) cannot be sent"),
+        (DataParallelTrainer(never_run), {"lr": 1}, ValueError, "unknown argument 'lr' in param_space"),
+        (
+            never_run,
+            {"a": sample_from(lambda spec: spec.config.b)},
+            TuneError,
+            r"unknown name 'b'.*\(in the sample_from function of param_space\['a'\]\)",
+        ),
+    ],
+    ids=["unpicklable", "argument", "sampling"],
+)
+def test_a_space_that_no_trial_could_use_ends_the_search_before_any_begins(tmp_path, trainable, space, error, message):
+    with pytest.raises(error, match=message):
+        Tuner(trainable, param_space=space, run_config=RunConfig(storage_path=tmp_path, name="search")).fit()
+    assert not [*tmp_path.glob("search/trial_*")]

@@ -10,6 +10,7 @@ from paceline.train import RunConfig
 from paceline.tune import Tuner
 from paceline.tune import session as tune
 from paceline.tune.config import CheckpointConfig
+from paceline.tune.result import DEFAULT_METRIC
 from paceline.tune.trainables.trainable import Trainable
 from paceline.tune.trainables.trainable_plans import make_trainable_plan
 from paceline.tune.trainables.wrapping import with_parameters, with_resources
@@ -51,6 +52,10 @@ def test_what_a_function_reports_yields_or_else_returns_is_its_result(run_trial,
     result = run_trial(trainable, {"a": 2})
     assert [*result.metrics_dataframe["score"]] == scores
     assert (result.metrics, result.return_value) == ({"score": scores[-1]}, returned)
+
+
+def test_a_number_that_a_function_returns_is_the_default_metric(run_trial):
+    assert run_trial(lambda config: 2.5).metrics == {DEFAULT_METRIC: 2.5}
 
 
 def test_a_trial_knows_which_it_is(run_trial, tmp_path):

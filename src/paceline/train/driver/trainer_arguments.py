@@ -9,7 +9,7 @@ from typing import Any, Self
 from paceline._core.arguments import check_instance
 from paceline._worker.main import Job
 from paceline.train.backend import BackendConfig
-from paceline.train.callbacks import TrainRunContext, UserCallback
+from paceline.train.callbacks import LoggerCallback, TracingCallback, TrainingCallback, TrainRunContext, UserCallback
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig, coerce_config
 from paceline.train.display.terminal import make_terminal
@@ -78,6 +78,7 @@ class TrainerArguments:
 def build_run_spec(arguments: TrainerArguments, target: ExecutionTarget, parts: Job | None = None) -> RunSpec:
     """Check that the run can start, and return its spec; by default for the trainer's own function."""
     run_config, scaling = arguments.run_config, arguments.scaling_config
+    _check_run_callbacks(run_config)
     preflight.check_limits(scaling.sizes[-1])
     preflight.check_initial_checkpoint(arguments.resume_from_checkpoint, run_config.location.layout)
     datasets = arguments.dataset_spec
@@ -102,6 +103,20 @@ def build_run_spec(arguments: TrainerArguments, target: ExecutionTarget, parts: 
         datasets=datasets,
         purpose=_find_purpose(run_config),
     )
+
+
+def _check_run_callbacks(config: RunConfig) -> None:
+    for callback in config.callbacks:
+        kind = type(callback)
+        if getattr(kind, "_is_for_searches", False) and not (
+            isinstance(callback, TrainingCallback | LoggerCallback | TracingCallback)
+            or kind.after_report is not UserCallback.after_report  # type: ignore[union-attr]
+            or kind.after_exception is not UserCallback.after_exception  # type: ignore[union-attr]
+        ):
+            raise ValueError(
+                f"{kind.__name__} in callbacks is a callback of a search: a run never calls its hooks\n\n"
+                "hint: pass it in the RunConfig of a Tuner, or subclass paceline.train.UserCallback"
+            )
 
 
 def _find_purpose(config: RunConfig) -> str:

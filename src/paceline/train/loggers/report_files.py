@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from paceline._core.arguments import flatten_dict
+from paceline._core.plain_values import to_plain
 from paceline._storage.files import LocalFiles
 from paceline.train.callbacks import LoggedReport, LoggedRun, LoggerCallback
 
 
 class ReportFile:
-    def __init__(self, path: Path, head: bytes = b"") -> None:
+    def __init__(self, path: Path, head: bytes = b"", *, is_durable: bool = True) -> None:
+        """`is_durable`: survive a power cut; otherwise the journal does, and nobody waits for the disk."""
         self.path = path
+        self._is_durable = is_durable
         self._partial_path = path.with_name(f".{path.name}.part")
         path.parent.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(self._partial_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -56,10 +59,11 @@ class ReportFile:
 
     def publish(self) -> None:
         """Make the file visible under its name."""
-        os.fsync(self._fd)
+        self._sync()
         self._partial_path.rename(self.path)
         self._is_published = True
-        LocalFiles().sync_dir(self.path.parent)
+        if self._is_durable:
+            LocalFiles().sync_dir(self.path.parent)
 
     def rewrite(self, pieces: list[bytes], head: bytes) -> None:
         """Replace each piece with a new one, in a new file that replaces this one when it is complete."""
@@ -75,7 +79,7 @@ class ReportFile:
             if not self._is_published:
                 part.rename(self._partial_path)
             elif _is_file_at(old, self.path):
-                os.fsync(self._fd)
+                self._sync()
                 part.rename(self.path)
             else:
                 part.unlink()  # Another driver has replaced the file, so this one is about to exit.
@@ -90,10 +94,14 @@ class ReportFile:
     def close(self) -> None:
         if self._fd >= 0:
             try:
-                os.fsync(self._fd)
+                self._sync()
             finally:
                 os.close(self._fd)
                 self._fd = -1
+
+    def _sync(self) -> None:
+        if self._is_durable:
+            os.fsync(self._fd)
 
     def _write(self, data: bytes) -> None:
         try:
@@ -118,19 +126,22 @@ class FileLoggerCallback(LoggerCallback):
     """Writes a `ReportFile` to the run's directory, or to `logdir`. Subclasses write a report with `log_report`."""
 
     _filename: str
+    is_durable = True
 
     def __init__(self, logdir: str | os.PathLike[str] | None = None) -> None:
         self._logdir = logdir
         self._file: ReportFile | None = None
+        self._is_for_trial = False
 
     def for_trial(self, search: str, run: str) -> Self:
         """Log to a folder of the trial's own below `logdir`."""
         copied = super().for_trial(search, run)
+        copied._is_for_trial = True
         copied._logdir = Path(self._logdir) / run if self._logdir is not None else None
         return copied
 
     def log_start(self, run: LoggedRun) -> None:
-        self._file = ReportFile(Path(self._logdir or run.directory) / self._filename)
+        self._file = ReportFile(Path(self._logdir or run.directory) / self._filename, is_durable=self.is_durable)
         for report in run.past:
             self.log_report(report)
         self._file.publish()
@@ -154,12 +165,21 @@ class JsonLoggerCallback(FileLoggerCallback):
 
     Each line has the report's number as `training_iteration` and the time when rank 0 made it as `timestamp`; a user's
     metrics of these names take precedence. Values that are not finite are written as `NaN` and `Infinity`, which Python
-    can read.
+    can read. The configuration of a trial is in `params.json`.
     """
 
     def __init__(self, logdir: str | os.PathLike[str] | None = None, filename: str = "result.json") -> None:
         super().__init__(logdir)
         self._filename = filename
+
+    def log_start(self, run: LoggedRun) -> None:
+        super().log_start(run)
+        if self._is_for_trial:
+            text = json.dumps(run.context.train_loop_config, indent=2, ensure_ascii=False, default=_to_json)
+            path = Path(self._logdir or run.directory) / "params.json"
+            part = path.with_name(".params.json.part")
+            part.write_text(text)
+            part.rename(path)
 
     def log_report(self, report: LoggedReport) -> None:
         line = json.dumps(_to_row(report), ensure_ascii=False)
@@ -207,6 +227,14 @@ def _to_cell(value: Any) -> Any:
     if value is None:
         return ""
     return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def _to_json(value: Any) -> Any:
+    """Convert a value that JSON does not have: arrays to lists, other objects to their description."""
+    try:
+        return to_plain(value)
+    except TypeError:
+        return repr(value)
 
 
 def _encode_row(cells: Any) -> bytes:

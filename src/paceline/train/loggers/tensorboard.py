@@ -53,7 +53,8 @@ class TensorBoardLoggerCallback(FileLoggerCallback):
         number = max([int(now), *(int(each) + 1 for each in digits if each.isdigit())])
         version = frame_record(_encode_double(1, now) + _encode_bytes(3, b"brain.Event:2"))
         head = version + _encode_restart(now, 0) + _encode_hparams(now, run.context.train_loop_config)
-        self._file = ReportFile(directory / f"events.out.tfevents.{number:010d}{_OURS}", head)
+        path = directory / f"events.out.tfevents.{number:010d}{_OURS}"
+        self._file = ReportFile(path, head, is_durable=self.is_durable)
         self._is_published = False
         for report in run.past:
             self.log_report(report)

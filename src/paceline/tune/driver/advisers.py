@@ -153,8 +153,9 @@ def _naming_adviser(adviser: Searcher | TrialScheduler | Stopper, method: str, t
             name = getattr(adviser.function, "__name__", name)
         trial = f" for trial {trial_id}" if trial_id else ""
         text = str(problem).strip().splitlines()
+        where = "".join(f" ({note})" for note in getattr(problem, "__notes__", ())[:1])
         raise TuneError(
-            f"the {role} {name} raised {type(problem).__name__}{': ' + text[0] if text else ''} in "
+            f"the {role} {name} raised {type(problem).__name__}{': ' + text[0] if text else ''}{where} in "
             f"{method or '__call__'}(){trial}\n\n"
             "hint: all trials were stopped; fix it and run the script again with the same name to continue the search"
         ) from problem

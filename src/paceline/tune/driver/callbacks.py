@@ -6,14 +6,17 @@ trials, called one call at a time; once it raises, it is not called again for an
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from paceline._core.plain_values import from_plain, to_plain
 from paceline.train.callbacks import (
     Callback,
+    LoggedCheckpoint,
     LoggedReport,
     LoggedRun,
     LoggerCallback,
@@ -25,8 +28,21 @@ from paceline.train.callbacks import (
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig
 from paceline.tune.callback import Callback as SearchCallback
-from paceline.tune.driver.events import Event, SearchEnded, TrialBegan, TrialEnded, TrialReported, TrialSaved
+from paceline.tune.driver.events import (
+    CallbackStatesSaved,
+    Event,
+    SearchEnded,
+    TrialBegan,
+    TrialEnded,
+    TrialReported,
+    TrialRetried,
+    TrialSaved,
+    decode_raw,
+    encode_raw,
+)
 from paceline.tune.driver.search_state import Search
+from paceline.tune.logger import LoggerCallback as TrialLoggerCallback
+from paceline.tune.result import SHOULD_CHECKPOINT
 from paceline.tune.trial import Trial
 
 log = logging.getLogger("paceline")
@@ -35,9 +51,21 @@ log = logging.getLogger("paceline")
 class SearchCallbacks:
     """The callbacks of one search. Its loop calls `on_event`; any thread calls `for_trial` before a trial's run."""
 
-    def __init__(self, callbacks: Sequence[Callback], search_name: str) -> None:
-        """Raise `ValueError` for a logger that cannot be created once per trial."""
+    def __init__(self, callbacks: Sequence[Callback], search_name: str, *, can_save: bool = False) -> None:
+        """Raise `ValueError` for a logger that cannot be created once per trial.
+
+        `can_save`: a checkpoint can be made of a trial whenever a callback asks for one.
+        """
         self._search_name = search_name
+        self._trials: dict[str, Trial] = {}
+        """What callbacks get: the same object for a trial during the whole search."""
+        self._states: dict[str, Trial] = {}
+        """What those were last updated from."""
+        self._can_save = can_save
+        self._save_requests: set[tuple[str, int]] = set()
+        """The trials and reports of which callbacks want a checkpoint."""
+        self._has_warned = False
+        self._saved_states = encode_raw([])
         self._guarded = [_GuardedCallback(callback) for callback in callbacks]
         self._search_callbacks = [guarded for guarded in self._guarded if isinstance(guarded.callback, SearchCallback)]
         self._iteration = 0
@@ -64,14 +92,73 @@ class SearchCallbacks:
 
     def on_event(self, event: Event, search: Search) -> None:
         """Handle an event that has been applied to `search`."""
-        if not self._search_callbacks:
+        if not self._search_callbacks or isinstance(event, CallbackStatesSaved):
             return
         self._iteration += 1
-        about: dict[str, Any] = {"iteration": self._iteration, "trials": list(search.trials.values())}
-        calls = list(_list_calls(event, search, about))
+        self._update_trials(search)
+        about: dict[str, Any] = {"iteration": self._iteration, "trials": list(self._trials.values())}
+        trial = self._trials.get(getattr(event, "trial", ""))
+        reported = (trial.last_result if trial is not None else None) or {}
+        result = dict(reported)
+        calls = list(_list_calls(event, trial, result, about))
         for guarded in self._search_callbacks:
             for call in calls:
                 guarded.call(call)
+        if isinstance(event, TrialReported) and result.get(SHOULD_CHECKPOINT) and not reported.get(SHOULD_CHECKPOINT):
+            self._request_save(event)
+
+    def _update_trials(self, search: Search) -> None:
+        for trial_id, state in search.trials.items():
+            if self._states.get(trial_id) is not state:
+                self._states[trial_id] = state
+                vars(self._trials.setdefault(trial_id, copy.copy(state))).update(vars(state))
+
+    @property
+    def can_request_saves(self) -> bool:
+        """Whether trials must wait in their reports, because a callback may ask for a checkpoint."""
+        hooks = (type(guarded.callback).on_trial_result for guarded in self._search_callbacks)
+        return self._can_save and any(
+            hook not in (SearchCallback.on_trial_result, TrialLoggerCallback.on_trial_result) for hook in hooks
+        )
+
+    def take_save_request(self, trial_id: str, seq: int) -> bool:
+        """Whether a callback asked for a checkpoint of this report; only once."""
+        if is_requested := (trial_id, seq) in self._save_requests:
+            self._save_requests.remove((trial_id, seq))
+        return is_requested
+
+    def save_states(self, at: float) -> CallbackStatesSaved | None:
+        """Return the states of the callbacks; None if none has changed."""
+        states: list[tuple[str, Any]] = []
+        for guarded in self._search_callbacks:
+            if type(guarded.callback).get_state is not SearchCallback.get_state:
+                name = type(guarded.callback).__name__
+                guarded.call(lambda c, name=name: states.append((name, to_plain(c.get_state(), f"{name}.get_state()"))))
+        encoded = encode_raw(states)
+        if encoded == self._saved_states:
+            return None
+        self._saved_states = encoded
+        return CallbackStatesSaved(at, encoded)
+
+    def restore_states(self, past: Sequence[Event]) -> None:
+        """Give callbacks the states that an earlier driver saved last, by their class and order."""
+        saved = next((event.states for event in reversed(past) if isinstance(event, CallbackStatesSaved)), None)
+        left: list[tuple[str, Any]] = decode_raw(saved) if saved is not None else []
+        for guarded in self._search_callbacks:
+            name = type(guarded.callback).__name__
+            at = next((at for at, (saved_name, _) in enumerate(left) if saved_name == name), None)
+            if at is not None and (state := from_plain(left.pop(at)[1])) is not None:
+                guarded.call(lambda c, state=state: c.set_state(state))
+
+    def _request_save(self, event: TrialReported) -> None:
+        if self._can_save:
+            self._save_requests.add((event.trial, event.seq))
+        elif not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "a callback set should_checkpoint, but only a tune.Trainable with save_checkpoint() can be saved by "
+                "request\n\nhint: use tune.report(metrics, checkpoint=...) in the function"
+            )
 
     def tick(self, search: Search, now: float) -> None:
         """Do nothing: callbacks are not driven by the clock."""
@@ -92,8 +179,9 @@ class SearchCallbacks:
         return only(copied)
 
 
-def _list_calls(event: Event, search: Search, about: dict[str, Any]) -> list[Callable[[SearchCallback], None]]:
-    trial: Trial | None = search.trials.get(getattr(event, "trial", ""))
+def _list_calls(
+    event: Event, trial: Trial | None, result: dict[str, Any], about: dict[str, Any]
+) -> list[Callable[[SearchCallback], None]]:
     calls: list[Callable[[SearchCallback], None]] = [lambda c: c.on_step_begin(**about)]
     if trial is not None:
         of_trial = {**about, "trial": trial}
@@ -103,9 +191,12 @@ def _list_calls(event: Event, search: Search, about: dict[str, Any]) -> list[Cal
                 if trial.checkpoint is not None:
                     calls.append(lambda c: c.on_trial_restore(**of_trial))
             case TrialReported():
-                calls.append(lambda c: c.on_trial_result(**of_trial, result=dict(trial.last_result or {})))
+                calls.append(lambda c: c.on_trial_result(**of_trial, result=result))
             case TrialSaved():
                 calls.append(lambda c: c.on_trial_save(**of_trial))
+                calls.append(lambda c: c.on_checkpoint(**of_trial, checkpoint=trial.checkpoint))
+            case TrialRetried():
+                calls.append(lambda c: c.on_trial_recover(**of_trial))
             case TrialEnded(ending="returned" | "stopped"):
                 calls.append(lambda c: c.on_trial_complete(**of_trial))
             case TrialEnded(ending="failed"):
@@ -183,6 +274,9 @@ class _LoggerOnlyCallback(LoggerCallback):
 
     def log_report(self, report: LoggedReport) -> None:
         self._logger.log_report(report)
+
+    def log_checkpoint(self, checkpoint: LoggedCheckpoint) -> None:
+        self._logger.log_checkpoint(checkpoint)
 
     def log_end(self, failed: bool) -> None:
         self._logger.log_end(failed)

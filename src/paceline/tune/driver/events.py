@@ -137,6 +137,22 @@ class TrialReset(msgspec.Struct, frozen=True, tag="trial_reset", omit_defaults=T
     """For a trial that had not failed: what prevented it from resuming in its existing run."""
 
 
+class TrialRetried(msgspec.Struct, frozen=True, tag="trial_retried"):
+    """Workers of the trial's run failed and were started again."""
+
+    trial: str
+    run: str
+    at: float
+
+
+class CallbackStatesSaved(msgspec.Struct, frozen=True, tag="callback_states_saved"):
+    """What callbacks want to have again when the search is resumed."""
+
+    at: float
+    states: msgspec.Raw
+    """Pairs of a callback's class and its state, in the order of the callbacks."""
+
+
 class SearchEnded(msgspec.Struct, frozen=True, tag="search_ended"):
     """No trial is running any more. `complete`: none is left to run."""
 
@@ -157,6 +173,8 @@ Event = (
     | TrialCloneSkipped
     | TrialEnded
     | TrialReset
+    | TrialRetried
+    | CallbackStatesSaved
     | SearchEnded
 )
 

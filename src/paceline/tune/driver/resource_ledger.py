@@ -32,6 +32,8 @@ class TrialNeeds:
     """The user specified the number of cores. If not, a trial with more workers than cores may share all of them."""
     strategy: str = "PACK"
     """How the bundles are spread over the nodes of a cluster, as in `ScalingConfig(placement_strategy=...)`."""
+    hint: str = "lower num_workers or the resources of each worker"
+    """What to do if there is never so much."""
 
 
 @dataclass(frozen=True)
@@ -201,7 +203,7 @@ class ResourceLedger:
         return (replace(first, num_cpus=node.num_cores), *rest), note
 
     def _hint(self, needs: TrialNeeds) -> str:
-        least = "lower num_workers or the resources of each worker"
+        least = needs.hint
         if any(bundle.num_gpus >= 1 for bundle in needs.bundles) and any(n.num_gpus for n in self._nodes.values()):
             return f"{least}; processes can share a GPU with a fraction of it, such as {{'GPU': 0.5}}"
         if len(self._nodes) > 1:

@@ -34,6 +34,7 @@ from paceline.tune.trial import Trial, TrialCheckpoint
 log = logging.getLogger("paceline")
 
 TICK_S = 0.1
+SAVE_CALLBACKS_EVERY_S = 10.0
 
 
 class TrialSource:
@@ -104,7 +105,7 @@ class TrialSource:
 
 class SearchDriver:
     def __init__(self, spec: SearchSpec, open_search: OpenSearch, environment: RunEnvironment) -> None:
-        self.search = Search(spec.decode_config)
+        self.search = Search(spec.decode_config, lambda run: _locate_run(spec.location, run))
         self.outcome = SearchOutcome(self.search)
         self._spec = spec
         self._open_search = open_search
@@ -121,6 +122,7 @@ class SearchDriver:
         self._fail_fast_reason = ""
         self._has_warned = False
         self._checked_at = 0.0
+        self._callbacks_saved_at = time.monotonic()
         self._background: StorageThread | None = None
         inbox = RequestInbox(*spec.location.open_mailboxes(), open_search.lease.number, environment.clock)
         self._requests = SearchRequestHandler(inbox, spec.location.name, self._stop_on_request)
@@ -170,6 +172,8 @@ class SearchDriver:
                 self._start_trials()
                 self._handle_messages()
                 self._open_search.lease.raise_if_lost()
+                if time.monotonic() - self._callbacks_saved_at >= SAVE_CALLBACKS_EVERY_S:
+                    self._save_callbacks()
                 self._recorder.sync_if_due(self._background)
                 self._requests.tick(self._background.submit)
                 self._call_observers("tick", self.search, self._wall_time())
@@ -271,7 +275,7 @@ class SearchDriver:
             ),
             self._messages.put,
             last_known_seq=record.last_seq,
-            waits_in_reports=spec.advisers.must_wait_for_decisions,
+            waits_in_reports=spec.waits_in_reports,
             waits_for_checkpoints=spec.advisers.scheduler.waits_for_checkpoints,
             is_retried=record.is_retried,
         )
@@ -291,6 +295,7 @@ class SearchDriver:
                 case trial_run.TrialReportMessage(event=event):
                     if self.search.is_new_report(event.trial, event.run, event.seq):
                         self._recorder.record(event)
+                        self._execute_decisions()  # Now: observers must see the result of this report, not a later one.
                     if self.search.trial_records[event.trial].pending_decision is None:
                         proceeding.append(message)
                 case events.TrialSaved(trial=trial_id, run=run, seq=seq):
@@ -300,6 +305,8 @@ class SearchDriver:
                         self._recorder.record(message)
                         if initial is not None:
                             self._clones.release_donor_pin(initial)
+                case events.TrialRetried():
+                    self._recorder.record(message)
                 case trial_run.TrialPinsMessage(trial_id=trial_id, seqs=seqs):
                     self._clones.on_pins_confirmed(trial_id, seqs)
                 case trial_run.TrialEndMessage():
@@ -312,7 +319,8 @@ class SearchDriver:
         for message in proceeding:
             live = self._live.get(message.event.trial)
             if live is not None and not live.is_stop_requested:
-                live.run.release_report(message.attempt, message.event.seq)
+                save = self._spec.take_save_request(message.event.trial, message.event.seq)
+                live.run.release_report(message.attempt, message.event.seq, save=save)
 
     def _on_run_end(self, message: trial_run.TrialEndMessage) -> None:
         live = self._live.pop(message.trial_id)
@@ -430,10 +438,17 @@ class SearchDriver:
         self._execute_decisions()
         self._stop_deadline = time.monotonic() + self._spec.grace_s
 
+    def _save_callbacks(self) -> None:
+        self._callbacks_saved_at = time.monotonic()
+        if (saved := self._spec.save_callbacks(self._wall_time())) is not None:
+            self._recorder.record(saved)
+            self._execute_decisions()
+
     def _end(self) -> None:
         why = ""
         if not (complete := self._is_exhausted()):
             why = self._fail_fast_reason or ("preempted" if self.outcome.is_preempted else "interrupted")
+        self._save_callbacks()
         self._recorder.record(events.SearchEnded(self._wall_time(), why, complete))
         self._execute_decisions()
         self._open_search.journal.sync()
@@ -458,6 +473,13 @@ class SearchDriver:
 
     def _wall_time(self) -> float:
         return self._run_environment.clock.wall()
+
+
+def _locate_run(location: RunLocation, run: str) -> str:
+    if location.address is None:
+        return str(trial_run_location(location, run).layout.root)
+    # Not the run's own: a new run in a store empties that when it starts.
+    return str(location.layout.artifacts / run)
 
 
 def _with_initial_checkpoint(

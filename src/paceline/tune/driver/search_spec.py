@@ -10,7 +10,7 @@ from paceline._storage.run_location import RunLocation
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.driver.run_spec import RunHooks
 from paceline.tune.driver.advisers import SearchAdvisers
-from paceline.tune.driver.events import Event, SearchStarted
+from paceline.tune.driver.events import CallbackStatesSaved, Event, SearchStarted
 from paceline.tune.driver.resource_ledger import TrialNeeds
 from paceline.tune.driver.search_capacity import SearchCapacity
 from paceline.tune.driver.search_state import Search
@@ -47,6 +47,12 @@ class SearchSpec:
     max_concurrent: int | None = None
     time_budget_s: float | None = None
     fail_fast: bool = False
+    waits_in_reports: bool = False
+    """A report blocks until the search has decided about it and callbacks have seen it."""
+    take_save_request: Callable[[str, int], bool] = lambda trial_id, seq: False
+    """Whether a callback asked for a checkpoint of this report, which waits."""
+    save_callbacks: Callable[[float], CallbackStatesSaved | None] = lambda at: None
+    """Returns the states of callbacks, if they have changed."""
     observers: Sequence[SearchObserver] = ()
     say: Callable[[str], None] = lambda text: None
     reset_errored: str = ""

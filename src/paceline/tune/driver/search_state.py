@@ -68,8 +68,12 @@ class TrialRecord:
 
 
 class Search:
-    def __init__(self, decode_config: Callable[[Any], Mapping[str, Any]] = lambda stored: from_plain(stored)) -> None:
-        """`decode_config` decodes a configuration from its plain form."""
+    def __init__(
+        self,
+        decode_config: Callable[[Any], Mapping[str, Any]] = lambda stored: from_plain(stored),
+        locate_run: Callable[[str], str] = lambda run: "",
+    ) -> None:
+        """`decode_config` decodes a configuration from its plain form; `locate_run` returns a run's local path."""
         self.trials: dict[str, Trial] = {}
         self.trial_records: dict[str, TrialRecord] = {}
         self.metric: str | None = None
@@ -90,6 +94,7 @@ class Search:
         self.is_complete = False
         self.why = ""
         self._decode_config = decode_config
+        self._locate_run = locate_run
         # Few of thousands of trials are pending, and they are scanned at every event.
         self._pending: dict[str, None] = {}
         self._pending_decisions: dict[str, events.TrialDecision] = {}
@@ -139,9 +144,10 @@ class Search:
             case events.SearchStarted():
                 self._on_search_started(event)
             case events.TrialMade(trial=trial, config=config, at=at):
-                self.trials[trial] = Trial(trial, self._decode_config(events.decode_raw(config)))
-                self._pending[trial] = None
                 run = run_name(trial, 0)
+                decoded = self._decode_config(events.decode_raw(config))
+                self.trials[trial] = Trial(trial, decoded, local_path=self._locate_run(run))
+                self._pending[trial] = None
                 self.trial_records[trial] = TrialRecord(
                     run, created_at=at, runs=[run], purpose=purpose_fingerprint(config)
                 )
@@ -257,6 +263,7 @@ class Search:
     def _on_trial_cloned(self, event: events.TrialCloned) -> None:
         record = self.trial_records[event.trial]
         record.run = event.run
+        self._update_trial(event.trial, local_path=self._locate_run(event.run))
         record.runs.append(event.run)
         record.num_runs += 1
         record.first_iteration = event.saved.iteration
@@ -303,6 +310,7 @@ class Search:
             record.runs.append(event.run)
             record.num_runs += 1
             record.run = event.run
+            self._update_trial(trial_id, local_path=self._locate_run(event.run))
             if not event.why:
                 record.first_iteration = record.last_seq = 0
                 record.initial = None

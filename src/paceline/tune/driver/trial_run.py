@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from paceline._control.controller import Controller
-from paceline._control.events import CheckpointRecord, CommitFailed, Committed, PinsSet, StagingFailed
+from paceline._control.events import CheckpointRecord, CommitFailed, Committed, PinsSet, StagingFailed, WorkerFailed
 from paceline._control.events import Event as RunEvent
 from paceline._control.recovery import RecoveredRun
 from paceline._control.report_aggregator import (
@@ -30,7 +30,7 @@ from paceline._control.run import Finished, Run, Running
 from paceline._core.errors import PreemptionError, TrainingFailedError
 from paceline.train.driver.run_spec import DifferentRunError, RunHooks
 from paceline.train.result import Result
-from paceline.tune.driver.events import TrialReported, TrialSaved
+from paceline.tune.driver.events import TrialReported, TrialRetried, TrialSaved
 
 Ending = Literal["returned", "failed", "interrupted", "preempted", "not its own"]
 """"not its own": another run is stored in the place of this one."""
@@ -66,7 +66,7 @@ class TrialPinsMessage:
     seqs: tuple[int, ...]
 
 
-TrialRunMessage = TrialReportMessage | TrialSaved | TrialPinsMessage | TrialEndMessage
+TrialRunMessage = TrialReportMessage | TrialSaved | TrialRetried | TrialPinsMessage | TrialEndMessage
 
 
 class TrialRun:
@@ -105,11 +105,11 @@ class TrialRun:
     def start(self) -> None:
         self._thread.start()
 
-    def release_report(self, attempt: int, seq: int) -> None:
+    def release_report(self, attempt: int, seq: int, *, save: bool = False) -> None:
         with self._changed:
             self._released_seq = max(self._released_seq, seq)
             self._changed.notify_all()
-        self._ask_controller(lambda controller: controller.release_report(attempt, seq))
+        self._ask_controller(lambda controller: controller.release_report(attempt, seq, save=save))
 
     def stop(self, *, now: bool = False) -> None:
         self._mark_stopped()
@@ -212,6 +212,8 @@ class _TrialRunReporter:
     _waits_for_checkpoints: bool
     _is_retried: bool
     was_interrupted: bool = False
+    _attempt: int = 0
+    _has_failed: bool = False
     _aggregator: ReportAggregator = field(default_factory=ReportAggregator)
     _held_reports: deque[RunReport] = field(default_factory=deque)
 
@@ -236,7 +238,13 @@ class _TrialRunReporter:
         self._send(TrialSaved(self._trial_id, self._run, record.seq, record.name, time.time()))
 
     def on_event(self, event: RunEvent, run: Run) -> None:
+        if run.attempt > self._attempt:
+            if self._has_failed:
+                self._send(TrialRetried(self._trial_id, self._run, time.time()))
+            self._attempt, self._has_failed = run.attempt, False
         match event:
+            case WorkerFailed():
+                self._has_failed = True
             case Committed(record=record):
                 self._send_checkpoint(record)
                 self._release_until(record.seq)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from paceline._control import journal
 from paceline._control.events import Retention
@@ -84,6 +87,12 @@ class SearchReader(JournalFollower):
             metric, mode = self._choose_metric(search, metric, mode)
             plotted = [self._to_plotted_trial(trial, metric) for trial in search.trials.values()] if metric else []
             space = _load_space(search)
+            if metric is not None and mode is not None:
+                trial_ids = {record.run: trial_id for trial_id, record in search.trial_records.items()}
+                trials = [
+                    replace(trial, best=self._find_best(trial_ids.get(trial.name, ""), metric, mode))
+                    for trial in trials
+                ]
             configs = {
                 run: _to_plain_config(search.trials[trial].config)
                 for trial, record in search.trial_records.items()
@@ -163,6 +172,15 @@ class SearchReader(JournalFollower):
             choice = choose_metric(names, Retention())
             return (choice[0], mode or choice[1]) if choice is not None else (None, None)
         return metric, mode or (search.mode if metric == search.metric else None) or "min"
+
+    def _find_best(self, trial_id: str, metric: str, mode: str) -> BestMetric | None:
+        """Return the best finite value of a trial; None if it has none."""
+        iterations, values = self._curves.get(trial_id, {}).get(metric, ((), ()))
+        finite = [at for at, value in enumerate(values) if math.isfinite(value)]
+        if not finite:
+            return None
+        best = (max if mode == "max" else min)(finite, key=values.__getitem__)
+        return BestMetric(metric, "max" if mode == "max" else "min", values[best], iterations[best])
 
     def _to_plotted_trial(self, trial: Trial, metric: str) -> plots.PlottedTrial:
         iterations, values = self._curves.get(trial.trial_id, {}).get(metric, (array("q"), array("d")))

@@ -94,6 +94,16 @@ class Space:
         """Decode the result of `encode_config`. Raises `ValueError` for an object that is not in this space."""
         return codec.decode_config(plain, self._objects.__getitem__)  # type: ignore[no-any-return]
 
+    @property
+    def keys(self) -> tuple[Any, ...]:
+        """The names of the parameters; none if the whole space is a choice."""
+        return self._tree.keys if isinstance(self._tree, GroupNode) else ()
+
+    @property
+    def fixed_objects(self) -> dict[str, Any]:
+        """The values that are neither numbers nor texts nor drawn, options included, by their paths."""
+        return {tree.format_path(path): value for path, value in self._objects.items()}
+
     def describe(self) -> Any:
         """Describe the space in plain form; objects and functions only by name."""
         return codec.describe_node(self._tree)

@@ -7,6 +7,7 @@ keys and indexes that lead to it, with an `Option` wherever the path enters an o
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -161,10 +162,16 @@ def _build_node(
     value: Any, path: Path, condition: Condition, choice: Path | None, around: tuple[int, ...]
 ) -> SpaceNode:
     """`choice` is the path of the enclosing random choice; `around` has the ids of the enclosing containers."""
-    if isinstance(value, dict) and value.keys() == {"grid_search"} and isinstance(value["grid_search"], list | tuple):
-        if not value["grid_search"]:
-            raise ValueError(f"{format_path(path)} is a grid_search without values")
-        value = Grid(tuple(value["grid_search"]))
+    if isinstance(value, dict) and len(value) == 1:
+        (key,) = value
+        if key == "grid_search":
+            if not isinstance(value[key], list | tuple):
+                raise bad_value(format_path((*path, key)), "a list of values", value[key])
+            if not value[key]:
+                raise ValueError(f"{format_path(path)} is a grid_search without values")
+            value = Grid(tuple(value[key]))
+        elif isinstance(key, str) and difflib.get_close_matches(key, ["grid_search"], cutoff=0.8):
+            raise ValueError(f"unknown key {key!r} in {format_path(path)}\n\nhint: use tune.grid_search([...])")
     if isinstance(value, Function):
         return FunctionNode(path, value, condition, json.dumps(encode_path(path)))
     if isinstance(value, Domain):
@@ -220,8 +227,20 @@ def _grid_size(node: SpaceNode) -> int:
     return node.num_grid if isinstance(node, GroupNode | DrawnNode) else 1
 
 
+_OTHER_SPACES = ("ray.tune.", "optuna.distributions.", "hyperopt.", "skopt.space.", "ConfigSpace.")
+"""Modules of domains that are not ours."""
+
+
 def _check_opaque(value: Any, path: Path) -> None:
-    """Raise if an object that is not traversed contains a domain."""
+    """Raise if an object that is not traversed contains a domain, or would have to be drawn by another library."""
+    if getattr(value, "__module__", None) == Domain.__module__ and callable(value):
+        name = getattr(value, "__name__", type(value).__name__)
+        raise ValueError(f"{format_path(path)} is the function tune.{name} itself\n\nhint: call it: tune.{name}(...)")
+    if f"{type(value).__module__}.".startswith(_OTHER_SPACES):
+        raise ValueError(
+            f"{format_path(path)} is a {type(value).__module__}.{type(value).__name__}, which would not be drawn\n\n"
+            "hint: use a domain of paceline.tune, such as tune.uniform(0, 1)"
+        )
     items: Any = ()
     if isinstance(value, Mapping):
         items = [*value.values(), *value.keys()]

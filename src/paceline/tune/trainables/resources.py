@@ -18,6 +18,13 @@ from paceline.train.config import STRATEGIES, ScalingConfig, check_resource
 from paceline.tune.driver.resource_ledger import TrialNeeds
 
 _KNOWN = {"cpu": "CPU", "gpu": "GPU"}
+_OF_SCALING = "a ScalingConfig in place of the dict"
+_MISTAKEN = {
+    **dict.fromkeys(("cpus", "CPUs", "CPUS", "num_cpus"), "'cpu'"),
+    **dict.fromkeys(("gpus", "GPUs", "GPUS", "num_gpus"), "'gpu'"),
+    **dict.fromkeys(("num_workers", "use_gpu", "resources_per_worker"), _OF_SCALING),
+}
+"""Names that no resource has. A resource of the user's may have any other."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,11 @@ def make_single_worker_scaling(resources: TrialResources, config: Mapping[str, A
     name = "resources"
     if callable(resources):
         name = f"{getattr(resources, '__name__', 'resources')}(config)"
-        resources = resources(config)
+        try:
+            resources = resources(config)
+        except Exception as problem:
+            text = f"{type(problem).__name__}: {problem}"
+            raise ValueError(f"the resources of a trial: {name} raised {text}; config is {dict(config)!r}") from problem
     request = _to_placement_group(resources, name)
     if isinstance(resources, ScalingConfig) and resources.num_workers == 1:
         return resources
@@ -91,13 +102,13 @@ def make_single_worker_scaling(resources: TrialResources, config: Mapping[str, A
     )
 
 
-def to_trial_needs(scaling: ScalingConfig, *, is_explicit: bool) -> TrialNeeds:
+def to_trial_needs(scaling: ScalingConfig, *, is_explicit: bool, hint: str = TrialNeeds.hint) -> TrialNeeds:
     """Return what the workers of a run need, one bundle each. For an elastic run, the maximum number of workers."""
     others = dict(scaling.additional_resources_per_worker)
     if scaling.accelerator_type is not None:
         others[f"accelerator_type:{scaling.accelerator_type}"] = 0.001
     bundle = ResourceBundle(scaling.num_cpus_per_worker, scaling.num_gpus_per_worker, tuple(sorted(others.items())))
-    return TrialNeeds((bundle,) * scaling.max_workers, is_explicit, scaling.placement_strategy)
+    return TrialNeeds((bundle,) * scaling.max_workers, is_explicit, scaling.placement_strategy, hint)
 
 
 def _to_placement_group(resources: Any, name: str) -> PlacementGroupFactory:
@@ -123,6 +134,8 @@ def _check_bundle(bundle: Any, argument: str) -> dict[str, float]:
         if key == "custom_resources" and isinstance(amount, Mapping):
             amounts |= _check_bundle(amount, f"{argument}['custom_resources']")
             continue
+        if key in _MISTAKEN:
+            raise ValueError(f"unknown resource {key!r} in {argument}\n\nhint: use {_MISTAKEN[key]}")
         check_resource(argument, key, amount)
         name: str = _KNOWN.get(key.lower()) or key
         if name in amounts:

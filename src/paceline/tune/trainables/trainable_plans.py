@@ -10,19 +10,20 @@ import dataclasses
 import inspect
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from paceline._core.arguments import bad_value
 from paceline._core.engine_choice import choose_engine
 from paceline._core.resource_planner import ResourceBundle
-from paceline.train.backend import is_installed
+from paceline.train.backend import BackendConfig, is_installed
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig, coerce_config
-from paceline.train.driver.job import iter_global_names
+from paceline.train.driver.job import iter_global_names, pickle_job
 from paceline.train.driver.validation import ValidationConfig
 from paceline.train.trainer import DataParallelTrainer
 from paceline.tune.driver.resource_ledger import TrialNeeds
+from paceline.tune.space.space import Space
 from paceline.tune.trainables.resources import TrialResources, make_single_worker_scaling, to_trial_needs
 from paceline.tune.trainables.shared_objects import SharedObjectsHandle, pickle_trainable
 from paceline.tune.trainables.trainable import Trainable
@@ -34,9 +35,14 @@ _ALLOWED = "a function of the trial's config, a subclass of tune.Trainable or a 
 
 class TrainablePlan:
     name: str
+    can_save = False
+    """Whether a checkpoint can be made after any report, not only when the trainable makes one."""
 
     def check(self, run_config: RunConfig) -> None:
         """Raise `ValueError` for settings this cannot run with."""
+
+    def check_space(self, space: Space) -> None:
+        """Raise for values in a search space that no trial could be given."""
 
     def resolve_needs(self, config: Mapping[str, Any]) -> TrialNeeds:
         """Return what a trial with this configuration needs. Raises `ValueError` for one that cannot run at all."""
@@ -72,8 +78,18 @@ class _SingleWorkerPlan(TrainablePlan):
         self._resources = wrapped.resources
         self._shared = wrapped.shared
 
+    def check_space(self, space: Space) -> None:
+        for path, value in space.fixed_objects.items():
+            try:
+                pickle_job(None, value, BackendConfig())
+            except TypeError as error:
+                text = str(error).replace("train_loop_config", path).replace("train_loop_per_worker", self.name)
+                raise TypeError(text) from error.__cause__
+
     def resolve_needs(self, config: Mapping[str, Any]) -> TrialNeeds:
-        return to_trial_needs(self._make_scaling(config), is_explicit=self._resources_for(config) is not None)
+        is_explicit = self._resources_for(config) is not None
+        hint = "lower what tune.with_resources() or default_resource_request() asks for"
+        return to_trial_needs(self._make_scaling(config), is_explicit=is_explicit, hint=hint)
 
     def make_trainer(
         self, config: Mapping[str, Any], run_config: RunConfig, initial: Checkpoint | None
@@ -127,10 +143,11 @@ class ClassPlan(_SingleWorkerPlan):
         if kind.step is Trainable.step:
             raise ValueError(f"{kind.__name__} must implement step()")
         super().__init__(wrapped, kind.__name__)
+        self.can_save = can_save(kind)
 
     def check(self, run_config: RunConfig) -> None:
         frequency, at_end = _checkpoint_times(run_config)
-        if (frequency or at_end) and not can_save(self._trainable):
+        if (frequency or at_end) and not self.can_save:
             raise ValueError(
                 f"CheckpointConfig(checkpoint_frequency={frequency}, checkpoint_at_end={at_end}) needs checkpoints, "
                 f"and {self.name} does not implement save_checkpoint()"
@@ -203,21 +220,27 @@ class TrainerPlan(TrainablePlan):
             changes["resume_from_checkpoint"] = initial
         return self._trainer.replace_arguments(**changes)
 
+    def check_space(self, space: Space) -> None:
+        self._check_arguments(space.keys)
+
     def _trainer_changes(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        self._check_arguments(config)
+        return merge_dicts({name: getattr(self._trainer, name, None) for name in config}, config)
+
+    def _check_arguments(self, names: Iterable[str]) -> None:
         parameters = [*inspect.signature(type(self._trainer).__init__).parameters.values()][1:]
         named = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        for name in config:
+        for name in names:
             if name in _OURS:
                 raise ValueError(f"param_space cannot have {name!r}: {_OURS[name]}")
             if name not in named and not takes_any:
-                names = ", ".join(sorted(named - {*_OURS}))
+                known = ", ".join(sorted(named - {*_OURS}))
                 raise ValueError(
-                    f"unknown argument {name!r} in param_space; the arguments of {self.name} are {names}\n\n"
+                    f"unknown argument {name!r} in param_space; the arguments of {self.name} are {known}\n\n"
                     f"hint: arguments of the train function go into "
                     f"param_space={{'train_loop_config': {{{name!r}: ...}}}}"
                 )
-        return merge_dicts({name: getattr(self._trainer, name, None) for name in config}, config)
 
     def _scaling(self, config: Mapping[str, Any]) -> ScalingConfig:
         changes = config.get("scaling_config")

@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
+from paceline._core.arguments import is_number
 from paceline._core.errors import TrainingFailedError
 from paceline._core.time_accounting import CHECKPOINT, account_time
 from paceline.train import session as train_session
 from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.tune import session
+from paceline.tune.result import DEFAULT_METRIC
 from paceline.tune.stopper import ThresholdStopper
 from paceline.tune.trainables.shared_objects import PickledTrainable, SharedObjectsHandle
 from paceline.tune.trainables.trainable import Trainable
@@ -57,10 +59,10 @@ class FunctionTrial(_TrialFunction):
             raise
         if inspect.isgenerator(result):
             for metrics in cast(Iterator[dict[str, Any]], result):
-                session.report(metrics)
+                session.report({DEFAULT_METRIC: metrics} if is_number(metrics) else metrics)
             return None
-        if isinstance(result, dict) and session.num_reports() == 0:
-            session.report(result)
+        if (isinstance(result, dict) or is_number(result)) and session.num_reports() == 0:
+            session.report(result if isinstance(result, dict) else {DEFAULT_METRIC: result})
         return result
 
 

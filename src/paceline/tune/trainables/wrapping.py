@@ -28,12 +28,16 @@ class WrappedTrainable:
         return self.trainable(config, **objects)
 
 
-def with_resources(trainable: Any, resources: Any) -> WrappedTrainable:
+def with_resources(trainable: Any, resources: Any = None, **amounts: Any) -> WrappedTrainable:
     """Set the resources of each trial of a function or class; the default is one CPU.
 
     `resources` is a dict such as `{"cpu": 2, "gpu": 0.5}`, a `ScalingConfig`, a `PlacementGroupFactory`, or a function
     of the trial's config that returns one of them.
     """
+    if amounts:
+        names = ", ".join(amounts)
+        hint = f"use with_resources({_name(getattr(trainable, 'trainable', trainable))}, {amounts!r})"
+        raise TypeError(f"with_resources takes resources as one argument, got {names} by name\n\nhint: {hint}")
     wrapped = _check_wrappable(trainable, "with_resources", "pass a scaling_config to the trainer instead")
     return replace(wrapped, resources=check_resources(resources))
 

@@ -1,0 +1,17 @@
+"""The keys of the result of a trial, by Ray's names."""
+
+DEFAULT_METRIC = "_metric"
+"""The metric of a function that returns or yields a number and not a dict."""
+CONFIG_PREFIX = "config"
+DONE = "done"
+SHOULD_CHECKPOINT = "should_checkpoint"
+"""True in the result of a `Trainable`, or set there by a callback: make a checkpoint."""
+TIMESTAMP = "timestamp"
+TIME_THIS_ITER_S = "time_this_iter_s"
+TIME_TOTAL_S = "time_total_s"
+TRAINING_ITERATION = "training_iteration"
+TRIAL_ID = "trial_id"
+
+EXPR_PARAM_FILE = "params.json"
+EXPR_PROGRESS_FILE = "progress.csv"
+EXPR_RESULT_FILE = "result.json"

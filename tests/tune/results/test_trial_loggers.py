@@ -1,0 +1,181 @@
+"""What a search logs of its trials: by callbacks with hooks for all trials, and in files of each trial."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from paceline import cli, train, tune
+from paceline.train.backend import is_installed
+from paceline.tune.logger import CSVLoggerCallback, JsonLoggerCallback, LoggerCallback
+
+NUM_REPORTS = 200
+
+
+def report_fast(config):
+    for step in range(NUM_REPORTS):
+        tune.report({"step": step, "eval": {"loss": step * config["x"]}})
+    tune.report({"step": NUM_REPORTS}, checkpoint=tune.Checkpoint.from_dict({"x": config["x"]}))
+    if config["x"] == 2:
+        raise ValueError("boom")
+
+
+class Log(LoggerCallback):
+    def __init__(self):
+        self.hooks, self.steps = {}, {}
+
+    def setup(self, **info):
+        self.total = info["total_num_samples"]
+
+    def log_trial_start(self, trial):
+        self.hooks[trial] = [(trial, "start")]
+        Path(trial.local_path, "own.txt").write_text(str(trial))
+
+    def log_trial_result(self, iteration, trial, result):
+        self.steps.setdefault(trial, []).append(result["step"])
+
+    def log_trial_save(self, trial):
+        self.hooks[trial].append((trial, trial.checkpoint.name))
+
+    def log_trial_end(self, trial, failed=False):
+        self.hooks[trial].append((trial, failed))
+
+
+def search(path, trainable, space, callbacks, **run_config):
+    run_config = tune.RunConfig(name="search", storage_path=path, callbacks=callbacks, **run_config)
+    return tune.Tuner(trainable, param_space=space, run_config=run_config).fit()
+
+
+def test_hooks_get_every_result_of_trials_that_stay_the_same_and_each_trial_has_its_files(tmp_path):
+    log = Log()
+    grid = search(tmp_path, report_fast, {"x": tune.grid_search([1, 2])}, [log])
+    saved = f"checkpoint_{NUM_REPORTS + 1:06d}"
+    ends = {trial.trial_id: [what for same, what in hooks if same is trial] for trial, hooks in log.hooks.items()}
+    assert (log.total, ends) == (2, {"00000": ["start", saved, False], "00001": ["start", saved, True]})
+    assert [*log.steps.values()] == [[*range(NUM_REPORTS + 1)]] * 2
+    for x, result in zip((1, 2), grid, strict=True):
+        path = Path(result.path)
+        assert (path / "own.txt").read_text() == f"trial_{x - 1:05d}"
+        assert json.loads((path / "params.json").read_text()) == {"x": x}
+        rows = [json.loads(line) for line in (path / "result.json").read_text().splitlines()]
+        assert [row["training_iteration"] for row in rows] == [*range(1, NUM_REPORTS + 2)]
+        cells = [*csv.DictReader((path / "progress.csv").read_text().splitlines())]
+        assert [cell["eval/loss"] for cell in cells] == [str(step * x) for step in range(NUM_REPORTS)] + [""]
+        assert len([*path.glob("events.out.tfevents.*")]) == is_installed("tensorboard")
+
+
+def test_show_ranks_trials_by_the_metric_and_mode_of_the_search(tmp_path, capsys):
+    def train_func(config):
+        tune.report({"eval": {"acc": config["x"]}, "loss": config["x"]})
+
+    tune_config = tune.TuneConfig(metric="eval/acc", mode="max")
+    run_config = tune.RunConfig(name="search", storage_path=tmp_path, verbose=0)
+    space = {"x": tune.grid_search([1, 3, 2])}
+    tune.Tuner(train_func, param_space=space, tune_config=tune_config, run_config=run_config).fit()
+    capsys.readouterr()
+    assert cli.main(["show", str(tmp_path / "search")]) == 0
+    printed = capsys.readouterr().out
+    assert "best trial  trial_00001 with x=3\n" in printed
+    rows = [line.split() for line in printed.splitlines() if line.startswith("  trial_")]
+    assert [(row[0], row[4]) for row in rows] == [
+        (f"trial_0000{n}", f"eval/acc={x}") for n, x in ((1, 3), (2, 2), (0, 1))
+    ]
+
+
+def test_files_of_trials_are_not_written_if_switched_off_or_where_a_logger_is_given(tmp_path, monkeypatch):
+    def report_once(config):
+        tune.report({"a": 1})
+
+    (result,) = search(tmp_path / "a", report_once, {}, [CSVLoggerCallback(tmp_path / "logs")])
+    assert not Path(result.path, "progress.csv").exists()
+    assert Path(result.path, "result.json").exists()
+    monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+    (result,) = search(tmp_path / "b", report_once, {}, [])
+    assert not any(Path(result.path, name).exists() for name in ("progress.csv", "result.json", "params.json"))
+
+
+class Counts(tune.Trainable):
+    def setup(self, config):
+        self.count = 0
+
+    def step(self):
+        self.count += 1
+        return {"count": self.count, "done": self.count == 7}
+
+    def save_checkpoint(self, checkpoint_dir):
+        return {"count": self.count}
+
+    def load_checkpoint(self, checkpoint):
+        self.count = checkpoint["count"]
+
+
+class Asks(tune.Callback):
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        if result["training_iteration"] in (3, 4, 6):
+            result["should_checkpoint"] = True
+
+
+class Remembers(tune.Callback):
+    def __init__(self):
+        self.seen = {"results": 0, "recovered": [], "saved": []}
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        self.seen["results"] += 1
+
+    def on_trial_recover(self, iteration, trials, trial, **info):
+        self.seen["recovered"].append(trial.trial_id)
+
+    def on_checkpoint(self, iteration, trials, trial, checkpoint, **info):
+        self.seen["saved"].append(checkpoint.name)
+
+    def get_state(self):
+        return self.seen
+
+    def set_state(self, state):
+        self.seen = state
+
+
+def test_a_callback_has_its_state_again_when_the_search_is_resumed_and_hears_of_retries(tmp_path):
+    def fail_once(config):
+        tune.report({"a": 1}, checkpoint=tune.Checkpoint.from_dict({"a": 1}))
+        if not Path("failed").exists():
+            Path("failed").touch()
+            raise ValueError("once")
+
+    for num_samples in (1, 2):
+        first, second = Remembers(), Remembers()
+        run_config = tune.RunConfig(
+            name="search", storage_path=tmp_path, callbacks=[first, second], failure_config={"max_failures": 1}
+        )
+        config = tune.TuneConfig(num_samples=num_samples)
+        tune.Tuner(fail_once, tune_config=config, run_config=run_config).fit()
+    saved = ["checkpoint_000001", "checkpoint_000002"] * 2
+    assert first.seen == second.seen == {"results": 4, "recovered": ["00000", "00001"], "saved": saved}
+    assert tune.Tuner.can_restore(tmp_path / "search")
+
+
+def test_a_callback_asks_for_a_checkpoint_of_a_class(tmp_path):
+    config = tune.CheckpointConfig(checkpoint_frequency=4)
+    (result,) = search(tmp_path, Counts, {}, [Asks()], checkpoint_config=config)
+    kept = [(checkpoint.to_dict()["count"], metrics["count"]) for checkpoint, metrics in result.best_checkpoints]
+    assert kept == [(3, 3), (4, 4), (6, 6)]
+    assert result.metrics["count"] == 7
+
+
+def test_a_function_cannot_be_saved_by_request_which_is_said_once(tmp_path, caplog):
+    search(tmp_path, report_fast, {"x": 1}, [Asks()])
+    assert caplog.text.count("a callback set should_checkpoint, but only a tune.Trainable") == 1
+
+
+def test_hooks_that_would_never_be_called_are_refused(tmp_path):
+    class Misplaced(JsonLoggerCallback):
+        def log_trial_result(self, iteration, trial, result):
+            raise AssertionError("never called")
+
+    with pytest.raises(ValueError, match=r"Misplaced\.log_trial_result\(\) would never be called"):
+        tune.RunConfig(callbacks=[Misplaced()])
+    with pytest.raises(ValueError, match="Asks in callbacks is a callback of a search: a run never calls its hooks"):
+        train.DataParallelTrainer(
+            lambda: None, run_config=train.RunConfig(storage_path=tmp_path, callbacks=[Asks()])
+        ).fit()
