@@ -198,6 +198,8 @@ def _find_doubts(location: RunLocation, detail: RunSnapshot, directory: str, scr
     if is_generated and not is_paceline_command(program):
         doubts.append(f"the name {location.name} was generated, so the script would start another run")
     config = detail.run_config
+    if config.get("if_exists") in ("fail", "new"):
+        doubts.append(f"the script has RunConfig(if_exists={config['if_exists']!r}), so it does not continue this run")
     if config.get("storage_path") and config.get("name"):
         storage_path, name = str(config["storage_path"]), str(config["name"])
         original = storage_path if cli_args.is_search(location) else os.path.join(storage_path, name)

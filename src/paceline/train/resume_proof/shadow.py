@@ -101,6 +101,7 @@ def run_shadow(
         checkpoint_config=CheckpointConfig(),
         failure_config=FailureConfig(),
         detached=False,
+        if_exists="resume",
     )
     environment = dataclasses.replace(arguments.environment, files=LocalFiles())
     until = _StopWhenEnough(enough)

@@ -147,6 +147,7 @@ class SearchDriver:
 
     def request_stop(self, *, now: bool) -> None:
         """Stop at the next report of each trial, or immediately."""
+        self.outcome.has_ctrl_c = True
         self.outcome.num_interrupts = max(self.outcome.num_interrupts + 1, 2 if now else 1)
         self._messages.put(None)
 
