@@ -153,7 +153,7 @@ def _original_invocation(name: str, detail: RunSnapshot) -> tuple[list[str], str
             f"run {name} was started without a script: {' '.join(argv) or 'at a prompt'}\n\n"
             "hint: run the same again, with the same RunConfig(storage_path=..., name=...)"
         )
-    if any(argument == MASK or argument.endswith(f"={MASK}") for argument in argv):
+    if any(MASK in argument for argument in argv):
         raise ValueError(
             f"run {name} was started with an argument that looks like a secret, which is not recorded\n\n"
             f"hint: run it again yourself: {' '.join(argv)}"
@@ -188,10 +188,13 @@ def _add_name_and_path(location: RunLocation, arguments: list[str]) -> list[str]
 def _find_doubts(location: RunLocation, detail: RunSnapshot, directory: str, script: str) -> list[str]:
     import re
 
+    from paceline._core.masking import mask_source
+
     doubts = []
     path = os.path.join(directory, script)
     source = (detail.code.get("sources") or {}).get(script)
-    if isinstance(source, str) and _read_text(path) != source:
+    text = _read_text(path)
+    if isinstance(source, str) and (text is None or source not in (text, mask_source(text))):
         doubts.append(f"{path} has changed since run {location.name} started")
     program = str((detail.environment.get("argv") or [""])[0])
     is_generated = re.fullmatch(r"run-\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-[0-9a-f]{4}", location.name)

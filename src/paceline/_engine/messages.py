@@ -90,6 +90,8 @@ class WorkerHeld(_RankMessage, frozen=True, tag="worker_held"):
     seq: int
     asks: bool = False
     """Its code checks for preemption notices."""
+    saves: bool = True
+    """Its reports bring a checkpoint when the run stops, as far as is known."""
 
 
 class ExitDelayed(_RankMessage, frozen=True, tag="exit_delayed"):
@@ -317,6 +319,7 @@ class WorkerInit(msgspec.Struct, frozen=True, tag="worker_init"):
     waits_in_reports: bool = False
     """Each report blocks until its `ReleaseReport` arrives."""
     purpose: str = ""
+    trial_id: str = ""
     protocol: int = PROTOCOL_VERSION
 
 

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import os
 import random
+import secrets
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -279,9 +280,13 @@ class Tuner:
                 waits_in_reports=advisers.must_wait_for_decisions,
                 pinned=run_spec.pinned_seqs,
                 purpose=run_spec.purpose,
+                trial_id=trial.trial_id,
             )
             trial_terminal = TrialTerminal(trial.trial_id, run_config.location.layout, terminal, notice_s)
             return execute_run(spec, trial_terminal, self._run_environment, hooks)
+
+        starts = [event for event in open_search.past_events if isinstance(event, SearchStarted)]
+        previous = starts[-1] if starts else None
 
         def make_start_event() -> SearchStarted:
             return SearchStarted(
@@ -295,6 +300,7 @@ class Tuner:
                 pid=os.getpid(),
                 host=socket.gethostname(),
                 lease=open_search.lease.number,
+                id=previous.id if previous is not None else secrets.token_hex(3)[:5],
             )
 
         return SearchSpec(

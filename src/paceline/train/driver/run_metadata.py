@@ -26,7 +26,7 @@ import msgspec
 from paceline._control.events import Event, RunDescribed
 from paceline._core import settings, system
 from paceline._core.frames import display_path, is_library_file
-from paceline._core.masking import MASK, mask_arguments, mask_value
+from paceline._core.masking import MASK, mask_arguments, mask_source, mask_value
 from paceline._core.plain_values import to_printable
 from paceline._engine.local.devices import this_machine
 from paceline._view import formatting
@@ -162,6 +162,7 @@ def collect_metadata(spec: RunSpec) -> bytes:
     """Collect the metadata as JSON. Call this in the script's process, since it describes the current process."""
     function, _, backend = spec.job_parts
     limit = MAX_TRIAL_SOURCE_BYTES if spec.purpose else MAX_SOURCE_BYTES
+    limit = limit if spec.run_config.record_source else 0
     about = {
         "config": mask_value(spec.run_context.train_loop_config) or {},
         "scaling": mask_value(spec.scaling_config),
@@ -299,12 +300,13 @@ def _describe_code(function: Any, limit: int) -> dict[str, Any]:
     if paths:
         code["git"] = read_git_state(Path(paths[-1]).parent)
     sources = {}
-    for path in paths:
+    for path in paths if limit else ():
         text = _read_source(path, limit)
         if text is not None:
             sources[display_path(path)] = text
             limit -= len(text.encode())
-    if file is None and not isinstance(target, str) and (text := _read_cell_source(unwrapped, limit)) is not None:
+    is_cell = limit and file is None and not isinstance(target, str)
+    if is_cell and (text := _read_cell_source(unwrapped, limit)) is not None:
         sources[f"{getattr(unwrapped, '__name__', 'function')}.py"] = text
     code["sources"] = sources
     return code
@@ -343,13 +345,13 @@ def _read_source(path: str, limit: int) -> str | None:
             data = file.read(limit + 1)
     except OSError:
         return None
-    return data.decode("utf-8", "backslashreplace") if len(data) <= limit else None
+    return mask_source(data.decode("utf-8", "backslashreplace")) if len(data) <= limit else None
 
 
 def _read_cell_source(function: Any, limit: int) -> str | None:
     """Return the source of a function defined in a notebook or at a prompt."""
     try:
-        text = to_printable(inspect.getsource(function))
+        text = mask_source(to_printable(inspect.getsource(function)))
     except (OSError, TypeError):
         return None
     return text if len(text.encode()) <= limit else None

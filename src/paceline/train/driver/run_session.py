@@ -79,7 +79,7 @@ class RunSession:
             raise DifferentRunError(
                 f"{self._store.uri} already contains a different run\n\n"
                 "hint: use another RunConfig(name=...). In a trial, omit storage_path, or build the name from "
-                "`tune.get_context().get_experiment_name()` and `get_trial_name()`: searches share trial numbers"
+                "`tune.get_context().get_trial_id()`"
             )
 
     def _announce_start(self) -> None:

@@ -131,6 +131,7 @@ class GroupBuilder:
                 data_address=self.data_address,
                 waits_in_reports=spec.waits_in_reports,
                 purpose=spec.purpose,
+                trial_id=spec.trial_id,
             )
             workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
         preload = backend.preload + (spec.target.preload if spec.datasets is not None else ())

@@ -59,7 +59,7 @@ class TrialSource:
         if search.is_exhausted:
             return self._resume_trial(is_idle)
         number = len(search.trials)
-        trial_id = f"{number:05d}"
+        trial_id = f"{search.id}_{number:05d}" if search.id else f"{number:05d}"
         suggested: msgspec.Raw | str | None = Searcher.FINISHED
         if self._spec.num_trials is None or number < self._spec.num_trials:
             suggested = advisers.suggest_config(trial_id)
