@@ -49,7 +49,7 @@ def running_search(tmp_path: Path) -> Iterator[Live]:
 
 def stopped_trials(live: Live) -> list[tuple[str, str]]:
     events = [event for event in load_past_events(live.home) if isinstance(event, TrialEnded)]
-    return [(event.trial, event.why) for event in events if event.ending == "stopped"]
+    return [(event.trial[-5:], event.why) for event in events if event.ending == "stopped"]
 
 
 def test_a_search_is_stopped_and_continued_and_then_its_trials_one_by_one(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Never fails: a value without a plain form is shown by its `repr`, or else by the
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -13,6 +14,7 @@ import io
 import itertools
 import math
 import re
+import threading
 import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
@@ -21,6 +23,7 @@ from typing import Any
 from paceline._core.plain_values import to_printable
 
 MASK = "***"
+_parsing = threading.Lock()
 
 _MAX_DEPTH = 8
 _MAX_ITEMS = 1000
@@ -132,11 +135,20 @@ def mask_source(source: str) -> str:
     numbers = itertools.count()
     code = _CELL_COMMAND.sub(lambda found: f"{found[1]}pass  # cell command {next(numbers)}", source)
     try:
-        text = _replace_spans(code, [*_find_secret_literals(ast.parse(code))], lambda _: f'"{MASK}"')
+        text = _replace_spans(code, [*_find_secret_literals(parse_python(code))], lambda _: f'"{MASK}"')
         text = _replace_spans(text, [*_find_texts(text)], mask_text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
         return "".join(map(_mask_line, source.splitlines(keepends=True)))
     return _STORED_COMMAND.sub(lambda found: mask_text(commands[int(found[1])]), text)
+
+
+def parse_python(source: str | bytes) -> ast.Module:
+    """Parse code. Python 3.11 raises a `SystemError` if two threads do so at a time, and one may not be ours."""
+    with _parsing:
+        for _ in range(3):
+            with contextlib.suppress(SystemError):
+                return ast.parse(source)
+        return ast.parse(source)
 
 
 def _mask_line(line: str) -> str:
@@ -177,8 +189,8 @@ def _iter_named_values(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
             # `os.getenv("API_KEY", "...")`, `parser.add_argument("--api-key", default="...")`
             named = [_name_of(each) for each in (first, *others) if isinstance(each, ast.Constant)]
             if named and is_secret_name(named[0]):
-                values = (each for each in others if _name_of(each) not in named[:1])
-                yield from ((named[0], each) for each in values if not _name_of(each).startswith("-"))
+                given = (each for each in others if _name_of(each) not in named[:1])
+                yield from ((named[0], each) for each in given if not _name_of(each).startswith("-"))
                 yield from ((named[0], each.value) for each in keywords if each.arg in ("default", "value", "const"))
         case ast.Compare(left=left, comparators=values):
             yield from ((_name_of(left), value) for value in values)
@@ -230,8 +242,8 @@ def _iter_literals(value: ast.AST) -> Iterator[ast.expr]:
             for each in [func, *args[1 if is_lookup else 0 :], *(keyword.value for keyword in keywords)]:
                 yield from _iter_literals(each)
         case _:
-            for each in ast.iter_child_nodes(value):
-                yield from _iter_literals(each)
+            for child in ast.iter_child_nodes(value):
+                yield from _iter_literals(child)
 
 
 def _find_texts(source: str) -> Iterator[_Span]:

@@ -343,19 +343,19 @@ class Tuner:
         if getattr(self.run_config.failure_config, "fail_fast", False) == "raise":
             for error in outcome.errors.values():
                 raise error
-        error: PreemptionError | TrainingInterrupt
+        ending: PreemptionError | TrainingInterrupt
         is_stopped = outcome.num_interrupts > 0 and grid.status != "finished"
         if outcome.is_preempted:
-            error = PreemptionError(f"search {self.run_config.name} was preempted\n\n{hint} to continue it", grid)
+            ending = PreemptionError(f"search {self.run_config.name} was preempted\n\n{hint} to continue it", grid)
         elif outcome.has_ctrl_c or (is_stopped and self.run_config.on_stop == "raise"):
             state = f"search {self.run_config.name} {'was stopped' if is_stopped else 'is complete'}"
             more = f"\n\n{hint} to continue it" if is_stopped else ""
-            error = TrainingInterrupt(f"{state}, in {self.run_config.location.uri}{more}", grid).for_caller()
+            ending = TrainingInterrupt(f"{state}, in {self.run_config.location.uri}{more}", grid).for_caller()
         else:
             return grid
         if terminal.verbosity < 1:  # Otherwise it has been said already.
-            terminal.say(str(error), error=True)
-        raise error
+            terminal.say(str(ending), error=True)
+        raise ending
 
 
 def _resolve_run_config(run_config: RunConfig | Mapping[str, Any] | None, trainable: Any) -> RunConfig:

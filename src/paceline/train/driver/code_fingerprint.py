@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline._core.frames import is_library_file
-from paceline._core.masking import is_secret_name
+from paceline._core.masking import is_secret_name, parse_python
 from paceline.train.driver.job import iter_global_names
 
 _MAX_PARTS = 1000
@@ -134,7 +134,7 @@ class _CodeFingerprint:
         if path.is_file():
             text = path.read_bytes()
             with contextlib.suppress(SyntaxError, ValueError):
-                text = ast.dump(ast.parse(text)).encode()
+                text = ast.dump(parse_python(text)).encode()
             self._add_part(_ROOT, _hash(text))
 
     def _add_fields(self, owner: Any, prefix: str = "") -> None:
