@@ -217,14 +217,16 @@ def test_ctrl_c_stops_it_and_the_same_script_continues_it(count, tmp_path, capfd
 
     interrupting = threading.Thread(target=interrupt)
     interrupting.start()
-    result = count(100_000)
+    with pytest.raises(train.TrainingInterrupt) as interrupt:
+        count(100_000)
     interrupting.join()
+    result = interrupt.value.result
     printed = capfd.readouterr().err
     assert "stopping at the next report; press Ctrl-C again to stop now" in printed
-    assert "run the script again with the same name to continue" in printed
-    assert result.return_value is None
-    assert attach.main([str(tmp_path / "run")]) == 0
-    assert re.search(r"run run has made \d+ reports? and was stopped", capfd.readouterr().err)
+    assert str(interrupt.value) in printed
+    assert (result.return_value, result.status) == (None, "stopped")
+    assert attach.main([str(tmp_path / "run")]) == 130
+    assert re.search(r"run run was stopped after \d+ reports?", capfd.readouterr().err)
 
     # At once: the actor of the run that was stopped is out of the way.
     result = count(result.metrics["i"] + 3)

@@ -14,7 +14,14 @@ from paceline._control.events import Event, Reported, WorkerReady
 from paceline._control.journal import JournalReader
 from paceline._control.requests import Answer, StopRequest, UserRequest, send_request
 from paceline._storage.run_location import RunLocation
-from paceline.train import Checkpoint, DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
+from paceline.train import (
+    Checkpoint,
+    DataParallelTrainer,
+    FailureConfig,
+    RunConfig,
+    ScalingConfig,
+    TrainingInterrupt,
+)
 
 WITHIN_S = 60.0
 
@@ -25,6 +32,7 @@ class Live:
     def __init__(self, fit: Callable[[], Any], home: RunLocation) -> None:
         self.home = home
         self.outcome: Any = None
+        self.interrupt: TrainingInterrupt | None = None
         self._thread = threading.Thread(target=self._run, args=(fit,), name="a-driver")
         self._thread.start()
 
@@ -63,6 +71,8 @@ class Live:
     def _run(self, fit: Callable[[], Any]) -> None:
         try:
             self.outcome = fit()
+        except TrainingInterrupt as error:
+            self.interrupt, self.outcome = error, error.result
         except BaseException as error:
             self.outcome = error
 
@@ -98,6 +108,7 @@ def live(
     max_failures: int = 0,
     trainer: Callable[..., Any] = DataParallelTrainer,
     use_gpu: bool = False,
+    on_stop: str = "raise",
 ) -> Iterator[Live]:
     """A run of this function; whatever the test does, it is over afterwards."""
     fitted = trainer(
@@ -105,7 +116,10 @@ def live(
         train_loop_config=config,
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=use_gpu),
         run_config=RunConfig(
-            name=path.name, storage_path=str(path.parent), failure_config=FailureConfig(max_failures=max_failures)
+            name=path.name,
+            storage_path=str(path.parent),
+            failure_config=FailureConfig(max_failures=max_failures),
+            on_stop=on_stop,
         ),
     )
     run = Live(fitted.fit, RunLocation.from_path(str(path)))

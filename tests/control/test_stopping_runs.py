@@ -35,18 +35,20 @@ def test_a_stopped_run_resumes_with_nothing_lost(tmp_path: Path) -> None:
         run.until_reported(5, ranks=2)
         answer = send_request(run.home, StopRequest(), 60.0, on_accepted=accepted.append)
         assert find_holder(run.home) is None, "the run can be continued at once"
-        assert isinstance(run.ended(), Result)
+        assert run.ended().status == Result.from_path(run.path).status == "stopped"
+        assert f"in {run.path}\n\nhint: run the script again" in str(run.interrupt)
         assert run.outcome.checkpoint.to_dict() == {"n": answer.num_reports}
     assert [each.state for each in accepted] == ["taken"]
     assert (answer.state, answer.ending) == ("done", "interrupted")
     assert answer.checkpoint == Path(run.outcome.checkpoint.path).name
 
-    with live(counting, tmp_path / "run", config=config, workers=2) as run:
+    with live(counting, tmp_path / "run", config=config, workers=2, on_stop="return") as run:
         run.until_reported(answer.num_reports + 2, ranks=2)
         ended = run_command("stop", str(run.path))
         assert ended.returncode == 0, ended.stderr
         assert ended.stdout.startswith("run run has stopped after ")
         stopped_after = run.ended().metrics["n"]
+        assert (run.outcome.status, run.interrupt) == ("stopped", None)
     again = run_command("stop", str(run.path), "--json")
     assert (again.returncode, json.loads(again.stdout)["state"]) == (0, "undriven")
     for line in (["stacks"], ["profile", "--seconds", "1"]):
@@ -57,7 +59,7 @@ def test_a_stopped_run_resumes_with_nothing_lost(tmp_path: Path) -> None:
 
     (tmp_path / "hurry").touch()
     with live(counting, tmp_path / "run", config={**config, "until": stopped_after + 3}, workers=2) as run:
-        assert run.ended().error is None
+        assert (run.ended().error, run.outcome.status) == (None, "finished")
         numbers = [msgspec.json.decode(event.metrics)["n"] for event in run.of(Reported) if event.rank == 0]
     assert numbers == list(range(1, stopped_after + 4)), "each number once"
     assert not list((tmp_path / "run" / ".requests").glob("*")), "nothing is left lying there"
@@ -83,7 +85,8 @@ def test_a_run_that_comes_to_no_report_is_stopped_now(tmp_path: Path) -> None:
         answer = json.loads(ended.stdout)
         assert (ended.returncode, answer["state"], answer["ending"]) == (0, "done", "interrupted")
         assert answer["num_reports"] == 1
-        assert isinstance(run.ended(), KeyboardInterrupt), "as after Ctrl-C twice"
+        assert run.ended().status == "stopped"
+        assert run.interrupt is not None, "as after Ctrl-C twice"
 
 
 def test_requests_that_are_broken_or_for_another_driver_are_refused_and_stop_nobody(

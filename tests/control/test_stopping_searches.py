@@ -11,6 +11,7 @@ from live_runs import Live
 from paceline import tune
 from paceline._control.requests import ProfileRequest, StacksRequest, StopRequest, find_holder, send_request
 from paceline._storage.run_location import RunLocation
+from paceline.tune import ResultGrid
 from paceline.tune.driver.events import TrialEnded
 from paceline.tune.driver.search_storage import load_past_events
 
@@ -48,7 +49,7 @@ def running_search(tmp_path: Path) -> Iterator[Live]:
 
 def stopped_trials(live: Live) -> list[tuple[str, str]]:
     events = [event for event in load_past_events(live.home) if isinstance(event, TrialEnded)]
-    return [(event.trial, event.why) for event in events if event.ending == "stopped"]
+    return [(event.trial[-5:], event.why) for event in events if event.ending == "stopped"]
 
 
 def test_a_search_is_stopped_and_continued_and_then_its_trials_one_by_one(tmp_path: Path) -> None:
@@ -61,6 +62,8 @@ def test_a_search_is_stopped_and_continued_and_then_its_trials_one_by_one(tmp_pa
         assert (answer.state, answer.ending) == ("done", "interrupted"), answer
         assert answer.text == "search search has stopped, 0 of 2 trials over; run its script again to continue"
         assert find_holder(live.home) is None
+    assert live.interrupt is not None
+    assert live.outcome.status == ResultGrid.from_path(live.path).status == "stopped"
     reached = {result.config["x"]: result.metrics["n"] for result in live.outcome}
 
     with running_search(tmp_path) as live:

@@ -90,7 +90,7 @@ def test_a_complete_run_has_all_its_metrics_and_checkpoints_and_is_not_run_again
     logs = [(result.log_dir / f"attempt_{attempt}" / "rank_1.log").read_text() for attempt in (1, 2)]
     assert "ValueError: the first attempt fails" in logs[0]
     assert logs[1] == "rank 1 begins at step 2\n"
-    assert golden_runs.trainer(golden, "complete", golden / "rows").fit().return_value == {"steps": 4}
+    assert golden_runs.trainer(golden, "complete", golden / "rows", what="fails").fit().return_value == {"steps": 4}
     assert not (golden / "complete" / "logs" / "attempt_3").exists(), "it is not run again"
 
 

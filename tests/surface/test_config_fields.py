@@ -11,7 +11,8 @@ import pytest
 
 RUN = """
     name=None storage_path=None failure_config=FailureConfig() checkpoint_config=CheckpointConfig() callbacks=()
-    storage_filesystem=None engine=None worker_runtime_env=None detached=False
+    storage_filesystem=None engine=None worker_runtime_env=None detached=False on_stop='raise'
+    if_exists=None fork_from=None record_source=True
 """
 FAILURE = """
     max_failures=0 max_preemption_failures=-1 controller_failure_limit=-1 hang_timeout_s=None hang_action='warn'

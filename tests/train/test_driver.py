@@ -10,6 +10,7 @@ import time
 import pytest
 from training_scripts import HEAD
 
+from paceline import train
 from paceline._control import journal
 from paceline._control.controller import Controller
 from paceline._engine.messages import Reported
@@ -61,10 +62,10 @@ fit(function, 1)
 
 def test_ctrl_c_once_stops_at_the_next_report_and_the_run_continues_there(run_script, tmp_path):
     ended = run_script(COUNT, "1000000", "3", str(int(signal.SIGINT)))
-    assert ended.returncode == 0, ended.stderr
+    assert (ended.returncode, ended.stdout) == (train.TrainingInterrupt.EXIT_CODE, ""), ended.stderr
     assert "stopping at the next report" in ended.stderr
-    assert "run the script again with the same name to continue" in ended.stderr
-    assert "value None" in ended.stdout
+    assert f"in {tmp_path / 'runs' / 'run'}\n\nhint: run the script again with the same RunConfig" in ended.stderr
+    assert "Traceback" not in ended.stderr
     root = tmp_path / "runs" / "run"
     ranks = [event.rank for event in journal.read_events(root / "journal.jsonl") if isinstance(event, Reported)]
     assert ranks.count(0) == ranks.count(1), "all ranks stopped at the same report"

@@ -12,7 +12,7 @@ import pytest
 
 from paceline import train
 from paceline._engine.local.launchers import shared_zygote
-from paceline.train import Checkpoint, ReportMismatchError, WorkerGroupError
+from paceline.train import Checkpoint, ReportMismatchError, RunExistsError, WorkerGroupError
 from paceline.train.torch import TorchTrainer
 from processes import still_running
 
@@ -221,26 +221,41 @@ def test_the_death_is_the_cause_and_not_the_broken_connection_it_leaves(fit):
         assert "killed by SIGKILL" in str(caught.value).splitlines()[2]
 
 
-def test_a_complete_run_is_not_run_again_and_another_configuration_than_before_is_told(capsys, fit):
+class Identity:
+    def __repr__(self):
+        return f"Identity({id(self)})"
+
+
+def test_a_complete_run_is_not_run_again_and_one_of_another_configuration_is_refused(capsys, fit, monkeypatch):
     def function(config):
         train.report({"lr": config["lr"]}, checkpoint=Checkpoint.from_dict({}))
         if not config["is_patient"]:
             raise ValueError("no patience")
 
-    def fit_with(**config):
-        result = fit(function, 1, config={"optimizer": {"momentum": 0.9}, "seed": 1, **config})
+    def fit_with(if_exists=None, **config):
+        config = {"optimizer": {"momentum": 0.9}, "seed": 1, **config}
+        result = fit(function, 1, config=config, if_exists=if_exists)
         err = capsys.readouterr().err
         output = re.findall("train_loop_config changed since the last run: (.*)", err)
         return result.metrics, output, "is already complete" in err
 
+    same = Identity()
     with pytest.raises(WorkerGroupError):
-        fit_with(lr=0.1, is_patient=False)
+        fit_with(lr=0.1, is_patient=False, object=same)
     capsys.readouterr()
-    assert fit_with(lr=0.1, is_patient=True) == ({"lr": 0.1}, ["is_patient was False and is True"], False)
-    assert fit_with(lr=0.1, is_patient=True) == ({"lr": 0.1}, [], True)
+    changed = ["is_patient was False and is True"]
+    assert fit_with(lr=0.1, is_patient=True, object=same) == ({"lr": 0.1}, changed, False)
+    assert fit_with(lr=0.1, is_patient=True, object=same) == ({"lr": 0.1}, [], True)
+    assert fit_with(lr=0.1, is_patient=True, object=Identity())[2], "a number in the text of an object is no change"
     changed = "optimizer.momentum was 0.9 and is 0.90000001, lr was 0.1 and is 0.2"
-    assert fit_with(lr=0.2, is_patient=True, optimizer={"momentum": 0.90000001}) == ({"lr": 0.1}, [changed], True)
-    many = fit_with(lr=0.1, is_patient=True, **dict.fromkeys("abcdefg", 1))[1]
+    other = {"lr": 0.2, "is_patient": True, "object": same, "optimizer": {"momentum": 0.90000001}}
+    monkeypatch.setenv("PACELINE_VERBOSITY", "0")
+    with pytest.raises(RunExistsError, match=re.escape(changed)) as refused:
+        fit_with(**other)
+    assert all(way in str(refused.value) for way in ("name=...", "if_exists='new'", "if_exists='resume'"))
+    monkeypatch.delenv("PACELINE_VERBOSITY")
+    assert fit_with("resume", **other) == ({"lr": 0.1}, [changed], True)
+    many = fit_with("resume", lr=0.1, is_patient=True, object=same, **dict.fromkeys("abcdefg", 1))[1]
     assert many == [", ".join(f"{name} was None and is 1" for name in "abcde") + ", 2 more"]
 
 

@@ -35,19 +35,24 @@ def test_all_ranks_see_the_notice_in_the_same_step_the_last(fit, tmp_path):
     assert caught.value.code == 75
 
 
-def test_in_this_process_a_notice_stops_at_the_next_report_and_handlers_are_given_back(fit, tmp_path):
+@pytest.mark.parametrize("saves", [True, False])
+def test_in_this_process_a_notice_stops_at_the_next_report_and_handlers_are_given_back(fit, capfd, saves):
     before = [signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGUSR1)]
 
     def function():
         for i in itertools.count():  # a report does not wait for the driver: it may hear of the notice much later
             if i == 5:
                 os.kill(os.getpid(), signal.SIGTERM)
-            train.report({"i": i}, checkpoint_on_stop=lambda i=i: Checkpoint.from_dict({"i": i}))
+            on_stop = (lambda i=i: Checkpoint.from_dict({"i": i})) if saves else None
+            train.report({"i": i}, Checkpoint.from_dict({"i": 1}) if i == 1 else None, checkpoint_on_stop=on_stop)
 
     with pytest.raises(PreemptionError) as caught:
         fit(function, 0)
     result = caught.value.result
-    assert result.checkpoint.to_dict() == {"i": result.metrics["i"]}
+    assert result.status == Result.from_path(result.path).status == "preempted"
+    assert result.checkpoint.to_dict() == {"i": result.metrics["i"] if saves else 1}
+    warning = "nothing newer than the last checkpoint, checkpoint_000002, will be saved: pass checkpoint_on_stop"
+    assert capfd.readouterr().err.count(warning) == (not saves)
     assert [signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGUSR1)] == before
 
 
@@ -93,7 +98,7 @@ fit(function)
 print("complete")
 """
     ended = run_script(script)
-    assert (ended.returncode, ended.stdout) == (0, "complete\n"), ended.stderr
+    assert (ended.returncode, ended.stdout) == (130, ""), ended.stderr
     result = Result.from_path(tmp_path / "runs" / "run")
     assert result.checkpoint.to_dict() == {"i": result.metrics["i"]}
     assert result.metrics["i"] < 399

@@ -13,6 +13,7 @@ import paceline.data
 from paceline import train
 from paceline._control import journal, usage_collector
 from paceline._control.events import RunDescribed, UsageMeasured
+from paceline._core.masking import mask_source
 from paceline._engine.messages import RankUsage
 from paceline.train import Checkpoint, TrainingFailedError, ValidationConfig
 from paceline.train.driver.run_metadata import _describe_code, read_git_state
@@ -31,8 +32,8 @@ def spent(use: RankUsage) -> float:
     return use.setup_s + use.data_s + use.report_s + use.checkpoint_s
 
 
-def described(path) -> list[dict]:
-    events = journal.read_events(path / "run" / "journal.jsonl")
+def described(path, name="run") -> list[dict]:
+    events = journal.read_events(path / name / "journal.jsonl")
     return [json.loads(bytes(event.about)) for event in events if isinstance(event, RunDescribed)]
 
 
@@ -137,7 +138,10 @@ def test_a_run_is_described_with_what_it_was_given_and_without_secrets(tmp_path,
     assert code["function"].endswith(
         "test_a_run_is_described_with_what_it_was_given_and_without_secrets.<locals>.<lambda>"
     )
-    assert any(Path(__file__).read_text() == text for text in code["sources"].values())
+    assert mask_source(Path(__file__).read_text()) in code["sources"].values()
+    assert any('"hf_token": "***"' in text for text in code["sources"].values())
+    fit(lambda config: None, config=config, name="secret", record_source=False)
+    assert described(tmp_path, "secret")[0]["code"]["sources"] == {}
     assert "hunter2" not in json.dumps({**about, "code": {**code, "sources": {}}})
     assert _describe_code(git, 100)["sources"] == {}, "files that are too large are left out"
 

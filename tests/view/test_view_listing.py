@@ -146,7 +146,7 @@ def test_a_search_is_shown_with_its_plots_and_configurations(searched):
     assert (detail.metric, detail.mode) == ("loss", "min")
     assert [trial.name for trial in detail.trials] == ["trial_00000", "trial_00001", "trial_00002"]
     assert detail.configs["search/trial_00001"] == {"a": 1.0}
-    assert detail.parallel["best"] == "00001"
+    assert detail.parallel["best"].endswith("_00001")
     assert detail.curves["lines"][0]["points"] == [[1, 3.0], [2, 4.0], [3, 5.0]]
     assert detail.importance["parameters"] == []
     assert detail.importance["note"]

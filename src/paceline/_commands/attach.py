@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
         "Follows a run of RunConfig(detached=True): prints the controller's past and new output until it ends. "
         "Ctrl-C leaves it running.",
         "paceline attach /shared/runs/resnet --address 10.0.0.1:6379",
-        codes="as of the run's own script: 0 complete or stopped, 1 failed, 75 preempted; "
+        codes="as of the run's own script: 0 complete, 1 failed, 75 preempted, 130 stopped; "
         "2 it cannot be followed, 130 Ctrl-C",
         runs=(),
         json="when it ends, print its outcome as JSON, and everything else to stderr",

@@ -153,7 +153,7 @@ def _original_invocation(name: str, detail: RunSnapshot) -> tuple[list[str], str
             f"run {name} was started without a script: {' '.join(argv) or 'at a prompt'}\n\n"
             "hint: run the same again, with the same RunConfig(storage_path=..., name=...)"
         )
-    if any(argument == MASK or argument.endswith(f"={MASK}") for argument in argv):
+    if any(MASK in argument for argument in argv):
         raise ValueError(
             f"run {name} was started with an argument that looks like a secret, which is not recorded\n\n"
             f"hint: run it again yourself: {' '.join(argv)}"
@@ -188,16 +188,21 @@ def _add_name_and_path(location: RunLocation, arguments: list[str]) -> list[str]
 def _find_doubts(location: RunLocation, detail: RunSnapshot, directory: str, script: str) -> list[str]:
     import re
 
+    from paceline._core.masking import mask_source
+
     doubts = []
     path = os.path.join(directory, script)
     source = (detail.code.get("sources") or {}).get(script)
-    if isinstance(source, str) and _read_text(path) != source:
+    text = _read_text(path)
+    if isinstance(source, str) and (text is None or source not in (text, mask_source(text))):
         doubts.append(f"{path} has changed since run {location.name} started")
     program = str((detail.environment.get("argv") or [""])[0])
     is_generated = re.fullmatch(r"run-\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-[0-9a-f]{4}", location.name)
     if is_generated and not is_paceline_command(program):
         doubts.append(f"the name {location.name} was generated, so the script would start another run")
     config = detail.run_config
+    if config.get("if_exists") in ("fail", "new"):
+        doubts.append(f"the script has RunConfig(if_exists={config['if_exists']!r}), so it does not continue this run")
     if config.get("storage_path") and config.get("name"):
         storage_path, name = str(config["storage_path"]), str(config["name"])
         original = storage_path if cli_args.is_search(location) else os.path.join(storage_path, name)

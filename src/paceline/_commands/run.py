@@ -59,7 +59,7 @@ def make_parser() -> argparse.ArgumentParser:
         "MASTER_ADDR, MASTER_PORT and so on. The script is not changed.",
         "paceline run --num-workers 4 --max-failures 3 train.py --lr 0.1",
         "paceline run -n 2:8 --name resnet -m my.trainer",
-        codes="0 complete, 1 failed, 75 preempted, 2 it cannot be run, 130 Ctrl-C",
+        codes="0 complete, 1 failed, 75 preempted, 130 stopped, 2 it cannot be run",
         runs=(),
         json="when it ends, print its outcome as JSON, and everything else to standard error",
     )
@@ -68,6 +68,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="how many processes; 2:4 means two to four, as many as fit (1)")  # fmt: skip
     add("--use-gpu", action="store_true", help="a GPU for each")
     add("--name", help="of the run (a new one)")
+    add("--if-exists", choices=("resume", "fail", "new"), help="what to do about a run of this name (resume it)")
     add("--storage-path", metavar="DIRECTORY", help="where the run and its logs are stored (~/paceline_results)")
     add("--max-failures", "--max-restarts", "--max_restarts", type=int, default=0, metavar="N",
         help="how often to restart all processes when one fails (0; -1 always)")  # fmt: skip
@@ -105,6 +106,7 @@ def _make_trainer(args: argparse.Namespace) -> Any:
             max_failures=args.max_failures, hang_timeout_s=args.hang_timeout, hang_action=args.hang_action
         ),
         engine=args.engine,
+        if_exists=args.if_exists,
     )
     return DataParallelTrainer(
         Script(script, tuple(args.arguments), args.module),

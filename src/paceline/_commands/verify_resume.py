@@ -75,6 +75,8 @@ def _prove_script(args: argparse.Namespace) -> Any:
             runpy.run_path(args.script, run_name="__main__")
     except _ProofDone as ended:
         return ended.args[0]
+    except KeyboardInterrupt:
+        raise
     except SystemExit as ended:
         return f"{args.script} exited with {ended.code!r} before it called fit()"
     except Exception as error:  # noqa: BLE001

@@ -33,6 +33,8 @@ class Interrupts(Protocol):
 
     count: int
     """1: stop at the next report; 2 or more: stop now."""
+    has_ctrl_c: bool
+    """Whether any of them was Ctrl-C."""
 
     def __enter__(self) -> None: ...
     def __exit__(self, *_: object) -> None: ...

@@ -7,16 +7,20 @@
     │   └── PreemptionError          the machine was preempted; an uncaught one exits with code 75
     ├── StorageError                 a file could not be written, read or trusted
     │   ├── CheckpointCorruptError   files of a committed checkpoint are missing or altered
+    │   ├── RunExistsError           the name is taken, by a run that is complete and was another one
     │   └── RunHeldError             another driver writes this run
     ├── ReportMismatchError          ranks called report() a different number of times
     ├── DataError                    a unit of a dataset could not be read or transformed
     └── WorkerError                  replaces a worker's exception that cannot be unpickled here
+    KeyboardInterrupt
+    └── TrainingInterrupt            Ctrl-C or `paceline stop`; `.result` has what was reached; exits with code 130
 
 Each one pickles, because exceptions cross processes.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 
@@ -82,6 +86,10 @@ class CheckpointCorruptError(StorageError):
     """Files of a committed checkpoint are missing or altered."""
 
 
+class RunExistsError(StorageError, ValueError):
+    """The name is taken: by a run of other code or configuration, or by any if `RunConfig(if_exists="fail")`."""
+
+
 class RunHeldError(StorageError):
     """Another driver writes this run."""
 
@@ -98,8 +106,37 @@ class WorkerError(PacelineError, RuntimeError):
     """Replaces an exception of a worker that could not be sent to the driver."""
 
 
+class TrainingInterrupt(KeyboardInterrupt):
+    """A person stopped the run or the search. `result` is its `Result` or `ResultGrid` so far.
+
+    Not a `PacelineError`: `except Exception` does not catch it. A script that does not catch it exits with code 130.
+    """
+
+    EXIT_CODE = 130
+
+    def __init__(self, message: str = "", result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.result)
+
+    def for_caller(self) -> TrainingInterrupt:
+        """Return the error that `fit()` raises: it ends a script with its exit code, but not a prompt or a notebook."""
+        return self if hasattr(sys, "ps1") else ScriptInterrupt(str(self), self.result)
+
+
+class ScriptInterrupt(TrainingInterrupt, SystemExit):
+    """Python exits with 130 only for `KeyboardInterrupt` itself, and with 1 for its subclasses."""
+
+    def __init__(self, message: str = "", result: Any = None) -> None:
+        super().__init__(message, result)
+        self.code = self.EXIT_CODE
+
+
 # Tracebacks show exceptions by their public import path.
 for _class in list(globals().values()):
     if isinstance(_class, type) and issubclass(_class, PacelineError):
         _class.__module__ = "paceline.train"
 DataError.__module__ = "paceline.data"
+TrainingInterrupt.__module__ = "paceline.train"

@@ -97,6 +97,8 @@ class WorkerHeld(_RankMessage, frozen=True, tag="worker_held"):
     seq: int
     asks: bool = False
     """Its code checks for preemption notices."""
+    saves: bool = True
+    """Its reports bring a checkpoint when the run stops, as far as is known."""
 
 
 class ExitDelayed(_RankMessage, frozen=True, tag="exit_delayed"):
@@ -349,6 +351,7 @@ class WorkerInit(msgspec.Struct, frozen=True, tag="worker_init"):
     uploads_artifacts: bool = False
     """What it leaves there is uploaded to the store."""
     purpose: str = ""
+    trial_id: str = ""
     protocol: int = PROTOCOL_VERSION
 
 

@@ -95,6 +95,8 @@ class WorkerContext:
         self._released: dict[int, messages.Release] = {}
         self._held = False
         self._checks_for_preemption = False
+        self._saves_on_stop = True
+        """Whether the last report brought a checkpoint, or would have if it had been the last one."""
         self._stop: messages.StopAt | None = None
         self._last_released = begin.first_seq
         """The last report that may return, if the worker blocks in `report()`."""
@@ -127,7 +129,9 @@ class WorkerContext:
                 case messages.Hold():
                     self._held = True
                     ids = self.begin.attempt, self.begin.rank
-                    self._link.send(messages.WorkerHeld(*ids, self.num_reports, self._checks_for_preemption))
+                    self._link.send(
+                        messages.WorkerHeld(*ids, self.num_reports, self._checks_for_preemption, self._saves_on_stop)
+                    )
                 case messages.StopAt():
                     self._stop = message
                 case messages.ReleaseReport(seq=seq, save=save) if self._stop is None:
@@ -303,6 +307,7 @@ class WorkerContext:
             # refusal: it either finds the checkpoint announced, or came before.
             self._changed.wait_for(lambda: not self._held or self._stop is not None)
             self.num_reports += 1
+            self._saves_on_stop = saves or saves_on_stop
             seq = self.num_reports
             stops = self._stop is not None and seq >= self._stop.seq
             if self._stop is not None and stops:

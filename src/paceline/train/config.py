@@ -272,12 +272,25 @@ class RunConfig:
     """On a cluster, the environment of the worker processes, in the format of Ray's `runtime_env`."""
     detached: bool = False
     """On a cluster, drive the run there, so that it continues when this script or its machine is gone."""
+    on_stop: str = "raise"
+    """After `paceline stop`, `fit()` raises `TrainingInterrupt`, or with `"return"` returns what there is."""
+    if_exists: str | None = None
+    """If there is a run of this name: `"resume"` it, and return its result if it is complete, `"fail"`, or begin a
+    `"new"` one beside it, as `name-2`. None resumes, but raises `RunExistsError` for a complete run of other code."""
+    fork_from: Any = None
+    """A new run starts from this `Checkpoint`, or from the newest one of this run: its path or its `Result`."""
+    record_source: bool = True
+    """Store the source of the script and the function with the run, without what looks like a secret."""
 
     def __post_init__(self) -> None:
         check_engine("engine", self.engine)
         expected = "a dict such as {'env_vars': ...}"
         check_instance("worker_runtime_env", self.worker_runtime_env, Mapping, expected, optional=True)
         check_bool("detached", self.detached)
+        check_choice("on_stop", self.on_stop, ("raise", "return"))
+        check_choice("if_exists", self.if_exists, ("resume", "fail", "new", None))
+        check_bool("record_source", self.record_source)
+        _check_fork(self.fork_from)
         object.__setattr__(self, "name", self.name if self.name is not None else _generate_run_name())
         object.__setattr__(self, "storage_path", _resolve_storage_path(self.storage_path, self.storage_filesystem))
         _check_filesystem(self.storage_filesystem)
@@ -301,6 +314,15 @@ class RunConfig:
     def path(self) -> Path:
         """The run's directory on this machine; for a run in a store, its local spool."""
         return self.location.layout.root
+
+
+def _check_fork(source: Any) -> None:
+    if source is None or isinstance(source, str | os.PathLike):
+        return
+    from paceline.train.checkpoint import Checkpoint
+    from paceline.train.result import Result
+
+    check_instance("fork_from", source, (Checkpoint, Result), "the path of a run, a Result or a Checkpoint")
 
 
 def coerce_config(kind: type[Any], value: Any, argument: str) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 from paceline._control.events import Event, Reported, WorkerReturned
 from paceline._control.recovery import RunReplay, load_history, load_outline, replay_events
 from paceline._control.report_aggregator import RunReport, drop_superseded_reports, iter_reports, own_metrics
-from paceline._control.run import Run
+from paceline._control.run import Finished, Run
 from paceline._core.arguments import check_choice, flatten_dict
 from paceline._core.call_errors import explain_calls
 from paceline._core.lazy_imports import import_extra
@@ -39,6 +39,9 @@ class Result:
     """The checkpoints that were kept, with their metrics, the best last."""
     return_value: Any = None
     """What the function returned on rank 0."""
+    status: str = "unfinished"
+    """`"finished"`, `"stopped"`, `"failed"` or `"preempted"`; `"unfinished"` while the run is driven, or if its driver
+    was lost."""
     _storage_filesystem: Any = field(default=None, repr=False)
     _run_store: RunStore | None = field(default=None, repr=False, compare=False)
 
@@ -143,9 +146,21 @@ def build_result(store: RunStore, run: Run, history: Iterable[Event], reported: 
             (Checkpoint(*store.locate_checkpoint(record)), decode_plain(record.metrics)) for record in order
         ],
         return_value=decode_plain(value) if value is not None else None,
+        status=find_status(run),
         _storage_filesystem=filesystem,
         _run_store=store,
     )
+
+
+def find_status(run: Run) -> str:
+    """Return how the run ended, as `Result.status` says it."""
+    if not isinstance(run.phase, Finished):
+        return "unfinished"
+    if run.phase.ending == "complete" and run.pending_validations and (run.preempted or run.stop_requested):
+        return "preempted" if run.preempted else "stopped"
+    if run.phase.failures and run.stop_requested and run.phase.failures[0].message.startswith("KeyboardInterrupt"):
+        return "stopped"  # With `num_workers=0`, Ctrl-C reaches the function itself.
+    return {"complete": "finished", "interrupted": "stopped"}.get(run.phase.ending, run.phase.ending)
 
 
 def collect_metric_rows(history: Iterable[Event]) -> list[dict[str, Any]]:

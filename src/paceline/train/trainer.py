@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar
 
-from paceline._core.errors import PacelineError
+from paceline._core.errors import PacelineError, TrainingInterrupt
 from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig
@@ -121,13 +121,16 @@ class DataParallelTrainer(TrainerVerbs):
         """Train until the function has returned on every worker.
 
         Raises `TrainingFailedError` if workers fail more often than `FailureConfig` allows; its `result` holds the
-        progress until then. Ctrl-C once stops at the next report and returns; twice stops now. With
-        `RunConfig(detached=True)` the run is driven on the cluster and only followed from here.
+        progress until then. Ctrl-C once stops at the next report, twice now; both raise `TrainingInterrupt`, which has
+        the `result`, too. With `RunConfig(detached=True)` the run is driven on the cluster and only followed from here.
         """
+        failed: BaseException
         try:
             return _fits[-1](self)
         except PacelineError as error:
             failed = error
+        except TrainingInterrupt as error:
+            failed = error.for_caller()
         # Drop our frames; the message is self-contained.
         raise failed.with_traceback(None)
 

@@ -94,6 +94,16 @@ class ResultGrid:
         return filesystem
 
     @property
+    def status(self) -> str:
+        """How the search ended: `"finished"`, `"stopped"`, `"failed"` or `"preempted"`, or `"unfinished"`, as a run."""
+        search = self._search
+        if search.started_at is not None or not search.num_drivers:
+            return "unfinished"
+        if search.is_complete:
+            return "finished"
+        return {"interrupted": "stopped", "preempted": "preempted"}.get(search.why, "failed")
+
+    @property
     def errors(self) -> list[Exception]:
         """The errors of all failed trials."""
         errors = (self._result(trial).error for trial in self._trials if trial.status == "ERROR")

@@ -28,7 +28,12 @@ class TuneContext(TrainContext):
         return PurePosixPath(self.get_trial_dir()).parent.name
 
     def get_trial_id(self) -> str:
-        """The trial's number in its search, such as `00012`: stable across failures and when the search resumes."""
+        """The trial's id, such as `a1b2c_00012`: stable across failures and when the search resumes.
+
+        The first part is that of the search, so no other search has a trial with this id.
+        """
+        if self._begin.trial_id:
+            return self._begin.trial_id
         matched = _TRIAL.fullmatch(self._begin.run_name)
         assert matched is not None
         return matched[1]

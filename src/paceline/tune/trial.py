@@ -30,7 +30,7 @@ class Trial:
     """
 
     trial_id: str
-    """Its number, such as `00012`: it stays the same when the search is resumed."""
+    """The search's own id and its number, such as `a1b2c_00012`: it stays the same when the search is resumed."""
     config: Mapping[str, Any]
     status: Status = "PENDING"
     last_result: Mapping[str, Any] | None = None

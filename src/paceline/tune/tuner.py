@@ -7,17 +7,19 @@ import copy
 import dataclasses
 import os
 import random
+import secrets
 import socket
 from collections.abc import Mapping
 from typing import Any
 
 from paceline._core import settings
-from paceline._core.errors import PreemptionError
+from paceline._core.errors import PreemptionError, TrainingInterrupt
 from paceline._engine.local.launchers import prewarm
 from paceline._storage.run_location import RunLocation, join_storage_path
 from paceline.train.config import RunConfig, coerce_config
 from paceline.train.display.screen import open_screen
 from paceline.train.driver.interrupts import SignalInterrupts
+from paceline.train.driver.run_directory import choose_name, make_different_run_error
 from paceline.train.driver.run_session import execute_run
 from paceline.train.driver.run_spec import RunEnvironment, RunHooks
 from paceline.train.driver.trainer_arguments import build_run_spec
@@ -28,9 +30,15 @@ from paceline.tune.display.terminal import SearchTerminal, TrialTerminal
 from paceline.tune.driver import search_storage
 from paceline.tune.driver.advisers import SearchAdvisers
 from paceline.tune.driver.callbacks import SearchCallbacks
-from paceline.tune.driver.events import SearchStarted, decode_raw, encode_raw
+from paceline.tune.driver.events import SearchEnded, SearchStarted, decode_raw, encode_raw
 from paceline.tune.driver.search_capacity import SearchCapacity, TrialAllocation, open_search_capacity
-from paceline.tune.driver.search_description import PreviousSearch, check_same_space, describe_search
+from paceline.tune.driver.search_description import (
+    PreviousSearch,
+    check_same_space,
+    describe_search,
+    find_changes_of_search,
+    find_changes_of_space,
+)
 from paceline.tune.driver.search_driver import SearchDriver
 from paceline.tune.driver.search_spec import SearchOutcome, SearchSpec, TrialRunSpec
 from paceline.tune.driver.search_state import Search
@@ -94,6 +102,11 @@ class Tuner:
                 "RunConfig(detached=True) is for a single run: the driver of a search is this script\n\n"
                 "hint: submit the script itself as a job of the cluster"
             )
+        if self.run_config.fork_from is not None:
+            raise ValueError(
+                "RunConfig(fork_from=...) is for a single run\n\n"
+                "hint: pass resume_from_checkpoint to the trainer, and every trial starts from it"
+            )
         self._trainable_plan = make_trainable_plan(trainable)
         self._trainable_plan.check(self.run_config)
         self.param_space: Mapping[str, Any] = param_space if param_space is not None else {}
@@ -104,13 +117,16 @@ class Tuner:
         self._searcher: Searcher = self.tune_config.search_alg or BasicVariantGenerator()
         self._scheduler: TrialScheduler = self.tune_config.scheduler or FIFOScheduler()
         self._initial_advisers: tuple[Searcher, TrialScheduler, Stopper | None] | None = None
+        self._is_restored = False
         self._resume_unfinished = True
         self._reset_errored = ""
         self._grid: ResultGrid | None = None
-        assert self.run_config.name is not None
+        self._given_run_config = self.run_config
         given = self.run_config.callbacks
         self._callbacks = SearchCallbacks(
-            [*given, *make_default_loggers(given)], self.run_config.name, can_save=self._trainable_plan.can_save
+            [*given, *make_default_loggers(given)],
+            self.run_config.location.name,
+            can_save=self._trainable_plan.can_save,
         )
         _check_metric(self.tune_config, self._searcher, self._scheduler)
 
@@ -118,9 +134,13 @@ class Tuner:
         """Search until no trial is left, the time is over, or a stopper ends it.
 
         A failed trial does not fail the search: its error is in the result. Ctrl-C once stops every trial at its next
-        report and returns the results so far; twice stops immediately. The same script resumes the search.
+        report, twice immediately; both raise `TrainingInterrupt`, whose `result` has the results so far. The same
+        script resumes the search.
         """
+        self.run_config = choose_name(self._given_run_config)
         location = self.run_config.location
+        if self.run_config is not self._given_run_config:
+            self._callbacks = SearchCallbacks(self.run_config.callbacks, location.name)
         prewarm(*PRELOADED, *find_preloads(getattr(self.trainable, "trainable", self.trainable)))
         verbose = getattr(self.run_config, "verbose", None)
         verbosity = min(verbose, 2) if verbose is not None else settings.load().verbosity
@@ -137,7 +157,7 @@ class Tuner:
             and not isinstance(error, FailedEarlierError)  # The run has more details about that error.
         }
         self._grid = ResultGrid(outcome.search, location, errors, self._space.decode_config, outcome.events)
-        return self._raise_or_return(outcome, self._grid)
+        return self._raise_or_return(outcome, self._grid, terminal)
 
     def get_results(self) -> ResultGrid:
         """The results of the search: of the last `fit()`, else those so far, read from storage."""
@@ -192,6 +212,7 @@ class Tuner:
             tune_config=tune_config if tune_config is not None else previous.tune_config(),
             run_config=dataclasses.replace(spec, **place),
         )
+        tuner._is_restored = True
         tuner._resume_unfinished = resume_unfinished
         tuner._reset_errored = "resume" if resume_errored else "restart" if restart_errored else ""
         return tuner
@@ -202,6 +223,8 @@ class Tuner:
         )
         seed = self.tune_config.seed
         if previous is not None:
+            if self._is_old_result_wanted(previous, open_search, terminal):
+                return SearchOutcome(replay_search(open_search.past_events), list(open_search.past_events))
             check_same_space(self._space, decode_raw(previous.described))
             seed = previous.seed if seed is None else seed
         elif seed is None:
@@ -222,6 +245,25 @@ class Tuner:
         with contextlib.closing(capacity), interrupts:
             return driver.drive()
 
+    def _is_old_result_wanted(self, previous: SearchStarted, open_search: OpenSearch, terminal: SearchTerminal) -> bool:
+        """Compare with what was asked for last. Raise if the search is complete and was another one."""
+        config, end, name = self.tune_config, open_search.past_events[-1], self.run_config.name or ""
+        is_complete = isinstance(end, SearchEnded) and end.complete and not self._is_restored
+        changes = find_changes_of_search(previous, config, self.trainable, self._trainable_plan.name)
+        if is_complete:
+            changes += [
+                f"param_space: {each}" for each in find_changes_of_space(self._space, decode_raw(previous.described))
+            ]
+            if 0 <= config.num_samples < previous.num_samples:
+                changes.append(f"TuneConfig(num_samples) was {previous.num_samples} and is {config.num_samples}")
+        if is_complete and changes and self.run_config.if_exists != "resume":
+            raise make_different_run_error("search", name, self.run_config.location.uri, changes)
+        for change in changes:
+            terminal.say(change)
+        if is_complete and changes:
+            terminal.say(f"search {name} is complete: these are its results. Use another name to search again")
+        return is_complete and bool(changes)
+
     def _make_spec(
         self,
         open_search: OpenSearch,
@@ -238,7 +280,9 @@ class Tuner:
 
         def run_trial(trial: Trial, run_spec: TrialRunSpec, allocation: TrialAllocation, hooks: RunHooks) -> Result:
             storage_path = join_storage_path(location.storage_path, location.name)
-            own_place = dataclasses.replace(self.run_config, name=run_spec.run, storage_path=storage_path)
+            own_place = dataclasses.replace(
+                self.run_config, name=run_spec.run, storage_path=storage_path, if_exists="resume"
+            )
             run_config = self._callbacks.for_trial(own_place)
             trainer = self._trainable_plan.make_trainer(trial.config, run_config, run_spec.initial)
             target = allocation.make_target(trainer.scaling_config, run_config)
@@ -249,9 +293,13 @@ class Tuner:
                 uploads_artifacts=sync_config is not None and sync_config.sync_artifacts,
                 pinned=run_spec.pinned_seqs,
                 purpose=run_spec.purpose,
+                trial_id=trial.trial_id,
             )
             trial_terminal = TrialTerminal(trial.trial_id, run_config.location.layout, terminal, notice_s)
             return execute_run(spec, trial_terminal, self._run_environment, hooks)
+
+        starts = [event for event in open_search.past_events if isinstance(event, SearchStarted)]
+        previous = starts[-1] if starts else None
 
         def make_start_event() -> SearchStarted:
             return SearchStarted(
@@ -260,11 +308,12 @@ class Tuner:
                 seed=seed,
                 metric=config.metric,
                 mode=config.mode,
-                described=encode_raw(describe_search(self._space, config)),
+                described=encode_raw(describe_search(self._space, config, self.trainable)),
                 at=self._run_environment.clock.wall(),
                 pid=os.getpid(),
                 host=socket.gethostname(),
                 lease=open_search.lease.number,
+                id=previous.id if previous is not None else secrets.token_hex(3)[:5],
             )
 
         return SearchSpec(
@@ -303,22 +352,26 @@ class Tuner:
         scheduler.set_search_properties(config.metric, config.mode, seed=seed)
         return SearchAdvisers(searcher, scheduler, stopper, self._space.encode_config)
 
-    def _raise_or_return(self, outcome: SearchOutcome, grid: ResultGrid) -> ResultGrid:
-        search = outcome.search
+    def _raise_or_return(self, outcome: SearchOutcome, grid: ResultGrid, terminal: SearchTerminal) -> ResultGrid:
+        search, hint = outcome.search, "hint: run the script again with the same RunConfig(storage_path=..., name=...)"
         if outcome.trial_without_metric:
             raise ValueError(_explain_missing_metric(search, outcome.trial_without_metric))
         if getattr(self.run_config.failure_config, "fail_fast", False) == "raise":
             for error in outcome.errors.values():
                 raise error
+        ending: PreemptionError | TrainingInterrupt
+        is_stopped = outcome.num_interrupts > 0 and grid.status != "finished"
         if outcome.is_preempted:
-            raise PreemptionError(
-                f"search {self.run_config.name} was preempted\n\n"
-                "hint: run the script again with the same RunConfig(storage_path=..., name=...) to continue it",
-                grid,
-            )
-        if outcome.num_interrupts > 1:
-            raise KeyboardInterrupt
-        return grid
+            ending = PreemptionError(f"search {self.run_config.name} was preempted\n\n{hint} to continue it", grid)
+        elif outcome.has_ctrl_c or (is_stopped and self.run_config.on_stop == "raise"):
+            state = f"search {self.run_config.name} {'was stopped' if is_stopped else 'is complete'}"
+            more = f"\n\n{hint} to continue it" if is_stopped else ""
+            ending = TrainingInterrupt(f"{state}, in {self.run_config.location.uri}{more}", grid).for_caller()
+        else:
+            return grid
+        if terminal.verbosity < 1:  # Otherwise it has been said already.
+            terminal.say(str(ending), error=True)
+        raise ending
 
 
 def _resolve_run_config(run_config: RunConfig | Mapping[str, Any] | None, trainable: Any) -> RunConfig:

@@ -319,8 +319,8 @@ DRIVER = os.getpid()
 trainer = Trainer(num_workers=2, logdir="run")
 try:
     trainer.run(function)
-except KeyboardInterrupt:
-    print("interrupted", trainer.latest_checkpoint["step"] >= 3)
+except train.TrainingInterrupt as interrupt:
+    print("interrupted", interrupt.result.status, trainer.latest_checkpoint["step"] >= 3)
 print(trainer.run(lambda: train.load_checkpoint()["step"] >= 3))
 trainer.shutdown()
 """
@@ -328,7 +328,9 @@ trainer.shutdown()
 
 def test_ctrl_c_stops_a_run_at_its_next_report(run_script):
     ended = run_script(INTERRUPTED)
-    assert (ended.returncode, ended.stdout.splitlines()[-2:]) == (0, ["interrupted True", "[True, True]"]), ended.stderr
+    assert (ended.returncode, ended.stdout.splitlines()[-2:]) == (0, ["interrupted stopped True", "[True, True]"]), (
+        ended.stderr
+    )
 
 
 def test_a_trainer_that_was_fitted_says_why_it_starts_no_workers(tmp_path):

@@ -42,18 +42,18 @@ def test_a_search_has_one_table_that_ends_as_its_last_state(tmp_path, monkeypatc
     text, html = tables[0].data["text/plain"], tables[0].data["text/html"]
     assert re.match(r"search mnist  3 trials, [\d:.]+( s)?", text), text
     assert "2 finished   1 failed" in text
-    assert re.search(r"best 00002  loss=0\.25  iteration 4  <b>x</b>=3", text), text
+    assert re.search(r"best \w{5}_00002  loss=0\.25  iteration 4  <b>x</b>=3", text), text
     assert "&lt;b&gt;x&lt;/b&gt;=3" in html
     assert "<b>" not in html
     printed = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
-    assert [line for line in printed.splitlines() if "trains" in line] == [
+    assert ["[" + line[7:] for line in printed.splitlines() if "trains" in line] == [
         f"[0000{number}] trains {number + 1}" for number in range(3)
     ]
-    assert "[00001] ValueError: no such row" in printed
+    assert "_00001] ValueError: no such row" in printed
     said = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stderr")
-    assert "trial 00001 failed" in said, said
+    assert "_00001 failed" in said, said
     assert "00000" not in said, "what the table shows was said, too"
 
     said = "".join(output.text for output in refused if output.output_type == "stream" and output.name == "stderr")
     assert said.count("live view unavailable (RuntimeError('the front end is gone'))") == 1, said
-    assert "trial 00002" in said, "lines were to take the table's place"
+    assert "_00002" in said, "lines were to take the table's place"

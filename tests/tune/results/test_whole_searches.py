@@ -43,6 +43,7 @@ def steady(text, directory):
     """Without what is different each time: where it ran, how long it took, the lines of our own files."""
     text = text.replace(str(directory), "/results")
     text = re.sub(r"\d+(\.\d+)? s\b", "# s", text)
+    text = re.sub(r"\b[0-9a-f]{5}_(?=\d{5})", "", text)  # The id of the search.
     return re.sub(r"\[00002\] (  File .*|Traceback.*|    .*)\n", "", text)
 
 

@@ -4,6 +4,7 @@ Every step of every trial writes a line to a file before it is made, so that wha
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,7 +29,7 @@ driver = os.getpid()
 def trial(config):
     last = tune.get_checkpoint()
     start = last.to_dict()["step"] if last else 0
-    trial_id = tune.get_context().get_trial_id()
+    trial_id = tune.get_context().get_trial_id()[-5:]
     for step in range(start + 1, config.get("steps", 3) + 1):
         with open("steps", "a") as steps:
             steps.write(f"{trial_id} {step}\\n")
@@ -145,7 +146,7 @@ def steps_of(num=3, log=None, before=None):
     def trial(config):
         last = tune.get_checkpoint()
         start = last.to_dict()["step"] if last else 0
-        number = int(tune.get_context().get_trial_id())
+        number = int(tune.get_context().get_trial_id()[-5:])
         for step in range(start + 1, num + 1):
             if log is not None:
                 with open(log, "a") as steps:
@@ -213,16 +214,16 @@ def load_search(path):
 
 
 def finished(path):
-    """What a search has come to, by trial, without what depends on the clock."""
+    """What a search has come to, by the trial's number, without what depends on the clock or chance."""
     if not (path / "journal.jsonl").exists():
         return {}
     rows = collect_report_rows(search_storage.load_past_events(RunLocation.from_path(str(path))))
-    timed = ("time_total_s", "time_this_iter_s", "timestamp")
+    timed = ("time_total_s", "time_this_iter_s", "timestamp", "trial_id")
     return {
-        trial.trial_id: {
+        trial.trial_id[-5:]: {
             "config": dict(trial.config),
             "status": trial.status,
-            "why": trial.why,
+            "why": re.sub(r"\b[0-9a-f]{5}_(?=\d{5})", "", trial.why),
             "rows": [
                 {name: value for name, value in row.items() if name not in timed}
                 for row in rows.get(trial.trial_id, [])

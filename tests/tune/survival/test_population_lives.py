@@ -149,8 +149,8 @@ class CloneOnce(tune.TrialScheduler):
     waits_for_checkpoints = True
 
     def on_trial_result(self, trial, result):
-        if trial.trial_id == "00001" and not trial.lineage:
-            return (Exploit("00001", "00000", {"x": 7}, "as planned"),)
+        if trial.trial_id.endswith("1") and not trial.lineage:
+            return (Exploit(trial.trial_id, f"{trial.trial_id[:-1]}0", {"x": 7}, "as planned"),)
         return ()
 
 

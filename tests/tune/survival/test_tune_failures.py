@@ -77,7 +77,8 @@ def test_with_fail_fast_the_first_failure_ends_the_search_which_can_be_continued
         grid = tuner.fit()
     assert statuses(grid) == ["TERMINATED", "ERROR"]
     search = load_search(tmp_path / "search")
-    assert (search.is_complete, search.why) == (False, "trial 00001 failed and fail_fast is set")
+    assert (search.is_complete, search.why) == (False, f"trial {search.id}_00001 failed and fail_fast is set")
+    assert grid.status == "failed"
 
     grid = tuner_of(tmp_path, steps_of(3), num=5, run=run).fit()
     assert statuses(grid) == ["TERMINATED", "ERROR", *["TERMINATED"] * 3]
@@ -104,7 +105,7 @@ class RaisingSearcher(Raising, BasicVariantGenerator):
 
 class RaisingStopper(Raising, tune.Stopper):
     def __call__(self, trial_id, result):
-        if self.too_much == "__call__" and trial_id == "00001":
+        if self.too_much == "__call__" and trial_id.endswith("1"):
             raise ZeroDivisionError("too much")
         return False
 

@@ -76,7 +76,7 @@ def test_a_clone_resumes_from_its_checkpoint_and_a_result_may_request_one(run_tr
         def step(self):
             return {**super().step(), "should_checkpoint": self.count == 2}
 
-    result = run_trial(Asks, {"to": 3})
+    result = run_trial(Asks, {"to": 3}, number=2)
     assert names(result) == ["checkpoint_000002"]
     assert "should_checkpoint" not in (result.metrics or {})
 

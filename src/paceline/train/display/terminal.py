@@ -88,7 +88,7 @@ class Terminal:
         self._attempt = self._size = 0
         self._failed_attempt = 0
         self._announced_waits: set[tuple[int, int]] = set()
-        self._has_warned_unranked = False
+        self._has_warned_unranked = self._has_warned_unsaved = False
         self._is_output_closed = False
         """Nobody reads the output: the terminal was closed, or the reading process has ended."""
         self._live_run = LiveRun(layout.root.name, config, time.time())
@@ -132,6 +132,8 @@ class Terminal:
                 machine = "this machine" if event.includes_driver else f"the machine of {_format_ranks(event.ranks)}"
                 then = f"stopping at the next report (grace period: {grace_s:.0f} s)"
                 self.say(f"{machine} is about to be preempted: {then}")
+            case events.WorkerHeld(rank=0, asks=False, saves=False) if isinstance(run.phase, Running):
+                self._warn_if_unsaved(run, run.phase)
             case events.ValidationEnded(name=name, status="VALIDATED", metrics=metrics):
                 if self._verbosity >= 2:
                     self.say(f"{name} is validated: {formatting.values(decode_plain(metrics))}")
@@ -216,6 +218,16 @@ class Terminal:
         if failure.rank != 0 and self._verbosity >= 1:
             tail = LogTail(self._layout.log(run.attempt, failure.rank), self._prefix(failure.rank))
             self._try_output(lambda: tail.forward_lines(self._screen.write_output, final=True, at_most=MAX_TAIL_LINES))
+
+    def _warn_if_unsaved(self, run: Run, phase: Running) -> None:
+        if phase.notices is None or self._has_warned_unsaved:
+            return
+        self._has_warned_unsaved = True
+        newest = f"the last checkpoint, {run.latest.name}," if run.latest is not None else "the beginning"
+        self.say(
+            f"nothing newer than {newest} will be saved: pass checkpoint_on_stop=... to train.report() "
+            "to save a checkpoint when the run stops"
+        )
 
     def _warn_if_unranked(self, record: CheckpointRecord, attribute: str | None) -> None:
         """Warn about a misspelt attribute: it would silently delete all checkpoints but the newest."""

@@ -73,8 +73,13 @@ def fit_detached(spec: RunSpec) -> Result:
             note = registry.read_note() if isinstance(problem, detached.DetachedActorGoneError) else None
             ending = note.ended if note is not None else None
             if ending is None:
+                result.status = "failed"
                 raise errors.ControllerError(problem, result) from problem
             # The run had ended before the actor was lost, and this process could not receive the outcome.
+            if ending.code == errors.TrainingInterrupt.EXIT_CODE:
+                raise errors.TrainingInterrupt(ending.text, result) from problem
+            if ending.code == errors.PreemptionError.EXIT_CODE:
+                raise errors.PreemptionError(ending.text, result) from problem
             if ending.code:
                 raise errors.TrainingFailedError(ending.text, result) from problem
             return result
@@ -151,7 +156,7 @@ class _FollowerInterrupts(SignalInterrupts):
         self._followers = followers
 
     def __enter__(self) -> None:
-        self._followers.set_stop_handler(lambda now: self.on_stop_request(now=now))
+        self._followers.set_stop_handler(lambda now: self.on_ctrl_c(now=now))
 
     def __exit__(self, *_: object) -> None:
         self._followers.set_stop_handler(None)
@@ -184,7 +189,7 @@ def exit_code_for(error: BaseException) -> int:
     """The exit code of a script that does not catch this error."""
     if isinstance(error, errors.PreemptionError):
         return errors.PreemptionError.EXIT_CODE
-    return 130 if isinstance(error, KeyboardInterrupt) else 1
+    return errors.TrainingInterrupt.EXIT_CODE if isinstance(error, KeyboardInterrupt) else 1
 
 
 def pack_outcome(act: Callable[[], Result]) -> bytes:

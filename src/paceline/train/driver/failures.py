@@ -16,7 +16,14 @@ from paceline._control.report_aggregator import ReportAggregator, RunReport, own
 from paceline._control.retry_policy import first_failure
 from paceline._control.run import Finished, Run, Running, Stopping
 from paceline._core.checkpoint_records import CheckpointRecord
-from paceline._core.errors import PreemptionError, ReportMismatchError, StorageError, WorkerError, WorkerGroupError
+from paceline._core.errors import (
+    PreemptionError,
+    ReportMismatchError,
+    StorageError,
+    TrainingInterrupt,
+    WorkerError,
+    WorkerGroupError,
+)
 from paceline._core.plain_values import decode_plain
 from paceline._storage.run_layout import SAVED_PREFIX, RunLayout
 from paceline._storage.run_store import RunStore
@@ -366,23 +373,26 @@ def _format_ranks(ranks: list[int]) -> str:
 
 
 def conclude_run(
-    store: RunStore, run: Run, collector: ResultCollector, terminal: Terminal, interrupts: Interrupts
+    store: RunStore, run: Run, collector: ResultCollector, terminal: Terminal, interrupts: Interrupts, on_stop: str
 ) -> Result:
+    """Return the result of a run that has been driven, or raise the error that it ends with."""
     assert isinstance(run.phase, Finished)
     layout = store.layout
     result = build_result(store, run, ())
     result.metrics = finalize_metrics(collector.metrics, run)
     result.return_value = collector.return_value
-    if run.phase.ending == "failed":
+    if result.status == "failed":
         error = make_training_error(store, run, collector.failures, result)
         result.error = error
         raise error
-    if interrupts.count > 1:
-        raise KeyboardInterrupt
-    if run.phase.ending == "preempted" or (run.preempted and run.pending_validations):
+    if result.status == "preempted" and interrupts.count < 2:
         result.error = PreemptionError(_format_preemption(layout, run), result)
         terminal.say(str(result.error), error=True)
         raise result.error
+    if interrupts.has_ctrl_c or (interrupts.count and result.status != "finished" and on_stop == "raise"):
+        interrupt = TrainingInterrupt(format_interrupt(store, run, result.status), result)
+        terminal.say(str(interrupt), error=True)
+        raise interrupt
     if run.pending_validations and run.is_trained:
         validations = format_count(len(run.pending_validations), "validation")
         terminal.say(f"training is complete; run the script again with the same name for the remaining {validations}")
@@ -393,12 +403,28 @@ def conclude_run(
     return result
 
 
+def format_interrupt(store: RunStore, run: Run, status: str) -> str:
+    name, reports = store.layout.root.name, format_count(run.num_reports, "report")
+    if status == "finished":
+        return f"run {name} is complete after {reports}, in {store.uri}"
+    then = f"continue from {_format_latest(run)}"
+    if run.is_trained:
+        then = f"run the remaining {format_count(len(run.pending_validations), 'validation')}"
+    return (
+        f"run {name} was stopped after {reports}, in {store.uri}\n\n"
+        f"hint: run the script again with the same RunConfig(storage_path=..., name=...) to {then}"
+    )
+
+
+def _format_latest(run: Run) -> str:
+    return f"{run.latest.name} (report {run.latest.seq})" if run.latest is not None else "the beginning"
+
+
 def _format_preemption(layout: RunLayout, run: Run) -> str:
     lost = run.num_reports - (run.latest.seq if run.latest is not None else 0)
-    since = f"{run.latest.name} (report {run.latest.seq})" if run.latest is not None else "the beginning"
     behind = f"; {format_count(lost, 'report')} after it will be repeated" if lost else ""
     return (
         f"run {layout.root.name} was preempted after {format_count(run.num_reports, 'report')}\n\n"
         "hint: run the script again with the same RunConfig(storage_path=..., name=...) "
-        f"to continue from {since}{behind}"
+        f"to continue from {_format_latest(run)}{behind}"
     )

@@ -28,6 +28,7 @@ class SignalInterrupts:
 
     def __init__(self, controller: Interruptible) -> None:
         self.count = 0
+        self.has_ctrl_c = False
         self._num_notices = 0
         self._controller = controller
         self._previous_handlers: dict[int, Any] = {}
@@ -47,9 +48,12 @@ class SignalInterrupts:
         self.count = max(self.count, 2 if now else 1)
         self._controller.request_stop(now=now)
 
+    def on_ctrl_c(self, *, now: bool) -> None:
+        self.has_ctrl_c = True
+        self.on_stop_request(now=now)
+
     def _handle_sigint(self, *_: object) -> None:
-        self.count += 1
-        self._controller.request_stop(now=self.count > 1)
+        self.on_ctrl_c(now=self.count > 0)
 
     def _handle_preemption_signal(self, signum: int, _: object) -> None:
         self._num_notices += signum == signal.SIGTERM

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -10,18 +12,48 @@ from typing import TypeVar
 from paceline._control.journal import Journal
 from paceline._control.recovery import RecoveredRun, recover_run
 from paceline._core import settings
-from paceline._core.errors import RunHeldError
+from paceline._core.errors import RunExistsError, RunHeldError
 from paceline._storage.files import Files
 from paceline._storage.lease import Lease, acquire_lease
 from paceline._storage.run_layout import RunLayout
 from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import RunStore
+from paceline.train.config import RunConfig
 from paceline.train.driver import preflight
 from paceline.train.driver.run_spec import RunEnvironment
 
 T = TypeVar("T")
 
 log = logging.getLogger("paceline")
+
+
+def choose_name(config: RunConfig) -> RunConfig:
+    """Carry out what `if_exists` says about a name that is taken: raise, or return a config with a free name."""
+    if config.if_exists in (None, "resume") or not _is_taken(config.location):
+        return config
+    if config.if_exists == "fail":
+        raise RunExistsError(
+            f"{config.location.uri} exists, and RunConfig has if_exists='fail'\n\n"
+            "hint: use another RunConfig(name=...), or if_exists='new' or 'resume'"
+        )
+    others = (dataclasses.replace(config, name=f"{config.name}-{number}") for number in itertools.count(2))
+    return next(other for other in others if not _is_taken(other.location))
+
+
+def _is_taken(location: RunLocation) -> bool:
+    """Whether a run or search was started here."""
+    if location.address is None and not location.layout.root.is_dir():
+        return False
+    return location.open_lease_store().read() is not None or bool(location.open_run_store_for_reading().read_journal())
+
+
+def make_different_run_error(kind: str, name: str, uri: str, changes: list[str]) -> RunExistsError:
+    listed = "\n".join(f"  {change}" for change in changes)
+    return RunExistsError(
+        f"{kind} {name} is complete, but what is asked for now differs from it:\n{listed}\n\n  in {uri}\n\n"
+        "hint: use another RunConfig(name=...), or RunConfig(if_exists='new') to begin a new one beside it, or "
+        "if_exists='resume' to get its result"
+    )
 
 
 @contextlib.contextmanager

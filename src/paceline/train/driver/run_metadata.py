@@ -26,11 +26,12 @@ import msgspec
 from paceline._control.events import Event, RunDescribed
 from paceline._core import settings, system
 from paceline._core.frames import display_path, is_library_file
-from paceline._core.masking import MASK, mask_arguments, mask_value
+from paceline._core.masking import MASK, mask_arguments, mask_source, mask_value
 from paceline._core.plain_values import to_printable
 from paceline._engine.local.devices import this_machine
 from paceline._view import formatting
 from paceline._view.diff import find_changes
+from paceline.train.driver.code_fingerprint import find_changed_parts, fingerprint_code
 
 if TYPE_CHECKING:
     from paceline.train.driver.run_spec import RunSpec
@@ -76,13 +77,48 @@ def collect_metadata_in_background(spec: RunSpec, history: Sequence[Event]) -> F
     return future
 
 
-def describe_config_changes(spec: RunSpec, history: Sequence[Event]) -> str:
-    """Describe what changed in the train_loop_config since the run was last driven; empty if nothing did."""
+def find_changes_of_run(spec: RunSpec, history: Sequence[Event], *, only_certain: bool = False) -> list[str]:
+    """Describe what changed since the run was last driven: its train_loop_config and its code.
+
+    `only_certain`: not the values whose text may differ although they are equal.
+    """
     before = next((event for event in reversed(history) if isinstance(event, RunDescribed)), None)
     if before is None:
-        return ""
-    was = msgspec.json.decode(before.about).get("config")
-    now = msgspec.json.decode(msgspec.json.encode(mask_value(spec.run_context.train_loop_config) or {}, enc_hook=str))
+        return []
+    was = msgspec.json.decode(before.about)
+    sent = msgspec.json.decode(spec.metadata) if spec.metadata else {}
+    function = spec.job_parts[0]
+    fingerprint = sent["fingerprint"] if "fingerprint" in sent else _fingerprint(spec)
+    name = sent["code"]["function"] if "code" in sent else _function_name(_unwrap_function(function))
+    changes = describe_code_changes(was.get("fingerprint"), fingerprint, was.get("code", {}).get("function"), name)
+    if config := _describe_config_changes(spec.run_context.train_loop_config, was.get("config"), only_certain):
+        changes.insert(0, f"train_loop_config changed since the last run: {config}")
+    return changes
+
+
+def describe_code_changes(was: Any, now: Any, name_before: Any, name: str) -> list[str]:
+    """Describe what changed between two fingerprints of code."""
+    changed = find_changed_parts(was, now)
+    if not changed:
+        return []
+    named = [part for part in changed if part]
+    if "" in changed:
+        renamed = isinstance(name_before, str) and name_before != name
+        named.insert(0, f"{name_before}, now {name}" if renamed else name)
+    more = [f"{len(named) - _MAX_CHANGES} more"] if len(named) > _MAX_CHANGES else []
+    return [f"the code changed since the last run: {', '.join(named[:_MAX_CHANGES] + more)}"]
+
+
+def _fingerprint(spec: RunSpec) -> dict[str, Any]:
+    # A trial is identified by its search.
+    function = spec.job_parts[0]
+    shown = getattr(function, "shown_function", None)
+    return fingerprint_code(shown if shown is not None else function) if not spec.purpose else {}
+
+
+def _describe_config_changes(config: Any, was: Any, only_certain: bool) -> str:
+    now: Any = mask_value(_without_objects(config, was) if only_certain else config) or {}
+    now = msgspec.json.decode(msgspec.json.encode(now, enc_hook=str))
     if not isinstance(was, dict) or not isinstance(now, dict):
         return "" if was == now else f"it was {_format_value(was)} and is {_format_value(now)}"
     changes = find_changes(was, now)
@@ -94,6 +130,29 @@ def describe_config_changes(spec: RunSpec, history: Sequence[Event]) -> str:
     return ", ".join(texts + more)
 
 
+def _without_objects(value: Any, was: Any) -> Any:
+    """Return a configuration in which whatever is not plain is as it was: its `repr` says too little, or too much."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value) if field.repr}
+    if isinstance(value, Mapping):
+        before = was if isinstance(was, dict) else {}
+        named = {next(iter(mask_value({key: None}))): each for key, each in value.items()}
+        return {
+            name: _without_objects(each, before.get(name))
+            for name, each in named.items()
+            if name in before or _is_plain(each)
+        }
+    return value if _is_plain(value) else was
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, Mapping):
+        return all(map(_is_plain, value.values()))
+    return value is None or type(value) in (bool, int, float, str)
+
+
 def _format_value(value: Any) -> str:
     """Format a value so that different numbers look different."""
     return repr(value) if isinstance(value, int | float) else formatting.value(value)
@@ -103,6 +162,7 @@ def collect_metadata(spec: RunSpec) -> bytes:
     """Collect the metadata as JSON. Call this in the script's process, since it describes the current process."""
     function, _, backend = spec.job_parts
     limit = MAX_TRIAL_SOURCE_BYTES if spec.purpose else MAX_SOURCE_BYTES
+    limit = limit if spec.run_config.record_source else 0
     about = {
         "config": mask_value(spec.run_context.train_loop_config) or {},
         "scaling": mask_value(spec.scaling_config),
@@ -111,6 +171,7 @@ def collect_metadata(spec: RunSpec) -> bytes:
         "datasets": _describe_datasets(spec),
         "environment": _describe_environment(),
         "code": _describe_code(function, limit),
+        "fingerprint": _fingerprint(spec),
     }
     return msgspec.json.encode(about, enc_hook=str)
 
@@ -123,6 +184,8 @@ def _mask_fields(value: Any) -> dict[str, Any]:
 def _describe_run_config(config: Any) -> dict[str, Any]:
     fields = _mask_fields(config)
     fields["callbacks"] = [type(callback).__name__ for callback in config.callbacks]
+    if config.fork_from is not None:
+        fields["fork_from"] = to_printable(str(getattr(config.fork_from, "path", config.fork_from)))
     if config.storage_filesystem is not None:
         # Its `repr` may contain keys.
         fields["storage_filesystem"] = type(config.storage_filesystem).__name__
@@ -237,12 +300,13 @@ def _describe_code(function: Any, limit: int) -> dict[str, Any]:
     if paths:
         code["git"] = read_git_state(Path(paths[-1]).parent)
     sources = {}
-    for path in paths:
+    for path in paths if limit else ():
         text = _read_source(path, limit)
         if text is not None:
             sources[display_path(path)] = text
             limit -= len(text.encode())
-    if file is None and not isinstance(target, str) and (text := _read_cell_source(unwrapped, limit)) is not None:
+    is_cell = limit and file is None and not isinstance(target, str)
+    if is_cell and (text := _read_cell_source(unwrapped, limit)) is not None:
         sources[f"{getattr(unwrapped, '__name__', 'function')}.py"] = text
     code["sources"] = sources
     return code
@@ -281,13 +345,13 @@ def _read_source(path: str, limit: int) -> str | None:
             data = file.read(limit + 1)
     except OSError:
         return None
-    return data.decode("utf-8", "backslashreplace") if len(data) <= limit else None
+    return mask_source(data.decode("utf-8", "backslashreplace")) if len(data) <= limit else None
 
 
 def _read_cell_source(function: Any, limit: int) -> str | None:
     """Return the source of a function defined in a notebook or at a prompt."""
     try:
-        text = to_printable(inspect.getsource(function))
+        text = mask_source(to_printable(inspect.getsource(function)))
     except (OSError, TypeError):
         return None
     return text if len(text.encode()) <= limit else None

@@ -21,7 +21,7 @@ from paceline.train.display.terminal import Terminal
 from paceline.train.driver import callback_thread, failures, preflight, run_metadata, worker_setup
 from paceline.train.driver.datasets import DataEndpoint
 from paceline.train.driver.interrupts import SignalInterrupts
-from paceline.train.driver.run_directory import open_run
+from paceline.train.driver.run_directory import make_different_run_error, open_run
 from paceline.train.driver.run_spec import DifferentRunError, RunEnvironment, RunHooks, RunSpec
 from paceline.train.result import Result, build_result
 
@@ -62,12 +62,14 @@ class RunSession:
             self._hooks.on_recovered(self._recovered)
         num_left = len(run.pending_validations) if spec.validation is not None else 0
         if run.is_trained and not num_left:
+            self._check_changes()
             say(f"run {self._location.name} is already complete; use another name to train again")
-            self._report_config_changes()
+            self._report_changes()
             self._catch_up_loggers()
             return build_result(self._store, run, self._recovered.history, self._recovered.last_report)
         if run.is_trained:
             say(f"run {self._location.name} is trained; {format_count(num_left, 'validation')} left to do")
+            self._report_changes()
         else:
             self._announce_start()
         with spec.target.serve_datasets(spec.datasets, say) as endpoint:
@@ -79,7 +81,7 @@ class RunSession:
             raise DifferentRunError(
                 f"{self._store.uri} already contains a different run\n\n"
                 "hint: use another RunConfig(name=...). In a trial, omit storage_path, or build the name from "
-                "`tune.get_context().get_experiment_name()` and `get_trial_name()`: searches share trial numbers"
+                "`tune.get_context().get_trial_id()`"
             )
 
     def _announce_start(self) -> None:
@@ -91,11 +93,18 @@ class RunSession:
         verb = "continues" if run.attempt else "begins"
         origin = f", from {run.latest.name}" if run.latest else ""
         self._terminal.say(f"run {store.layout.root.name} {verb}{origin}: {spec.target.describe()}, in {store.uri}")
-        self._report_config_changes()
+        self._report_changes()
 
-    def _report_config_changes(self) -> None:
-        if changed := run_metadata.describe_config_changes(self._spec, self._recovered.history):
-            self._terminal.say(f"train_loop_config changed since the last run: {changed}")
+    def _check_changes(self) -> None:
+        """Raise if the run is complete and was another one: its result is not what is asked for now."""
+        if self._spec.run_config.if_exists == "resume":
+            return
+        if changes := run_metadata.find_changes_of_run(self._spec, self._recovered.history, only_certain=True):
+            raise make_different_run_error("run", self._location.name, self._store.uri, changes)
+
+    def _report_changes(self) -> None:
+        for change in run_metadata.find_changes_of_run(self._spec, self._recovered.history):
+            self._terminal.say(change)
 
     def _catch_up_loggers(self) -> None:
         """Log the last reports: the driver that completed the run may have been lost before its loggers wrote them."""
@@ -139,7 +148,7 @@ class RunSession:
                 failed = isinstance(run.phase, Finished) and run.phase.ending == "failed"
             except OSError as problem:
                 result = build_result(self._store, controller.run, recovered.history)
-                result.metrics = collector.metrics
+                result.metrics, result.status = collector.metrics, "failed"
                 raise ControllerError(problem, result) from problem
             finally:
                 for observer in synchronous:
@@ -148,7 +157,8 @@ class RunSession:
                     thread.close(failed)
                     controller.delete_deferred()
                 self._terminal.close()
-        return failures.conclude_run(self._store, run, collector, self._terminal, interrupts)
+        on_stop = self._spec.run_config.on_stop
+        return failures.conclude_run(self._store, run, collector, self._terminal, interrupts, on_stop)
 
     def _run_controller(
         self,
@@ -161,9 +171,11 @@ class RunSession:
             with closing:
                 return controller.drive(worker_setup.make_start_event(self._spec, controller, self._recovered.fence))
 
+        def stop_now() -> None:
+            interrupts.has_ctrl_c = True
+            controller.request_stop(now=True)
+
         if inline is not None:
-            return worker_setup.run_inline(
-                inline, drive, self._spec.job_parts, stop=lambda: controller.request_stop(now=True)
-            )
+            return worker_setup.run_inline(inline, drive, self._spec.job_parts, stop_now)
         with interrupts:
             return drive()

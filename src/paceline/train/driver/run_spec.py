@@ -64,6 +64,8 @@ class RunSpec:
     """When a run is reopened: the numbers of its checkpoints that other runs start from."""
     purpose: str = ""
     """What the run is made for; a run made for another purpose is not resumed."""
+    trial_id: str = ""
+    """The id of the trial that the run belongs to, if any."""
     metadata: bytes = b""
     """The run's metadata, if it had to be collected before the run is driven: see `run_metadata`."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from paceline._core.arguments import check_instance
@@ -17,6 +17,7 @@ from paceline.train.driver import preflight
 from paceline.train.driver.datasets import DataConfig, DatasetSpec, build_dataset_spec
 from paceline.train.driver.execution_target import ExecutionTarget, LocalTarget, choose_target
 from paceline.train.driver.job import pickle_filesystem, pickle_job, resolve_loop_config
+from paceline.train.driver.run_directory import choose_name
 from paceline.train.driver.run_session import execute_run
 from paceline.train.driver.run_spec import RunEnvironment, RunHooks, RunSpec, ValidationSpec
 from paceline.train.driver.validation import ValidationConfig
@@ -131,8 +132,31 @@ def _build_validation_spec(config: ValidationConfig | None, target: ExecutionTar
     return ValidationSpec(config, config.pickle_function(), share)
 
 
+def resolve_fork(arguments: TrainerArguments) -> TrainerArguments:
+    """Return arguments whose initial checkpoint is that of `RunConfig(fork_from=...)`, if there is one."""
+    config = arguments.run_config
+    source = config.fork_from
+    if source is None:
+        return arguments
+    if arguments.resume_from_checkpoint is not None:
+        raise ValueError("RunConfig(fork_from=...) and resume_from_checkpoint both say where to start: use one of them")
+    checkpoint = source
+    if not isinstance(source, Checkpoint):
+        result = source if isinstance(source, Result) else Result.from_path(source, config.storage_filesystem)
+        checkpoint = result.checkpoint
+        if checkpoint is None:
+            raise ValueError(f"RunConfig(fork_from=...): the run {result.path} has no checkpoint to start from")
+    # The path alone is stored with the run, and sent to a cluster.
+    run_config = replace(config, fork_from=checkpoint.path)
+    return arguments.replace(resume_from_checkpoint=checkpoint, run_config=run_config)
+
+
 def run_trainer(arguments: TrainerArguments, hooks: RunHooks | None = None) -> Result:
     """Run what a trainer was constructed for, here or detached on the cluster."""
+    run_config = choose_name(arguments.run_config)
+    if run_config is not arguments.run_config:
+        arguments = arguments.replace(run_config=run_config)
+    arguments = resolve_fork(arguments)
     run_config = arguments.run_config
     target = choose_target(arguments.scaling_config, run_config)
     target.check()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from types import FrameType
+from typing import Any
 
 import cloudpickle
 
@@ -133,6 +138,7 @@ class GroupBuilder:
                 has_own_directory=spec.has_own_directory,
                 uploads_artifacts=spec.uploads_artifacts,
                 purpose=spec.purpose,
+                trial_id=spec.trial_id,
             )
             workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
         preload = backend.preload + (spec.target.preload if spec.datasets is not None else ())
@@ -185,9 +191,15 @@ def make_validation_runner(
 def run_inline(launcher: InlineLauncher, drive: Callable[[], Run], job: Job, stop: Callable[[], None]) -> Run:
     """Drive the run in a thread, and act as its only worker until it ends. `stop` asks the run to end now.
 
-    A Ctrl-C in the function is reported as its failure, and then raised to the caller as a `KeyboardInterrupt`.
+    A Ctrl-C in the function is reported as its failure, and stops the run.
     """
     outcome: Future[Run] = Future()
+    is_in_function = False
+
+    def handle_sigint(signum: int, frame: FrameType | None) -> None:
+        if is_in_function:
+            signal.default_int_handler(signum, frame)
+        stop()
 
     def drive_in_thread() -> None:
         try:
@@ -195,34 +207,51 @@ def run_inline(launcher: InlineLauncher, drive: Callable[[], Run], job: Job, sto
         except BaseException as error:  # noqa: BLE001  raised again below, in the user's thread
             outcome.set_exception(error)
 
+    @functools.wraps(job[0], updated=())
+    def call(*config: Any) -> Any:
+        try:
+            return job[0](*config)
+        except KeyboardInterrupt:
+            stop()  # Before the controller hears of the failure, so that there is no further attempt.
+            raise
+
     thread = threading.Thread(target=drive_in_thread, name="paceline-controller", daemon=True)
     thread.start()
-    is_interrupted = False
-    while True:
-        try:
-            end = launcher.wait_for_worker()
-        except KeyboardInterrupt:  # No worker runs, as during validations.
-            is_interrupted = True
-            stop()
-            continue
-        if end is None:
-            break
-        link = DriverLink(end, on_gone=lambda: None)
-        begin = link.receive()
-        assert isinstance(begin, WorkerInit)
-        context = WorkerContext(begin, link)
-        usage = UsageMeter(context, shared=True)
-        link.listen(make_message_handler(context, link, usage), context.handle_signal)
-        with forward_signals(link):
-            code = work(context, link, usage, lambda: job)
-        is_interrupted |= isinstance(context.error, KeyboardInterrupt)
-        launcher.report_exit(code)
-        link.close()
-        usage.close()
-    if is_interrupted:
-        raise KeyboardInterrupt
-    thread.join()
+    with _handling_sigint(handle_sigint):
+        while (end := launcher.wait_for_worker()) is not None:
+            link = DriverLink(end, on_gone=lambda: None)
+            begin = link.receive()
+            assert isinstance(begin, WorkerInit)
+            context = WorkerContext(begin, link)
+            usage = UsageMeter(context, shared=True)
+            link.listen(make_message_handler(context, link, usage), context.handle_signal)
+            with forward_signals(link):
+                is_in_function = True
+                try:
+                    code = work(context, link, usage, lambda: (call, *job[1:]))
+                finally:
+                    is_in_function = False
+            launcher.report_exit(code)
+            link.close()
+            usage.close()
+        thread.join()
     return outcome.result()
+
+
+@contextlib.contextmanager
+def _handling_sigint(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle Ctrl-C in the main thread, unless the script has its own handler."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield
+        return
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def make_extensions(

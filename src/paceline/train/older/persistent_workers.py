@@ -26,6 +26,7 @@ from paceline._control.report_aggregator import own_metrics
 from paceline._control.run import Run, Running
 from paceline._control.worker_sync import TaskQueue
 from paceline._core import settings
+from paceline._core.errors import TrainingInterrupt
 from paceline._core.frames import find_caller
 from paceline._engine.local.launchers import prewarm
 from paceline._engine.messages import TaskAnswered
@@ -38,12 +39,12 @@ from paceline.train.display.terminal import Terminal
 from paceline.train.driver.callback_thread import CallbackThread
 from paceline.train.driver.datasets import build_dataset_spec
 from paceline.train.driver.execution_target import choose_target
-from paceline.train.driver.failures import make_observers
+from paceline.train.driver.failures import format_interrupt, make_observers
 from paceline.train.driver.interrupts import SignalInterrupts
 from paceline.train.driver.job import pickle_job, resolve_loop_config
 from paceline.train.driver.run_session import execute_run
 from paceline.train.driver.run_spec import RunEnvironment, RunHooks, RunSpec
-from paceline.train.driver.trainer_arguments import TrainerArguments, build_run_spec
+from paceline.train.driver.trainer_arguments import TrainerArguments, build_run_spec, resolve_fork
 from paceline.train.driver.worker_setup import to_retention
 from paceline.train.older.task_loop import WorkerTask, run_task_loop
 from paceline.train.result import Result
@@ -67,6 +68,12 @@ def start_workers(arguments: TrainerArguments) -> PersistentWorkers:
         raise ValueError("persistent workers need num_workers of at least 1: use fit(), or num_workers=1")
     if arguments.run_config.detached:
         raise ValueError("RunConfig(detached=True) needs fit(): persistent workers belong to this script")
+    if arguments.run_config.if_exists in ("new", "fail"):
+        raise ValueError(
+            f"RunConfig(if_exists={arguments.run_config.if_exists!r}) needs fit(): a trainer that is started again "
+            "resumes in its directory"
+        )
+    arguments = resolve_fork(arguments)
     target = choose_target(arguments.scaling_config, arguments.run_config)
     target.check()
     backend = arguments.backend_config
@@ -131,6 +138,7 @@ class PersistentWorkers:
 
     def __init__(self, spec: RunSpec, terminal: PersistentWorkersTerminal, environment: RunEnvironment) -> None:
         self.count = 0
+        self.has_ctrl_c = False
         self.run: Run | None = None
         self.num_reports = 0
         """The number of reports of the rank that has made the most."""
@@ -232,6 +240,8 @@ class PersistentWorkers:
         self._thread.join()
         atexit.unregister(self.close)
         was_told, self._is_outcome_reported = self._is_outcome_reported, True
+        if isinstance(self._outcome, TrainingInterrupt) and not was_told:
+            raise self._outcome.for_caller()
         if isinstance(self._outcome, BaseException) and not was_told:
             raise self._outcome
 
@@ -333,6 +343,7 @@ class PersistentWorkers:
                 yield
         finally:
             self.count = max(self.count, signals.count)
+            self.has_ctrl_c |= signals.has_ctrl_c
 
     def _is_ready(self) -> bool:
         run = self.run
@@ -348,8 +359,11 @@ class PersistentWorkers:
         if self._outcome is None or self._answers is not None:
             return
         self.raise_unreported()
-        if self.count:
-            raise KeyboardInterrupt
+        if self.count and isinstance(self._outcome, Result):
+            assert self._outcome._run_store is not None
+            assert self.run is not None
+            text = format_interrupt(self._outcome._run_store, self.run, self._outcome.status)
+            raise TrainingInterrupt(text, self._outcome).for_caller()
         if not self.num_tasks:
             raise RuntimeError(
                 "cannot start workers: the run of this trainer is complete\n\n"

@@ -188,7 +188,11 @@ class TrainerVerbs:
             )
         config: RunConfig = coerce_config(RunConfig, run_config, "run_config")
         config = dataclasses.replace(
-            config, name=location.name, storage_path=location.storage_path, storage_filesystem=storage_filesystem
+            config,
+            name=location.name,
+            storage_path=location.storage_path,
+            storage_filesystem=storage_filesystem,
+            if_exists="resume",
         )
         return cls(
             train_loop_per_worker,  # type: ignore[call-arg]

@@ -17,7 +17,7 @@ from typing import Any, Self
 from paceline._control.events import Committed, Event, Reported
 from paceline._control.recovery import load_history
 from paceline._control.run import Run
-from paceline._core.errors import StorageError
+from paceline._core.errors import StorageError, TrainingInterrupt
 from paceline._core.plain_values import decode_plain
 from paceline._storage.commit import read_manifest
 from paceline._storage.files import LocalFiles
@@ -101,6 +101,8 @@ def run_shadow(
         checkpoint_config=CheckpointConfig(),
         failure_config=FailureConfig(),
         detached=False,
+        if_exists="resume",
+        on_stop="return",
     )
     environment = dataclasses.replace(arguments.environment, files=LocalFiles())
     until = _StopWhenEnough(enough)
@@ -108,13 +110,16 @@ def run_shadow(
     if start is not None:
         _copy_commit(start, layout)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        run_trainer(
-            arguments.replace(run_config=run_config, environment=environment, **changes),
-            RunHooks(observer_factories=(until.attach,)),
-        )
+        try:
+            run_trainer(
+                arguments.replace(run_config=run_config, environment=environment, **changes),
+                RunHooks(observer_factories=(until.attach,)),
+            )
+        except TrainingInterrupt:  # It would say how to continue the shadow.
+            raise KeyboardInterrupt from None
     recorded = load_recorded_run(layout)
     if not until.has_requested_stop and not recorded.run.is_trained:
-        raise KeyboardInterrupt  # Nobody else asks for a stop.
+        raise KeyboardInterrupt  # `paceline stop`: nobody else asks for a stop.
     return recorded
 
 

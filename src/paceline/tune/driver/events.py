@@ -43,6 +43,8 @@ class SearchStarted(msgspec.Struct, frozen=True, tag="search_started"):
     host: str = ""
     lease: int = 0
     version: int = SEARCH_VERSION
+    id: str = ""
+    """Makes the ids of its trials differ from those of other searches; empty in searches of earlier versions."""
 
 
 class TrialMade(msgspec.Struct, frozen=True, tag="trial_made", omit_defaults=True):

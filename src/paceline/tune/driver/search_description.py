@@ -5,6 +5,7 @@ Enough to resume the search, and to detect that a script requests something else
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from collections.abc import Mapping
@@ -12,19 +13,24 @@ from typing import Any
 
 from paceline._core.plain_values import from_plain, to_plain
 from paceline._storage.run_location import RunLocation
+from paceline.train.driver.code_fingerprint import fingerprint_code
+from paceline.train.driver.run_metadata import describe_code_changes
+from paceline.train.trainer import DataParallelTrainer
 from paceline.tune.driver.events import SearchStarted, decode_raw
 from paceline.tune.driver.search_storage import load_past_events
 from paceline.tune.schedulers.scheduler import TrialScheduler
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.space.space import Space
 from paceline.tune.space.space_codec import rebuild_param_space
+from paceline.tune.trainables.wrapping import as_wrapped
 from paceline.tune.tune_config import TuneConfig
 
 _BUILT_IN = "paceline.tune."
 
 
-def describe_search(space: Space, config: TuneConfig) -> dict[str, Any]:
+def describe_search(space: Space, config: TuneConfig, trainable: Any) -> dict[str, Any]:
     return {
+        "code": _fingerprint_trainable(trainable),
         "space": space.describe(),
         "search_alg": _describe_component(config.search_alg),
         "scheduler": _describe_component(config.scheduler),
@@ -33,10 +39,32 @@ def describe_search(space: Space, config: TuneConfig) -> dict[str, Any]:
     }
 
 
+def find_changes_of_search(previous: SearchStarted, config: TuneConfig, trainable: Any, name: str) -> list[str]:
+    """Describe what changed, beside the space, since the search was last started."""
+    was = decode_raw(previous.described)
+    changes = describe_code_changes(was.get("code"), _fingerprint_trainable(trainable), previous.trainable, name)
+    for field in ("metric", "mode"):
+        before, now = getattr(previous, field), getattr(config, field)
+        if before != now:
+            changes.append(f"TuneConfig({field}) changed since the last run: it was {before!r} and is {now!r}")
+    return changes
+
+
+def _fingerprint_trainable(trainable: Any) -> dict[str, Any]:
+    trainable = as_wrapped(trainable).trainable
+    if not isinstance(trainable, DataParallelTrainer):
+        return fingerprint_code(trainable)
+    function, config = trainable.train_loop_per_worker, trainable.train_loop_config
+    return fingerprint_code(functools.partial(function, **{str(key): value for key, value in (config or {}).items()}))
+
+
+def find_changes_of_space(space: Space, before: Any) -> list[str]:
+    return list(space.find_differences(before["space"]))
+
+
 def check_same_space(space: Space, before: Any) -> None:
     """Raise if the space differs from the one the search was started with."""
-    differences = space.find_differences(before["space"])
-    if differences:
+    if differences := find_changes_of_space(space, before):
         listed = "\n".join(f"  {difference}" for difference in differences)
         raise ValueError(
             f"param_space changed since the search was started:\n{listed}\n\n"

@@ -60,7 +60,7 @@ class TrialSource:
         if search.is_exhausted:
             return self._resume_trial(is_idle)
         number = len(search.trials)
-        trial_id = f"{number:05d}"
+        trial_id = f"{search.id}_{number:05d}" if search.id else f"{number:05d}"
         suggested: msgspec.Raw | str | None = Searcher.FINISHED
         if self._spec.num_trials is None or number < self._spec.num_trials:
             suggested = advisers.suggest_config(trial_id)
@@ -149,6 +149,7 @@ class SearchDriver:
 
     def request_stop(self, *, now: bool) -> None:
         """Stop at the next report of each trial, or immediately."""
+        self.outcome.has_ctrl_c = True
         self.outcome.num_interrupts = max(self.outcome.num_interrupts + 1, 2 if now else 1)
         self._messages.put(None)
 

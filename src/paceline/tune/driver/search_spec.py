@@ -74,6 +74,8 @@ class SearchOutcome:
     """Errors of trials that failed under this driver."""
     num_interrupts: int = 0
     """How often the user asked for a stop."""
+    has_ctrl_c: bool = False
+    """Whether any of them was Ctrl-C."""
     is_preempted: bool = False
     trial_without_metric: str = ""
 

@@ -78,6 +78,7 @@ class Search:
         self.trial_records: dict[str, TrialRecord] = {}
         self.metric: str | None = None
         self.mode: str | None = None
+        self.id = ""
         self.trainable = ""
         self.num_samples = 1
         self.seed = 0
@@ -214,6 +215,7 @@ class Search:
         self.num_drivers += 1
         if (event.metric, event.mode) != (self.metric, self.mode):
             self._change_metric(event.metric, event.mode)
+        self.id = event.id
         self.trainable = event.trainable
         self.num_samples, self.seed = event.num_samples, event.seed
         self.description = events.decode_raw(event.described)
@@ -361,4 +363,5 @@ def purpose_fingerprint(config: msgspec.Raw, saved: TrialCheckpoint | None = Non
 
 def run_name(trial_id: str, number: int) -> str:
     """Return a run's name: `trial_00003`, or `trial_00003-1` for the first run that continues another trial's work."""
+    trial_id = trial_id.rpartition("_")[2]  # In the directory of the search, the number is enough.
     return f"trial_{trial_id}-{number}" if number else f"trial_{trial_id}"

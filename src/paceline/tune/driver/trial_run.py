@@ -184,6 +184,7 @@ class _AttachedController:
     """Lets the search reach a controller while it is driving."""
 
     count = 0
+    has_ctrl_c = False
 
     def __init__(self, run: TrialRun, controller: Controller) -> None:
         self._run = run
