@@ -156,7 +156,17 @@ def report(step, loss, state):
 
 
 def trainer_of(
-    kind, function, path, steps=STEPS, max_failures=20, *, scaling=None, num_to_keep=1, config=None, **failure_config
+    kind,
+    function,
+    path,
+    steps=STEPS,
+    max_failures=20,
+    *,
+    scaling=None,
+    num_to_keep=1,
+    config=None,
+    callbacks=None,
+    **failure_config,
 ):
     return kind(
         function,
@@ -167,6 +177,7 @@ def trainer_of(
             storage_path=path,
             failure_config=FailureConfig(max_failures=max_failures, **failure_config),
             checkpoint_config=CheckpointConfig(num_to_keep=num_to_keep),
+            callbacks=callbacks,
         ),
     )
 

@@ -47,7 +47,7 @@ def hungry(config):
 
 
 @pytest.mark.slow
-@pytest.mark.seeds(4)
+@pytest.mark.seeds(100)
 def test_a_worker_that_the_kernel_kills_is_reported_as_out_of_memory_and_replaced(tmp_path, seed, small_group, survive):
     dice = random.Random(f"memory {seed}")
     once, rank = tmp_path / "once", dice.choice((0, 1))

@@ -61,7 +61,7 @@ def test_a_rank_killed_after_its_report_returned(tmp_path, seed, survive):
         assert assert_nothing_returned_was_lost(config["notes"]) >= 2
 
 
-@pytest.mark.seeds(5, few=0)
+@pytest.mark.seeds(25, few=0)
 @pytest.mark.parametrize("both", [False, True], ids=["driver", "driver and rank"])
 def test_a_driver_killed_after_a_report_returned(tmp_path, temporary, seed, both, undisturbed, fault_table):
     expected = undisturbed(DataParallelTrainer, oracle.small, STEPS)

@@ -1,6 +1,10 @@
-"""Ranks and storage that stand still, once: told in bound, restarted, and the run ends as an undisturbed one."""
+"""Ranks, storage, callbacks and exits that hang, once: reported in time, and the run ends as an undisturbed one."""
 
+import atexit
+import multiprocessing
 import random
+import threading
+import time
 from pathlib import Path
 
 import oracle
@@ -9,7 +13,8 @@ import pytest
 from paceline import train
 from paceline._control.events import HangSuspected
 from paceline.testing import At, Faults
-from paceline.train import Checkpoint
+from paceline.train import Checkpoint, UserCallback
+from processes import wait_until
 
 RESTART = {"hang_timeout_s": 3.0, "hang_action": "restart"}
 BOUND_S = 60.0
@@ -102,3 +107,77 @@ def test_a_commit_that_stalls_is_reported_and_waited_for(seed, outlast):
     hang, path = outlast("a commit that takes 20 s", faults)
     assert "for storage at" in hang.message
     assert oracle.causes(path) == [], "nobody is restarted for it"
+
+
+class HangingCallback(UserCallback):
+    """Blocks in one of its calls until the test releases it."""
+
+    def __init__(self, call):
+        self._calls_left = call
+        self.released = threading.Event()
+        self.began_at = None
+
+    def after_report(self, run_context, metrics, checkpoint):
+        self._calls_left -= 1
+        if self._calls_left == 0:
+            self.began_at = time.time()
+            self.released.wait()
+
+
+@pytest.mark.seeds(100)
+def test_a_callback_that_hangs_is_named_and_dropped(seed, survive, monkeypatch, caplog):
+    monkeypatch.setenv("PACELINE_CALLBACK_TIMEOUT_S", "0.2")
+    callback = HangingCallback(random.Random(f"callbacks {seed}").randint(1, oracle.STEPS))
+    try:
+        with survive("a callback that hangs", Faults(), callbacks=[callback]) as (_, trial):
+            (record,) = [record for record in caplog.records if "it is dropped" in record.getMessage()]
+            assert "HangingCallback" in record.getMessage()
+            trial.told_s = record.created - callback.began_at
+            assert trial.told_s < BOUND_S
+    finally:
+        callback.released.set()
+        wait_until(lambda: all(thread.name != "paceline-callbacks" for thread in threading.enumerate()))
+
+
+def leave_thread():
+    threading.Thread(target=threading.Event().wait, args=(1000,), name="prefetch").start()
+
+
+def leave_process():
+    multiprocessing.get_context("fork").Process(target=threading.Event().wait, args=(1000,), name="prefetch").start()
+
+
+def leave_exit_handler():
+    atexit.register(threading.Event().wait, 1000)
+
+
+HOLDERS = {
+    leave_thread: "thread 'prefetch'",
+    leave_process: "process 'prefetch'",
+    leave_exit_handler: "an exit handler",
+}
+
+
+def lingering(config):
+    """`small`, after which some ranks cannot exit."""
+    weights = oracle.small(config)
+    if train.get_context().get_world_rank() in config["ranks"]:
+        config["leave"]()
+    Path(config["returned"]).touch()
+    return weights
+
+
+@pytest.mark.slow
+@pytest.mark.seeds(100)
+def test_workers_that_cannot_exit_are_named_and_killed(tmp_path, seed, survive, monkeypatch, capsys):
+    monkeypatch.setenv("PACELINE_EXIT_GRACE_S", "0.2")
+    dice = random.Random(f"exits {seed}")
+    leave, ranks = dice.choice(list(HOLDERS)), dice.choice(((0,), (1,), (0, 1)))
+    config = {"leave": leave, "ranks": ranks, "returned": str(tmp_path / "returned")}
+    with survive("a worker that cannot exit", Faults(), lingering, config=config) as (_, trial):
+        ended_at = time.time()
+        lines = [line for line in capsys.readouterr().err.splitlines() if "did not exit" in line]
+        assert lines
+        assert all(HOLDERS[leave] in line for line in lines)
+        trial.told_s = ended_at - (tmp_path / "returned").stat().st_mtime
+        assert trial.told_s < BOUND_S
