@@ -161,6 +161,8 @@ class Life:
         self.asks = False
         self.hold = False
         self.holds: dict[int, int] = {}
+        self.num_looks: dict[int, int] = {}
+        """How often ranks had looked for a notice since their last report when they held."""
         self.stop_at: int | None = None
         self.ending: str | None = None
         self.failures: list[WorkerFailure | Mismatch] = []
@@ -456,8 +458,8 @@ class Model:
                 return self._preempted(event)
             case ResizeDue() if running:
                 life.long_enough = True
-            case WorkerHeld(rank=rank, seq=seq, asks=asks) if running:
-                life.holds[rank] = seq
+            case WorkerHeld(rank=rank, seq=seq, asks=asks, num_checks=num_checks) if running:
+                life.holds[rank], life.num_looks[rank] = seq, num_checks
                 life.asks |= asks
                 return self._agreed()
             case HangSuspected(failure=failure) if running and not life.is_draining:
@@ -571,9 +573,10 @@ class Model:
             return [StopWorkersAt(life.attempt, life.stop_at)]
         in_time = self.last_save_s is None or self.now + SAVE_TIME_FACTOR * self.last_save_s < notice.deadline
         if not life.asks:
-            return [StopWorkersAt(life.attempt, life.stop_at, in_time)]
-        life.stop_at += 1  # All see the notice in one step, and none before it.
-        return [StopWorkersAt(life.attempt, life.stop_at, in_time, notice)]
+            return [StopWorkersAt(life.attempt, life.stop_at, in_time, notice)]
+        ahead = [life.num_looks[rank] for rank in at_work if life.holds[rank] == life.stop_at - 1]
+        life.stop_at += 1  # All see the notice from one look on, and none before it.
+        return [StopWorkersAt(life.attempt, life.stop_at, in_time, notice, max(ahead, default=0))]
 
     def _stop(self, ending: str, *, kill: bool = True) -> list[Command]:
         self.stage, self.life.ending = "stopping", ending
@@ -801,8 +804,10 @@ class Workers:
         self.save_at_stop = True
         self.notice: Preemption | None = None
         self.asks: set[int] = set()
-        self.looks: dict[tuple[int, int], Preemption | None] = {}
-        """What ranks that looked for a notice saw, by rank and by how many reports they had made."""
+        self.looks: dict[tuple[int, int, int], Preemption | None] = {}
+        """What ranks that looked for a notice saw, by rank, their number of reports, and that of looks since."""
+        self.num_looks = [0 for _ in self.ranks]
+        self.looks_in_vain = 0
         self.hung: set[int] = set()
         """Called hung, though they go on."""
         self.is_leaving = self.is_dying = self.gone = False
@@ -822,18 +827,23 @@ class Workers:
         """What `get_preemption_info` does."""
         if rank in self.hung:
             return
+        if self.stop_at is None and rank in self.holds:
+            return  # It waits to know where to stop.
         self.asks.add(rank)
-        count = self.counts[rank]
-        notice = self.notice if self.stop_at is not None and count >= self.stop_at - 1 else None
-        same = all(other == notice for (_, at), other in self.looks.items() if at == count)
-        assert same, f"in the step after report {count} ranks see different things"
-        self.looks[rank, count] = notice
+        self.num_looks[rank] += 1
+        at = count, number = self.counts[rank], self.num_looks[rank]
+        is_late = self.stop_at is not None and at > (self.stop_at - 2, self.looks_in_vain)
+        notice = self.notice if is_late else None
+        same = all(other == notice for (_, *when), other in self.looks.items() if tuple(when) == at)
+        assert same, f"at look {number} in the step after report {count} ranks see different things"
+        self.looks[rank, count, number] = notice
 
     def receive_notice(self, rank: int, grace_s: float, includes_driver: bool) -> None:
         self.wires[rank].append(PreemptionNoticeReceived(self.attempt, grace_s, (rank,), includes_driver))
 
     def report(self, rank: int, metrics: msgspec.Raw, mode: str | None, name: str, validates: bool) -> None:
         self.counts[rank] += 1
+        self.num_looks[rank] = 0
         seq = self.counts[rank]
         if seq == self.stop_at and not self.save_at_stop:
             mode = None
@@ -865,7 +875,8 @@ class Workers:
 
     def answer_hold(self, rank: int) -> None:
         self.holds[rank] = self.counts[rank]
-        self.wires[rank].append(WorkerHeld(self.attempt, rank, self.counts[rank], rank in self.asks))
+        held = WorkerHeld(self.attempt, rank, self.counts[rank], rank in self.asks, self.num_looks[rank])
+        self.wires[rank].append(held)
 
     def unheld(self) -> list[int]:
         return [rank for rank in sorted(self.at_work) if self.hold and rank not in self.holds]
@@ -912,8 +923,8 @@ class Workers:
                 assert self.stop_at is None, "two reports to stop at"
                 others = self.at_work - self.hung
                 assert all(self.counts[rank] <= seq for rank in others), "a rank is already past the stop"
-                assert not command.preemption or self.asks, "a notice that nobody looks for"
                 self.stop_at, self.save_at_stop, self.notice = seq, command.save, command.preemption
+                self.looks_in_vain = command.num_checks
                 # A rank that has returned by now has no say in where the others stop, and no step with them any more.
                 self.looks = {look: notice for look, notice in self.looks.items() if look[0] in others}
             case StopWorkers(kill=kill):

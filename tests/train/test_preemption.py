@@ -11,6 +11,20 @@ from paceline import train
 from paceline.train import Checkpoint, PreemptionError, Result
 
 
+def test_a_notice_is_seen_by_code_that_looks_for_it_without_reporting_meanwhile(fit):
+    def function():
+        rank, num_looks = train.get_context().get_world_rank(), 0
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        while train.get_preemption_info() is None:
+            num_looks += 1
+        looks = train.collective.gather(num_looks)
+        train.report({"looks": looks}, checkpoint=Checkpoint.from_dict({"rank": rank}))
+
+    first, second = fit(function).metrics["looks"]
+    assert first == second
+
+
 def test_all_ranks_see_the_notice_in_the_same_step_the_last(fit, tmp_path):
     def function():
         rank = train.get_context().get_world_rank()

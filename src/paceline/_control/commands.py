@@ -44,6 +44,8 @@ class StopWorkersAt(msgspec.Struct, frozen=True):
     save: bool = True
     preemption: Preemption | None = None
     """Shown to user code that checks for preemption notices."""
+    num_checks: int = 0
+    """How many of its checks after report `seq - 2` do not return it."""
 
 
 class StopWorkers(msgspec.Struct, frozen=True):

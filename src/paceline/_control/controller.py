@@ -344,7 +344,8 @@ class Controller:
         if preemption is None:
             return messages.StopAt(command.seq, command.save)
         deadline = self.clock.wall() + preemption.deadline - self.clock.now()
-        return messages.StopAt(command.seq, command.save, messages.PreemptionNotice(preemption.ranks, deadline))
+        notice = messages.PreemptionNotice(preemption.ranks, deadline)
+        return messages.StopAt(command.seq, command.save, notice, command.num_checks)
 
     def _notify_observer(self, observer: Observer, notify: Callable[[], None]) -> None:
         """Notify an observer; drop it if it raises."""

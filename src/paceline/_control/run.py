@@ -174,8 +174,8 @@ class Running(msgspec.Struct, frozen=True):
     """The one with the most."""
     lowest_end: int | None = None
     """Of the ranks that have ended, the lowest number of a last report: no later checkpoint can be complete."""
-    held_counts: Trie[int] | None = None
-    """Set once a stop is requested: the report counts of the active ranks that have answered."""
+    held_counts: Trie[tuple[int, int]] | None = None
+    """Set once a stop is requested: of the active ranks that have answered, the report count and the checks since."""
     asks: bool = False
     """The code of some rank checks for preemption notices, so all ranks must see this one before the last step."""
     stop_at: int | None = None

@@ -675,10 +675,11 @@ def _on_preemption_notice(run: Run, live: Running, event: events.PreemptionNotic
 
 
 def _on_worker_held(run: Run, live: Running, event: events.WorkerHeld, now: float) -> StepResult:
-    held_counts: Trie[int] = live.held_counts or Trie()
+    held_counts: Trie[tuple[int, int]] = live.held_counts or Trie()
     if event.rank in held_counts or event.rank in live.failed.by_rank:
         return run, []  # Duplicate, or sent before it failed.
-    live = replace(live, held_counts=held_counts.put(event.rank, event.seq), asks=live.asks or event.asks)
+    at = event.seq, event.num_checks
+    live = replace(live, held_counts=held_counts.put(event.rank, at), asks=live.asks or event.asks)
     return _agree_on_stop(run, live, now)
 
 
@@ -686,20 +687,21 @@ def _agree_on_stop(run: Run, live: Running, now: float) -> StepResult:
     """Once every active rank has sent its report count, stop all ranks at the report after the highest count.
 
     If the user's code checks for preemption notices, stop one report later. Until all ranks know where to stop, none
-    gets past the report after the highest. So all ranks see the notice in the step after that report, and none sees it
-    earlier.
+    gets past its next report or check. So all ranks see the notice from the same check on: the one after the last that
+    some rank made in vain, or the first after the next report.
     """
     num_ended = live.num_returned + len(live.failed.by_rank)
     if not live.held_counts or live.stop_at is not None or len(live.held_counts) + num_ended < run.size:
         return replace(run, phase=live), []
     preemption = live.preemption
     # After a failure, all ranks that still run may make the last report of the failed one.
-    highest = max((*live.held_counts.values(), live.lowest_end if live.failed and live.lowest_end is not None else 0))
+    failed_at = live.lowest_end if live.failed and live.lowest_end is not None else 0
+    highest, num_checks = max((*live.held_counts.values(), (failed_at, 0)))
     stop_at = highest + (2 if preemption is not None and live.asks else 1)
     save_s = SAVE_TIME_FACTOR * (run.last_save_s or 0.0)
     save = preemption is None or run.last_save_s is None or now + save_s < preemption.deadline
     run = replace(run, phase=replace(live, stop_at=stop_at))
-    return run, [commands.StopWorkersAt(run.attempt, stop_at, save, preemption if live.asks else None)]
+    return run, [commands.StopWorkersAt(run.attempt, stop_at, save, preemption, num_checks if preemption else 0)]
 
 
 def _stop_attempt(

@@ -97,6 +97,8 @@ class WorkerHeld(_RankMessage, frozen=True, tag="worker_held"):
     seq: int
     asks: bool = False
     """Its code checks for preemption notices."""
+    num_checks: int = 0
+    """How often it has done so since its last report."""
     saves: bool = True
     """Its reports bring a checkpoint when the run stops, as far as is known."""
 
@@ -401,6 +403,8 @@ class StopAt(msgspec.Struct, frozen=True, tag="stop_at"):
     """Whether there is time for a checkpoint at that report."""
     preemption: PreemptionNotice | None = None
     """The preemption that causes the stop, if any."""
+    num_checks: int = 0
+    """How many checks after report `seq - 2` some rank has made in vain: later ones return the notice, on all ranks."""
 
 
 class ReleaseReport(msgspec.Struct, frozen=True, tag="release_report"):

@@ -97,6 +97,8 @@ class WorkerContext:
         self._checks_for_preemption = False
         self._saves_on_stop = True
         """Whether the last report brought a checkpoint, or would have if it had been the last one."""
+        self._num_checks = 0
+        """How often the user's code has checked for preemption notices since the last report."""
         self._stop: messages.StopAt | None = None
         self._last_released = begin.first_seq
         """The last report that may return, if the worker blocks in `report()`."""
@@ -129,9 +131,14 @@ class WorkerContext:
                 case messages.Hold():
                     self._held = True
                     ids = self.begin.attempt, self.begin.rank
-                    self._link.send(
-                        messages.WorkerHeld(*ids, self.num_reports, self._checks_for_preemption, self._saves_on_stop)
+                    held = messages.WorkerHeld(
+                        *ids,
+                        self.num_reports,
+                        asks=self._checks_for_preemption,
+                        num_checks=self._num_checks,
+                        saves=self._saves_on_stop,
                     )
+                    self._link.send(held)
                 case messages.StopAt():
                     self._stop = message
                 case messages.ReleaseReport(seq=seq, save=save) if self._stop is None:
@@ -155,11 +162,16 @@ class WorkerContext:
             self._link.send(messages.PreemptionNoticeReceived(attempt, grace_s, ranks))
 
     def preemption_notice(self) -> messages.PreemptionNotice | None:
-        """The preemption notice, if any. All ranks see it in the step before the last report, and from then on."""
+        """The preemption notice, if any. All ranks see it from the same call on, in one of the last two steps."""
         with self._changed:
             self._checks_for_preemption = True
+            # As for a report: the count that `Hold` got is the one we continue with.
+            self._changed.wait_for(lambda: not self._held or self._stop is not None)
+            self._num_checks += 1
             stop = self._stop
-            return stop.preemption if stop is not None and self.num_reports >= stop.seq - 1 else None
+            if stop is None or (self.num_reports, self._num_checks) <= (stop.seq - 2, stop.num_checks):
+                return None
+            return stop.preemption
 
     def report(
         self,
@@ -308,6 +320,7 @@ class WorkerContext:
             self._changed.wait_for(lambda: not self._held or self._stop is not None)
             self.num_reports += 1
             self._saves_on_stop = saves or saves_on_stop
+            self._num_checks = 0
             seq = self.num_reports
             stops = self._stop is not None and seq >= self._stop.seq
             if self._stop is not None and stops:

@@ -251,7 +251,7 @@ def get_dataset_shard(dataset_name: str | None = None) -> DataIterator:
 def get_preemption_info() -> PreemptionInfo | None:
     """Return what is known about an upcoming preemption; None as long as there is no notice.
 
-    All ranks see it in the same step: the one whose `report` will be the last. Pass a checkpoint to that report.
+    All ranks see it from the same call on, and there is a `report` after it: pass a checkpoint to that report.
     """
     context = _require_context("get_preemption_info")
     notice = context.preemption_notice()

@@ -72,6 +72,8 @@ class SearchLogLines:
                 return [f"search {self._name} ends early: {formatting.first_line(why)}"]
             case events.TrialMade() | events.NoMoreTrials() | events.SearchIdle():
                 return []
+            case events.TrialRetried() | events.CallbackStatesSaved():
+                return []
             case events.TrialReported(trial=trial):
                 return [self._format_trial_reported(search.trials[trial])] if self._is_verbose else []
             case events.TrialSaved(trial=trial, name=name):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -133,7 +134,7 @@ class SearchCallbacks:
         for guarded in self._search_callbacks:
             if type(guarded.callback).get_state is not SearchCallback.get_state:
                 name = type(guarded.callback).__name__
-                guarded.call(lambda c, name=name: states.append((name, to_plain(c.get_state(), f"{name}.get_state()"))))
+                guarded.call(functools.partial(_append_state, states, name))
         encoded = encode_raw(states)
         if encoded == self._saved_states:
             return None
@@ -148,7 +149,7 @@ class SearchCallbacks:
             name = type(guarded.callback).__name__
             at = next((at for at, (saved_name, _) in enumerate(left) if saved_name == name), None)
             if at is not None and (state := from_plain(left.pop(at)[1])) is not None:
-                guarded.call(lambda c, state=state: c.set_state(state))
+                guarded.call(functools.partial(_set_state, state))
 
     def _request_save(self, event: TrialReported) -> None:
         if self._can_save:
@@ -194,7 +195,9 @@ def _list_calls(
                 calls.append(lambda c: c.on_trial_result(**of_trial, result=result))
             case TrialSaved():
                 calls.append(lambda c: c.on_trial_save(**of_trial))
-                calls.append(lambda c: c.on_checkpoint(**of_trial, checkpoint=trial.checkpoint))
+                saved = trial.checkpoint
+                if saved is not None:
+                    calls.append(lambda c: c.on_checkpoint(**of_trial, checkpoint=saved))
             case TrialRetried():
                 calls.append(lambda c: c.on_trial_recover(**of_trial))
             case TrialEnded(ending="returned" | "stopped"):
@@ -263,6 +266,14 @@ class _RunCallbackForwarder(UserCallback, TrainingCallback):
     def finish_training(self, error: bool = False, **info: Any) -> None:
         if self._is_older:
             self._guarded.call(lambda c: c.finish_training(error=error, **info))
+
+
+def _append_state(states: list[tuple[str, Any]], name: str, callback: SearchCallback) -> None:
+    states.append((name, to_plain(callback.get_state(), f"{name}.get_state()")))
+
+
+def _set_state(state: dict[str, Any], callback: SearchCallback) -> None:
+    callback.set_state(state)
 
 
 class _LoggerOnlyCallback(LoggerCallback):
