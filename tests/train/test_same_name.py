@@ -138,6 +138,7 @@ def test_a_search_of_other_code_or_configuration_is_refused(tmp_path, capfd):
     search(tmp_path, first)
     grid = search(tmp_path, first)
     assert ([result.metrics["n"] for result in grid], grid.status) == ([1, 1], "finished")
+    known = [result.trial_id for result in grid]
     for function, changes, text in (
         (second, {}, "the code changed since the last run: first, now second"),
         (second, {"tune_config": {"num_samples": 3}}, "the code changed since the last run: first, now second"),
@@ -154,6 +155,10 @@ def test_a_search_of_other_code_or_configuration_is_refused(tmp_path, capfd):
         search(tmp_path, first, if_exists="fail")
     grid = search(tmp_path, second, if_exists="new")
     assert (grid[0].metrics["n"], grid.experiment_path) == (2, str(tmp_path / "search-2"))
-    assert len(search(tmp_path, first, tune_config={"num_samples": 3})) == 3, "more of the same is no other search"
+    more = search(tmp_path, first, tune_config={"num_samples": 3})
+    assert len(more) == 3, "more of the same is no other search"
+    ids = [result.trial_id for result in more]
+    assert ids[:2] == known
+    assert not {*ids} & {result.trial_id for result in grid}, "no other search has these trials"
     with pytest.raises(ValueError, match="fork_from"):
         search(tmp_path, first, fork_from=tmp_path)

@@ -94,9 +94,9 @@ def test_a_run_that_was_complete_tells_a_trial_that_is_tried_again(run_trial):
     assert [*result.metrics_dataframe["step"]] == [0, 1, 2, 3]
 
 
-def by_number(config):
-    """Names its run as scripts for Ray do, where the numbers of trials do not come again."""
-    name, place = f"train-{tune.get_context().get_trial_id()}", config["place"]
+def named_after_trial(config):
+    """Names its run after the trial, by `get_trial_id` as scripts for Ray do, or by its name, which may come again."""
+    name, place = f"train-{getattr(tune.get_context(), config['by'])()}", config["place"]
     DataParallelTrainer(
         lambda config: train.report({"loss": config["lr"]}),
         train_loop_config=config,
@@ -106,18 +106,20 @@ def by_number(config):
 
 @pytest.mark.slow
 def test_never_resumes_an_inner_run_of_another_search(tmp_path):
-    def losses(name, rates):
+    def losses(name, rates, by):
         return Tuner(
-            by_number,
-            param_space={"lr": grid_search(rates), "place": str(tmp_path / "inner")},
+            named_after_trial,
+            param_space={"lr": grid_search(rates), "place": str(tmp_path / "inner"), "by": by},
             run_config=SearchRunConfig(name=name, storage_path=tmp_path, failure_config={"max_failures": 1}),
         ).fit()
 
-    assert [(result.metrics or {})["loss"] for result in losses("first", [0.1, 0.2])] == [0.1, 0.2]
-    again = losses("second", [0.3])
-    assert again[0].metrics is None, "reports of the first search were passed on"
+    for name, rates in (("first", [0.1, 0.2]), ("second", [0.3])):
+        assert [(result.metrics or {})["loss"] for result in losses(name, rates, "get_trial_id")] == rates
+    losses("third", [0.1], "get_trial_name")
+    again = losses("fourth", [0.3], "get_trial_name")
+    assert again[0].metrics is None, "reports of the third search were passed on"
     assert "already contains a different run" in str(again.errors[0])
-    assert "get_experiment_name" in str(again.errors[0])
+    assert "get_trial_id" in str(again.errors[0])
 
 
 @pytest.mark.slow
