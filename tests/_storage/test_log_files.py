@@ -1,11 +1,13 @@
 """A log is bounded on the disk, and its readers see what was left out."""
 
 import os
+import uuid
 
 import pytest
 
 from paceline import train
 from paceline._storage import log_files
+from paceline._storage.files import LocalFiles
 from paceline._storage.log_files import open_whole_log, trim_log
 from paceline._storage.run_location import RunLocation
 from paceline._view import logs
@@ -47,6 +49,22 @@ def test_a_log_keeps_its_first_part_and_its_latest_output_and_says_how_much_is_m
         with open_whole_log(path) as whole:
             assert whole.read_bytes().decode().splitlines() == [line for line in lines if line]
     assert os.listdir(path.parent) == ["rank_0.log"]
+
+
+def test_only_what_is_kept_of_a_log_is_uploaded(tmp_path, monkeypatch):
+    monkeypatch.setenv("PACELINE_SPOOL_PATH", str(tmp_path))
+    location = RunLocation("memory://logs", uuid.uuid4().hex)
+    run_store = location.open_run_store(LocalFiles(), is_new=True)
+    log = location.layout.log(1, 0)
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"first\n" + 5 * LIMIT * b"x" + b"\nlast\n")
+    location.layout.journal.touch()
+    trim_log(log, LIMIT)
+    run_store.close()
+    stored = location.open_store().read("logs/attempt_1/rank_0.log")
+    assert len(stored) < LIMIT
+    assert b"\0" not in stored
+    assert (stored[:6], stored[-5:], stored.count(b"bytes left out")) == (b"first\n", b"last\n", 1)
 
 
 def test_where_nothing_can_be_freed_the_log_is_cut_after_its_first_part(tmp_path, monkeypatch):

@@ -137,7 +137,8 @@ def test_what_a_dead_attempt_left_is_in_no_checkpoint_and_goes_when_the_run_is_o
 
 def test_a_finished_run_reads_the_same_anywhere_and_a_bit_flip_in_it_is_found(s3_path: str, spool: Path, fit):
     here = _fit(s3_path)
-    shutil.rmtree(spool)
+    assert not [path for path in spool.rglob("*") if path.is_file()], "what is in the store is not kept here too"
+    assert here.log_dir is None
     there = Result.from_path(f"{s3_path}/alpha")
     assert there.metrics == here.metrics == {"step": 2}
     assert there.checkpoint.path == here.checkpoint.path
