@@ -134,7 +134,12 @@ class ServiceSocket(MessageSocket):
         self._watch()
 
     def exchange(self, mask: int) -> Iterator[Any]:
-        """Send what is possible now, and yield what has arrived. Disconnects once the other end is gone."""
+        """Send what is possible now, and yield what has arrived. Disconnects once the other end is gone.
+
+        Does nothing if it was disconnected after the selector returned it.
+        """
+        if not self.is_open:
+            return
         if mask & selectors.EVENT_READ and self.receive_messages() is None:
             self.disconnect()
             return
