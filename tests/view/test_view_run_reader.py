@@ -165,7 +165,7 @@ def test_the_state_is_one_word(run, events_after, state):
     [
         ({"num_epochs": 10}, lambda at: {"epoch": at // 40}, 200),
         ({"max_steps": 300}, lambda at: {"step": at + 1}, 100),
-        ({"max_steps": 300}, lambda at: {"step": at % 90}, None),  # The last minute does not show that it restarts.
+        ({"max_steps": 300}, lambda at: {"step": at % 130}, None),  # The last minute does not show that it restarts.
         ({}, lambda at: {"progress": (at + 1) / 250}, 50),
         ({"num_epochs": 5}, lambda at: {}, 50),  # By the position in the dataset.
         ({}, lambda at: {"loss": 1.0}, None),
