@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline._core.lazy_imports import explain_module
 from paceline.train.callbacks import UserCallback
 from paceline.tune.trial import Trial
 
@@ -54,6 +53,3 @@ class Callback(UserCallback):
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """The search has ended."""
-
-
-explain_module(__name__)
