@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline._core.lazy_imports import explain_module
 from paceline.train.callbacks import UserCallback
 from paceline.tune.trial import Trial, TrialCheckpoint
 
@@ -77,6 +76,3 @@ class Callback(UserCallback):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Called after `setup` when a search is resumed, with the last result of `get_state`."""
-
-
-explain_module(__name__)
