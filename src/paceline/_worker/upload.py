@@ -19,7 +19,7 @@ from msgspec import Raw
 
 from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles
 from paceline._core.system import make_private_dirs
-from paceline._storage.commit import has_links, list_files, stage_copy, stage_in_place, stage_move
+from paceline._storage.commit import has_links, stage_copy, stage_in_place, stage_move
 from paceline._storage.files import Files
 from paceline._storage.run_store import RunStore
 from paceline._storage.state import STEM, SnapshotMemory, StateSnapshot, take_snapshot
@@ -137,8 +137,7 @@ class Uploader:
                     return Directory(_rename_into(source.path, parent), delete=True)
         copy = self.scratch_directory()
         try:
-            list_files(source.path)  # Refuses what cannot be copied.
-            shutil.copytree(source.path, copy, dirs_exist_ok=True)
+            stage_copy(self._files, source.path, copy)
         except BaseException:
             shutil.rmtree(copy, ignore_errors=True)
             raise
