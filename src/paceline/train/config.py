@@ -333,8 +333,9 @@ def coerce_config(kind: type[Any], value: Any, argument: str) -> Any:
         return value
     if isinstance(value, Mapping):
         return kind(**value)
+    package = ".".join(kind.__module__.split(".")[:2])
     raise ValueError(
-        f"Invalid `{kind.__name__}` type: {argument} must be a paceline.train.{kind.__name__} or a dict of its fields, "
+        f"Invalid `{kind.__name__}` type: {argument} must be a {package}.{kind.__name__} or a dict of its fields, "
         f"got {value!r:.200}"
     )
 
