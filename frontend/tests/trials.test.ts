@@ -67,13 +67,13 @@ test("each trial has its configuration, its value and its run", () => {
   expect(all[5]?.value).toBe(null);
 });
 
-test("a trial that went on from another one's work has several runs, and its value is that of the last", () => {
+test.each(["00007", "a1b2c_00007"])("trial %s, cloned twice, has several runs, and its value is that of the last", (id) => {
   const [trial] = found.trials;
   assert(trial !== undefined);
   const lives = ["trial_00007", "trial_00007-2", "trial_00007-10"].map((name) => ({ ...trial, id: `sweep/${name}`, name, metrics: { loss: 9 } }));
-  const known = { ...parallel, best: "00007", lines: [{ trial_id: "00007", status: "RUNNING", value: 0.5, points: [0, 0, 0, 0] }] };
+  const known = { ...parallel, best: id, lines: [{ trial_id: id, status: "RUNNING", value: 0.5, points: [0, 0, 0, 0] }] };
   const all = rows({ ...found, trials: lives, parallel: known as never });
-  expect(all.map((row) => [row.trial, row.value, row.isBest])).toStrictEqual([["00007", 9, false], ["00007", 9, false], ["00007", 0.5, true]]);
+  expect(all.map((row) => [row.trial, row.value, row.isBest])).toStrictEqual([[id, 9, false], [id, 9, false], [id, 0.5, true]]);
 });
 
 test("trials sort by value and by parameter, those without one last whichever way", () => {

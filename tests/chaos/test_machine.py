@@ -102,16 +102,15 @@ def test_a_run_does_not_mind_its_clock_being_set(seed, survive):
 def test_the_newest_checkpoint_is_not_the_one_with_the_latest_time(tmp_path, temporary, seed, undisturbed, fault_table):
     """Also where the journal is gone, and only the manifests tell."""
     expected = undisturbed(DataParallelTrainer, oracle.small)
-    with fault_table.trying("wall clock set by up to an hour, journal lost") as trial:
+    with fault_table.trying("wall clock set by up to an hour, journal lost"):
         trainer = oracle.trainer_of(DataParallelTrainer, oracle.small, tmp_path, max_failures=0, num_to_keep=3)
         trainer = trainer.replace_arguments(environment=RunEnvironment(clock=SetClock(seed)))
         with pytest.raises(WorkerGroupError):
             Faults().kill(seed % 2, ("step", 7)).applied_to(trainer).fit()
         (tmp_path / "run" / "journal.jsonl").unlink()
         result = trainer.fit()
-        assert [seq for seq, _ in oracle.reports(result.path, 0)] == [7, 8], "went on from report 6"
+        assert oracle.reports(result.path, 0) == expected.reports[0]
         assert result.return_value == expected.weights
-        trial.lost = "metrics of the damaged lines, up to the newest checkpoint"
 
 
 class ClockOff(SystemClock):

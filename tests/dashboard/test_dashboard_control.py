@@ -41,7 +41,7 @@ def test_a_live_run_shows_its_stacks_is_profiled_and_stops(client: httpx.Client,
         assert page.headers["content-security-policy"].startswith("sandbox allow-scripts;")
         stopped = client.post("/api/stop?run=live", json={"now": False})
         assert stopped.json()["state"] in ("done", "taken")
-        assert process.wait() == 0
+        assert process.wait() == 130
         heard.next("run", lambda detail: detail["summary"]["state"] == "stopped")
         assert not end.exists()
 

@@ -78,8 +78,11 @@ def endless():
             pathlib.Path("interrupt-me").touch()
         time.sleep(0.01)
         train.report({"step": step}, checkpoint=train.Checkpoint.from_dict({"step": step}))
-stopped = fit(endless, "endless")
-[stopped.metrics["step"] == stopped.checkpoint.to_dict()["step"] >= 2, type(stopped.error).__name__]
+try:
+    fit(endless, "endless")
+except train.TrainingInterrupt as interrupt:
+    stopped = interrupt.result
+[stopped.metrics["step"] == stopped.checkpoint.to_dict()["step"] >= 2, stopped.status]
 """,
     "1 + 1",
 ]
@@ -106,5 +109,5 @@ def test_the_guides_statements_on_notebooks_hold(tmp_path, monkeypatch):
     assert cells == "[0.5, 1.5, [1]]", "with the values of now; what workers change stays there"
     assert rerun == "[1.25, 1.25, 1.25]"
     assert reloaded == "['old', 'new, and longer', 'new, and longer', 'old']", "workers import what is on disk now"
-    assert stopped == "[True, 'NoneType']", "an interrupt stops the run at a report, and fit() returns"
+    assert stopped == "[True, 'stopped']", "an interrupt stops the run at a report, and the error has the result"
     assert after == "2", "and the kernel goes on"

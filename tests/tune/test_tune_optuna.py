@@ -449,5 +449,5 @@ def test_a_missing_package_names_the_extra(package, code, run_script):
         "from paceline.tune.importance import importances\nfrom paceline.tune.plots import plot\n"
         f"try:\n    {code}\nexcept ImportError as error:\n    print(error)\n"
     )
-    assert f"the package {package}" in ended.stdout, ended.stderr
+    assert f"needs {package}, which is not installed" in ended.stdout, ended.stderr
     assert 'hint: pip install "paceline[tune]"' in ended.stdout

@@ -172,13 +172,14 @@ export function rows(search: SearchDetail): readonly Row[] {
   });
 }
 
-// Plots name trials by their ids; runs are called `trial_ID`, or `trial_ID-1` if they continue another trial.
+// Plots name trials by their ids, such as `a1b2c_00003`, or `00003` in searches of earlier releases. Their runs are
+// called `trial_00003`, or `trial_00003-1` if they continue another trial.
 function trialOf(id: string, lines: ReadonlyMap<string, unknown>): { readonly trial: string; readonly life: number } {
   const last = id.split("/").pop() ?? id;
-  const name = lines.has(last) ? last : last.replace(/^trial_/, "");
-  const match = /^(.+)-(\d+)$/.exec(name);
-  if (lines.has(name) || match === null) return { trial: name, life: 0 };
-  return { trial: match[1] ?? name, life: Number(match[2]) };
+  if (lines.has(last)) return { trial: last, life: 0 };
+  const [, number = last, life = "0"] = /^trial_(.+?)(?:-(\d+))?$/.exec(last) ?? [];
+  const trial = [...lines.keys()].find((each) => each === number || each.endsWith(`_${number}`));
+  return { trial: trial ?? number, life: Number(life) };
 }
 
 // Nested ones by path: `{"a": {"b": 1}}` is `{"a/b": 1}`.

@@ -17,6 +17,9 @@ from weakref import WeakSet
 
 T = TypeVar("T")
 
+CO_VARARGS, CO_VARKEYWORDS = 0x04, 0x08
+"""Flags of code objects; `inspect` has them too, but is slow to import."""
+
 _explained: WeakSet[Any] = WeakSet()
 """Classes whose calls are explained, and the wrappers of functions."""
 
@@ -73,10 +76,16 @@ def _wrap_methods(cls: type) -> None:
             continue
         if isinstance(member, classmethod | staticmethod) and isinstance(member.__func__, FunctionType):
             setattr(cls, name, type(member)(_wrap(member.__func__)))
-        elif isinstance(member, FunctionType) and member not in _explained:
+        elif isinstance(member, FunctionType) and member not in _explained and _takes_arguments(member):
             setattr(cls, name, _wrap(member))
     if not hasattr(cls, "__getattr__"):
         setattr(cls, "__getattr__", _explain_attribute)  # noqa: B010
+
+
+def _takes_arguments(method: FunctionType) -> bool:
+    """Whether it has arguments beside `self`. If not, as in `fit()`, a wrapper would only lengthen tracebacks."""
+    code = method.__code__
+    return code.co_argcount + code.co_kwonlyargcount > 1 or bool(code.co_flags & (CO_VARARGS | CO_VARKEYWORDS))
 
 
 def _wrap(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -71,15 +71,15 @@ def test_a_trial_knows_which_it_is(run_trial, tmp_path):
             "bundles": context.get_trial_resources().bundles,
         }
 
-    metrics = run_trial(with_resources(train, {"cpu": 3}), number=12).metrics
+    metrics = run_trial(with_resources(train, {"cpu": 2}), number=12).metrics
     assert metrics == {
         "id": "00012",
         "name": "trial_00012",
         "dir": str(tmp_path / "search" / "trial_00012"),
         "experiment": "search",
-        "CPU": 3.0,
-        "together": {"CPU": 3.0, "GPU": 0.0},
-        "bundles": [{"CPU": 3.0, "GPU": 0.0}],
+        "CPU": 2.0,
+        "together": {"CPU": 2.0, "GPU": 0.0},
+        "bundles": [{"CPU": 2.0, "GPU": 0.0}],
     }
     later_life = (
         make_trainable_plan(train).make_trainer({}, RunConfig(name="trial_00012-2", storage_path=tmp_path), None).fit()

@@ -24,6 +24,8 @@ from paceline.testing.faults.values import CorruptFault, Faults, WriteFault, sel
 
 _METADATA_ACTS = frozenset({"make_dir", "rename", "sync_dir", "remove", "remove_tree"})
 _NUMBER = re.compile(r"checkpoint_(\d+)")
+_DELETED = re.compile(r"deleted-\d+-\d+-(\d+)")
+"""The name in `.trash` of a checkpoint that is being deleted; see `_storage/commit.py`."""
 
 Act = Callable[..., Any]
 ActListener = Callable[[str, Path], None]
@@ -125,6 +127,9 @@ def find_phase(root: Path, act: str, path: Path) -> tuple[str, int | None] | Non
     if first == ".staging":
         number = _NUMBER.fullmatch(rest[1]) if len(rest) > 1 else None
         return ("commit", int(number[1])) if number is not None else None
+    if first == ".trash":
+        number = _DELETED.fullmatch(rest[0]) if rest else None
+        return ("retention", int(number[1])) if number is not None else None
     if first.startswith("."):
         return None
     number = _NUMBER.fullmatch(first)
