@@ -6,6 +6,7 @@ Ray is initialised in this process for as long as these tests run, and by that a
 import contextlib
 import functools
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -28,6 +29,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.ray)
+
+
+@pytest.fixture(autouse=True)
+def without_debug_records() -> Iterator[None]:
+    """pytest keeps every log record, and those of Ray Data with a traceback keep its objects in memory."""
+    logging.disable(logging.DEBUG)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 class Nodes:

@@ -12,7 +12,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from waiting import wait_until
 
 from paceline._worker.context import current
-from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig, ValidationConfig, get_context
+from paceline.train import (
+    DataParallelTrainer,
+    RunConfig,
+    ScalingConfig,
+    TrainingInterrupt,
+    ValidationConfig,
+    get_context,
+)
 
 SPECIAL = {
     "num_cpus": 2,
@@ -161,6 +168,8 @@ def fit_and_act(trainer, capfd, text, act):
     watching.start()
     try:
         result = trainer.fit()
+    except TrainingInterrupt as interrupt:
+        result = interrupt.result
     finally:
         over.set()
         watching.join()
@@ -185,8 +194,8 @@ def test_a_run_that_waits_for_room_is_ended_by_one_ctrl_c(tmp_path, take, capfd)
     take(2, 1)
     trainer = trainer_of(tmp_path, ScalingConfig(2))
     result, printed = fit_and_act(trainer, capfd, "waiting for capacity", lambda: os.kill(os.getpid(), signal.SIGINT))
-    assert "stopped after report 0; run the script again with the same name to continue" in printed
-    assert result.error is None
+    assert "was stopped after 0 reports" in printed
+    assert result.status == "stopped"
     assert not (tmp_path / "0").exists()
     assert [group for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"] == []
 
