@@ -290,9 +290,6 @@ def main() -> None:
             ),
         ),
     ).fit()
-    if result.metrics["step"] < args.steps:
-        print(f"stopped after {result.metrics['step']} of {args.steps} steps: give it a --name, and run it again")
-        return
 
     best = result.get_best_checkpoint("bits_per_byte", "min")
     bits = min(metrics["bits_per_byte"] for _, metrics in result.best_checkpoints)

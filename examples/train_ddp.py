@@ -148,9 +148,6 @@ def main() -> None:
     print(f"last metrics     {result.metrics}")
     print(f"last checkpoint  {result.checkpoint.path}")
     print(f"best checkpoint  {result.get_best_checkpoint('accuracy', 'max').path}")
-    if result.metrics["epoch"] + 1 < args.epochs:  # by Ctrl-C
-        print("stopped before its last epoch: run it again with the same --name, and it continues")
-        return
     accuracy = max(metrics["accuracy"] for _, metrics in result.best_checkpoints)
     print(f"best accuracy    {accuracy:.1%}; {args.min_accuracy:.0%} is to be reached")
     if accuracy < args.min_accuracy:

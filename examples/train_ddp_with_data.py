@@ -162,9 +162,6 @@ def main() -> None:
 
     print(f"last metrics     {result.metrics}")
     print(f"last checkpoint  {result.checkpoint.path}")
-    if "accuracy" not in result.metrics or result.metrics["epoch"] + 1 < args.epochs:  # by Ctrl-C
-        print("stopped before the end of its last epoch: run it again with the same --name, and it continues")
-        return
     accuracy = max(metrics.get("accuracy", 0.0) for _, metrics in result.best_checkpoints)
     print(f"best checkpoint  {result.get_best_checkpoint('accuracy', 'max').path}")
     print(f"best accuracy    {accuracy:.1%}; {args.min_accuracy:.0%} is to be reached")

@@ -19,7 +19,7 @@ def run(tmp_path: Path) -> Run:
     """Runs an example and returns its exit status and all it printed.
 
     `kill` kills a worker from outside: the script knows nothing of it. `stop` is a signal for the driver, which gets it
-    after it printed a line that starts with `stop_after`.
+    after it printed a line that has `stop_after`.
     """
 
     def run(
@@ -45,7 +45,7 @@ def run(tmp_path: Path) -> Run:
             assert process.stdout is not None
             for line in process.stdout:
                 lines.append(line)
-                if stop_after is not None and line.startswith(stop_after):
+                if stop_after is not None and stop_after in line:
                     process.send_signal(stop)
         return process.returncode, "".join(lines)
 

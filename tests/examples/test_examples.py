@@ -55,7 +55,6 @@ def test_train_ddp_stopped_by_ctrl_c_continues_when_it_is_run_again(run):
     assert code == 130, first
     assert "run ddp begins: 2 workers on this machine" in first
     assert "paceline: run ddp was stopped after" in first
-    assert "stopped before its last epoch: run it again with the same --name" in first
     code, second = run("train_ddp.py", *options, "0.999")
     assert "paceline: run ddp continues, from checkpoint_" in second
     assert "paceline: run ddp is complete after 8 reports" in second
@@ -72,7 +71,7 @@ def test_train_ddp_with_data_stopped_by_ctrl_c_goes_on_with_the_next_picture(run
     options += ("--checkpoint-every", "10", "--min-accuracy", "0.3")
     code, first = run("train_ddp_with_data.py", *options, stop_after="[rank 0] epoch 0: ")
     assert code == 130, first
-    assert "stopped before the end of its last epoch" in first
+    assert "paceline: run data was stopped after" in first
     code, second = run("train_ddp_with_data.py", *options)
     assert code == 0, second
     assert "paceline: run data continues, from checkpoint_" in second
@@ -91,7 +90,7 @@ def test_the_language_model_is_stopped_goes_on_sharded_and_beats_bigrams_by_far(
     code, first = run("language_model.py", "--name", "model", *options, stop_after="[rank 0] step 25: ")
     assert code == 130, first
     assert "to be reached: 1.60 bits per byte, where a bigram model needs 2.9" in first
-    assert re.search("stopped after (25|50|75) of 100 steps", first), first
+    assert re.search("run model was stopped after [123] report", first), first
     code, second = run("language_model.py", "--name", "model", *options, "--strategy", "fsdp")
     assert code == 0, second
     assert "paceline: run model continues, from checkpoint_00000" in second

@@ -11,8 +11,8 @@ def fit(function, num_workers=2, *, config=(), name="run", path="runs", callback
         function,
         train_loop_config={"driver": os.getpid(), **dict(config)},
         scaling_config=ScalingConfig(num_workers),
-        run_config=RunConfig(name=name, storage_path=path, callbacks=callbacks),
+        run_config=RunConfig(name=name, storage_path=path, callbacks=callbacks, if_exists="resume"),
         **options,
     ).fit()
 """
-"""Trains in the run `run` below `runs`; the config of every function has the process id of the driver."""
+"""Trains in the run `run` below `runs`; the config has the process id of the driver, so a complete run differs."""

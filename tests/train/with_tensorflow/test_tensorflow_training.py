@@ -95,7 +95,7 @@ def preempted(tmp_path_factory):
     trainer = TensorflowTrainer(
         train_func,
         train_loop_config={"notes": str(notes)},
-        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 3}),
+        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 2}),
         run_config=RunConfig(
             storage_path=str(tmp_path_factory.mktemp("runs")), name="run", failure_config=FailureConfig(max_failures=1)
         ),
@@ -115,7 +115,7 @@ def test_two_workers_find_each_other_and_train_one_model_on_the_rows_of_both(pre
     assert first["cluster"] == second["cluster"]
     assert [first["task"], second["task"]] == [{"type": "worker", "index": rank} for rank in (0, 1)]
     assert [found[rank][0]["num_replicas"] for rank in (0, 1)] == [2, 2]
-    assert found[0][0]["num_threads"] == 3
+    assert found[0][0]["num_threads"] == 2
     for name in ("weights", "losses"):
         assert [each[name] for each in found[0]] == [each[name] for each in found[1]]
     # 32 is the batch of both: 128 rows are four steps, and would be eight if each worker had all of them.
