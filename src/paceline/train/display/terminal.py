@@ -86,7 +86,8 @@ class Terminal:
         self._has_shown_progress = False
         self._tail: LogTail | None = None
         self._attempt = self._size = 0
-        self._failed_attempt = 0
+        self._shown_cause = (0, False)
+        """The last attempt whose failure was shown, and whether that was the cause, not a secondary failure."""
         self._announced_waits: set[tuple[int, int]] = set()
         self._has_warned_unranked = self._has_warned_unsaved = False
         self._is_output_closed = False
@@ -122,12 +123,8 @@ class Terminal:
                 if run.latest is None:
                     start = run.initial or "the beginning"
                     self.say(f"no checkpoint of the run is left: starting from {start}", error=True)
-            case events.WorkerFailed() | events.DeadlinePassed() if self._failed_attempt < run.attempt:
-                phase = run.phase
-                if isinstance(phase, Stopping) or (isinstance(phase, Running) and phase.is_draining):
-                    self._failed_attempt = run.attempt
-                    if failures := tuple(phase.failed):
-                        self._show_failure(run, first_failure(failures))
+            case events.WorkerFailed() | events.DeadlinePassed():
+                self._show_cause(run)
             case events.PreemptionNoticeReceived(grace_s=grace_s) if not run.is_trained:
                 machine = "this machine" if event.includes_driver else f"the machine of {_format_ranks(event.ranks)}"
                 then = f"stopping at the next report (grace period: {grace_s:.0f} s)"
@@ -218,6 +215,16 @@ class Terminal:
         if failure.rank != 0 and self._verbosity >= 1:
             tail = LogTail(self._layout.log(run.attempt, failure.rank), self._prefix(failure.rank))
             self._try_output(lambda: tail.forward_lines(self._screen.write_output, final=True, at_most=MAX_TAIL_LINES))
+
+    def _show_cause(self, run: Run) -> None:
+        """Show the first failure of an attempt once it ends; again if it was secondary, and its cause is known now."""
+        phase = run.phase
+        if not isinstance(phase, Stopping) and not (isinstance(phase, Running) and phase.is_draining):
+            return
+        known = (run.attempt, not phase.failed.are_all_secondary)
+        if phase.failed and known > self._shown_cause:
+            self._shown_cause = known
+            self._show_failure(run, first_failure(tuple(phase.failed)))
 
     def _warn_if_unsaved(self, run: Run, phase: Running) -> None:
         if phase.notices is None or self._has_warned_unsaved:
