@@ -65,8 +65,9 @@ class RunEvents:
     def moves(self, rank):
         self.happens(events.HangCleared(self.run.attempt, rank, 5.0))
 
-    def failed(self, rank, message="ValueError: shapes do not fit"):
-        self.happens(events.WorkerFailed(self.run.attempt, rank, messages.WorkerFailure(rank, "user", message)))
+    def failed(self, rank, message="ValueError: shapes do not fit", **failure):
+        failure = messages.WorkerFailure(rank, "user", message, **failure)
+        self.happens(events.WorkerFailed(self.run.attempt, rank, failure))
 
     def returned(self, rank, num_reports):
         self.happens(events.WorkerReturned(self.run.attempt, rank, num_reports))

@@ -16,12 +16,12 @@ from paceline.train.display.terminal import Terminal
 class PrintedRun(RunEvents):
     """A run of one worker that a terminal without a screen hears of, with a line every 30 seconds."""
 
-    def __init__(self, verbosity=1):
+    def __init__(self, verbosity=1, size=1):
         self.now = 0.0
         self.out = io.StringIO()
         options = {"config": {}, "progress_s": 30.0, "clock": lambda: self.now}
         self.terminal = Terminal(RunLayout(Path("resnet")), verbosity, 30, Screen(self.out), **options)
-        super().__init__(lambda event, run, at: self.terminal.on_event(event, run), at=time.time(), size=1)
+        super().__init__(lambda event, run, at: self.terminal.on_event(event, run), at=time.time(), size=size)
         self.ready()
 
     def wait(self, seconds):
@@ -55,6 +55,17 @@ def test_a_run_that_failed_ends_with_its_error_and_not_with_how_far_it_came():
     run.stopped()
     run.terminal.close()
     assert run.lines() == ["no report yet after 0 s", "rank 0 failed: ValueError: shapes do not fit"]
+
+
+def test_the_cause_of_a_failure_is_shown_also_after_what_it_led_to():
+    run = PrintedRun(size=2)
+    run.failed(0, "connection closed", collateral=True)
+    assert run.lines() == []
+    run.happens(events.DeadlinePassed(1))
+    run.failed(1, "its node was lost")
+    run.happens(events.DeadlinePassed(1))
+    run.stopped()
+    assert run.lines() == ["rank 0 failed: connection closed", "rank 1 failed: its node was lost"]
 
 
 def test_a_restart_with_fewer_workers_says_so():
