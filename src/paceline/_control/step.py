@@ -627,7 +627,9 @@ def _drain(run: Run, live: Running, now: float) -> StepResult:
     reports meanwhile.
     """
     if not live.is_draining:
-        live = replace(live, is_draining=True, failure_deadline=now + DRAIN_GRACE_S)
+        # Ranks that hang make no report: waiting for one would only delay the restart.
+        grace_s = 0.0 if any(failure.kind == "hang" for failure in live.failed) else DRAIN_GRACE_S
+        live = replace(live, is_draining=True, failure_deadline=now + grace_s)
     run, actions = _request_commits(replace(run, phase=live))
     if not isinstance(run.phase, Running):
         return run, actions

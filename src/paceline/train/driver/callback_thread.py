@@ -160,6 +160,7 @@ class CallbackThread:
             taken_s = time.monotonic() - call.started_at
             if taken_s > self._timeout_s:
                 self._drop(call.observer)
+                self._call = None  # Or the next check, before the new thread runs, would drop it once more.
                 self._start_thread()
                 then = "it is dropped; the others are called without it"
             elif taken_s > NOTICE_S and not call.is_announced:
