@@ -387,6 +387,11 @@ def hung(action: str, *, retriable: bool = True) -> HangSuspected:
     return HangSuspected(1, failure, action)
 
 
+def test_a_hang_is_not_waited_for():
+    run, _ = step(apply(running(2), reported(1, 1)), hung("restart"), 5.0)
+    assert next_deadline(run) == 5.0
+
+
 def test_a_hang_warning_changes_nothing_but_the_recorded_hang():
     run = step_through(running(2), (hung("warn"), Running, []))
     assert run.phase.hang == "rank 1 has stood at train.py:41 for 45 s"

@@ -138,6 +138,25 @@ def test_a_callback_that_is_too_far_behind_misses_events_and_that_is_said(monkey
     ]
 
 
+def test_a_callback_that_hangs_is_dropped_once_even_if_the_next_thread_runs_late(released, caplog, monkeypatch):
+    class Observer:
+        name = "the callback Hangs"
+
+        def on_event(self, event, run):
+            released.wait()
+
+    thread = CallbackThread([Observer()], timeout_s=0)
+    thread.on_event(RetentionSet(0, Run().retention), Run())
+    wait_until(lambda: thread._call is not None)
+    with monkeypatch.context() as patch:
+        patch.setattr(thread, "_start_thread", lambda: None)
+        thread.tick(Run(), 0.0)
+        thread.tick(Run(), 0.0)
+    assert len(caplog.records) == 1
+    thread._start_thread()
+    thread.close(failed=False)
+
+
 @pytest.mark.parametrize("error", [ValueError("broken on purpose"), SystemExit(3)], ids=["error", "exit"])
 def test_a_callback_that_raises_is_dropped_and_the_others_are_called(error, fit, tmp_path, caplog):
     class Raises(UserCallback):
