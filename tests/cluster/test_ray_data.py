@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 import ray.data
+from ray._private.internal_api import memory_summary
 from ray.util.placement_group import placement_group, remove_placement_group
 from waiting import wait_until
 
@@ -330,7 +331,10 @@ def test_closing_ends_the_work_and_lets_go_of_the_rows(context: DataContext, cap
     next(blocks)
     wait_until(lambda: in_use() > before + 8 * MB)
     blocks.close()
-    wait_until(lambda: in_use() < before + 1 * MB)
+    try:
+        wait_until(lambda: in_use() < before + 1 * MB)
+    except AssertionError as error:
+        raise AssertionError(memory_summary()) from error
     assert logging.getLogger("ray.data").level != logging.ERROR, "as it was before"
     assert "execution" not in capfd.readouterr().err, "Ray's own lines"
 
