@@ -24,6 +24,30 @@ def small_memory(num_bytes: int = 300 << 20) -> Iterator[Path]:
         path.rmdir()
 
 
+@contextlib.contextmanager
+def inside(group: Path) -> Iterator[Path]:
+    """This process is in the control group meanwhile. Use `use_up_memory` in a child, which the kernel kills first."""
+    groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    controller, top = ("memory", V1) if V1 in group.parents else ("", V2)
+    before = next(name for _, names, name in groups if controller in names.split(","))
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+    try:
+        yield group
+    finally:
+        for pid in (group / "cgroup.procs").read_text().split():  # this process, and the warm ones it keeps
+            with contextlib.suppress(ProcessLookupError):
+                (top / before.lstrip("/") / "cgroup.procs").write_text(pid)
+
+
+def use_up_memory(group: Path) -> None:
+    """Take all memory of the control group, until the kernel kills this process."""
+    Path("/proc/self/oom_score_adj").write_text("1000")
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+    blocks = []
+    while True:
+        blocks.append(os.urandom(8 << 20))
+
+
 def find_processes(
     matches: Callable[[psutil.Process], object], pids: Iterable[int] | None = None
 ) -> list[psutil.Process]:

@@ -120,3 +120,22 @@ def test_usable_memory_is_the_smallest_limit_of_all_control_groups(tmp_path, gro
         assert usable.free_bytes <= machine
     else:
         assert (usable.total_bytes, usable.free_bytes) == (expected[0] * MB, expected[1] * MB)
+
+
+@pytest.mark.parametrize(
+    ("group", "mount", "file", "expected"),
+    [
+        ("0::/jobs/one", V2.format(root="/"), "jobs/one/memory.events", 2),
+        ("0::/\n4:memory:/one", V1.format(root="/"), "memory/one/memory.oom_control", 2),
+        ("0::/", V2.format(root="/"), "other/memory.events", 7),
+    ],
+)
+def test_oom_kills_are_those_of_the_control_group_or_else_of_the_machine(tmp_path, group, mount, file, expected):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(group + "\n")
+    (tmp_path / "proc/self/mountinfo").write_text(f"{mount}\n")
+    (tmp_path / "proc/vmstat").write_text("oom_kill 7\n")
+    path = tmp_path / "sys/fs/cgroup" / file
+    path.parent.mkdir(parents=True)
+    path.write_text("oom 5\noom_kill 2\n")
+    assert system.num_oom_kills(tmp_path) == expected

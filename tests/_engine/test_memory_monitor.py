@@ -18,26 +18,22 @@ from paceline._storage.run_store import DiskRunStore
 from paceline._worker.main import _make_failure
 from paceline.data import DataError
 from paceline.train import DataParallelTrainer, RunConfig, WorkerGroupError
-from processes import small_memory
+from processes import inside, small_memory, use_up_memory
 
 
 @pytest.fixture
 def small_group():
     with contextlib.ExitStack() as stack:
         try:
-            path = stack.enter_context(small_memory())
+            path = stack.enter_context(inside(stack.enter_context(small_memory())))
         except OSError as problem:
             pytest.skip(f"no control group can be made here ({problem}): the kernel's own kill was not tried")
         yield path
 
 
-@pytest.mark.alone  # The kernel counts such kills for the whole machine: another test's SIGKILL would be taken for one.
 def test_reports_an_oom_kill_with_the_memory_held(small_group, tmp_path):
     def function():
-        (small_group / "cgroup.procs").write_text(str(os.getpid()))
-        blocks = []
-        while True:
-            blocks.append(os.urandom(8 << 20))
+        use_up_memory(small_group)
 
     with pytest.raises(WorkerGroupError) as caught:
         DataParallelTrainer(function, run_config=RunConfig(storage_path=tmp_path)).fit()
@@ -54,18 +50,15 @@ class Hungry:
         return 1
 
     def __getitem__(self, index):
-        (self.group / "cgroup.procs").write_text(str(os.getpid()))
-        blocks = []
-        while True:
-            blocks.append(os.urandom(8 << 20))
+        use_up_memory(self.group)
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_reports_an_oom_kill_of_a_process_of_a_data_loader(small_group, tmp_path):
     torch = pytest.importorskip("torch")
 
     def function():
+        (small_group / "cgroup.procs").write_text(str(os.getpid()))
         next(iter(torch.utils.data.DataLoader(Hungry(small_group), num_workers=1)))
 
     with pytest.raises(WorkerGroupError) as caught:

@@ -29,7 +29,7 @@ def choose_failure(dice):
             ("a worker's write", f"{staged}/rank_{dice.choice((0, 1))}/state.bin", None, dice.randrange(40)),
             ("a worker's write", f"{staged}/rank_{dice.choice((0, 1))}/state.json", None, None),
             ("a worker's write", f"{staged}/rank_{dice.choice((0, 1))}", "make_dir", None),
-            ("a worker's write", f"{staged}/rank_{dice.choice((0, 1))}", "sync_dir", None),
+            ("the driver's commit", f"*checkpoint_{number:06d}*", "sync_dir", None),
             ("the driver's commit", f"*checkpoint_{number:06d}*.manifest.json*", None, None),
             ("the driver's commit", f"checkpoint_{number:06d}*", "rename", None),
         )

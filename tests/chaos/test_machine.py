@@ -15,7 +15,7 @@ from paceline._core.system import SystemClock
 from paceline.testing import At, Faults
 from paceline.train import DataParallelTrainer, RunHeldError, WorkerGroupError
 from paceline.train.driver.run_spec import RunEnvironment
-from processes import small_memory
+from processes import inside, small_memory, use_up_memory
 
 OOM = "a worker killed by the kernel, out of memory"
 
@@ -24,7 +24,7 @@ OOM = "a worker killed by the kernel, out of memory"
 def small_group(fault_table):
     with contextlib.ExitStack() as stack:
         try:
-            path = stack.enter_context(small_memory())
+            path = stack.enter_context(inside(stack.enter_context(small_memory())))
         except OSError as problem:
             fault_table.skip(OOM, f"no control group can be made here ({problem.strerror})")
         yield path
@@ -38,10 +38,7 @@ def hungry(config):
         loss = model.advance()
         if rank == config["rank"] and model.step == config["at"] and not once.exists():
             once.touch()
-            (Path(config["group"]) / "cgroup.procs").write_text(str(os.getpid()))
-            memory = []
-            while True:
-                memory.append(os.urandom(8 << 20))
+            use_up_memory(Path(config["group"]))
         oracle.report(model.step, loss, model.state)
     return model.weights
 

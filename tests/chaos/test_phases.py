@@ -19,7 +19,7 @@ MOMENTS = {
     "report": [At("report", 1), At("report", 4), At("report", 8)],
     "snapshot": [At("snapshot", 2), At("snapshot", 4), At("snapshot", 2, delay_s=0.0005)],
     "upload": [*(At("upload", number, call) for number in (2, 4) for call in (1, 2, 3, 4)), At("upload", 2, 3, 0.0005)],
-    "commit": [At("commit", number, call) for number in (2, 4) for call in (1, 3, 5, 7)],
+    "commit": [At("commit", number, call) for number in (2, 4) for call in (1, 3, 5, 6)],
     "retention": [At("retention", 2, call) for call in (1, 2)],
     "data": [At("data", 1), At("data", 4)],
     "collective": [At("collective", 1), At("collective", 8), At("collective", 8, delay_s=0.0005)],

@@ -156,10 +156,17 @@ def _read_stat_fields(pid: int) -> list[str]:
     return _read_proc(f"{pid}/stat").rpartition(")")[2].split()
 
 
-def num_oom_kills() -> int:
-    """How many processes the kernel's OOM killer has killed, in any control group; 0 if unknown."""
-    lines = _read_proc("vmstat").splitlines()
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+def num_oom_kills(root: Path = Path("/")) -> int:
+    """How many processes of this one's control group the kernel's OOM killer has killed; 0 if unknown.
+
+    Where groups do not count their kills, those of the whole machine.
+    """
+    for group in _memory_groups(root):
+        for name in ("memory.events", "memory.oom_control"):  # version 2, version 1
+            kills = _read_group_number(group / name, "oom_kill")
+            if kills is not None:
+                return kills
+    return _read_group_number(root / "proc/vmstat", "oom_kill") or 0
 
 
 @dataclass(frozen=True)
