@@ -1,7 +1,6 @@
 """Barriers in real data processes: rows meet from one process to another, as they do without processes."""
 
 import gc
-from pathlib import Path
 
 import pytest
 from exec_plans import Dying, EvenOnly, Failing, Scaled, collect_rows, numbers, plan
@@ -77,7 +76,7 @@ def test_all_rows_are_aggregated_where_they_are(service):
 
 
 @each_budget
-def test_a_process_that_dies_costs_no_row(service, data_context, tmp_path: Path, budget):
+def test_a_process_that_dies_costs_no_row(service, data_context, tmp_path, budget):
     data_context.target_max_block_size = 500
     data_context.execution_options.resource_limits.object_store_memory = budget
     at = 2080  # when some of its unit is set aside already
@@ -86,7 +85,7 @@ def test_a_process_that_dies_costs_no_row(service, data_context, tmp_path: Path,
     assert len(list(tmp_path.glob("died-*"))) == 2
 
 
-def test_a_failure_on_the_way_is_raised_and_leaves_no_file(service, data_context, tmp_path: Path):
+def test_a_failure_on_the_way_is_raised_and_leaves_no_file(service, data_context, tmp_path):
     data_context.execution_options.resource_limits.object_store_memory = 3000
     with pytest.raises(ValueError, match="cannot do 4000"):
         rows(RandomShuffle(Map(NUMBERS, Failing(at=4000)), 3), ProcessExecutor(service))
