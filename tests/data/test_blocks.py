@@ -164,11 +164,7 @@ def test_arrays_of_different_shapes_and_missing_ones_are_an_array_of_arrays():
     block = Block({"x": [np.zeros((1, 2), "f4"), None, np.ones((3, 2), "f4")]})
     assert block.schema.types == [TensorType(np.dtype("f4"), None)]
     for found in (rows_of(block), Block.from_batch(block.to_arrow()).to_numpy()["x"]):
-        assert [None if v is None else (v.shape, v.dtype.str) for v in found] == [
-            ((1, 2), "<f4"),
-            None,
-            ((3, 2), "<f4"),
-        ]
+        assert [v if v is None else (v.shape, v.dtype.str) for v in found] == [((1, 2), "<f4"), None, ((3, 2), "<f4")]
     assert rows_of(block.slice(2))[0].shape == (3, 2)
     kind = pa.fixed_shape_tensor(pa.float32(), (2,))
     storage = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.float32(), 2))

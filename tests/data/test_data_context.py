@@ -18,9 +18,7 @@ def test_a_setting_that_does_not_exist_is_refused_with_the_nearest_name():
         (context.execution_options, "resource_limit", "resource_limits"),
         (context.execution_options.resource_limits, "cpus", "cpu"),
     ):
-        with pytest.raises(
-            AttributeError, match=rf"has no setting '{name}'; the settings are .*\n\nhint: .*'{nearest}'"
-        ):
+        with pytest.raises(AttributeError, match=rf"has no setting '{name}'; the settings.*\n\nhint: .*'{nearest}'"):
             setattr(target, name, 1)
     assert context == DataContext()
     with pytest.raises(AttributeError, match="budget"):

@@ -212,10 +212,7 @@ def test_what_goes_wrong_while_reading_is_said_with_the_file(tree):
     os.remove(tree / "a/x.csv")
     with pytest.raises(FileNotFoundError, match=r"a/x\.csv no longer exists"):
         file.read()
-    with (
-        pytest.raises(ValueError, match=r"cannot read \S*a/x\.csv as a poem: it does not rhyme"),
-        explain_read_errors(file, "a poem"),
-    ):
+    with pytest.raises(ValueError, match=r"x\.csv as a poem: it does not rhyme"), explain_read_errors(file, "a poem"):
         raise ValueError("it does not rhyme")
     with pytest.raises(PermissionError, match=r"cannot read \S*a/x\.csv"), explain_read_errors(file, "a poem"):
         raise PermissionError(13, "no")

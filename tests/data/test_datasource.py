@@ -60,14 +60,9 @@ def test_the_rows_of_all_tasks_come_in_the_order_of_the_tasks():
 
 
 def test_the_number_of_tasks_follows_from_the_size_and_not_from_the_machine():
-    for size, given_number, requested in [
-        (None, None, 16),
-        (1 << 30, None, 128),
-        (1 << 60, None, 10_000),
-        (None, 3, 3),
-    ]:
+    for size, number, requested in [(None, None, 16), (1 << 30, None, 128), (1 << 60, None, 10_000), (None, 3, 3)]:
         source = NumbersDatasource([1], size=size)
-        read_datasource(source, override_num_blocks=given_number)
+        read_datasource(source, override_num_blocks=number)
         assert source.requested == [requested]
 
 

@@ -43,9 +43,7 @@ def same(one, other):
 @settings(max_examples=200, deadline=None)
 def test_numbers_are_computed_with_as_in_python(data, kind):
     dtype, values = kind
-    sign = data.draw(
-        st.sampled_from(sorted(ARITHMETIC) if values is WHOLE else sorted({*ARITHMETIC} - {"/", "//", "%"}))
-    )
+    sign = data.draw(st.sampled_from(sorted(ARITHMETIC if values is WHOLE else {*ARITHMETIC} - {"/", "//", "%"})))
     left, right = zip(*data.draw(st.lists(st.tuples(values, values), min_size=1, max_size=6)), strict=True)
     block = Block({"a": pa.array(left, dtype), "b": pa.array(right, dtype)})
     found = evaluate_column(parse_expression(f"a {sign} b"), block).to_pylist()
@@ -68,12 +66,8 @@ def conditions(draw, depth=2):
                 ]
             )
         )
-    inner = conditions(depth - 1)
-    return draw(
-        st.sampled_from(
-            [f"({draw(inner)}) and ({draw(inner)})", f"({draw(inner)}) or ({draw(inner)})", f"not ({draw(inner)})"]
-        )
-    )
+    left, right = draw(conditions(depth - 1)), draw(conditions(depth - 1))
+    return draw(st.sampled_from([f"({left}) and ({right})", f"({left}) or ({right})", f"not ({left})"]))
 
 
 def holds(text, row):
@@ -106,10 +100,8 @@ def test_conditions_hold_for_the_rows_for_which_they_hold_in_python(text, rows):
     block = Block({"a": pa.array([a for a, _ in rows], pa.int32()), "b": pa.array([b for _, b in rows], pa.int64())})
     found = [value is True for value in evaluate_column(parse_expression(text), block).to_pylist()]
     assert found == [holds(text, row) for row in block.rows()]
-    other = block.rename({"a": "x"})
-    assert [
-        v is True for v in evaluate_column(rename_columns(parse_expression(text), {"a": "x"}), other).to_pylist()
-    ] == found
+    renamed = rename_columns(parse_expression(text), {"a": "x"})
+    assert [v is True for v in evaluate_column(renamed, block.rename({"a": "x"})).to_pylist()] == found
 
 
 @given(st.sampled_from(["i1", "i4", "i8", "u1", "u8", "f2", "f4", "f8"]), st.lists(st.integers(0, 100), max_size=5))

@@ -72,9 +72,7 @@ def test_items_that_are_tensors_are_one_tensor_and_tuples_stay_in_one_column():
     assert isinstance(items[0][0], torch.Tensor)
 
 
-@pytest.mark.parametrize(
-    "make", [pair, lambda i: Pair(*pair(i)), lambda i: Pair(*pair(i))._asdict()], ids=["tuple", "named", "dict"]
-)
+@pytest.mark.parametrize("make", [pair, lambda i: Pair(*pair(i)), lambda i: Pair(*pair(i))._asdict()])
 def test_for_a_trainer_what_items_are_made_of_becomes_columns(make):
     found = block(as_dataset(Items(5, make)))
     names = ["item_0", "item_1"] if make is pair else ["x", "y"]

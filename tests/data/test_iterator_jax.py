@@ -42,10 +42,7 @@ def test_arrays_have_the_types_the_device_and_the_sharding_that_are_given():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"dtypes": "floaty"},
-            "dtypes must be a type such as jax.numpy.float32, or a dict from columns to types, got 'floaty'",
-        ),
+        ({"dtypes": "z"}, "dtypes must be a type such as jax.numpy.float32, or a dict from columns to types, got 'z'"),
         ({"dtypes": {"z": np.float32}}, "dtypes has an unknown column 'z'; the columns are: 'x'"),
         ({"device": "cpu"}, "device must be one of jax.devices() or None, got 'cpu'"),
         ({"sharding": "x"}, "sharding must be a jax.sharding.Sharding or None, got 'x'"),

@@ -38,9 +38,8 @@ def steps(draw, dataset, names):
         case "rename":
             old, new = draw(one), draw(st.sampled_from([*NAMES, "e"]))
             if new in names and new != old:
-                return dataset.rename_columns({old: new, new: old}), [
-                    {old: new, new: old}.get(name, name) for name in names
-                ]
+                swapped = {old: new, new: old}
+                return dataset.rename_columns(swapped), [swapped.get(name, name) for name in names]
             return dataset.rename_columns({old: new}), [new if name == old else name for name in names]
         case "rename_all":
             turned = names[1:] + names[:1]

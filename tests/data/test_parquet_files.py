@@ -133,9 +133,7 @@ def test_a_file_that_has_changed_is_not_read_as_if_it_had_not(tmp_path):
 def test_footers_are_kept_as_long_as_there_is_room(many, monkeypatch):
     reads = []
     read = pq.read_metadata
-    monkeypatch.setattr(
-        footers, "_cache", footers._FooterCache(room=2 * read(many / "0.parquet").serialized_size + 100)
-    )
+    monkeypatch.setattr(footers, "_cache", footers._FooterCache(room=2 * read(many / "0.parquet").serialized_size + 99))
     monkeypatch.setattr(pq, "read_metadata", lambda file: (reads.append(file), read(file))[1])
     files = source_of(read_parquet(many / "0.parquet")).files
     assert len(reads) == 1
@@ -240,9 +238,7 @@ def _write_extension(path, name, details, storage):
 
 
 class TestFilter:
-    @pytest.mark.parametrize(
-        "condition", [col("n") >= 250, "n >= 250", pc.field("n") >= 250], ids=["expression", "text", "pyarrow"]
-    )
+    @pytest.mark.parametrize("condition", [col("n") >= 250, "n >= 250", pc.field("n") >= 250])
     def test_only_rows_that_match_come(self, many, condition):
         dataset = read_parquet(many, filter=condition, columns=["x"])
         assert rows_of(dataset) == [{"x": number / 2} for number in range(250, 300)]
@@ -291,9 +287,7 @@ VALUES = {
     "time": (pa.timestamp("us"), st.integers(0, 3).map(lambda days: MOMENT + timedelta(days))),
     "exact": (pa.timestamp("ns"), st.integers(0, 3).map(lambda days: MOMENT + timedelta(days))),
 }
-ODD = st.sampled_from(
-    [None, math.nan, np.float32(0.1), np.float64(0.1), np.int32(1), 0.5, 16777217, 2.0**53, True, "a"]
-)
+ODD = st.sampled_from([None, math.nan, np.float32(0.1), np.float64(0.1), np.int8(1), 0.5, 16777217, 2.0**53, True, "a"])
 
 
 @st.composite

@@ -223,9 +223,7 @@ train.DataParallelTrainer(function, datasets={"train": dataset}, run_config=trai
 def test_nothing_is_left_of_a_killed_driver(tmp_path, processes_in):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    driver = subprocess.Popen(
-        [sys.executable, "-c", TRAINS], cwd=tmp_path, env={**os.environ, "TMPDIR": str(temporary)}
-    )
+    driver = subprocess.Popen([sys.executable, "-c", TRAINS], cwd=tmp_path, env=os.environ | {"TMPDIR": str(temporary)})
     try:
         wait_until((tmp_path / "taken").exists)
         num_bytes = 0

@@ -60,11 +60,7 @@ def test_streaming_split_partitions_the_rows_of_every_size(num, equal):
             assert {*seen} == {*range(size)}  # what one epoch leaves out is in the next
 
 
-@given(
-    st.integers(0, 40),
-    st.lists(st.integers(0, 50), min_size=1, max_size=4).map(sorted),
-    st.booleans(),
-)
+@given(st.integers(0, 40), st.lists(st.integers(0, 50), min_size=1, max_size=4).map(sorted), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_split_at_indices_cuts_as_a_list_is_cut(size, indices, counted):
     rows = [*range(size)]
@@ -101,14 +97,8 @@ def test_train_and_test_rows_are_all_rows_for_every_size(shuffle):
 
 
 def test_a_split_is_the_same_in_every_epoch():
-    def six():
-        return numbers(*([5] for _ in range(6)))
-
-    for dataset in (
-        six().random_shuffle(seed=5),
-        six().randomize_block_order(seed=5),
-        six().repartition(3, shuffle=True),
-    ):
+    six = numbers(*([5] for _ in range(6)))
+    for dataset in (six.random_shuffle(seed=5), six.randomize_block_order(seed=5), six.repartition(3, shuffle=True)):
         assert ids(dataset, 0) != ids(dataset, 1)
         parts = [*dataset.train_test_split(0.3, shuffle=True), *dataset.split(2), *dataset.split_at_indices([7])]
         for part in parts:
@@ -121,10 +111,7 @@ def test_a_split_is_the_same_in_every_epoch():
 @settings(max_examples=60, deadline=None)
 def test_stratified_rows_keep_the_proportions_of_their_classes(labels, test_size, shuffle):
     cut = len(labels) // 2
-    blocks = [
-        {"id": np.arange(cut), "label": labels[:cut]},
-        {"id": np.arange(cut, len(labels)), "label": labels[cut:]},
-    ]
+    blocks = [{"id": np.arange(cut), "label": labels[:cut]}, {"id": np.arange(cut, len(labels)), "label": labels[cut:]}]
     dataset = listed(*([block] for block in blocks if len(block["label"])), [])
     train, test = dataset.train_test_split(test_size, stratify="label", shuffle=shuffle)
     train_ids, test_ids = ids(train), ids(test)

@@ -2,14 +2,11 @@
 
 import hashlib
 import sqlite3
-from collections.abc import Callable
 
 import pytest
 from made_datasets import block, pipeline
 
 from paceline.data.read import read_sql
-
-Connect = Callable[[], sqlite3.Connection]
 
 
 @pytest.fixture
@@ -48,13 +45,10 @@ def test_the_rows_of_a_query_are_rows(connect):
 
 @pytest.mark.parametrize("keys", [["id"], ["id", "title"]])
 def test_shards_have_all_rows_once_and_a_query_without_them_is_one(connect, keys):
-    dataset = read_sql(
-        "SELECT id, title FROM movies", connect, shard_keys=keys, shard_hash_fn="HASHED", override_num_blocks=3
-    )
+    query = "SELECT id, title FROM movies"
+    dataset = read_sql(query, connect, shard_keys=keys, shard_hash_fn="HASHED", override_num_blocks=3)
     tasks = pipeline(dataset).tasks
-    assert [task.unit.name for task in tasks] == [
-        f"SELECT id, title FROM movies (shard {number} of 3)" for number in range(3)
-    ]
+    assert [task.unit.name for task in tasks] == [f"{query} (shard {number} of 3)" for number in range(3)]
     sizes = [sum(block.num_rows for block in task.unit.read()) for task in tasks]
     assert min(sizes) > 3000
     assert sorted(block(dataset).columns["id"].tolist()) == [*range(10000)]

@@ -5,8 +5,6 @@ import pickle
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
-from typing import Any
 
 import fsspec
 import numpy as np
@@ -26,8 +24,6 @@ from paceline.data.sources.files import list_files
 from paceline.data.write import write_images, write_json, write_parquet
 from servers import BUCKET, s3_variables
 
-Opened = Callable[[str], tuple[str, Any, str]]
-"""From a path below a prefix of its own: the path as a user writes it, the filesystem, and how messages name it."""
 FILES = {"a.csv": b"n\n1\n2\n", "b.jsonl": b'{"n": 1}\n', "c.txt": b"one\ntwo\n", "_d": b"x"}
 
 
@@ -58,21 +54,11 @@ def write_files(filesystem, root):
 
 
 @pytest.fixture(params=["s3", "s3 with options", "s3 of pyarrow", "s3 of fsspec", "gs"])
-def opened(
-    request,
-    s3_server,
-    s3fs_filesystem,
-    gcs_server,
-    monkeypatch,
-):
+def opened(request, s3_server, s3fs_filesystem, gcs_server, monkeypatch):
+    """From a path below a prefix of its own: the path as a user writes it, the filesystem, and how messages name it."""
     root = f"{BUCKET}/data-{uuid.uuid4().hex[:8]}"
-    s3 = S3FileSystem(
-        access_key="test",
-        secret_key="test",
-        endpoint_override=s3_server.authority,
-        scheme="http",
-        region="us-east-1",
-    )
+    account = {"access_key": "test", "secret_key": "test", "region": "us-east-1"}
+    s3 = S3FileSystem(endpoint_override=s3_server.authority, scheme="http", **account)
     gs = GcsFileSystem(anonymous=True, scheme="http", endpoint_override=gcs_server.authority)
     write_files(gs if request.param == "gs" else s3, root)
     shown = f"gs://{root}" if request.param == "gs" else f"s3://{root}"
@@ -218,10 +204,7 @@ def test_any_filesystem_of_fsspec_will_do():
         write_json(dataset_of([_rows(1, 2)]), f"{root}/rows", filesystem=memory)
         write_images(dataset_of([{"image": np.zeros((2, 3, 4), np.uint8)}]), f"memory:/{root}/images", "image")
         assert memory.cat(f"{root}/rows/part-000000.json") == b'{"x":1}\n{"x":2}\n'
-        assert [path.rpartition("/")[2] for path in sorted(memory.find(f"{root}/images"))] == [
-            "part-000000.png",
-            "part-000001.png",
-        ]
+        assert [path[-15:] for path in sorted(memory.find(f"{root}/images"))] == ["part-000000.png", "part-000001.png"]
     finally:
         memory.rm(root, recursive=True)
 

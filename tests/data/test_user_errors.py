@@ -1,6 +1,5 @@
 """A failing function is pointed to, by unit, row and its own line; or its rows are skipped and recorded."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import cloudpickle
@@ -10,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_datasets import listed, numbers
 
-from paceline.data.dataset import Dataset
 from paceline.data.exec.pipeline import InlineExecutor, lower_epoch
 
 HERE = Path(__file__)
@@ -50,10 +48,7 @@ def inverses(batch):
             numbers([3], [6]).filter(expr="id > 4").map(lambda row: row).map(inverse).map_batches(lambda batch: batch),
             "in map(inverse), at row 2 of part-1.file, counted after filter((col('id') > 4))\n",
         ),
-        (
-            numbers([3], [2, 4]).map_batches(inverses, batch_size=3),
-            "in map_batches(inverses), at rows 3 to 5 of part-1.file\n",
-        ),
+        (numbers([3], [2, 4]).map_batches(inverses, batch_size=3), "map_batches(inverses), at rows 3 to 5 of part-1"),
     ],
     ids=["row", "after steps that keep rows", "after a step that drops rows", "batch"],
 )
@@ -143,9 +138,6 @@ def run(dataset):
     executor = InlineExecutor()
     blocks = [delivered.block for delivered in executor.run(lower_epoch(dataset._plan, 0, executor))]
     return [row for block in blocks for row in block.rows()], executor.scope.skipped
-
-
-Skip = Callable[[Dataset, Callable[[int], None]], Dataset]
 
 
 def batches_checked(dataset, check):

@@ -112,12 +112,8 @@ def test_suffixes_are_chosen_among(tmp_path, suffixes):
 
 def test_files_are_chosen_among_and_renamed(tmp_path):
     tar(tmp_path / "a.tar", {"a.image": png(), "a.cls": b"1", "b.image": png(), "b.cls": b"2"})
-    dataset = read_webdataset(
-        tmp_path,
-        filerename=lambda name: name.replace(".image", ".png"),
-        fileselect=["*.png", "a.*"],
-    )
-    found = block(dataset)
+    renamed = {"filerename": lambda name: name.replace(".image", ".png"), "fileselect": ["*.png", "a.*"]}
+    found = block(read_webdataset(tmp_path, **renamed))
     assert found.columns["png"].shape == (2, 4, 4, 3)
     assert found.columns["cls"].to_pylist() == [1, None]
 

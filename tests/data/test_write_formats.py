@@ -19,15 +19,7 @@ from PIL import Image
 import paceline.data
 from paceline.data.block import Block
 from paceline.data.sinks.sink import MAX_OPEN_FILES
-from paceline.data.write import (
-    write_csv,
-    write_images,
-    write_json,
-    write_numpy,
-    write_parquet,
-    write_tfrecords,
-    write_webdataset,
-)
+from paceline.data.write import write_csv, write_images, write_json, write_numpy, write_parquet, write_webdataset
 
 MIXED = {
     "x": np.array([1, 2, 3], np.int64),
@@ -86,11 +78,7 @@ def test_blocks_go_to_one_row_group_unless_their_types_differ_too_much(tmp_path)
 
 
 def test_partitions_are_directories_that_pyarrow_reads_back(tmp_path):
-    rows = {
-        "year": np.array([2024, 2023, 2024, 2023], np.int64),
-        "kind": pa.array(["a/b", "c d", "a/b", None]),
-        "x": np.arange(4),
-    }
+    rows = {"year": [2024, 2023, 2024, 2023], "kind": pa.array(["a/b", "c d", "a/b", None]), "x": np.arange(4)}
     write_parquet(dataset_of([rows], [rows]), tmp_path / "out", partition_cols=["year", "kind"])
     files = sorted(str(file.relative_to(tmp_path / "out")) for file in (tmp_path / "out").rglob("*.parquet"))
     assert files == [
@@ -124,15 +112,10 @@ def test_csv_gives_back_what_was_written_with_one_header(tmp_path):
     assert _one(tmp_path / "types").read_text().splitlines() == ['"x","y"', '1,"a"', '2.5,"b"', '"c",']
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"delimiter": ";", "include_header": False},
-        {"write_options": pyarrow.csv.WriteOptions(delimiter=";", include_header=False)},
-    ],
-)
-def test_csv_arguments_are_those_of_pyarrow(tmp_path, arguments):
-    write_csv(dataset_of([{"x": [1, 2], "y": [3, 4]}]), tmp_path / "out", compression="gzip", **arguments)
+@pytest.mark.parametrize("pack", [dict, lambda **given: {"write_options": pyarrow.csv.WriteOptions(**given)}])
+def test_csv_arguments_are_those_of_pyarrow(tmp_path, pack):
+    options = pack(delimiter=";", include_header=False)
+    write_csv(dataset_of([{"x": [1, 2], "y": [3, 4]}]), tmp_path / "out", compression="gzip", **options)
     file = _one(tmp_path / "out")
     assert file.name == "part-000000.csv.gz"
     assert gzip.decompress(file.read_bytes()).decode().splitlines() == ["1;3", "2;4"]
@@ -290,7 +273,7 @@ REFUSED = [
     (write_webdataset, {"cls": [1]}, {"encoder": False}, "column 'cls'"),
     (write_webdataset, {"cls": [1, 2], "__key__": ["a", "a"]}, {}, "got 'a' twice: they would be read as one row"),
     (write_webdataset, {"cls": [1]}, {"encoder": "json"}, "encoder must be True, False, or a function .*, got 'json'"),
-    (write_tfrecords, {"image": TENSORS["image"]}, {}, "'image'"),
+    (paceline.data.write.write_tfrecords, {"image": TENSORS["image"]}, {}, "'image'"),
     (write_parquet, {"x": [1]}, {"partition_cols": ["x"]}, "must leave a column to write"),
     (write_parquet, {"x": [1]}, {"partition_cols": ["z"]}, "unknown column 'z'; the columns are: 'x'"),
     (write_parquet, TENSORS, {"partition_cols": ["flat"]}, "'flat' has type .* cannot be a directory name"),

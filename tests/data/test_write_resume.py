@@ -146,14 +146,8 @@ def test_one_process_at_a_time(tmp_path):
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (
-            lambda path: write_parquet(_dataset([]).sort("x"), path, resume=True),
-            "sort.* combines the rows of all units",
-        ),
-        (
-            lambda path: write_parquet(_dataset([]), path, resume=True, min_rows_per_file=3),
-            "cannot be combined with min_rows_per_file",
-        ),
+        (lambda path: write_parquet(_dataset([]).sort("x"), path, resume=True), "sort.* combines the rows"),
+        (lambda path: write_parquet(_dataset([]), path, resume=True, min_rows_per_file=3), "with min_rows_per_file"),
         (lambda path: write_csv(_dataset([]), "memory://x", resume=True), "cannot write to the store"),
         (lambda path: write_csv(_dataset([]), path.parent, resume=True), "needs an empty directory"),
     ],

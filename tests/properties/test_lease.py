@@ -27,9 +27,7 @@ holders = st.builds(
 )
 
 
-@given(
-    holders, st.sampled_from([True, False, None]), times, times, times, st.floats(-MAX_CLOCK_SKEW_S, MAX_CLOCK_SKEW_S)
-)
+@given(holders, st.sampled_from([True, False, None]), *[times] * 3, st.floats(-MAX_CLOCK_SKEW_S, MAX_CLOCK_SKEW_S))
 def test_a_holder_that_renewed_within_its_time_is_followed_only_if_it_has_ended(holder, alive, now, wall, began, skew):
     """For clocks of two machines that differ by no more than they may."""
     silent_s = min(max(0.0, now - holder.beat), holder.ttl_s * 0.99)

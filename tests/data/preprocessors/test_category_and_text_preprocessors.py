@@ -58,9 +58,7 @@ def test_unseen_categories_are_nan_for_ordinals_and_zeros_for_vectors():
     assert as_columns(OneHotEncoder(["c"]).fit(seen).transform(unseen))["c"].tolist() == [[0, 1], [0, 0]]
 
 
-@pytest.mark.parametrize(
-    "make", [OrdinalEncoder, OneHotEncoder, MultiHotEncoder, lambda columns: LabelEncoder(*columns)]
-)
+@pytest.mark.parametrize("make", [OrdinalEncoder, OneHotEncoder, MultiHotEncoder, lambda names: LabelEncoder(*names)])
 @pytest.mark.parametrize("zeros", [np.array([-0.0, 0.0]), [-0.0, 0.0], [[-0.0], [0.0]]])
 def test_both_zeros_are_the_same_category(make, zeros):
     ds = cut({"c": zeros}, [1], [1])

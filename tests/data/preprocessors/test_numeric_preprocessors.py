@@ -122,10 +122,7 @@ def _yeo_johnson(x, power):
 
 
 @settings(max_examples=50, deadline=None)
-@given(
-    st.lists(st.floats(-50, 50, allow_subnormal=False), min_size=1, max_size=10),
-    st.sampled_from([-2.5, 0, 0.5, 1, 2, 2.5]),
-)
+@given(st.lists(st.floats(-50, 50, allow_subnormal=False), min_size=1), st.sampled_from([-2.5, 0, 0.5, 1, 2, 2.5]))
 def test_powers_are_as_defined(values, power):
     found = pp.PowerTransformer(["x"], power).transform_batch({"x": np.array(values)})["x"]
     np.testing.assert_allclose(found, [_yeo_johnson(x, power) for x in values], rtol=1e-9, atol=1e-12)
@@ -188,10 +185,8 @@ def test_each_column_may_have_its_own_bins():
 
 def test_bins_may_be_called_by_categories_or_have_an_integer_type():
     size = pd.CategoricalDtype(["small", "large"], ordered=True)
-    discretizer = pp.CustomKBinsDiscretizer(
-        ["x", "y"], [0, 1, 1, 10], dtypes={"x": size, "y": np.int8}, duplicates="drop"
-    )
-    found = discretizer.transform_batch(pd.DataFrame({"x": [0.5, 5.0, 50.0], "y": [0.5, 5.0, 9.0]}))
+    custom = pp.CustomKBinsDiscretizer(["x", "y"], [0, 1, 1, 10], dtypes={"x": size, "y": np.int8}, duplicates="drop")
+    found = custom.transform_batch(pd.DataFrame({"x": [0.5, 5.0, 50.0], "y": [0.5, 5.0, 9.0]}))
     assert found["x"].dtype == size
     assert found["x"].cat.codes.tolist() == [0, 1, -1]
     assert found["y"].dtype == np.int8

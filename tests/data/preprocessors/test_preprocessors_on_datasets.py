@@ -114,9 +114,7 @@ def test_a_batch_comes_back_as_what_it_was_and_what_was_left_alone_is_the_same()
 @pytest.mark.parametrize("what", ["transform", "transform_batch", "inverse_transform"])
 def test_one_that_is_not_fitted_says_so_with_a_hint(what):
     given_to = {"y": np.array([1])} if what == "transform_batch" else cut({"y": [1]})
-    with pytest.raises(
-        pp.PreprocessorNotFittedException, match=rf"LabelEncoder.*not fitted: {what}[\s\S]*hint: call fit"
-    ):
+    with pytest.raises(pp.PreprocessorNotFittedException, match=rf"LabelEncoder.*not fitted: {what}[\s\S]*hint: call"):
         getattr(pp.LabelEncoder("y"), what)(given_to)
 
 
@@ -187,10 +185,7 @@ def divide(bins, values):
         (lambda: fill("mean", 3, []), "strategy='mean'"),
         (lambda: pp.Normalizer(["a"], "l3"), "norm must be 'l1', 'l2' or 'max', got 'l3'"),
         (lambda: pp.PowerTransformer(["x"], 1, "log"), "method must be 'yeo-johnson' or 'box-cox', got 'log'"),
-        (
-            lambda: pp.PowerTransformer(["a"], 1, "box-cox").transform_batch({"a": ZERO}),
-            r"'a' contains[\s\S]*yeo-johnson",
-        ),
+        (lambda: pp.PowerTransformer(["a"], 1, "box-cox").transform_batch({"a": ZERO}), r"'a' contains[\s\S]*yeo"),
         (lambda: pp.HashingVectorizer(["t"], 0), "must be a positive integer"),
         (lambda: pp.FeatureHasher(["t"], 1.5, "out"), "must be a positive integer"),
         (lambda: pp.CountVectorizer(["t"], max_features=True), "must be a positive integer"),
@@ -295,11 +290,9 @@ def test_files_are_fitted_and_transformed_as_one_batch_is(ds, tmp_path):
     x, y = whole["x"].to_numpy(), whole["y"].to_numpy()
     n = whole["n"].to_numpy()
     n = np.where(np.isnan(n), np.nanmean(n), n)
-    low, median, high = np.percentile(y, [25, 50, 75])
+    low, mid, high = np.percentile(y, [25, 50, 75])
     one_hot = np.array(whole["c"].to_pylist())[:, None] == np.array(["blue", "green", "red"])
-    expected = np.column_stack(
-        [(x - x.mean()) / x.std(), (y - median) / (high - low), (n - n.mean()) / n.std(), one_hot]
-    )
+    expected = np.column_stack([(x - x.mean()) / x.std(), (y - mid) / (high - low), (n - n.mean()) / n.std(), one_hot])
     assert list(found) == ["unused", "concat_out"]
     assert found["concat_out"].dtype == np.float32
     np.testing.assert_allclose(found["concat_out"], expected, rtol=1e-4, atol=1e-5)

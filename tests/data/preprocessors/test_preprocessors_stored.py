@@ -139,15 +139,12 @@ def test_a_function_is_kept_by_the_name_it_can_be_imported_by(make):
 
 
 def test_nothing_that_stored_data_names_is_imported_or_called(tmp_path, run_script):
-    evil = pp.Chain(
-        pp.SimpleImputer(["t"], strategy="constant", fill_value="touch called"), Tokenizer(["t"], subprocess.getoutput)
-    )
+    evil = pp.Chain(pp.SimpleImputer(["t"], "constant", "touch called"), Tokenizer(["t"], subprocess.getoutput))
     text = evil.serialize().replace("subprocess:getoutput", "evil:run")
     (tmp_path / "evil.py").write_text("from subprocess import getoutput as run\nopen('imported', 'w')")
     (tmp_path / "evil.json").write_text(text)
     ended = run_script(
-        "from paceline.data.preprocessors import Preprocessor\n"
-        "Preprocessor.load('evil.json').transform_batch({'t': [None]})"
+        "import paceline.data.preprocessors as pp\npp.Preprocessor.load('evil.json').transform_batch({'t': [None]})"
     )
     assert "evil.json: the stored preprocessor names 'evil:run'" in ended.stderr
     assert {path.name for path in tmp_path.iterdir()} & {"called", "imported"} == set()
@@ -167,9 +164,7 @@ def test_a_function_that_cannot_be_imported_is_refused_with_a_hint_when_saving(t
             Tokenizer(["t"], tokenization_fn=function).save(tmp_path / "tokenizer.json")
     assert list(tmp_path.iterdir()) == []
     ended = run_script(
-        "from paceline.data.preprocessors import Tokenizer\n"
-        "def tokenize(text): return [text]\n"
-        "Tokenizer(['t'], tokenize).serialize()"
+        "import paceline.data.preprocessors as pp\ndef tokenize(t): return t\npp.Tokenizer(['t'], tokenize).serialize()"
     )
     assert ended.returncode == 1
     assert "'tokenize' is defined in the main script" in ended.stderr

@@ -78,9 +78,7 @@ def test_show_ranks_trials_by_the_metric_and_mode_of_the_search(tmp_path, capsys
     printed = capsys.readouterr().out
     assert "best trial  trial_00001 with x=3\n" in printed
     rows = [line.split() for line in printed.splitlines() if line.startswith("  trial_")]
-    assert [(row[0], row[4]) for row in rows] == [
-        (f"trial_0000{n}", f"eval/acc={x}") for n, x in ((1, 3), (2, 2), (0, 1))
-    ]
+    assert [(row[0][-1], row[4]) for row in rows] == [(f"{n}", f"eval/acc={x}") for n, x in ((1, 3), (2, 2), (0, 1))]
 
 
 def test_files_of_trials_are_not_written_if_switched_off_or_where_a_logger_is_given(tmp_path, monkeypatch):
@@ -176,6 +174,4 @@ def test_hooks_that_would_never_be_called_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"Misplaced\.log_trial_result\(\) would never be called"):
         tune.RunConfig(callbacks=[Misplaced()])
     with pytest.raises(ValueError, match="Asks in callbacks is a callback of a search: a run never calls its hooks"):
-        train.DataParallelTrainer(
-            lambda: None, run_config=train.RunConfig(storage_path=tmp_path, callbacks=[Asks()])
-        ).fit()
+        train.DataParallelTrainer(print, run_config=train.RunConfig(storage_path=tmp_path, callbacks=[Asks()])).fit()

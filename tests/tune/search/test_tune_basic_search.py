@@ -92,9 +92,7 @@ def test_points_come_first_and_what_they_leave_open_is_drawn(constant):
     configs = all_of(generator)
     assert generator.total_samples == len(configs) == 1 + 3 + 6
     assert configs[0] == {"a": 3.0, "b": "Alpha", "c": -3.0, "d": {"e": 2, "f": "constant"}}
-    assert [(config["b"], config["c"], config["d"]["e"]) for config in configs[1:4]] == [
-        ("Beta", -7.0, e) for e in (1, 2, 3)
-    ]
+    assert [(each["b"], each["c"], each["d"]["e"]) for each in configs[1:4]] == [("Beta", -7.0, e) for e in (1, 2, 3)]
     assert len({config["a"] for config in configs[1:4]}) == (1 if constant else 3)
     assert all(1.0 <= config["a"] < 4.0 for config in configs)
     assert [config["d"]["e"] for config in configs[4:]] == [1, 2, 3] * 2

@@ -178,10 +178,7 @@ def test_only_stoppers_that_may_stop_a_trial_keep_it_waiting():
             lambda: TrialPlateauStopper("loss", metric_threshold=1.0),
             "mode must be 'min' or 'max', got None\n\nhint: metric_threshold is compared according to it",
         ),
-        (
-            lambda: TrialPlateauStopper("loss", metric_threshold="low", mode="min"),
-            "metric_threshold must be a number or None, got 'low'",
-        ),
+        (lambda: TrialPlateauStopper("loss", metric_threshold="low", mode="min"), "metric_threshold must be a number"),
         (lambda: ExperimentPlateauStopper("loss", mode="best"), "mode must be 'min' or 'max', got 'best'"),
         (lambda: ExperimentPlateauStopper("loss", top=1), "top must be an integer of at least 2, got 1"),
         (lambda: ExperimentPlateauStopper("loss", std=0), "std must be a positive number, got 0"),

@@ -58,11 +58,7 @@ def test_arguments_without_a_name_are_those_of_ray_in_its_order():
         (RunConfig, {"verbose": 4}, "verbose must be 0, 1, 2, 3, True, False or None, got 4"),
         (FailureConfig, {"fail_fast": "loudly"}, "fail_fast must be True, False or 'raise', got 'loudly'"),
         (FailureConfig, {"fail_fast": True, "max_failures": 1}, "contradict each other"),
-        (
-            CheckpointConfig,
-            {"checkpoint_frequency": -1},
-            "checkpoint_frequency must be a non-negative integer or None, got -1",
-        ),
+        (CheckpointConfig, {"checkpoint_frequency": -1}, "checkpoint_frequency must be .* or None, got -1"),
         (CheckpointConfig, {"checkpoint_at_end": "yes"}, "checkpoint_at_end must be True, False or None, got 'yes'"),
     ],
 )

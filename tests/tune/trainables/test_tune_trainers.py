@@ -57,10 +57,7 @@ def test_the_number_of_workers_is_a_trials_to_choose(of_trial, scaling):
         (None, ((ResourceBundle(1.0),), False)),
         (ScalingConfig(3), ((ResourceBundle(1.0),) * 3, False)),
         (ScalingConfig(2, use_gpu=True), ((ResourceBundle(0.0, 1.0),) * 2, False)),
-        (
-            ScalingConfig(2, resources_per_worker={"CPU": 2, "x": 1}),
-            ((ResourceBundle(2.0, 0.0, (("x", 1.0),)),) * 2, True),
-        ),
+        (ScalingConfig(2, resources_per_worker={"CPU": 2, "x": 1}), ((ResourceBundle(2, 0, (("x", 1.0),)),) * 2, True)),
     ],
 )
 def test_what_the_workers_need_is_what_the_trial_needs(scaling, needs):
@@ -150,10 +147,7 @@ def test_trees_have_their_parameters_merged(of_trial):
         ),
         ({"run_config": {}}, "param_space cannot have 'run_config': each trial is stored in the search's directory"),
         ({"scaling_config": {"num_workers": 0}}, "num_workers must be at least 1 in a search, got 0"),
-        (
-            {"scaling_config": 3},
-            "scaling_config must be a paceline.train.ScalingConfig or a dict of its fields, got 3",
-        ),
+        ({"scaling_config": 3}, "scaling_config must be a paceline.train.ScalingConfig or a dict of its fields, got 3"),
         ({"train_loop_config": 3}, "train_loop_config must be a dict or None, got 3"),
     ],
 )
