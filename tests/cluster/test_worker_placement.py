@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import threading
 
@@ -147,9 +148,8 @@ def test_ranks_are_node_by_node_under_every_strategy_and_begin_at_the_drivers_no
     ],
 )
 def test_workers_that_can_never_fit_on_the_cluster_are_refused_at_once(tmp_path, scaling, validation, message):
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError, match=re.escape(message)):
         trainer_of(tmp_path / "runs", scaling, validation_config=validation).fit()
-    assert message in str(refused.value)
     assert not (tmp_path / "runs").exists()
 
 

@@ -61,22 +61,19 @@ def test_rows_are_sorted_as_pandas_sorts_them(table, keys):
     assert ids(Sort(table.plan, names, descending)) == sorted_frame["id"].tolist()
 
 
-def test_rows_of_one_key_are_divided_into_parts_that_fit(data_context):
-    data_context.target_max_block_size = 800
-    block = Block({"id": np.arange(1000), "key": np.zeros(1000, np.int64)})
-    found = ids_by_unit(Sort(reading([block.slice(0, 300), block.slice(300)]), ("key",), (False,)))
-    assert len(found) > 10
-    assert max(map(len, found)) < 250
-    assert [row for part in found for row in part] == [*range(1000)]
-
-
-def test_times_are_sorted(data_context):
+def test_times_are_sorted_and_rows_of_one_key_are_divided_into_parts_that_fit(data_context):
     data_context.target_max_block_size = 100
     stamps = np.array([5, 3, "NaT", 4, 1], "datetime64[s]").astype("datetime64[us]")
     plan = reading([Block({"id": np.arange(3), "t": stamps[:3]}), Block({"id": np.arange(3, 5), "t": stamps[3:]})])
     assert ids(Sort(plan, ("t",), (False,))) == [4, 1, 3, 0, 2]
     dates = pa.chunked_array([pa.array([3, None, 1], pa.date32())])
     assert ids(Sort(reading([Block({"id": np.arange(3), "t": dates})]), ("t",), (True,))) == [0, 2, 1]
+    data_context.target_max_block_size = 800
+    block = Block({"id": np.arange(1000), "key": np.zeros(1000, np.int64)})
+    found = ids_by_unit(Sort(reading([block.slice(0, 300), block.slice(300)]), ("key",), (False,)))
+    assert len(found) > 10
+    assert max(map(len, found)) < 250
+    assert [row for part in found for row in part] == [*range(1000)]
 
 
 @pytest.mark.parametrize(
@@ -257,14 +254,11 @@ def test_seed_and_epoch_make_another_order():
     assert order(RandomShuffle(plan, 0, every_epoch=False), 1).tolist() == orders[0]
 
 
-def test_it_is_as_good_as_random(data_context):
+def test_it_is_as_good_as_random_and_every_row_comes_to_every_place(data_context):
     data_context.target_max_block_size = 4000
     for epoch in range(5):
         found = order(RandomShuffle(numbered(5000, 7), 3), epoch)
         assert shuffle_quality(found) > 0.9
-
-
-def test_every_row_comes_to_every_place():
     counts = np.zeros((6, 6), int)
     for seed in range(360):
         counts[np.arange(6), order(RandomShuffle(numbered(6, 2), seed))] += 1

@@ -182,12 +182,17 @@ def test_the_files_that_rows_are_read_from_are_listed(tmp_path):
     assert back.input_files() == sorted(map(str, tmp_path.iterdir()))
 
 
-def test_a_dataset_prints_what_is_known_of_it():
+def test_a_dataset_prints_what_is_known_of_it_and_stats_count_the_rows_of_take():
     assert repr(many(schema=True)) == "Dataset(num_rows=30, schema={id: int64})"
     assert repr(many(schema=True).with_column("x", col("id"))) == "Dataset(num_rows=30, schema={id: int64, x: ?})"
     assert repr(many().filter(expr="id > 3")) == "Dataset(num_rows=?, schema=?)"
     assert READ == []
     assert repr(many().materialize()) == "MaterializedDataset(num_rows=30, schema={id: int64})"
+    dataset = many()
+    assert dataset.size_bytes() == 30 * 8
+    assert "has not been run" in dataset.stats()
+    dataset.take_all()
+    assert "30 rows" in dataset.stats()
 
 
 class Model:
@@ -232,14 +237,6 @@ def test_a_plan_is_explained(capsys):
         "  read -> select_columns(['a']), in the reading processes",
     ]
     assert READ == []
-
-
-def test_stats_count_the_rows_of_take():
-    dataset = many()
-    assert dataset.size_bytes() == 30 * 8
-    assert "has not been run" in dataset.stats()
-    dataset.take_all()
-    assert "30 rows" in dataset.stats()
 
 
 @pytest.mark.parametrize(

@@ -51,12 +51,16 @@ def of_one(read_fn, metadata=None, **more):
     return read_tasks(ReadTask(read_fn, metadata, **more))
 
 
-def test_the_rows_of_all_tasks_come_in_the_order_of_the_tasks():
+def test_the_rows_of_all_tasks_come_in_their_order_up_to_the_limit_of_each():
     dataset = read_datasource(NumbersDatasource([3, 0, 4]))
     assert dataset._plan.name == "read_datasource(Numbers)"
     assert next(task.unit.name for task in pipeline(dataset).tasks) == "read_datasource(Numbers) (task 1 of 3)"
     assert block(dataset).to_numpy()["id"].tolist() == [*range(7)]
     assert dataset.count() == 7
+    dataset = of_one(partial(batches, 0, 10), BlockMetadata(num_rows=10, size_bytes=80), per_task_row_limit=7)
+    assert block(dataset).to_numpy()["id"].tolist() == [*range(7)]
+    assert dataset.count() == 7
+    assert of_one(partial(batches, 0, 10), BlockMetadata(size_bytes=8), per_task_row_limit=0).take_all() == []
 
 
 def test_the_number_of_tasks_follows_from_the_size_and_not_from_the_machine():
@@ -73,21 +77,12 @@ def test_a_task_with_another_number_of_rows_than_it_said_fails_by_name(num_rows,
         block(dataset)
 
 
-def test_a_limit_of_a_task_ends_it():
-    dataset = of_one(partial(batches, 0, 10), BlockMetadata(num_rows=10, size_bytes=80), per_task_row_limit=7)
-    assert block(dataset).to_numpy()["id"].tolist() == [*range(7)]
-    assert dataset.count() == 7
-    assert of_one(partial(batches, 0, 10), BlockMetadata(size_bytes=8), per_task_row_limit=0).take_all() == []
-
-
-def test_another_name_of_a_task_is_another_dataset():
+def test_another_name_of_a_task_is_another_dataset_and_a_schema_is_known_without_reading():
     state = of_one(partial(batches, 0, 4), name="a.log, 400 bytes").iterator().get_state()
     of_one(partial(batches, 0, 4), name="a.log, 400 bytes").iterator().set_state(state)
     with pytest.raises(ValueError, match="has changed since the state was saved"):
         of_one(partial(batches, 0, 4), name="a.log, 500 bytes").iterator().set_state(state)
 
-
-def test_a_schema_is_known_without_reading():
     def read_fn():
         raise AssertionError("nobody asked for rows")
 

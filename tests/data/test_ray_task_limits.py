@@ -40,7 +40,7 @@ def test_units_read_at_a_time_fit_the_memory_and_the_cores():
     assert 4 * limits.max_ahead_bytes == GB, "what all units may be ahead"
 
 
-def test_tasks_take_no_cores_where_a_stage_would_wait_for_ever():
+def test_tasks_take_no_cores_where_a_stage_would_wait_for_ever_and_gpus_that_are_not_there_are_refused():
     assert num_cpus_needed(pipeline(num_actors=3)) == 4
     limits = decide_task_limits(pipeline(num_actors=3), cluster(free_cpus=4), DataContext())
     assert (limits.requests_cpus, limits.notice) == (True, None)
@@ -48,8 +48,5 @@ def test_tasks_take_no_cores_where_a_stage_would_wait_for_ever():
     assert (limits.requests_cpus, limits.max_concurrency) == (False, 4)
     assert limits.notice is not None
     assert limits.notice.startswith("data: 4 CPUs are needed, and 3 of the cluster's 8 are free")
-
-
-def test_gpus_that_the_cluster_does_not_have_are_refused():
     with pytest.raises(ValueError, match=r"map_batches\(Kept\) needs 2 GPUs per process .* 1 are available"):
         decide_task_limits(pipeline(num_actors=1, num_gpus=2), cluster(num_gpus=1), DataContext())

@@ -237,12 +237,9 @@ def test_nothing_is_left_of_a_killed_driver(tmp_path, processes_in):
     wait_until(lambda: not processes_in(tmp_path) and not files(temporary))
 
 
-def test_a_fork_removes_nothing(tmp_path):
+def test_a_fork_removes_nothing_and_other_directories_are_left_alone(tmp_path):
     subprocess.run([sys.executable, "-c", SPILLS, str(tmp_path), "fork"], stdout=subprocess.DEVNULL, check=True)
     assert files(tmp_path) == []
-
-
-def test_other_directories_are_left_alone(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "paceline-spill-new").mkdir()  # of a process that has not come to lock it
     spill.remove_stale_spills(tmp_path)

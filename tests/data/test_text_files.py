@@ -155,15 +155,6 @@ def test_rows_come_of_every_form(tmp_path, name, content, rows, monkeypatch):
     assert rows_of(read_json(tmp_path)) == rows
 
 
-def test_lines_come_in_pieces_and_one_longer_than_a_piece_stays_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(text, "JSON_PIECE_BYTES", 3000)
-    rows = [*ROWS[:250], {**ROWS[250], "s": "x" * 10_000}, *ROWS[251:]]
-    (tmp_path / "a.jsonl").write_text(_lines(rows))
-    blocks = blocks_of(read_json(tmp_path))
-    assert len(blocks) > 5
-    assert [row for block in blocks for row in block.rows()] == rows
-
-
 def test_files_have_one_schema_or_are_named(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"b": "x"}\n')
     (tmp_path / "b.jsonl").write_text('{"a": 1.5, "c": true}\n')
@@ -213,13 +204,19 @@ def test_a_row_of_text_is_a_line_without_its_end(tmp_path):
     assert column(read_text(tmp_path, drop_empty_lines=False), "text") == kept
 
 
-def test_long_texts_come_in_pieces(tmp_path, monkeypatch):
+def test_long_texts_and_lines_of_json_come_in_pieces_and_a_longer_line_stays_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "TEXT_PIECE_BYTES", 1000)
     lines = [f"line {number} é" for number in range(1000)]
     (tmp_path / "a.txt").write_text("\n".join(lines))
     blocks = blocks_of(read_text(tmp_path))
     assert len(blocks) > 5
     assert [row["text"] for block in blocks for row in block.rows()] == lines
+    monkeypatch.setattr(text, "JSON_PIECE_BYTES", 3000)
+    rows = [*ROWS[:250], {**ROWS[250], "s": "x" * 10_000}, *ROWS[251:]]
+    (tmp_path / "a.jsonl").write_text(_lines(rows))
+    blocks = blocks_of(read_json(tmp_path))
+    assert len(blocks) > 5
+    assert [row for block in blocks for row in block.rows()] == rows
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])

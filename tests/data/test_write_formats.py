@@ -185,7 +185,7 @@ def test_webdataset_members_are_encoded_by_their_extension(tmp_path):
     assert Image.open(io.BytesIO(found["a/1.png"])).size == (5, 4)
 
 
-def test_webdataset_shards_have_so_many_rows_and_are_the_same_every_time(tmp_path):
+def test_webdataset_shards_are_the_same_every_time_and_the_encoder_is_a_function_or_left_out(tmp_path):
     rows = {"txt": pa.array([f"{n}" for n in range(5)])}
     for name in ("one", "two"):
         write_webdataset(dataset_of([rows]), tmp_path / name, max_rows_per_file=2)
@@ -193,9 +193,6 @@ def test_webdataset_shards_have_so_many_rows_and_are_the_same_every_time(tmp_pat
     assert [list(_members(shard).values()) for shard in shards] == [[b"0", b"1"], [b"2", b"3"], [b"4"]]
     assert list(_members(shards[0])) == ["00000000.txt", "00000001.txt"]
     assert [s.read_bytes() for s in shards] == [s.read_bytes() for s in sorted((tmp_path / "two").iterdir())]
-
-
-def test_webdataset_takes_a_function_or_bytes(tmp_path):
     write_webdataset(dataset_of([{"x": [1]}]), tmp_path / "f", encoder=lambda row: {"bin": bytes([row["x"]])})
     assert _members(_one(tmp_path / "f")) == {"00000000.bin": b"\x01"}
     write_webdataset(dataset_of([{"x": [b"1"], "y": ["2"]}]), tmp_path / "b", encoder=False)

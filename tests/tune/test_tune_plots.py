@@ -231,16 +231,13 @@ def rows(trials=120, seed=0):
     return made
 
 
-def test_what_matters_comes_first_and_shares_add_up_to_one():
+def test_what_matters_comes_first_and_the_mode_says_which_end_is_the_best():
     found = importances(rows())
     assert {*found} == {"lr", "idle", "opt/kind", "opt/momentum"}
     assert next(iter(found)) == "lr"
     assert found["lr"] > 0.5
     assert found["idle"] < 0.1
     assert sum(found.values()) == pytest.approx(1)
-
-
-def test_the_mode_says_which_end_is_the_best():
     chance = random.Random(1)
     made = [({"low": chance.random(), "high": chance.random()}, 0.0) for _ in range(200)]
     # The least values lie where `low` is small, the largest where `high` is large.

@@ -67,12 +67,17 @@ def test_both_zeros_are_the_same_category(make, zeros):
     assert 0 in np.ravel(found) or 1 in np.ravel(found)
 
 
-def test_the_most_frequent_categories_come_first_and_of_equals_the_first():
+def test_the_most_frequent_categories_and_tokens_come_first_and_of_equals_the_first():
     encoder = OneHotEncoder(["c"], max_categories={"c": 2})
     ds = cut({"c": ["x", "green", "red", "red", "blue", "green"]}, [1, 2], [3])
     found = as_columns(encoder.fit_transform(ds))["c"]
     assert encoder.stats_ == {"unique_values(c)": {"green": 0, "red": 1}}
     assert found.tolist() == [[0, 0], [1, 0], [0, 1], [0, 1], [0, 0], [1, 0]]
+    texts = ["Jimmy likes volleyball", "Bob likes volleyball too", "Bob also likes fruit jerky"]
+    vectorizer = pp.CountVectorizer(["t"], max_features=3)
+    found = as_columns(vectorizer.fit_transform(cut({"t": texts}, [2], [1])))["t"]
+    assert vectorizer.stats_ == {"token_counts(t)": {"likes": 3, "volleyball": 2, "Bob": 2}}
+    assert found.tolist() == [[1, 1, 0], [1, 1, 1], [1, 0, 1]]
 
 
 def test_ordinals_of_what_is_in_lists_and_tensors_and_of_whole_lists():
@@ -174,14 +179,6 @@ def test_a_function_of_ones_own_tokenizes_into_another_column():
     assert [list(words) for words in found["words"]] == [["A", "B"], ["C"]]
 
 
-def test_only_the_most_frequent_tokens_are_counted():
-    texts = ["Jimmy likes volleyball", "Bob likes volleyball too", "Bob also likes fruit jerky"]
-    vectorizer = pp.CountVectorizer(["t"], max_features=3)
-    found = as_columns(vectorizer.fit_transform(cut({"t": texts}, [2], [1])))["t"]
-    assert vectorizer.stats_ == {"token_counts(t)": {"likes": 3, "volleyball": 2, "Bob": 2}}
-    assert found.tolist() == [[1, 1, 0], [1, 1, 1], [1, 0, 1]]
-
-
 def test_hashes_are_the_same_in_every_process(run_script):
     tokens = ["a", "", "volleyball", "grün", "\ud800"]
     script = (
@@ -248,12 +245,16 @@ def test_of_equally_frequent_values_the_last_by_its_text_is_chosen():
         assert imputer.stats_ == {"most_frequent(x)": "c"}
 
 
-def test_a_constant_needs_no_fit_and_makes_a_column_that_is_not_there():
+def test_a_constant_needs_no_fit_makes_a_column_that_is_not_there_and_adds_a_category():
     imputer = pp.SimpleImputer(["x", "y"], strategy="constant", fill_value=7)
     assert imputer.fit_status() == pp.SimpleImputer.FitStatus.NOT_FITTABLE
     found = imputer.transform_batch(pd.DataFrame({"x": [1.0, math.nan]}, index=[5, 6]))
     assert found.to_dict("list") == {"x": [1.0, 7.0], "y": [7, 7]}
     assert found.index.tolist() == [5, 6]
+    frame = pd.DataFrame({"x": pd.Categorical(["a", None, "b"])})
+    found = pp.SimpleImputer(["x"], "constant", "?").transform_batch(frame)
+    assert found["x"].tolist() == ["a", "?", "b"]
+    assert found["x"].cat.categories.tolist() == ["a", "b", "?"]
 
 
 def test_a_mean_makes_floats_of_integers_in_all_blocks_alike_and_an_integer_does_not():
@@ -263,10 +264,3 @@ def test_a_mean_makes_floats_of_integers_in_all_blocks_alike_and_an_integer_does
     table = pp.SimpleImputer(["x"], "constant", 7).transform_batch(pa.table({"x": pa.array([1, None], pa.int16())}))
     assert table["x"].type == pa.int16()
     assert table["x"].to_pylist() == [1, 7]
-
-
-def test_categories_of_pandas_get_one_more():
-    frame = pd.DataFrame({"x": pd.Categorical(["a", None, "b"])})
-    found = pp.SimpleImputer(["x"], "constant", "?").transform_batch(frame)
-    assert found["x"].tolist() == ["a", "?", "b"]
-    assert found["x"].cat.categories.tolist() == ["a", "b", "?"]

@@ -136,6 +136,9 @@ def test_what_is_missing_stays_missing():
     assert math.isnan(pp.PowerTransformer(["x"], 0.5).transform_batch({"x": np.array([math.nan])})["x"][0])
     found = pp.Normalizer(["x", "y"]).transform_batch({"x": np.array([math.nan]), "y": np.array([1.0])})
     assert math.isnan(found["x"][0])
+    frame = pd.DataFrame({"a": [1.0, None], "b": pd.array([None, 2], "Int64")})
+    found = Concatenator(["a", "b"]).transform_batch(frame)
+    np.testing.assert_array_equal(np.stack(found["concat_out"]), [[1, np.nan], [np.nan, 2]])
 
 
 # Bins: what pandas.cut does
@@ -234,9 +237,3 @@ def test_vectors_are_joined_only_on_request(vectors):
     assert found.tolist() == [[1.0, 2.0, 0.5], [3.0, 4.0, 0.2]]
     with pytest.raises(ValueError, match=r"column 'v' has vectors of shape \(2,\)[\s\S]*flatten=True"):
         Concatenator(["v", "x"]).transform(ds).take_all()
-
-
-def test_what_is_missing_is_nan():
-    frame = pd.DataFrame({"a": [1.0, None], "b": pd.array([None, 2], "Int64")})
-    found = Concatenator(["a", "b"]).transform_batch(frame)
-    np.testing.assert_array_equal(np.stack(found["concat_out"]), [[1, np.nan], [np.nan, 2]])

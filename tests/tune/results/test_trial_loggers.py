@@ -153,16 +153,13 @@ def test_a_callback_has_its_state_again_when_the_search_is_resumed_and_hears_of_
     assert tune.Tuner.can_restore(tmp_path / "search")
 
 
-def test_a_callback_asks_for_a_checkpoint_of_a_class(tmp_path):
+def test_a_callback_asks_for_a_checkpoint_of_a_class_and_of_a_function_in_vain_which_is_said_once(tmp_path, caplog):
     config = tune.CheckpointConfig(checkpoint_frequency=4)
     (result,) = search(tmp_path, Counts, {}, [Asks()], checkpoint_config=config)
     kept = [(checkpoint.to_dict()["count"], metrics["count"]) for checkpoint, metrics in result.best_checkpoints]
     assert kept == [(3, 3), (4, 4), (6, 6)]
     assert result.metrics["count"] == 7
-
-
-def test_a_function_cannot_be_saved_by_request_which_is_said_once(tmp_path, caplog):
-    search(tmp_path, report_fast, {"x": 1}, [Asks()])
+    search(tmp_path / "function", report_fast, {"x": 1}, [Asks()])
     assert caplog.text.count("a callback set should_checkpoint, but only a tune.Trainable") == 1
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 
 import pytest
 from hypothesis import given
@@ -158,9 +159,8 @@ def test_no_bundle_is_lost_in_the_sum(asked):
     ],
 )
 def test_wrong_resources_are_refused_at_once(resources, message):
-    with pytest.raises(ValueError) as refusal:
+    with pytest.raises(ValueError, match=re.escape(message)):
         with_resources(never_run, resources())
-    assert message in str(refusal.value)
 
 
 def test_wrong_calls_and_functions_for_resources_say_what_is_allowed(tmp_path):

@@ -86,7 +86,7 @@ class VariedUserTrainer(UserTrainer):
         return super().replace_arguments(**changes)
 
 
-def test_a_users_trainer_is_copied_without_its_constructor(of_trial):
+def test_a_users_trainer_is_copied_without_its_constructor_and_says_what_a_search_varies(of_trial):
     trainer = UserTrainer(3, offset=1, scaling_config={"num_workers": 2})
     num_constructed = UserTrainer.num_constructed
     copy = make_trainable_plan(trainer).make_trainer({"train_loop_config": {"more": 1}}, of_trial(), None)
@@ -95,9 +95,6 @@ def test_a_users_trainer_is_copied_without_its_constructor(of_trial):
     assert (copy.train_loop_config, copy.scaling_config.num_workers) == ({"value": 4, "more": 1}, 2)
     assert (copy.offset, copy.run_config.name) == (1, "trial_00000")
     assert trainer.train_loop_config == {"value": 4}
-
-
-def test_a_users_trainer_says_which_of_its_own_arguments_a_search_varies(of_trial):
     copy = make_trainable_plan(VariedUserTrainer(3, offset=1)).make_trainer({"factor": 5}, of_trial(), None)
     assert copy.train_loop_config == {"value": 6}
     with pytest.raises(TypeError, match="UserTrainer cannot replace its argument 'factor'"):
