@@ -72,10 +72,8 @@ def by_step(lines: list[dict]) -> dict:
 
 def test_a_killed_run_gives_each_rank_the_rows_that_it_has_on_one_machine(files, fit_and_read):
     """Two datasets, one of them whole on every rank, rows that change places, and a death in the second epoch."""
-    datasets = {
-        "train": paceline.data.read_parquet(files, shuffle="files").filter(expr="id != 13"),
-        "whole": paceline.data.range(9),
-    }
+    some = paceline.data.read_parquet(files, shuffle="files").filter(expr="id != 13")
+    datasets = {"train": some, "whole": paceline.data.range(9)}
     options = {"local_shuffle_buffer_size": 10, "local_shuffle_seed": 7}
     how = {"names": ["train", "whole"], "epochs": 2, "per_epoch": 11, "options": options}
     config = DataConfig(datasets_to_split=["train"])

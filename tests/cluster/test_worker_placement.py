@@ -12,29 +12,18 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from waiting import wait_until
 
+from paceline import train
 from paceline._worker.context import current
-from paceline.train import (
-    DataParallelTrainer,
-    RunConfig,
-    ScalingConfig,
-    TrainingInterrupt,
-    ValidationConfig,
-    get_context,
-)
+from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig, TrainingInterrupt, ValidationConfig
 
-SPECIAL = {
-    "num_cpus": 2,
-    "num_gpus": 2,
-    "labels": {"zone": "b"},
-    "resources": {"special": 4, "accelerator_type:A100": 1},
-}
+SPECIAL = {"num_gpus": 2, "labels": {"zone": "b"}, "resources": {"special": 4, "accelerator_type:A100": 1}}
 
 
 def make_function():
     """One that writes down what a worker knows of its place; made here, it travels by value."""
 
     def write_down(config):
-        context = get_context()
+        context = train.get_context()
         facts = {
             "local": [context.get_local_rank(), context.get_local_world_size()],
             "node": context.get_node_rank(),

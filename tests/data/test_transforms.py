@@ -17,6 +17,7 @@ from paceline.data.expressions import col, lit
 from paceline.data.planning.plan import PoolSpec
 from paceline.data.transforms.user_calls import ActorPoolStrategy, TaskPoolStrategy, resolve_pool
 
+FORMATS = st.sampled_from(["default", "numpy", "pandas", "pyarrow", None])
 UNITS = st.lists(st.lists(st.integers(0, 5), max_size=3), min_size=1, max_size=3)
 
 
@@ -49,11 +50,7 @@ def same(dataset, frame):
     return True
 
 
-@given(
-    tables(),
-    st.sampled_from([None, "auto"]) | st.integers(1, 7),
-    st.sampled_from(["default", "numpy", "pandas", "pyarrow", None]),
-)
+@given(tables(), st.sampled_from([None, "auto"]) | st.integers(1, 7), FORMATS)
 @settings(max_examples=60, deadline=None)
 def test_map_batches_sees_each_row_once_in_every_format(table, batch_size, batch_format):
     dataset, frame = table

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import fsspec
@@ -24,6 +23,7 @@ from paceline.data.block import Block
 from paceline.data.sinks import targets
 from paceline.data.sinks.targets import next_free_numbers, number_files
 from paceline.data.write import SaveMode, write_csv, write_json, write_parquet
+from processes import wait_until
 
 
 def _rows(*numbers):
@@ -253,10 +253,7 @@ def kill_writer(tmp_path, processes_in):
         command = [sys.executable, "script.py", str(Path(__file__).parent), str(out), mode, when]
         ended = subprocess.run(command, cwd=work, timeout=100)
         assert ended.returncode == -signal.SIGKILL
-        deadline = time.monotonic() + 60
-        while processes_in(work):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: not processes_in(work))
 
     return kill_writer
 

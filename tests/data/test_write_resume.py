@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ import paceline.data
 from paceline.data.block import Block
 from paceline.data.sinks import write_progress
 from paceline.data.write import write_csv, write_json, write_parquet
+from processes import wait_until
 
 NUM_UNITS = 5
 
@@ -180,11 +180,7 @@ def test_a_killed_write_resumes_with_each_row_once(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     journal = tmp_path / ".out.resuming" / write_progress._DONE
     with subprocess.Popen([sys.executable, "script.py", "is killed"], cwd=tmp_path) as driver:
-        deadline = time.monotonic() + 100
-        while not journal.exists() or journal.read_bytes().count(b"\n") < 7:
-            assert driver.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: driver.poll() is not None or (journal.exists() and journal.read_bytes().count(b"\n") >= 7))
         driver.send_signal(signal.SIGKILL)
     assert not (tmp_path / "out").exists()
     (tmp_path / "done").rename(tmp_path / "done_first")

@@ -56,10 +56,7 @@ def close(one, other):
 
 
 @settings(max_examples=500, deadline=None)
-@given(
-    how=st.sampled_from(HOWS),
-    pairs=st.lists(st.tuples(numbers, st.sampled_from([0, 1, 2, 7, 0.5])), min_size=1, max_size=8),
-)
+@given(how=st.sampled_from(HOWS), pairs=st.lists(st.tuples(numbers, st.sampled_from([0, 1, 2, 7, 0.5])), min_size=1))
 @example("sum", [(1e16, 1), (1.0, 1), (-1e16, 1), (1.0, 1)])
 @example("mean", [(1e16, 1), (1.0, 1), (-1e16, 1), (1.0, 1)])
 @example("mean", [(1.7e308, 1), (1.7e308, 1)])

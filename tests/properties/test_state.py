@@ -157,13 +157,7 @@ def test_a_hostile_change_of_a_state_is_read_or_refused(data: st.DataObject) -> 
         "tree": {"t": {"$leaf": 0}, "a": [{"$leaf": 1}, {"$tuple": [1, {"$scalar": ["<f4", "AAAAAA=="]}]}]},
         "buffers": [
             {"kind": "tensor", "offset": 0, "nbytes": 16, "dtype": "float32", "shape": [4]},
-            {
-                "kind": "array",
-                "offset": 0,
-                "nbytes": 48,
-                "dtype": [["a", "<f8", [2]], ["b", "<M8[s]"]],
-                "shape": [2, 1],
-            },
+            {"kind": "array", "offset": 0, "nbytes": 48, "dtype": [["a", "<f8", [2]], ["b", "<M8[s]"]], "shape": [2]},
         ],
     }
     # Walk to some part of the document and put something else there.

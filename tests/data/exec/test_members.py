@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from exec_plans import Failing, Numbers, Scaled, collect_column, numbers, plan, wait_until
+from exec_plans import Failing, Numbers, Scaled, collect_column, numbers, plan
 
 from paceline.data import DataError
 from paceline.data.exec.service_client import RemoteFeeds
 from paceline.data.planning.barriers import RandomShuffle
 from paceline.data.planning.plan import Map, ReorderUnits, Union
+from processes import wait_until
 
 MEMBER = str(Path(__file__).parent / "exec_member.py")
 

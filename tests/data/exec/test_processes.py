@@ -23,7 +23,6 @@ from exec_plans import (
     collect_rows,
     numbers,
     pipeline,
-    wait_until,
 )
 
 from paceline.data import DataError
@@ -31,6 +30,7 @@ from paceline.data.block import Block
 from paceline.data.exec.pipeline import InlineExecutor, Pipeline, PipelineTask
 from paceline.data.exec.service import ProcessExecutor
 from paceline.data.planning.plan import PoolSpec
+from processes import wait_until
 
 TWO_CHAINS = Pipeline(
     tuple(PipelineTask(unit, index % 2) for index, unit in enumerate(numbers(6))),
