@@ -222,14 +222,7 @@ def fit_with(tmp_path: Path, undisturbed: Callable[..., Any]) -> Callable[..., s
 
     from paceline.train import DataParallelTrainer
 
-    def fit(
-        faults: Any,
-        kind: Any = DataParallelTrainer,
-        function: Any = oracle.small,
-        *,
-        unfired: bool = False,
-        **options: Any,
-    ) -> str:
+    def fit(faults, kind=DataParallelTrainer, function=oracle.small, *, unfired=False, **options):
         result = faults.applied_to(oracle.trainer_of(kind, function, tmp_path, **options)).fit()
         assert unfired or faults.unfired(result.path) == []
         oracle.assert_same(result.path, undisturbed(kind, function, options.get("steps", oracle.STEPS)))

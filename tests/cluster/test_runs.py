@@ -39,12 +39,8 @@ def test_workers_know_their_places_speak_with_each_other_and_return_what_they_li
         shared = train.collective.broadcast_from_rank_zero({"from": rank, "array": np.arange(3)})
         train.collective.barrier()
         me = psutil.Process()
-        listening = [
-            each.laddr
-            for process in (me, me.parent())
-            for each in process.net_connections(kind="inet")
-            if each.status == psutil.CONN_LISTEN
-        ]
+        connections = [*me.net_connections(kind="inet"), *me.parent().net_connections(kind="inet")]
+        listening = [each.laddr for each in connections if each.status == psutil.CONN_LISTEN]
         facts = {
             "rank": rank,
             "size": context.get_world_size(),

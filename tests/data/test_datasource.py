@@ -32,11 +32,8 @@ class NumbersDatasource(Datasource):
 
     def get_read_tasks(self, parallelism, per_task_row_limit=None, data_context=None):
         self.requested.append(parallelism)
-        edges = np.cumsum([0, *self.sizes]).tolist()
-        return [
-            ReadTask(partial(batches, start, stop), BlockMetadata(stop - start, size_bytes=8))
-            for start, stop in pairwise(edges)
-        ]
+        spans = pairwise(np.cumsum([0, *self.sizes]).tolist())
+        return [ReadTask(partial(batches, *span), BlockMetadata(span[1] - span[0], size_bytes=8)) for span in spans]
 
 
 def read_tasks(*tasks):

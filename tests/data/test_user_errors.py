@@ -171,10 +171,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", sorted(WAYS))
-@given(
-    sizes=st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=1, max_size=3),
-    bad=st.sets(st.integers(0, 40), max_size=6),
-)
+@given(sizes=st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=1, max_size=3), bad=st.sets(st.integers(0, 40)))
 @settings(max_examples=25, deadline=None)
 def test_exactly_the_rows_that_fail_are_skipped_and_recorded(way, sizes, bad):
     def check(value):

@@ -13,10 +13,7 @@ from paceline._storage.commit import rank_checkpoints, select_kept
 ABSENT = "absent"
 
 scores = st.one_of(
-    st.integers(-3, 3),
-    st.floats(),
-    st.sampled_from([10**400, -(10**400)]),
-    st.sampled_from([None, True, "high", [1], ABSENT]),
+    st.integers(-3, 3), st.floats(), st.sampled_from([10**400, -(10**400), None, True, "x", [1], ABSENT])
 )
 
 
@@ -85,10 +82,8 @@ def test_without_a_score_the_newest_stay_and_without_a_number_all(records: list[
 def test_those_whose_score_is_to_come_stay_beside_those_that_would_have_stayed(
     records: list[CheckpointRecord], number: int, order: str, waiting: set[int]
 ) -> None:
-    marked = [
-        msgspec.structs.replace(one, status="PENDING_VALIDATION" if one.seq in waiting else "VALIDATED")
-        for one in records
-    ]
+    statuses = {True: "PENDING_VALIDATION", False: "VALIDATED"}
+    marked = [msgspec.structs.replace(one, status=statuses[one.seq in waiting]) for one in records]
     stays = {one.seq for one in select_kept(marked, number, "eval/score", order)}
     pending = {one.seq for one in marked if one.seq in waiting}
     assert stays == {one.seq for one in select_kept(records, number, "eval/score", order)} | pending

@@ -167,12 +167,8 @@ def test_the_figure_has_a_line_for_each_trial_and_the_best_one_apart(tmp_path):
 
 
 EXTREME = [1.7e308, -1.7e308, 5e-324, 1e-300, 0.0, 1e99, -1e99]
-DRAWN = {
-    "none": [],
-    "odd": ODD,
-    "some": searched(20),
-    "extreme": [PlottedTrial(str(x), {"x": x}, [(1, x), (2, -x)], x) for x in EXTREME],
-}
+DRAWN = {"none": [], "odd": ODD, "some": searched(20)}
+DRAWN["extreme"] = [PlottedTrial(str(x), {"x": x}, [(1, x), (2, -x)], x) for x in EXTREME]
 
 
 @pytest.mark.parametrize("kind", ["parallel", "importance", "curves"])
@@ -217,12 +213,8 @@ def rows(trials=120, seed=0):
     chance = random.Random(seed)
     made = []
     for _ in range(trials):
-        config = {
-            "lr": 10 ** chance.uniform(-6, 0),
-            "idle": chance.random(),
-            "opt": {"kind": chance.choice(["adam", "sgd"])},
-            "fixed": 7,
-        }
+        config = {"lr": 10 ** chance.uniform(-6, 0), "idle": chance.random(), "fixed": 7}
+        config["opt"] = {"kind": chance.choice(["adam", "sgd"])}
         value = (math.log10(config["lr"]) + 4) ** 2
         if config["opt"]["kind"] == "sgd":
             config["opt"]["momentum"] = chance.random()

@@ -277,14 +277,8 @@ class HeldNumbers(Numbers):
 @pytest.mark.parametrize(
     ("make_pipeline", "expected"),
     [
-        (
-            lambda path: pipeline(numbers(2), Scaled(), Holding(1000, path), Scaled(3)),
-            ("holding", "1000", False, "act"),
-        ),
-        (
-            lambda path: pipeline((*numbers(1), HeldNumbers(1000, notes=path)), Scaled()),
-            ("read", "1000", False, "read"),
-        ),
+        (lambda path: pipeline(numbers(2), Scaled(), Holding(1000, path), Scaled()), ("holding", "1000", False, "act")),
+        (lambda path: pipeline((*numbers(1), HeldNumbers(1000, notes=path))), ("read", "1000", False, "read")),
         (lambda path: pipeline(numbers(1, (10**6,)), Scaled()), ("read", "0", True, "receive_messages")),
     ],
     ids=["transform", "unit", "room"],

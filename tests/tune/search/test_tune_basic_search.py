@@ -100,11 +100,8 @@ def test_points_come_first_and_what_they_leave_open_is_drawn(constant):
 
 
 def test_a_point_finds_the_option_that_it_is_of():
-    options = [
-        {"kind": "net", "width": tune.randint(1, 9)},
-        {"kind": "tree", "depth": tune.randint(1, 9)},
-        (1, tune.randn()),
-    ]
+    size = tune.randint(1, 9)
+    options = [{"kind": "net", "width": size}, {"kind": "tree", "depth": size}, (1, tune.randn())]
     space = {"model": tune.choice(options), "flag": tune.choice([1, True])}
     points = [{"model": {"kind": "tree", "depth": 5}}, {"model": {"kind": "net"}}, {"model": (1, 2.5), "flag": True}]
     configs = all_of(searcher(num_samples=3, param_space=space, points_to_evaluate=points))

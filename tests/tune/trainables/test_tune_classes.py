@@ -124,12 +124,8 @@ def test_what_a_trainable_knows_of_its_trial(run_trial, tmp_path):
             self.in_setup = self.trial_id
 
         def step(self):
-            return {
-                "ids": [self.in_setup, self.trial_id, self.trial_name],
-                "logdir": self.logdir,
-                "config": self.get_config(),
-                "done": True,
-            }
+            ids = [self.in_setup, self.trial_id, self.trial_name]
+            return {"ids": ids, "logdir": self.logdir, "config": self.get_config(), "done": True}
 
         def cleanup(self):
             (Path(self.logdir) / "cleaned up").touch()
