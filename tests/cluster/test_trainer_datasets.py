@@ -19,7 +19,7 @@ NUM_ROWS = 60
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> str:
+def files(tmp_path):
     """Five Parquet files of two row groups each, with the numbers from 0 on."""
     (tmp_path / "files").mkdir()
     for number, part in enumerate(np.array_split(np.arange(NUM_ROWS), 5)):
@@ -48,7 +48,7 @@ def take_notes(config):
 
 
 @pytest.fixture
-def fit_and_read(tmp_path: Path, fit):
+def fit_and_read(tmp_path, fit):
     """Fits, and returns the last step and the notes of all ranks in order. `how` is for the function."""
 
     def run(datasets, dataset_config, num_workers=2, *, max_failures=0, name="run", engine=None, **how):
@@ -62,11 +62,11 @@ def fit_and_read(tmp_path: Path, fit):
     return run
 
 
-def ids(lines: list[dict]) -> Counter[int]:
+def ids(lines):
     return Counter(number for line in lines for number in line["ids"])
 
 
-def by_step(lines: list[dict]) -> dict:
+def by_step(lines):
     return {(line["step"], line["rank"]): (line["name"], line["epoch"], line["ids"]) for line in lines}
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from paceline._control import events
 from paceline._control.commands import CommitCheckpoint
-from paceline._control.events import DriverStarted, Event, WorkersStopped
-from paceline._control.report_aggregator import ReportAggregator, RunReport, drop_superseded_reports, iter_reports
+from paceline._control.events import DriverStarted, WorkersStopped
+from paceline._control.report_aggregator import ReportAggregator, drop_superseded_reports, iter_reports
 from paceline._control.run import Restoring, Run, Running, Stopping
 from paceline._control.step import step
 from paceline._core.checkpoint_records import StagedFiles
@@ -135,14 +135,14 @@ class World:
     def __init__(self, draw):
         self.draw = draw
         self.run = Run()
-        self.journal: list[bytes] = []
-        self.committed: list[tuple[int, int, dict]] = []
+        self.journal = []
+        self.committed = []
         self.gathering = ReportAggregator()
-        self.reports: list[RunReport] = []
-        self.table: dict[tuple[int, int], dict[int, Reported]] = {}
+        self.reports = []
+        self.table = {}
         """What each rank has reported, by attempt and number."""
 
-    def hear(self, event: Event) -> None:
+    def hear(self, event):
         after, commands = step(self.run, event)
         if after is self.run and not commands:
             return
@@ -157,7 +157,7 @@ class World:
         if isinstance(self.run.phase, Restoring):
             self.hear(events.CheckpointVerified(self.run.attempt, self.run.latest.seq))
 
-    def attempt(self, num_reports: int, *, ends_early: bool) -> None:
+    def attempt(self, num_reports, *, ends_early):
         draw, run = self.draw, self.run
         size, number, first = run.size, run.attempt, run.num_reports
         totals = [num_reports] * size
@@ -202,7 +202,7 @@ class World:
         if saves:
             self.hear(CheckpointStaged(number, seq, StagedFiles(rank, ())))
 
-    def expected(self, attempt: int, seq: int) -> dict:
+    def expected(self, attempt, seq):
         events = self.table[attempt, seq]
         own = {rank: from_plain(msgspec.json.decode(event.metrics)) for rank, event in events.items()}
         metrics = own[0]
