@@ -182,32 +182,14 @@ def undisturbed(tmp_path_factory):
 
 @pytest.fixture
 def fit(tmp_path):
-    """Fits a function; `run` is more of its `RunConfig`."""
+    """Fits a function; `run` is more of its `RunConfig`, and `more` of the trainer's arguments."""
     from paceline.train import DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
 
-    def fit(
-        function,
-        num_workers=1,
-        *,
-        strategy="PACK",
-        resources=None,
-        config=None,
-        datasets=None,
-        dataset_config=None,
-        validation=None,
-        max_failures=0,
-        **run,
-    ):
+    def fit(function, num_workers=1, *, strategy="PACK", resources=None, config=None, max_failures=0, more=None, **run):
         run = {"name": "run", "storage_path": tmp_path, "failure_config": FailureConfig(max_failures), **run}
-        return DataParallelTrainer(
-            function,
-            train_loop_config=config,
-            datasets=datasets,
-            dataset_config=dataset_config,
-            scaling_config=ScalingConfig(num_workers, placement_strategy=strategy, resources_per_worker=resources),
-            run_config=RunConfig(**run),
-            validation_config=validation,
-        ).fit()
+        scaling = ScalingConfig(num_workers, placement_strategy=strategy, resources_per_worker=resources)
+        more = {"scaling_config": scaling, "run_config": RunConfig(**run), **(more or {})}
+        return DataParallelTrainer(function, train_loop_config=config, **more).fit()
 
     return fit
 

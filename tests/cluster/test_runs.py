@@ -222,6 +222,6 @@ def test_a_validation_has_room_on_a_full_cluster_and_its_death_is_tried_again(fi
         return [each.metrics for each in checkpoints]
 
     config = ValidationConfig(validate, ray_remote_kwargs={"max_retries": 1})
-    result = fit(function, 4, validation=config)
+    result = fit(function, 4, more={"validation_config": config})
     assert result.return_value == [{"value": 4, "doubled": 8, "gpus": ""}]
     assert died.exists()

@@ -55,7 +55,7 @@ def fit_and_read(tmp_path, fit):
         notes = tmp_path / "notes" / name
         notes.mkdir(parents=True, exist_ok=True)
         run = {"config": {"path": str(notes), **how}, "max_failures": max_failures, "name": name, "engine": engine}
-        result = fit(take_notes, num_workers, datasets=datasets, dataset_config=dataset_config, **run)
+        result = fit(take_notes, num_workers, more={"datasets": datasets, "dataset_config": dataset_config}, **run)
         lines = [json.loads(line) for file in notes.glob("*.jsonl") for line in file.read_text().splitlines()]
         return result.metrics["step"], sorted(lines, key=lambda line: (line["step"], line["rank"]))
 
