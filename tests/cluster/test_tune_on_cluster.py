@@ -126,9 +126,7 @@ def test_a_trial_that_waits_for_its_places_says_so_and_keeps_others_out_only_for
     running.start()
     try:
         small = TrialNeeds((ResourceBundle(1),), True)
-        refresh_until(
-            room, lambda: any("waiting for capacity: requested 2 workers with 2 CPU each" in line for line in lines)
-        )
+        refresh_until(room, lambda: any("capacity: requested 2 workers with 2 CPU each" in line for line in lines))
         ray.util.remove_placement_group(others[0])
         refresh_until(room, lambda: any(not node.in_use.num_cpus for node in room._ledger._nodes.values()))
         assert not fits(room, small)

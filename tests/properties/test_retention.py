@@ -12,9 +12,7 @@ from paceline._storage.commit import rank_checkpoints, select_kept
 
 ABSENT = "absent"
 
-scores = st.one_of(
-    st.integers(-3, 3), st.floats(), st.sampled_from([10**400, -(10**400), None, True, "x", [1], ABSENT])
-)
+scores = st.one_of(st.integers(-3, 3), st.floats(), st.sampled_from([10**400, -(10**400), None, True, "x", [], ABSENT]))
 
 
 def record(seq, score):

@@ -280,6 +280,4 @@ def test_a_grid_has_a_log_scale_by_its_values_and_an_interval_as_it_is_searched(
     values = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3]
     configs = [{"grid": value, "linear": value, "log": value} for value in values]
     space = {"grid": tune.grid_search(values), "linear": tune.uniform(0, 1), "log": tune.loguniform(1e-4, 1)}
-    assert [(each.name, each.log) for each in extract_columns(configs, space)] == [
-        *zip(space, (True, False, True), strict=True)
-    ]
+    assert [each.log for each in extract_columns(configs, space)] == [True, False, True]

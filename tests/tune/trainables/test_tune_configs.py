@@ -178,12 +178,7 @@ def test_wrong_calls_and_functions_for_resources_say_what_is_allowed(tmp_path):
     [
         (never_run, {"a": (n for n in ())}, TypeError, r"param_space\['a'\] \(generator\) cannot be sent"),
         (DataParallelTrainer(never_run), {"lr": 1}, ValueError, "unknown argument 'lr' in param_space"),
-        (
-            never_run,
-            {"a": sample_from(lambda spec: spec.config.b)},
-            TuneError,
-            r"unknown name 'b'.*sample_from.*\['a'\]",
-        ),
+        (never_run, {"a": sample_from(lambda its: its.config.b)}, TuneError, r"unknown name 'b'.*sample_from.*\['a'\]"),
     ],
     ids=["unpicklable", "argument", "sampling"],
 )
