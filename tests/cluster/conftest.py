@@ -11,9 +11,7 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from left_over import MARK, assert_nothing_is_left
@@ -25,14 +23,14 @@ NODE = {"num_cpus": 2, "object_store_memory": 150_000_000}
 NUM_NODES = 2
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.ray)
 
 
 @pytest.fixture(autouse=True)
-def without_debug_records() -> Iterator[None]:
+def without_debug_records():
     """pytest keeps every log record, and those of Ray Data with a traceback keep its objects in memory."""
     logging.disable(logging.DEBUG)
     yield
@@ -42,7 +40,7 @@ def without_debug_records() -> Iterator[None]:
 class Nodes:
     """The cluster: `address`, and nodes that come and go."""
 
-    def __init__(self, environ: dict[str, str]) -> None:
+    def __init__(self, environ):
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         process = subprocess.Popen([sys.executable, str(HERE / "nodes.py")], **pipes, env=environ, text=True)
         process.wait()  # what serves is a fork of it
@@ -51,11 +49,11 @@ class Nodes:
         self._requests, self._answers = process.stdin, process.stdout
         self.address = ""
         self.name = environ[MARK]
-        self.added: list[str] = []
-        self.plain: set[str] = set()
+        self.added = []
+        self.plain = set()
         """Those that are like the first ones."""
 
-    def add(self, **node: Any) -> str:
+    def add(self, **node):
         """Another node; its id."""
         answer = self._ask({"do": "add", "node": {**NODE, **node}})
         self.address = answer["address"]
@@ -64,17 +62,17 @@ class Nodes:
             self.plain.add(answer["node"])
         return answer["node"]
 
-    def remove(self, node: str) -> None:
+    def remove(self, node):
         """At once, as when its machine is lost."""
         self.added.remove(node)
         self._ask({"do": "remove", "node": node})
 
     @contextlib.contextmanager
-    def blind_to(self, path: Path) -> Iterator[None]:
+    def blind_to(self, path):
         """One more node, with the resource `blind`, that finds an empty directory in the place of this one."""
         import ray
 
-        def are_there() -> bool:
+        def are_there():
             return any(node["Alive"] and "blind" in node["Resources"] for node in ray.nodes())
 
         self._ask({"do": "add", "node": {**NODE, "resources": {"blind": 2}}, "blind_to": str(path)})
@@ -83,19 +81,18 @@ class Nodes:
         self._ask({"do": "see"})
         wait_until(lambda: not are_there())
 
-    def close(self) -> None:
+    def close(self):
         self._requests.close()
         self._answers.read()  # until it has ended
         self._answers.close()
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, request):
         print(json.dumps(request), file=self._requests, flush=True)
-        answer: dict[str, Any] = json.loads(self._answers.readline())
-        return answer
+        return json.loads(self._answers.readline())
 
 
 @pytest.fixture(scope="package")
-def nodes() -> Iterator[Nodes]:
+def nodes():
     nodes = Nodes(_environ())
     nodes.add(include_dashboard=False)
     for _ in range(NUM_NODES - 1):
@@ -105,7 +102,7 @@ def nodes() -> Iterator[Nodes]:
 
 
 @pytest.fixture
-def lone_cluster(nodes: Nodes) -> Iterator[Nodes]:
+def lone_cluster(nodes):
     """Another cluster, of one node, to be lost."""
     lone = Nodes(_environ())
     lone.add(include_dashboard=False)
@@ -113,7 +110,7 @@ def lone_cluster(nodes: Nodes) -> Iterator[Nodes]:
     lone.close()
 
 
-def _environ() -> dict[str, str]:
+def _environ():
     """Of the processes of a cluster."""
     environ = {name: value for name, value in os.environ.items() if name != "PACELINE_TEST_SESSION"}
     # Without these a node that is gone is noticed after half a minute, and idle processes linger.
@@ -129,7 +126,7 @@ def _environ() -> dict[str, str]:
 
 
 @pytest.fixture(scope="package")
-def connected(nodes: Nodes) -> Iterator[Nodes]:
+def connected(nodes):
     """The cluster, with Ray initialised in this process."""
     import ray
 
@@ -139,7 +136,7 @@ def connected(nodes: Nodes) -> Iterator[Nodes]:
 
 
 @pytest.fixture(scope="module")
-def hidden(connected: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def hidden(connected, tmp_path_factory):
     """A directory that one more node, which has the resource `blind`, does not see."""
     possible = subprocess.run(["unshare", "-m", "true"], stderr=subprocess.DEVNULL).returncode == 0
     if not possible:
@@ -150,7 +147,7 @@ def hidden(connected: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture(autouse=True)
-def cluster(connected: Nodes, nothing_is_left_behind: None) -> Iterator[Nodes]:
+def cluster(connected, nothing_is_left_behind):
     """The cluster; a test that leaves an actor, a placement group, a process or a node of ours there fails."""
     before = list(connected.added)
     yield connected
@@ -166,13 +163,13 @@ def cluster(connected: Nodes, nothing_is_left_behind: None) -> Iterator[Nodes]:
 
 
 @pytest.fixture(scope="package")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
+def undisturbed(tmp_path_factory):
     """What a function of `oracle` comes to on this machine when nothing happens, computed once for each."""
     import cloudpickle
     import oracle
 
     @functools.cache
-    def get(kind: Any, function: Any, steps: int = oracle.STEPS) -> Any:
+    def get(kind, function, steps=oracle.STEPS):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PACELINE_ENGINE", "local")
             result = oracle.trainer_of(kind, function, tmp_path_factory.mktemp("undisturbed"), steps).fit()
@@ -184,52 +181,27 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
 
 
 @pytest.fixture
-def fit(tmp_path: Path) -> Callable[..., Any]:
-    """Fits a function; `run` is more of its `RunConfig`."""
+def fit(tmp_path):
+    """Fits a function; `run` is more of its `RunConfig`, and `more` of the trainer's arguments."""
     from paceline.train import DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
 
-    def fit(
-        function: Any,
-        num_workers: int = 1,
-        *,
-        strategy: str = "PACK",
-        resources: dict[str, float] | None = None,
-        config: Any = None,
-        datasets: Any = None,
-        dataset_config: Any = None,
-        validation: Any = None,
-        max_failures: int = 0,
-        **run: Any,
-    ) -> Any:
+    def fit(function, num_workers=1, *, strategy="PACK", resources=None, config=None, max_failures=0, more=None, **run):
         run = {"name": "run", "storage_path": tmp_path, "failure_config": FailureConfig(max_failures), **run}
-        return DataParallelTrainer(
-            function,
-            train_loop_config=config,
-            datasets=datasets,
-            dataset_config=dataset_config,
-            scaling_config=ScalingConfig(num_workers, placement_strategy=strategy, resources_per_worker=resources),
-            run_config=RunConfig(**run),
-            validation_config=validation,
-        ).fit()
+        scaling = ScalingConfig(num_workers, placement_strategy=strategy, resources_per_worker=resources)
+        more = {"scaling_config": scaling, "run_config": RunConfig(**run), **(more or {})}
+        return DataParallelTrainer(function, train_loop_config=config, **more).fit()
 
     return fit
 
 
 @pytest.fixture
-def fit_with(tmp_path: Path, undisturbed: Callable[..., Any]) -> Callable[..., str]:
+def fit_with(tmp_path, undisturbed):
     """Runs with faults, sees that they struck and changed nothing, and returns the path of the run."""
     import oracle
 
     from paceline.train import DataParallelTrainer
 
-    def fit(
-        faults: Any,
-        kind: Any = DataParallelTrainer,
-        function: Any = oracle.small,
-        *,
-        unfired: bool = False,
-        **options: Any,
-    ) -> str:
+    def fit(faults, kind=DataParallelTrainer, function=oracle.small, *, unfired=False, **options):
         result = faults.applied_to(oracle.trainer_of(kind, function, tmp_path, **options)).fit()
         assert unfired or faults.unfired(result.path) == []
         oracle.assert_same(result.path, undisturbed(kind, function, options.get("steps", oracle.STEPS)))

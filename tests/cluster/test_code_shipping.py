@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -25,7 +24,7 @@ SEEING = {"CPU": 1, "node:__internal_head__": 0.001}
 
 
 @pytest.fixture
-def project(hidden: Path, tmp_path: Path, monkeypatch) -> Path:
+def project(hidden, tmp_path, monkeypatch):
     """A project of the user's, which the blind node does not have; this process is in it, and has it on its path."""
     path = hidden / tmp_path.name
     (path / "own_package").mkdir(parents=True)
@@ -65,15 +64,13 @@ def project(hidden: Path, tmp_path: Path, monkeypatch) -> Path:
         del sys.modules[name]
 
 
-def _read_facts(path: Path, num: int) -> list[dict]:
+def _read_facts(path, num):
     return [json.loads((path / f"rank_{rank}.json").read_text()) for rank in range(num)]
 
 
-def test_modules_that_a_node_lacks_travel_and_one_that_was_changed_arrives_changed(
-    project: Path, tmp_path: Path, fit: Callable
-) -> None:
+def test_modules_that_a_node_lacks_travel_and_one_that_was_changed_arrives_changed(project, tmp_path, fit):
     @ray.remote(resources={"blind": 1})
-    def sees() -> tuple[list[str], bool]:
+    def sees():
         return os.listdir(project.parent), importlib.util.find_spec("own_loop") is None
 
     assert ray.get(sees.remote()) == ([], True)
@@ -93,16 +90,14 @@ def test_modules_that_a_node_lacks_travel_and_one_that_was_changed_arrives_chang
     wait_until(lambda: not any(Path(facts["file"]).parents[1].exists() for facts in (*first, second)))
 
 
-def test_a_node_that_has_the_very_files_uses_them_where_they_are(project: Path, tmp_path: Path, fit: Callable) -> None:
+def test_a_node_that_has_the_very_files_uses_them_where_they_are(project, tmp_path, fit):
     own = importlib.import_module("own_loop")
     fit(own.loop, resources=SEEING, config={"path": str(tmp_path)})
     (facts,) = _read_facts(tmp_path, 1)
     assert (facts["file"], facts["cwd"]) == (str(project / "own_loop.py"), str(project))
 
 
-def test_a_working_dir_of_this_machine_travels_and_variables_are_those_that_were_given(
-    project: Path, fit: Callable, monkeypatch
-) -> None:
+def test_a_working_dir_of_this_machine_travels_and_variables_are_those_that_were_given(project, fit, monkeypatch):
     monkeypatch.setenv("PACELINE_REPORT_NOTICE_S", "7")
     monkeypatch.setenv("PACELINE_PREEMPTION_GRACE_S", "8")
     monkeypatch.setenv("OF_THE_DRIVER", "1")
@@ -111,7 +106,7 @@ def test_a_working_dir_of_this_machine_travels_and_variables_are_those_that_were
     (project / "wanted" / "own_beside.py").write_text("VALUE = 3")
     names = ("PACELINE_REPORT_NOTICE_S", "PACELINE_PREEMPTION_GRACE_S", "OF_THE_DRIVER", "OMP_NUM_THREADS", "GIVEN")
 
-    def look() -> None:
+    def look():
         import own_beside
 
         of_ray = sorted(name for name in os.environ if name.startswith(("RAY_JOB", "RAY_RAYLET", "RAY_CLIENT", "SPT_")))
@@ -142,10 +137,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("module", "parts"), REFUSED.values(), ids=REFUSED)
-def test_a_node_that_cannot_have_workers_is_reported_in_a_few_sentences(
-    module: tuple[str, str] | None, parts: tuple[str, ...], tmp_path: Path, fit: Callable, capfd
-) -> None:
-    environment: dict = {"conda": "no-such-environment"}
+def test_a_node_that_cannot_have_workers_is_reported_in_a_few_sentences(module, parts, tmp_path, fit, capfd):
+    environment = {"conda": "no-such-environment"}
     if module is not None:
         name, source = module
         (tmp_path / "there" / name).parent.mkdir(parents=True)
@@ -162,24 +155,24 @@ def test_a_node_that_cannot_have_workers_is_reported_in_a_few_sentences(
 
 @ray.remote(num_cpus=0)
 class Counter:
-    def __init__(self) -> None:
-        self.seen: list[int] = []
+    def __init__(self):
+        self.seen = []
 
-    def add(self, number: int) -> int:
+    def add(self, number):
         self.seen.append(number)
         return len(self.seen)
 
 
 @ray.remote(num_cpus=0)
-def double(number: int) -> int:
+def double(number):
     return 2 * number
 
 
-def test_handles_references_tasks_and_named_actors_work_in_the_function(tmp_path: Path, fit: Callable) -> None:
+def test_handles_references_tasks_and_named_actors_work_in_the_function(tmp_path, fit):
     counter = Counter.options(name="counter").remote()
     reference = ray.put({"a": [1, 2]})
 
-    def loop(config: dict) -> list:
+    def loop(config):
         handler = signal.getsignal(signal.SIGTERM)
         count = ray.get(config["counter"].add.remote(5))
         doubled = ray.get(double.remote(21))
@@ -196,11 +189,11 @@ def test_handles_references_tasks_and_named_actors_work_in_the_function(tmp_path
     ray.kill(counter)
 
 
-def test_ray_connects_at_its_first_use_and_a_killed_worker_leaves_nothing(tmp_path: Path, fit: Callable) -> None:
+def test_ray_connects_at_its_first_use_and_a_killed_worker_leaves_nothing(tmp_path, fit):
     counter = Counter.options(name="kept").remote()
     ray.get(counter.add.remote(1))
 
-    def loop() -> None:
+    def loop():
         import ray
 
         handler = signal.getsignal(signal.SIGTERM)

@@ -11,7 +11,7 @@ from paceline._engine.ray.engine import RayEngine
 from paceline._engine.ray.placement import PlacementSpec
 
 _spec = importlib.util.spec_from_file_location(
-    "engine_contract", Path(__file__).parents[1] / "contracts" / "test_engine.py"
+    "engine_contract", Path(__file__).parents[1] / "contracts/test_engine.py"
 )
 assert _spec is not None
 assert _spec.loader is not None

@@ -161,9 +161,7 @@ class Locked(UserCallback):
 
 
 def test_a_value_that_cannot_be_sent_to_the_cluster_is_refused_by_name(fit, tmp_path):
-    with pytest.raises(
-        TypeError, match=r"cannot send RunConfig\(callbacks=\.\.\.\) -> \[0\] -> \.lock .* to the cluster"
-    ):
+    with pytest.raises(TypeError, match=r"cannot send RunConfig\(callbacks=\.\.\.\) -> \[0\] -> \.lock .* to"):
         fit(lambda: None, storage_path=tmp_path / "runs", callbacks=[Locked()], detached=True)
     assert not (tmp_path / "runs").exists()
 

@@ -91,7 +91,8 @@ def test_ranks_on_other_machines_are_measured_and_stages_of_datasets_are_reporte
         while not any(stage[2] == 20 for line in usage_lines(path) for stage in json.loads(line).get("stages", ())):
             time.sleep(0.02)
 
-    fit(function, 2, strategy="SPREAD", datasets={"train": paceline.data.range(20, override_num_blocks=2).map(slow)})
+    rows = paceline.data.range(20, override_num_blocks=2).map(slow)
+    fit(function, 2, strategy="SPREAD", more={"datasets": {"train": rows}})
     notes = read_events(tmp_path / "run", UsageMeasured)
     uses = {use.rank: use for each in notes for use in each.ranks}
     assert sorted(uses) == [0, 1]

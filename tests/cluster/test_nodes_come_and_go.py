@@ -127,9 +127,8 @@ def test_lost_workers_actors_and_nodes_are_distinguished_and_only_they_are_repla
 
     # A node, with two of them; another one comes.
     pids = {slot.placement.pid for slot in after}
-    node = next(
-        slot.placement.node_id for slot in after if slot.placement.node_id != ray.get_runtime_context().get_node_id()
-    )
+    home = ray.get_runtime_context().get_node_id()
+    node = next(slot.placement.node_id for slot in after if slot.placement.node_id != home)
     lost = [slot.rank for slot in after if slot.placement.node_id == node]
     cluster.remove(node)
     engine.until(lambda: len(engine.failures) == 2)

@@ -81,11 +81,8 @@ def test_every_worker_has_the_batches_and_the_places_that_it_has_on_one_machine(
     here = LocalFeeds(dataset._plan, InlineExecutor())
     with serve(rows=dataset) as address:
         feeds = RayFeeds(address, "rows")
-        assert (feeds.fingerprint(), feeds.num_rows(), str(feeds.schema())) == (
-            here.fingerprint(),
-            here.num_rows(),
-            str(here.schema()),
-        )
+        known = [(each.fingerprint(), each.num_rows(), str(each.schema())) for each in (feeds, here)]
+        assert known[0] == known[1]
         for mode, size, window in itertools.product(MODES, (3, None), (None, 10)):
             options = {"batch_size": size, "local_shuffle_buffer_size": window, "local_shuffle_seed": 5}
             ours, theirs = shards(feeds, 3, mode), shards(here, 3, mode)

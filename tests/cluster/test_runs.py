@@ -39,12 +39,8 @@ def test_workers_know_their_places_speak_with_each_other_and_return_what_they_li
         shared = train.collective.broadcast_from_rank_zero({"from": rank, "array": np.arange(3)})
         train.collective.barrier()
         me = psutil.Process()
-        listening = [
-            each.laddr
-            for process in (me, me.parent())
-            for each in process.net_connections(kind="inet")
-            if each.status == psutil.CONN_LISTEN
-        ]
+        connections = [*me.net_connections(kind="inet"), *me.parent().net_connections(kind="inet")]
+        listening = [each.laddr for each in connections if each.status == psutil.CONN_LISTEN]
         facts = {
             "rank": rank,
             "size": context.get_world_size(),
@@ -226,6 +222,6 @@ def test_a_validation_has_room_on_a_full_cluster_and_its_death_is_tried_again(fi
         return [each.metrics for each in checkpoints]
 
     config = ValidationConfig(validate, ray_remote_kwargs={"max_retries": 1})
-    result = fit(function, 4, validation=config)
+    result = fit(function, 4, more={"validation_config": config})
     assert result.return_value == [{"value": 4, "doubled": 8, "gpus": ""}]
     assert died.exists()

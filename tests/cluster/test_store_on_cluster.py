@@ -7,8 +7,6 @@ import contextlib
 import os
 import signal
 import uuid
-from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import psutil
@@ -21,27 +19,25 @@ from paceline import train
 from paceline._core.codec import unseal_line
 from paceline._storage.address import open_store_at
 from paceline.train import Checkpoint, Result, StorageError, TrainingFailedError
-from servers import BUCKET, Server, s3_variables
+from servers import BUCKET, s3_variables
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def path(s3_environment: Server, tmp_path: Path, monkeypatch) -> str:
+def path(s3_environment, tmp_path, monkeypatch):
     monkeypatch.setenv("PACELINE_SPOOL_PATH", str(tmp_path / "driver"))
     return f"s3://{BUCKET}/{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture
-def variables(s3_server: Server, tmp_path: Path) -> dict[str, str]:
+def variables(s3_server, tmp_path):
     """Of the nodes: the store's, and a spool that is not the driver's."""
     return {**s3_variables(s3_server.authority), "PACELINE_SPOOL_PATH": str(tmp_path / "nodes")}
 
 
-def test_logs_reports_and_checkpoints_of_all_ranks_are_in_the_store(
-    path: str, variables: dict[str, str], tmp_path: Path, fit: Callable, capfd
-) -> None:
-    def loop() -> None:
+def test_logs_reports_and_checkpoints_of_all_ranks_are_in_the_store(path, variables, tmp_path, fit, capfd):
+    def loop():
         rank = train.get_context().get_world_rank()
         checkpoint = train.get_checkpoint()
         start = checkpoint.to_dict()["step"] + 1 if checkpoint is not None else 0
@@ -78,7 +74,7 @@ def test_logs_reports_and_checkpoints_of_all_ranks_are_in_the_store(
     wait_until(lambda: not [path for path in (tmp_path / "nodes").rglob("*") if path.is_file()])
 
 
-def _find_actors(cluster: str) -> list[psutil.Process]:
+def _find_actors(cluster):
     """The actors around workers, on this cluster and no other."""
     actors = []
     for process in psutil.process_iter():
@@ -88,10 +84,8 @@ def _find_actors(cluster: str) -> list[psutil.Process]:
     return actors
 
 
-def test_reports_that_a_lost_actor_did_not_tell_are_in_the_journal_of_a_shared_directory(
-    tmp_path: Path, fit: Callable
-) -> None:
-    def loop() -> None:
+def test_reports_that_a_lost_actor_did_not_tell_are_in_the_journal_of_a_shared_directory(tmp_path, fit):
+    def loop():
         if train.get_checkpoint() is not None or (tmp_path / "again").exists():
             return
         (tmp_path / "again").touch()
@@ -108,9 +102,7 @@ def test_reports_that_a_lost_actor_did_not_tell_are_in_the_journal_of_a_shared_d
     assert [event["type"] for event in events].count("worker_failed") == 1
 
 
-def test_a_directory_that_a_node_does_not_share_is_found_with_the_node(
-    hidden: Path, tmp_path: Path, fit: Callable
-) -> None:
+def test_a_directory_that_a_node_does_not_share_is_found_with_the_node(hidden, tmp_path, fit):
     path = hidden / "runs"
     with pytest.raises(TrainingFailedError) as raised:
         fit(lambda: (tmp_path / "ran").touch(), 3, strategy="STRICT_SPREAD", storage_path=path, max_failures=3)
@@ -124,7 +116,7 @@ def test_a_directory_that_a_node_does_not_share_is_found_with_the_node(
     assert not (path / "run" / ".probe").exists()
 
 
-def test_a_store_that_nodes_cannot_reach_is_found_with_the_node(path: str, tmp_path: Path, fit: Callable) -> None:
+def test_a_store_that_nodes_cannot_reach_is_found_with_the_node(path, tmp_path, fit):
     environment = {"env_vars": s3_variables("127.0.0.1:9")}
     with pytest.raises(TrainingFailedError) as raised:
         fit(lambda: (tmp_path / "ran").touch(), storage_path=path, worker_runtime_env=environment)

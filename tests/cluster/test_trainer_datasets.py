@@ -19,7 +19,7 @@ NUM_ROWS = 60
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> str:
+def files(tmp_path):
     """Five Parquet files of two row groups each, with the numbers from 0 on."""
     (tmp_path / "files").mkdir()
     for number, part in enumerate(np.array_split(np.arange(NUM_ROWS), 5)):
@@ -48,34 +48,32 @@ def take_notes(config):
 
 
 @pytest.fixture
-def fit_and_read(tmp_path: Path, fit):
+def fit_and_read(tmp_path, fit):
     """Fits, and returns the last step and the notes of all ranks in order. `how` is for the function."""
 
     def run(datasets, dataset_config, num_workers=2, *, max_failures=0, name="run", engine=None, **how):
         notes = tmp_path / "notes" / name
         notes.mkdir(parents=True, exist_ok=True)
         run = {"config": {"path": str(notes), **how}, "max_failures": max_failures, "name": name, "engine": engine}
-        result = fit(take_notes, num_workers, datasets=datasets, dataset_config=dataset_config, **run)
+        result = fit(take_notes, num_workers, more={"datasets": datasets, "dataset_config": dataset_config}, **run)
         lines = [json.loads(line) for file in notes.glob("*.jsonl") for line in file.read_text().splitlines()]
         return result.metrics["step"], sorted(lines, key=lambda line: (line["step"], line["rank"]))
 
     return run
 
 
-def ids(lines: list[dict]) -> Counter[int]:
+def ids(lines):
     return Counter(number for line in lines for number in line["ids"])
 
 
-def by_step(lines: list[dict]) -> dict:
+def by_step(lines):
     return {(line["step"], line["rank"]): (line["name"], line["epoch"], line["ids"]) for line in lines}
 
 
 def test_a_killed_run_gives_each_rank_the_rows_that_it_has_on_one_machine(files, fit_and_read):
     """Two datasets, one of them whole on every rank, rows that change places, and a death in the second epoch."""
-    datasets = {
-        "train": paceline.data.read_parquet(files, shuffle="files").filter(expr="id != 13"),
-        "whole": paceline.data.range(9),
-    }
+    some = paceline.data.read_parquet(files, shuffle="files").filter(expr="id != 13")
+    datasets = {"train": some, "whole": paceline.data.range(9)}
     options = {"local_shuffle_buffer_size": 10, "local_shuffle_seed": 7}
     how = {"names": ["train", "whole"], "epochs": 2, "per_epoch": 11, "options": options}
     config = DataConfig(datasets_to_split=["train"])

@@ -52,9 +52,8 @@ def test_a_search_fills_the_cluster_and_finds_the_best(tmp_path):
     space = {"path": str(tmp_path / "met"), "x": tune.grid_search([3, -1, 2, -4])}
     grid = search(tmp_path, make_meeting(), space, metric="score", mode="min")
     assert not grid.errors, grid.errors
-    assert sorted((result.metrics["score"], result.metrics["step"]) for result in grid) == [
-        *((score, 2) for score in (1, 4, 9, 16)),
-    ]
+    scores = sorted((result.metrics["score"], result.metrics["step"]) for result in grid)
+    assert scores == [(1, 2), (4, 2), (9, 2), (16, 2)]
     assert all(result.checkpoint.to_dict()["x"] == result.config["x"] for result in grid)
     assert [result.metrics["cwd"] for result in grid] == [os.path.join(result.path, "artifacts") for result in grid]
     assert grid.get_best_result().config["x"] == -1
@@ -112,9 +111,7 @@ def test_a_trial_that_waits_for_its_places_says_so_and_keeps_others_out_only_for
     for group in others:
         ray.get(group.ready(), timeout=60)
     scaling = ScalingConfig(2, resources_per_worker={"CPU": 2})
-    part = room.allocate(
-        TrialNeeds((ResourceBundle(2), ResourceBundle(2)), True)
-    )  # The search has nothing: one trial waits for others.
+    part = room.allocate(TrialNeeds((ResourceBundle(2), ResourceBundle(2)), True))  # It waits for others.
     config = RunConfig(storage_path=tmp_path, name="trial_00000")
     trainer = DataParallelTrainer(
         make_lonely(), train_loop_config={"path": str(tmp_path)}, scaling_config=scaling, run_config=config
@@ -129,12 +126,7 @@ def test_a_trial_that_waits_for_its_places_says_so_and_keeps_others_out_only_for
     running.start()
     try:
         small = TrialNeeds((ResourceBundle(1),), True)
-        refresh_until(
-            room,
-            lambda: any(
-                "trial_00000: waiting for capacity: requested 2 workers with 2 CPU each" in line for line in lines
-            ),
-        )
+        refresh_until(room, lambda: any("capacity: requested 2 workers with 2 CPU each" in line for line in lines))
         ray.util.remove_placement_group(others[0])
         refresh_until(room, lambda: any(not node.in_use.num_cpus for node in room._ledger._nodes.values()))
         assert not fits(room, small)

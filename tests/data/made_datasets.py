@@ -1,6 +1,7 @@
 """Datasets of units and blocks that a test makes itself, and what comes of a dataset, run by the reference executor."""
 
 import dataclasses
+import itertools
 import math
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -103,14 +104,8 @@ def listed(*units: Sequence[Any], schema: bool = False, ranges: bool = False, co
 
 def numbers(*sizes: Sequence[int], **options: Any) -> Dataset:
     """The numbers from 0 on, as `id`, in units of blocks of these sizes."""
-    units, first = [], 0
-    for unit in sizes:
-        blocks = []
-        for size in unit:
-            blocks.append({"id": np.arange(first, first + size)})
-            first += size
-        units.append(blocks)
-    return listed(*units, **options)
+    ends = itertools.accumulate(size for unit in sizes for size in unit)
+    return listed(*([{"id": np.arange((end := next(ends)) - size, end)} for size in unit] for unit in sizes), **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,15 +161,12 @@ def column(dataset: Dataset, name: str) -> list[Any]:
 def cut(rows: Block | Mapping[str, Any], *units: Sequence[int]) -> Dataset:
     """A dataset of these rows: each unit is a list of the sizes of its blocks. Without units, all in one block."""
     block = Block.from_batch(rows)
-    made, start = [], 0
-    for index, sizes in enumerate(units or [[block.num_rows]]):
-        blocks = []
-        for size in sizes:
-            blocks.append(block.slice(start, start + size))
-            start += size
-        made.append(ListedUnit(f"part-{index}", tuple(blocks)))
-    assert start == block.num_rows, "the cuts do not cover the rows"
-    return Dataset(Read(PreparedSource("rows that were cut", tuple(made))))
+    units = units or ([block.num_rows],)
+    assert sum(map(sum, units)) == block.num_rows, "the cuts do not cover the rows"
+    ends = itertools.accumulate(size for sizes in units for size in sizes)
+    parts = (tuple(block.slice((end := next(ends)) - size, end) for size in sizes) for sizes in units)
+    made = tuple(ListedUnit(f"part-{index}", blocks) for index, blocks in enumerate(parts))
+    return Dataset(Read(PreparedSource("rows that were cut", made)))
 
 
 def all_rows(ds: Dataset) -> Block:

@@ -1,16 +1,14 @@
 """Groups and aggregates, of groups and of all rows, against pandas, whatever the units, their types and the memory."""
 
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_datasets import Table, reading, rows, tables
+from made_datasets import reading, rows, tables
 
 from paceline.data import aggregate as agg
 from paceline.data.aggregate import AggregateFn, Count, Max, Mean, Min, Quantile, Std, Sum, Unique
@@ -19,7 +17,7 @@ from paceline.data.exec.exchange import resolve_barrier
 from paceline.data.exec.pipeline import InlineExecutor, lower_plan
 from paceline.data.grouped_data import GroupedData, MapGroups
 from paceline.data.planning.barriers import GroupBy, GroupRows
-from paceline.data.planning.plan import Map, PlanNode, PoolSpec, Transform, TransformScope
+from paceline.data.planning.plan import Map, PoolSpec, Transform, TransformScope
 
 KEYS = st.lists(st.sampled_from(["i", "f", "s"]), min_size=1, max_size=2, unique=True)
 
@@ -32,17 +30,17 @@ VALUES = AggregateFn(
 )
 
 
-def whole(plan: PlanNode, *aggregates: AggregateFn) -> dict[str, Any]:
+def whole(plan, *aggregates):
     executor = InlineExecutor()
     pipeline = lower_plan(agg.plan_partial_aggregates(plan, aggregates), 0, lambda barrier, epoch: [])
     return agg.finish_aggregates(executor.run(pipeline), aggregates)
 
 
-def is_text(value: Any) -> bool:
+def is_text(value):
     return isinstance(value, str)
 
 
-def alike(found: list[Any], wanted: list[Any]) -> None:
+def alike(found, wanted):
     """Equal, with null, NaN and None all being missing."""
     assert len(found) == len(wanted)
     for mine, theirs in zip(found, wanted, strict=True):
@@ -56,7 +54,7 @@ def alike(found: list[Any], wanted: list[Any]) -> None:
 
 @given(tables(), KEYS)
 @settings(max_examples=40, deadline=None)
-def test_groups_come_to_what_pandas_says(table: Table, keys: list[str]) -> None:
+def test_groups_come_to_what_pandas_says(table, keys):
     grouped = table.frame.groupby(keys, dropna=False, sort=True)
     wanted = {
         "count()": (Count(), grouped["id"].size()),
@@ -87,7 +85,7 @@ def test_groups_come_to_what_pandas_says(table: Table, keys: list[str]) -> None:
 
 @given(tables())
 @settings(max_examples=50, deadline=None)
-def test_all_rows_come_to_what_pandas_says(table: Table) -> None:
+def test_all_rows_come_to_what_pandas_says(table):
     data = table.frame
     strict = [kind("f", ignore_nulls=False, alias_name=f"strict {kind.__name__}") for kind in (Sum, Mean, Std, Min)]
     usual = (Count(), Sum("f"), Min("s"), Max("f"), Mean("i"), Std("f"), Quantile("f", 0.75), Unique("s"), VALUES)
@@ -116,7 +114,7 @@ def test_all_rows_come_to_what_pandas_says(table: Table) -> None:
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=50), st.sampled_from([0.0, 1e6, 1e9]), st.integers(1, 7))
 @settings(max_examples=80, deadline=None)
-def test_a_deviation_keeps_its_digits_far_from_zero(values: list[float], origin: float, size: int) -> None:
+def test_a_deviation_keeps_its_digits_far_from_zero(values, origin, size):
     numbers = np.array(values) + origin
     plan = reading([Block({"x": numbers[begin : begin + size]}) for begin in range(0, len(numbers), size)])
     found = whole(plan, Std("x"), Mean("x"))
@@ -124,7 +122,7 @@ def test_a_deviation_keeps_its_digits_far_from_zero(values: list[float], origin:
     assert found["mean(x)"] == pytest.approx(float(np.mean(numbers)), rel=1e-12, abs=1e-12)
 
 
-def test_units_of_other_types_are_aggregated_together() -> None:
+def test_units_of_other_types_are_aggregated_together():
     plan = reading([Block({"x": [None, None]}), Block({"x": np.array([1, 2])}), Block({"x": np.array([2.5])})])
     assert whole(plan, Sum("x"), Max("x"), Unique("x"), Count("x", ignore_nulls=True)) == {
         "sum(x)": 5.5,
@@ -138,7 +136,7 @@ def test_units_of_other_types_are_aggregated_together() -> None:
     assert whole(texts, Min("x"), Unique("x", ignore_nulls=False)) == {"min(x)": "a", "unique(x)": [None, "b", "a"]}
 
 
-def test_a_block_is_accumulated_as_a_table_and_the_key_reaches_the_state() -> None:
+def test_a_block_is_accumulated_as_a_table_and_the_key_reaches_the_state():
     total = AggregateFn(
         init=lambda key: (key, 0),
         accumulate_block=lambda state, table: (state[0], state[1] + sum(table.column("x").to_pylist())),
@@ -164,7 +162,7 @@ def test_a_block_is_accumulated_as_a_table_and_the_key_reaches_the_state() -> No
         (lambda: AggregateFn(init=lambda key: 0, merge=max, name="x"), "either accumulate_row or accumulate_block"),
     ],
 )
-def test_wrong_aggregates_are_refused(aggregate: Callable[[], Any], message: str) -> None:
+def test_wrong_aggregates_are_refused(aggregate, message):
     with pytest.raises((TypeError, ValueError), match=message):
         aggregate()
 
@@ -179,14 +177,14 @@ class Told(Transform):
     name = "map_batches(told)"
     pool = PoolSpec(2, 3)
 
-    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
+    def apply(self, blocks, scope):
         for block in blocks:
             yield Block({"ids": [str([row["id"] for row in block.rows()])], "size": np.array([block.num_rows])})
 
 
 @given(tables(), KEYS)
 @settings(max_examples=60, deadline=None)
-def test_a_function_gets_each_group_whole(table: Table, keys: list[str]) -> None:
+def test_a_function_gets_each_group_whole(table, keys):
     found = rows(Map(GroupRows(table.plan, tuple(keys)), MapGroups(tuple(keys), Told())))
     groups = [group["id"].tolist() for _, group in table.frame.groupby(keys, dropna=False, sort=True)]
     assert [row["ids"] for row in found] == [str(ids) for ids in groups]
@@ -194,7 +192,7 @@ def test_a_function_gets_each_group_whole(table: Table, keys: list[str]) -> None
 
 @given(st.lists(st.integers(0, 3), max_size=20), st.lists(st.integers(0, 20), max_size=5))
 @settings(deadline=None)
-def test_a_group_is_whole_however_its_rows_are_cut(keys: list[int], cuts: list[int]) -> None:
+def test_a_group_is_whole_however_its_rows_are_cut(keys, cuts):
     block = Block({"key": np.array(sorted(keys), np.int64), "id": np.arange(len(keys))})
     ends = sorted(min(place, len(keys)) for place in cuts)
     parts = (block.slice(begin, end) for begin, end in zip([0, *ends], [*ends, len(keys)], strict=True))
@@ -202,7 +200,7 @@ def test_a_group_is_whole_however_its_rows_are_cut(keys: list[int], cuts: list[i
     assert found == [keys.count(key) for key in sorted(set(keys))]
 
 
-def test_a_group_is_in_one_unit_and_many_small_groups_come_in_few_blocks(data_context) -> None:
+def test_a_group_is_in_one_unit_and_many_small_groups_come_in_few_blocks(data_context):
     each = MapGroups(("key",), Told())
     assert (each.pool, each.name) == (PoolSpec(2, 3), "map_groups(told)")
     small = reading([Block({"key": np.arange(1000), "id": np.arange(1000)})])
@@ -216,7 +214,7 @@ def test_a_group_is_in_one_unit_and_many_small_groups_come_in_few_blocks(data_co
     assert len(seen) > 3
 
 
-def test_aggregates_are_named_as_in_ray_and_without_keys_all_rows_are_one_group(data_context) -> None:
+def test_aggregates_are_named_as_in_ray_and_without_keys_all_rows_are_one_group(data_context):
     grouped = GroupedData(reading([Block({"k": np.array([1, 1, 2]), "x": np.array([1.0, 2.0, 5.0])})]), "k")
     assert rows(grouped.count()._plan) == [{"k": 1, "count()": 2}, {"k": 2, "count()": 1}]
     assert rows(grouped.sum("x")._plan) == [{"k": 1, "sum(x)": 3.0}, {"k": 2, "sum(x)": 5.0}]

@@ -4,7 +4,6 @@ import datetime as dt
 import decimal
 import gc
 import pickle
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,7 @@ from paceline.data import column
 from paceline.data.block import Block, TensorType
 from paceline.data.column import concatenate_arrays
 
-VALUES: dict[str, st.SearchStrategy[Any]] = {
+VALUES = {
     "int": st.integers(-(2**63), 2**63 - 1),
     "unsigned": st.integers(2**63, 2**64 - 1),
     "huge": st.integers(-(2**80), 2**80),
@@ -41,24 +40,24 @@ DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8",
 
 
 @st.composite
-def columns(draw: st.DrawFn, nulls: bool = True) -> tuple[str, list[Any]]:
+def columns(draw, nulls=True):
     kind = draw(st.sampled_from(sorted(VALUES)))
     value = VALUES[kind] | st.none() if nulls and draw(st.booleans()) else VALUES[kind]
     return kind, draw(st.lists(value, max_size=6))
 
 
-def rows_of(block: Block, name: str = "x") -> list[Any]:
+def rows_of(block, name="x"):
     return [row[name] for row in block.rows()]
 
 
-def join(*columns: Any) -> list[Any]:
+def join(*columns):
     return plain(rows_of(Block.concat([Block({"x": column}) for column in columns])))
 
 
-def plain(values: list[Any]) -> list[Any]:
+def plain(values):
     """Values as Python has them, whatever form of arrays they took on the way."""
 
-    def one(value: Any) -> Any:
+    def one(value):
         if isinstance(value, np.ndarray):
             return [one(item) for item in value.tolist()] if value.dtype != object else [one(item) for item in value]
         if isinstance(value, pd.Timestamp | pd.Timedelta):
@@ -72,9 +71,7 @@ def plain(values: list[Any]) -> list[Any]:
 
 @given(columns(), st.data())
 @settings(max_examples=100, deadline=None)
-def test_rows_come_back_as_given_however_they_are_cut_taken_and_joined(
-    column: tuple[str, list[Any]], data: st.DataObject
-) -> None:
+def test_rows_come_back_as_given_however_they_are_cut_taken_and_joined(column, data):
     kind, values = column
     block = Block({"x": values})
     assert block.num_rows == len(values)
@@ -96,7 +93,7 @@ def test_rows_come_back_as_given_however_they_are_cut_taken_and_joined(
 
 @given(columns(nulls=False))
 @settings(max_examples=60, deadline=None)
-def test_numpy_and_pandas_and_back_keep_the_values(column: tuple[str, list[Any]]) -> None:
+def test_numpy_and_pandas_and_back_keep_the_values(column):
     kind, values = column
     block = Block({"x": values})
     array, frame = block.to_numpy()["x"], block.to_pandas()
@@ -108,7 +105,7 @@ def test_numpy_and_pandas_and_back_keep_the_values(column: tuple[str, list[Any]]
 
 @given(st.lists(columns(), min_size=2, max_size=3))
 @settings(max_examples=80, deadline=None)
-def test_columns_of_different_types_are_joined_without_losing_a_value(mixed: list[tuple[str, list[Any]]]) -> None:
+def test_columns_of_different_types_are_joined_without_losing_a_value(mixed):
     expected = [value for _, values in mixed for value in values]
     got = join(*(values for _, values in mixed)) if expected else []
     assert len(got) == len(expected)
@@ -131,7 +128,7 @@ def test_columns_of_different_types_are_joined_without_losing_a_value(mixed: lis
     ],
     ids=str,
 )
-def test_values_that_no_common_type_holds_stay_what_they_are(values: list[Any]) -> None:
+def test_values_that_no_common_type_holds_stay_what_they_are(values):
     found = join(*(np.array([value]) if isinstance(value, np.generic) else [value] for value in values))
     expected = [value.item() if isinstance(value, np.generic) else value for value in values]
     assert [(type(value), value) for value in found] == [(type(value), value) for value in expected]
@@ -139,9 +136,7 @@ def test_values_that_no_common_type_holds_stay_what_they_are(values: list[Any]) 
 
 @given(st.sampled_from(DTYPES), st.lists(st.integers(0, 100), max_size=5), st.sampled_from([(), (2,), (2, 3), (0,)]))
 @settings(max_examples=60, deadline=None)
-def test_every_type_of_numpy_keeps_its_type_in_and_out_of_arrow(
-    dtype: str, values: list[int], shape: tuple[int, ...]
-) -> None:
+def test_every_type_of_numpy_keeps_its_type_in_and_out_of_arrow(dtype, values, shape):
     array = np.broadcast_to(
         np.asarray(values, "i8").reshape(-1, *[1] * len(shape)), (len(values), *shape)
     ).astype(dtype)  # fmt: skip
@@ -156,7 +151,7 @@ def test_every_type_of_numpy_keeps_its_type_in_and_out_of_arrow(
         assert {type(value) for value in rows_of(block)} <= {int, float, bool}
 
 
-def test_rows_have_pythons_times() -> None:
+def test_rows_have_pythons_times():
     moment = dt.datetime(2024, 2, 29, 12, 30)
     for unit in ("s", "ms", "us", "ns"):
         values = np.array([moment, "NaT"], f"M8[{unit}]")
@@ -165,15 +160,11 @@ def test_rows_have_pythons_times() -> None:
     assert rows_of(Block({"x": fine})) == [fine[0]]
 
 
-def test_arrays_of_different_shapes_and_missing_ones_are_an_array_of_arrays() -> None:
+def test_arrays_of_different_shapes_and_missing_ones_are_an_array_of_arrays():
     block = Block({"x": [np.zeros((1, 2), "f4"), None, np.ones((3, 2), "f4")]})
     assert block.schema.types == [TensorType(np.dtype("f4"), None)]
     for found in (rows_of(block), Block.from_batch(block.to_arrow()).to_numpy()["x"]):
-        assert [None if v is None else (v.shape, v.dtype.str) for v in found] == [
-            ((1, 2), "<f4"),
-            None,
-            ((3, 2), "<f4"),
-        ]
+        assert [v if v is None else (v.shape, v.dtype.str) for v in found] == [((1, 2), "<f4"), None, ((3, 2), "<f4")]
     assert rows_of(block.slice(2))[0].shape == (3, 2)
     kind = pa.fixed_shape_tensor(pa.float32(), (2,))
     storage = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.float32(), 2))
@@ -182,7 +173,7 @@ def test_arrays_of_different_shapes_and_missing_ones_are_an_array_of_arrays() ->
     assert block.schema.types == [TensorType(np.dtype("f4"), None)]
 
 
-def test_tensors_lists_and_dictionaries_of_other_blocks_are_joined() -> None:
+def test_tensors_lists_and_dictionaries_of_other_blocks_are_joined():
     lists, tensors, ragged = pa.array([[1.0, 2.0]]), np.array([[3.0, 4.0]]), [np.array([5.0]), np.array([6.0, 7.0])]
     assert Block.concat([Block({"x": lists}), Block({"x": tensors})]).to_numpy()["x"].tolist() == [[1, 2], [3, 4]]
     assert join(lists, tensors, ragged) == [[1, 2], [3, 4], [5], [6, 7]]
@@ -195,7 +186,7 @@ def test_tensors_lists_and_dictionaries_of_other_blocks_are_joined() -> None:
     assert Block.concat([Block({"x": np.array([1], dtype)}) for dtype in ("i4", "i8")]).to_numpy()["x"].dtype == "i8"
 
 
-def test_blocks_without_rows_keep_their_columns_and_rows_without_columns_are_still_rows() -> None:
+def test_blocks_without_rows_keep_their_columns_and_rows_without_columns_are_still_rows():
     block = Block({"x": np.zeros((0, 3), "f4"), "y": pa.array([], pa.string())})
     assert Block.concat([Block.empty(), block, block]).schema.names == ["x", "y"]
     assert block.to_numpy()["x"].shape == Block.from_batch(block.to_arrow()).to_numpy()["x"].shape == (0, 3)
@@ -208,7 +199,7 @@ def test_blocks_without_rows_keep_their_columns_and_rows_without_columns_are_sti
     assert list(bare.slice(1).rows()) == [{}]
 
 
-def test_a_frame_may_hold_what_pandas_takes_for_missing() -> None:
+def test_a_frame_may_hold_what_pandas_takes_for_missing():
     frame = pd.DataFrame(
         {
             "text": ["a", None],
@@ -228,7 +219,7 @@ def test_a_frame_may_hold_what_pandas_takes_for_missing() -> None:
     assert first["array"].tolist() == [0, 0]
 
 
-def test_a_column_may_be_a_series_a_tensor_or_any_sequence() -> None:
+def test_a_column_may_be_a_series_a_tensor_or_any_sequence():
     import torch
 
     block = Block(
@@ -260,12 +251,12 @@ def test_a_column_may_be_a_series_a_tensor_or_any_sequence() -> None:
         (pa.Table.from_arrays([pa.array([1])] * 2, names=["x", "x"]), ValueError, "different names"),
     ],
 )
-def test_what_is_no_batch_is_refused_by_name(batch: Any, kind: type[Exception], message: str) -> None:
+def test_what_is_no_batch_is_refused_by_name(batch, kind, message):
     with pytest.raises(kind, match=message):
         Block.from_batch(batch)
 
 
-def test_a_missing_column_is_named_with_those_that_are_there_and_a_schema_prints_all() -> None:
+def test_a_missing_column_is_named_with_those_that_are_there_and_a_schema_prints_all():
     block = Block({"image": np.zeros((1, 2, 2), "u1"), "label": ["a"], "price": [decimal.Decimal("1.5")]})
     for ask in (lambda: block.select(["z"]), lambda: block.drop(["z"]), lambda: block.rename({"z": "a"})):
         with pytest.raises(KeyError, match="unknown column 'z'; the columns are: 'image', 'label', 'price'"):
@@ -287,7 +278,7 @@ def fresh_scratch(monkeypatch):
     monkeypatch.setattr(column, "_scratch", column._ScratchMemory())
 
 
-def halves(value: float) -> list[np.ndarray]:
+def halves(value):
     return [np.full(LARGE, value), np.full(LARGE, value + 1)]
 
 
@@ -314,7 +305,7 @@ def test_memory_is_used_again_once_the_last_view_is_gone():
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(0, 3), max_size=12))
 def test_what_is_kept_stays_what_it_is(which):
-    kept: dict[int, np.ndarray] = {}
+    kept = {}
     for value, place in enumerate(which):
         kept[place] = concatenate_arrays(halves(value))
         kept[place][0] = -value

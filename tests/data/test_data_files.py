@@ -4,11 +4,8 @@ import os
 import pickle
 import re
 import threading
-from collections.abc import Callable
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import fsspec
@@ -23,7 +20,7 @@ from paceline.data.sources.files import InputFile, explain_read_errors, list_fil
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def tree(tmp_path):
     """Some files, and the working directory's own name in none of them."""
     for name in (
         "a/x.csv",
@@ -41,7 +38,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def names(*args: Any, **kwargs: Any) -> list[str]:
+def names(*args, **kwargs):
     return [file.name for file in list_files(*args, **kwargs)]
 
 
@@ -65,12 +62,12 @@ ALL = [*(f"a/{name}" for name in A), *(f"b/{name}" for name in B), "top.CSV", "w
         ("[ab]/x*", ["a/x.csv"]),
     ],
 )
-def test_a_path_is_a_file_a_directory_or_a_pattern(tree: Path, path: str, found: list[str]) -> None:
+def test_a_path_is_a_file_a_directory_or_a_pattern(tree, path, found):
     assert names(f"{tree}/{path}") == found
     assert names(f"file://{quote(f'{tree}/{path}')}") == found
 
 
-def test_paths_keep_their_order_and_may_begin_anywhere(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_keep_their_order_and_may_begin_anywhere(tree, monkeypatch):
     assert names([tree / "we[i]rd.csv", tree / "a"]) == ["we[i]rd.csv", *A]
     same_names = [str(tree / "b" / name) for name in B]
     assert names(same_names) == same_names, "files of one name are told apart by their paths"
@@ -80,7 +77,7 @@ def test_paths_keep_their_order_and_may_begin_anywhere(tree: Path, monkeypatch: 
     assert [file.path for file in list_files("a")] == [f"{tree}/a/x.csv", f"{tree}/a/y.csv.gz"]
 
 
-def test_extensions_leave_out_other_files_of_directories_but_not_one_that_is_named(tree: Path) -> None:
+def test_extensions_leave_out_other_files_of_directories_but_not_one_that_is_named(tree):
     assert names(tree / "a", file_extensions=["csv"]) == ["x.csv"]
     assert names(tree, file_extensions=[".CSV.gz"]) == ["a/y.csv.gz"]
     assert names(tree / "a/x.csv", file_extensions=["parquet"]) == ["x.csv"]
@@ -88,7 +85,7 @@ def test_extensions_leave_out_other_files_of_directories_but_not_one_that_is_nam
         list_files(tree / "a", file_extensions=["parquet"])
 
 
-def test_directories_of_partitions_give_columns(tree: Path) -> None:
+def test_directories_of_partitions_give_columns(tree):
     first, second = list_files(tree / "b")
     assert first.partition == (("year", 2024), ("part", "x/y"))
     assert second.partition == (("year", 2025), ("part", None))
@@ -100,7 +97,7 @@ def test_directories_of_partitions_give_columns(tree: Path) -> None:
     ("values", "typed"),
     [("-1 02", [-1, 2]), ("1 x", ["1", "x"]), ("² 2", ["²", "2"]), (f"{2**63} 1", [str(2**63), "1"])],
 )
-def test_a_partition_is_a_number_where_all_its_values_are(tmp_path: Path, values: str, typed: list[Any]) -> None:
+def test_a_partition_is_a_number_where_all_its_values_are(tmp_path, values, typed):
     paths = [tmp_path / f"k={value}" / "f" for value in values.split()]
     for path in paths:
         path.parent.mkdir()
@@ -117,13 +114,13 @@ def test_a_partition_is_a_number_where_all_its_values_are(tmp_path: Path, values
         ("empty", "no file in the directory"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_named(tree: Path, path: str, message: str) -> None:
+def test_a_path_that_leads_nowhere_is_named(tree, path, message):
     (tree / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=re.escape(message)):
         list_files(f"{tree}/{path}")
 
 
-def test_ignores_missing_paths_on_request_unless_all_are_missing(tree: Path) -> None:
+def test_ignores_missing_paths_on_request_unless_all_are_missing(tree):
     assert names([tree / "nowhere", tree / "a", f"{tree}/nor/*.csv"], ignore_missing_paths=True) == A
     with pytest.raises(FileNotFoundError, match="no files found in "):
         list_files([tree / "nowhere", tree / "nor/here"], ignore_missing_paths=True)
@@ -145,19 +142,18 @@ def test_ignores_missing_paths_on_request_unless_all_are_missing(tree: Path) -> 
         ({"paths": "s3://bucket/x?colour=blue"}, "unknown option 'colour' of paths 's3://bucket/x'"),
     ],
 )
-def test_a_wrong_argument_is_named(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError) as caught:
+def test_a_wrong_argument_is_named(arguments, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
         list_files(**arguments)
-    assert message in str(caught.value)
 
 
-def _memory(tree: Path) -> tuple[Any, str]:
+def _memory(tree):
     filesystem = MemoryFileSystem()
     filesystem.put(str(tree / "a"), f"{tree}/a", recursive=True)
     return filesystem, f"{tree}/a"
 
 
-FILESYSTEMS: dict[str, Callable[[Path], tuple[Any, str]]] = {
+FILESYSTEMS = {
     "pyarrow": lambda tree: (fs.LocalFileSystem(), f"{tree}/a"),
     "pyarrow, a subtree": lambda tree: (fs.SubTreeFileSystem(str(tree / "a"), fs.LocalFileSystem()), "/"),
     "fsspec, in memory": _memory,
@@ -166,7 +162,7 @@ FILESYSTEMS: dict[str, Callable[[Path], tuple[Any, str]]] = {
 
 
 @pytest.mark.parametrize("make", FILESYSTEMS.values(), ids=FILESYSTEMS.keys())
-def test_any_filesystem_will_do(tree: Path, make: Callable[[Path], tuple[Any, str]]) -> None:
+def test_any_filesystem_will_do(tree, make):
     filesystem, root = make(tree)
     assert names(root, filesystem=filesystem) == A
     at = root.rstrip("/") and f"{root}/"
@@ -180,11 +176,11 @@ def test_any_filesystem_will_do(tree: Path, make: Callable[[Path], tuple[Any, st
         list_files(f"{at}nowhere", filesystem=filesystem)
 
 
-def test_a_directory_that_fsspec_cannot_list_is_named_not_passed_over(tree: Path) -> None:
+def test_a_directory_that_fsspec_cannot_list_is_named_not_passed_over(tree):
     class Closed(LocalFileSystem):
         cachable = False
 
-        def ls(self, path: str, detail: bool = False, **kwargs: Any) -> Any:
+        def ls(self, path, detail=False, **kwargs):
             if path.endswith("/a"):
                 raise PermissionError(13, "not for you", path)
             return super().ls(path, detail, **kwargs)
@@ -193,9 +189,9 @@ def test_a_directory_that_fsspec_cannot_list_is_named_not_passed_over(tree: Path
         list_files(str(tree), filesystem=Closed())
 
 
-def test_http_goes_through_fsspec(tree: Path) -> None:
+def test_http_goes_through_fsspec(tree):
     class Silent(SimpleHTTPRequestHandler):
-        def log_message(self, *args: Any) -> None: ...
+        def log_message(self, *args): ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(tree))) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -210,22 +206,19 @@ def test_http_goes_through_fsspec(tree: Path) -> None:
         fsspec.asyn.sync(filesystem.loop, session.close)
 
 
-def test_what_goes_wrong_while_reading_is_said_with_the_file(tree: Path) -> None:
+def test_what_goes_wrong_while_reading_is_said_with_the_file(tree):
     (file,) = list_files(tree / "a/x.csv")
     os.remove(tree / "a/x.csv")
     with pytest.raises(FileNotFoundError, match=r"a/x\.csv no longer exists"):
         file.read()
-    with (
-        pytest.raises(ValueError, match=r"cannot read \S*a/x\.csv as a poem: it does not rhyme"),
-        explain_read_errors(file, "a poem"),
-    ):
+    with pytest.raises(ValueError, match=r"x\.csv as a poem: it does not rhyme"), explain_read_errors(file, "a poem"):
         raise ValueError("it does not rhyme")
     with pytest.raises(PermissionError, match=r"cannot read \S*a/x\.csv"), explain_read_errors(file, "a poem"):
         raise PermissionError(13, "no")
 
 
 @pytest.mark.parametrize("suffix", ["gz", "zst"])
-def test_packed_files_are_unpacked_and_a_truncated_one_is_named(tmp_path: Path, suffix: str) -> None:
+def test_packed_files_are_unpacked_and_a_truncated_one_is_named(tmp_path, suffix):
     path = tmp_path / f"x.txt.{suffix}"
     content = os.urandom(5000)
     with pa.output_stream(str(path), compression={"gz": "gzip", "zst": "zstd"}.get(suffix, suffix)) as stream:

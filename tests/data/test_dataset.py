@@ -1,7 +1,6 @@
 """Looking at datasets: what is known without reading, what is read and no more, and what pandas says of the rows."""
 
 import inspect
-from typing import Any
 
 import jax  # noqa: F401  it sets variables of the environment when it is first imported
 import numpy as np
@@ -21,11 +20,11 @@ from paceline.data.write import SaveMode
 
 
 @pytest.fixture(autouse=True)
-def _nothing_read() -> None:
+def _nothing_read():
     READ.clear()
 
 
-def many(**options: Any) -> Dataset:
+def many(**options):
     """Three units of two blocks: 0 to 29."""
     return numbers([5, 5], [5, 5], [5, 5], **options)
 
@@ -44,15 +43,13 @@ def many(**options: Any) -> Dataset:
         (many().filter(lambda row: False), ["id"], 1),
     ],
 )
-def test_a_schema_takes_one_block_at_most_and_none_where_the_source_knows_it(
-    dataset: Dataset, names: list[str], num_blocks: int
-) -> None:
+def test_a_schema_takes_one_block_at_most_and_none_where_the_source_knows_it(dataset, names, num_blocks):
     assert dataset.columns() == names
     assert dataset.schema().names == names
     assert len(READ) == num_blocks
 
 
-def test_a_schema_is_found_without_shuffling_and_in_later_rows_where_the_first_give_none() -> None:
+def test_a_schema_is_found_without_shuffling_and_in_later_rows_where_the_first_give_none():
     iterator = many().random_shuffle().map(lambda row: {"x": row["id"]}).iterator()
     assert iterator.schema().names == ["x"]
     assert iterator._feeds.num_rows() == 30
@@ -80,19 +77,19 @@ def test_a_schema_is_found_without_shuffling_and_in_later_rows_where_the_first_g
         (many().map_batches(lambda batch: {"x": [1, 2]}), 12, False),
     ],
 )
-def test_a_count_that_the_units_know_needs_no_reading(dataset: Dataset, num_rows: int, is_known: bool) -> None:
+def test_a_count_that_the_units_know_needs_no_reading(dataset, num_rows, is_known):
     assert dataset.count() == num_rows
     assert bool(READ) is not is_known
 
 
-def test_taking_some_rows_reads_no_more_than_they_take() -> None:
+def test_taking_some_rows_reads_no_more_than_they_take():
     assert many().take(3) == [{"id": 0}, {"id": 1}, {"id": 2}]
     assert READ == [("part-0.file", ["id"], 5)]
     assert many().map(lambda row: row).limit(6).take() == [{"id": number} for number in range(6)]
     assert {name for name, *_ in READ} == {"part-0.file"}
 
 
-def test_take_show_iterate_and_to_pandas(capsys: pytest.CaptureFixture[str]) -> None:
+def test_take_show_iterate_and_to_pandas(capsys):
     dataset = many()
     assert [row["id"] for row in dataset.take()] == [*range(20)]
     assert [row["id"] for row in dataset.take_all()] == [row["id"] for row in dataset.iter_rows()] == [*range(30)]
@@ -111,7 +108,7 @@ def test_take_show_iterate_and_to_pandas(capsys: pytest.CaptureFixture[str]) -> 
         assert batch["id"].tolist() == [*range(30)]
 
 
-def test_more_rows_than_a_limit_allows_are_an_error() -> None:
+def test_more_rows_than_a_limit_allows_are_an_error():
     with pytest.raises(ValueError, match=r"take_all\(limit=29\): the dataset has more rows"):
         many().take_all(limit=29)
     with pytest.raises(ValueError, match=r"to_pandas\(limit=29\)"):
@@ -122,7 +119,7 @@ def test_more_rows_than_a_limit_allows_are_an_error() -> None:
         iter(many())
 
 
-def test_aggregates_have_their_names_and_read_only_their_columns() -> None:
+def test_aggregates_have_their_names_and_read_only_their_columns():
     frame = pd.DataFrame({"a": [3, -1, 3, 5, 0], "b": [2, 2, 7, -4, 1]})
     dataset = listed([frame.iloc[:2]], [frame.iloc[2:].reset_index(drop=True)], schema=True)
     assert dataset.unique("a") == [3, -1, 5, 0]
@@ -144,13 +141,13 @@ def test_aggregates_have_their_names_and_read_only_their_columns() -> None:
     assert numbers([0]).sum("id") is None
 
 
-def rows_of(dataset: Dataset, column: str = "id") -> list[Any]:
+def rows_of(dataset, column="id"):
     return [row[column] for row in dataset.take_all()]
 
 
 @given(st.lists(st.lists(st.integers(0, 4), max_size=2), min_size=1, max_size=3), st.integers(0, 20), st.integers(0, 5))
 @settings(max_examples=25, deadline=None)
-def test_orders_limits_and_unions_are_those_of_lists(sizes: list[list[int]], limit: int, seed: int) -> None:
+def test_orders_limits_and_unions_are_those_of_lists(sizes, limit, seed):
     dataset, rows = numbers(*sizes), [*range(sum(map(sum, sizes)))]
     assert rows_of(dataset.limit(limit)) == rows[:limit]
     assert rows_of(dataset.union(dataset, dataset.limit(2))) == rows + rows + rows[:2]
@@ -165,8 +162,8 @@ def test_orders_limits_and_unions_are_those_of_lists(sizes: list[list[int]], lim
     assert len(rows) < 6 or shuffled != rows_of(dataset.random_shuffle(seed=seed + 1))
 
 
-def test_materialized_rows_are_computed_once() -> None:
-    calls: list[int] = []
+def test_materialized_rows_are_computed_once():
+    calls = []
     kept = many().map(lambda row: calls.append(row["id"]) or {"x": row["id"] * 2}).materialize()
     assert isinstance(kept, MaterializedDataset)
     assert kept.count() == 30
@@ -178,27 +175,32 @@ def test_materialized_rows_are_computed_once() -> None:
         many().num_blocks()
 
 
-def test_the_files_that_rows_are_read_from_are_listed(tmp_path: Any) -> None:
+def test_the_files_that_rows_are_read_from_are_listed(tmp_path):
     many().write_csv(tmp_path)
     back = paceline.data.read_csv(str(tmp_path))
     assert rows_of(back) == [*range(30)]
     assert back.input_files() == sorted(map(str, tmp_path.iterdir()))
 
 
-def test_a_dataset_prints_what_is_known_of_it() -> None:
+def test_a_dataset_prints_what_is_known_of_it_and_stats_count_the_rows_of_take():
     assert repr(many(schema=True)) == "Dataset(num_rows=30, schema={id: int64})"
     assert repr(many(schema=True).with_column("x", col("id"))) == "Dataset(num_rows=30, schema={id: int64, x: ?})"
     assert repr(many().filter(expr="id > 3")) == "Dataset(num_rows=?, schema=?)"
     assert READ == []
     assert repr(many().materialize()) == "MaterializedDataset(num_rows=30, schema={id: int64})"
+    dataset = many()
+    assert dataset.size_bytes() == 30 * 8
+    assert "has not been run" in dataset.stats()
+    dataset.take_all()
+    assert "30 rows" in dataset.stats()
 
 
 class Model:
-    def __call__(self, batch: Any) -> Any:
+    def __call__(self, batch):
         return batch
 
 
-def test_a_plan_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_is_explained(capsys):
     dataset = (
         listed([{"a": [1], "b": [2]}], [{"a": [1], "b": [2]}], schema=True)
         .filter(expr="a > 0")
@@ -237,14 +239,6 @@ def test_a_plan_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert READ == []
 
 
-def test_stats_count_the_rows_of_take() -> None:
-    dataset = many()
-    assert dataset.size_bytes() == 30 * 8
-    assert "has not been run" in dataset.stats()
-    dataset.take_all()
-    assert "30 rows" in dataset.stats()
-
-
 @pytest.mark.parametrize(
     ("function", "name", "default"),
     [
@@ -254,9 +248,7 @@ def test_stats_count_the_rows_of_take() -> None:
         (Dataset.map, "on_error", "raise"),
     ],
 )
-def test_arguments_that_functions_share_are_in_their_signatures_and_unknown_ones_are_refused(
-    function: Any, name: str, default: Any
-) -> None:
+def test_arguments_that_functions_share_are_in_their_signatures_and_unknown_ones_are_refused(function, name, default):
     parameters = inspect.signature(function).parameters
     assert parameters[name].default == default
     assert ("min_rows_per_file" in parameters, "num_cpus" in parameters) == (False, function is Dataset.map)

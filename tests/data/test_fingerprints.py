@@ -1,20 +1,18 @@
 """A position is good for the data that it was taken from: other files, other rows and another order are noticed."""
 
-from pathlib import Path
-
 import pytest
 
 import paceline.data
-from paceline.data import Dataset, FileShuffleConfig
+from paceline.data import FileShuffleConfig
 
 
-def state(dataset: Dataset) -> dict[str, object]:
+def state(dataset):
     iterator = dataset.iterator()
     next(iter(iterator.iter_batches(batch_size=2)))
     return iterator.get_state()
 
 
-def numbers(**options: int) -> Dataset:
+def numbers(**options):
     return paceline.data.range(24, **{"override_num_blocks": 4, **options})
 
 
@@ -33,7 +31,7 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("taken", ORDERS)
-def test_a_position_is_refused_by_every_other_order_of_the_rows(taken: str) -> None:
+def test_a_position_is_refused_by_every_other_order_of_the_rows(taken):
     left = state(ORDERS[taken])
     for name, dataset in ORDERS.items():
         if name == taken:
@@ -43,7 +41,7 @@ def test_a_position_is_refused_by_every_other_order_of_the_rows(taken: str) -> N
                 dataset.iterator().set_state(left)
 
 
-def test_whether_files_change_places_in_every_epoch_is_part_of_the_order(tmp_path: Path) -> None:
+def test_whether_files_change_places_in_every_epoch_is_part_of_the_order(tmp_path):
     numbers().write_csv(str(tmp_path))
     shuffled = [FileShuffleConfig(seed=1, reseed_after_execution=every) for every in (True, False)]
     one, other = (paceline.data.read_csv(str(tmp_path), shuffle=config) for config in shuffled)
@@ -51,7 +49,7 @@ def test_whether_files_change_places_in_every_epoch_is_part_of_the_order(tmp_pat
         other.iterator().set_state(state(one))
 
 
-def test_a_text_file_that_grew_is_noticed(tmp_path: Path) -> None:
+def test_a_text_file_that_grew_is_noticed(tmp_path):
     """The number of its rows is not known before it is read."""
     file = tmp_path / "a.csv"
     file.write_text("x\n1\n2\n3\n")
@@ -62,7 +60,7 @@ def test_a_text_file_that_grew_is_noticed(tmp_path: Path) -> None:
         paceline.data.read_csv(str(file)).iterator().set_state(left)
 
 
-def test_other_functions_are_no_other_data() -> None:
+def test_other_functions_are_no_other_data():
     """One may mend a transform and go on; whether it gives the same rows is for its author to know."""
     left = state(numbers().map_batches(lambda batch: {"id": batch["id"] + 1}))
     numbers().map_batches(lambda batch: {"id": batch["id"] * 2}).iterator().set_state(left)

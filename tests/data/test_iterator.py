@@ -3,6 +3,7 @@
 import gc
 import json
 import pickle
+import re
 import threading
 
 import numpy as np
@@ -67,7 +68,7 @@ def test_an_epoch_that_is_left_early_is_over_and_its_stream_closed(options):
     assert [epoch for epoch, _, _ in feeds.opened] == [0, 1]
 
 
-def test_a_state_from_after_a_break_stands_where_the_break_was():
+def test_a_state_stands_where_a_break_was_and_one_set_inside_a_loop_is_for_the_next():
     it = DataIterator(Rows([10]))
     for batch in it.iter_batches(batch_size=2):
         if batch["id"][0] == 4:
@@ -76,11 +77,16 @@ def test_a_state_from_after_a_break_stands_where_the_break_was():
     it.set_state(it.get_state())
     assert ids(it.iter_batches(batch_size=2)) == [[6, 7], [8, 9]]
     assert it.get_state()["epoch"] == 1
+    it = DataIterator(Rows([8]))
+    start = it.get_state()
+    for number, _ in enumerate(it.iter_batches(batch_size=2)):
+        if number == 1:
+            it.set_state(start)
+    assert it.get_state() == start
+    assert ids(it.iter_batches(batch_size=8)) == [list(range(8))]
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"_collate_fn": lambda batch: batch, "prefetch_batches": 3}], ids=["at once", "ahead"]
-)
+@pytest.mark.parametrize("options", [{}, {"_collate_fn": dict, "prefetch_batches": 3}], ids=["at once", "ahead"])
 def test_a_batch_counts_as_used_once_it_is_handed_out_and_no_sooner(options):
     it = DataIterator(Rows([10]))
     batches = iter(it.iter_batches(batch_size=2, **options))
@@ -111,8 +117,7 @@ def test_batches_of_one_block_are_views_of_it():
 
 
 @pytest.mark.parametrize(
-    ("batch_format", "kind"),
-    [("numpy", dict), ("default", dict), ("pandas", pandas.DataFrame), ("pyarrow", pa.Table)],
+    ("batch_format", "kind"), [("numpy", dict), ("default", dict), ("pandas", pandas.DataFrame), ("pyarrow", pa.Table)]
 )
 def test_batches_come_in_each_format(batch_format, kind):
     feeds = Rows([5], columns=lambda n: {"text": [f"row {i}" for i in n], "pair": np.stack([n, n], 1), "id": n})
@@ -129,9 +134,7 @@ def test_without_a_batch_size_it_is_256_or_the_share_of_the_global_one():
     everything = DataIterator(Rows([100]), WorkerShard(1, 4, "all"), global_batch_size=40)
     assert ids(everything.iter_batches())[0] == list(range(10))
     for batch_size in (40, None):
-        with pytest.raises(
-            ValueError, match=r"batch_size must be 10, the share of each of 4 workers in global_batch_size=40, got "
-        ):
+        with pytest.raises(ValueError, match="must be 10, the share of each of 4 workers in global_batch_size=40, got"):
             shard.iter_batches(batch_size=batch_size)
     with pytest.raises(ValueError, match="global_batch_size must be a multiple of the number of workers, 4, got 10"):
         DataIterator(Rows([1]), WorkerShard(0, 4, "equal"), global_batch_size=10)
@@ -152,9 +155,8 @@ def test_without_a_batch_size_it_is_256_or_the_share_of_the_global_one():
     ],
 )
 def test_a_wrong_argument_is_named_at_the_call(arguments, message):
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=re.escape(message)):
         DataIterator(Rows([1])).iter_batches(**arguments)
-    assert message in str(raised.value)
     with pytest.raises(TypeError, match="iter_batches"):
         iter(DataIterator(Rows([1])))
 
@@ -172,16 +174,6 @@ def test_a_state_of_other_data_and_what_is_no_state_are_refused():
     for wrong, message in (({"row": -1}, "row"), ({"rows": 1}, "rows"), ([], "object"), ({"ahead": ahead}, "leads")):
         with pytest.raises(ValueError, match=rf"not from get_state\(\)[\s\S]*{message}"):
             other.set_state(wrong)
-
-
-def test_a_state_set_inside_a_loop_is_for_the_next_one():
-    it = DataIterator(Rows([8]))
-    start = it.get_state()
-    for number, _ in enumerate(it.iter_batches(batch_size=2)):
-        if number == 1:
-            it.set_state(start)
-    assert it.get_state() == start
-    assert ids(it.iter_batches(batch_size=8)) == [list(range(8))]
 
 
 def test_a_changed_window_waits_for_the_next_epoch():

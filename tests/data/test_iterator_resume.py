@@ -96,9 +96,8 @@ def test_the_rest_is_the_tail_from_every_place_of_two_epochs(mode, window, witho
                     if mode == "exact":
                         assert rows == sorted(left)
                     else:
-                        unused = set(feeds.order(epoch)) - set().union(
-                            *(batch for turn in given[:place] for batch in turn if batch)
-                        )
+                        used = set().union(*(batch for turn in given[:place] for batch in turn if batch))
+                        unused = set(feeds.order(epoch)) - used
                         assert set(rows) <= unused
                         assert len(unused) - len(rows) < world + other - 1
 
@@ -218,10 +217,8 @@ def test_a_global_batch_is_the_same_on_every_number_of_workers(mode):
     feeds = Rows([13, 12])
 
     def global_batches(world, cursor=None):
-        shards = [
-            DataIterator(feeds, WorkerShard(rank, world, mode), cursor=cursor, global_batch_size=12)
-            for rank in range(world)
-        ]
+        splits = [WorkerShard(rank, world, mode) for rank in range(world)]
+        shards = [DataIterator(feeds, split, cursor=cursor, global_batch_size=12) for split in splits]
         turns = itertools.zip_longest(*(shard.iter_batches() for shard in shards))
         return [[row for batch in turn if batch for row in batch["id"].tolist()] for turn in turns]
 

@@ -21,10 +21,8 @@ def units(num_rows):
 
 def epochs_of(feeds, world, mode, batch_size, num_epochs, **options):
     """For each epoch, the batches of each worker."""
-    shards = [
-        DataIterator(feeds, WorkerShard(rank, world, mode)).iter_batches(batch_size=batch_size, **options)
-        for rank in range(world)
-    ]
+    splits = [WorkerShard(rank, world, mode) for rank in range(world)]
+    shards = [DataIterator(feeds, split).iter_batches(batch_size=batch_size, **options) for split in splits]
     return [[[batch["id"].tolist() for batch in shard] for shard in shards] for _ in range(num_epochs)]
 
 
@@ -67,10 +65,8 @@ def test_exact_parts_have_every_row_once(world, batch_size):
 def test_rows_one_by_one_go_round_the_workers(mode):
     for num_rows, world in itertools.product(SIZES, WORKERS):
         feeds = Rows(units(num_rows))
-        shards = [
-            [row["id"] for row in DataIterator(feeds, WorkerShard(rank, world, mode)).iter_rows()]
-            for rank in range(world)
-        ]
+        splits = [WorkerShard(rank, world, mode) for rank in range(world)]
+        shards = [[row["id"] for row in DataIterator(feeds, split).iter_rows()] for split in splits]
         whole = num_rows - num_rows % world
         assert [row for turn in zip(*shards, strict=False) for row in turn] == list(range(whole))
         assert sorted(itertools.chain(*shards)) == list(range(whole if mode == "equal" else num_rows))

@@ -9,9 +9,7 @@ from paceline.data.iterator import DataIterator
 tf = pytest.importorskip("tensorflow")
 
 
-def iterator(
-    columns=lambda ids: {"x": np.stack([ids, ids], 1).astype(np.float32), "y": ids, "s": [f"{i}" for i in ids]},
-):
+def iterator(columns=lambda ids: {"x": np.stack([ids, ids], 1).astype(np.float32), "y": ids, "s": [*map(str, ids)]}):
     return DataIterator(Rows([4], block_rows=4, columns=columns))
 
 
@@ -20,9 +18,7 @@ def test_batches_are_dicts_of_tensors():
     assert first["x"].shape == (2, 2)
     assert second["y"].numpy().tolist() == [2, 3]
     assert first["s"].numpy().tolist() == [b"0", b"1"]
-    [batch] = iterator(lambda ids: {"y": ids, "r": [np.arange(i) for i in ids]}).iter_tf_batches(
-        dtypes={"y": tf.float16}
-    )
+    [batch] = iterator(lambda ids: {"y": ids, "r": [*map(np.arange, ids)]}).iter_tf_batches(dtypes={"y": tf.float16})
     assert batch["y"].dtype == tf.float16
     assert batch["r"].to_list() == [[], [0], [0, 1], [0, 1, 2]]
 

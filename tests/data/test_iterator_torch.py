@@ -1,6 +1,7 @@
 """Batches as torch tensors: which columns can be one, without a copy where that is safe, and where they go."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -78,10 +79,7 @@ def test_one_dtype_is_for_all_columns_and_a_dict_for_some():
     ("columns", "message"),
     [
         (lambda ids: {"name": [f"{i}" for i in ids]}, r"column 'name' has values of type str[\s\S]*hint: drop it"),
-        (
-            lambda ids: {"d": ids.astype("datetime64[s]")},
-            r"column 'd' has datetime64\[s\] values, and torch has no dates",
-        ),
+        (lambda ids: {"d": ids.astype("datetime64[s]")}, r"'d' has datetime64\[s\] values, and torch has no dates"),
         (lambda ids: {"l": [list(range(i)) for i in ids]}, r"column 'l' has arrays of different shapes"),
         (lambda ids: {"v": ids.astype(np.longdouble)}, r"cannot convert the column 'v' of type \w+ to a tensor"),
     ],
@@ -130,9 +128,8 @@ def test_tensors_go_to_the_device_that_is_given_or_that_of_the_worker(prefetch_b
     ],
 )
 def test_a_wrong_argument_is_named_at_the_call(arguments, message):
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=re.escape(message)):
         DataIterator(Rows([4], columns=lambda ids: {"x": ids})).iter_torch_batches(**arguments)
-    assert message in str(raised.value)
 
 
 def test_an_unknown_column_is_found_with_the_first_batch_where_no_schema_is_known(monkeypatch):
@@ -202,9 +199,7 @@ def test_memory_cannot_be_pinned_without_a_gpu():
 @pytest.mark.parametrize("prefetch_batches", [0, 1, 3])
 def test_batches_arrive_whole_on_the_gpu_however_late_they_are_read(pin_memory, prefetch_batches):
     num_rows, width = 48, 1 << 18
-    feeds = Rows(
-        [num_rows], block_rows=7, columns=lambda ids: {"x": np.repeat(ids[:, None], width, 1).astype(np.float32)}
-    )
+    feeds = Rows([num_rows], block_rows=7, columns=lambda ids: {"x": np.repeat(ids[:, None], width, 1).astype("f4")})
     it = DataIterator(feeds)
     seen = []
     for used, batch in enumerate(

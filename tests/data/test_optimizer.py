@@ -1,27 +1,24 @@
 """A plan and its optimised form give the same rows, and readers read no more than is needed."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_datasets import READ, Listed, listed
 
-from paceline.data.dataset import Dataset
 from paceline.data.exec.exchange import resolve_barrier
 from paceline.data.exec.pipeline import InlineExecutor, lower_plan
 from paceline.data.expressions import col
 from paceline.data.planning.barriers import Limit
 from paceline.data.planning.optimizer import optimize_plan
-from paceline.data.planning.plan import Map, PlanNode, Read, walk
+from paceline.data.planning.plan import Map, Read, walk
 from paceline.data.transforms.rows import MapRows
 
 NAMES = ["a", "b", "c", "d"]
 
 
 @st.composite
-def steps(draw: st.DrawFn, dataset: Dataset, names: list[str]) -> tuple[Dataset, list[str]]:
+def steps(draw, dataset, names):
     """One more step over columns that are there."""
     some = st.lists(st.sampled_from(names), min_size=1, max_size=len(names), unique=True)
     one = st.sampled_from(names)
@@ -41,9 +38,8 @@ def steps(draw: st.DrawFn, dataset: Dataset, names: list[str]) -> tuple[Dataset,
         case "rename":
             old, new = draw(one), draw(st.sampled_from([*NAMES, "e"]))
             if new in names and new != old:
-                return dataset.rename_columns({old: new, new: old}), [
-                    {old: new, new: old}.get(name, name) for name in names
-                ]
+                swapped = {old: new, new: old}
+                return dataset.rename_columns(swapped), [swapped.get(name, name) for name in names]
             return dataset.rename_columns({old: new}), [new if name == old else name for name in names]
         case "rename_all":
             turned = names[1:] + names[:1]
@@ -81,7 +77,7 @@ def steps(draw: st.DrawFn, dataset: Dataset, names: list[str]) -> tuple[Dataset,
 
 
 @st.composite
-def datasets(draw: st.DrawFn) -> Dataset:
+def datasets(draw):
     units, first = [], 0
     for sizes in draw(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=2), min_size=1, max_size=3)):
         blocks = []
@@ -96,7 +92,7 @@ def datasets(draw: st.DrawFn) -> Dataset:
     return dataset
 
 
-def rows(plan: PlanNode) -> list[dict[str, Any]]:
+def rows(plan):
     executor = InlineExecutor()
     pipeline = lower_plan(plan, 0, lambda barrier, epoch: resolve_barrier(barrier, epoch, executor))
     return [row for delivered in executor.run(pipeline) for row in delivered.block.rows()]
@@ -104,19 +100,19 @@ def rows(plan: PlanNode) -> list[dict[str, Any]]:
 
 @given(datasets())
 @settings(max_examples=200, deadline=None)
-def test_a_plan_and_its_optimised_form_give_the_same_rows(dataset: Dataset) -> None:
+def test_a_plan_and_its_optimised_form_give_the_same_rows(dataset):
     best = optimize_plan(dataset._plan)
     assert rows(best) == rows(dataset._plan)
     assert rows(optimize_plan(best)) == rows(best)
 
 
-def source(plan: PlanNode) -> Listed:
+def source(plan):
     (found,) = [node.source for node in walk(plan) if isinstance(node, Read)]
     assert isinstance(found, Listed)
     return found
 
 
-def four(**options: Any) -> Dataset:
+def four(**options):
     """Three units: a is 0 to 2, 10 to 12 and 20 to 22."""
     units = [[{name: np.arange(3) + 10 * unit for name in NAMES}] for unit in range(3)]
     return listed(*units, schema=True, ranges=True, **options)
@@ -143,7 +139,7 @@ def four(**options: Any) -> Dataset:
         (four().groupby("a").sum("b"), "ab"),
     ],
 )
-def test_only_the_columns_that_are_needed_are_read(dataset: Dataset, columns: str) -> None:
+def test_only_the_columns_that_are_needed_are_read(dataset, columns):
     assert source(optimize_plan(dataset._plan)).columns == tuple(columns)
 
 
@@ -164,13 +160,13 @@ def test_only_the_columns_that_are_needed_are_read(dataset: Dataset, columns: st
         (four().filter(expr="a == 11").random_shuffle(), [1]),
     ],
 )
-def test_units_in_which_no_row_will_do_are_not_read(dataset: Dataset, units: list[int]) -> None:
+def test_units_in_which_no_row_will_do_are_not_read(dataset, units):
     read = [number for number, unit in enumerate(source(optimize_plan(dataset._plan)).listed) if unit.num_rows]
     assert read == units
 
 
-def test_a_limit_goes_before_what_gives_a_row_for_each_row() -> None:
-    seen: list[int] = []
+def test_a_limit_goes_before_what_gives_a_row_for_each_row():
+    seen = []
     dataset = four().map(lambda row: seen.append(row["a"]) or row).limit(2)
     assert isinstance(dataset._plan, Limit)
     best = optimize_plan(dataset._plan)
@@ -182,7 +178,7 @@ def test_a_limit_goes_before_what_gives_a_row_for_each_row() -> None:
     assert seen == [0, 1]
 
 
-def test_two_selections_become_one_only_if_no_error_is_lost_and_other_plans_stay() -> None:
+def test_two_selections_become_one_only_if_no_error_is_lost_and_other_plans_stay():
     plan = optimize_plan(four().select_columns(["a", "b"]).select_columns("a")._plan)
     assert [type(node) for node in walk(plan)].count(Map) == 1
     whole = four().map(lambda row: row).random_shuffle()._plan
@@ -192,7 +188,7 @@ def test_two_selections_become_one_only_if_no_error_is_lost_and_other_plans_stay
         wrong.take_all()
 
 
-def test_what_is_not_needed_is_not_read() -> None:
+def test_what_is_not_needed_is_not_read():
     READ.clear()
     assert four().filter(expr="a == 11").select_columns(["b"]).take_all() == [{"b": 11}]
     assert [(unit, columns) for unit, columns, num_rows in READ if num_rows] == [("part-1.file", ["a", "b"])]

@@ -4,8 +4,6 @@ import math
 import pickle
 import re
 from datetime import date, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,13 +17,13 @@ from made_datasets import blocks_of, column, rows_of, source_of
 
 from paceline.data import FileShuffleConfig, col, lit, read_parquet
 from paceline.data.block import Block, TensorType
-from paceline.data.expressions import BinaryNode, Expr, evaluate_column
+from paceline.data.expressions import BinaryNode, evaluate_column
 from paceline.data.planning.plan import Read, ReorderUnits
 from paceline.data.sources import footers, parquet
 
 
 @pytest.fixture
-def many(tmp_path: Path) -> Path:
+def many(tmp_path):
     """Three files with ten row groups of 10 rows each, and every kind of column."""
     for number in range(3):
         rows = range(number * 100, number * 100 + 100)
@@ -45,7 +43,7 @@ def many(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_batches_are_what_pandas_reads(many: Path) -> None:
+def test_batches_are_what_pandas_reads(many):
     frame = pd.concat([pd.read_parquet(many / f"{number}.parquet") for number in range(3)], ignore_index=True)
     blocks = blocks_of(read_parquet(many))
     assert not any(block.to_numpy()[name].flags.owndata for block in blocks for name in "nx"), "numbers are not copied"
@@ -59,7 +57,7 @@ def test_batches_are_what_pandas_reads(many: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [["v", "n"], ["a.b", "s"], []])
-def test_projection_is_selection(many: Path, names: list[str]) -> None:
+def test_projection_is_selection(many, names):
     dataset = read_parquet(many)
     expected = [{name: row[name] for name in names} for row in rows_of(dataset)]
     projected = source_of(dataset).project_columns(names)
@@ -74,9 +72,7 @@ def test_projection_is_selection(many: Path, names: list[str]) -> None:
     assert [unit.name for unit in projected.units()] == [unit.name for unit in source_of(dataset).units()]
 
 
-def test_units_are_row_groups_of_about_a_size_and_the_same_list_each_time(
-    many: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_units_are_row_groups_of_about_a_size_and_the_same_list_each_time(many, monkeypatch):
     assert [unit.name for unit in source_of(read_parquet(many)).units()] == [f"{i}.parquet" for i in range(3)]
     sizes = source_of(read_parquet(many)).contents.sizes[0][0]
     monkeypatch.setattr(parquet, "UNIT_BYTES", 4 * (sizes["n"] + sizes["x"]) + 8)
@@ -98,9 +94,7 @@ def test_units_are_row_groups_of_about_a_size_and_the_same_list_each_time(
     assert column(chosen, "n") == list(range(300))
 
 
-def test_bytes_that_unfold_when_they_are_decoded_go_into_smaller_units(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_that_unfold_when_they_are_decoded_go_into_smaller_units(tmp_path, monkeypatch):
     data = [bytes([row % 251]) * 100 for row in range(80)]
     plain = pa.table({"s": [value.decode("latin-1") for value in data]})
     pq.write_table(plain, tmp_path / "text.parquet", row_group_size=10, use_dictionary=False)
@@ -113,7 +107,7 @@ def test_bytes_that_unfold_when_they_are_decoded_go_into_smaller_units(
 
 
 @pytest.mark.parametrize("whole", [0, 1 << 30])
-def test_large_row_groups_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int) -> None:
+def test_large_row_groups_come_in_pieces(tmp_path, monkeypatch, whole):
     table = pa.table({"n": range(5000), "s": [f"{row:050}" for row in range(5000)]})
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=2500)
     monkeypatch.setattr(parquet, "PIECE_BYTES", 32 << 10)
@@ -124,7 +118,7 @@ def test_large_row_groups_come_in_pieces(tmp_path: Path, monkeypatch: pytest.Mon
     assert Block.concat(blocks).to_arrow().to_pydict() == table.to_pydict()
 
 
-def test_a_file_that_has_changed_is_not_read_as_if_it_had_not(tmp_path: Path) -> None:
+def test_a_file_that_has_changed_is_not_read_as_if_it_had_not(tmp_path):
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"n": range(100)}), path, row_group_size=10)
     unit = source_of(read_parquet(path)).units()[0]
@@ -136,12 +130,10 @@ def test_a_file_that_has_changed_is_not_read_as_if_it_had_not(tmp_path: Path) ->
         list(unit.read())
 
 
-def test_footers_are_kept_as_long_as_there_is_room(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: list[Any] = []
+def test_footers_are_kept_as_long_as_there_is_room(many, monkeypatch):
+    reads = []
     read = pq.read_metadata
-    monkeypatch.setattr(
-        footers, "_cache", footers._FooterCache(room=2 * read(many / "0.parquet").serialized_size + 100)
-    )
+    monkeypatch.setattr(footers, "_cache", footers._FooterCache(room=2 * read(many / "0.parquet").serialized_size + 99))
     monkeypatch.setattr(pq, "read_metadata", lambda file: (reads.append(file), read(file))[1])
     files = source_of(read_parquet(many / "0.parquet")).files
     assert len(reads) == 1
@@ -153,17 +145,13 @@ def test_footers_are_kept_as_long_as_there_is_room(many: Path, monkeypatch: pyte
 
 
 class TestSchemas:
-    def test_files_have_one_schema_or_are_named(self, tmp_path: Path) -> None:
+    def test_files_have_one_schema_or_are_named(self, tmp_path):
         pq.write_table(pa.table({"a": pa.array([1], pa.int32()), "b": ["x"]}), tmp_path / "1.parquet")
         pq.write_table(pa.table({"c": [True], "a": pa.array([2**40])}), tmp_path / "2.parquet")
         pq.write_table(pa.table({"a": [0.5], "b": pa.array(["y"]).dictionary_encode()}), tmp_path / "3.parquet")
         dataset = read_parquet(tmp_path)
         assert source_of(dataset).schema().types == [pa.float64(), pa.string(), pa.bool_()]
-        assert rows_of(dataset) == [
-            {"a": 1.0, "b": "x", "c": None},
-            {"a": 2.0**40, "b": None, "c": True},
-            {"a": 0.5, "b": "y", "c": None},
-        ]
+        assert [column(dataset, name) for name in "abc"] == [[1.0, 2.0**40, 0.5], ["x", None, "y"], [None, True, None]]
         assert all(block.schema == source_of(dataset).schema() for block in blocks_of(dataset))
         pq.write_table(pa.table({"a": ["x"], "c": [False]}), tmp_path / "4.parquet")
         message = r"'a' has incompatible types: int32 in .*1\.parquet, string in .*4\.parquet"
@@ -171,7 +159,7 @@ class TestSchemas:
             read_parquet(tmp_path)
         assert column(read_parquet(tmp_path, columns=["c"]), "c") == [None, True, None, False]
 
-    def test_columns_that_cannot_be_read_are_named_with_their_file(self, tmp_path: Path) -> None:
+    def test_columns_that_cannot_be_read_are_named_with_their_file(self, tmp_path):
         pq.write_table(pa.table({"t": pa.array([1], pa.timestamp("ns"))}), tmp_path / "1.parquet")
         pq.write_table(pa.table({"t": pa.array([2**62], pa.timestamp("us"))}), tmp_path / "2.parquet")
         with pytest.raises(ValueError, match=r"cannot read \S*2\.parquet as Parquet: "):
@@ -180,7 +168,7 @@ class TestSchemas:
         with pytest.raises(ValueError, match=r"1\.parquet has two columns named 'a'"):
             read_parquet(tmp_path)
 
-    def test_partitions_and_paths_are_columns(self, tmp_path: Path) -> None:
+    def test_partitions_and_paths_are_columns(self, tmp_path):
         for year, kind in ((2023, "a"), (2024, "b")):
             (tmp_path / f"year={year}/kind={kind}").mkdir(parents=True)
             table = pa.table({"n": [year], "kind": ["in the file"]})
@@ -194,7 +182,7 @@ class TestSchemas:
 
 
 class TestTensors:
-    def test_tensors_are_arrays_whatever_their_shapes(self, tmp_path: Path) -> None:
+    def test_tensors_are_arrays_whatever_their_shapes(self, tmp_path):
         values = np.arange(24, dtype=np.int16).reshape(4, 2, 3)
         table = pa.table({"t": pa.FixedShapeTensorArray.from_numpy_ndarray(values)})
         pq.write_table(table, tmp_path / "x.parquet", row_group_size=3)
@@ -208,7 +196,7 @@ class TestTensors:
         assert [row.shape for row in found] == [(1, 2), (3, 1)]
 
     @pytest.mark.parametrize("name", ["ray.data.arrow_tensor", "ray.data.arrow_tensor_v2"])
-    def test_tensors_of_ray_are_read_without_ray(self, tmp_path: Path, name: str) -> None:
+    def test_tensors_of_ray_are_read_without_ray(self, tmp_path, name):
         values = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
         rows = pa.array(values.reshape(3, 4).tolist(), pa.list_(pa.float32()))
         _write_extension(tmp_path / "x.parquet", name, b"[2, 2]", rows)
@@ -220,7 +208,7 @@ class TestTensors:
         assert (found[0].tolist(), found[1]) == (values[0].tolist(), None)
 
     @pytest.mark.parametrize("before", ["pass", pytest.param("import ray.data", marks=pytest.mark.slow)])
-    def test_a_shape_that_is_no_json_is_not_unpickled(self, tmp_path: Path, run_script: Any, before: str) -> None:
+    def test_a_shape_that_is_no_json_is_not_unpickled(self, tmp_path, run_script, before):
         """In a process of its own: one that has imported Ray Data knows the type, and refuses such a shape itself."""
         rows = pa.array([[1.0]], pa.list_(pa.float32()))
         _write_extension(tmp_path / "x.parquet", "ray.data.arrow_tensor", pickle.dumps(Planted()), rows)
@@ -235,32 +223,30 @@ class TestTensors:
 class Planted:
     """Leaves a file where it is unpickled."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self):
         return open, ("planted", "w")
 
 
-def _write_extension(path: Path, name: str, details: bytes, storage: Any) -> None:
+def _write_extension(path, name, details, storage):
     metadata = {"ARROW:extension:name": name.encode(), "ARROW:extension:metadata": details}
     field = pa.field("t", storage.type, metadata=metadata)
     pq.write_table(pa.Table.from_arrays([storage], schema=pa.schema([field])), path)
 
 
 class TestFilter:
-    @pytest.mark.parametrize(
-        "condition", [col("n") >= 250, "n >= 250", pc.field("n") >= 250], ids=["expression", "text", "pyarrow"]
-    )
-    def test_only_rows_that_match_come(self, many: Path, condition: Any) -> None:
+    @pytest.mark.parametrize("condition", [col("n") >= 250, "n >= 250", pc.field("n") >= 250])
+    def test_only_rows_that_match_come(self, many, condition):
         dataset = read_parquet(many, filter=condition, columns=["x"])
         assert rows_of(dataset) == [{"x": number / 2} for number in range(250, 300)]
         assert all(unit.num_rows is None for unit in source_of(dataset).units())
 
-    def test_the_order_is_kept_when_pyarrow_filters(self, tmp_path: Path) -> None:
+    def test_the_order_is_kept_when_pyarrow_filters(self, tmp_path):
         pq.write_table(pa.table({"n": range(400_000)}), tmp_path / "x.parquet")
         found = Block.concat(blocks_of(read_parquet(tmp_path, filter=pc.field("n") > 9)))
         assert (np.diff(found.to_numpy()["n"]) == 1).all()
 
 
-def test_files_without_rows_give_none_but_their_columns(tmp_path: Path) -> None:
+def test_files_without_rows_give_none_but_their_columns(tmp_path):
     pq.write_table(pa.table({"n": pa.array([], pa.int64())}), tmp_path / "1.parquet")
     dataset = read_parquet(tmp_path)
     assert list(source_of(dataset).units()) == []
@@ -269,7 +255,7 @@ def test_files_without_rows_give_none_but_their_columns(tmp_path: Path) -> None:
     assert rows_of(read_parquet(tmp_path)) == [{"n": 1}]
 
 
-def test_files_change_places_as_the_shuffle_says(many: Path) -> None:
+def test_files_change_places_as_the_shuffle_says(many):
     for shuffle, seed, every_epoch in (
         ("files", 0, True),
         (FileShuffleConfig(seed=3), 3, True),
@@ -285,7 +271,7 @@ def test_files_change_places_as_the_shuffle_says(many: Path) -> None:
 
 
 DAY, MOMENT = date(2024, 2, 28), datetime(2024, 2, 28, 12)
-VALUES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
+VALUES = {
     "whole": (pa.int64(), st.sampled_from([-(2**63), -1, 0, 1, 2, 2**53, 2**53 + 1, 2**63 - 1])),
     "narrow": (pa.int8(), st.integers(-3, 3)),
     "unsigned": (pa.uint64(), st.sampled_from([0, 1, 2**63, 2**64 - 1])),
@@ -297,13 +283,11 @@ VALUES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "time": (pa.timestamp("us"), st.integers(0, 3).map(lambda days: MOMENT + timedelta(days))),
     "exact": (pa.timestamp("ns"), st.integers(0, 3).map(lambda days: MOMENT + timedelta(days))),
 }
-ODD = st.sampled_from(
-    [None, math.nan, np.float32(0.1), np.float64(0.1), np.int32(1), 0.5, 16777217, 2.0**53, True, "a"]
-)
+ODD = st.sampled_from([None, math.nan, np.float32(0.1), np.float64(0.1), np.int8(1), 0.5, 16777217, 2.0**53, True, "a"])
 
 
 @st.composite
-def _cases(draw: Any) -> tuple[str, list[Any], Expr]:
+def _cases(draw):
     """A column, values of it, and a condition on it: with few values to draw from, they often meet its bounds."""
     name = draw(st.sampled_from(sorted(VALUES)))
     values = VALUES[name][1]
@@ -311,7 +295,7 @@ def _cases(draw: Any) -> tuple[str, list[Any], Expr]:
     return name, rows, draw(_conditions(name, values))
 
 
-def _conditions(name: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[Expr]:
+def _conditions(name, values):
     signs = st.sampled_from(["==", "!=", "<", "<=", ">", ">="])
     literals = (values | values | values | ODD).map(lit)
     leaves = (
@@ -336,11 +320,11 @@ UNFIT = (TypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeEr
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def path(tmp_path_factory):
     return tmp_path_factory.mktemp("pruning") / "x.parquet"
 
 
-def _wanted(predicate: Expr, block: Block) -> Any:
+def _wanted(predicate, block):
     return block.to_arrow().filter(evaluate_column(predicate, block))
 
 
@@ -353,9 +337,7 @@ def _wanted(predicate: Expr, block: Block) -> Any:
 @example(("float64", [math.nan, 1.0], ~(col("float64") == 1.0)), 2, True)
 @example(("whole", [None, 1], ~col("whole").is_in([1])), 2, True)
 @example(("whole", [1], ~(col("whole") < 1)), 1, True)
-def test_pruned_and_filtered_is_filtered(
-    path: Path, case: tuple[str, list[Any], Expr], group: int, statistics: bool
-) -> None:
+def test_pruned_and_filtered_is_filtered(path, case, group, statistics):
     name, rows, predicate = case
     table = pa.table({name: pa.array(rows, VALUES[name][0]), "row": range(len(rows))})
     try:
@@ -387,7 +369,7 @@ def test_pruned_and_filtered_is_filtered(
         (col("nowhere") < 5, [0, 1, 2]),
     ],
 )
-def test_a_row_group_in_which_no_row_can_match_is_not_read(tmp_path: Path, predicate: Expr, kept: list[int]) -> None:
+def test_a_row_group_in_which_no_row_can_match_is_not_read(tmp_path, predicate, kept):
     table = pa.table({"n": range(30), "s": ["a"] * 10 + [None] * 10 + ["c"] * 10})
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=10)
     source = source_of(read_parquet(tmp_path / "x.parquet"))
@@ -398,7 +380,7 @@ def test_a_row_group_in_which_no_row_can_match_is_not_read(tmp_path: Path, predi
     assert {unit.name for unit in (pruned or source).units()} <= {unit.name for unit in source.units()}
 
 
-def test_partitions_are_pruned_by_their_values(tmp_path: Path) -> None:
+def test_partitions_are_pruned_by_their_values(tmp_path):
     for year in (2023, 2024, 2025):
         (tmp_path / f"year={year}").mkdir()
         pq.write_table(pa.table({"n": [year]}), tmp_path / f"year={year}/x.parquet")
@@ -407,7 +389,7 @@ def test_partitions_are_pruned_by_their_values(tmp_path: Path) -> None:
     assert column(dataset, "n") == [2024, 2025]
 
 
-def test_a_column_that_only_other_files_have_is_null(tmp_path: Path) -> None:
+def test_a_column_that_only_other_files_have_is_null(tmp_path):
     pq.write_table(pa.table({"n": [1]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"n": [2], "m": [5]}), tmp_path / "b.parquet")
     assert column(read_parquet(tmp_path, filter=col("m") > 1), "n") == [2]

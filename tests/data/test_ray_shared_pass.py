@@ -88,9 +88,7 @@ class Sharing(RuleBasedStateMachine):
         number = len(self.rows_of)
         self.rows_of.append(ranks)
         self.num_uncut -= 1
-        self.state.add_pieces(
-            {rank: WorkerPiece(number, 0, 5, ref=number if rank in ranks else None) for rank in RANKS}
-        )
+        self.state.add_pieces({rank: WorkerPiece(number, 0, 5, number if rank in ranks else None) for rank in RANKS})
 
     @rule(rank=st.sampled_from(RANKS))
     def joins(self, rank):

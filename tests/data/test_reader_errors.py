@@ -4,9 +4,6 @@ import gzip
 import io
 import json
 import tarfile
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,34 +12,26 @@ import pyarrow.parquet as pq
 import pytest
 from made_datasets import block
 
-from paceline.data import (
-    col,
-    read_binary_files,
-    read_json,
-    read_numpy,
-    read_parquet,
-    read_text,
-    read_tfrecords,
-    read_webdataset,
-)
+from paceline.data import col, read_json, read_numpy, read_parquet, read_text, read_tfrecords, read_webdataset
 from paceline.data.block import Block
+from paceline.data.read import read_binary_files
 from paceline.data.sources import text
 from paceline.data.sources.tf_examples import encode_examples
 from paceline.data.sources.tfrecords import frame_record
 
 
-def save_array(array: Any, **options: Any) -> bytes:
+def save_array(array, **options):
     np.save(file := io.BytesIO(), array, **options)
     return file.getvalue()
 
 
-def save_archive(**arrays: Any) -> bytes:
+def save_archive(**arrays):
     np.savez(file := io.BytesIO(), **arrays)
     return file.getvalue()
 
 
-def write_tar(*members: tuple[str, bytes], mode: str = "w") -> bytes:
-    with tarfile.open(fileobj=(file := io.BytesIO()), mode=mode) as archive:  # type: ignore[call-overload]
+def write_tar(*members, mode="w"):
+    with tarfile.open(fileobj=(file := io.BytesIO()), mode=mode) as archive:
         for name, content in members:
             info = tarfile.TarInfo(name)
             info.size = len(content)
@@ -50,11 +39,11 @@ def write_tar(*members: tuple[str, bytes], mode: str = "w") -> bytes:
     return file.getvalue()
 
 
-def write_records(column: Any) -> bytes:
+def write_records(column):
     return b"".join(map(frame_record, encode_examples(Block({"x": column}))))
 
 
-def flip(data: bytes, byte: int) -> bytes:
+def flip(data, byte):
     return data[:byte] + bytes([data[byte] ^ 0xFF]) + data[byte + 1 :]
 
 
@@ -67,7 +56,7 @@ PACKED_TAR = write_tar(("a.bin", np.random.default_rng(0).bytes(20000)), mode="w
 pq.write_table(pa.table({"n": range(100), "x": range(100), "s": ["x"] * 100}), parquet_file := pa.BufferOutputStream())
 TABLE = parquet_file.getvalue().to_pybytes()
 
-KINDS: dict[Any, str] = {
+KINDS = {
     read_binary_files: "",
     read_json: " as JSON: ",
     read_numpy: " as a NumPy array: ",
@@ -77,7 +66,7 @@ KINDS: dict[Any, str] = {
     read_webdataset: " as a tar file of samples: ",
 }
 RECORD_FILE, TAR_FILE = (read_tfrecords, "a.tfrecord"), (read_webdataset, "a.tar")
-BROKEN: list[tuple[Any, str, bytes, str]] = [
+BROKEN = [
     (read_binary_files, "a.gz", gzip.compress(b"content")[:-9], ""),
     (read_json, "a.json", b'{"n": 1}\n{"n": \n', "row 2: Expecting value"),
     (read_json, "a.json", b'{"n": 1}\n[1]\n', "row 2: it is a list, not an object"),
@@ -119,42 +108,29 @@ BROKEN: list[tuple[Any, str, bytes, str]] = [
     (*TAR_FILE, write_tar(("s.cls", b"seven")), r"sample 's': cannot decode its \.cls"),
     (*TAR_FILE, write_tar(("s.png", b"no image")), r"sample 's': cannot decode its \.png: .*format"),
     (*TAR_FILE, write_tar(("s.json", b"{")), r"sample 's': cannot decode its \.json"),
-    (
-        *TAR_FILE,
-        write_tar(("s.npy", save_array(np.array([None]), allow_pickle=True))),
-        r"sample 's': cannot decode its \.npy",
-    ),
+    (*TAR_FILE, write_tar(("s.npy", save_array(np.array([None]), allow_pickle=True))), r"'s': cannot decode its \.npy"),
     (*TAR_FILE, write_tar(("s.txt", b"x"), ("s.txt", b"y")), r"sample 's' has two \.txt files"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("read", "name", "content", "message"),
-    BROKEN,
-    ids=[f"{read.__name__}: {message}" for read, _, _, message in BROKEN],
+    ("read", "name", "content", "message"), BROKEN, ids=[f"{read.__name__}: {message}" for read, *_, message in BROKEN]
 )
-def test_a_broken_file_is_named_with_what_is_wrong(
-    tmp_path: Path,
-    read: Callable[[Path], Any],
-    name: str,
-    content: bytes,
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_broken_file_is_named_with_what_is_wrong(tmp_path, read, name, content, message, monkeypatch):
     monkeypatch.setattr(text, "JSON_PIECE_BYTES", 100)
     (tmp_path / name).write_bytes(content)
     with pytest.raises((ValueError, OSError), match=rf"(?s)cannot read \S*{name}{KINDS[read]}.*({message})"):
         block(read(tmp_path))
 
 
-FILES: dict[Any, tuple[str, bytes]] = {
+FILES = {
     read_json: ("a.json", b'{"n": 1}'),
     read_parquet: ("a.parquet", TABLE),
     read_text: ("a.txt", b"x"),
     read_tfrecords: ("a.tfrecord", b""),
     read_webdataset: ("a.tar", write_tar()),
 }
-WRONG: list[tuple[Any, dict[str, Any], str]] = [
+WRONG = [
     (read_json, {"lines": "yes"}, "lines must be True or False, got 'yes'"),
     (read_json, {"orient": "records"}, r"read_json\(\) has no argument 'orient'"),
     (read_parquet, {"colums": ["x"]}, r"read_parquet\(\) has no argument 'colums'; it has paths, .*columns"),
@@ -182,9 +158,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("read", "arguments", "message"), WRONG)
-def test_a_wrong_argument_is_refused_at_once(
-    tmp_path: Path, read: Callable[..., Any], arguments: dict[str, Any], message: str
-) -> None:
+def test_a_wrong_argument_is_refused_at_once(tmp_path, read, arguments, message):
     name, content = FILES[read]
     (tmp_path / name).write_bytes(content)
     with pytest.raises((TypeError, ValueError), match=message):

@@ -111,9 +111,7 @@ def test_batches_of_own_rows_alone_are_those_of_all_rows(data):
         "parts": world,
     }
     start = started(history(draw, feeds, mode), how, feeds)
-    division = msgspec.json.decode(
-        msgspec.json.encode(EpochDivision(start, mode, world, chunk)), type=EpochDivision
-    )  # it travels
+    division = msgspec.json.decode(msgspec.json.encode(EpochDivision(start, mode, world, chunk)), type=EpochDivision)
     whole = list(feeds.open(start.epoch, start.unit, start.offset))
     sent, _, num_sent = dealt(whole, division)
     given_rows = 0
@@ -130,9 +128,7 @@ def test_a_block_waits_for_no_more_than_the_batch_it_ends_in(mode):
     for batch, world, block_rows in itertools.product([1, 4, 10], [2, 3], [1, 5, 64]):
         chunk = batch * world
         division = EpochDivision(Cursor(total=640, chunk=chunk, world=world), mode, world, chunk)
-        deliveries = [
-            RowDelivery(number, 0, Block({"id": np.arange(block_rows)})) for number in range(640 // block_rows)
-        ]
+        deliveries = [RowDelivery(unit, 0, Block({"id": np.arange(block_rows)})) for unit in range(640 // block_rows)]
         _, waiting, _ = dealt(deliveries, division)
         assert waiting <= -(-chunk // block_rows)
 

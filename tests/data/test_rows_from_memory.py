@@ -1,8 +1,6 @@
 """from_items, from_pandas, from_numpy, from_arrow, range and range_tensor."""
 
 import pickle
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,7 +17,7 @@ from paceline.data.sources.memory import unit_ranges
 
 @settings(deadline=None)
 @given(st.integers(0, 500), st.integers(0, 1 << 30), st.none() | st.integers(1, 600), st.integers(1, 64))
-def test_cuts_leave_out_nothing(num_rows: int, num_bytes: int, number: int | None, least: int) -> None:
+def test_cuts_leave_out_nothing(num_rows, num_bytes, number, least):
     found = unit_ranges(num_rows, num_bytes, number, least)
     assert [row for start, stop in found for row in range(start, stop)] == list(range(num_rows))
     if number is not None:
@@ -37,34 +35,31 @@ def test_cuts_leave_out_nothing(num_rows: int, num_bytes: int, number: int | Non
         [{"a": {"k": 1}}],
     ],
 )
-def test_dicts_are_rows(rows: list[dict[str, Any]]) -> None:
+def test_dicts_are_rows(rows):
     assert rows_of(data.from_items(rows)) == rows
 
 
 @pytest.mark.parametrize("items", [[1, 2, 3], ["a", "b"], [1.5, 2.5], [None, "x"], [b"x"], []])
-def test_other_items_are_the_column_item(items: list[Any]) -> None:
+def test_other_items_are_the_column_item(items):
     assert rows_of(data.from_items(items)) == [{"item": item} for item in items]
 
 
-def test_a_key_that_an_item_lacks_is_null_there_in_whichever_block() -> None:
+def test_arrays_in_items_are_tensors_and_a_key_that_an_item_lacks_is_null_in_whichever_block():
+    dataset = data.from_items([{"t": np.full((2, 2), number)} for number in range(3)])
+    assert source_of(dataset).schema().types == [TensorType(np.dtype(np.int64), (2, 2))]
+    assert [row["t"].tolist() for row in rows_of(dataset)] == [[[number] * 2] * 2 for number in range(3)]
     dataset = data.from_items([{"a": number} for number in range(200)] + [{"b": "x"}])
     assert all(list(block.columns) == ["a", "b"] for block in blocks_of(dataset))
     assert rows_of(dataset)[-1] == {"a": None, "b": "x"}
 
 
-def test_arrays_in_items_are_tensors() -> None:
-    dataset = data.from_items([{"t": np.full((2, 2), number)} for number in range(3)])
-    assert source_of(dataset).schema().types == [TensorType(np.dtype(np.int64), (2, 2))]
-    assert [row["t"].tolist() for row in rows_of(dataset)] == [[[number] * 2] * 2 for number in range(3)]
-
-
-def test_there_are_many_units_for_many_items_and_as_many_as_requested() -> None:
+def test_there_are_many_units_for_many_items_and_as_many_as_requested():
     assert len(source_of(data.from_items(list(range(1000)))).units()) == 64
     assert len(source_of(data.from_items([1, 2])).units()) == 2
     assert len(source_of(data.from_items(list(range(10)), override_num_blocks=3)).units()) == 3
 
 
-def test_frames_are_their_rows_one_after_the_other() -> None:
+def test_frames_are_their_rows_one_after_the_other():
     texts = [None if row % 3 else str(row) for row in range(100)]
     frame = pd.DataFrame({"n": range(100), "s": texts})
     for dataset in (data.from_pandas(frame), data.from_pandas([frame[:7], frame[7:14], frame[14:]])):
@@ -77,14 +72,14 @@ def test_frames_are_their_rows_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("shape", [(10,), (10, 2, 2)])
-def test_an_array_or_a_list_of_arrays_is_a_column(shape: tuple[int, ...]) -> None:
+def test_an_array_or_a_list_of_arrays_is_a_column(shape):
     array = np.arange(np.prod(shape)).reshape(shape)
     for arrays in (array, [array[:3], array[3:]]):
         blocks = blocks_of(data.from_numpy(arrays))
         np.testing.assert_array_equal(np.concatenate([block.columns["data"] for block in blocks]), array)
 
 
-def test_tables_are_their_rows_and_a_unit_carries_no_more_than_its_own() -> None:
+def test_tables_are_their_rows_and_a_unit_carries_no_more_than_its_own():
     table = pa.table({"n": range(100_000), "s": [f"{row:020}" for row in range(100_000)]})
     dataset = data.from_arrow(table)
     units = source_of(dataset).units()
@@ -99,7 +94,7 @@ def test_tables_are_their_rows_and_a_unit_carries_no_more_than_its_own() -> None
     assert (list(empty.units()), empty.schema().names) == ([], ["n", "s"])
 
 
-def test_projection_is_selection() -> None:
+def test_projection_is_selection():
     source = source_of(data.from_arrow(pa.table({"a": [1, 2], "b": [3, 4], "c": ["x", "y"]})))
     projected = source.project_columns(["c", "a"])
     assert projected is not None
@@ -110,23 +105,20 @@ def test_projection_is_selection() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 17, 1000])
-def test_a_range_has_the_numbers_from_zero(n: int) -> None:
+def test_a_range_has_the_numbers_from_zero(n):
     assert column(data.range(n), "id") == list(range(n))
     assert sum(unit.num_rows for unit in source_of(data.range(n)).units()) == n
 
 
-def test_long_units_of_a_range_come_in_pieces() -> None:
-    (unit,) = source_of(data.range(3_000_000, override_num_blocks=1)).units()
-    blocks = list(unit.read())
-    assert [block.num_rows for block in blocks] == [1 << 20, 1 << 20, 3_000_000 - (2 << 20)]
-    assert blocks[2].columns["id"][-1] == 2_999_999
-
-
-def test_tensors_of_a_range_are_filled_with_the_number() -> None:
+def test_tensors_of_a_range_are_filled_with_the_number_and_long_units_come_in_pieces():
     dataset = data.range_tensor(3, shape=(2, 2))
     assert [row["data"].tolist() for row in rows_of(dataset)] == [[[n, n], [n, n]] for n in range(3)]
     assert source_of(dataset).schema().types == [TensorType(np.dtype(np.int64), (2, 2))]
     assert rows_of(data.range_tensor(2))[1]["data"].tolist() == [1]
+    (unit,) = source_of(data.range(3_000_000, override_num_blocks=1)).units()
+    blocks = list(unit.read())
+    assert [block.num_rows for block in blocks] == [1 << 20, 1 << 20, 3_000_000 - (2 << 20)]
+    assert blocks[2].columns["id"][-1] == 2_999_999
 
 
 @pytest.mark.parametrize(
@@ -143,6 +135,6 @@ def test_tensors_of_a_range_are_filled_with_the_number() -> None:
         (lambda: data.range_tensor(3, shape=(-1,)), "shape must be a tuple of sizes"),
     ],
 )
-def test_what_has_no_rows_is_refused_by_name(make: Callable[[], Any], message: str) -> None:
+def test_what_has_no_rows_is_refused_by_name(make, message):
     with pytest.raises(ValueError, match=message):
         make()

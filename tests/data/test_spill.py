@@ -7,47 +7,42 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import cloudpickle
 import numpy as np
-import psutil
 import pytest
 from made_datasets import reading, rows
 
 from paceline.data.block import Block
-from paceline.data.context import DataContext
 from paceline.data.exec import packed_blocks, spill
 from paceline.data.exec.exchange import resolve_barrier
 from paceline.data.exec.pipeline import InlineExecutor
 from paceline.data.planning.barriers import Materialize, RandomShuffle
-from paceline.data.planning.plan import Map, Transform, TransformScope
+from paceline.data.planning.plan import Map, Transform
 from processes import small_memory, wait_until
 
 
-def numbers(count: int = 1000, units: int = 10) -> list[Block]:
+def numbers(count=1000, units=10):
     size = count // units
     return [Block({"id": np.arange(begin, begin + size)}) for begin in range(0, count, size)]
 
 
-def files(root: Path) -> list[str]:
+def files(root):
     return sorted(str(path.relative_to(root)) for path in root.rglob("*")) if root.exists() else []
 
 
-def is_in_memory(path: str) -> bool:
+def is_in_memory(path):
     return path.startswith("/proc/") and os.readlink(path).startswith("/memfd:")
 
 
-def open_files() -> int:
+def open_files():
     return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.parametrize(("limit", "num_in_memory"), [("none", 10), ("8000 bytes", 5), ("portable system", 0)])
-def test_rows_beyond_the_limit_are_in_files(
-    data_context: DataContext, tmp_path: Path, limit: str, num_in_memory: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_beyond_the_limit_are_in_files(data_context, tmp_path, limit, num_in_memory, monkeypatch):
     if limit == "portable system":
         monkeypatch.setenv("PACELINE_PORTABLE", "1")
     if limit == "8000 bytes":  # half of it: five units of 800 bytes
@@ -65,11 +60,11 @@ def test_rows_beyond_the_limit_are_in_files(
     assert open_files() == before
 
 
-def test_an_allowance_counts_for_all_units_together(tmp_path: Path) -> None:
+def test_an_allowance_counts_for_all_units_together(tmp_path):
     stores, held = spill.open_spill(8, 5000, str(tmp_path))
-    kept: list[bool] = []
+    kept = []
 
-    def write(place: int) -> None:
+    def write(place):
         with stores.open_writer(place) as writer:
             for _ in range(10):
                 kept.append(writer.write(Block({"x": np.zeros(25)})).path == stores.memory)
@@ -110,12 +105,12 @@ with open(sys.argv[1], "w+b") as file:
 """
 
 
-def test_processes_that_write_at_once_leave_each_other_whole(run_script, tmp_path: Path) -> None:
+def test_processes_that_write_at_once_leave_each_other_whole(run_script, tmp_path):
     ended = run_script(WRITERS, str(tmp_path / "rows"))
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_unit_that_is_done_again_begins_anew(tmp_path: Path) -> None:
+def test_a_unit_that_is_done_again_begins_anew(tmp_path):
     stores, held = spill.open_spill(2, 1000, str(tmp_path))
     for attempt in range(3):
         with stores.open_writer(1) as writer:
@@ -131,14 +126,14 @@ def test_a_unit_that_is_done_again_begins_anew(tmp_path: Path) -> None:
 class Failing(Transform):
     name = "failing"
 
-    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
+    def apply(self, blocks, scope):
         for block in blocks:
             if block.column("id")[0] >= 500:
                 raise RuntimeError("the user's")
             yield block
 
 
-def test_a_failure_on_the_way_leaves_nothing(data_context: DataContext, tmp_path: Path) -> None:
+def test_a_failure_on_the_way_leaves_nothing(data_context, tmp_path):
     data_context.execution_options.resource_limits.object_store_memory = 1000
     gc.collect()  # What earlier tests opened is not counted.
     before = open_files()
@@ -150,7 +145,7 @@ def test_a_failure_on_the_way_leaves_nothing(data_context: DataContext, tmp_path
     assert caught.value.__traceback__ is not None
 
 
-def test_rows_outlive_copies_of_their_unit_and_the_unit_itself(data_context: DataContext) -> None:
+def test_rows_outlive_copies_of_their_unit_and_the_unit_itself(data_context):
     block = Block({"x": np.arange(100_000), "s": ["text"] * 100_000})
     units = resolve_barrier(Materialize(reading([block])), 0, InlineExecutor())
     copies = cloudpickle.loads(cloudpickle.dumps(units))
@@ -186,10 +181,8 @@ elif sys.argv[2] == "fork":
 """
 
 
-def test_without_proc_what_a_killed_process_left_is_removed_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def num_spilled(root: Path) -> int:
+def test_without_proc_what_a_killed_process_left_is_removed_by_the_next(tmp_path, monkeypatch):
+    def num_spilled(root):
         return len(list(root.rglob("*.rows")))
 
     monkeypatch.setenv("PACELINE_PORTABLE", "1")
@@ -227,14 +220,10 @@ train.DataParallelTrainer(function, datasets={"train": dataset}, run_config=trai
 """
 
 
-def test_nothing_is_left_of_a_killed_driver(
-    tmp_path: Path, processes_in: Callable[[Path], list[psutil.Process]]
-) -> None:
+def test_nothing_is_left_of_a_killed_driver(tmp_path, processes_in):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    driver = subprocess.Popen(
-        [sys.executable, "-c", TRAINS], cwd=tmp_path, env={**os.environ, "TMPDIR": str(temporary)}
-    )
+    driver = subprocess.Popen([sys.executable, "-c", TRAINS], cwd=tmp_path, env=os.environ | {"TMPDIR": str(temporary)})
     try:
         wait_until((tmp_path / "taken").exists)
         num_bytes = 0
@@ -248,12 +237,9 @@ def test_nothing_is_left_of_a_killed_driver(
     wait_until(lambda: not processes_in(tmp_path) and not files(temporary))
 
 
-def test_a_fork_removes_nothing(tmp_path: Path) -> None:
+def test_a_fork_removes_nothing_and_other_directories_are_left_alone(tmp_path):
     subprocess.run([sys.executable, "-c", SPILLS, str(tmp_path), "fork"], stdout=subprocess.DEVNULL, check=True)
     assert files(tmp_path) == []
-
-
-def test_other_directories_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "paceline-spill-new").mkdir()  # of a process that has not come to lock it
     spill.remove_stale_spills(tmp_path)
@@ -275,7 +261,7 @@ for rows in (numbers, numbers.random_shuffle(seed=1)):
 
 
 @pytest.mark.slow
-def test_more_rows_than_the_memory_of_the_control_group(run_script, tmp_path: Path) -> None:
+def test_more_rows_than_the_memory_of_the_control_group(run_script, tmp_path):
     with contextlib.ExitStack() as stack:
         try:
             group = stack.enter_context(small_memory(500 << 20))
@@ -287,7 +273,7 @@ def test_more_rows_than_the_memory_of_the_control_group(run_script, tmp_path: Pa
         assert (ended.returncode, ended.stdout.split()) == (0, ["100000"] * 2), ended.stderr
 
 
-def test_pieces_that_cannot_be_written_or_read_are_named(tmp_path: Path) -> None:
+def test_pieces_that_cannot_be_written_or_read_are_named(tmp_path):
     stores, held = spill.open_spill(1, 0, str(tmp_path))
     with stores.open_writer(0) as writer:
         piece = writer.write(Block({"x": np.arange(1000)}))
@@ -302,7 +288,7 @@ def test_pieces_that_cannot_be_written_or_read_are_named(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("num_rows", [0, 3, 100_000])
-def test_a_block_lies_aligned_and_is_not_copied(tmp_path: Path, num_rows: int) -> None:
+def test_a_block_lies_aligned_and_is_not_copied(tmp_path, num_rows):
     columns = {f"column {number}": np.arange(num_rows, dtype=kind) for number, kind in enumerate("bhilfdQ")}
     with (tmp_path / "rows").open("w+b") as file:
         packed = packed_blocks.PackedWriter(Block(columns))

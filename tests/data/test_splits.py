@@ -7,8 +7,6 @@ import threading
 import time
 from collections import Counter
 from itertools import chain
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,26 +14,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_datasets import READ, listed, numbers
 
-from paceline.data.dataset import Dataset
 from paceline.data.exec import streams
 
 SIZES = range(41)
 WORKERS = range(1, 5)
 
 
-def ids(dataset: Dataset, epoch: int = 0) -> list[int]:
+def ids(dataset, epoch=0):
     feeds = dataset._own_feeds()
     return [row["id"] for delivered in feeds.open(epoch, 0, 0) for row in delivered.block.rows()]
 
 
-def numbered_dataset(size: int, *, counted: bool = True) -> Dataset:
+def numbered_dataset(size, *, counted=True):
     """So many rows, in units and blocks of several sizes."""
     first = size // 3
     return numbers([first // 2, first - first // 2], [0], [size - first], counted=counted)
 
 
 @pytest.mark.parametrize("num", WORKERS)
-def test_split_partitions_the_rows_of_every_size(num: int) -> None:
+def test_split_partitions_the_rows_of_every_size(num):
     for size in SIZES:
         parts = [ids(part) for part in numbered_dataset(size).split(num)]
         assert [*chain(*parts)] == [*range(size)]
@@ -47,10 +44,10 @@ def test_split_partitions_the_rows_of_every_size(num: int) -> None:
 
 @pytest.mark.parametrize("num", WORKERS)
 @pytest.mark.parametrize("equal", [True, False])
-def test_streaming_split_partitions_the_rows_of_every_size(num: int, equal: bool) -> None:
+def test_streaming_split_partitions_the_rows_of_every_size(num, equal):
     for size in SIZES:
         iterators = numbered_dataset(size).streaming_split(num, equal=equal)
-        seen: Counter[int] = Counter()
+        seen = Counter()
         for _ in range(2):  # epochs
             parts = [[row["id"] for row in iterator.iter_rows()] for iterator in iterators]
             rows = Counter(chain(*parts))
@@ -63,13 +60,9 @@ def test_streaming_split_partitions_the_rows_of_every_size(num: int, equal: bool
             assert {*seen} == {*range(size)}  # what one epoch leaves out is in the next
 
 
-@given(
-    st.integers(0, 40),
-    st.lists(st.integers(0, 50), min_size=1, max_size=4).map(sorted),
-    st.booleans(),
-)
+@given(st.integers(0, 40), st.lists(st.integers(0, 50), min_size=1, max_size=4).map(sorted), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_split_at_indices_cuts_as_a_list_is_cut(size: int, indices: list[int], counted: bool) -> None:
+def test_split_at_indices_cuts_as_a_list_is_cut(size, indices, counted):
     rows = [*range(size)]
     parts = numbered_dataset(size, counted=counted).split_at_indices(indices)
     expected = [rows[a:b] for a, b in zip([0, *indices], [*indices, None], strict=True)]
@@ -79,7 +72,7 @@ def test_split_at_indices_cuts_as_a_list_is_cut(size: int, indices: list[int], c
 
 @given(st.integers(0, 40), st.lists(st.integers(1, 30), min_size=1, max_size=3))
 @settings(max_examples=60, deadline=None)
-def test_split_proportionately_gives_each_its_part(size: int, hundredths: list[int]) -> None:
+def test_split_proportionately_gives_each_its_part(size, hundredths):
     parts = numbered_dataset(size).split_proportionately([number / 100 for number in hundredths])
     found = [ids(part) for part in parts]
     assert [*chain(*found)] == [*range(size)]
@@ -88,7 +81,7 @@ def test_split_proportionately_gives_each_its_part(size: int, hundredths: list[i
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_train_and_test_rows_are_all_rows_for_every_size(shuffle: bool) -> None:
+def test_train_and_test_rows_are_all_rows_for_every_size(shuffle):
     for size in SIZES:
         for test_size in (0.1, 0.25, 0.29, 0.5, 0.9, 1, 7):
             dataset = numbered_dataset(size)
@@ -103,15 +96,9 @@ def test_train_and_test_rows_are_all_rows_for_every_size(shuffle: bool) -> None:
             assert shuffle or train + test == [*range(size)]
 
 
-def test_a_split_is_the_same_in_every_epoch() -> None:
-    def six() -> Dataset:
-        return numbers(*([5] for _ in range(6)))
-
-    for dataset in (
-        six().random_shuffle(seed=5),
-        six().randomize_block_order(seed=5),
-        six().repartition(3, shuffle=True),
-    ):
+def test_a_split_is_the_same_in_every_epoch():
+    six = numbers(*([5] for _ in range(6)))
+    for dataset in (six.random_shuffle(seed=5), six.randomize_block_order(seed=5), six.repartition(3, shuffle=True)):
         assert ids(dataset, 0) != ids(dataset, 1)
         parts = [*dataset.train_test_split(0.3, shuffle=True), *dataset.split(2), *dataset.split_at_indices([7])]
         for part in parts:
@@ -122,14 +109,9 @@ def test_a_split_is_the_same_in_every_epoch() -> None:
 
 @given(st.lists(st.sampled_from("abc"), max_size=40), st.floats(0.05, 0.95), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_stratified_rows_keep_the_proportions_of_their_classes(
-    labels: list[str], test_size: float, shuffle: bool
-) -> None:
+def test_stratified_rows_keep_the_proportions_of_their_classes(labels, test_size, shuffle):
     cut = len(labels) // 2
-    blocks = [
-        {"id": np.arange(cut), "label": labels[:cut]},
-        {"id": np.arange(cut, len(labels)), "label": labels[cut:]},
-    ]
+    blocks = [{"id": np.arange(cut), "label": labels[:cut]}, {"id": np.arange(cut, len(labels)), "label": labels[cut:]}]
     dataset = listed(*([block] for block in blocks if len(block["label"])), [])
     train, test = dataset.train_test_split(test_size, stratify="label", shuffle=shuffle)
     train_ids, test_ids = ids(train), ids(test)
@@ -142,7 +124,7 @@ def test_stratified_rows_keep_the_proportions_of_their_classes(
     assert ids(test, 1) == test_ids
 
 
-def test_missing_labels_are_a_class_of_their_own() -> None:
+def test_missing_labels_are_a_class_of_their_own():
     dataset = listed([{"id": np.arange(8), "label": [None, 1.5, None, 1.5, None, 1.5, None, 1.5]}])
     _, test = dataset.train_test_split(4, stratify="label")
     assert ids(test) == [4, 5, 6, 7]
@@ -150,28 +132,26 @@ def test_missing_labels_are_a_class_of_their_own() -> None:
         listed([{"x": [[1], [2]]}]).train_test_split(0.5, stratify="x")
 
 
-def test_a_split_reads_no_more_than_it_needs() -> None:
+def test_a_split_reads_no_more_than_it_needs():
     READ.clear()
     train, test = numbers([5], [5], [5], [5]).train_test_split(0.25)
     assert (train.count(), test.count()) == (15, 5)
     assert READ == []
     assert ids(test) == [15, 16, 17, 18, 19]
     assert {name for name, *_ in READ} == {"part-3.file"}
-    calls: list[int] = []
+    calls = []
     uncounted = numbers([5], [5]).filter(lambda row: calls.append(row["id"]) or row["id"] % 2 == 0)
     assert [ids(part) for part in uncounted.split(2)] == [[0, 2], [4, 6, 8]]
     assert calls == [*range(10)], "rows that must be counted are computed once"
 
 
-def test_workers_at_the_same_time_share_one_run_also_from_another_process(
-    run_script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_at_the_same_time_share_one_run_also_from_another_process(run_script, tmp_path, monkeypatch):
     for name in ("PATIENCE_S", "SHARED_PATIENCE_S"):  # however long the other process takes to start
         monkeypatch.setattr(streams, name, 100.0)
     log, joined = tmp_path / "read", tmp_path / "joined"
 
     class Noted:
-        def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        def __call__(self, batch):
             while batch["id"][0] > 0 and not joined.exists():
                 time.sleep(0.01)
             with log.open("a") as file:
@@ -180,9 +160,9 @@ def test_workers_at_the_same_time_share_one_run_also_from_another_process(
 
     dataset = numbers(*([5, 5] for _ in range(4))).map_batches(Noted, concurrency=1)
     *here, there = dataset.streaming_split(3, equal=False)
-    parts: list[list[int]] = [[] for _ in here]
+    parts = [[] for _ in here]
 
-    def take(rank: int) -> None:
+    def take(rank):
         parts[rank] += [row["id"] for row in here[rank].iter_rows()]
 
     (tmp_path / "iterator").write_bytes(pickle.dumps(there))
@@ -205,7 +185,7 @@ def test_workers_at_the_same_time_share_one_run_also_from_another_process(
     assert sorted(map(int, log.read_text().split())) == [*range(40)]
 
 
-def test_iterators_go_to_other_processes_and_know_where_they_stood() -> None:
+def test_iterators_go_to_other_processes_and_know_where_they_stood():
     (whole,) = numbered_dataset(10).streaming_split(1)
     rows = iter(whole.iter_rows())
     assert [next(rows)["id"] for _ in range(4)] == [0, 1, 2, 3]

@@ -2,23 +2,18 @@
 
 import hashlib
 import sqlite3
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from made_datasets import block, pipeline
 
 from paceline.data.read import read_sql
 
-Connect = Callable[[], sqlite3.Connection]
-
 
 @pytest.fixture
-def connect(tmp_path: Path) -> Connect:
+def connect(tmp_path):
     path = str(tmp_path / "train.db")
 
-    def connect() -> sqlite3.Connection:
+    def connect():
         connection = sqlite3.connect(path)
         connection.create_function("HASHED", 1, lambda key: int(hashlib.sha256(str(key).encode()).hexdigest()[:12], 16))
         connection.create_function("CONCAT", 2, lambda one, other: f"{one}|{other}")
@@ -35,7 +30,7 @@ def connect(tmp_path: Path) -> Connect:
     return connect
 
 
-def test_the_rows_of_a_query_are_rows(connect: Connect) -> None:
+def test_the_rows_of_a_query_are_rows(connect):
     dataset = read_sql("SELECT * FROM movies WHERE id < 5 ORDER BY id;", connect)
     assert dataset._plan.name == "read_sql('SELECT * FROM movies WHERE id < 5 ORDER BY id')"
     found = block(dataset)
@@ -49,14 +44,11 @@ def test_the_rows_of_a_query_are_rows(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("keys", [["id"], ["id", "title"]])
-def test_shards_have_all_rows_once_and_a_query_without_them_is_one(connect: Connect, keys: list[str]) -> None:
-    dataset = read_sql(
-        "SELECT id, title FROM movies", connect, shard_keys=keys, shard_hash_fn="HASHED", override_num_blocks=3
-    )
+def test_shards_have_all_rows_once_and_a_query_without_them_is_one(connect, keys):
+    query = "SELECT id, title FROM movies"
+    dataset = read_sql(query, connect, shard_keys=keys, shard_hash_fn="HASHED", override_num_blocks=3)
     tasks = pipeline(dataset).tasks
-    assert [task.unit.name for task in tasks] == [
-        f"SELECT id, title FROM movies (shard {number} of 3)" for number in range(3)
-    ]
+    assert [task.unit.name for task in tasks] == [f"{query} (shard {number} of 3)" for number in range(3)]
     sizes = [sum(block.num_rows for block in task.unit.read()) for task in tasks]
     assert min(sizes) > 3000
     assert sorted(block(dataset).columns["id"].tolist()) == [*range(10000)]
@@ -74,15 +66,15 @@ def test_shards_have_all_rows_once_and_a_query_without_them_is_one(connect: Conn
         ("UPDATE movies SET id = id WHERE id < 0", "the query returns no rows: UPDATE"),
     ],
 )
-def test_a_query_that_cannot_be_is_shown(connect: Connect, sql: str, message: str) -> None:
+def test_a_query_that_cannot_be_is_shown(connect, sql, message):
     with pytest.raises(ValueError, match=message):
         block(read_sql(sql, connect))
 
 
-def test_connections_are_closed_also_after_an_error(connect: Connect) -> None:
-    opened: list[sqlite3.Connection] = []
+def test_connections_are_closed_also_after_an_error(connect):
+    opened = []
 
-    def remembered() -> sqlite3.Connection:
+    def remembered():
         opened.append(connect())
         return opened[-1]
 
@@ -107,6 +99,6 @@ def test_connections_are_closed_also_after_an_error(connect: Connect) -> None:
         ({"shard_keys": "id", "override_num_blocks": 4}, "shard_keys must be a list"),
     ],
 )
-def test_bad_arguments_are_refused_at_once(connect: Connect, arguments: dict[str, Any], message: str) -> None:
+def test_bad_arguments_are_refused_at_once(connect, arguments, message):
     with pytest.raises((TypeError, ValueError), match=message):
         read_sql(**{"sql": "SELECT 1", "connection_factory": connect, **arguments})

@@ -5,16 +5,13 @@ import pickle
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from made_datasets import column, dataset_of, rows_of, source_of
+from made_datasets import column, dataset_of, source_of
 from pyarrow.fs import GcsFileSystem, S3FileSystem
 
 from paceline._core.errors import StorageError
@@ -25,15 +22,13 @@ from paceline.data.block import Block
 from paceline.data.context import DataContext
 from paceline.data.sources.files import list_files
 from paceline.data.write import write_images, write_json, write_parquet
-from servers import BUCKET, Server, s3_variables
+from servers import BUCKET, s3_variables
 
-Opened = Callable[[str], tuple[str, Any, str]]
-"""From a path below a prefix of its own: the path as a user writes it, the filesystem, and how messages name it."""
 FILES = {"a.csv": b"n\n1\n2\n", "b.jsonl": b'{"n": 1}\n', "c.txt": b"one\ntwo\n", "_d": b"x"}
 
 
 @pytest.fixture(scope="module")
-def s3fs_filesystem(s3_server: Server) -> Iterator[Any]:
+def s3fs_filesystem(s3_server):
     import s3fs
 
     filesystem = s3fs.S3FileSystem(
@@ -48,7 +43,7 @@ def s3fs_filesystem(s3_server: Server) -> Iterator[Any]:
     s3fs.S3FileSystem.close_session(filesystem.loop, filesystem._s3)
 
 
-def write_files(filesystem: Any, root: str) -> None:
+def write_files(filesystem, root):
     for number in range(2):
         table = pa.table({"n": [number * 10, number * 10 + 1], "s": ["x", None]})
         with filesystem.open_output_stream(f"{root}/table/year={2023 + number}/{number}.parquet") as stream:
@@ -59,25 +54,15 @@ def write_files(filesystem: Any, root: str) -> None:
 
 
 @pytest.fixture(params=["s3", "s3 with options", "s3 of pyarrow", "s3 of fsspec", "gs"])
-def opened(
-    request: pytest.FixtureRequest,
-    s3_server: Server,
-    s3fs_filesystem: Any,
-    gcs_server: Server,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Opened:
+def opened(request, s3_server, s3fs_filesystem, gcs_server, monkeypatch):
+    """From a path below a prefix of its own: the path as a user writes it, the filesystem, and how messages name it."""
     root = f"{BUCKET}/data-{uuid.uuid4().hex[:8]}"
-    s3 = S3FileSystem(
-        access_key="test",
-        secret_key="test",
-        endpoint_override=s3_server.authority,
-        scheme="http",
-        region="us-east-1",
-    )
+    account = {"access_key": "test", "secret_key": "test", "region": "us-east-1"}
+    s3 = S3FileSystem(endpoint_override=s3_server.authority, scheme="http", **account)
     gs = GcsFileSystem(anonymous=True, scheme="http", endpoint_override=gcs_server.authority)
     write_files(gs if request.param == "gs" else s3, root)
     shown = f"gs://{root}" if request.param == "gs" else f"s3://{root}"
-    filesystem: Any = {"s3 of pyarrow": s3, "s3 of fsspec": s3fs_filesystem}.get(request.param)
+    filesystem = {"s3 of pyarrow": s3, "s3 of fsspec": s3fs_filesystem}.get(request.param)
     begin, options = shown, ""
     match request.param:
         case "s3":
@@ -93,15 +78,12 @@ def opened(
     return lambda path: (f"{begin}/{path}{options}", filesystem, f"{shown}/{path}")
 
 
-def test_every_reader_reads_from_every_store(opened: Opened) -> None:
+def test_every_reader_reads_from_every_store(opened):
     path, filesystem, _ = opened("table")
     dataset = read_parquet(path, filesystem=filesystem, filter="n != 1")
-    assert rows_of(dataset) == [
-        {"n": 0, "s": "x", "year": 2023},
-        {"n": 10, "s": "x", "year": 2024},
-        {"n": 11, "s": None, "year": 2024},
-    ]
-    readers: list[tuple[Any, str, str, list[Any]]] = [
+    columns = [column(dataset, name) for name in ("n", "s", "year")]
+    assert columns == [[0, 10, 11], ["x", "x", None], [2023, 2024, 2024]]
+    readers = [
         (read_csv, "files/*.csv", "n", [1, 2]),
         (read_json, "files", "n", [1]),
         (read_text, "files/c.txt", "text", ["one", "two"]),
@@ -112,7 +94,7 @@ def test_every_reader_reads_from_every_store(opened: Opened) -> None:
         assert column(read(path, filesystem=filesystem), name) == expected
 
 
-def test_files_are_named_without_credentials_and_share_a_connection(opened: Opened) -> None:
+def test_files_are_named_without_credentials_and_share_a_connection(opened):
     path, filesystem, shown = opened("table/year=2023/0.parquet")
     (file,) = list_files(path, filesystem=filesystem)
     assert str(file) == shown
@@ -130,7 +112,7 @@ def test_files_are_named_without_credentials_and_share_a_connection(opened: Open
 
 
 @pytest.fixture(autouse=True)
-def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def staged(tmp_path, monkeypatch):
     """Where files are staged: nothing may be left there."""
     path = tmp_path / "staged"
     path.mkdir()
@@ -140,15 +122,15 @@ def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def place(s3_environment: Server) -> str:
+def place(s3_environment):
     return f"s3://{BUCKET}/{uuid.uuid4().hex}/out"
 
 
-def _rows(*numbers: int) -> dict[str, Any]:
+def _rows(*numbers):
     return {"x": np.array(numbers, np.int64)}
 
 
-def _read(uri: str, filesystem: Any = None) -> dict[str, list[int]]:
+def _read(uri, filesystem=None):
     store = open_store_at(uri, filesystem)
     return {
         entry.key: pq.read_table(pa.BufferReader(store.read(entry.key))).column("x").to_pylist()
@@ -156,12 +138,12 @@ def _read(uri: str, filesystem: Any = None) -> dict[str, list[int]]:
     }
 
 
-def _fails() -> Iterator[Block]:
+def _fails():
     yield Block(_rows(5))
     raise RuntimeError("broken")
 
 
-def test_modes_are_those_of_a_disk_and_a_failure_leaves_nothing(place: str) -> None:
+def test_modes_are_those_of_a_disk_and_a_failure_leaves_nothing(place):
     with pytest.raises(RuntimeError, match="broken"):
         write_parquet(dataset_of([_rows(0)], _fails), place)
     write_parquet(dataset_of([]), place)
@@ -179,13 +161,11 @@ def test_modes_are_those_of_a_disk_and_a_failure_leaves_nothing(place: str) -> N
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_a_failing_upload_takes_back_the_others_and_keeps_what_was_there(
-    place: str, mode: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_upload_takes_back_the_others_and_keeps_what_was_there(place, mode, monkeypatch):
     write_parquet(dataset_of([_rows(0)]), place)
     upload = RetryingStore.upload
 
-    def refused(self: RetryingStore, source: Path, key: str, *more: Any) -> Any:
+    def refused(self, source, key, *more):
         if key == "part-000003.parquet":
             raise StorageError("no more")
         return upload(self, source, key, *more)
@@ -197,39 +177,33 @@ def test_a_failing_upload_takes_back_the_others_and_keeps_what_was_there(
     assert _read(place) == {"part-000000.parquet": [0]}
 
 
-def test_partitions_are_prefixes(place: str) -> None:
+def test_partitions_are_prefixes(place):
     rows = {"day": pa.array(["2024-01-01", "a b/c"]), "x": np.arange(2)}
     write_parquet(dataset_of([rows]), place, partition_cols=["day"])
     assert _read(place) == {"day=2024-01-01/part-000000.parquet": [0], "day=a%20b%2Fc/part-000000.parquet": [1]}
 
 
-def test_a_bucket_that_is_not_there_is_named(s3_environment: Server) -> None:
+def test_a_filesystem_of_pyarrow_leads_there_too_and_a_bucket_that_is_not_there_is_named(place, s3_environment):
+    filesystem = S3FileSystem(endpoint_override=s3_environment.authority, scheme="http", region="us-east-1")
+    write_parquet(dataset_of([_rows(1)]), place.removeprefix("s3://"), filesystem=filesystem)
+    assert _read(place) == {"part-000000.parquet": [1]}
     with pytest.raises(StorageError, match="nowhere"):
         write_parquet(dataset_of([_rows(1)]), "s3://nowhere/out")
 
 
-def test_a_filesystem_of_pyarrow_leads_there_too(place: str, s3_environment: Server) -> None:
-    filesystem = S3FileSystem(endpoint_override=s3_environment.authority, scheme="http", region="us-east-1")
-    write_parquet(dataset_of([_rows(1)]), place.removeprefix("s3://"), filesystem=filesystem)
-    assert _read(place) == {"part-000000.parquet": [1]}
-
-
-def test_any_filesystem_of_fsspec_will_do() -> None:
+def test_any_filesystem_of_fsspec_will_do():
     memory = fsspec.filesystem("memory")
     root = f"/{uuid.uuid4().hex}"
     try:
         write_json(dataset_of([_rows(1, 2)]), f"{root}/rows", filesystem=memory)
         write_images(dataset_of([{"image": np.zeros((2, 3, 4), np.uint8)}]), f"memory:/{root}/images", "image")
         assert memory.cat(f"{root}/rows/part-000000.json") == b'{"x":1}\n{"x":2}\n'
-        assert [path.rpartition("/")[2] for path in sorted(memory.find(f"{root}/images"))] == [
-            "part-000000.png",
-            "part-000001.png",
-        ]
+        assert [path[-15:] for path in sorted(memory.find(f"{root}/images"))] == ["part-000000.png", "part-000001.png"]
     finally:
         memory.rm(root, recursive=True)
 
 
-def test_what_a_killed_writer_had_staged_is_swept_by_the_next(place: str, staged: Path) -> None:
+def test_what_a_killed_writer_had_staged_is_swept_by_the_next(place, staged):
     left = (
         "import sys; from pathlib import Path; from paceline.data.sinks import targets; "
         "Path(sys.argv[1], targets.new_staging_name(targets.STORE_PREFIX)).mkdir()"

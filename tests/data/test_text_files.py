@@ -3,8 +3,6 @@
 import gzip
 import json
 import os
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -19,7 +17,7 @@ from paceline.data.sources import media, text
 
 
 @pytest.fixture
-def frame(tmp_path: Path) -> pd.DataFrame:
+def frame(tmp_path):
     """1000 rows in three files, one of them packed; a quoted end of a line among them."""
     frame = pd.DataFrame(
         {
@@ -35,7 +33,7 @@ def frame(tmp_path: Path) -> pd.DataFrame:
     return frame
 
 
-def test_batches_are_what_pandas_reads(tmp_path: Path, frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_what_pandas_reads(tmp_path, frame, monkeypatch):
     monkeypatch.setattr(text, "CSV_BLOCK_BYTES", 4096)
     blocks = blocks_of(read_csv(tmp_path))
     assert len(blocks) > 6
@@ -49,7 +47,7 @@ def test_batches_are_what_pandas_reads(tmp_path: Path, frame: pd.DataFrame, monk
 
 
 @pytest.mark.usefixtures("frame")
-def test_projection_is_selection(tmp_path: Path) -> None:
+def test_projection_is_selection(tmp_path):
     source = source_of(read_csv(tmp_path))
     projected = source.project_columns(["x", "n"])
     assert projected.schema().names == ["x", "n"]
@@ -59,7 +57,7 @@ def test_projection_is_selection(tmp_path: Path) -> None:
     assert source.project_columns(["nowhere"]) is None
 
 
-def test_the_schema_is_that_of_the_first_file_with_partitions_and_paths_as_columns(tmp_path: Path) -> None:
+def test_the_schema_is_that_of_the_first_file_with_partitions_and_paths_as_columns(tmp_path):
     (tmp_path / "k=7").mkdir()
     (tmp_path / "k=7/a.csv").write_text("n,x,empty\n1,1.5,\n")
     dataset = read_csv(tmp_path, include_paths=True)
@@ -71,7 +69,7 @@ def test_the_schema_is_that_of_the_first_file_with_partitions_and_paths_as_colum
     assert [row for unit in projected for block in unit.read() for row in block.rows()] == [{"k": 7, "n": 1}]
 
 
-def test_options_of_pyarrow_are_used(tmp_path: Path) -> None:
+def test_options_of_pyarrow_are_used(tmp_path):
     (tmp_path / "a.csv").write_text("1;x;3\n2;y;4\n")
     dataset = read_csv(
         tmp_path,
@@ -100,16 +98,14 @@ PACKED = gzip.compress(b"n,s\n" + b"".join(b"%d,%d\n" % (row, hash(row / 7)) for
     ],
     ids=["value", "columns", "encoding", "missing", "more", "truncated"],
 )
-def test_a_later_file_that_does_not_fit_is_named_with_the_column(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_later_file_that_does_not_fit_is_named_with_the_column(tmp_path, content, message):
     (tmp_path / "a.csv").write_text("n,s\n1,x\n")
     (tmp_path / ("b.csv.gz" if content[:1] == b"\x1f" else "b.csv")).write_bytes(content)
     with pytest.raises(ValueError, match=message):
         rows_of(read_csv(tmp_path))
 
 
-def test_a_value_that_does_not_fit_is_named_with_its_row_and_its_column_where_only_some_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_value_that_does_not_fit_is_named_with_its_row_and_its_column_where_only_some_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "CSV_BLOCK_BYTES", 1024)
     lines = [f"7,x,{row}" for row in range(1000)]
     lines[900] = "7,x,none"
@@ -120,7 +116,7 @@ def test_a_value_that_does_not_fit_is_named_with_its_row_and_its_column_where_on
         rows_of(read_csv(tmp_path, convert_options=options))
 
 
-def test_a_wrong_argument_or_header_is_named(tmp_path: Path) -> None:
+def test_a_wrong_argument_or_header_is_named(tmp_path):
     (tmp_path / "a.csv").write_text("n,n\n1,2\n")
     with pytest.raises(ValueError, match=r"a\.csv has two columns named 'n'"):
         read_csv(tmp_path)
@@ -133,7 +129,7 @@ def test_a_wrong_argument_or_header_is_named(tmp_path: Path) -> None:
 ROWS = [{"n": number, "s": f"row {number}", "l": [number], "o": {"k": number / 2}} for number in range(500)]
 
 
-def _lines(rows: list[Any]) -> str:
+def _lines(rows):
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
@@ -153,41 +149,24 @@ FORMS = {
 
 
 @pytest.mark.parametrize(("name", "content", "rows"), FORMS.values(), ids=FORMS)
-def test_rows_come_of_every_form(
-    tmp_path: Path, name: str, content: bytes, rows: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_come_of_every_form(tmp_path, name, content, rows, monkeypatch):
     monkeypatch.setattr(text, "JSON_PIECE_BYTES", 3000)
     (tmp_path / name).write_bytes(content)
     assert rows_of(read_json(tmp_path)) == rows
 
 
-def test_lines_come_in_pieces_and_one_longer_than_a_piece_stays_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(text, "JSON_PIECE_BYTES", 3000)
-    rows = [*ROWS[:250], {**ROWS[250], "s": "x" * 10_000}, *ROWS[251:]]
-    (tmp_path / "a.jsonl").write_text(_lines(rows))
-    blocks = blocks_of(read_json(tmp_path))
-    assert len(blocks) > 5
-    assert [row for block in blocks for row in block.rows()] == rows
-
-
-def test_files_have_one_schema_or_are_named(tmp_path: Path) -> None:
+def test_files_have_one_schema_or_are_named(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"b": "x"}\n')
     (tmp_path / "b.jsonl").write_text('{"a": 1.5, "c": true}\n')
     dataset = read_json(tmp_path)
     assert source_of(dataset).schema().types == [pa.float64(), pa.string(), pa.bool_()]
-    assert rows_of(dataset) == [
-        {"a": 1.0, "b": None, "c": None},
-        {"a": None, "b": "x", "c": None},
-        {"a": 1.5, "b": None, "c": True},
-    ]
+    assert [column(dataset, name) for name in "abc"] == [[1.0, None, 1.5], [None, "x", None], [None, None, True]]
     (tmp_path / "c.jsonl").write_text('{"a": "x"}\n')
     with pytest.raises(ValueError, match=r"column 'a' has incompatible types: \w+ in .*a\.jsonl, string in .*c\.jsonl"):
         read_json(tmp_path)
 
 
-def test_a_schema_of_the_users_own_is_used(tmp_path: Path) -> None:
+def test_a_schema_of_the_users_own_is_used(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"a": 1, "b": 2}\n')
     options = arrow_json.ParseOptions(
         explicit_schema=pa.schema([("a", pa.float32()), ("c", pa.string())]), unexpected_field_behavior="ignore"
@@ -203,9 +182,7 @@ def test_a_schema_of_the_users_own_is_used(tmp_path: Path) -> None:
         *((read_json, "a.json", content, {"b.json": '{"n": 1}'}) for content in (b"", b" \n\n ", b"[]")),
     ],
 )
-def test_an_empty_file_has_no_rows(
-    tmp_path: Path, read: Any, name: str, content: bytes, others: dict[str, str]
-) -> None:
+def test_an_empty_file_has_no_rows(tmp_path, read, name, content, others):
     (tmp_path / name).write_bytes(content)
     assert rows_of(read(tmp_path)) == []
     assert source_of(read(tmp_path)).schema() is None
@@ -214,7 +191,7 @@ def test_an_empty_file_has_no_rows(
     assert rows_of(read(tmp_path)) == [{"n": 1}]
 
 
-def test_a_row_of_text_is_a_line_without_its_end(tmp_path: Path) -> None:
+def test_a_row_of_text_is_a_line_without_its_end(tmp_path):
     (tmp_path / "a.txt").write_bytes("one\r\ntwo\n\n  \nthree ñ\u2028\x0b\x85\n".encode())
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"four\n"))
     (tmp_path / "c.txt").write_text("")
@@ -223,17 +200,23 @@ def test_a_row_of_text_is_a_line_without_its_end(tmp_path: Path) -> None:
     assert column(read_text(tmp_path, drop_empty_lines=False), "text") == kept
 
 
-def test_long_texts_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_and_lines_of_json_come_in_pieces_and_a_longer_line_stays_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "TEXT_PIECE_BYTES", 1000)
     lines = [f"line {number} é" for number in range(1000)]
     (tmp_path / "a.txt").write_text("\n".join(lines))
     blocks = blocks_of(read_text(tmp_path))
     assert len(blocks) > 5
     assert [row["text"] for block in blocks for row in block.rows()] == lines
+    monkeypatch.setattr(text, "JSON_PIECE_BYTES", 3000)
+    rows = [*ROWS[:250], {**ROWS[250], "s": "x" * 10_000}, *ROWS[251:]]
+    (tmp_path / "a.jsonl").write_text(_lines(rows))
+    blocks = blocks_of(read_json(tmp_path))
+    assert len(blocks) > 5
+    assert [row for block in blocks for row in block.rows()] == rows
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
-def test_another_encoding_is_read(tmp_path: Path, encoding: str) -> None:
+def test_another_encoding_is_read(tmp_path, encoding):
     (tmp_path / "a.txt").write_bytes("ñandú\nzwölf\n".encode(encoding))
     assert column(read_text(tmp_path, encoding=encoding), "text") == ["ñandú", "zwölf"]
 
@@ -246,9 +229,7 @@ def test_another_encoding_is_read(tmp_path: Path, encoding: str) -> None:
         (read_json, '{"n": 1}', "n", pa.int64(), 1),
     ],
 )
-def test_partitions_and_paths_are_columns(
-    tmp_path: Path, read: Any, content: str, column: str, kind: Any, value: Any
-) -> None:
+def test_partitions_and_paths_are_columns(tmp_path, read, content, column, kind, value):
     path = tmp_path / "k=1" / ("a.json" if read is read_json else "a.txt")
     path.parent.mkdir()
     path.write_text(content)
@@ -260,7 +241,7 @@ def test_partitions_and_paths_are_columns(
     assert (schema.names, schema.types) == ([column, "k", "path"], [kind, pa.int64(), pa.string()])
 
 
-def test_small_files_share_a_unit_and_large_ones_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_files_share_a_unit_and_large_ones_do_not(tmp_path, monkeypatch):
     monkeypatch.setattr(media.BinaryReader, "unit_bytes", 1000)
     monkeypatch.setattr(media.BinaryReader, "max_unit_files", 3)
     monkeypatch.setattr(media, "_BLOCK_BYTES", 700)
@@ -277,7 +258,7 @@ def test_small_files_share_a_unit_and_large_ones_do_not(tmp_path: Path, monkeypa
         assert [unit.num_rows for unit in units] == sizes
 
 
-def test_packed_files_are_unpacked_and_one_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_packed_files_are_unpacked_and_one_that_is_gone_is_named(tmp_path):
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"content"))
     dataset = read_binary_files(tmp_path)
     assert column(dataset, "bytes") == [b"content"]

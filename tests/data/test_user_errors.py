@@ -1,8 +1,6 @@
 """A failing function is pointed to, by unit, row and its own line; or its rows are skipped and recorded."""
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -11,20 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_datasets import listed, numbers
 
-from paceline.data.dataset import Dataset
 from paceline.data.exec.pipeline import InlineExecutor, lower_epoch
-from paceline.data.planning.plan import SkippedRows
 
 HERE = Path(__file__)
 
 
-def line_of(text: str) -> int:
+def line_of(text):
     """The number of the one line here that ends with a text, as a comment."""
     (number,) = [n for n, line in enumerate(HERE.read_text().splitlines(), 1) if line.endswith(f"# {text}")]
     return number
 
 
-def notes_of(dataset: Dataset, kind: type[Exception] = ZeroDivisionError) -> str:
+def notes_of(dataset, kind=ZeroDivisionError):
     with pytest.raises(kind) as raised:
         dataset.take_all()
     copied = cloudpickle.loads(cloudpickle.dumps(raised.value))
@@ -32,11 +28,11 @@ def notes_of(dataset: Dataset, kind: type[Exception] = ZeroDivisionError) -> str
     return "\n".join(raised.value.__notes__)
 
 
-def inverse(row: dict[str, Any]) -> dict[str, Any]:
+def inverse(row):
     return {"x": 1 // (row["id"] - 7)}  # inverse
 
 
-def inverses(batch: dict[str, Any]) -> dict[str, Any]:
+def inverses(batch):
     return {"x": [1 // (int(value) - 7) for value in batch["id"]]}  # inverses
 
 
@@ -52,14 +48,11 @@ def inverses(batch: dict[str, Any]) -> dict[str, Any]:
             numbers([3], [6]).filter(expr="id > 4").map(lambda row: row).map(inverse).map_batches(lambda batch: batch),
             "in map(inverse), at row 2 of part-1.file, counted after filter((col('id') > 4))\n",
         ),
-        (
-            numbers([3], [2, 4]).map_batches(inverses, batch_size=3),
-            "in map_batches(inverses), at rows 3 to 5 of part-1.file\n",
-        ),
+        (numbers([3], [2, 4]).map_batches(inverses, batch_size=3), "map_batches(inverses), at rows 3 to 5 of part-1"),
     ],
     ids=["row", "after steps that keep rows", "after a step that drops rows", "batch"],
 )
-def test_rows_are_named_by_step_file_and_number_with_the_users_line(dataset: Dataset, place: str) -> None:
+def test_rows_are_named_by_step_file_and_number_with_the_users_line(dataset, place):
     note = notes_of(dataset)
     assert place in note
     assert note.count("in map") == 1, "the steps before and after it are not blamed"
@@ -67,28 +60,28 @@ def test_rows_are_named_by_step_file_and_number_with_the_users_line(dataset: Dat
     assert f"{HERE}:{line_of(comment)} in " in note
 
 
-def fails_in_numpy(batch: dict[str, Any]) -> dict[str, Any]:
+def fails_in_numpy(batch):
     return {"x": np.linalg.inv(np.zeros((2, 2)))}  # numpy
 
 
-def fails_late(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def fails_late(batch):
     yield batch
     raise ZeroDivisionError  # late
 
 
-def stops(row: dict[str, Any]) -> dict[str, Any]:
+def stops(row):
     return next(iter([]))  # stops
 
 
-def five(row: dict[str, Any]) -> int:
+def five(row):
     return 5  # returns five
 
 
 class Broken:
-    def __init__(self) -> None:
+    def __init__(self):
         raise ZeroDivisionError("no model")  # made
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+    def __call__(self, row):
         return row
 
 
@@ -103,13 +96,11 @@ class Broken:
         (numbers([3]).add_column("x", lambda df: inverse({"id": 7})), ZeroDivisionError, "inverse"),
     ],
 )
-def test_the_line_is_the_users_own_wherever_it_was_raised(
-    dataset: Dataset, kind: type[Exception], comment: str
-) -> None:
+def test_the_line_is_the_users_own_wherever_it_was_raised(dataset, kind, comment):
     assert f"{HERE}:{line_of(comment)} in " in notes_of(dataset, kind)
 
 
-def test_a_class_that_cannot_be_made_is_named() -> None:
+def test_a_class_that_cannot_be_made_is_named():
     plan = numbers([3]).map(Broken)._plan
     executor = InlineExecutor()
     with pytest.raises(ZeroDivisionError, match="no model") as raised:
@@ -138,22 +129,19 @@ def test_a_class_that_cannot_be_made_is_named() -> None:
         (numbers([3]).add_column("x", lambda df: [1, 2], on_error="skip"), "for each of 3 rows, got 2"),
     ],
 )
-def test_what_a_function_may_not_return_is_refused_with_its_name(dataset: Dataset, message: str) -> None:
+def test_what_a_function_may_not_return_is_refused_with_its_name(dataset, message):
     with pytest.raises((TypeError, ValueError), match=f"(?s){message}"):
         dataset.take_all()
 
 
-def run(dataset: Dataset) -> tuple[list[dict[str, Any]], list[SkippedRows]]:
+def run(dataset):
     executor = InlineExecutor()
     blocks = [delivered.block for delivered in executor.run(lower_epoch(dataset._plan, 0, executor))]
     return [row for block in blocks for row in block.rows()], executor.scope.skipped
 
 
-Skip = Callable[[Dataset, Callable[[int], None]], Dataset]
-
-
-def batches_checked(dataset: Dataset, check: Callable[[int], None]) -> Dataset:
-    def checked(batch: dict[str, Any]) -> dict[str, Any]:
+def batches_checked(dataset, check):
+    def checked(batch):
         for value in batch["id"]:
             check(int(value))
         return batch
@@ -161,8 +149,8 @@ def batches_checked(dataset: Dataset, check: Callable[[int], None]) -> Dataset:
     return dataset.map_batches(checked, batch_size=4, on_error="skip")
 
 
-def generated(dataset: Dataset, check: Callable[[int], None]) -> Dataset:
-    def checked(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def generated(dataset, check):
+    def checked(batch):
         for value in batch["id"]:
             check(int(value))
             yield {"id": [value]}
@@ -170,7 +158,7 @@ def generated(dataset: Dataset, check: Callable[[int], None]) -> Dataset:
     return dataset.map_batches(checked, on_error="skip")
 
 
-WAYS: dict[str, Skip] = {
+WAYS = {
     "map": lambda ds, check: ds.map(lambda row: check(row["id"]) or row, on_error="skip"),
     "flat_map": lambda ds, check: ds.flat_map(lambda row: (check(row["id"]) or row for _ in "1"), on_error="skip"),
     "filter": lambda ds, check: ds.filter(lambda row: check(row["id"]) is None, on_error="skip"),
@@ -183,13 +171,10 @@ WAYS: dict[str, Skip] = {
 
 
 @pytest.mark.parametrize("way", sorted(WAYS))
-@given(
-    sizes=st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=1, max_size=3),
-    bad=st.sets(st.integers(0, 40), max_size=6),
-)
+@given(sizes=st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=1, max_size=3), bad=st.sets(st.integers(0, 40)))
 @settings(max_examples=25, deadline=None)
-def test_exactly_the_rows_that_fail_are_skipped_and_recorded(way: str, sizes: list[list[int]], bad: set[int]) -> None:
-    def check(value: int) -> None:
+def test_exactly_the_rows_that_fail_are_skipped_and_recorded(way, sizes, bad):
+    def check(value):
         if value in bad:
             raise ArithmeticError(f"bad {value}")  # bad
 
@@ -205,10 +190,10 @@ def test_exactly_the_rows_that_fail_are_skipped_and_recorded(way: str, sizes: li
         assert f"{HERE}:{line_of('bad')} in check" in one.error
 
 
-def test_skipping_calls_the_function_no_more_than_halving_takes_and_never_skips_an_interrupt() -> None:
-    calls: list[int] = []
+def test_skipping_calls_the_function_no_more_than_halving_takes_and_never_skips_an_interrupt():
+    calls = []
 
-    def checked(batch: dict[str, Any]) -> dict[str, Any]:
+    def checked(batch):
         calls.append(len(batch["id"]))
         if 100 in batch["id"]:
             raise ValueError
@@ -222,21 +207,11 @@ def test_skipping_calls_the_function_no_more_than_halving_takes_and_never_skips_
         run(numbers([2]).map(interrupt, on_error="skip"))
 
 
-def interrupt(row: dict[str, Any]) -> dict[str, Any]:
+def interrupt(row):
     raise KeyboardInterrupt
 
 
-def test_a_misspelt_column_is_answered_with_the_nearest() -> None:
-    dataset = numbers([2]).rename_columns({"id": "price"})
-    with pytest.raises(KeyError, match=r"unknown column 'pric'; the columns are: 'price' \(did you mean 'price'\?\)"):
-        dataset.sort("pric").take()
-    for change in (dataset.map(lambda row: row["pric"]), dataset.map_batches(lambda batch: batch["pric"])):
-        with pytest.raises(KeyError) as raised:
-            change.take()
-        assert "the columns are: 'price' (did you mean 'price'?)" in raised.value.__notes__
-
-
-def test_a_missing_column_is_named_with_those_that_are_there() -> None:
+def test_a_missing_column_is_named_with_those_that_are_there_and_the_nearest():
     for dataset in (
         numbers([2]).select_columns(["x"]),
         numbers([2]).drop_columns(["x"]),
@@ -251,3 +226,10 @@ def test_a_missing_column_is_named_with_those_that_are_there() -> None:
         numbers([2]).rename_columns(["a", "b"]).take_all()
     with pytest.raises(ValueError, match=r"gives two of the columns .* one name"):
         listed([{"a": [1], "b": [2]}], schema=True).rename_columns({"a": "b"}).select_columns(["b"]).take_all()
+    dataset = numbers([2]).rename_columns({"id": "price"})
+    with pytest.raises(KeyError, match=r"unknown column 'pric'; the columns are: 'price' \(did you mean 'price'\?\)"):
+        dataset.sort("pric").take()
+    for change in (dataset.map(lambda row: row["pric"]), dataset.map_batches(lambda batch: batch["pric"])):
+        with pytest.raises(KeyError) as raised:
+            change.take()
+        assert "the columns are: 'price' (did you mean 'price'?)" in raised.value.__notes__

@@ -3,8 +3,6 @@
 import io
 import pickle
 import tarfile
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,20 +14,20 @@ from paceline.data.read import read_webdataset
 PIXELS = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
 
 
-def png() -> bytes:
+def png():
     buffer = io.BytesIO()
     Image.fromarray(PIXELS).save(buffer, "PNG")
     return buffer.getvalue()
 
 
-def npy(array: Any) -> bytes:
+def npy(array):
     buffer = io.BytesIO()
     np.save(buffer, array)
     return buffer.getvalue()
 
 
-def tar(path: Path, members: dict[str, bytes], mode: str = "w") -> Path:
-    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+def tar(path, members, mode="w"):
+    with tarfile.open(path, mode) as archive:
         for name, content in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
@@ -37,7 +35,7 @@ def tar(path: Path, members: dict[str, bytes], mode: str = "w") -> Path:
     return path
 
 
-def samples(first: int, last: int) -> dict[str, bytes]:
+def samples(first, last):
     return {
         f"s{number}.{suffix}": content
         for number in range(first, last)
@@ -45,7 +43,7 @@ def samples(first: int, last: int) -> dict[str, bytes]:
     }
 
 
-def test_files_with_one_key_are_a_row_and_decoded_by_suffix(tmp_path: Path) -> None:
+def test_files_with_one_key_are_a_row_and_decoded_by_suffix(tmp_path):
     members = {
         "a/one.png": png(),
         "a/one.cls": b"7",
@@ -70,7 +68,7 @@ def test_files_with_one_key_are_a_row_and_decoded_by_suffix(tmp_path: Path) -> N
     assert row["bin"] == b"\x00\x01"
 
 
-def test_rows_come_in_the_order_of_the_files_each_tar_a_unit(tmp_path: Path) -> None:
+def test_rows_come_in_the_order_of_the_files_each_tar_a_unit(tmp_path):
     tar(tmp_path / "b.tar", samples(3, 5))
     tar(tmp_path / "a.tar", samples(0, 3))
     dataset = read_webdataset(tmp_path, include_paths=True)
@@ -82,16 +80,16 @@ def test_rows_come_in_the_order_of_the_files_each_tar_a_unit(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("name", "mode"), [("a.tar.gz", "w:gz"), ("a.tgz", "w:gz"), ("a.tar.xz", "w:xz")])
-def test_packed_tar_files_are_read(tmp_path: Path, name: str, mode: str) -> None:
+def test_packed_tar_files_are_read(tmp_path, name, mode):
     tar(tmp_path / name, {f"{number:04}.cls": b"%d" % number for number in range(200)}, mode)
     tar(tmp_path / "empty.tar", {})
     assert block(read_webdataset(tmp_path)).columns["cls"].tolist() == [*range(200)]
 
 
-def test_the_decoder_decides_what_is_made_of_a_sample(tmp_path: Path) -> None:
+def test_the_decoder_decides_what_is_made_of_a_sample(tmp_path):
     tar(tmp_path / "a.tar", samples(0, 2))
 
-    def double(sample: dict[str, Any]) -> dict[str, Any]:
+    def double(sample):
         return {"key": sample["__key__"], "cls": 2 * int(sample["cls"])}
 
     doubled = [{"key": "s0", "cls": 0}, {"key": "s1", "cls": 2}]
@@ -107,24 +105,20 @@ def test_the_decoder_decides_what_is_made_of_a_sample(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffixes", [[".cls"], ["c*"], lambda suffix: suffix == "cls"])
-def test_suffixes_are_chosen_among(tmp_path: Path, suffixes: Any) -> None:
+def test_suffixes_are_chosen_among(tmp_path, suffixes):
     tar(tmp_path / "a.tar", samples(0, 2))
     assert list(block(read_webdataset(tmp_path, suffixes=suffixes)).columns) == ["__url__", "__key__", "cls"]
 
 
-def test_files_are_chosen_among_and_renamed(tmp_path: Path) -> None:
+def test_files_are_chosen_among_and_renamed(tmp_path):
     tar(tmp_path / "a.tar", {"a.image": png(), "a.cls": b"1", "b.image": png(), "b.cls": b"2"})
-    dataset = read_webdataset(
-        tmp_path,
-        filerename=lambda name: name.replace(".image", ".png"),
-        fileselect=["*.png", "a.*"],
-    )
-    found = block(dataset)
+    renamed = {"filerename": lambda name: name.replace(".image", ".png"), "fileselect": ["*.png", "a.*"]}
+    found = block(read_webdataset(tmp_path, **renamed))
     assert found.columns["png"].shape == (2, 4, 4, 3)
     assert found.columns["cls"].to_pylist() == [1, None]
 
 
-def test_only_the_requested_columns_are_decoded(tmp_path: Path) -> None:
+def test_only_the_requested_columns_are_decoded(tmp_path):
     tar(tmp_path / "a.tar", {"a.png": b"no image", "a.cls": b"1", "b.png": b"no image", "b.cls": b"2"})
     found = block(read_webdataset(tmp_path, include_paths=True).select_columns(["cls", "path"]), optimize=True)
     assert found.columns["cls"].tolist() == [1, 2]

@@ -4,10 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -16,9 +13,9 @@ from made_datasets import dataset_of
 
 import paceline.data
 from paceline.data.block import Block
-from paceline.data.dataset import Dataset
 from paceline.data.sinks import write_progress
 from paceline.data.write import write_csv, write_json, write_parquet
+from processes import wait_until
 
 NUM_UNITS = 5
 
@@ -27,14 +24,14 @@ class Interrupted(BaseException):
     """Not an error of the write, as little as Ctrl-C."""
 
 
-def _read(path: Path) -> list[list[int]]:
+def _read(path):
     return [pq.ParquetFile(file).read().column("x").to_pylist() for file in sorted(path.glob("*.parquet"))]
 
 
-def _dataset(read: list[int], fail_at: int | None = None, shift: int = 0) -> Dataset:
+def _dataset(read, fail_at=None, shift=0):
     """Notes the units that are read, and is interrupted in one of them."""
 
-    def unit(number: int) -> Iterator[Block]:
+    def unit(number):
         read.append(number)
         if number == fail_at:
             raise Interrupted
@@ -45,7 +42,7 @@ def _dataset(read: list[int], fail_at: int | None = None, shift: int = 0) -> Dat
     return units.map_batches(_add, fn_kwargs={"shift": shift})
 
 
-def _add(batch: dict[str, Any], shift: int) -> dict[str, Any]:
+def _add(batch, shift):
     return {"x": batch["x"] + shift}
 
 
@@ -53,8 +50,8 @@ WHOLE = [[0, 1], [10, 11], [30, 31], [40, 41]]
 
 
 @pytest.mark.parametrize("fail_at", range(NUM_UNITS))
-def test_only_the_units_that_are_left_are_written(tmp_path: Path, fail_at: int) -> None:
-    read: list[int] = []
+def test_only_the_units_that_are_left_are_written(tmp_path, fail_at):
+    read = []
     with pytest.raises(Interrupted):
         write_parquet(_dataset(read, fail_at), tmp_path / "out", resume=True)
     assert not (tmp_path / "out").exists()
@@ -74,9 +71,7 @@ def test_only_the_units_that_are_left_are_written(tmp_path: Path, fail_at: int) 
 
 
 @pytest.mark.parametrize("mode", ["error", "overwrite"])
-def test_interrupted_at_any_rename_it_is_finished_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Any
-) -> None:
+def test_interrupted_at_any_rename_it_is_finished_by_the_next(tmp_path, monkeypatch, mode):
     rename, num_renames = Path.rename, 0
     for crash_at in range(1, 100):
         target = tmp_path / str(crash_at) / "out"
@@ -84,7 +79,7 @@ def test_interrupted_at_any_rename_it_is_finished_by_the_next(
             write_parquet(dataset_of([{"x": [7]}]), target)
         num_renames = 0
 
-        def counted(self: Path, other: Any, crash_at: int = crash_at) -> Any:
+        def counted(self, other, crash_at=crash_at):
             nonlocal num_renames
             num_renames += 1
             if num_renames == crash_at:
@@ -105,14 +100,14 @@ def test_interrupted_at_any_rename_it_is_finished_by_the_next(
     pytest.fail("it never came to an end")
 
 
-def test_a_file_that_is_not_whole_any_more_is_written_again(tmp_path: Path) -> None:
+def test_a_file_that_is_not_whole_any_more_is_written_again(tmp_path):
     with pytest.raises(Interrupted):
         write_parquet(_dataset([], 4), tmp_path / "out", resume=True)
     staged = sorted((tmp_path / ".out.resuming" / "files").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     staged[1].write_bytes(b"cut")
     with (tmp_path / ".out.resuming" / "done.jsonl").open("ab") as journal:
         journal.write(b"00000000 torn")
-    read: list[int] = []
+    read = []
     write_parquet(_dataset(read), tmp_path / "out", resume=True)
     assert read == [1, 2, 3, 4]
     assert _read(tmp_path / "out") == WHOLE
@@ -129,7 +124,7 @@ def test_a_file_that_is_not_whole_any_more_is_written_again(tmp_path: Path) -> N
     ],
     ids=["other rows", "another step", "another argument", "another option", "another format"],
 )
-def test_another_write_does_not_continue_with_its_files(tmp_path: Path, again: Callable[[Path], None]) -> None:
+def test_another_write_does_not_continue_with_its_files(tmp_path, again):
     with pytest.raises(Interrupted):
         write_parquet(_dataset([], 3), tmp_path / "out", resume=True)
     with pytest.raises(ValueError, match=r"the unfinished write to .*out has different rows, steps"):
@@ -138,8 +133,8 @@ def test_another_write_does_not_continue_with_its_files(tmp_path: Path, again: C
     assert _read(tmp_path / "out") == WHOLE
 
 
-def test_one_process_at_a_time(tmp_path: Path) -> None:
-    def unit() -> Iterator[Block]:
+def test_one_process_at_a_time(tmp_path):
+    def unit():
         with pytest.raises(RuntimeError, match="another process is writing to"):
             write_parquet(dataset_of(unit), tmp_path / "out", resume=True)
         yield Block({"x": np.array([1])})
@@ -151,19 +146,13 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (
-            lambda path: write_parquet(_dataset([]).sort("x"), path, resume=True),
-            "sort.* combines the rows of all units",
-        ),
-        (
-            lambda path: write_parquet(_dataset([]), path, resume=True, min_rows_per_file=3),
-            "cannot be combined with min_rows_per_file",
-        ),
+        (lambda path: write_parquet(_dataset([]).sort("x"), path, resume=True), "sort.* combines the rows"),
+        (lambda path: write_parquet(_dataset([]), path, resume=True, min_rows_per_file=3), "with min_rows_per_file"),
         (lambda path: write_csv(_dataset([]), "memory://x", resume=True), "cannot write to the store"),
         (lambda path: write_csv(_dataset([]), path.parent, resume=True), "needs an empty directory"),
     ],
 )
-def test_a_write_that_cannot_be_resumed_is_refused(tmp_path: Path, write: Callable[[Path], None], message: str) -> None:
+def test_a_write_that_cannot_be_resumed_is_refused(tmp_path, write, message):
     (tmp_path / "other").touch()
     with pytest.raises(ValueError, match=message):
         write(tmp_path / "out")
@@ -187,15 +176,11 @@ if __name__ == "__main__":
 """
 
 
-def test_a_killed_write_resumes_with_each_row_once(tmp_path: Path) -> None:
+def test_a_killed_write_resumes_with_each_row_once(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     journal = tmp_path / ".out.resuming" / write_progress._DONE
     with subprocess.Popen([sys.executable, "script.py", "is killed"], cwd=tmp_path) as driver:
-        deadline = time.monotonic() + 100
-        while not journal.exists() or journal.read_bytes().count(b"\n") < 7:
-            assert driver.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: driver.poll() is not None or (journal.exists() and journal.read_bytes().count(b"\n") >= 7))
         driver.send_signal(signal.SIGKILL)
     assert not (tmp_path / "out").exists()
     (tmp_path / "done").rename(tmp_path / "done_first")

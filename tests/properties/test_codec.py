@@ -16,24 +16,24 @@ lines = st.lists(st.binary(max_size=30).map(lambda data: data.replace(b"\n", b"\
 
 @settings(deadline=None)
 @given(payloads, st.lists(st.integers(0, 400), max_size=20))
-def test_frames_cut_at_any_boundaries_come_back_whole_and_in_order(sent: list[bytes], cuts: list[int]) -> None:
+def test_frames_cut_at_any_boundaries_come_back_whole_and_in_order(sent, cuts):
     stream = b"".join(map(encode_frame, sent))
     ends = list(accumulate(len(encode_frame(payload)) for payload in sent))
     bounds = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     reader = FrameReader()
-    got: list[bytes] = []
+    got = []
     for start, end in pairwise(bounds):
         got += reader.feed(stream[start:end])
         assert got == sent[: bisect_right(ends, end)], "each comes with its last byte"
 
 
-def test_a_length_over_the_limit_is_refused_before_anything_is_gathered() -> None:
+def test_a_length_over_the_limit_is_refused_before_anything_is_gathered():
     with pytest.raises(ValueError, match="a frame must have at most"):
         FrameReader().feed(MAX_FRAME.to_bytes(4, "big"))
 
 
 @given(st.binary(max_size=60).filter(lambda data: b"\n" not in data))
-def test_a_sealed_line_gives_its_payload_back_and_a_payload_with_a_newline_is_refused(payload: bytes) -> None:
+def test_a_sealed_line_gives_its_payload_back_and_a_payload_with_a_newline_is_refused(payload):
     line = seal_line(payload)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
@@ -44,7 +44,7 @@ def test_a_sealed_line_gives_its_payload_back_and_a_payload_with_a_newline_is_re
 
 @settings(deadline=None)
 @given(lines)
-def test_lines_truncated_at_every_offset_give_the_lines_before_it(sent: list[bytes]) -> None:
+def test_lines_truncated_at_every_offset_give_the_lines_before_it(sent):
     data = b"".join(map(seal_line, sent))
     ends = [sum(map(len, map(seal_line, sent[:count]))) for count in range(len(sent) + 1)]
     for offset in range(len(data) + 1):
@@ -54,7 +54,7 @@ def test_lines_truncated_at_every_offset_give_the_lines_before_it(sent: list[byt
 
 @settings(deadline=None, max_examples=50)
 @given(lines, st.integers(1, 255))
-def test_every_byte_altered_gives_a_prefix_that_holds_all_lines_before_it(sent: list[bytes], mask: int) -> None:
+def test_every_byte_altered_gives_a_prefix_that_holds_all_lines_before_it(sent, mask):
     data = b"".join(map(seal_line, sent))
     end = 0
     for number, payload in enumerate(sent):
@@ -68,7 +68,7 @@ def test_every_byte_altered_gives_a_prefix_that_holds_all_lines_before_it(sent: 
 
 @settings(deadline=None)
 @given(lines, st.binary(max_size=30))
-def test_lines_after_a_damaged_one_are_not_read(sent: list[bytes], damage: bytes) -> None:
+def test_lines_after_a_damaged_one_are_not_read(sent, damage):
     torn = b"00000000 x" + damage.replace(b"\n", b"") + b"\n"
     before, after = b"".join(map(seal_line, sent)), seal_line(b"after")
     if zlib.crc32(torn[9:-1]):

@@ -4,19 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from paceline._storage.lease import (
-    MAX_CLOCK_SKEW_S,
-    AcquireLease,
-    HolderWatch,
-    LeaseHolder,
-    RefuseLease,
-    WatchHolder,
-    decide_lease,
-)
+from paceline._storage import lease
 
 times = st.floats(0, 1e6)
+skews = st.floats(-lease.MAX_CLOCK_SKEW_S, lease.MAX_CLOCK_SKEW_S)
 holders = st.builds(
-    LeaseHolder,
+    lease.LeaseHolder,
     number=st.integers(1, 9),
     pid=st.integers(1, 99),
     renewed_at=times,
@@ -27,21 +20,19 @@ holders = st.builds(
 )
 
 
-@given(
-    holders, st.sampled_from([True, False, None]), times, times, times, st.floats(-MAX_CLOCK_SKEW_S, MAX_CLOCK_SKEW_S)
-)
+@given(holders, st.sampled_from([True, False, None]), times, times, times, skews)
 def test_a_holder_that_renewed_within_its_time_is_followed_only_if_it_has_ended(holder, alive, now, wall, began, skew):
     """For clocks of two machines that differ by no more than they may."""
     silent_s = min(max(0.0, now - holder.beat), holder.ttl_s * 0.99)
     holder = replace(holder, beat=now - silent_s, renewed_at=wall - silent_s + skew)
-    watched = HolderWatch(replace(holder, beat=holder.beat - 1), min(began, now))
+    watched = lease.HolderWatch(replace(holder, beat=holder.beat - 1), min(began, now))
     for watch in (None, watched):
-        decision = decide_lease(holder, alive=alive, watched=watch, now=now, wall=wall)
+        decision = lease.decide_lease(holder, alive=alive, watched=watch, now=now, wall=wall)
         if holder.released or alive is False:
-            assert decision == AcquireLease(is_holder_gone=True)
+            assert decision == lease.AcquireLease(is_holder_gone=True)
         else:
-            assert isinstance(decision, RefuseLease | WatchHolder)
-            assert not (alive and isinstance(decision, WatchHolder)), "what can be seen is not watched"
+            assert isinstance(decision, lease.RefuseLease | lease.WatchHolder)
+            assert not (alive and isinstance(decision, lease.WatchHolder)), "what can be seen is not watched"
 
 
 @given(holders, st.sampled_from([True, None]), times, times)
@@ -50,23 +41,23 @@ def test_every_silent_holder_is_followed_in_the_end(holder, alive, now, wall):
     watched = None
     waited_s = 0.0
     for _ in range(4):
-        decision = decide_lease(holder, alive=alive, watched=watched, now=now + waited_s, wall=wall + waited_s)
+        decision = lease.decide_lease(holder, alive=alive, watched=watched, now=now + waited_s, wall=wall + waited_s)
         match decision:
-            case AcquireLease(is_holder_gone=gone):
+            case lease.AcquireLease(is_holder_gone=gone):
                 assert not gone
                 return
-            case RefuseLease(expires_in_s=lapses_in_s):
+            case lease.RefuseLease(expires_in_s=lapses_in_s):
                 assert 0 <= lapses_in_s <= holder.ttl_s
                 waited_s += lapses_in_s * 1.001 + 0.01
-            case WatchHolder(max_wait_s=at_most_s):
+            case lease.WatchHolder(max_wait_s=at_most_s):
                 assert 0 <= at_most_s <= holder.ttl_s
-                watched = watched or HolderWatch(holder, now + waited_s)
+                watched = watched or lease.HolderWatch(holder, now + waited_s)
                 waited_s += at_most_s * 1.001 + 0.01
     raise AssertionError(f"never followed: {decision}")
 
 
 @given(holders, st.sampled_from([True, False, None]), times, times, times)
 def test_only_an_observed_end_counts_as_one(holder, alive, now, wall, began):
-    decision = decide_lease(holder, alive=alive, watched=HolderWatch(holder, began), now=now, wall=wall)
-    if isinstance(decision, AcquireLease):
+    decision = lease.decide_lease(holder, alive=alive, watched=lease.HolderWatch(holder, began), now=now, wall=wall)
+    if isinstance(decision, lease.AcquireLease):
         assert decision.is_holder_gone == (holder.released or alive is False)

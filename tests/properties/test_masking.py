@@ -29,12 +29,7 @@ ASSIGNED = [
     "headers = {{'Authorization': 'Bearer ' + {secret}}}",
     "setattr(config, '{name}', b'' + {secret})",
 ]
-IN_TEXT = [
-    "# {name} = '{secret}'",
-    "# export {name}={secret}",
-    "run('tool --{option} {secret} now')",
-    "x = 'a:{secret}@b'",
-]
+IN_TEXT = ["# {name} = '{secret}'", "# export {name}={secret}", "run('x --{option} {secret} y')", "x = 'a:{secret}@b'"]
 
 
 @given(st.sampled_from(ASSIGNED), names, values, st.booleans())

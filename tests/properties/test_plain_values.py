@@ -4,7 +4,6 @@ import enum
 import json
 import math
 from fractions import Fraction
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -30,7 +29,7 @@ values = st.recursive(
 )
 
 
-def same(one: Any, other: Any) -> bool:
+def same(one, other):
     """Equal in value and in type, nan being equal to nan."""
     if type(one) is not type(other):
         return False
@@ -48,8 +47,8 @@ def same(one: Any, other: Any) -> bool:
 @example([math.nan, math.inf, -math.inf, -0.0])
 @example([sign * (2**bits + by) for bits in (31, 53, 63, 64) for by in (-1, 0, 1) for sign in (1, -1)])
 @example([sign * (10**digits - 1) for digits in (4300, 4301, 10_000) for sign in (1, -1)])
-def test_any_value_comes_back_from_json_that_others_read_too(value: Any) -> None:
-    def refuse(constant: str) -> None:
+def test_any_value_comes_back_from_json_that_others_read_too(value):
+    def refuse(constant):
         raise AssertionError(f"{constant} is not JSON")
 
     wire = msgspec.json.encode(to_plain(value))
@@ -58,7 +57,7 @@ def test_any_value_comes_back_from_json_that_others_read_too(value: Any) -> None
 
 
 @given(st.lists(st.one_of(numbers, text), max_size=4))
-def test_a_tuple_comes_back_as_a_list(items: list[Any]) -> None:
+def test_a_tuple_comes_back_as_a_list(items):
     assert same(from_plain(to_plain(tuple(items))), items)
 
 
@@ -66,8 +65,8 @@ def test_a_tuple_comes_back_as_a_list(items: list[Any]) -> None:
     st.lists(st.one_of(keys, st.integers(0, 3)), min_size=1, max_size=5),
     st.sampled_from([object(), b"bytes", {1, 2}, 1j, Fraction(1, 3), np.datetime64("2024-01-01"), np.clongdouble(1)]),
 )
-def test_values_without_a_plain_form_are_refused_by_their_path(steps: list[str | int], culprit: object) -> None:
-    value: Any = culprit
+def test_values_without_a_plain_form_are_refused_by_their_path(steps, culprit):
+    value = culprit
     path = ""
     for at in reversed(steps):
         value = {at: value} if isinstance(at, str) else [0] * at + [value]
@@ -89,9 +88,7 @@ def test_values_without_a_plain_form_are_refused_by_their_path(steps: list[str |
         ({"0.5": 0, 0.5: 0}, ValueError, "metrics['eval'] has the keys '0.5' and 0.5, which are the same text"),
     ],
 )
-def test_values_that_could_not_come_back_are_refused_by_their_path(
-    value: Any, error: type[Exception], message: str
-) -> None:
+def test_values_that_could_not_come_back_are_refused_by_their_path(value, error, message):
     with pytest.raises(error) as refusal:
         to_plain({"eval": value})
     assert str(refusal.value).startswith(message)
@@ -113,11 +110,11 @@ def test_values_that_could_not_come_back_are_refused_by_their_path(
     ],
     ids=lambda value: f"{type(value).__name__}",
 )
-def test_scalars_of_numpy_become_numbers(value: Any, number: Any) -> None:
+def test_scalars_of_numpy_become_numbers(value, number):
     assert same(from_plain(msgspec.json.decode(msgspec.json.encode(to_plain({"x": value})))), {"x": number})
 
 
-def test_tensors_of_one_element_become_numbers_and_others_are_refused() -> None:
+def test_tensors_of_one_element_become_numbers_and_others_are_refused():
     torch = pytest.importorskip("torch")
     metrics = {
         "loss": torch.tensor(1.5, requires_grad=True),
@@ -133,7 +130,7 @@ def test_tensors_of_one_element_become_numbers_and_others_are_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [np.zeros((2, 3)), np.zeros(0)])
-def test_an_array_of_many_elements_is_refused_with_its_path_and_shape(value: Any) -> None:
+def test_an_array_of_many_elements_is_refused_with_its_path_and_shape(value):
     with pytest.raises(ValueError) as refusal:
         to_plain({"eval": [1, {"acc": value}]})
     first, _, hint = str(refusal.value).partition("\n\n")
@@ -142,7 +139,7 @@ def test_an_array_of_many_elements_is_refused_with_its_path_and_shape(value: Any
     assert hint.startswith("hint: ")
 
 
-def test_subclasses_of_numbers_and_strings_become_the_plain_kind_and_number_keys_text() -> None:
+def test_subclasses_of_numbers_and_strings_become_the_plain_kind_and_number_keys_text():
     class Level(enum.IntEnum):
         HIGH = 3
 
@@ -153,7 +150,7 @@ def test_subclasses_of_numbers_and_strings_become_the_plain_kind_and_number_keys
     assert to_plain({1: "a", 0.5: "b"}) == {"1": "a", "0.5": "b"}
 
 
-def test_a_metric_is_looked_up_by_its_name_or_by_its_path() -> None:
+def test_a_metric_is_looked_up_by_its_name_or_by_its_path():
     metrics = {"eval": {"loss": 1, "a/b": 2}, "eval/loss": 3, "x": {"y": {"z": 4}}}
     values = {"eval/loss": 3, "eval/a/b": 2, "x/y/z": 4, "x/y/none": None, "eval/loss/deeper": None}
     assert {path: get_metric(metrics, path) for path in values} == values
@@ -161,5 +158,5 @@ def test_a_metric_is_looked_up_by_its_name_or_by_its_path() -> None:
 
 
 @pytest.mark.parametrize("text", ["junk", "", "0xzz", "9" * 5000])
-def test_a_number_that_nobody_wrote_stays_what_it_is(text: str) -> None:
+def test_a_number_that_nobody_wrote_stays_what_it_is(text):
     assert from_plain({"$number": text}) == {"$number": text}

@@ -11,7 +11,7 @@ SIZES = st.one_of(st.integers(1, 70), st.integers(1000, 1100), st.just(32 * 32 *
 
 @settings(deadline=None, max_examples=150)
 @given(SIZES, st.integers(0, 5), st.data())
-def test_progress_is_a_list_that_knows_its_least(size: int, first: int, data: st.DataObject) -> None:
+def test_progress_is_a_list_that_knows_its_least(size, first, data):
     plain, progress = [first] * size, RankProgress.start_at(size, first)
     moves = st.lists(st.tuples(st.integers(0, size - 1), st.integers(1, 3)), max_size=40)
     for rank, by in data.draw(moves):
@@ -24,7 +24,7 @@ def test_progress_is_a_list_that_knows_its_least(size: int, first: int, data: st
 
 @settings(deadline=None, max_examples=20)
 @given(SIZES, st.randoms(use_true_random=False))
-def test_the_least_moves_with_the_last_rank_of_each_round(size: int, random) -> None:
+def test_the_least_moves_with_the_last_rank_of_each_round(size, random):
     progress = RankProgress.start_at(size, 0)
     for seq in (1, 2):
         ranks = list(range(size))

@@ -5,7 +5,6 @@ import struct
 import tempfile
 from collections import Counter, OrderedDict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,19 +26,19 @@ DTYPES = [
 
 
 @st.composite
-def numpy_scalars(draw: st.DrawFn) -> Any:
+def numpy_scalars(draw):
     dtype = draw(npst.scalar_dtypes())
     return np.frombuffer(draw(st.binary(min_size=dtype.itemsize, max_size=dtype.itemsize)), dtype)[0]
 
 
 @st.composite
-def arrays(draw: st.DrawFn) -> Any:
+def arrays(draw):
     array = draw(npst.arrays(SCALARS, npst.array_shapes(min_dims=0, min_side=0, max_side=4)))
     return draw(st.sampled_from([array, array.T, array[::-1] if array.ndim else array, np.asfortranarray(array)]))
 
 
 @st.composite
-def tensors(draw: st.DrawFn) -> torch.Tensor:
+def tensors(draw):
     dtype = draw(st.sampled_from(DTYPES))
     shape = draw(npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
     nbytes = int(np.prod(shape)) * dtype.itemsize
@@ -56,7 +55,7 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
     return draw(st.sampled_from(views))
 
 
-def containers(parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+def containers(parts):
     keyed = st.dictionaries(KEYS, parts, max_size=4)
     return (
         st.lists(parts, max_size=4)
@@ -98,12 +97,12 @@ JSON = st.recursive(
 )
 
 
-def facts(value: Any) -> Any:
+def facts(value):
     """All that is to survive, in a form where equality means equal types, bits, order and sharing of memory."""
     return _facts(value, {})
 
 
-def _facts(value: Any, numbers: dict[Any, int]) -> Any:
+def _facts(value, numbers):
     kind = type(value)
     if isinstance(value, torch.Tensor):
         values = value.detach().resolve_conj().resolve_neg().contiguous()
@@ -130,7 +129,7 @@ def _facts(value: Any, numbers: dict[Any, int]) -> Any:
 @settings(deadline=None, max_examples=200)
 @given(STATES)
 @example({"a": [torch.ones(2, 2), np.ones((2, 2)).T], 1: -0.0})
-def test_any_state_comes_back_as_it_was(state: Any) -> None:
+def test_any_state_comes_back_as_it_was(state):
     with tempfile.TemporaryDirectory() as directory:
         write_state(state, Path(directory))
         assert facts(read_state(Path(directory))) == facts(state)
@@ -138,7 +137,7 @@ def test_any_state_comes_back_as_it_was(state: Any) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(STATES, min_size=2, max_size=4))
-def test_earlier_contents_of_an_arena_do_not_show(states: list[Any]) -> None:
+def test_earlier_contents_of_an_arena_do_not_show(states):
     arena = SnapshotMemory()
     with tempfile.TemporaryDirectory() as directory:
         for state in states:
@@ -150,24 +149,18 @@ def test_earlier_contents_of_an_arena_do_not_show(states: list[Any]) -> None:
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
 @settings(deadline=None, max_examples=300)
 @given(st.data())
-def test_a_hostile_change_of_a_state_is_read_or_refused(data: st.DataObject) -> None:
+def test_a_hostile_change_of_a_state_is_read_or_refused(data):
     document = {
         "version": 1,
         "num_bytes": 64,
         "tree": {"t": {"$leaf": 0}, "a": [{"$leaf": 1}, {"$tuple": [1, {"$scalar": ["<f4", "AAAAAA=="]}]}]},
         "buffers": [
             {"kind": "tensor", "offset": 0, "nbytes": 16, "dtype": "float32", "shape": [4]},
-            {
-                "kind": "array",
-                "offset": 0,
-                "nbytes": 48,
-                "dtype": [["a", "<f8", [2]], ["b", "<M8[s]"]],
-                "shape": [2, 1],
-            },
+            {"kind": "array", "offset": 0, "nbytes": 48, "dtype": [["a", "<f8", [2]], ["b", "<M8[s]"]], "shape": [2]},
         ],
     }
     # Walk to some part of the document and put something else there.
-    part: Any = document
+    part = document
     while True:
         keys = list(part) if isinstance(part, dict) else list(range(len(part)))
         key = data.draw(st.sampled_from(keys))
@@ -180,7 +173,7 @@ def test_a_hostile_change_of_a_state_is_read_or_refused(data: st.DataObject) -> 
 
 @settings(deadline=None, max_examples=200)
 @given(st.integers(min_value=0), st.binary(min_size=1, max_size=4), st.integers(0, 4))
-def test_a_damaged_document_is_read_or_refused(where: int, patch: bytes, cut: int) -> None:
+def test_a_damaged_document_is_read_or_refused(where, patch, cut):
     with tempfile.TemporaryDirectory() as directory:
         write_state({"t": torch.ones(4), "n": [1, {2: (3, None)}]}, Path(directory))
         file = Path(directory, "state.json")
@@ -194,14 +187,14 @@ def test_a_damaged_document_is_read_or_refused(where: int, patch: bytes, cut: in
 
 
 @pytest.mark.parametrize("text", ['{"version":1,"num_bytes":"\\ud800"}', '{"version":1,"num\\ud800":0}'])
-def test_half_a_character_in_a_document_is_refused_with_the_file(text: str) -> None:
+def test_half_a_character_in_a_document_is_refused_with_the_file(text):
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "state.json").write_text(text)
         with pytest.raises(ValueError, match=r"state\.json is not a valid state"):
             read_state(Path(directory))
 
 
-def _read_or_refuse(document: dict[str, Any]) -> None:
+def _read_or_refuse(document):
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "state.json").write_text(json.dumps(document))
         Path(directory, "state.bin").write_bytes(bytes(64))

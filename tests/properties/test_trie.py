@@ -14,9 +14,9 @@ CHANGES = st.lists(st.tuples(st.sampled_from(["put", "put", "without"]), KEYS, s
 
 @settings(deadline=None, max_examples=300)
 @given(CHANGES, st.lists(KEYS, max_size=5))
-def test_a_trie_is_a_dict_whose_every_version_stays_as_it_was(changes, others) -> None:
-    plain: dict[int, int | None] = {}
-    trie: Trie[int | None] = Trie()
+def test_a_trie_is_a_dict_whose_every_version_stays_as_it_was(changes, others):
+    plain = {}
+    trie = Trie()
     versions = [(trie, dict(plain))]
     for change, key, value in changes:
         if change == "put":
@@ -41,12 +41,12 @@ def test_a_trie_is_a_dict_whose_every_version_stays_as_it_was(changes, others) -
 
 @settings(deadline=None, max_examples=100)
 @given(st.dictionaries(KEYS, st.integers(), max_size=40), KEYS, st.randoms(use_true_random=False))
-def test_tries_are_equal_if_their_entries_are_whatever_was_there_before(plain, other, random) -> None:
+def test_tries_are_equal_if_their_entries_are_whatever_was_there_before(plain, other, random):
     keys = list(plain)
     tries = []
     for _ in range(2):
         random.shuffle(keys)
-        trie: Trie[int] = Trie()
+        trie = Trie()
         if other not in plain:
             trie = trie.put(other, 1).without(other)
         for key in keys:
@@ -59,7 +59,7 @@ def test_tries_are_equal_if_their_entries_are_whatever_was_there_before(plain, o
     assert tries[0] != plain
 
 
-def test_a_missing_key_is_a_key_error() -> None:
+def test_a_missing_key_is_a_key_error():
     trie = Trie[int]().put(3, 1)
     assert trie[3] == 1
     for missing in (0, 35, 10**6):
@@ -68,9 +68,9 @@ def test_a_missing_key_is_a_key_error() -> None:
     assert trie.without(4) is trie
 
 
-def test_a_change_copies_little_however_many_entries_there_are() -> None:
-    def copied(size: int) -> int:
-        trie: Trie[bool] = Trie()
+def test_a_change_copies_little_however_many_entries_there_are():
+    def copied(size):
+        trie = Trie()
         for key in range(size):
             trie = trie.put(key, True)
         before = sys.getallocatedblocks()

@@ -62,11 +62,7 @@ def test_a_trial_without_resources_gets_all_cores_alone_with_a_warning():
         (gpus(1, 1, 1), "needs 3 x (1 GPU)", "fraction"),
         (gpus(0.6, 0.6, 0.6), "needs 3 x (0.6 GPUs)", "lower num_workers"),
         (needs(ResourceBundle(9, 3), explicit=False), "3 GPUs", ""),
-        (
-            needs(ResourceBundle(1, 1), ResourceBundle(1, 1), ResourceBundle(5)),
-            "needs 2 x (1 core, 1 GPU) and 5 cores",
-            "",
-        ),
+        (needs(ResourceBundle(1, 1), ResourceBundle(1, 1), ResourceBundle(5)), "2 x (1 core, 1 GPU) and 5 cores", ""),
         (needs(ResourceBundle(1, 0, (("special", 2.0),))), "1 core, 2 special", "lower"),
     ],
 )
@@ -205,9 +201,7 @@ def test_in_any_sequence_nothing_is_given_twice_and_all_of_it_comes_back(nodes, 
         asks = data.draw(NEEDS)
         allocation = ledger.allocate(asks)
         if allocation is None:
-            assert allocations or ledger.find_refusal(asks) is not None, (
-                "one that fits an empty room was kept out of it"
-            )
+            assert allocations or ledger.find_refusal(asks) is not None, "one that fits an empty room was kept out"
             # It fits as soon as enough is freed, whatever the order: at the latest when nothing is held.
             if ledger.find_refusal(asks) is None and data.draw(st.booleans()):
                 for other in data.draw(st.permutations(allocations)):

@@ -60,9 +60,8 @@ def test_workers_on_parts_of_gpus_sit_where_the_room_has_put_them(capacity, run_
 
 def test_threads_follow_from_the_cores_of_the_part_and_an_elastic_run_has_as_many_workers(capacity, run_config):
     def threads(scaling):
-        (share, *_) = (
-            capacity.allocate(needs(scaling)).make_target(scaling, run_config).compute_shares(scaling.max_workers)
-        )
+        target = capacity.allocate(needs(scaling)).make_target(scaling, run_config)
+        share = target.compute_shares(scaling.max_workers)[0]
         assert share.env["OMP_NUM_THREADS"] == str(share.num_threads)
         return share.num_threads
 
@@ -104,9 +103,8 @@ def test_this_machine_refuses_what_it_can_never_have_and_ignores_resources_of_cl
     with pytest.raises(ValueError, match="label_selector"):
         capacity.allocate(needs(scaling)).make_target(scaling, run_config)
     assert capacity._ledger.describe() == "8 cores, 4 GPUs"
-    assert "needs 5 x (1 GPU), and this machine has 8 cores, 4 GPUs" in capacity.find_refusal(
-        needs(ScalingConfig(5, use_gpu=True))
-    )
+    refusal = capacity.find_refusal(needs(ScalingConfig(5, use_gpu=True)))
+    assert "needs 5 x (1 GPU), and this machine has 8 cores, 4 GPUs" in refusal
     assert capacity.find_refusal(needs(ScalingConfig(9, resources_per_worker={"CPU": 1}))) is not None
     assert capacity.find_refusal(needs(ScalingConfig(9))) is None
 

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import re
 import warnings
 
 import numpy as np
@@ -18,12 +19,7 @@ from paceline.tune.search import ConcurrencyLimiter  # noqa: E402
 from paceline.tune.search.optuna import OptunaSearch  # noqa: E402
 
 BY_NAME = ["gp", "tpe", "qmc", "nsgaii", "nsgaiii", "random"]
-BOX = {
-    "x": tune.uniform(-5, 5),
-    "y": tune.loguniform(1e-3, 1e3),
-    "n": tune.randint(0, 20),
-    "c": tune.choice(["a", "b", "c"]),
-}
+BOX = {"x": tune.uniform(-5, 5), "y": tune.loguniform(1e-3, 1e3), "n": tune.randint(0, 20), "c": tune.choice([*"abc"])}
 
 
 def searched(space=None, **arguments):
@@ -130,10 +126,7 @@ def test_optunas_distributions_or_a_function_may_be_the_space():
         searched({**space, "x": tune.uniform(0, 1)})
     search = searched(by_run)
     configs = [search.suggest(str(number)) for number in range(20)]
-    assert {frozenset(config) for config in configs} == {
-        frozenset({"kind", "a", "constant"}),
-        frozenset({"kind", "b", "constant"}),
-    }
+    assert {tuple(sorted(config)) for config in configs} == {("a", "constant", "kind"), ("b", "constant", "kind")}
     with pytest.raises(ValueError, match="must return a dict of constants or None, got 3"):
         first(lambda trial: 3)
 
@@ -198,9 +191,8 @@ def test_arguments_are_refused_by_name(arguments, message):
     if arguments.get("sampler") == "brute force":
         with warnings.catch_warnings(action="ignore"):
             arguments = {"sampler": optuna.samplers.BruteForceSampler()}
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=re.escape(message)):
         searched(**{"space": {"x": tune.uniform(0, 1)}, **arguments}).suggest("0")
-    assert message in str(caught.value)
 
 
 def test_cmaes_names_what_it_needs(monkeypatch):
@@ -266,17 +258,10 @@ def test_points_come_first_also_objects_and_under_conditions_and_the_rest_is_sug
     assert first(by_run, points_to_evaluate=[point]) == {**point, "constant": 7}
 
 
-@pytest.mark.parametrize(
-    ("space", "point"),
-    [
-        (BOX, {"z": 1}),
-        (BOX, {"c": "d"}),
-        ({"x": FloatDistribution(0, 1)}, {"x": 3}),
-    ],
-)
-def test_a_point_outside_of_the_space_is_refused(space, point):
-    with pytest.raises(ValueError, match="points_to_evaluate"):
-        searched(space, points_to_evaluate=[point]).suggest("0")
+def test_a_point_outside_of_the_space_is_refused():
+    for space, point in ((BOX, {"z": 1}), (BOX, {"c": "d"}), ({"x": FloatDistribution(0, 1)}, {"x": 3})):
+        with pytest.raises(ValueError, match="points_to_evaluate"):
+            searched(space, points_to_evaluate=[point]).suggest("0")
 
 
 def test_rewards_are_learned_from_without_a_trial():

@@ -88,13 +88,7 @@ def play(scheduler, seed, num_trials, slots, save_share=1.0):
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    seed=st.integers(0, 1000),
-    num_trials=st.integers(1, 6),
-    slots=st.integers(1, 6),
-    synch=st.booleans(),
-    save_share=st.sampled_from([0.5, 1.0]),
-)
+@given(st.integers(0, 1000), st.integers(1, 6), st.integers(1, 6), st.booleans(), st.sampled_from([0.5, 1.0]))
 def test_stays_within_bounds_and_replays_to_the_same_decisions(seed, num_trials, slots, synch, save_share):
     search = play(pb2(synch=synch), seed, num_trials, slots, save_share)
     for clone in search.clones():

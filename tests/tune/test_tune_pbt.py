@@ -260,10 +260,7 @@ def test_where_others_wait_for_room_a_trial_gives_way_at_its_interval():
     ("options", "message"),
     [
         ({"hyperparam_mutations": None}, "must name at least one hyperparameter"),
-        (
-            {"hyperparam_mutations": {"a": {"lr": "x"}}},
-            r"hyperparam_mutations\['a/lr'\] must be a list of options, .*, got 'x'",
-        ),
+        ({"hyperparam_mutations": {"a": {"lr": "x"}}}, r"\['a/lr'\] must be a list of options, .*, got 'x'"),
         ({"hyperparam_mutations": {"lr": []}}, "must have at least one option"),
         ({"hyperparam_mutations": {"lr": [1, uniform(0, 1)]}}, "must be plain values"),
         ({"hyperparam_mutations": {"lr": sample_from(lambda spec: 1)}}, "must be something to draw from again"),
@@ -294,12 +291,7 @@ def test_metric_mode_and_seed_come_from_the_search_and_reports_need_a_time_unles
     assert own.seed == 3
 
 
-MUTATIONS = {
-    "lr": loguniform(1e-4, 1e-1),
-    "layers": randint(1, 9),
-    "name": ["a", "b", "c"],
-    "in": {"p": choice([1, 2])},
-}
+MUTATIONS = {"lr": loguniform(1e-4, 1e-1), "layers": randint(1, 9), "name": [*"abc"], "in": {"p": choice([1, 2])}}
 
 
 def scheduler(synch, fraction, mode):

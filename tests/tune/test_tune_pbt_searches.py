@@ -19,13 +19,9 @@ def climb(config):
 def searched(tmp_path, scheduler, **options):
     tuner = tune.Tuner(
         climb,
-        param_space={"rate": tune.grid_search([1.0, 2.0, 3.0, 4.0])}
-        if "space" not in options
-        else options.pop("space"),
+        param_space=options.pop("space", {"rate": tune.grid_search([1.0, 2.0, 3.0, 4.0])}),
         tune_config=tune.TuneConfig(metric="score", mode="max", scheduler=scheduler, seed=1, **options),
-        run_config=tune.RunConfig(
-            name="search", storage_path=str(tmp_path), checkpoint_config=tune.CheckpointConfig(num_to_keep=1)
-        ),
+        run_config=tune.RunConfig(name="search", storage_path=str(tmp_path), checkpoint_config={"num_to_keep": 1}),
     )
     return tuner.fit()
 

@@ -85,9 +85,7 @@ def test_the_domains_of_the_space_say_what_is_logarithmic():
 def test_the_axes_can_be_chosen_and_what_cannot_be_drawn_is_refused_by_name():
     data = parallel_coordinates(searched(), parameters=["opt", "lr"])
     assert [axis["name"] for axis in data["axes"]] == ["opt", "lr", "value"]
-    with pytest.raises(
-        ValueError, match=r"unknown name 'seed' in parameters; those that differ among the trials are lr, opt"
-    ):
+    with pytest.raises(ValueError, match=r"unknown name 'seed' in parameters; those that differ .* are lr, opt"):
         parallel_coordinates(searched(), parameters=["seed"])
     with pytest.raises(ValueError, match="kind must be 'all', 'parallel', 'importance' or 'curves', got 'pie'"):
         plot(searched(3), kind="pie")
@@ -169,12 +167,8 @@ def test_the_figure_has_a_line_for_each_trial_and_the_best_one_apart(tmp_path):
 
 
 EXTREME = [1.7e308, -1.7e308, 5e-324, 1e-300, 0.0, 1e99, -1e99]
-DRAWN = {
-    "none": [],
-    "odd": ODD,
-    "some": searched(20),
-    "extreme": [PlottedTrial(str(x), {"x": x}, [(1, x), (2, -x)], x) for x in EXTREME],
-}
+DRAWN = {"none": [], "odd": ODD, "some": searched(20)}
+DRAWN["extreme"] = [PlottedTrial(str(x), {"x": x}, [(1, x), (2, -x)], x) for x in EXTREME]
 
 
 @pytest.mark.parametrize("kind", ["parallel", "importance", "curves"])
@@ -219,12 +213,8 @@ def rows(trials=120, seed=0):
     chance = random.Random(seed)
     made = []
     for _ in range(trials):
-        config = {
-            "lr": 10 ** chance.uniform(-6, 0),
-            "idle": chance.random(),
-            "opt": {"kind": chance.choice(["adam", "sgd"])},
-            "fixed": 7,
-        }
+        config = {"lr": 10 ** chance.uniform(-6, 0), "idle": chance.random(), "fixed": 7}
+        config["opt"] = {"kind": chance.choice(["adam", "sgd"])}
         value = (math.log10(config["lr"]) + 4) ** 2
         if config["opt"]["kind"] == "sgd":
             config["opt"]["momentum"] = chance.random()
@@ -233,16 +223,13 @@ def rows(trials=120, seed=0):
     return made
 
 
-def test_what_matters_comes_first_and_shares_add_up_to_one():
+def test_what_matters_comes_first_and_the_mode_says_which_end_is_the_best():
     found = importances(rows())
     assert {*found} == {"lr", "idle", "opt/kind", "opt/momentum"}
     assert next(iter(found)) == "lr"
     assert found["lr"] > 0.5
     assert found["idle"] < 0.1
     assert sum(found.values()) == pytest.approx(1)
-
-
-def test_the_mode_says_which_end_is_the_best():
     chance = random.Random(1)
     made = [({"low": chance.random(), "high": chance.random()}, 0.0) for _ in range(200)]
     # The least values lie where `low` is small, the largest where `high` is large.
@@ -293,8 +280,4 @@ def test_a_grid_has_a_log_scale_by_its_values_and_an_interval_as_it_is_searched(
     values = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3]
     configs = [{"grid": value, "linear": value, "log": value} for value in values]
     space = {"grid": tune.grid_search(values), "linear": tune.uniform(0, 1), "log": tune.loguniform(1e-4, 1)}
-    assert {column.name: column.log for column in extract_columns(configs, space)} == {
-        "grid": True,
-        "linear": False,
-        "log": True,
-    }
+    assert [each.log for each in extract_columns(configs, space)] == [True, False, True]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -193,10 +193,3 @@ def collect_rows(deliveries: Iterator[RowDelivery]) -> list[tuple[int, int, dict
 
 def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
-
-
-def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.005)

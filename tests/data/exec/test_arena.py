@@ -79,9 +79,7 @@ def test_a_slice_of_arrow_columns_takes_the_room_of_the_slice():
 
 def test_memory_is_released_when_the_last_view_is_gone_and_not_before():
     released = []
-    block = round_trip(
-        Block({"x": np.arange(100), "s": pa.array(["a"] * 100)}), released=lambda: released.append("released")
-    )
+    block = round_trip(Block({"x": np.arange(100), "s": pa.array(["a"] * 100)}), lambda: released.append("released"))
     view, text = block.column("x")[10:20][::2], block.column("s").slice(3, 4)
     del block
     gc.collect()

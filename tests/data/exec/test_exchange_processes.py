@@ -1,7 +1,6 @@
 """Barriers in real data processes: rows meet from one process to another, as they do without processes."""
 
 import gc
-from pathlib import Path
 
 import pytest
 from exec_plans import Dying, EvenOnly, Failing, Scaled, collect_rows, numbers, plan
@@ -10,17 +9,7 @@ from paceline.data.aggregate import AggregateFn, Count, Mean, Unique, finish_agg
 from paceline.data.exec.exchange import resolve_barrier
 from paceline.data.exec.pipeline import InlineExecutor, lower_plan
 from paceline.data.exec.service import ProcessExecutor
-from paceline.data.planning.barriers import (
-    GroupBy,
-    GroupRows,
-    Limit,
-    Materialize,
-    RandomShuffle,
-    Repartition,
-    SliceRows,
-    Sort,
-    Zip,
-)
+from paceline.data.planning import barriers
 from paceline.data.planning.plan import Map, PoolSpec, Union
 
 NUMBERS = plan(numbers(6, (70, 30)))
@@ -34,18 +23,20 @@ TOGETHER = AggregateFn(
 )
 
 PLANS = {
-    "a shuffle": RandomShuffle(NUMBERS, 3),
-    "a shuffle after a pool": RandomShuffle(POOLED, 3),
-    "a shuffle of a dataset and itself": RandomShuffle(Union((NUMBERS, NUMBERS)), 3),
-    "a sort of texts": Sort(NUMBERS, ("text",), (True,)),
-    "groups": GroupBy(Map(NUMBERS, Scaled(by=2)), ("by_2",), (Count(), Mean("number"), TOGETHER)),
-    "rows by group": GroupRows(NUMBERS, ("text",)),
-    "zip": Zip((NUMBERS, Map(NUMBERS, Scaled(by=2)))),
-    "repartition": Repartition(NUMBERS, 11),
-    "a limit after a filter": Limit(Map(NUMBERS, EvenOnly()), 0, 77),
-    "a slice after a pool": SliceRows(Map(POOLED, EvenOnly()), 20, 101),
-    "kept rows": Map(Materialize(POOLED), EvenOnly()),
-    "one after the other": Sort(RandomShuffle(Repartition(POOLED, 4), 1), ("number",), (True,)),
+    "a shuffle": barriers.RandomShuffle(NUMBERS, 3),
+    "a shuffle after a pool": barriers.RandomShuffle(POOLED, 3),
+    "a shuffle of a dataset and itself": barriers.RandomShuffle(Union((NUMBERS, NUMBERS)), 3),
+    "a sort of texts": barriers.Sort(NUMBERS, ("text",), (True,)),
+    "groups": barriers.GroupBy(Map(NUMBERS, Scaled(by=2)), ("by_2",), (Count(), Mean("number"), TOGETHER)),
+    "rows by group": barriers.GroupRows(NUMBERS, ("text",)),
+    "zip": barriers.Zip((NUMBERS, Map(NUMBERS, Scaled(by=2)))),
+    "repartition": barriers.Repartition(NUMBERS, 11),
+    "a limit after a filter": barriers.Limit(Map(NUMBERS, EvenOnly()), 0, 77),
+    "a slice after a pool": barriers.SliceRows(Map(POOLED, EvenOnly()), 20, 101),
+    "kept rows": Map(barriers.Materialize(POOLED), EvenOnly()),
+    "one after the other": barriers.Sort(
+        barriers.RandomShuffle(barriers.Repartition(POOLED, 4), 1), ("number",), (True,)
+    ),
 }
 
 in_memory = pytest.param(None, marks=pytest.mark.slow, id="in memory")
@@ -77,18 +68,20 @@ def test_all_rows_are_aggregated_where_they_are(service):
 
 
 @each_budget
-def test_a_process_that_dies_costs_no_row(service, data_context, tmp_path: Path, budget):
+def test_a_process_that_dies_costs_no_row(service, data_context, tmp_path, budget):
     data_context.target_max_block_size = 500
     data_context.execution_options.resource_limits.object_store_memory = budget
     at = 2080  # when some of its unit is set aside already
     dying = Map(NUMBERS, Dying(at=at, notes=str(tmp_path), times=2))
-    assert rows(RandomShuffle(dying, 3), ProcessExecutor(service)) == rows(PLANS["a shuffle"], InlineExecutor())
+    assert rows(barriers.RandomShuffle(dying, 3), ProcessExecutor(service)) == rows(
+        PLANS["a shuffle"], InlineExecutor()
+    )
     assert len(list(tmp_path.glob("died-*"))) == 2
 
 
-def test_a_failure_on_the_way_is_raised_and_leaves_no_file(service, data_context, tmp_path: Path):
+def test_a_failure_on_the_way_is_raised_and_leaves_no_file(service, data_context, tmp_path):
     data_context.execution_options.resource_limits.object_store_memory = 3000
     with pytest.raises(ValueError, match="cannot do 4000"):
-        rows(RandomShuffle(Map(NUMBERS, Failing(at=4000)), 3), ProcessExecutor(service))
+        rows(barriers.RandomShuffle(Map(NUMBERS, Failing(at=4000)), 3), ProcessExecutor(service))
     gc.collect()
     assert list((tmp_path / "spill").iterdir()) == []

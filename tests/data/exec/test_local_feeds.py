@@ -5,12 +5,13 @@ import sys
 
 import psutil
 import pytest
-from exec_plans import Failing, Scaled, collect_column, numbers, plan, wait_until
+from exec_plans import Failing, Scaled, collect_column, numbers, plan
 
 from paceline.data.exec.pipeline import InlineExecutor
 from paceline.data.exec.service import shared_service
 from paceline.data.order.feeds import LocalFeeds
 from paceline.data.planning.plan import PoolSpec, ReorderUnits
+from processes import wait_until
 
 SMALL, LARGE = (3,), (300,)
 each_size = pytest.mark.parametrize("rows", [SMALL, LARGE], ids=["small", "large"])

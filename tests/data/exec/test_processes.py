@@ -23,7 +23,6 @@ from exec_plans import (
     collect_rows,
     numbers,
     pipeline,
-    wait_until,
 )
 
 from paceline.data import DataError
@@ -31,6 +30,7 @@ from paceline.data.block import Block
 from paceline.data.exec.pipeline import InlineExecutor, Pipeline, PipelineTask
 from paceline.data.exec.service import ProcessExecutor
 from paceline.data.planning.plan import PoolSpec
+from processes import wait_until
 
 TWO_CHAINS = Pipeline(
     tuple(PipelineTask(unit, index % 2) for index, unit in enumerate(numbers(6))),
@@ -41,9 +41,7 @@ PIPELINES = {
     "nothing but reading": pipeline(numbers()),
     "no units": pipeline(()),
     "fused transforms": pipeline(numbers(), Scaled(by=2), EvenOnly(), InBatches(size=4)),
-    "two pools": pipeline(
-        numbers(), Scaled(by=2, pool=PoolSpec(2, 2)), InBatches(size=7, pool=PoolSpec(1, 1)), Scaled(by=3)
-    ),
+    "two pools": pipeline(numbers(), Scaled(pool=PoolSpec(2, 2)), InBatches(size=7, pool=PoolSpec(1, 1)), Scaled(by=3)),
     "units of no rows": pipeline([Numbers(0, ()), Numbers(10, (5,)), Numbers(20, (0, 3))], Scaled(by=2)),
     "blocks of no rows left": pipeline([Numbers(1, (1,)), Numbers(3, (1, 2)), Numbers(7, (1,))], EvenOnly()),
     "two chains": TWO_CHAINS,
@@ -279,18 +277,9 @@ class HeldNumbers(Numbers):
 @pytest.mark.parametrize(
     ("make_pipeline", "expected"),
     [
-        (
-            lambda path: pipeline(numbers(2), Scaled(), Holding(1000, path), Scaled(3)),
-            ("holding", "numbers from 1000", False, "act"),
-        ),
-        (
-            lambda path: pipeline((*numbers(1), HeldNumbers(1000, notes=path)), Scaled()),
-            ("read", "numbers from 1000", False, "read"),
-        ),
-        (
-            lambda path: pipeline(numbers(1, (10**6,)), Scaled()),
-            ("read", "numbers from 0", True, "receive_messages"),
-        ),
+        (lambda path: pipeline(numbers(2), Scaled(), Holding(1000, path), Scaled()), ("holding", "1000", False, "act")),
+        (lambda path: pipeline((*numbers(1), HeldNumbers(1000, notes=path))), ("read", "1000", False, "read")),
+        (lambda path: pipeline(numbers(1, (10**6,)), Scaled()), ("read", "0", True, "receive_messages")),
     ],
     ids=["transform", "unit", "room"],
 )
@@ -302,7 +291,9 @@ def test_a_process_says_what_it_is_doing(make_service, tmp_path, make_pipeline, 
         def has_answered():
             service.request_samples()
             samples = [each for each in service.read_samples() if each.sample is not None]
-            found = [(each.stage, each.unit, each.is_waiting, each.sample.main[-1].function) for each in samples]
+            found = [
+                (each.stage, each.unit.split()[-1], each.is_waiting, each.sample.main[-1].function) for each in samples
+            ]
             return found == [expected]
 
         wait_until(has_answered)

@@ -6,7 +6,6 @@ always do something until all is delivered, and memory is given back once, when 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -50,35 +49,28 @@ class Reader:
 class World:
     """Units are lists of (rows, bytes) for each block; a stage with a pool gives a block for each that it takes."""
 
-    def __init__(
-        self,
-        units: list[list[tuple[int, int]]],
-        chain: tuple[str, ...],
-        limit: int,
-        start: tuple[int, int],
-        members: int,
-    ) -> None:
+    def __init__(self, units, chain, limit, start, members):
         self.units, self.chain, self.limit, self.start = units, chain, limit, start
         self.schedule = Schedule(limit, 2)
         course = s.StreamSpec((0,) * len(units), (chain,), *start, num_members=members, is_patient=members > 1)
         self.stream = self.schedule.open_stream(course, {POOL: s.PoolBounds(1, 2), OTHER: s.PoolBounds(1, 1)})
-        self.workers: dict[int, Worker] = {}
+        self.workers = {}
         self.readers = {self.schedule.next_number(): Reader() for _ in range(members)}
-        self.blocks: dict[int, tuple[int, int, int]] = {}
-        self.written: dict[int, tuple[int, int]] = {}
-        self.freed: set[int] = set()
-        self.failed: s.FailStream | None = None
+        self.blocks = {}
+        self.written = {}
+        self.freed = set()
+        self.failed = None
         self.deaths = 0
         self.hurried = False
 
-    def obey(self) -> None:
+    def obey(self):
         while commands := self.schedule.take_commands():
             for command in commands:
                 self.do(command)
         largest = max((max(size, 64 * KB) for unit in self.units for _, size in unit), default=0)
         assert self.schedule.in_flight <= self.limit + largest * len(self.chain)
 
-    def do(self, command: s.ScheduleCommand) -> None:
+    def do(self, command):
         match command:
             case s.LaunchProcess(process, pool):
                 self.workers[process] = Worker(pool)
@@ -86,10 +78,9 @@ class World:
                 del self.workers[process]
                 self.schedule.on_process_died(process)
             case s.AssignWork(process):
-                assert self.workers[process].assign is None, "two works at a time"
-                self.workers[process] = Worker(
-                    self.workers[process].pool, ready=True, assign=command, holds=self.workers[process].holds
-                )
+                before = self.workers[process]
+                assert before.assign is None, "two works at a time"
+                self.workers[process] = Worker(before.pool, ready=True, assign=command, holds=before.holds)
             case s.LendBlock(process, work, block, _):
                 assert block not in self.blocks
                 self.blocks[block] = (0, 0, 0)
@@ -127,9 +118,9 @@ class World:
                     assert worker.lent is None or worker.lent.block != block or worker.asked != "writing"
                 self.freed.add(block)
 
-    def actions(self) -> list[Callable[[], None]]:
+    def actions(self):
         """What can happen by itself: without deaths, and with members that go on."""
-        found: list[Callable[[], None]] = []
+        found = []
         for number, worker in self.workers.items():
             if not worker.ready:
                 found.append(lambda n=number: self.be_ready(n))
@@ -145,11 +136,11 @@ class World:
                 found.append(lambda n=number, r=reader: self.join(n, r))
         return found
 
-    def be_ready(self, number: int) -> None:
+    def be_ready(self, number):
         self.workers[number].ready = True
         self.schedule.on_process_ready(number)
 
-    def next_act(self, worker: Worker) -> Callable[[int, Worker], None] | None:
+    def next_act(self, worker):
         assign = worker.assign
         assert assign is not None
         if worker.dropped:
@@ -167,11 +158,11 @@ class World:
             return self.finish
         return self.want
 
-    def next_block(self, worker: Worker) -> tuple[int, int]:
+    def next_block(self, worker):
         assert worker.assign is not None
         return self.units[worker.assign.unit][worker.made]
 
-    def want(self, number: int, worker: Worker) -> None:
+    def want(self, number, worker):
         assert worker.assign is not None
         size = self.next_block(worker)[1]
         if worker.lent is not None and worker.lent.work == worker.assign.work and worker.lent.nbytes >= size:
@@ -181,7 +172,7 @@ class World:
             worker.lent = None
             self.schedule.on_room_requested(number, worker.assign.work, size)
 
-    def write(self, number: int, worker: Worker) -> None:
+    def write(self, number, worker):
         assign, lent = worker.assign, worker.lent
         assert assign is not None
         assert lent is not None
@@ -196,14 +187,14 @@ class World:
         self.written[lent.block] = (rows - skipped, begin + skipped)
         self.schedule.on_block_written(number, assign.work, rows - skipped, begin + skipped, size)
 
-    def need(self, number: int, worker: Worker) -> None:
+    def need(self, number, worker):
         assert worker.assign is not None
         worker.asked = "input"
         self.schedule.on_blocks_released(number, list(worker.holds))
         worker.holds.clear()
         self.schedule.on_input_requested(number, worker.assign.work)
 
-    def finish(self, number: int, worker: Worker) -> None:
+    def finish(self, number, worker):
         assert worker.assign is not None
         self.schedule.on_blocks_released(number, list(worker.holds))
         worker.holds.clear()
@@ -211,33 +202,33 @@ class World:
         worker.asked = ""
         self.schedule.on_work_done(number, work)
 
-    def kill(self, number: int) -> None:
+    def kill(self, number):
         del self.workers[number]
         self.deaths += 1
         self.schedule.on_process_died(number)
 
-    def join(self, number: int, reader: Reader) -> None:
+    def join(self, number, reader):
         reader.joined = True
         self.schedule.on_member_joined(self.stream, number)
 
-    def pass_one(self, number: int, reader: Reader) -> None:
+    def pass_one(self, number, reader):
         block = reader.waiting.pop(0)
         reader.passed += 1
         self.schedule.on_blocks_passed(self.stream, number, reader.passed)
         reader.holds.discard(block)
         self.schedule.on_blocks_released(number, [block])
 
-    def leave(self, number: int, reader: Reader) -> None:
+    def leave(self, number, reader):
         reader.left = True
         reader.holds.clear()
         reader.waiting.clear()
         self.schedule.on_member_left(self.stream, number)
 
-    def hurry(self) -> None:
+    def hurry(self):
         self.hurried = True
         self.schedule.stop_waiting(self.stream)
 
-    def expected(self) -> list[tuple[int, int]]:
+    def expected(self):
         """Every row from the start on, as (unit, row of the unit)."""
         first, skip = self.start
         return [
@@ -260,7 +251,7 @@ worlds = st.builds(
 
 @settings(max_examples=150, deadline=None)
 @given(worlds, st.data())
-def test_every_row_comes_once_and_in_order_whatever_dies(world: World, data: st.DataObject) -> None:
+def test_every_row_comes_once_and_in_order_whatever_dies(world, data):
     if world.units:
         unit = data.draw(st.integers(0, len(world.units) - 1), label="unit")
         rows = sum(rows for rows, _ in world.units[unit])
@@ -298,7 +289,7 @@ def test_every_row_comes_once_and_in_order_whatever_dies(world: World, data: st.
 
 @settings(max_examples=60, deadline=None)
 @given(worlds)
-def test_buffers_no_more_than_the_bound_for_members_that_stall(world: World) -> None:
+def test_buffers_no_more_than_the_bound_for_members_that_stall(world):
     for number, reader in world.readers.items():
         world.join(number, reader)
     world.obey()
@@ -313,7 +304,7 @@ def test_buffers_no_more_than_the_bound_for_members_that_stall(world: World) -> 
     assert all(reader.passed == 0 for reader in world.readers.values())
 
 
-def test_a_stream_whose_processes_are_all_held_up_by_another_gets_one_of_its_own() -> None:
+def test_a_stream_whose_processes_are_all_held_up_by_another_gets_one_of_its_own():
     schedule = Schedule(64 * KB, 1)
     first = schedule.open_stream(s.StreamSpec((0, 0, 0), ((s.READERS,),)), {})
     schedule.on_member_joined(first, schedule.next_number())
@@ -326,9 +317,7 @@ def test_a_stream_whose_processes_are_all_held_up_by_another_gets_one_of_its_own
     assert [type(command) for command in schedule.take_commands()] == [s.LendBlock]
     schedule.on_block_written(assign.process, assign.work, 1, 0, 64 * KB)
     schedule.on_room_requested(assign.process, assign.work, 64 * KB)
-    assert [type(command) for command in schedule.take_commands()] == [s.AnnounceBlock], (
-        "its member has one block to take"
-    )
+    assert [type(command) for command in schedule.take_commands()] == [s.AnnounceBlock], "its member has one to take"
     second = schedule.open_stream(s.StreamSpec((0,), ((s.READERS,),)), {})
     schedule.on_member_joined(second, schedule.next_number())
     assert [type(command) for command in schedule.take_commands()] == [s.LaunchProcess]

@@ -4,7 +4,6 @@ import json
 import math
 from collections import Counter
 from datetime import date
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,7 +28,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_ordinals_and_ones_are_at_the_places_in_sorted_order(kind: str, data: st.DataObject) -> None:
+def test_ordinals_and_ones_are_at_the_places_in_sorted_order(kind, data):
     values = data.draw(st.lists(KINDS[kind], min_size=1, max_size=20))
     ds = cut({"c": values}, *data.draw(cuts(len(values))))
     encoder = OrdinalEncoder(["c"])
@@ -44,7 +43,7 @@ def test_ordinals_and_ones_are_at_the_places_in_sorted_order(kind: str, data: st
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_multi_hot_vectors_count_what_is_in_a_list(data: st.DataObject) -> None:
+def test_multi_hot_vectors_count_what_is_in_a_list(data):
     values = data.draw(st.lists(st.lists(st.sampled_from("abcd"), max_size=4), min_size=1, max_size=12))
     ds = cut({"c": pa.array(values, pa.list_(pa.string()))}, *data.draw(cuts(len(values))))
     categories = sorted({item for row in values for item in row})
@@ -52,33 +51,36 @@ def test_multi_hot_vectors_count_what_is_in_a_list(data: st.DataObject) -> None:
     assert found.reshape(len(values), -1).tolist() == [[Counter(row)[item] for item in categories] for row in values]
 
 
-def test_unseen_categories_are_nan_for_ordinals_and_zeros_for_vectors() -> None:
+def test_unseen_categories_are_nan_for_ordinals_and_zeros_for_vectors():
     seen, unseen = cut({"c": ["a", "b"]}), cut({"c": ["b", "z"]})
     for encoder in (OrdinalEncoder(["c"]), LabelEncoder("c")):
         np.testing.assert_array_equal(as_columns(encoder.fit(seen).transform(unseen))["c"], [1, math.nan])
     assert as_columns(OneHotEncoder(["c"]).fit(seen).transform(unseen))["c"].tolist() == [[0, 1], [0, 0]]
 
 
-@pytest.mark.parametrize(
-    "make", [OrdinalEncoder, OneHotEncoder, MultiHotEncoder, lambda columns: LabelEncoder(*columns)]
-)
+@pytest.mark.parametrize("make", [OrdinalEncoder, OneHotEncoder, MultiHotEncoder, lambda names: LabelEncoder(*names)])
 @pytest.mark.parametrize("zeros", [np.array([-0.0, 0.0]), [-0.0, 0.0], [[-0.0], [0.0]]])
-def test_both_zeros_are_the_same_category(make: Any, zeros: Any) -> None:
+def test_both_zeros_are_the_same_category(make, zeros):
     ds = cut({"c": zeros}, [1], [1])
     found = as_columns(make(["c"]).fit_transform(ds))["c"].tolist()
     assert found[0] == found[1]
     assert 0 in np.ravel(found) or 1 in np.ravel(found)
 
 
-def test_the_most_frequent_categories_come_first_and_of_equals_the_first() -> None:
+def test_the_most_frequent_categories_and_tokens_come_first_and_of_equals_the_first():
     encoder = OneHotEncoder(["c"], max_categories={"c": 2})
     ds = cut({"c": ["x", "green", "red", "red", "blue", "green"]}, [1, 2], [3])
     found = as_columns(encoder.fit_transform(ds))["c"]
     assert encoder.stats_ == {"unique_values(c)": {"green": 0, "red": 1}}
     assert found.tolist() == [[0, 0], [1, 0], [0, 1], [0, 1], [0, 0], [1, 0]]
+    texts = ["Jimmy likes volleyball", "Bob likes volleyball too", "Bob also likes fruit jerky"]
+    vectorizer = pp.CountVectorizer(["t"], max_features=3)
+    found = as_columns(vectorizer.fit_transform(cut({"t": texts}, [2], [1])))["t"]
+    assert vectorizer.stats_ == {"token_counts(t)": {"likes": 3, "volleyball": 2, "Bob": 2}}
+    assert found.tolist() == [[1, 1, 0], [1, 1, 1], [1, 0, 1]]
 
 
-def test_ordinals_of_what_is_in_lists_and_tensors_and_of_whole_lists() -> None:
+def test_ordinals_of_what_is_in_lists_and_tensors_and_of_whole_lists():
     genres = [["comedy", "action"], ["drama"], ["comedy", "action"]]
     ds = cut({"c": genres}, [1], [2])
     assert all_rows(OrdinalEncoder(["c"]).fit_transform(ds)).columns["c"].to_pylist() == [[1, 0], [2], [1, 0]]
@@ -93,7 +95,7 @@ def test_ordinals_of_what_is_in_lists_and_tensors_and_of_whole_lists() -> None:
 
 @pytest.mark.parametrize("encoder", [OrdinalEncoder, OneHotEncoder, MultiHotEncoder])
 @pytest.mark.parametrize("values", [["a", None], [1.0, math.nan]], ids=["null", "nan"])
-def test_what_is_missing_is_refused_with_a_hint(encoder: Any, values: list[Any]) -> None:
+def test_what_is_missing_is_refused_with_a_hint(encoder, values):
     with pytest.raises(ValueError, match=r"cannot be fitted: column 'c' has 1 missing[\s\S]*SimpleImputer"):
         encoder(["c"]).fit(cut({"c": values}))
     fitted = encoder(["c"]).fit(cut({"c": values[:1]}))
@@ -113,14 +115,14 @@ def test_what_is_missing_is_refused_with_a_hint(encoder: Any, values: list[Any])
     ],
     ids=["int as float", "int8 as uint8", "float32 as float64", "dictionary", "uint64", "zero of the other sign"],
 )
-def test_categories_are_found_again_in_columns_of_other_types(fitted_on: Any, asked: Any) -> None:
+def test_categories_are_found_again_in_columns_of_other_types(fitted_on, asked):
     encoder = OrdinalEncoder(["c"]).fit(cut({"c": fitted_on}))
     found = all_rows(encoder.transform(cut({"c": asked}))).to_numpy()["c"]
     np.testing.assert_array_equal(found, [2, 0, math.nan])
 
 
 @pytest.mark.parametrize("output", [None, "n"])
-def test_labels_come_back_from_their_numbers(output: str | None) -> None:
+def test_labels_come_back_from_their_numbers(output):
     ds = cut({"y": ["setosa", "virginica", "setosa", "versicolor"]}, [3], [1])
     encoder = LabelEncoder("y", output_column=output)
     coded = encoder.fit_transform(ds)
@@ -132,7 +134,7 @@ def test_labels_come_back_from_their_numbers(output: str | None) -> None:
     assert back["y"].isna().tolist() == [False, True]
 
 
-def test_categories_become_those_of_pandas() -> None:
+def test_categories_become_those_of_pandas():
     frame = pd.DataFrame({"sex": ["male", "female", None], "level": ["L4", "L5", None]})
     level = pd.CategoricalDtype(["L5", "L4", "L3"], ordered=True)
     categorizer = pp.Categorizer(["sex", "level"], dtypes={"level": level})
@@ -152,7 +154,7 @@ TEXTS = st.lists(st.one_of(st.none(), st.text("ab ü", max_size=8)), max_size=12
 
 @settings(max_examples=40, deadline=None)
 @given(st.data(), st.integers(1, 9))
-def test_texts_are_split_and_counted_by_token_and_by_hash(data: st.DataObject, num_features: int) -> None:
+def test_texts_are_split_and_counted_by_token_and_by_hash(data, num_features):
     texts = data.draw(TEXTS.map(lambda texts: [*texts, "end"]))
     ds = cut({"t": texts}, *data.draw(cuts(len(texts))))
     split = [None if text is None else text.split(" ") for text in texts]
@@ -170,22 +172,14 @@ def test_texts_are_split_and_counted_by_token_and_by_hash(data: st.DataObject, n
     assert hashed.tolist() == expected.tolist()
 
 
-def test_a_function_of_ones_own_tokenizes_into_another_column() -> None:
+def test_a_function_of_ones_own_tokenizes_into_another_column():
     tokenizer = pp.Tokenizer(["t"], tokenization_fn=lambda text: text.upper().split(), output_columns=["words"])
     found = tokenizer.transform_batch(pd.DataFrame({"t": ["a  b", "c"]}))
     assert found["t"].tolist() == ["a  b", "c"]
     assert [list(words) for words in found["words"]] == [["A", "B"], ["C"]]
 
 
-def test_only_the_most_frequent_tokens_are_counted() -> None:
-    texts = ["Jimmy likes volleyball", "Bob likes volleyball too", "Bob also likes fruit jerky"]
-    vectorizer = pp.CountVectorizer(["t"], max_features=3)
-    found = as_columns(vectorizer.fit_transform(cut({"t": texts}, [2], [1])))["t"]
-    assert vectorizer.stats_ == {"token_counts(t)": {"likes": 3, "volleyball": 2, "Bob": 2}}
-    assert found.tolist() == [[1, 1, 0], [1, 1, 1], [1, 0, 1]]
-
-
-def test_hashes_are_the_same_in_every_process(run_script: Any) -> None:
+def test_hashes_are_the_same_in_every_process(run_script):
     tokens = ["a", "", "volleyball", "grün", "\ud800"]
     script = (
         "import json, sys\nfrom paceline.data.preprocessors.text import hash_bucket\n"
@@ -198,7 +192,7 @@ def test_hashes_are_the_same_in_every_process(run_script: Any) -> None:
     assert [hash_bucket(token, 1 << 20) for token in tokens[:4]] == [413215, 234690, 845460, 917987]
 
 
-def test_columns_are_added_up_by_the_hashes_of_their_names() -> None:
+def test_columns_are_added_up_by_the_hashes_of_their_names():
     columns = {"I": np.array([1, 1]), "like": np.array([1, 0]), "dislike": np.array([0, 1])}
     found = pp.FeatureHasher(list(columns), 2, "hashed").transform_batch(columns)
     expected = np.zeros((2, 2), int)
@@ -213,7 +207,7 @@ def test_columns_are_added_up_by_the_hashes_of_their_names() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_the_mean_of_what_is_there_fills_what_is_missing(data: st.DataObject) -> None:
+def test_the_mean_of_what_is_there_fills_what_is_missing(data):
     number = st.one_of(st.none(), st.just(math.nan), st.integers(-100, 100).map(float))
     values = data.draw(st.lists(number, max_size=20).map(lambda xs: [*xs, 1.0]))
     ds = cut({"x": pa.array(values, pa.float64(), from_pandas=False)}, *data.draw(cuts(len(values))))
@@ -236,7 +230,7 @@ def test_the_mean_of_what_is_there_fills_what_is_missing(data: st.DataObject) ->
     ],
     ids=["strings", "integers", "floats", "booleans", "dates", "dictionary", "bytes"],
 )
-def test_the_most_frequent_value_fills_columns_of_every_kind(values: Any, fill: Any) -> None:
+def test_the_most_frequent_value_fills_columns_of_every_kind(values, fill):
     imputer = pp.SimpleImputer(["x"], strategy="most_frequent")
     found = all_rows(imputer.fit_transform(cut({"x": values}, [1], [len(values) - 1])))
     assert imputer.stats_ == {"most_frequent(x)": fill}
@@ -245,31 +239,28 @@ def test_the_most_frequent_value_fills_columns_of_every_kind(values: Any, fill: 
     assert [row["x"] for row in found.rows()] == expected
 
 
-def test_of_equally_frequent_values_the_last_by_its_text_is_chosen() -> None:
+def test_of_equally_frequent_values_the_last_by_its_text_is_chosen():
     for units in ([[4]], [[1], [3]], [[2, 2]]):
         imputer = pp.SimpleImputer(["x"], "most_frequent").fit(cut({"x": ["b", "a", "c", None]}, *units))
         assert imputer.stats_ == {"most_frequent(x)": "c"}
 
 
-def test_a_constant_needs_no_fit_and_makes_a_column_that_is_not_there() -> None:
+def test_a_constant_needs_no_fit_makes_a_column_that_is_not_there_and_adds_a_category():
     imputer = pp.SimpleImputer(["x", "y"], strategy="constant", fill_value=7)
     assert imputer.fit_status() == pp.SimpleImputer.FitStatus.NOT_FITTABLE
     found = imputer.transform_batch(pd.DataFrame({"x": [1.0, math.nan]}, index=[5, 6]))
     assert found.to_dict("list") == {"x": [1.0, 7.0], "y": [7, 7]}
     assert found.index.tolist() == [5, 6]
+    frame = pd.DataFrame({"x": pd.Categorical(["a", None, "b"])})
+    found = pp.SimpleImputer(["x"], "constant", "?").transform_batch(frame)
+    assert found["x"].tolist() == ["a", "?", "b"]
+    assert found["x"].cat.categories.tolist() == ["a", "b", "?"]
 
 
-def test_a_mean_makes_floats_of_integers_in_all_blocks_alike_and_an_integer_does_not() -> None:
+def test_a_mean_makes_floats_of_integers_in_all_blocks_alike_and_an_integer_does_not():
     ds = cut({"x": pa.array([1, 2, None, 6])}, [2], [2])
     filled = pp.SimpleImputer(["x"]).fit_transform(ds)
     assert [block.to_numpy()["x"].dtype for block in blocks(filled)] == [np.float64, np.float64]
     table = pp.SimpleImputer(["x"], "constant", 7).transform_batch(pa.table({"x": pa.array([1, None], pa.int16())}))
     assert table["x"].type == pa.int16()
     assert table["x"].to_pylist() == [1, 7]
-
-
-def test_categories_of_pandas_get_one_more() -> None:
-    frame = pd.DataFrame({"x": pd.Categorical(["a", None, "b"])})
-    found = pp.SimpleImputer(["x"], "constant", "?").transform_batch(frame)
-    assert found["x"].tolist() == ["a", "?", "b"]
-    assert found["x"].cat.categories.tolist() == ["a", "b", "?"]

@@ -2,9 +2,6 @@
 
 import math
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,13 +14,11 @@ from made_datasets import READ, as_columns, cut, cuts
 
 import paceline.data
 from paceline.data import preprocessors as pp
-from paceline.data.context import DataContext
-from paceline.data.dataset import Dataset
 from paceline.data.preprocessors import Chain, Concatenator, MinMaxScaler, OneHotEncoder, Preprocessor, StandardScaler
 from paceline.data.preprocessors.chain import group_fittable
 
 
-def test_a_fit_reads_every_unit_once_and_a_transform_reads_none() -> None:
+def test_a_fit_reads_every_unit_once_and_a_transform_reads_none():
     ds = cut({"a": np.arange(6.0), "b": np.arange(6.0), "c": list("xyzxyz")}, [2, 1], [3])
     chain = Chain(StandardScaler(["a", "b"]), OneHotEncoder(["c"]), Concatenator(["a", "b"]))
     READ.clear()
@@ -39,7 +34,7 @@ def test_a_fit_reads_every_unit_once_and_a_transform_reads_none() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_fitting_a_chain_in_groups_is_fitting_one_after_the_other(data: st.DataObject) -> None:
+def test_fitting_a_chain_in_groups_is_fitting_one_after_the_other(data):
     makers = [
         lambda: pp.SimpleImputer(["a"]),
         lambda: StandardScaler(["a"]),
@@ -64,7 +59,7 @@ def test_fitting_a_chain_in_groups_is_fitting_one_after_the_other(data: st.DataO
         np.testing.assert_array_equal(together[name], apart[name])
 
 
-def test_only_neighbours_that_share_no_column_are_fitted_together() -> None:
+def test_only_neighbours_that_share_no_column_are_fitted_together():
     scaler, encoder, again = StandardScaler(["a"]), OneHotEncoder(["b"]), MinMaxScaler(["a"])
     joined, late = Concatenator(["b", "c"], output_column_name="v"), StandardScaler(["d"])
     assert group_fittable((scaler, encoder, again, joined, late)) == [[scaler, encoder], [again, joined, late]]
@@ -74,7 +69,7 @@ def test_only_neighbours_that_share_no_column_are_fitted_together() -> None:
     assert group_fittable((scaler, everything, late)) == [[scaler], [everything], [late]]
 
 
-def test_a_chain_is_as_fitted_as_its_parts() -> None:
+def test_a_chain_is_as_fitted_as_its_parts():
     status = Preprocessor.FitStatus
     ds = cut({"a": [1.0], "b": [2.0]})
     assert Chain(pp.Tokenizer(["a"])).fit_status() == status.NOT_FITTABLE
@@ -89,7 +84,7 @@ def test_a_chain_is_as_fitted_as_its_parts() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.data())
-def test_a_dataset_and_a_batch_are_transformed_alike(data: st.DataObject) -> None:
+def test_a_dataset_and_a_batch_are_transformed_alike(data):
     num = data.draw(st.integers(1, 10))
     rows = {"x": np.arange(num) * 0.5, "c": [["a", "b", "c"][index % 3] for index in range(num)], "k": np.arange(num)}
     ds = cut(rows, *data.draw(cuts(num)))
@@ -101,7 +96,7 @@ def test_a_dataset_and_a_batch_are_transformed_alike(data: st.DataObject) -> Non
         np.testing.assert_array_equal(found[name], batch[name])
 
 
-def test_a_batch_comes_back_as_what_it_was_and_what_was_left_alone_is_the_same() -> None:
+def test_a_batch_comes_back_as_what_it_was_and_what_was_left_alone_is_the_same():
     scaler = StandardScaler(["x"]).fit(cut({"x": np.array([1.0, 3.0])}))
     arrays = scaler.transform_batch({"x": np.array([1.0, 5.0]), "k": np.array(["p", "q"], object)})
     assert type(arrays) is dict
@@ -117,16 +112,14 @@ def test_a_batch_comes_back_as_what_it_was_and_what_was_left_alone_is_the_same()
 
 
 @pytest.mark.parametrize("what", ["transform", "transform_batch", "inverse_transform"])
-def test_one_that_is_not_fitted_says_so_with_a_hint(what: str) -> None:
+def test_one_that_is_not_fitted_says_so_with_a_hint(what):
     given_to = {"y": np.array([1])} if what == "transform_batch" else cut({"y": [1]})
-    with pytest.raises(
-        pp.PreprocessorNotFittedException, match=rf"LabelEncoder.*not fitted: {what}[\s\S]*hint: call fit"
-    ):
+    with pytest.raises(pp.PreprocessorNotFittedException, match=rf"LabelEncoder.*not fitted: {what}[\s\S]*hint: call"):
         getattr(pp.LabelEncoder("y"), what)(given_to)
 
 
 @pytest.mark.parametrize("preprocessor", [OneHotEncoder(["z"]), Chain(MinMaxScaler(["a", "z"]))], ids=repr)
-def test_a_column_that_is_not_there_is_named_with_those_that_are(preprocessor: Preprocessor) -> None:
+def test_a_column_that_is_not_there_is_named_with_those_that_are(preprocessor):
     with pytest.raises((ValueError, KeyError), match="unknown column 'z'; the columns are: 'a', 'b'"):
         preprocessor.fit(cut({"a": [1.0], "b": [2.0]}))
     fitted = preprocessor.fit(cut({"a": [1.0], "z": [2.0]}))
@@ -138,7 +131,7 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(preprocessor: P
 
 
 @pytest.mark.parametrize("preprocessor", [StandardScaler, OneHotEncoder, pp.SimpleImputer, MinMaxScaler])
-def test_an_empty_dataset_cannot_be_fitted(preprocessor: Any) -> None:
+def test_an_empty_dataset_cannot_be_fitted(preprocessor):
     for units in ([], [0]), ([0],), ([],):
         with pytest.raises(ValueError, match=rf"{preprocessor.__name__} cannot be fitted: the dataset has no rows"):
             preprocessor(["x"]).fit(cut({"x": np.array([])}, *units))
@@ -148,11 +141,11 @@ FRAME, BATCH = pd.DataFrame({"t": ["a"]}), {"a": np.array([1]), "b": np.array([2
 NAN, ZERO = np.array([math.nan]), np.zeros(1)
 
 
-def fill(strategy: str, value: Any, values: Any) -> list[Any]:
+def fill(strategy, value, values):
     return pp.SimpleImputer(["x"], strategy, value).fit_transform(cut({"x": values})).take_all()
 
 
-def divide(bins: Any, values: Any) -> pp.Preprocessor:
+def divide(bins, values):
     return pp.UniformKBinsDiscretizer(["x"], bins).fit(cut({"x": np.array(values)}))
 
 
@@ -192,21 +185,18 @@ def divide(bins: Any, values: Any) -> pp.Preprocessor:
         (lambda: fill("mean", 3, []), "strategy='mean'"),
         (lambda: pp.Normalizer(["a"], "l3"), "norm must be 'l1', 'l2' or 'max', got 'l3'"),
         (lambda: pp.PowerTransformer(["x"], 1, "log"), "method must be 'yeo-johnson' or 'box-cox', got 'log'"),
-        (
-            lambda: pp.PowerTransformer(["a"], 1, "box-cox").transform_batch({"a": ZERO}),
-            r"'a' contains[\s\S]*yeo-johnson",
-        ),
+        (lambda: pp.PowerTransformer(["a"], 1, "box-cox").transform_batch({"a": ZERO}), r"'a' contains[\s\S]*yeo"),
         (lambda: pp.HashingVectorizer(["t"], 0), "must be a positive integer"),
         (lambda: pp.FeatureHasher(["t"], 1.5, "out"), "must be a positive integer"),
         (lambda: pp.CountVectorizer(["t"], max_features=True), "must be a positive integer"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_name(call: Callable[[], Any], message: str) -> None:
+def test_what_makes_no_sense_is_refused_by_name(call, message):
     with pytest.raises((ValueError, TypeError), match=message):
         call()
 
 
-def test_fitting_again_replaces_what_was_learnt_unless_it_fails() -> None:
+def test_fitting_again_replaces_what_was_learnt_unless_it_fails():
     scaler = MinMaxScaler(["x"]).fit(cut({"x": [1.0, 2.0]}))
     with pytest.warns(UserWarning, match="was already fitted"):
         scaler.fit(cut({"x": [5.0, 9.0]}))
@@ -219,15 +209,15 @@ def test_fitting_again_replaces_what_was_learnt_unless_it_fails() -> None:
 class Centred(Preprocessor):
     """As users of Ray write theirs."""
 
-    def __init__(self, column: str) -> None:
+    def __init__(self, column):
         super().__init__()
         self.column = column
 
-    def _fit(self, ds: Any) -> Preprocessor:
+    def _fit(self, ds):
         self.stats_ = {"mean": float(np.mean([row[self.column] for row in ds.take_all()]))}
         return self
 
-    def _transform_pandas(self, df: pd.DataFrame) -> pd.DataFrame:
+    def _transform_pandas(self, df):
         df[self.column] -= self.stats_["mean"]
         return df
 
@@ -235,11 +225,11 @@ class Centred(Preprocessor):
 class Positive(Preprocessor):
     _is_fittable = False
 
-    def _transform_numpy(self, data: dict[str, Any]) -> dict[str, Any]:
+    def _transform_numpy(self, data):
         return {name: values[data["x"] > 0] for name, values in data.items()}
 
 
-def test_preprocessors_of_ones_own_are_fitted_chained_and_may_drop_rows() -> None:
+def test_preprocessors_of_ones_own_are_fitted_chained_and_may_drop_rows():
     ds = cut({"x": [1.0, 2.0, 6.0], "y": [1.0, 2.0, 3.0]}, [2], [1])
     chain = Chain(MinMaxScaler(["y"]), Centred("x"), StandardScaler(["x"]), Positive())
     found = chain.fit_transform(ds)
@@ -250,12 +240,12 @@ def test_preprocessors_of_ones_own_are_fitted_chained_and_may_drop_rows() -> Non
     assert as_columns(again.transform(ds))["y"].tolist() == as_columns(found)["y"].tolist()
 
 
-def test_one_that_lacks_a_transform_or_an_attribute_says_so() -> None:
+def test_one_that_lacks_a_transform_or_an_attribute_says_so():
     class Empty(Preprocessor):
         _is_fittable = False
 
     class Forgetful(Preprocessor):
-        def __init__(self, column: str, factor: float) -> None:
+        def __init__(self, column, factor):
             self.column = column
 
     with pytest.raises(NotImplementedError, match="Empty has none of _transform_numpy"):
@@ -271,7 +261,7 @@ def test_one_that_lacks_a_transform_or_an_attribute_says_so() -> None:
 
 
 @pytest.fixture
-def ds(data_context: DataContext, tmp_path: Path) -> Dataset:
+def ds(data_context, tmp_path):
     data_context.inline_below = 0
     (tmp_path / "rows").mkdir()
     for index in range(4):
@@ -283,11 +273,11 @@ def ds(data_context: DataContext, tmp_path: Path) -> Dataset:
     return paceline.data.read_parquet(str(tmp_path / "rows"))
 
 
-def _process(text: str) -> list[str]:
+def _process(text):
     return [str(os.getpid())]
 
 
-def test_files_are_fitted_and_transformed_as_one_batch_is(ds: Dataset, tmp_path: Path) -> None:
+def test_files_are_fitted_and_transformed_as_one_batch_is(ds, tmp_path):
     chain = Chain(
         pp.SimpleImputer(["n"]),
         StandardScaler(["x", "n"]),
@@ -300,11 +290,9 @@ def test_files_are_fitted_and_transformed_as_one_batch_is(ds: Dataset, tmp_path:
     x, y = whole["x"].to_numpy(), whole["y"].to_numpy()
     n = whole["n"].to_numpy()
     n = np.where(np.isnan(n), np.nanmean(n), n)
-    low, median, high = np.percentile(y, [25, 50, 75])
+    low, mid, high = np.percentile(y, [25, 50, 75])
     one_hot = np.array(whole["c"].to_pylist())[:, None] == np.array(["blue", "green", "red"])
-    expected = np.column_stack(
-        [(x - x.mean()) / x.std(), (y - median) / (high - low), (n - n.mean()) / n.std(), one_hot]
-    )
+    expected = np.column_stack([(x - x.mean()) / x.std(), (y - mid) / (high - low), (n - n.mean()) / n.std(), one_hot])
     assert list(found) == ["unused", "concat_out"]
     assert found["concat_out"].dtype == np.float32
     np.testing.assert_allclose(found["concat_out"], expected, rtol=1e-4, atol=1e-5)
@@ -313,7 +301,7 @@ def test_files_are_fitted_and_transformed_as_one_batch_is(ds: Dataset, tmp_path:
     assert str(os.getpid()) not in seen, "rows are looked at in data processes"
 
 
-def test_a_failure_names_the_file_or_the_columns_there_are(ds: Dataset) -> None:
+def test_a_failure_names_the_file_or_the_columns_there_are(ds):
     with pytest.raises(ValueError, match=r"StandardScaler: column 'c' must have numbers, got") as caught:
         StandardScaler(["c"]).fit(ds)
     assert "0.parquet" in "".join(caught.value.__notes__)

@@ -109,9 +109,7 @@ def test_a_search_is_plotted(tmp_path):
     pytest.importorskip("matplotlib")
     recorded = RecordedSearch().starts()
     for number in range(6):
-        recorded.trial(
-            f"{number:05d}", 1.0 / (number + 1), 0.5 / (number + 1), config={"lr": number / 10, "act": "relu"}
-        )
+        recorded.trial(f"{number:05d}", 1 / (number + 1), 0.5 / (number + 1), config={"lr": number / 10, "act": "relu"})
     recorded.trial("00006", ending="failed", why="ValueError: boom")
     results = recorded.results(tmp_path / "search")
     for kind in ("all", "parallel", "importance", "curves"):

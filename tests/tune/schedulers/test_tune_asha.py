@@ -18,9 +18,7 @@ def asha(**options):
 
 
 def decide(scheduler, trial_id, iteration, value):
-    answer = scheduler.on_trial_result(
-        Trial(trial_id, {}), {scheduler.time_attr: iteration, scheduler.metric or "": value}
-    )
+    answer = scheduler.on_trial_result(Trial(trial_id, {}), {scheduler.time_attr: iteration, scheduler.metric: value})
     assert all(isinstance(action, Stop) and action.trial_id == trial_id for action in answer)
     return answer[0].why if answer else ""
 

@@ -37,12 +37,9 @@ def test_a_component_created_from_its_description_has_the_same_arguments(compone
     assert json.loads(json.dumps(_describe_component(again))) == description
 
 
-def test_arguments_left_at_their_defaults_are_not_part_of_a_description():
+def test_defaults_are_not_part_of_a_description_and_one_with_a_function_is_its_class_alone():
     described = _describe_component(schedulers.ASHAScheduler(max_t=9))
     assert described["class"].endswith("AsyncHyperBandScheduler")
     assert described["arguments"] == {"max_t": {"plain": 9}}
-
-
-def test_a_component_with_a_function_is_described_by_its_class_alone():
     component = schedulers.PopulationBasedTraining(custom_explore_fn=lambda config: config)
     assert list(_describe_component(component)) == ["class"]

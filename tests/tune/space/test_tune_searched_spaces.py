@@ -42,12 +42,7 @@ def test_objects_reach_the_trials_and_come_back_when_the_search_is_continued(tmp
     assert repr([result.config for result in again]) == repr(configs)
     assert [*again[0].metrics_dataframe["config/object"]] == [configs[0]["object"]]
     read = tune.ResultGrid.from_path(tmp_path / "search")
-    names = [
-        "<drawn_spaces.Color.RED>",
-        "<drawn_spaces.Color.BLUE>",
-        "<drawn_spaces.activation>",
-        "<drawn_spaces.Model>",
-    ]
+    names = [f"<drawn_spaces.{name}>" for name in ("Color.RED", "Color.BLUE", "activation", "Model")]
     assert {repr(result.config["object"]) for result in read} <= {*names}, "without the space they are named"
     assert read.get_best_result("loss", "max").metrics["config"]["pair"][0] == configs[2]["pair"][0]
 

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import sys
 from collections import OrderedDict
 from pathlib import Path
@@ -104,7 +105,7 @@ def test_each_sample_has_every_combination_once(param_space, sample):
     assert count == 1 or any(isinstance(place.domain, tune.Grid) for place in space.domains().values())
 
 
-def test_a_nested_grid_counts_only_under_its_option():
+def test_a_nested_grid_counts_only_under_its_option_and_a_grid_may_be_json_or_of_configurations():
     deep = {"layers": tune.grid_search([2, 3])}
     wide = {"layers": tune.grid_search([4, 5, 6]), "x": tune.uniform(0, 1)}
     space = Space({"model": tune.grid_search([deep, {}, wide]), "z": tune.grid_search([0, 1])})
@@ -112,9 +113,6 @@ def test_a_nested_grid_counts_only_under_its_option():
     configs = [space.draw(number, 0) for number in range(12)]
     tried = [(config["model"].get("layers"), config["z"]) for config in configs]
     assert tried == [(layers, z) for layers in (2, 3, None, 4, 5, 6) for z in (0, 1)]
-
-
-def test_a_grid_may_be_plain_json_or_have_whole_configurations():
     space = Space({"x": {"grid_search": [1, 2]}})
     assert [space.draw(number, 0) for number in range(2)] == [{"x": 1}, {"x": 2}]
     space = Space(tune.grid_search([{"a": 1}, {"a": 2, "b": tune.uniform(0, 1)}]))
@@ -128,12 +126,7 @@ def test_lists_domains_with_their_conditions():
         {"m": tune.choice([{"lr": tune.uniform(0, 1)}, {"lr": tune.randint(0, 9), "k": tune.randn()}]), "n": 3}
     )
     places = space.domains()
-    assert [*places] == [
-        ("m",),
-        ("m", Option(0), "lr"),
-        ("m", Option(1), "lr"),
-        ("m", Option(1), "k"),
-    ]
+    assert [*places] == [("m",), ("m", Option(0), "lr"), ("m", Option(1), "lr"), ("m", Option(1), "k")]
     assert [place.condition for place in places.values()] == [(), ((("m",), 0),), ((("m",), 1),), ((("m",), 1),)]
     assert [place.name for place in places.values()] == ["m", "m/option 0/lr", "m/option 1/lr", "m/k"]
     assert [place.config_keys for place in places.values()] == [("m",), ("m", "lr"), ("m", "lr"), ("m", "k")]
@@ -219,9 +212,8 @@ def test_refuses_functions_that_depend_on_each_other_in_a_circle():
         }
     )
     circle = "param_space['a']['x'] needs param_space['b'] needs param_space['c'] needs param_space['a']['x']"
-    with pytest.raises(ValueError) as refusal:
+    with pytest.raises(ValueError, match=re.escape(circle)):
         space.draw(0, 0)
-    assert circle in str(refusal.value)
     with pytest.raises(ValueError, match=r"param_space\['a'\] needs param_space\['a'\]"):
         Space({"a": tune.sample_from(lambda spec: dict(spec.config))}).draw(0, 0)
 
@@ -239,9 +231,7 @@ def test_an_error_of_a_function_stays_its_own_and_says_whose_it_is_and_what_ther
     with pytest.raises(ZeroDivisionError) as failure:
         Space({"m": {"f": tune.sample_from(lambda spec: 1 / 0)}}).draw(0, 0)
     assert failure.value.__notes__ == ["in the sample_from function of param_space['m']['f']"]
-    with pytest.raises(
-        ValueError, match=r"function of param_space\['f'\] must return a value, got uniform\(0.0, 1.0\)"
-    ):
+    with pytest.raises(ValueError, match=r"function of param_space\['f'\] must return a value, got uniform\(0.0, 1.0"):
         Space({"f": tune.sample_from(lambda spec: [tune.uniform(0, 1)])}).draw(0, 0)
     with pytest.raises(AttributeError, match="unknown name 'lr'; the values are 'rate', 'f'"):
         Space({"rate": 1, "f": tune.sample_from(lambda spec: spec.config.lr)}).draw(0, 0)
@@ -288,12 +278,10 @@ def _circle():
         (_circle(), "param_space['a'][1] contains itself"),
         (
             {"m": {"a": tune.choice([1, {"b": tune.grid_search([1, 2])}])}},
-            "param_space['m']['a'](option 1)['b'] is a grid_search inside an option of the choice at "
-            "param_space['m']['a']",
+            "param_space['m']['a'](option 1)['b'] is a grid_search inside an option of the choice at param_space['m']",
         ),
     ],
 )
 def test_what_is_no_space_is_refused_at_once_by_its_path(param_space, message):
-    with pytest.raises(ValueError) as refusal:
+    with pytest.raises(ValueError, match=re.escape(message)):
         Space(param_space)
-    assert message in str(refusal.value)

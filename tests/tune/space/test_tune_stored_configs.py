@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -86,12 +87,11 @@ def test_of_objects_the_very_one_is_found_or_else_one_that_is_equal():
 @pytest.mark.parametrize("made", [Model(), [1, {"a": (Model(),)}]], ids=["itself", "inside"])
 def test_refuses_a_function_whose_value_cannot_be_stored(made):
     space = Space({"a": 1, "model": {"x": tune.sample_from(lambda spec: made)}})
-    with pytest.raises(ValueError) as refusal:
+    with pytest.raises(ValueError, match=re.escape("got an object of drawn_spaces.Model, which cannot be stored")):
         space.draw(0, 0)
-    assert "got an object of drawn_spaces.Model, which cannot be stored" in str(refusal.value)
 
 
-def test_objects_that_are_not_in_the_space_or_without_one_are_known_by_name():
+def test_objects_are_known_by_name_without_a_space_and_in_a_script_as_in_a_module():
     stored = through_json(Space({"a": 1}).encode_config({"a": 1, "model": {"x": Model()}}))
     with pytest.raises(ValueError, match=r"cannot restore config\['model'\]\['x'\]: the object of drawn_spaces.Model"):
         Space({"a": 1}).decode_config(stored)
@@ -99,29 +99,22 @@ def test_objects_that_are_not_in_the_space_or_without_one_are_known_by_name():
     space = Space({"f": activation, "t": (Color.RED,)})
     shown = repr(decode_config(space.encode_config(space.draw(0, 0)), None))
     assert shown == "{'f': <drawn_spaces.activation>, 't': (<drawn_spaces.Color.RED>,)}"
+    stored = Space({"f": activation}).encode_config({"f": activation})
+    stored["f"]["is"] = "activation"
+    assert Space({"f": activation}).decode_config(stored) == {"f": activation}
 
 
 @pytest.mark.parametrize(
     ("now", "message"),
     [
         ({}, "config['f']: param_space['f'] was drawn_spaces.activation, and param_space now has no object there"),
-        (
-            {"f": Model},
-            "param_space['f'] was drawn_spaces.activation, and param_space now has drawn_spaces.Model there",
-        ),
+        ({"f": Model}, "param_space['f'] was drawn_spaces.activation, and param_space now has drawn_spaces.Model"),
     ],
 )
 def test_a_space_that_has_changed_does_not_give_another_object(now, message):
     stored = Space({"f": activation}).encode_config({"f": activation})
-    with pytest.raises(ValueError) as refusal:
+    with pytest.raises(ValueError, match=re.escape(message)):
         Space(now).decode_config(stored)
-    assert message in str(refusal.value)
-
-
-def test_the_same_object_in_a_script_and_in_a_module_is_the_same():
-    stored = Space({"f": activation}).encode_config({"f": activation})
-    stored["f"]["is"] = "activation"
-    assert Space({"f": activation}).decode_config(stored) == {"f": activation}
 
 
 class Named:
@@ -200,8 +193,5 @@ def test_the_order_of_a_grid_is_a_difference_and_a_space_with_objects_says_which
     assert Space({**x, **y}).find_differences(Space({**y, **x}).describe()) == []
     with pytest.raises(ValueError) as refusal:
         rebuild_param_space(Space(BEFORE).describe())
-    for part in (
-        "param_space['act'](option 0) is drawn_spaces.activation",
-        "param_space['made'] is a sample_from of drawn_spaces.",
-    ):
+    for part in ("param_space['act'](option 0) is drawn_spaces.activation", "param_space['made'] is a sample_from"):
         assert part in str(refusal.value)

@@ -85,9 +85,7 @@ def assert_lineages_hold(path):
         kept = {int(manifest.parent.name.partition("_")[2]) for manifest in manifests}
         cloned = {event.saved.seq for event in clones if event.saved.run == standing.run}
         assert kept <= cloned | {standing.last_seq}, "num_to_keep=1, and what clones began from"
-        assert [saved.run for saved in trial.lineage] == [
-            event.saved.run for event in clones if event.trial == trial.trial_id
-        ]
+        assert [saved.run for saved in trial.lineage] == [e.saved.run for e in clones if e.trial == trial.trial_id]
     return len(clones)
 
 
@@ -166,9 +164,7 @@ def clone_once(tmp_path):
         three_more,
         param_space={"x": tune.grid_search([0, 1])},
         tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=CloneOnce(), max_concurrent_trials=1),
-        run_config=tune.RunConfig(
-            name="search", storage_path=str(tmp_path), checkpoint_config=tune.CheckpointConfig(num_to_keep=1)
-        ),
+        run_config=tune.RunConfig(name="search", storage_path=str(tmp_path), checkpoint_config={"num_to_keep": 1}),
     ).fit()
 
 

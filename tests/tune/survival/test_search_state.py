@@ -69,21 +69,17 @@ class RandomHistory:
             standing = self.search.trial_records[trial.trial_id]
             # A number that was reported before comes again when an attempt is repeated.
             seq = max(1, standing.last_seq + self.dice.choice([1, 1, 1, 0]))
-            metrics = events.encode_raw(
-                {} if (value := self.dice.choice(VALUES)) is None else {"loss": to_plain(value, "loss")}
-            )
+            value = self.dice.choice(VALUES)
+            metrics = events.encode_raw({} if value is None else {"loss": to_plain(value, "loss")})
             at = self.dice.choice([self.at, self.at, max(0.0, self.at - 20)])  # Older, where it was found.
             self.happen(events.TrialReported(trial.trial_id, standing.run, seq, metrics, at, self.acts()))
 
     def save(self):
-        trial = self.one_of(
-            t for t in self.search.trials_with_status("RUNNING") if self.search.trial_records[t.trial_id].last_seq
-        )
+        records = self.search.trial_records
+        trial = self.one_of(t for t in self.search.trials_with_status("RUNNING") if records[t.trial_id].last_seq)
         if trial is not None:
-            standing = self.search.trial_records[trial.trial_id]
-            self.happen(
-                events.TrialSaved(trial.trial_id, standing.run, standing.last_seq, f"c{standing.last_seq}", self.at)
-            )
+            run, seq = records[trial.trial_id].run, records[trial.trial_id].last_seq
+            self.happen(events.TrialSaved(trial.trial_id, run, seq, f"c{seq}", self.at))
 
     def end(self):
         trial = self.one_of(self.search.trials_with_status("RUNNING"))

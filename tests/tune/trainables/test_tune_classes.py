@@ -99,10 +99,7 @@ class DiesWithFile(Dies, CountsInFile):
 )
 def test_a_lost_trial_resumes_from_its_checkpoint(run_trial, kind, path):
     result = run_trial(
-        kind,
-        {"to": 5, "path": path},
-        checkpoint_config=CheckpointConfig(checkpoint_frequency=2),
-        failure_config={"max_failures": 1},
+        kind, {"to": 5, "path": path}, checkpoint_config={"checkpoint_frequency": 2}, failure_config={"max_failures": 1}
     )
     assert result.metrics == {"count": 5, "iteration": 4, "done": True}
     assert [*result.metrics_dataframe["iteration"]] == [0, 1, 2, 3, 4]
@@ -116,10 +113,7 @@ def test_a_trial_that_was_lost_after_its_last_checkpoint_makes_no_further_step(r
                 os._exit(1)
 
     result = run_trial(
-        DiesAtTheEnd,
-        {"to": 2},
-        checkpoint_config=CheckpointConfig(checkpoint_at_end=True),
-        failure_config={"max_failures": 1},
+        DiesAtTheEnd, {"to": 2}, checkpoint_config={"checkpoint_at_end": True}, failure_config={"max_failures": 1}
     )
     assert [*result.metrics_dataframe["count"]] == [1, 2]
 
@@ -130,12 +124,8 @@ def test_what_a_trainable_knows_of_its_trial(run_trial, tmp_path):
             self.in_setup = self.trial_id
 
         def step(self):
-            return {
-                "ids": [self.in_setup, self.trial_id, self.trial_name],
-                "logdir": self.logdir,
-                "config": self.get_config(),
-                "done": True,
-            }
+            ids = [self.in_setup, self.trial_id, self.trial_name]
+            return {"ids": ids, "logdir": self.logdir, "config": self.get_config(), "done": True}
 
         def cleanup(self):
             (Path(self.logdir) / "cleaned up").touch()
@@ -164,9 +154,7 @@ class Large(Counts):
 def test_objects_come_to_setup_and_a_class_says_what_it_needs(run_trial, of_trial):
     metrics = run_trial(with_parameters(Sums, data=np.arange(4))).metrics
     assert metrics == {"sum": 6, "writable": False, "done": True}
-    with pytest.raises(
-        ValueError, match=r"unknown argument 'date'; the arguments of Sums.setup besides config are data"
-    ):
+    with pytest.raises(ValueError, match=r"argument 'date'; the arguments of Sums.setup besides config are"):
         with_parameters(Sums, date=1)
     with pytest.raises(ValueError, match=r"checkpoint_frequency=1.*Sums does not implement save_checkpoint\(\)"):
         make_trainable_plan(Sums).check(of_trial(checkpoint_config={"checkpoint_frequency": 1}))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 
 import pytest
 from hypothesis import given
@@ -58,11 +59,7 @@ def test_arguments_without_a_name_are_those_of_ray_in_its_order():
         (RunConfig, {"verbose": 4}, "verbose must be 0, 1, 2, 3, True, False or None, got 4"),
         (FailureConfig, {"fail_fast": "loudly"}, "fail_fast must be True, False or 'raise', got 'loudly'"),
         (FailureConfig, {"fail_fast": True, "max_failures": 1}, "contradict each other"),
-        (
-            CheckpointConfig,
-            {"checkpoint_frequency": -1},
-            "checkpoint_frequency must be a non-negative integer or None, got -1",
-        ),
+        (CheckpointConfig, {"checkpoint_frequency": -1}, "checkpoint_frequency must be .* or None, got -1"),
         (CheckpointConfig, {"checkpoint_at_end": "yes"}, "checkpoint_at_end must be True, False or None, got 'yes'"),
     ],
 )
@@ -162,9 +159,8 @@ def test_no_bundle_is_lost_in_the_sum(asked):
     ],
 )
 def test_wrong_resources_are_refused_at_once(resources, message):
-    with pytest.raises(ValueError) as refusal:
+    with pytest.raises(ValueError, match=re.escape(message)):
         with_resources(never_run, resources())
-    assert message in str(refusal.value)
 
 
 def test_wrong_calls_and_functions_for_resources_say_what_is_allowed(tmp_path):
@@ -182,12 +178,7 @@ def test_wrong_calls_and_functions_for_resources_say_what_is_allowed(tmp_path):
     [
         (never_run, {"a": (n for n in ())}, TypeError, r"param_space\['a'\] \(generator\) cannot be sent"),
         (DataParallelTrainer(never_run), {"lr": 1}, ValueError, "unknown argument 'lr' in param_space"),
-        (
-            never_run,
-            {"a": sample_from(lambda spec: spec.config.b)},
-            TuneError,
-            r"unknown name 'b'.*\(in the sample_from function of param_space\['a'\]\)",
-        ),
+        (never_run, {"a": sample_from(lambda its: its.config.b)}, TuneError, r"unknown name 'b'.*sample_from.*\['a'\]"),
     ],
     ids=["unpicklable", "argument", "sampling"],
 )

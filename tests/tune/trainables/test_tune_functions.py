@@ -81,9 +81,8 @@ def test_a_trial_knows_which_it_is(run_trial, tmp_path):
         "together": {"CPU": 2.0, "GPU": 0.0},
         "bundles": [{"CPU": 2.0, "GPU": 0.0}],
     }
-    later_life = (
-        make_trainable_plan(train).make_trainer({}, RunConfig(name="trial_00012-2", storage_path=tmp_path), None).fit()
-    )
+    run_config = RunConfig(name="trial_00012-2", storage_path=tmp_path)
+    later_life = make_trainable_plan(train).make_trainer({}, run_config, None).fit()
     assert later_life.metrics["id"] == "00012"
 
 
@@ -116,14 +115,8 @@ class NoStep(Trainable):
 @pytest.mark.parametrize(
     ("trainable", "message"),
     [
-        (
-            no_argument,
-            r"no_argument must take the trial's configuration as its first argument\n\nhint: def no_argument\(config\)",
-        ),
-        (
-            two_arguments,
-            r"needs data besides the trial's configuration\n\nhint: use tune.with_parameters\(two_arguments, da",
-        ),
+        (no_argument, r"no_argument must take the trial's configuration .*\n\nhint: def no_argument\(config\)"),
+        (two_arguments, r"needs data besides the trial's configuration\n\nhint: use tune.with_parameters\(two_argu"),
         ("train", "trainable must be a function of the trial's config, .*, got 'train'"),
         (NotTrainable, "trainable must be .*NotTrainable'>"),
         (Trainable, "trainable must be .*Trainable'>"),
@@ -156,30 +149,12 @@ def no_op(config): ...
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: with_parameters(no_op, data=1),
-            "unknown argument 'data'; the arguments of no_op besides config are none",
-        ),
-        (
-            lambda: with_parameters(two_arguments, dato=1),
-            "unknown argument 'dato'; the arguments of two_arguments besides config are data",
-        ),
-        (
-            lambda: with_parameters(with_parameters(two_arguments, data=1), data=2),
-            "already used on two_arguments: pass all objects at once",
-        ),
-        (
-            lambda: with_parameters(3, data=1),
-            "with_parameters: trainable must be a function or a subclass of tune.Trainable, got 3",
-        ),
-        (
-            lambda: with_resources(train.DataParallelTrainer(no_argument), {"cpu": 1}),
-            "got .*\n\nhint: pass a scaling_config to the trainer",
-        ),
-        (
-            lambda: with_parameters(train.DataParallelTrainer(no_argument), data=1),
-            "got .*\n\nhint: pass objects to the trainer in train_loop_config",
-        ),
+        (lambda: with_parameters(no_op, data=1), "argument 'data'; the arguments of no_op besides config are none"),
+        (lambda: with_parameters(two_arguments, dato=1), "argument 'dato'; .* two_arguments besides config are data"),
+        (lambda: with_parameters(with_parameters(two_arguments, data=1), data=2), "already used on two_arguments"),
+        (lambda: with_parameters(3, data=1), "trainable must be a function or a subclass of tune.Trainable, got 3"),
+        (lambda: with_resources(train.DataParallelTrainer(no_argument), {"cpu": 1}), "hint: pass a scaling_config"),
+        (lambda: with_parameters(train.DataParallelTrainer(no_argument), data=1), "hint: pass objects to the trainer"),
     ],
 )
 def test_wrong_use_of_wrappers_is_refused(make, message):

@@ -32,12 +32,8 @@ def loop(config):
 def fitted(config, num_workers=2, **arguments):
     """A run in a trial."""
     arguments.setdefault("callbacks", [TuneReportCallback()])
-    return DataParallelTrainer(
-        loop,
-        train_loop_config=config,
-        scaling_config=ScalingConfig(num_workers),
-        run_config=RunConfig(name="inner", **arguments),
-    ).fit()
+    run = {"scaling_config": ScalingConfig(num_workers), "run_config": RunConfig(name="inner", **arguments)}
+    return DataParallelTrainer(loop, train_loop_config=config, **run).fit()
 
 
 def test_reports_and_checkpoints_of_the_run_become_the_trials(run_trial, tmp_path):

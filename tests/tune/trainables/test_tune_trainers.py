@@ -57,10 +57,7 @@ def test_the_number_of_workers_is_a_trials_to_choose(of_trial, scaling):
         (None, ((ResourceBundle(1.0),), False)),
         (ScalingConfig(3), ((ResourceBundle(1.0),) * 3, False)),
         (ScalingConfig(2, use_gpu=True), ((ResourceBundle(0.0, 1.0),) * 2, False)),
-        (
-            ScalingConfig(2, resources_per_worker={"CPU": 2, "x": 1}),
-            ((ResourceBundle(2.0, 0.0, (("x", 1.0),)),) * 2, True),
-        ),
+        (ScalingConfig(2, resources_per_worker={"CPU": 2, "x": 1}), ((ResourceBundle(2, 0, (("x", 1.0),)),) * 2, True)),
     ],
 )
 def test_what_the_workers_need_is_what_the_trial_needs(scaling, needs):
@@ -89,7 +86,7 @@ class VariedUserTrainer(UserTrainer):
         return super().replace_arguments(**changes)
 
 
-def test_a_users_trainer_is_copied_without_its_constructor(of_trial):
+def test_a_users_trainer_is_copied_without_its_constructor_and_says_what_a_search_varies(of_trial):
     trainer = UserTrainer(3, offset=1, scaling_config={"num_workers": 2})
     num_constructed = UserTrainer.num_constructed
     copy = make_trainable_plan(trainer).make_trainer({"train_loop_config": {"more": 1}}, of_trial(), None)
@@ -98,9 +95,6 @@ def test_a_users_trainer_is_copied_without_its_constructor(of_trial):
     assert (copy.train_loop_config, copy.scaling_config.num_workers) == ({"value": 4, "more": 1}, 2)
     assert (copy.offset, copy.run_config.name) == (1, "trial_00000")
     assert trainer.train_loop_config == {"value": 4}
-
-
-def test_a_users_trainer_says_which_of_its_own_arguments_a_search_varies(of_trial):
     copy = make_trainable_plan(VariedUserTrainer(3, offset=1)).make_trainer({"factor": 5}, of_trial(), None)
     assert copy.train_loop_config == {"value": 6}
     with pytest.raises(TypeError, match="UserTrainer cannot replace its argument 'factor'"):
@@ -150,10 +144,7 @@ def test_trees_have_their_parameters_merged(of_trial):
         ),
         ({"run_config": {}}, "param_space cannot have 'run_config': each trial is stored in the search's directory"),
         ({"scaling_config": {"num_workers": 0}}, "num_workers must be at least 1 in a search, got 0"),
-        (
-            {"scaling_config": 3},
-            "scaling_config must be a paceline.train.ScalingConfig or a dict of its fields, got 3",
-        ),
+        ({"scaling_config": 3}, "scaling_config must be a paceline.train.ScalingConfig or a dict of its fields, got 3"),
         ({"train_loop_config": 3}, "train_loop_config must be a dict or None, got 3"),
     ],
 )

@@ -98,11 +98,8 @@ def test_artifacts_of_a_search_in_a_store_are_uploaded_if_asked_for_and_else_nam
 
     monkeypatch.setenv("PACELINE_SPOOL_PATH", "spool")
     store = DirFileSystem(str(tmp_path / "store"), LocalFileSystem())
-    (result,) = search(
-        function,
-        {"x": 1},
-        {"storage_filesystem": store, "storage_path": "a", "sync_config": tune.SyncConfig(sync_artifacts=uploads)},
-    )
+    sync = tune.SyncConfig(sync_artifacts=uploads)
+    (result,) = search(function, {"x": 1}, {"storage_filesystem": store, "storage_path": "a", "sync_config": sync})
     assert Path(result.metrics["cwd"]).is_relative_to(tmp_path / "spool")
     in_store = [path.read_text() for path in (tmp_path / "store" / "a" / "search").rglob("artifacts/weights/*")]
     assert in_store == (["1"] if uploads else [])
