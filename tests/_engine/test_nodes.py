@@ -53,13 +53,7 @@ OUT_OF_MEMORY = "1 worker was killed.\nOOM kill reason: Memory usage 353B exceed
         (ActorLoss("ActorDiedError", "killed by `ray.kill`"), UP, False, "killed", "was killed with ray.kill"),
         (ActorLoss("OutOfMemoryError", OUT_OF_MEMORY), UP, False, "memory", "353B exceeded threshold of 50B"),
         (ActorLoss("ActorUnavailableError", "x"), UP, False, "engine", "cannot be reached"),
-        (
-            ActorLoss("RayTaskError(OSError)", "ray::x()\n  a.py\nOSError: full"),
-            UP,
-            False,
-            "engine",
-            ": OSError: full",
-        ),
+        (ActorLoss("RayTaskError(OSError)", "ray::x()\n  a.py\nOSError: full"), UP, False, "engine", ": OSError: full"),
         (ActorLoss("EOFError", "its stream ended"), UP, False, "engine", "EOFError: its stream ended"),
     ],
 )

@@ -118,9 +118,7 @@ def test_more_gpus_than_exist_is_an_error_before_any_process_starts(monkeypatch,
 
 def test_configs_may_be_dicts_and_four_means_four_workers():
     trainer = DataParallelTrainer(
-        print,
-        scaling_config={"num_workers": 4},
-        run_config={"name": "x", "failure_config": {"max_failures": 2}},
+        print, scaling_config={"num_workers": 4}, run_config={"name": "x", "failure_config": {"max_failures": 2}}
     )
     assert trainer.scaling_config == ScalingConfig(4)
     assert trainer.run_config.failure_config == FailureConfig(2)

@@ -174,11 +174,7 @@ PLANTED = [
         StorageError,
         r"/file/deeper/run: .*/file: not a directory\n\nhint: set RunConfig\(storage_path=",
     ),
-    (
-        a_file_in_the_place_of_the_run,
-        StorageError,
-        r"/run: not a directory\n\nhint: set RunConfig\(name=",
-    ),
+    (a_file_in_the_place_of_the_run, StorageError, r"/run: not a directory\n\nhint: set RunConfig\(name="),
     (
         lambda place, _: trainer_in("/proc/paceline"),
         StorageError,

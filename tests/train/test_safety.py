@@ -191,8 +191,7 @@ def reseal(directory):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["..", "", "OUTSIDE", "../outside", "a/../../b", "a\0b", ".trash", "journal.jsonl", "logs", "\u00e9" * 200],
+    "name", ["..", "", "OUTSIDE", "../outside", "a/../../b", "a\0b", ".trash", "journal.jsonl", "logs", "\u00e9" * 200]
 )
 def test_a_name_that_leads_out_of_the_run_or_to_its_own_files_is_no_checkpoints(name, tmp_path):
     # Every name leads to somewhere below `tmp_path`, were it followed.

@@ -16,13 +16,7 @@ from torch import nn
 from torch_fits import fit
 
 from paceline import train
-from paceline.train import (
-    Checkpoint,
-    CheckpointCorruptError,
-    CheckpointUploadMode,
-    FailureConfig,
-    TrainingFailedError,
-)
+from paceline.train import Checkpoint, CheckpointCorruptError, CheckpointUploadMode, FailureConfig, TrainingFailedError
 from paceline.train.torch import ShardedCheckpoint
 from paceline.train.torch.shard_writer import SPREAD_FROM, HeldTensor, assign_writers
 from servers import BUCKET

@@ -116,8 +116,6 @@ def test_an_accelerator_is_on_the_gpu_of_its_worker(tmp_path):
         return str(accelerator.device), accelerator.num_processes, torch.distributed.get_backend()
 
     result = TorchTrainer(
-        found,
-        scaling_config=ScalingConfig(1, use_gpu=True),
-        run_config=RunConfig(name="run", storage_path=tmp_path),
+        found, scaling_config=ScalingConfig(1, use_gpu=True), run_config=RunConfig(name="run", storage_path=tmp_path)
     ).fit()
     assert result.return_value == ["cuda:0", 1, "nccl"]
