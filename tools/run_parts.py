@@ -74,7 +74,7 @@ def find_part(test: str) -> str:
     prefixes = {prefix: part for part, prefixes in PARTS.items() for prefix in prefixes}
     while path not in prefixes:
         if "/" not in path:
-            raise KeyError(f"no part of tests/run_parts.py has {test}; add its folder to PARTS")
+            raise KeyError(f"no part of tools/run_parts.py has {test}; add its folder to PARTS")
         path = path.rpartition("/")[0]
     return prefixes[path]
 
