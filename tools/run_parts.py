@@ -27,8 +27,8 @@ PARTS = {
     ),
     "train": ("train", "terminal", "seeds"),
     "frameworks": (
-        "train/torch", "train/trees", "train/with_huggingface", "train/with_jax", "train/with_lightgbm",
-        "train/with_lightning", "train/with_tensorflow", "train/with_xgboost",
+        "train/torch", "train/trees", "train/with_huggingface", "train/with_jax", "train/with_lightning",
+        "train/with_tensorflow",
     ),
     "data": ("data",),
     "tune": ("tune",),

@@ -311,9 +311,7 @@ def test_a_process_is_identified_by_its_start_and_a_zombie_is_dead():
         started = system.process_start_ticks(process.pid)
         me = LeaseHolder(1, process.pid, started, system.machine_id(), socket.gethostname())
         assert is_holder_alive(me)
-        assert is_holder_alive(msgspec.structs.replace(me, started=started + 1)) is False, (
-            "another process of that number"
-        )
+        assert is_holder_alive(msgspec.structs.replace(me, started=started + 1)) is False, "another process"
         assert is_holder_alive(msgspec.structs.replace(me, host="elsewhere")) is None
         assert is_holder_alive(msgspec.structs.replace(me, machine="an earlier boot")) is None
         process.send_signal(signal.SIGKILL)

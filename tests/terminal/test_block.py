@@ -69,12 +69,8 @@ def test_before_anything_is_reported_it_says_what_it_waits_for():
     events.at += 30
     assert progress_line(live, events) == "no report yet after 30 s, starting"
     events.ready(0)
-    assert block(live, events, 80) == [
-        "run resnet  starting  30 s",
-        "  rank  state",
-        "     0  running",
-        "     1  starting",
-    ]
+    first, *workers = block(live, events, 80)
+    assert (first, workers) == ("run resnet  starting  30 s", ["  rank  state", "     0  running", "     1  starting"])
 
 
 def test_of_many_workers_those_in_trouble_are_shown_and_the_others_summed_up():

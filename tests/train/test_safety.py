@@ -187,9 +187,6 @@ def reseal(directory):
     commit._write_manifest(LocalFiles(), directory, msgspec.structs.replace(manifest, files=entries))
 
 
-# Where names lead
-
-
 @pytest.mark.parametrize(
     "name", ["..", "", "OUTSIDE", "../outside", "a/../../b", "a\0b", ".trash", "journal.jsonl", "logs", "\u00e9" * 200]
 )
@@ -268,9 +265,6 @@ def test_trash_and_staging_that_are_links_are_not_emptied_elsewhere(run, fit, tm
         fit(function, 1)
     assert (outside / "precious").read_text() == "mine"
     assert (outside / "below").is_dir()
-
-
-# Who may read
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
