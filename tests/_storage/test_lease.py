@@ -86,15 +86,9 @@ def clock():
 
 
 def take(lease_store, clock, *, alive=None, wait=None, lines=None, ttl_s=TTL_S, controller=""):
-    return acquire_lease(
-        lease_store,
-        ttl_s=ttl_s,
-        clock=clock,
-        say=(lines if lines is not None else []).append,
-        wait=wait or clock.advance,
-        alive=lambda holder: alive,
-        controller=controller,
-    )
+    say = (lines if lines is not None else []).append
+    options = {"wait": wait or clock.advance, "alive": lambda holder: alive, "controller": controller}
+    return acquire_lease(lease_store, ttl_s=ttl_s, clock=clock, say=say, **options)
 
 
 def test_numbers_count_the_drivers_and_a_dead_one_is_followed_at_once(lease_store, clock):

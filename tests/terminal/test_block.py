@@ -199,19 +199,9 @@ def test_whatever_is_shown_it_fits(metrics, num_workers, state, width, height, t
         Worker(rank=rank, state=state, device=text, host=f"{text}{rank}", rss_bytes=10**rank, cpu=0.5, failure=text)
         for rank in range(num_workers)
     )
-    summary = Summary(
-        id=".",
-        name=text,
-        path="",
-        kind="run",
-        state="running",
-        began_at=0.0,
-        updated_at=0.0,
-        attempt=2,
-        num_reports=10**9,
-        metrics=to_json_values(metrics),
-        hang=text * 9,
-    )
+    fixed = {"id": ".", "path": "", "kind": "run", "state": "running", "began_at": 0.0, "updated_at": 0.0}
+    fixed |= {"attempt": 2, "num_reports": 10**9}
+    summary = Summary(name=text, metrics=to_json_values(metrics), hang=text * 9, **fixed)
     attempt = Attempt(number=2, began_at=0.0, size=num_workers, workers=workers)
     spent = TimeBreakdown(wall_s=1.0, compute_s=1.0)
     snapshot = RunSnapshot(summary=summary, attempts=(attempt,), spent=spent)

@@ -5,6 +5,7 @@ import pickle
 import re
 import signal
 import subprocess
+import sys
 
 import psutil
 import pytest
@@ -95,6 +96,17 @@ def test_a_failure_after_a_report_leaves_the_others_time_to_save_at_that_report(
         raise ValueError("after the report")
 
     assert fit(function, max_failures=1).metrics == {"resumed": 1}
+
+
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [(lambda: os.kill(os.getpid(), signal.SIGKILL), "killed by SIGKILL"), (lambda: sys.exit(3), "SystemExit: 3")],
+)
+def test_however_a_worker_ends_early_it_is_a_failure_and_says_how(fit, end, message):
+    with pytest.raises(WorkerGroupError) as caught:
+        fit(count_up(3, at=1, then=end))
+    assert message in str(caught.value).splitlines()[2]
+    assert str(caught.value).splitlines()[2].startswith("  rank 1")
 
 
 def test_an_exception_that_comes_again_at_the_same_place_is_called_deterministic(fit, tmp_path):
