@@ -25,7 +25,7 @@ help:  ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 	@echo
 	@echo "  make PYTHON=python3.12 ...        use another Python for .venv"
-	@echo "  make test PART=data               run one part; the parts are in tests/run_parts.py"
+	@echo "  make test PART=data               run one part; the parts are in tools/run_parts.py"
 	@echo "  make test ARGS='-k journal'       hand arguments to pytest"
 	@echo "  make bench ARGS='--without ray'   leave a peer out; make bench PEERS='torchrun lightning' makes only theirs"
 	@echo "  make chaos ARGS='--chaos-scale 5' five times as many seeds"
@@ -36,11 +36,11 @@ demo: $(READY)  ## run examples/demo.py
 # Hundreds of tests start processes of their own: compile the package once, for all of them.
 test: $(DEV_READY)  ## run the tests that a change needs, in 8 minutes; PART=data runs one part
 	@$(RUN) -m compileall -q src
-	@$(RUN) tests/run_parts.py $(addprefix --part ,$(PART)) $(ARGS)
+	@$(RUN) tools/run_parts.py $(addprefix --part ,$(PART)) $(ARGS)
 
 test-all: $(DEV_READY)  ## run the rest: what is too slow for make test
 	@$(RUN) -m compileall -q src
-	@$(RUN) tests/run_parts.py --slow $(addprefix --part ,$(PART)) $(ARGS)
+	@$(RUN) tools/run_parts.py --slow $(addprefix --part ,$(PART)) $(ARGS)
 
 fuzz: $(DEV_READY)  ## run the property tests with fresh seeds and more examples; failures are kept in .hypothesis
 	@$(RUN) -m pytest -q -n 2 -m "hypothesis and not ray" --hypothesis-profile=fuzz tests $(ARGS)
@@ -98,7 +98,7 @@ reliability: $(DEV_READY)  ## the same, and put its table into docs/reliability.
 
 clean:  ## remove .venv and the peers', caches and builds
 	@rm -rf $(VENV) .venv-* build dist frontend/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	@find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src tests tools examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(MADE):
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found; name another: make PYTHON=python3.12 ..."; exit 1; }

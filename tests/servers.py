@@ -81,13 +81,8 @@ def s3_environment(s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> Server
 
 
 def s3_variables(authority: str) -> dict[str, str]:
-    return {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_ENDPOINT_URL": f"http://{authority}",
-    }
+    account = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+    return {**account, "AWS_EC2_METADATA_DISABLED": "true", "AWS_ENDPOINT_URL": f"http://{authority}"}
 
 
 def azure_path(container: str = BUCKET, key: str = AZURITE_KEY) -> Callable[[str], str]:

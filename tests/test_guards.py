@@ -125,7 +125,8 @@ EXPECTED = {
 
 @pytest.mark.alone  # Tests in other processes would see the shared memory that is leaked here.
 def test_each_planted_leak_fails_its_test_and_is_named(tmp_path: Path) -> None:
-    for file in CONFTEST.parent.glob("*.py"):  # the conftest imports some of them
+    tools = CONFTEST.parents[1] / "tools"
+    for file in [*CONFTEST.parent.glob("*.py"), *tools.glob("*.py")]:  # the conftest imports some of them
         if not file.name.startswith("test_"):
             shutil.copy(file, tmp_path)
     (tmp_path / "conftest.py").write_text(CONFTEST.read_text() + "\n\nGRACE_S = 1.0\n")

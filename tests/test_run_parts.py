@@ -12,6 +12,7 @@ import mutation
 import run_parts
 
 HERE = Path(__file__).parent
+TOOLS = HERE.parent / "tools"
 
 
 def test_every_test_file_belongs_to_a_part_and_every_part_to_files():
@@ -59,18 +60,17 @@ def suite(tmp_path):
             (tests / folder).mkdir(parents=True, exist_ok=True)
             if file:
                 (tests / path).touch()
-    for name in ("run_parts.py", "outcome_log.py"):
-        shutil.copy(HERE / name, tests / name)
+    shutil.copytree(TOOLS, tmp_path / "tools")
     (tests / "conftest.py").write_text("pytest_plugins = ('outcome_log',)")
     markers = "\n".join(f"  {name}: -" for name in ("slow", "chaos", "fresh", "ray", "alone"))
-    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = tests\nmarkers =\n{markers}\n")
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = tests tools\nmarkers =\n{markers}\n")
 
     def run(files, *arguments, **environ):
         for name in files:
             (tests / name).write_text(SUITE[name])
         base = {name: value for name, value in os.environ.items() if name != "CI"}
         return subprocess.run(
-            [sys.executable, str(tests / "run_parts.py"), *arguments],
+            [sys.executable, str(tmp_path / "tools" / "run_parts.py"), *arguments],
             env={**base, "PYTHONPATH": str(tests), **environ},
             capture_output=True,
             text=True,

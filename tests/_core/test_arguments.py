@@ -30,10 +30,7 @@ from paceline._core.arguments import (
         (lambda: check_number("x", math.nan, at_least=0), "x must be a non-negative number, got nan"),
         (lambda: check_number("x", 0, above=0, optional=True), "x must be a positive number or None, got 0"),
         (lambda: check_number("x", 1, above=0, below=1), "x must be a number above 0 and below 1, got 1"),
-        (
-            lambda: check_number("x", 1.5, at_least=0, at_most=1),
-            "x must be a number of at least 0 and of at most 1, got 1.5",
-        ),
+        (lambda: check_number("x", 1.5, at_least=0, at_most=1), "a number of at least 0 and of at most 1, got 1.5"),
         (lambda: check_bool("b", 1), "b must be True or False, got 1"),
         (lambda: check_bool("b", 0, optional=True), "b must be True, False or None, got 0"),
         (lambda: check_choice("mode", "mx", ["min", "max", "avg"]), "mode must be 'min', 'max' or 'avg', got 'mx'"),

@@ -127,10 +127,7 @@ def test_leaves_addresses_to_ray_and_packs_local_packages(tmp_path: Path) -> Non
     address = "s3://bucket/x.zip"
     rest, roots = split_runtime_env({"working_dir": address, "py_modules": [address, package, tmp_path / "alone.py"]})
     assert rest == {"working_dir": address, "py_modules": [address]}
-    assert [_names([root]) for root in roots] == [
-        {tmp_path.name: ["package/__init__.py"]},
-        {tmp_path.name: ["alone.py"]},
-    ]
+    assert [_names([root])[tmp_path.name] for root in roots] == [["package/__init__.py"], ["alone.py"]]
     assert split_runtime_env(None) == (None, [])
     assert split_runtime_env({"py_modules": [str(tmp_path / "package")]})[0] is None
 
@@ -151,8 +148,6 @@ def test_rejects_what_cannot_be_packed_by_name(runtime_env: dict, message: str) 
 
 def test_user_code_is_in_the_scripts_and_the_current_directory(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert script_directories(_module("__main__", tmp_path / "scripts" / "train.py")) == [
-        tmp_path / "scripts",
-        tmp_path,
-    ]
+    scripts = tmp_path / "scripts"
+    assert script_directories(_module("__main__", scripts / "train.py")) == [scripts, tmp_path]
     assert script_directories(None) == [tmp_path]

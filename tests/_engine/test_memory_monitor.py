@@ -85,11 +85,7 @@ wrapped.__cause__ = RuntimeError("DataLoader worker (pid(s) 7, 8) exited unexpec
         (BrokenProcessPool("A process in the process pool was terminated abruptly while the future was"), 1, "memory"),
         (subprocess.CalledProcessError(-9, ["sort"]), 1, "memory"),
         (subprocess.CalledProcessError(-11, ["sort"]), 1, "user"),
-        (
-            DataError("part 3: its data process died 4 times; the last one was killed by the kernel, out of memory"),
-            0,
-            "memory",
-        ),
+        (DataError("its data process died 4 times; the last one was killed by the kernel, out of memory"), 0, "memory"),
     ],
 )
 def test_a_killed_child_is_out_of_memory_only_if_the_kernel_counted_a_kill(monkeypatch, error, num_kills, kind):

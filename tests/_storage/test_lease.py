@@ -86,15 +86,9 @@ def clock():
 
 
 def take(lease_store, clock, *, alive=None, wait=None, lines=None, ttl_s=TTL_S, controller=""):
-    return acquire_lease(
-        lease_store,
-        ttl_s=ttl_s,
-        clock=clock,
-        say=(lines if lines is not None else []).append,
-        wait=wait or clock.advance,
-        alive=lambda holder: alive,
-        controller=controller,
-    )
+    say = (lines if lines is not None else []).append
+    options = {"wait": wait or clock.advance, "alive": lambda holder: alive, "controller": controller}
+    return acquire_lease(lease_store, ttl_s=ttl_s, clock=clock, say=say, **options)
 
 
 def test_numbers_count_the_drivers_and_a_dead_one_is_followed_at_once(lease_store, clock):
@@ -311,9 +305,7 @@ def test_a_process_is_identified_by_its_start_and_a_zombie_is_dead():
         started = system.process_start_ticks(process.pid)
         me = LeaseHolder(1, process.pid, started, system.machine_id(), socket.gethostname())
         assert is_holder_alive(me)
-        assert is_holder_alive(msgspec.structs.replace(me, started=started + 1)) is False, (
-            "another process of that number"
-        )
+        assert is_holder_alive(msgspec.structs.replace(me, started=started + 1)) is False, "another process"
         assert is_holder_alive(msgspec.structs.replace(me, host="elsewhere")) is None
         assert is_holder_alive(msgspec.structs.replace(me, machine="an earlier boot")) is None
         process.send_signal(signal.SIGKILL)

@@ -14,12 +14,7 @@ from paceline._core.errors import StorageError
 from paceline._storage.address import open_store_at
 from paceline._storage.arrow_store import ArrowStore
 from paceline._storage.object_store import ObjectStore
-from paceline._storage.retrying_store import (
-    DEFAULT_RETRY_POLICY,
-    PROBE_INTERVAL_S,
-    RetryingStore,
-    StoreRetryPolicy,
-)
+from paceline._storage.retrying_store import DEFAULT_RETRY_POLICY, PROBE_INTERVAL_S, RetryingStore, StoreRetryPolicy
 from paceline._storage.run_location import is_remote, join_storage_path
 from paceline._storage.store import ProgressCallback, download_all, ignore_progress, run_in_parallel, upload_all
 from paceline._storage.store_errors import http_status, is_transient, summarize_error

@@ -93,8 +93,7 @@ def test_the_newest_checkpoint_of_a_name_stays_and_other_names_are_left_alone(ru
 
 
 @pytest.mark.parametrize(
-    ("victim", "text", "problem"),
-    [("shard", b"on", "shard has 2 bytes, expected 3"), (MANIFEST, b"{", "cannot read ")],
+    ("victim", "text", "problem"), [("shard", b"on", "shard has 2 bytes, expected 3"), (MANIFEST, b"{", "cannot read ")]
 )
 def test_a_damaged_checkpoint_is_detected_and_quarantined(run_store, victim, text, problem):
     assert "is missing" in run_store.find_problem(record(1))

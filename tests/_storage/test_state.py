@@ -282,9 +282,7 @@ def test_a_pickle_is_stored_and_loaded_only_where_both_sides_say_so(tmp_path: Pa
     factor = 3
     state = {"f": lambda x: x * factor, "key": {Colour.RED: 1}, "point": Point(1, 2), "n": np.array([None])}
     write_state(state, tmp_path, allow_pickle=True)
-    with pytest.raises(
-        ValueError, match=r"state\.json: state\['f'\] cannot be read: it is a pickle(.|\n)*allow_pickle=True"
-    ):
+    with pytest.raises(ValueError, match=r"state\['f'\] cannot be read: it is a pickle(.|\n)*allow_pickle=True"):
         read_state(tmp_path)
     restored = read_state(tmp_path, allow_pickle=True)
     assert restored["f"](2) == 6

@@ -12,10 +12,7 @@ from paceline._worker.main import _is_secondary
         (RuntimeError("NCCL error: remote process exited or there was a network error"), True),
         (BrokenPipeError(32, "Broken pipe"), True),
         (RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1000ms for recv"), False),
-        (
-            RuntimeError("NCCL: Watchdog caught collective operation timeout: ran for 600 s before timing out"),
-            False,
-        ),
+        (RuntimeError("NCCL: Watchdog caught collective operation timeout: ran for 600 s before timing out"), False),
         (ValueError("loss is nan"), False),
     ],
 )

@@ -37,13 +37,8 @@ def run_small(tmp_path: Path, *arguments: str, peer: str | None = None) -> subpr
         path.chmod(0o755)
     command = [sys.executable, str(tmp_path / "small.py"), "--environments", str(tmp_path)]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(BENCHMARKS), os.environ.get("PYTHONPATH", "")])}
-    return subprocess.run(
-        [*command, "--storage", str(tmp_path / "storage"), "--json", str(tmp_path / "results.json"), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=environ,
-    )
+    command += ["--storage", str(tmp_path / "storage"), "--json", str(tmp_path / "results.json"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environ)
 
 
 def test_a_peer_that_is_not_there_or_leaves_no_proof_fails_by_name(tmp_path):

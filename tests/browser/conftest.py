@@ -23,14 +23,8 @@ collect_ignore = [] if os.environ.get("PACELINE_SCREENSHOTS") else ["test_screen
 TOKEN = "a-token-for-tests-0123456789"
 PATIENCE_MS = 60_000
 FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-features=SpareRendererForSitePerProcess",
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--disable-features=SpareRendererForSitePerProcess"),
 ]
 
 

@@ -47,9 +47,8 @@ def test_a_check_that_fails_or_breaks_is_a_line_and_exit_code_1(paceline, tmp_pa
 
 def test_a_required_package_that_is_missing_fails_an_optional_one_is_listed_and_an_old_one_warns(monkeypatch):
     version_of = packages.installed_version
-    monkeypatch.setattr(
-        packages, "installed_version", lambda name: None if name in ("pyarrow", "ray") else version_of(name)
-    )
+    missing = ("pyarrow", "ray")
+    monkeypatch.setattr(packages, "installed_version", lambda name: None if name in missing else version_of(name))
     found = by_name(packages.check_packages())
     assert found["pyarrow"].status == "fail"
     assert "ray" not in found

@@ -1,8 +1,8 @@
-"""`paceline ls` and `paceline show`: beyond the examples of the page, which test_command_line_docs.py compares."""
+"""`paceline ls`, `show` and `diff`: beyond the examples of the page, which test_command_line_docs.py compares."""
 
 import msgspec
 
-from paceline._view.model import RunSnapshot, SearchDetail, Summary
+from paceline._view.model import Diff, RunSnapshot, SearchDetail, Summary
 
 
 def summaries(result):
@@ -68,3 +68,13 @@ def test_nothing_that_a_terminal_acts_on_is_printed_of_an_odd_run_or_a_broken_jo
     result = paceline("show", str(run))
     assert "the journal is lost" in result.out
     assert "\x1b" not in result.out + result.err
+
+
+def test_code_that_differs_is_shown_as_a_diff_and_configuration_as_json(paceline, odd_run):
+    out = paceline("diff", "resnet", str(odd_run)).out
+    before, after = '        loss = config["lr"] * 10 / step', " if step < 3 else float(step)"
+    assert f"-{before}\n+{before}{after}\n" in out
+    assert "\x1b" not in out
+    assert "the same: configuration, code, environment" in paceline("diff", "resnet", "resnet").out
+    found = msgspec.json.decode(paceline("diff", "resnet", "resnet-2", "--json").out, type=Diff)
+    assert ("lr", 0.1, 0.05) in [(change.key, change.a, change.b) for change in found.config]

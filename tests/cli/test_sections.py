@@ -34,16 +34,8 @@ def test_a_run_that_hangs_is_shown_with_its_verdict_devices_and_stages():
     worker = Worker(
         rank=0, state="hangs", pid=7, host="gpu-box", num_reports=3, cpu=0.93, rss_bytes=2 * 10**9, gpus=gpus
     )
-    stage = model.ShownStage(
-        dataset="train",
-        name="decode",
-        num_rows=1000,
-        num_bytes=10**6,
-        busy_s=9.0,
-        waited_for_input_s=1.0,
-        waited_for_room_s=0.0,
-        limits=True,
-    )
+    times = {"busy_s": 9.0, "waited_for_input_s": 1.0, "waited_for_room_s": 0.0}
+    stage = model.ShownStage(dataset="train", name="decode", num_rows=1000, num_bytes=10**6, limits=True, **times)
     verdict, best = "rank 1 waits for rank 0 in all_reduce", model.BestMetric("loss", "min", 0.5, 2)
     detail = RunSnapshot(
         summary=summary(hang=verdict, progress=0.25, left_s=150.0, steps_per_s=2.0, epochs_per_s=0.01, best=best),

@@ -146,9 +146,7 @@ def trained(path, files, *, fails=True, **run_config):
         run_config=RunConfig(
             name="run",
             storage_path=path,
-            checkpoint_config=CheckpointConfig(
-                num_to_keep=2, checkpoint_score_attribute="score", checkpoint_score_order="min"
-            ),
+            checkpoint_config=CheckpointConfig(2, "score", "min"),
             failure_config=FailureConfig(max_failures=1),
             callbacks=[watch],
             **run_config,
@@ -161,6 +159,7 @@ def trained(path, files, *, fails=True, **run_config):
 
 def account(result, watch):
     root = Path(result.path)
+    manifests = root.glob("*/.manifest.json")
     return {
         "metrics": result.metrics_dataframe[["step", "loss"]].to_dict("list"),
         "samples": order_of(watch, "samples"),
@@ -170,9 +169,7 @@ def account(result, watch):
         "reports": watch.reports,
         "exceptions": watch.exceptions,
         "journal": journal(root),
-        "manifests": {
-            path.parent.name: describe_event(path.read_text(), root) for path in root.glob("*/.manifest.json")
-        },
+        "manifests": {file.parent.name: describe_event(file.read_text(), root) for file in manifests},
         "files": hashes_of(root),
     }
 

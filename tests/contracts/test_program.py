@@ -32,8 +32,6 @@ def test_a_script_that_fails_in_the_middle_comes_to_what_it_comes_to_undisturbed
         counts = Counter(number for batch in undisturbed[name] for number in batch)
         assert counts == dict.fromkeys(range(num), program.EPOCHS), name
     assert len(undisturbed["manifests"]) == 2
-    assert failed["journal"].keys() - undisturbed["journal"].keys() == {
-        "worker_failed of rank 1",
-        "checkpoint_verified",
-    }
+    kinds = {"worker_failed of rank 1", "checkpoint_verified"}
+    assert failed["journal"].keys() - undisturbed["journal"].keys() == kinds
     assert {metrics["step"] for _, metrics in undisturbed["best"]} <= {*program.AS_DICT, *program.AS_FILES}

@@ -129,15 +129,9 @@ def _type(shell: subprocess.Popen[bytes], command: str, timeout_s: float) -> tup
 
 @contextmanager
 def _shell(directory: Path, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        ["/bin/bash", "--noprofile", "--norc"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd=directory,
-        env=dict(env),
-        start_new_session=True,
-    )
+    command = ["/bin/bash", "--noprofile", "--norc"]
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(command, cwd=directory, env=dict(env), start_new_session=True, **streams)
     with process:
         try:
             yield process

@@ -100,13 +100,8 @@ def test_the_batch_script_passes_a_signal_on_and_puts_itself_into_the_queue_agai
         (tmp_path / "bin" / name).chmod(0o755)
     (tmp_path / "calls").touch()
     os.mkfifo(tmp_path / "ready")
-    environment = {
-        **os.environ,
-        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
-        "SLURM_JOB_ID": "123",
-        "SLURM_JOB_NODELIST": "alpha,beta",
-        "SLURM_CPUS_PER_TASK": "2",
-    }
+    slurm = {"SLURM_JOB_ID": "123", "SLURM_JOB_NODELIST": "alpha,beta", "SLURM_CPUS_PER_TASK": "2"}
+    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", **slurm}
     with subprocess.Popen(["bash", "-c", script], cwd=tmp_path, env=environment) as batch:
         (tmp_path / "ready").read_bytes()
         # The script may be one line short of knowing its driver, and is then told once more.

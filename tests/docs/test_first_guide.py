@@ -23,14 +23,8 @@ def clean_environment(tmp_path: Path, path: str) -> dict[str, str]:
     home, temporary = tmp_path / "home", tmp_path / "tmp"
     home.mkdir()
     temporary.mkdir()
-    return {
-        "HOME": str(home),
-        "TMPDIR": str(temporary),
-        "PATH": path,
-        "LANG": "C.UTF-8",
-        "TERM": "dumb",
-        MARK: os.environ[MARK],
-    }
+    own = {"HOME": str(home), "TMPDIR": str(temporary), "PATH": path}
+    return {**own, "LANG": "C.UTF-8", "TERM": "dumb", MARK: os.environ[MARK]}
 
 
 @pytest.mark.fresh

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "paceline"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-TOP = ("tests", "src", "examples", "benchmarks", "frontend", "docs", r"\.ci", r"\.github")
+TOP = ("tests", "tools", "src", "examples", "benchmarks", "frontend", "docs", r"\.ci", r"\.github")
 TEST = re.compile(r"\btests/[\w/.-]*\w\.py((?:::\w+)+)")
 FILE = re.compile(rf"(?<![\w/.])(?:{'|'.join(TOP)})/[\w/.-]*\w\.(?:py|md|ts|tsx|mjs|json|toml|yml|ipynb|png)\b")
 FOLDER = re.compile(rf"`((?:{'|'.join(TOP)})/[\w/.-]*)`")

@@ -96,17 +96,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     warnings = io.StringIO()
     with patch_docutils(str(ROOT / "docs")), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [*sys.path])
-        app = Sphinx(
-            directory / "docs",
-            ROOT / "docs",
-            directory / "out",
-            directory / "made",
-            "html",
-            confoverrides={"site_modules": ["small"], "nitpicky": True},
-            status=None,
-            warning=warnings,
-            freshenv=True,
-        )
+        places = directory / "docs", ROOT / "docs", directory / "out", directory / "made"
+        options = {"confoverrides": {"site_modules": ["small"], "nitpicky": True}, "freshenv": True}
+        app = Sphinx(*places, "html", status=None, warning=warnings, **options)
         app.build(force_all=True)
     text = re.sub(r"\x1b\[[0-9;]*m", "", warnings.getvalue()).replace(f"{directory}/", "")
     return directory / "out", text.splitlines()

@@ -1,4 +1,4 @@
-"""The runs and the search that lie here in every release's words: written by `make.py`, continued by the tests.
+"""The runs and the search that each release wrote here, by `tools/make_golden_runs.py`; the tests go on with them.
 
 Only public names are used: a later release goes on with what an earlier one began.
 """

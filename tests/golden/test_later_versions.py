@@ -90,13 +90,6 @@ def test_a_manifest_of_a_later_version_is_refused_and_its_checkpoint_stays(golde
     assert not (golden / "interrupted" / ".broken").exists()
 
 
-def test_a_state_of_a_later_version_is_refused_with_both_versions(golden):
-    path = golden / "state" / "state.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "version": NEWER}))
-    with pytest.raises(ValueError, match=f"state.json has format {NEWER}; this Paceline reads format 1"):
-        Checkpoint.from_directory(golden / "state").to_dict()
-
-
 def test_a_report_of_another_form_is_refused_with_its_file(golden):
     """Files of reports have no version of their own: they are read only after the journal, whose first line has one."""
     path = golden / "interrupted" / "reports" / "attempt_1" / "rank_1.jsonl"

@@ -17,12 +17,7 @@ Sources = Mapping[str, str]
 
 OPTIONAL = {
     "ray": ("_engine/ray/", "data/exec/ray/"),
-    "torch": (
-        "train/torch/",
-        "train/lightning/",
-        "train/huggingface/",
-        "data/batches/torch.py",
-    ),
+    "torch": ("train/torch/", "train/lightning/", "train/huggingface/", "data/batches/torch.py"),
     "tensorflow": ("train/tensorflow/", "data/batches/tensorflow.py", "data/sources/frameworks.py"),
     "tf_keras": ("train/tensorflow/",),
     "keras": ("train/tensorflow/",),
@@ -99,9 +94,7 @@ NEVER = {
 ONLY = {("_control", "_engine"): ("_engine.base", "_engine.messages")}
 """What alone a part imports of another part."""
 
-EXCEPTIONS = {
-    ("_storage/state.py", "torch"): "tensors in a saved state are torch's own, where there are any",
-}
+EXCEPTIONS = {("_storage/state.py", "torch"): "tensors in a saved state are torch's own, where there are any"}
 """Imports that break a rule for a reason. They hold inside a function only, and for that file or folder."""
 
 SETTINGS = "_core/settings.py"

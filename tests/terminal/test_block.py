@@ -69,12 +69,8 @@ def test_before_anything_is_reported_it_says_what_it_waits_for():
     events.at += 30
     assert progress_line(live, events) == "no report yet after 30 s, starting"
     events.ready(0)
-    assert block(live, events, 80) == [
-        "run resnet  starting  30 s",
-        "  rank  state",
-        "     0  running",
-        "     1  starting",
-    ]
+    first, *workers = block(live, events, 80)
+    assert (first, workers) == ("run resnet  starting  30 s", ["  rank  state", "     0  running", "     1  starting"])
 
 
 def test_of_many_workers_those_in_trouble_are_shown_and_the_others_summed_up():
@@ -203,19 +199,9 @@ def test_whatever_is_shown_it_fits(metrics, num_workers, state, width, height, t
         Worker(rank=rank, state=state, device=text, host=f"{text}{rank}", rss_bytes=10**rank, cpu=0.5, failure=text)
         for rank in range(num_workers)
     )
-    summary = Summary(
-        id=".",
-        name=text,
-        path="",
-        kind="run",
-        state="running",
-        began_at=0.0,
-        updated_at=0.0,
-        attempt=2,
-        num_reports=10**9,
-        metrics=to_json_values(metrics),
-        hang=text * 9,
-    )
+    fixed = {"id": ".", "path": "", "kind": "run", "state": "running", "began_at": 0.0, "updated_at": 0.0}
+    fixed |= {"attempt": 2, "num_reports": 10**9}
+    summary = Summary(name=text, metrics=to_json_values(metrics), hang=text * 9, **fixed)
     attempt = Attempt(number=2, began_at=0.0, size=num_workers, workers=workers)
     spent = TimeBreakdown(wall_s=1.0, compute_s=1.0)
     snapshot = RunSnapshot(summary=summary, attempts=(attempt,), spent=spent)

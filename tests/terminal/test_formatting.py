@@ -45,13 +45,7 @@ def _seconds(text):
 
 @pytest.mark.parametrize(
     ("num_bytes", "text"),
-    [
-        (999, "999 B"),
-        (1540, "1.5 KB"),
-        (24_400_000, "24 MB"),
-        (999_600_000, "1.0 GB"),
-        (5e21, "5000 EB"),
-    ],
+    [(999, "999 B"), (1540, "1.5 KB"), (24_400_000, "24 MB"), (999_600_000, "1.0 GB"), (5e21, "5000 EB")],
 )
 def test_a_size_has_two_or_three_digits(num_bytes, text):
     assert formatting.size(num_bytes) == text

@@ -79,11 +79,7 @@ def test_a_restart_with_fewer_workers_says_so():
 
 @pytest.mark.parametrize(
     ("verbosity", "begins"),
-    [
-        (0, []),
-        (1, ["report 1"]),
-        (2, ["report 1: loss=0.5", "checkpoint_000001 committed (1.0 KB)", "report 1"]),
-    ],
+    [(0, []), (1, ["report 1"]), (2, ["report 1: loss=0.5", "checkpoint_000001 committed (1.0 KB)", "report 1"])],
 )
 def test_verbosity_is_as_documented(verbosity, begins):
     run = PrintedRun(verbosity)

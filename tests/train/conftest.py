@@ -21,11 +21,12 @@ def _fit(
     name="run",
     max_failures=0,
     environment=None,
+    trainer=DataParallelTrainer,
     **options,
 ) -> Result:
     run_options = {"failure_config": FailureConfig(max_failures)}
     run_options |= {option: options.pop(option) for option in [*options] if option in RUN_OPTIONS}
-    trainer = DataParallelTrainer(
+    made = trainer(
         function,
         train_loop_config=config,
         scaling_config=ScalingConfig(num_workers),
@@ -33,8 +34,8 @@ def _fit(
         **options,
     )
     if environment is not None:
-        trainer = trainer.replace_arguments(environment=environment)
-    return trainer.fit()
+        made = made.replace_arguments(environment=environment)
+    return made.fit()
 
 
 @pytest.fixture(scope="session")

@@ -209,12 +209,8 @@ def test_files_are_hashed_on_the_first_read_only_and_never_in_a_directory_of_the
     from paceline._storage import commit
 
     result = fit(lambda: train.report({}, checkpoint=Checkpoint.from_dict({"weights": np.ones(4)})), 1)
-    hashed = []
-    monkeypatch.setattr(
-        commit,
-        "hash_file",
-        lambda path, name, hash_file=commit.hash_file: (hashed.append(name), hash_file(path, name))[1],
-    )
+    hashed, hash_file = [], commit.hash_file
+    monkeypatch.setattr(commit, "hash_file", lambda path, name: (hashed.append(name), hash_file(path, name))[1])
     result.checkpoint.to_dict()
     result.checkpoint.to_dict()
     assert sorted(hashed) == ["state.bin", "state.json"]

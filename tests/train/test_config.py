@@ -15,25 +15,16 @@ from paceline.train.torch import TorchConfig, TorchTrainer
         (lambda: ScalingConfig((2, 1)), r"num_workers must be .*, got \(2, 1\)"),
         (
             lambda: ScalingConfig(elastic_resize_monitor_interval_s=-1),
-            "elastic_resize_monitor_interval_s must be a non-negative number, got -1",
+            "interval_s must be a non-negative number, got -1",
         ),
         (lambda: ScalingConfig(global_batch_size=0), "global_batch_size must be a positive integer or None, got 0"),
         (lambda: ScalingConfig(3, global_batch_size=8), "global_batch_size must be a multiple of num_workers=3, got 8"),
-        (
-            lambda: FailureConfig(controller_failure_limit="x"),
-            "controller_failure_limit must be a non-negative integer, or -1 for no limit, got 'x'",
-        ),
+        (lambda: FailureConfig(controller_failure_limit="x"), "controller_failure_limit must be .*, got 'x'"),
         (lambda: ScalingConfig(use_gpu="yes"), "use_gpu must be True or False, got 'yes'"),
-        (
-            lambda: ScalingConfig(placement_strategy="TIGHT"),
-            "must be 'PACK', 'SPREAD', 'STRICT_PACK' or 'STRICT_SPREAD', got 'TIGHT'",
-        ),
+        (lambda: ScalingConfig(placement_strategy="TIGHT"), "'SPREAD', 'STRICT_PACK' or 'STRICT_SPREAD', got 'TIGHT'"),
         (lambda: ScalingConfig(resources_per_worker={"GPU": 1}), "`use_gpu` is False but `GPU` was found in"),
         (lambda: ScalingConfig(use_gpu=True, resources_per_worker={"GPU": 0}), "remove one of them"),
-        (
-            lambda: ScalingConfig(use_gpu=True, resources_per_worker={"GPU": 1.5}),
-            "must be below 1 or an integer, got 1.5",
-        ),
+        (lambda: ScalingConfig(use_gpu=True, resources_per_worker={"GPU": 1.5}), "below 1 or an integer, got 1.5"),
         (lambda: ScalingConfig(resources_per_worker={"special": 1e-5}), "must be 0 or at least 0.0001, got 1e-05"),
         (lambda: ScalingConfig(resources_per_worker={"object_store_memory": 9}), "cannot be reserved: workers share"),
         (lambda: ScalingConfig(label_selector="a"), "label_selector must be a dict of labels"),
@@ -48,14 +39,8 @@ from paceline.train.torch import TorchConfig, TorchTrainer
         (lambda: FailureConfig(hang_action="kill"), "hang_action must be 'warn', 'restart' or 'fail', got 'kill'"),
         (lambda: RunConfig(name="a/b"), "name must be a valid directory name, got 'a/b'"),
         (lambda: RunConfig(storage_path=3), "storage_path must be a path, got 3"),
-        (
-            lambda: RunConfig(storage_path="/x", storage_filesystem=3),
-            "storage_filesystem must be a pyarrow.fs.FileSystem",
-        ),
-        (
-            lambda: CheckpointConfig(max_failed_saves=-1),
-            "max_failed_saves must be a non-negative integer or None, got -1",
-        ),
+        (lambda: RunConfig(storage_path="/x", storage_filesystem=3), "filesystem must be a pyarrow.fs.FileSystem"),
+        (lambda: CheckpointConfig(max_failed_saves=-1), "max_failed_saves must be a non-negative integer or None"),
         (lambda: RunConfig(storage_filesystem=3), "storage_filesystem needs a storage_path"),
         (lambda: RunConfig(callbacks=[print]), "must be a UserCallback, TrainingCallback"),
         (lambda: TorchConfig(init_method="file"), "init_method must be 'env' or 'tcp', got 'file'"),
@@ -64,11 +49,11 @@ from paceline.train.torch import TorchConfig, TorchTrainer
         (lambda: DataParallelTrainer(lambda a, b: None), "got a function with 2 arguments: a, b"),
         (
             lambda: DataParallelTrainer(lambda: None, train_loop_config={"a": 1}),
-            "needs a train_loop_per_worker that takes it",
+            "a train_loop_per_worker that takes it",
         ),
         (
             lambda: DataParallelTrainer(lambda c: None, train_loop_config=[1]),
-            r"train_loop_config must be a dict or None, got \[1\]",
+            r"_config must be a dict or None, got \[1\]",
         ),
         (lambda: DataParallelTrainer(print, scaling_config=4), "Invalid `ScalingConfig` type"),
         (lambda: DataParallelTrainer(print, backend_config="torch"), "must be a paceline.train.BackendConfig, got"),
@@ -118,9 +103,7 @@ def test_more_gpus_than_exist_is_an_error_before_any_process_starts(monkeypatch,
 
 def test_configs_may_be_dicts_and_four_means_four_workers():
     trainer = DataParallelTrainer(
-        print,
-        scaling_config={"num_workers": 4},
-        run_config={"name": "x", "failure_config": {"max_failures": 2}},
+        print, scaling_config={"num_workers": 4}, run_config={"name": "x", "failure_config": {"max_failures": 2}}
     )
     assert trainer.scaling_config == ScalingConfig(4)
     assert trainer.run_config.failure_config == FailureConfig(2)

@@ -153,9 +153,7 @@ def test_what_a_trainer_takes_as_a_dataset():
 
 
 def test_a_dataset_that_the_trainer_does_not_have_is_named_with_those_it_has(fit):
-    with pytest.raises(
-        TrainingFailedError, match="unknown dataset 'valid'; the trainer's datasets are 'train'"
-    ) as failed:
+    with pytest.raises(TrainingFailedError, match=r"unknown dataset 'valid'; .* datasets are 'train'") as failed:
         fit(lambda: train.get_dataset_shard("valid"), 1, datasets={"train": [1]})
     assert isinstance(failed.value.__cause__, KeyError)
     assert r"\n" not in str(failed.value), "a KeyError shows its text as a repr"
@@ -204,10 +202,7 @@ def test_workers_get_the_iterators_of_a_configure_of_ones_own_and_resume_them(fi
     ("parts", "message"),
     [
         ([{}], r"the return value of Own\.configure\(\) must be a list of 2 dicts, one for each worker, got \[\{\}\]"),
-        (
-            [{}, {"train": [1]}],
-            r"DataIterator objects by name, got \{'train': \[1\]\}[\s\S]*hint: Dataset\.streaming_split",
-        ),
+        ([{}, {"train": [1]}], r"Iterator objects by name, got \{'train': \[1\]\}[\s\S]*hint: Dataset.streaming_split"),
     ],
 )
 def test_what_configure_returns_is_checked_and_where_it_cannot_be_called_it_is_refused(fit, parts, message):

@@ -55,9 +55,6 @@ def saved(result):
     return result.checkpoint.to_dict()["i"]
 
 
-# A full disk
-
-
 @pytest.mark.parametrize("mode", list(CheckpointUploadMode)[:2], ids=lambda mode: mode.value)
 def test_a_state_or_directory_too_large_for_the_disk_is_refused_and_the_run_may_go_on(
     small_disk, fit, tmp_path_factory, mode
@@ -70,12 +67,8 @@ def test_a_state_or_directory_too_large_for_the_disk_is_refused_and_the_run_may_
         for i, num_bytes in enumerate([1000, 1000, 3 * SIZE, 1000, None, 1000]):
             checkpoint = checkpoint_of(i, num_bytes) if num_bytes else Checkpoint.from_directory(mine)
             try:
-                train.report(
-                    {"i": i},
-                    checkpoint=checkpoint,
-                    checkpoint_upload_mode=mode,
-                    delete_local_checkpoint_after_upload=False,
-                )
+                options = {"checkpoint_upload_mode": mode, "delete_local_checkpoint_after_upload": False}
+                train.report({"i": i}, checkpoint=checkpoint, **options)
                 # So that it is known before the next save which report an error is about.
                 train.get_all_reported_checkpoints()
             except StorageError as error:
@@ -198,9 +191,6 @@ def test_a_failing_disk_under_the_journals_sync_ends_the_run_with_its_name(fit, 
         fit(lambda: train.report({}, checkpoint=Checkpoint.from_dict({})))
 
 
-# One rank's disk
-
-
 @pytest.mark.parametrize("first", ["the failing rank", pytest.param("the others", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", list(CheckpointUploadMode)[:2], ids=lambda mode: mode.value)
 def test_when_one_rank_cannot_store_its_files_all_are_told_and_stay_in_step(fit, mode, first):
@@ -261,9 +251,6 @@ def test_a_rank_that_brought_no_files_is_not_told_of_those_that_failed_and_no_ra
     result = fit(function)
     assert "rank 1 cannot stage the checkpoint: TypeError: state['x'] is a" in result.return_value
     assert [checkpoint.to_dict() for checkpoint, _ in result.best_checkpoints] == [{"i": 2}]
-
-
-# Damage
 
 
 @pytest.mark.slow

@@ -100,10 +100,7 @@ def test_a_failure_after_a_report_leaves_the_others_time_to_save_at_that_report(
 
 @pytest.mark.parametrize(
     ("end", "message"),
-    [
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), "killed by SIGKILL"),
-        (lambda: sys.exit(3), "SystemExit: 3"),
-    ],
+    [(lambda: os.kill(os.getpid(), signal.SIGKILL), "killed by SIGKILL"), (lambda: sys.exit(3), "SystemExit: 3")],
 )
 def test_however_a_worker_ends_early_it_is_a_failure_and_says_how(fit, end, message):
     with pytest.raises(WorkerGroupError) as caught:

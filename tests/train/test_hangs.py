@@ -140,14 +140,9 @@ def test_storage_that_does_not_finish_a_commit_is_told_and_never_restarted_for(f
 
     result = fit(function, timeout_s=0.5, action="fail", environment=RunEnvironment(files=Slow()))
     output = capsys.readouterr().err
-    assert re.search(
-        rf"the checkpoint of report 2 has waited \d+ s for storage at {tmp_path / 'run'}; ranks 0 and 1", output
-    )
+    assert re.search(rf"report 2 has waited \d+ s for storage at {tmp_path / 'run'}; ranks 0 and 1", output)
     assert line_of(function, "checkpoint=") in output
     assert result.checkpoint.to_dict() == {"i": 2}
-
-
-# What is no hang
 
 
 def test_workers_that_are_throttled_to_a_tenth_are_not_hung(fit, tmp_path):
@@ -214,10 +209,7 @@ class Stuck(data.Datasource):
 @pytest.mark.parametrize(
     ("make_dataset", "doing"),
     [
-        (
-            lambda: data.range(10_000, override_num_blocks=10).map_batches(stick),
-            "in map_batches(stick), on range (rows",
-        ),
+        (lambda: data.range(10_000, override_num_blocks=10).map_batches(stick), "in map_batches(stick), on range"),
         pytest.param(
             lambda: Sticking().transform(data.range(10_000, override_num_blocks=10)),
             "in Sticking, on range (rows 5000 to 5999),",

@@ -169,31 +169,19 @@ PLANTED = [
         TypeError,
         r"train_loop_per_worker -> argument 0 \(.*Session\) cannot be sent .*RuntimeError: sessions stay here",
     ),
-    (
-        a_storage_path_that_is_a_file,
-        StorageError,
-        r"/file/deeper/run: .*/file: not a directory\n\nhint: set RunConfig\(storage_path=",
-    ),
-    (
-        a_file_in_the_place_of_the_run,
-        StorageError,
-        r"/run: not a directory\n\nhint: set RunConfig\(name=",
-    ),
+    (a_storage_path_that_is_a_file, StorageError, r"/deeper/run: .*/file: not a directory\n\nhint: .*\(storage_path="),
+    (a_file_in_the_place_of_the_run, StorageError, r"/run: not a directory\n\nhint: set RunConfig\(name="),
     (
         lambda place, _: trainer_in("/proc/paceline"),
         StorageError,
         r"in /proc/paceline/run: /proc/paceline: No such file or directory\n\nhint: set RunConfig\(storage_path=",
     ),
     (a_link_to_nowhere, StorageError, r"/link: broken link to .*/unmounted\n\nhint: set Run"),
-    (
-        lambda place, _: trainer_in(place, name="ö" * 150),
-        StorageError,
-        r"File name too long\n\nhint: set RunConfig\(name=.* 255 bytes",
-    ),
+    (lambda place, _: trainer_in(place, name="ö" * 150), StorageError, r"name too long\n\nhint: .*\(name=.* 255 bytes"),
     (
         lambda place, _: trainer_in(place, name="r\ud800un"),
         StorageError,
-        r"r\\ud800un: the path is not valid text\n\nhint: .*name=",
+        r"ud800un: .* not valid text\n\nhint: .*name=",
     ),
     (a_run_that_is_held, RunHeldError, rf"is being written by process {os.getpid()}"),
     (
@@ -206,11 +194,7 @@ PLANTED = [
         StorageError,
         r"/new/run did not give back what was written to it.*\n\nhint: .*storage_path",
     ),
-    (
-        too_few_open_files,
-        ValueError,
-        r"num_workers=200 needs about 4\d\d open files, but .* is 256\n\nhint: .*ulimit -n",
-    ),
+    (too_few_open_files, ValueError, r"num_workers=200 needs about 4\d\d open files, .* 256\n\nhint: .*ulimit -n"),
     (a_checkpoint_that_is_not_there, StorageError, r"resume_from_checkpoint: .*/checkpoint_000003 is not a directory"),
     (an_environment_variable_that_says_nothing, ValueError, r"PACELINE_VERBOSITY must be 0, 1 or 2, got 'loud'"),
     (

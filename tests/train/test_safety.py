@@ -187,12 +187,8 @@ def reseal(directory):
     commit._write_manifest(LocalFiles(), directory, msgspec.structs.replace(manifest, files=entries))
 
 
-# Where names lead
-
-
 @pytest.mark.parametrize(
-    "name",
-    ["..", "", "OUTSIDE", "../outside", "a/../../b", "a\0b", ".trash", "journal.jsonl", "logs", "\u00e9" * 200],
+    "name", ["..", "", "OUTSIDE", "../outside", "a/../../b", "a\0b", ".trash", "journal.jsonl", "logs", "\u00e9" * 200]
 )
 def test_a_name_that_leads_out_of_the_run_or_to_its_own_files_is_no_checkpoints(name, tmp_path):
     # Every name leads to somewhere below `tmp_path`, were it followed.
@@ -269,9 +265,6 @@ def test_trash_and_staging_that_are_links_are_not_emptied_elsewhere(run, fit, tm
         fit(function, 1)
     assert (outside / "precious").read_text() == "mine"
     assert (outside / "below").is_dir()
-
-
-# Who may read
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])

@@ -216,9 +216,7 @@ def test_a_store_that_refuses_is_told_before_any_worker_starts(proxied_path, s3_
 def test_a_store_that_cannot_be_reached_is_told_with_what_to_check(spool: Path, monkeypatch: pytest.MonkeyPatch):
     for name, value in {**s3_variables("127.0.0.1:1"), "PACELINE_STORAGE_PATIENCE_S": "0.5"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(
-        StorageError, match=r"s3://bucket/runs/alpha(.|\n)*hint: .*credentials.*endpoint.*region.*network"
-    ):
+    with pytest.raises(StorageError, match=r"runs/alpha(.|\n)*hint: .*credentials.*endpoint.*region.*network"):
         _fit("s3://bucket/runs")
     assert not spool.exists()
 
@@ -238,9 +236,7 @@ def test_when_the_store_is_gone_for_good_the_first_error_is_raised_and_no_later_
     with run_s3_server() as server:
         for name, value in s3_variables(server.authority).items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(
-            WorkerGroupError, match=r"StorageError: report 2: .* cannot upload s3://.*checkpoint_000002"
-        ) as raised:
+        with pytest.raises(WorkerGroupError, match=r"report 2: .* cannot upload s3://.*checkpoint_000002") as raised:
             _fit(f"s3://{BUCKET}/runs", functools.partial(function, {"server": server.pid}))
     assert isinstance(raised.value.__cause__, StorageError)
     said = caplog.text

@@ -64,15 +64,8 @@ def test_a_driver_in_a_deleted_directory(run_script, tmp_path):
     ended = run_script(TRAIN + DELETED, str(tmp_path / "runs"))
     rows, *errors = ended.stdout.replace("[rank 0] a line of a worker\n", "").splitlines()
     assert rows == f"{tmp_path}/gone (deleted) [{{'id': 0}}]", ended.stderr
-    assert (
-        errors
-        == [
-            "cannot resolve the relative path 'relative': the working directory was deleted",
-            "",
-            "hint: pass an absolute path, or change to a directory that exists",
-        ]
-        * 2
-    )
+    message = "cannot resolve the relative path 'relative': the working directory was deleted"
+    assert errors == [message, "", "hint: pass an absolute path, or change to a directory that exists"] * 2
 
 
 CHILD = """

@@ -112,9 +112,6 @@ def test_time_goes_to_what_it_was_spent_on(tmp_path, fit, num_workers):
     assert measured(tmp_path)[-1].consumers_wait
 
 
-# What was asked
-
-
 def test_a_run_is_described_with_what_it_was_given_and_without_secrets(tmp_path, fit, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("UNTOLD", "hunter2")
@@ -135,9 +132,7 @@ def test_a_run_is_described_with_what_it_was_given_and_without_secrets(tmp_path,
         name: value for name, value in os.environ.items() if name.startswith("PACELINE_")
     }
     code = about["code"]
-    assert code["function"].endswith(
-        "test_a_run_is_described_with_what_it_was_given_and_without_secrets.<locals>.<lambda>"
-    )
+    assert code["function"].endswith("and_without_secrets.<locals>.<lambda>")
     assert mask_source(Path(__file__).read_text()) in code["sources"].values()
     assert any('"hf_token": "***"' in text for text in code["sources"].values())
     fit(lambda config: None, config=config, name="secret", record_source=False)

@@ -67,9 +67,6 @@ def metrics_of(result):
     return [metrics for _, metrics in result.best_checkpoints]
 
 
-# What comes of it
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_what_a_validation_returns_is_among_the_metrics_of_the_checkpoint(fit, num_workers, capfd):
     """What a report gives it goes before what the trainer was given."""
@@ -94,9 +91,6 @@ def test_what_a_validation_returns_is_among_the_metrics_of_the_checkpoint(fit, n
     result.checkpoint.verify()
     assert (result.log_dir / "validation" / "checkpoint_000001.log").read_text() == "from the validation\n"
     assert "from the validation" not in capfd.readouterr().out
-
-
-# What does not come of it
 
 
 def raises(checkpoint):
@@ -194,9 +188,6 @@ def test_it_is_tried_again_as_often_as_asked_for(fit, tmp_path, options, failure
     assert (tmp_path / "tries").read_text() == "x" * num_tries
 
 
-# What is seen from the training function
-
-
 def test_the_training_does_not_wait_a_worker_sees_it_pending_and_a_restart_does_not_disturb_it(fit, gate, tmp_path):
     def function():
         if train.get_checkpoint() is None:
@@ -250,19 +241,10 @@ def test_without_a_checkpoint_or_a_way_to_validate_it_is_refused_where_it_is_ask
         (lambda: ValidationTaskConfig([1]), r"fn_kwargs must be a dict of keyword arguments, got \[1\]"),
         (lambda: ValidationTaskConfig(timeout_s=0), "timeout_s must be a positive number or None, got 0"),
         (lambda: ValidationTaskConfig(timeout_s=float("nan")), "timeout_s must be a positive number or None, got nan"),
-        (
-            lambda: ValidationConfig(doubled, ray_remote_kwargs={"memory": 1}),
-            r"unknown option ray_remote_kwargs\['memory'\]; the options are num_cpus, num_gpus",
-        ),
-        (
-            lambda: ValidationConfig(doubled, ray_remote_kwargs={"num_gpus": 1.5}),
-            "must be below 1 or an integer, got 1.5",
-        ),
+        (lambda: ValidationConfig(doubled, ray_remote_kwargs={"memory": 1}), r"\['memory'\]; the options are num_cpus"),
+        (lambda: ValidationConfig(doubled, ray_remote_kwargs={"num_gpus": 1.5}), "below 1 or an integer, got 1.5"),
         (lambda: ValidationConfig(doubled, ray_remote_kwargs={"max_retries": -2}), "or -1 for no limit"),
-        (
-            lambda: ValidationConfig(doubled, ray_remote_kwargs={"retry_exceptions": 3}),
-            "must be True, False or a list of exceptions, got 3",
-        ),
+        (lambda: ValidationConfig(doubled, ray_remote_kwargs={"retry_exceptions": 3}), "must be True, False or a list"),
         (lambda: DataParallelTrainer(print, validation_config=doubled), "Invalid `ValidationConfig` type"),
     ],
 )

@@ -113,9 +113,6 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason_and_hides_no_other(
     assert "has no journal of a run" in found["garbage"].failure
 
 
-# Searches
-
-
 def objective(config):
     for i in range(3):
         tune.report({"loss": config["a"] + i, "nested": {"acc": i}})
@@ -180,9 +177,6 @@ def test_a_search_is_shown_while_it_goes_on_and_when_it_is_lost(searched, tmp_pa
     assert [done for _, done in states] == sorted(done for _, done in states)
 
 
-# In a store
-
-
 def test_runs_in_a_store_are_listed_and_read_slice_by_slice(s3_environment, tmp_path, monkeypatch):
     monkeypatch.setenv("PACELINE_SPOOL_PATH", str(tmp_path / "spool"))
     root = f"s3://{BUCKET}/{uuid.uuid4().hex[:8]}"
@@ -209,9 +203,6 @@ def test_runs_in_a_store_are_listed_and_read_slice_by_slice(s3_environment, tmp_
     assert (summary.state, summary.path, summary.metrics) == ("complete", location.uri, {"loss": 0.5})
     assert [row["loss"] for row in listing.reader("team/b").rows()] == [1.0, 0.5]
     assert Listing(f"{root}/a", SearchReader).refresh() == {"."}
-
-
-# Differences
 
 
 def summary(**more):

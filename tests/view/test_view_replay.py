@@ -141,16 +141,9 @@ def journal_of(size: int, *after: events.Event) -> list[bytes]:
 
 
 def test_ranks_that_reduce_differently_are_noticed_though_reports_are_held() -> None:
-    lines = journal_of(
-        2,
-        *(
-            Reported(
-                1, rank, seq, RAW, 0.0, "", reduce=(ReductionMark(("m",), "max"),) if (seq, rank) == (17, 1) else SUM
-            )
-            for seq in range(1, 30)
-            for rank in (0, 1)
-        ),
-    )
+    marks = {(17, 1): (ReductionMark(("m",), "max"),)}
+    reports = [(seq, rank, marks.get((seq, rank), SUM)) for seq in range(1, 30) for rank in (0, 1)]
+    lines = journal_of(2, *(Reported(1, rank, seq, RAW, 0.0, "", reduce=reduce) for seq, rank, reduce in reports))
     replay = replay_lines(lines)
     assert replay.run == replayed(lines).run
     assert isinstance(replay.run.phase, Stopping)

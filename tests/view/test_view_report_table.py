@@ -93,15 +93,8 @@ def test_a_range_has_the_points_within_it_and_no_others(rows, first, width, x):
 
 
 seconds = st.floats(0, 1e4) | st.sampled_from([0.0, 1e-9, 1e300])
-uses = st.builds(
-    RankUsage,
-    rank=st.integers(0, 3),
-    wall_s=seconds,
-    setup_s=seconds,
-    data_s=seconds,
-    report_s=seconds,
-    checkpoint_s=seconds,
-)
+times = dict.fromkeys(("wall_s", "setup_s", "data_s", "report_s", "checkpoint_s"), seconds)
+uses = st.builds(RankUsage, rank=st.integers(0, 3), **times)
 moments = st.floats(0, 2e4)
 worked = st.builds(
     AttemptWork, moments, moments, st.none() | moments, st.none() | moments, st.lists(uses, max_size=3).map(tuple)

@@ -41,9 +41,7 @@ def test_logs_that_grew_are_there_before_the_run_ends(location, monkeypatch):
     log.write_bytes(b"y" * (4 * depots._SMALL_LOG_BYTES))
     now += 2 * depots.LOG_UPLOAD_INTERVAL_S
     run_store.upload_journal()
-    assert logs.list_log_files(location)[0].num_bytes == 3 * depots._SMALL_LOG_BYTES, (
-        "a large one is brought over more seldom"
-    )
+    assert logs.list_log_files(location)[0].num_bytes == 3 * depots._SMALL_LOG_BYTES, "a large one"
     run_store.close()
     assert logs.list_log_files(location)[0].num_bytes == 4 * depots._SMALL_LOG_BYTES
 

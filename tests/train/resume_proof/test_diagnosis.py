@@ -17,35 +17,21 @@ from paceline.train.resume_proof.diagnosis import classify_name, diagnose
 
 
 def call(inputs="a", rng="r0", *, parameters="w", module=0, training=True):
-    return {
-        "kind": "forward",
-        "module": module,
-        "has_parameters": True,
-        "training": training,
-        "inputs": inputs,
-        "parameters": {"weight": parameters},
-        "buffers": {},
-        "rng": {"torch": rng},
-    }
+    note = {"kind": "forward", "module": module, "has_parameters": True, "training": training, "inputs": inputs}
+    return {**note, "parameters": {"weight": parameters}, "buffers": {}, "rng": {"torch": rng}}
 
 
 def step(lr=0.1, state="m", rng="r1"):
-    return {
-        "kind": "step",
-        "optimizer": 1,
-        "hyper": {"0.lr": lr, "0.weight_decay": 0.0},
-        "state": {"0.exp_avg": state} if state else {},
-        "rng": {"torch": rng},
-    }
+    note = {"kind": "step", "optimizer": 1, "hyper": {"0.lr": lr, "0.weight_decay": 0.0}, "rng": {"torch": rng}}
+    return {**note, "state": {"0.exp_avg": state} if state else {}}
 
 
 LOSS = Difference("metric", "loss", 5, 0, 1.0, 2.0, 1.0)
 
 
 def parts(went_on, resumed, *, paths=(), differences=(LOSS,), repeatable=True):
-    found = diagnose(
-        {0: went_on}, {0: resumed}, checkpoint="c", paths=paths, differences=differences, repeatable=repeatable
-    )
+    options = {"paths": paths, "differences": differences, "repeatable": repeatable}
+    found = diagnose({0: went_on}, {0: resumed}, checkpoint="c", **options)
     return {one.part: one.evidence for one in found}
 
 

@@ -16,13 +16,7 @@ from torch import nn
 from torch_fits import fit
 
 from paceline import train
-from paceline.train import (
-    Checkpoint,
-    CheckpointCorruptError,
-    CheckpointUploadMode,
-    FailureConfig,
-    TrainingFailedError,
-)
+from paceline.train import Checkpoint, CheckpointCorruptError, CheckpointUploadMode, FailureConfig, TrainingFailedError
 from paceline.train.torch import ShardedCheckpoint
 from paceline.train.torch.shard_writer import SPREAD_FROM, HeldTensor, assign_writers
 from servers import BUCKET
@@ -208,9 +202,7 @@ def test_torchs_own_load_reads_it_and_ours_unpickles_nothing(saved, monkeypatch)
 def test_files_that_are_not_all_there_are_no_checkpoint(saved, tmp_path):
     directory = saved[0].to_directory(tmp_path / "copy")
     Path(directory, "shards-00001.json").unlink()
-    with pytest.raises(
-        CheckpointCorruptError, match="written by 2 ranks but has the files of 1; missing: shards-00001"
-    ):
+    with pytest.raises(CheckpointCorruptError, match="by 2 ranks but has the files of 1; missing: shards-00001"):
         ShardedCheckpoint(directory).to_dict(verify=False)
     shutil.rmtree(directory)
     with pytest.raises(ValueError, match="is not a ShardedCheckpoint"):

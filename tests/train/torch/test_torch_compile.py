@@ -28,12 +28,8 @@ def test_models_of_torchs_own_classes_are_compiled_whole(on_each):
 
                 torch._dynamo.reset()
                 plain = copy.deepcopy(model)
-                prepared = prepare_model(
-                    copy.deepcopy(model),
-                    parallel_strategy=strategy,
-                    mixed_precision=precision,
-                    compile={"backend": noted},
-                )
+                options = {"parallel_strategy": strategy, "mixed_precision": precision}
+                prepared = prepare_model(copy.deepcopy(model), compile={"backend": noted}, **options)
                 output = prepared(x)
                 output.sum().backward()
                 tolerance = {"rtol": 0.05, "atol": 0.05} if precision else {}
@@ -113,6 +109,4 @@ def test_classes_of_the_script_are_found_by_the_compiler(run_script):
     process = run_script(SCRIPT, timeout=110)
     assert process.returncode == 0, process.stderr
     # Compiled each time, and seen each time that a variable of the script has changed.
-    assert process.stdout.splitlines()[-1] == "[[True, True], [True, True], [True, True]]", (
-        process.stdout + process.stderr
-    )
+    assert process.stdout.splitlines()[-1] == "[[True, True], [True, True], [True, True]]", process.stderr

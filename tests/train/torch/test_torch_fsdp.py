@@ -115,10 +115,7 @@ class Forgetful(Silent):
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (
-            Silent,
-            r"cannot initialize 'scale', which is on the meta device: Silent has no reset_parameters\(\)(.|\n)*hint: ",
-        ),
+        (Silent, r"'scale', which is on the meta device: Silent has no reset_parameters\(\)(.|\n)*hint: "),
         (Forgetful, r"reset_parameters\(\) of Forgetful did not set 'angles'(.|\n)*hint: "),
     ],
 )
@@ -149,25 +146,22 @@ def test_each_worker_holds_a_part_of_each_block(on_each):
             assert again is model, "in place"
             return model
 
+        own_mesh = {"mesh": init_device_mesh("cpu", (2,))}
         found = {
             "root": shards(prepared(make_model())),
             "named": shards(prepared(make_model(), shard_blocks=[Block])),
-            "own mesh": shards(
-                prepared(
-                    make_model(), parallel_strategy_kwargs={"mesh": init_device_mesh("cpu", (2,))}, move_to_device=CPU
-                )
-            ),
+            "own mesh": shards(prepared(make_model(), parallel_strategy_kwargs=own_mesh, move_to_device=CPU)),
         }
         # What somebody has sharded is left so, be it a part or the whole.
         model = make_model()
-        fully_shard(model[1], mesh=init_device_mesh("cpu", (2,)))
+        fully_shard(model[1], **own_mesh)
         found["in part"] = shards(prepared(model))
         found["again"] = shards(prepared(model))
         with pytest.raises(ValueError, match=r"FSDPSequential is already sharded(.|\n)*hint: "):
             prepared(model, mixed_precision="bf16")
         with torch.device("meta"):
             nameless = make_model()
-        fully_shard(nameless[1], mesh=init_device_mesh("cpu", (2,)))
+        fully_shard(nameless[1], **own_mesh)
         with pytest.raises(ValueError, match=r"Linear was sharded on the meta device(.|\n)*hint: "):
             prepared(nameless)
         # Settings arrive: one that is not the default, and can be seen.

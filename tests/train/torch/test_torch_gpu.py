@@ -1,13 +1,18 @@
-"""On a GPU: sharded models, both half precisions, and the real compiler train what one process would."""
+"""On a GPU: sharded models, half precisions and the real compiler train what one process would; notices, resizing."""
 
 import gc
+import os
 import shutil
+import signal
 
 import pytest
 import torch
 from small_nets import Net, make_net, make_rows, train_alone, train_net
+from torch_fits import fit
 
-from paceline.train.torch import accelerate, get_device, prepare_model, prepare_optimizer
+from paceline import train
+from paceline.train import Checkpoint, PreemptionError
+from paceline.train.torch import TorchConfig, accelerate, get_device, prepare_model, prepare_optimizer
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no GPU: FSDP, bf16, fp16 and compiled models on one were not checked"
@@ -86,9 +91,8 @@ def test_on_a_gpu_no_more_than_a_block_is_there_at_a_time_when_a_model_is_sharde
             with torch.device("meta" if meta else "cpu"):
                 net = Net(dim=1024, num_blocks=16)
             size = sum(one.numel() * one.element_size() for one in net.parameters())
-            model = prepare_model(
-                net, parallel_strategy="fsdp", parallel_strategy_kwargs={"offload_policy": CPUOffloadPolicy()}
-            )
+            options = {"offload_policy": CPUOffloadPolicy()}
+            model = prepare_model(net, parallel_strategy="fsdp", parallel_strategy_kwargs=options)
             peaks.append((torch.cuda.max_memory_allocated() - before) / size)
             assert all(one.device.type == "cpu" for one in model.parameters())
             loss = model(torch.ones(2, 3, device=get_device())).square().mean()
@@ -109,3 +113,38 @@ def test_on_a_gpu_a_model_in_name_only_is_made_there(on_each):
         return [str(model.first.weight.device), bool(model(torch.ones(2, 3, device=get_device())).isfinite().all())]
 
     assert on_each(function, 1, gpus_per_worker=1) == [["cuda:0", True]]
+
+
+def counted(until, at, act):
+    """Counts in the GPU's memory, from the last checkpoint on."""
+
+    def function():
+        last = train.get_checkpoint()
+        count = last.to_dict(map_location=get_device())["count"] if last else torch.zeros(1, device=get_device())
+        while count.item() < until:
+            count += 1
+            if last is None and count.item() == at and train.get_context().get_world_rank() == 0:
+                act()
+            train.collective.barrier()
+            state = {"count": count}
+            train.report({"count": count.item()}, checkpoint_on_stop=lambda state=state: Checkpoint.from_dict(state))
+        return count.item()
+
+    return function
+
+
+def test_a_notice_stops_workers_that_share_a_gpu_and_the_next_run_goes_on(tmp_path):
+    function = counted(300, 20, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    options = {"gpus_per_worker": 0.5, "torch_config": TorchConfig(backend="gloo")}
+    with pytest.raises(PreemptionError) as caught:
+        fit(tmp_path, function, **options)
+    result = caught.value.result
+    assert result.checkpoint.to_dict()["count"].item() == result.metrics["count"] >= 20
+    assert fit(tmp_path, function, **options).return_value == 300
+
+
+def test_a_range_of_workers_starts_with_as_many_as_there_are_gpus(tmp_path):
+    def function():
+        return train.get_context().get_world_size()
+
+    assert fit(tmp_path, function, (1, 64), gpus_per_worker=1).return_value == torch.cuda.device_count()

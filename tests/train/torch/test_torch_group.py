@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch_fits import fit
 
-from paceline._control import journal
 from paceline._control.events import WorkerFailed
 from paceline.train import FailureConfig, TrainingFailedError, get_context
 from paceline.train.torch import TorchConfig
+from written_runs import read_events
 
 
 class SlowToSetUp(TorchConfig):
@@ -138,12 +138,7 @@ def too_large_for_the_gpu():
 def test_what_an_allocator_refuses_is_told_as_out_of_memory(tmp_path, function):
     with pytest.raises(TrainingFailedError, match=r"DefaultCPUAllocator|CUDA out of memory"):
         fit(tmp_path, function, 1)
-    (failure,) = (
-        event.failure
-        for event in journal.read_events(tmp_path / "run" / "journal.jsonl")
-        if isinstance(event, WorkerFailed)
-    )
-    assert failure.kind == "memory"
+    assert [event.failure.kind for event in read_events(tmp_path / "run", WorkerFailed)] == ["memory"]
 
 
 def test_nothing_of_a_process_group_listens_beyond_this_machine(on_each):

@@ -47,10 +47,7 @@ def test_a_model_moves_to_the_device_asked_for_and_is_not_wrapped_where_that_is_
         ({"mixed_precision": "fp8"}, "mixed_precision must be 'bf16', 'fp16', .*, got 'fp8'"),
         ({"compile": "inductor"}, "compile must be a bool or a dict of torch.compile options, got 'inductor'"),
         ({"shard_blocks": [nn.Linear]}, "shard_blocks needs parallel_strategy='fsdp', got 'ddp'"),
-        (
-            {"parallel_strategy": "fsdp", "move_to_device": torch.device("cuda:3")},
-            "move_to_device must be the CPU or this worker's cpu",
-        ),
+        ({"parallel_strategy": "fsdp", "move_to_device": torch.device("cuda:3")}, "must be the CPU or this worker's"),
         (
             {"parallel_strategy": "fsdp", "mixed_precision": "bf16", "parallel_strategy_kwargs": {"mp_policy": None}},
             "exclude each other",
@@ -107,12 +104,3 @@ OF_WORKERS = {
 def test_outside_of_a_worker_it_is_refused_by_name(function):
     with pytest.raises(RuntimeError, match=f"`{function.__name__}` cannot be used outside"):
         function(*OF_WORKERS[function])
-
-
-@needs_gpu
-def test_a_worker_finds_its_gpu(on_each):
-    def function():
-        device = get_device()
-        return [str(device), torch.cuda.current_device(), torch.ones(3, device=device).sum().item()]
-
-    assert on_each(function, 1, gpus_per_worker=1) == [["cuda:0", 0, 3.0]]

@@ -128,16 +128,10 @@ def test_many_processes_load_once_each_and_keep_the_order(tmp_path, data_process
     x = np.random.default_rng(1).normal(size=(400, 2)).astype(np.float32)
     rows = paceline.data.from_items([{"id": number, "x": row} for number, row in enumerate(x)])
     rows.repartition(8).write_parquet(str(tmp_path / "rows"))
+    options = {"checkpoint": TorchCheckpoint.from_model(net()), "model": model}
+    options |= {"feature_columns": "x", "keep_columns": ["id"]}
     predicted = paceline.data.read_parquet(str(tmp_path / "rows")).map_batches(
-        TorchPredictor,
-        fn_constructor_kwargs={
-            "checkpoint": TorchCheckpoint.from_model(net()),
-            "model": model,
-            "feature_columns": "x",
-            "keep_columns": ["id"],
-        },
-        batch_size=16,
-        concurrency=2,
+        TorchPredictor, fn_constructor_kwargs=options, batch_size=16, concurrency=2
     )
     predicted.write_parquet(str(tmp_path / "out"), resume=True)
     found = paceline.data.read_parquet(str(tmp_path / "out")).take_all()

@@ -60,12 +60,8 @@ def one_training(strategy, *, compile=False, micro_batches=1, meta=False, apart=
     # Under a compiler hooks of modules in it would be compiled too: the types are asked for without one.
     if not compile:
         net.blocks[1].inner.register_forward_hook(lambda module, args, output: seen.append(str(output.dtype)))
-    model = prepare_model(
-        net,
-        parallel_strategy=strategy,
-        mixed_precision=mixed_precision,
-        compile={"backend": counting} if compile else False,
-    )
+    compiler = {"backend": counting} if compile else False
+    model = prepare_model(net, parallel_strategy=strategy, mixed_precision=mixed_precision, compile=compiler)
     parts = 1 if strategy is None else 2
     x, y = (rows[rank % parts :: parts] for rows in make_rows())
     losses, early = train_net(model, x, y, micro_batches=micro_batches)

@@ -18,12 +18,7 @@ def plan(*metrics, **arguments):
 
 @pytest.mark.parametrize(
     ("metrics", "selected"),
-    [
-        (None, METRICS),
-        ("valid-auc", {"valid-auc": 0.8}),
-        ({"score": "valid-auc"}, {"score": 0.8}),
-        ([], {}),
-    ],
+    [(None, METRICS), ("valid-auc", {"valid-auc": 0.8}), ({"score": "valid-auc"}, {"score": 0.8}), ([], {})],
 )
 def test_metrics_are_chosen_and_named(metrics, selected):
     assert plan(metrics).select_metrics(METRICS) == selected

@@ -19,13 +19,8 @@ class SomeLibrary(BoostingLibrary):
 
 
 def make_spec(**changes):
-    arguments = {
-        "datasets": {"valid": 1, "train": 2},
-        "label_column": "y",
-        "params": {"eta": 1},
-        "num_boost_round": 30,
-        "train_kwargs": {},
-    }
+    arguments = {"datasets": {"valid": 1, "train": 2}, "label_column": "y", "params": {"eta": 1}}
+    arguments |= {"num_boost_round": 30, "train_kwargs": {}}
     return make_boosting_spec(SomeLibrary(), **{**arguments, **changes})
 
 
@@ -45,11 +40,7 @@ def test_a_spec_lists_the_training_set_first():
         ({"params": {"machines": ""}}, ValueError, r"'machines'\] cannot be set with SomeTrainer: we know them"),
         ({"num_boost_round": 0}, ValueError, "num_boost_round must be a positive integer, got 0"),
         ({"train_kwargs": {"init_model": 1}}, TypeError, "no argument 'init_model'.*callbacks, feval"),
-        (
-            {"train_kwargs": {"callbacks": print}},
-            ValueError,
-            "callbacks must be a list of callbacks or None, got <built-in",
-        ),
+        ({"train_kwargs": {"callbacks": print}}, ValueError, "callbacks must be a list of callbacks or None, got"),
     ],
 )
 def test_a_wrong_declaration_is_refused_by_name(changes, error, message):
@@ -92,10 +83,8 @@ def test_parameters_that_are_ours_to_give_are_refused(name, value, message):
 def test_evaluation_sets_are_whole_on_every_rank_and_no_row_to_train_on_is_left_out():
     pytest.importorskip("lightgbm")
     trainer = LightGBMTrainer(datasets={**ROWS, "valid": ROWS["train"]}, label_column="y", params={})
-    assert [(shard.name, shard.mode) for shard in trainer.dataset_config.shards(("train", "valid"))] == [
-        ("train", "exact"),
-        ("valid", "all"),
-    ]
+    shards = trainer.dataset_config.shards(("train", "valid"))
+    assert [(shard.name, shard.mode) for shard in shards] == [("train", "exact"), ("valid", "all")]
 
 
 def batch(**columns):
@@ -113,9 +102,7 @@ def test_rows_become_one_matrix_with_the_names_of_its_columns():
     assert table.features.tolist() == [[1, 1, 2], [2, 3, 4], [5, 6, 7]]
     assert table.features.dtype == np.float32
     assert table.labels.tolist() == [0, 1, 1]
-    assert make_table([batch(id=[16777217], y=[0])], "y", "it").features.tolist() == [[16777217]], (
-        "too large for float32"
-    )
+    assert make_table([batch(id=[16777217], y=[0])], "y", "it").features.tolist() == [[16777217]], "no float32"
 
 
 @pytest.mark.parametrize(
@@ -176,7 +163,5 @@ def test_a_predictor_takes_a_batch_without_rows_and_names_a_column_that_is_not_t
 
     empty = Refuses(NOWHERE).predict(batch(a=np.float32([]), image=np.zeros((0, 2))))["predictions"]
     assert (empty.shape, empty.dtype) == ((0, 3), np.float32)
-    with pytest.raises(
-        ValueError, match="the batch has no column 'a', which the model was trained with; the columns are 'b'"
-    ):
+    with pytest.raises(ValueError, match=r"the batch has no column 'a', .*; the columns are 'b'"):
         NamedSums(NOWHERE).predict(batch(b=[1], image=[[1, 2]]))

@@ -82,14 +82,8 @@ def import_xgboost():
 
     def boost(columns, **options):
         sets, found = [(matrix(columns), "train"), (matrix(VALID), "valid")], {}
-        options = {
-            "num_boost_round": NUM_ROUNDS,
-            "evals": sets,
-            "evals_result": found,
-            "verbose_eval": False,
-            **options,
-        }
-        return xgboost.train({**params, "nthread": 1}, sets[0][0], **options), found
+        options = {"num_boost_round": NUM_ROUNDS, "verbose_eval": False, **options}
+        return xgboost.train({**params, "nthread": 1}, sets[0][0], evals=sets, evals_result=found, **options), found
 
     def after_each_round(act):
         class Acting(xgboost.callback.TrainingCallback):
@@ -153,10 +147,8 @@ def fit(library, path, *, num_workers=2, max_failures=0, **arguments):
 
 
 def fit_function(library, path, function, num_workers=2, **arguments):
-    config = RunConfig(storage_path=str(path), name="function")
-    return library.trainer(
-        function, scaling_config=ScalingConfig(num_workers=num_workers), run_config=config, **arguments
-    ).fit()
+    config, scaling = RunConfig(storage_path=str(path), name="function"), ScalingConfig(num_workers=num_workers)
+    return library.trainer(function, scaling_config=scaling, run_config=config, **arguments).fit()
 
 
 def act_once(library, marker, rank, num_rounds, act):
@@ -193,9 +185,7 @@ def test_a_model_from_two_workers_is_as_good_as_one_from_a_single_process_on_all
     assert set(declared.metrics) == {f"{part}-{name}" for part in ("train", "valid") for name in found["valid"]}
     predicted = library.predict(model)
     loss = -np.mean(np.log(np.where(VALID["y"], predicted, 1 - predicted)))
-    assert loss == pytest.approx(declared.metrics[library.loss], abs=1e-5), (
-        "the checkpoint has the model of the metrics"
-    )
+    assert loss == pytest.approx(declared.metrics[library.loss], abs=1e-5), "of the kept model"
     if library.name == "XGBoost":
         np.testing.assert_allclose(predicted, library.predict(alone), atol=1e-5)
         # A worker's own half of the rows alone would have given another.
@@ -218,11 +208,10 @@ def test_a_predictor_gives_its_model_the_features_by_name(library, declared):
     backwards = {name: VALID[name] for name in reversed(list(VALID))}
     constructor_kwargs = {"checkpoint": declared.checkpoint, "keep_columns": ["y"]}
     try:
-        rows = (
-            dataset(backwards)
-            .map_batches(library.predictor, fn_constructor_kwargs=constructor_kwargs, concurrency=1)
-            .take_all()
+        predicted = dataset(backwards).map_batches(
+            library.predictor, fn_constructor_kwargs=constructor_kwargs, concurrency=1
         )
+        rows = predicted.take_all()
     finally:
         shutdown()
     assert [row["y"] for row in rows] == VALID["y"].tolist()
@@ -311,14 +300,8 @@ def test_xgboost_stops_early_on_all_ranks_and_the_last_model_knows_its_best(xgbo
         from xgboost import train as boost
 
         sets = [(xgboost.matrix(TRAIN), "train"), (xgboost.matrix(VALID), "valid")]
-        boost(
-            xgboost.params,
-            sets[0][0],
-            5,
-            evals=sets,
-            early_stopping_rounds=3,
-            callbacks=[xgboost.callback(frequency=1)],
-        )
+        callbacks = [xgboost.callback(frequency=1)]
+        boost(xgboost.params, sets[0][0], 5, evals=sets, early_stopping_rounds=3, callbacks=callbacks)
 
     result = fit_function(xgboost, tmp_path, train_func, num_workers=1)
     assert xgboost.callback.get_model(result.checkpoint).best_iteration == 4

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from paceline import train
-from paceline.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
+from paceline.train import Checkpoint, RunConfig, ScalingConfig
 from paceline.train.torch import TorchTrainer
 
 pytestmark = pytest.mark.skipif(not importlib.util.find_spec("accelerate"), reason="accelerate is not installed")
@@ -73,14 +73,8 @@ def train_func():
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory):
-    return TorchTrainer(
-        train_func,
-        scaling_config=ScalingConfig(2),
-        run_config=RunConfig(
-            name="run", storage_path=tmp_path_factory.mktemp("accelerate"), failure_config=FailureConfig(1)
-        ),
-    ).fit()
+def ended(tmp_path_factory, fit_in):
+    return fit_in(tmp_path_factory.mktemp("accelerate"), train_func, max_failures=1, trainer=TorchTrainer)
 
 
 @pytest.mark.slow
@@ -116,8 +110,6 @@ def test_an_accelerator_is_on_the_gpu_of_its_worker(tmp_path):
         return str(accelerator.device), accelerator.num_processes, torch.distributed.get_backend()
 
     result = TorchTrainer(
-        found,
-        scaling_config=ScalingConfig(1, use_gpu=True),
-        run_config=RunConfig(name="run", storage_path=tmp_path),
+        found, scaling_config=ScalingConfig(1, use_gpu=True), run_config=RunConfig(name="run", storage_path=tmp_path)
     ).fit()
     assert result.return_value == ["cuda:0", 1, "nccl"]

@@ -45,15 +45,8 @@ def tiny_model():
     import transformers
 
     torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=16,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=8,
-        num_labels=2,
-    )
+    layers = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = transformers.BertConfig(vocab_size=16, max_position_embeddings=8, num_labels=2, **layers)
     return transformers.BertForSequenceClassification(config)
 
 

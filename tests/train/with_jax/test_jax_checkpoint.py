@@ -157,10 +157,7 @@ def test_a_tree_of_another_form_is_refused_by_name(like, message):
 
 
 def test_a_random_key_and_a_checkpoint_of_another_kind_are_refused(tmp_path):
-    with pytest.raises(
-        TypeError,
-        match=r"cannot store tree\['keys'\]\[0\]: only JAX has the dtype key<\w+>[\s\S]*hint: .*jax.random.key_data",
-    ):
+    with pytest.raises(TypeError, match=r"tree\['keys'\]\[0\]: only JAX has the dtype key<\w+>[\s\S]*hint: .*key_data"):
         OrbaxCheckpoint.from_pytree({"keys": [jax.random.key(0)]})
     (tmp_path / "model.json").write_text(json.dumps({}))
     with pytest.raises(ValueError, match=r"is not an OrbaxCheckpoint[\s\S]*hint"):

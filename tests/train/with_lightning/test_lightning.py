@@ -98,12 +98,7 @@ def resuming(kill_in_epoch=None, package="lightning.pytorch", moment="train_epoc
         from torch.utils.data import DataLoader
 
         pl = importlib.import_module(package)
-        from paceline.train.lightning import (
-            RayDDPStrategy,
-            RayLightningEnvironment,
-            RayTrainReportCallback,
-            prepare_trainer,
-        )
+        from paceline.train import lightning as ours
 
         class Kill(pl.Callback):
             def on_train_batch_end(self, trainer, model, outputs, batch, batch_idx):
@@ -114,14 +109,14 @@ def resuming(kill_in_epoch=None, package="lightning.pytorch", moment="train_epoc
         checkpoint = train.get_checkpoint()
         model, rows = regression(pl)
         group = dist.group.WORLD
-        trainer = prepare_trainer(
+        trainer = ours.prepare_trainer(
             pl.Trainer(
                 max_epochs=6,
                 devices="auto",
                 accelerator="auto",
-                strategy=RayDDPStrategy(),
-                plugins=[RayLightningEnvironment()],
-                callbacks=[RayTrainReportCallback(moment), Kill()],
+                strategy=ours.RayDDPStrategy(),
+                plugins=[ours.RayLightningEnvironment()],
+                callbacks=[ours.RayTrainReportCallback(moment), Kill()],
                 enable_checkpointing=False,
                 logger=False,
                 default_root_dir=train.get_context().get_storage().experiment_fs_path,
@@ -180,9 +175,8 @@ def test_every_epoch_is_reported_with_what_was_logged_and_one_file_of_rank_0(und
 
 
 def test_rank_0_alone_says_what_lightning_has_to_say(undisturbed):
-    first, second = (
-        (Path(undisturbed.path) / "logs" / "attempt_1" / f"rank_{rank}.log").read_text() for rank in range(2)
-    )
+    logs = Path(undisturbed.path) / "logs" / "attempt_1"
+    first, second = ((logs / f"rank_{rank}.log").read_text() for rank in range(2))
     noise = r"Tip:|GPU available|Epoch \d|num_workers|Total params|is deprecated"
     assert re.search(noise, first)
     assert not re.search(noise, second)
@@ -256,9 +250,8 @@ def test_loaders_that_are_divided_already_and_callbacks_of_ones_own_are_left_as_
         for batches in (prepared, train.get_dataset_shard("train").iter_torch_batches(batch_size=8)):
             model, _ = regression(pl)
             keeping = pl.callbacks.ModelCheckpoint(dirpath=tmp_path / "kept", monitor="logged_last", mode="max")
-            trainer = pl.Trainer(
-                max_epochs=2, strategy=PacelineDDPStrategy(), callbacks=[ReportCallback(), keeping], logger=False
-            )
+            callbacks = [ReportCallback(), keeping]
+            trainer = pl.Trainer(max_epochs=2, strategy=PacelineDDPStrategy(), callbacks=callbacks, logger=False)
             trainer.fit(model, batches)
             seen.append(list(model.rows.values()))
             assert trainer.checkpoint_callback is keeping
@@ -287,13 +280,8 @@ def test_what_does_not_fit_the_workers_is_refused_and_says_what_to_change(tmp_pa
         from lightning.pytorch.plugins.environments import LightningEnvironment
         from lightning.pytorch.strategies import DDPStrategy
 
-        from paceline.train.lightning import (
-            PacelineDDPStrategy,
-            PacelineDeepSpeedStrategy,
-            PacelineFSDPStrategy,
-            ReportCallback,
-            prepare_trainer,
-        )
+        from paceline.train import lightning as ours
+        from paceline.train.lightning import PacelineDDPStrategy, prepare_trainer
 
         class OfACluster(LightningEnvironment):
             pass
@@ -315,9 +303,9 @@ def test_what_does_not_fit_the_workers_is_refused_and_says_what_to_change(tmp_pa
             refusal(lambda: prepare_trainer(make_trainer(strategy=PacelineDDPStrategy(), num_nodes=3))),
             refusal(lambda: make_trainer(strategy=PacelineDDPStrategy(), plugins=[OfACluster()])),
             refusal(lambda: prepare_trainer("trainer")),
-            refusal(lambda: ReportCallback(on="never")),
-            refusal(PacelineFSDPStrategy),
-            refusal(PacelineDeepSpeedStrategy),
+            refusal(lambda: ours.ReportCallback(on="never")),
+            refusal(ours.PacelineFSDPStrategy),
+            refusal(ours.PacelineDeepSpeedStrategy),
         ]
 
     hint = r"hint: Trainer\(strategy=PacelineDDPStrategy\(\), plugins=\[PacelineLightningEnvironment\(\)\]"

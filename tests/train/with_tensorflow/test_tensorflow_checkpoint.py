@@ -43,12 +43,9 @@ def test_a_model_comes_back_with_its_weights_and_its_optimizer(model):
 def test_files_that_keras_wrote_become_checkpoints(model, tmp_path):
     model.save(tmp_path / "mine.keras")
     model.save(tmp_path / "mine.h5")
-    for checkpoint in (
-        TensorflowCheckpoint.from_keras(tmp_path / "mine.keras"),
-        TensorflowCheckpoint.from_h5(tmp_path / "mine.h5"),
-    ):
+    for make, name in ((TensorflowCheckpoint.from_keras, "mine.keras"), (TensorflowCheckpoint.from_h5, "mine.h5")):
         # Of an HDF5 file Keras 3 does not find the losses again that it knows by name.
-        np.testing.assert_array_equal(checkpoint.get_model(compile=False)(FEATURES), model(FEATURES))
+        np.testing.assert_array_equal(make(tmp_path / name).get_model(compile=False)(FEATURES), model(FEATURES))
 
 
 def test_a_saved_model_comes_back_as_what_can_be_called(model, tmp_path):
@@ -95,9 +92,7 @@ def test_a_model_of_keras_2_asks_for_the_keras_that_reads_it(model, tmp_path, mo
                 old.writestr(name, new.read(name))
         old.writestr("metadata.json", json.dumps({"keras_version": "2.15.0"}))
     monkeypatch.setitem(sys.modules, "tf_keras", None)
-    with pytest.raises(
-        ImportError, match=r"(?s)reading a model of Keras 2\.15\.0 needs tf_keras.*paceline\[tensorflow\]"
-    ):
+    with pytest.raises(ImportError, match=r"(?s)a model of Keras 2\.15\.0 needs tf_keras.*paceline\[tensorflow\]"):
         TensorflowCheckpoint.from_keras(tmp_path / "old.keras").get_model()
 
 

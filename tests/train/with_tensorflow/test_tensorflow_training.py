@@ -169,15 +169,10 @@ def run_fit(config):
 
 
 @pytest.fixture(scope="module")
-def refused(tmp_path_factory):
+def refused(tmp_path_factory, fit_in):
     """How a run ended whose function calls `fit` of Keras 3 under a strategy over two workers."""
     with pytest.raises(WorkerGroupError) as caught:
-        TensorflowTrainer(
-            run_fit,
-            train_loop_config={},
-            scaling_config=ScalingConfig(num_workers=2),
-            run_config=RunConfig(storage_path=str(tmp_path_factory.mktemp("runs")), name="run"),
-        ).fit()
+        fit_in(tmp_path_factory.mktemp("runs"), run_fit, config={}, trainer=TensorflowTrainer)
     return caught.value
 
 
@@ -209,7 +204,7 @@ def test_fit_of_keras_3_under_a_strategy_names_the_keras_that_can_and_logs_nothi
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
-def test_a_model_is_fitted_in_the_process_of_the_script(tf, tmp_path):
+def test_a_model_is_fitted_in_the_process_of_the_script(tf, fit):
     def train_func():
         model = tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(1, use_bias=False)])
         model.compile(tf.keras.optimizers.SGD(0.2), "mse")
@@ -218,12 +213,7 @@ def test_a_model_is_fitted_in_the_process_of_the_script(tf, tmp_path):
         model.fit(dataset, epochs=2, verbose=0, callbacks=[callback])
         return json.loads(os.environ["TF_CONFIG"])
 
-    result = TensorflowTrainer(
-        train_func,
-        scaling_config=ScalingConfig(num_workers=0),
-        run_config=RunConfig(storage_path=str(tmp_path), name="run"),
-        datasets={"train": dataset()},
-    ).fit()
+    result = fit(train_func, 0, trainer=TensorflowTrainer, datasets={"train": dataset()})
     assert len(result.metrics_dataframe) == 2 * (128 // 16 + 1)
     assert len(result.best_checkpoints) == 2
     assert len(result.return_value["cluster"]["worker"]) == 1
@@ -231,7 +221,7 @@ def test_a_model_is_fitted_in_the_process_of_the_script(tf, tmp_path):
 
 
 @pytest.mark.slow
-def test_tf_keras_fits_under_a_strategy(tmp_path, monkeypatch):
+def test_tf_keras_fits_under_a_strategy(fit, monkeypatch):
     if importlib.util.find_spec("tf_keras") is None:
         pytest.skip("tf_keras is not installed: its fit() under MultiWorkerMirroredStrategy was not checked")
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
@@ -246,11 +236,6 @@ def test_tf_keras_fits_under_a_strategy(tmp_path, monkeypatch):
         shard = train.get_dataset_shard("train").to_tf("x", "y", batch_size=32)
         model.fit(prepare_dataset_shard(shard), epochs=4, verbose=0, callbacks=[ReportCheckpointCallback()])
 
-    result = TensorflowTrainer(
-        train_func,
-        scaling_config=ScalingConfig(num_workers=2),
-        run_config=RunConfig(storage_path=str(tmp_path), name="run"),
-        datasets={"train": dataset()},
-    ).fit()
+    result = fit(train_func, trainer=TensorflowTrainer, datasets={"train": dataset()})
     assert result.metrics["loss"] < 0.05
     assert len(result.best_checkpoints) == 4

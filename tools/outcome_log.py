@@ -1,4 +1,4 @@
-"""Pytest plugin: append the outcome of every test to a JSON-lines file, for the table of `tests/run_parts.py`."""
+"""Pytest plugin: append the outcome of every test to a JSON-lines file, for the table of `tools/run_parts.py`."""
 
 import json
 from pathlib import Path

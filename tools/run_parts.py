@@ -27,8 +27,8 @@ PARTS = {
     ),
     "train": ("train", "terminal", "seeds"),
     "frameworks": (
-        "train/torch", "train/trees", "train/with_huggingface", "train/with_jax", "train/with_lightgbm",
-        "train/with_lightning", "train/with_tensorflow", "train/with_xgboost",
+        "train/torch", "train/trees", "train/with_huggingface", "train/with_jax", "train/with_lightning",
+        "train/with_tensorflow",
     ),
     "data": ("data",),
     "tune": ("tune",),
@@ -74,7 +74,7 @@ def find_part(test: str) -> str:
     prefixes = {prefix: part for part, prefixes in PARTS.items() for prefix in prefixes}
     while path not in prefixes:
         if "/" not in path:
-            raise KeyError(f"no part of tests/run_parts.py has {test}; add its folder to PARTS")
+            raise KeyError(f"no part of tools/run_parts.py has {test}; add its folder to PARTS")
         path = path.rpartition("/")[0]
     return prefixes[path]
 

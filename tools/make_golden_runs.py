@@ -1,6 +1,6 @@
 """Writes the folder of a release: directories as that release writes them, which every later one has to open.
 
-    .venv/bin/python tests/golden/make.py
+    .venv/bin/python tools/make_golden_runs.py
 
 A maintainer runs this once for each release, just before it is tagged, and commits the new folder. That of a release
 that is out is never written again: if a test fails on it, the code is wrong, or has to learn to read what was written.
@@ -35,7 +35,8 @@ from paceline._storage.commit import Manifest
 from paceline._storage.lease import LeaseHolder
 from paceline.tune.driver import events as search_events
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parent.parent
+GOLDEN = ROOT / "tests" / "golden"
 WRITTEN = ("rows", "complete", "search", "state")
 MAX_BYTES = 300_000
 LONG_AGO = 1_700_000_000.0
@@ -43,7 +44,7 @@ LONG_AGO = 1_700_000_000.0
 
 
 def main() -> None:
-    target = HERE / paceline.__version__
+    target = GOLDEN / paceline.__version__
     if target.exists():
         sys.exit(f"{target} is there already\n\nhint: remove it, if {paceline.__version__} is not released yet")
     with tempfile.TemporaryDirectory() as directory:
@@ -51,7 +52,7 @@ def main() -> None:
         place = work / "runs"
         place.mkdir()
         # Apart from the repository, of whose state a run would tell.
-        shutil.copy(HERE / "golden_runs.py", work)
+        shutil.copy(GOLDEN / "golden_runs.py", work)
         for what in WRITTEN:
             subprocess.run([sys.executable, "golden_runs.py", what, str(place)], cwd=work, check=True)
         write_interrupted(work, place)
@@ -148,7 +149,7 @@ def make_neutral(work: Path, place: Path) -> None:
         lease = json.loads(path.read_text())
         path.write_text(json.dumps({**lease, "since": LONG_AGO, "renewed_at": LONG_AGO}))
     home = str(Path.home())
-    local = [str(work), str(HERE.parents[1]), f"{home}/", f'"{home}"', tempfile.gettempdir() + "/"]
+    local = [str(work), str(ROOT), f"{home}/", f'"{home}"', tempfile.gettempdir() + "/"]
     for path in files_in(place):
         text = path.read_bytes().decode(errors="replace")
         leaks = [each for each in local if each in text]
