@@ -26,7 +26,10 @@ def small_memory(num_bytes: int = 300 << 20) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def inside(group: Path) -> Iterator[Path]:
-    """This process is in the control group meanwhile. Use `use_up_memory` in a child, which the kernel kills first."""
+    """This process is in the control group meanwhile. Use `use_up_memory` in a child, which the kernel kills first.
+
+    The group needs room for this process, its warm ones and workers: when the child is gone, the kernel kills others.
+    """
     groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     controller, top = ("memory", V1) if V1 in group.parents else ("", V2)
     before = next(name for _, names, name in groups if controller in names.split(","))
@@ -45,7 +48,7 @@ def use_up_memory(group: Path) -> None:
     (group / "cgroup.procs").write_text(str(os.getpid()))
     blocks = []
     while True:
-        blocks.append(os.urandom(8 << 20))
+        blocks.append(b"1" * (8 << 20))
 
 
 def find_processes(

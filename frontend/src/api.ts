@@ -1,6 +1,6 @@
 // What the server sends. Generated from the structs in Python by frontend/api_types.py: do not edit.
 
-export type State = "starting" | "running" | "waiting" | "stopping" | "validating" | "complete" | "failed" | "stopped" | "preempted" | "lost";
+export type State = "starting" | "running" | "waiting" | "stopping" | "validating" | "finished" | "failed" | "stopped" | "preempted" | "lost";
 export type WorkerState = "starting" | "running" | "hangs" | "returned" | "failed" | "gone";
 export type Value = number | string | boolean | null;
 export type Tree = Readonly<Record<string, unknown>>;

@@ -60,7 +60,7 @@ export function countStates(runs: readonly Summary[]): [State, number][] {
 }
 
 const STATES: readonly State[] = [
-  "running", "starting", "waiting", "stopping", "validating", "failed", "lost", "preempted", "stopped", "complete",
+  "running", "starting", "waiting", "stopping", "validating", "failed", "lost", "preempted", "stopped", "finished",
 ];
 
 export function metricNames(runs: readonly Summary[]): string[] {

@@ -5,7 +5,7 @@ import { useEffect, useErrorBoundary, useRef, useState } from "preact/hooks";
 import type { State } from "./api";
 import { share } from "./words";
 
-export const ENDED: ReadonlySet<State> = new Set<State>(["complete", "failed", "stopped", "preempted", "lost"]);
+export const ENDED: ReadonlySet<State> = new Set<State>(["finished", "failed", "stopped", "preempted", "lost"]);
 
 export function Badge({ state }: { state: string }) {
   return <span class={`badge is-${state}`}>{state}</span>;

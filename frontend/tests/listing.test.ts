@@ -4,7 +4,7 @@ import { countStates, matches, metricNames, listRows } from "../src/listing";
 import type { ListFilter } from "../src/listing";
 
 const run = (id: string, more: Partial<Summary> = {}): Summary => ({
-  id, name: id.split("/").at(-1) ?? id, path: `/runs/${id}`, kind: "run", state: "complete", began_at: 0, ended_at: null, updated_at: 0,
+  id, name: id.split("/").at(-1) ?? id, path: `/runs/${id}`, kind: "run", state: "finished", began_at: 0, ended_at: null, updated_at: 0,
   attempt: 1, num_workers: 1, num_reports: 0, num_checkpoints: 0, num_failures: 0, metrics: {}, best: null, progress: null, left_s: null,
   steps_per_s: null, epochs_per_s: null, failure: null, hang: null, search: null, ...more,
 });
@@ -50,6 +50,6 @@ test("a trial whose search is not listed stands for itself", () => {
 });
 
 test("states are counted, and metrics named", () => {
-  expect(countStates([run("a"), run("b", { state: "running" }), run("c")])).toStrictEqual([["running", 1], ["complete", 2]]);
+  expect(countStates([run("a"), run("b", { state: "running" }), run("c")])).toStrictEqual([["running", 1], ["finished", 2]]);
   expect(metricNames([run("a", { metrics: { b: 1, a: 2, text: "x" } })])).toStrictEqual(["a", "b"]);
 });

@@ -123,7 +123,7 @@ export function paged(lines: readonly string[], asked: { before?: number; after?
 
 export function diff(): Diff {
   return {
-    a: summary({ id: "a", name: "baseline", state: "complete" }), b: summary({ id: "b", name: "wider", state: "failed" }),
+    a: summary({ id: "a", name: "baseline", state: "finished" }), b: summary({ id: "b", name: "wider", state: "failed" }),
     config: [{ key: "lr", a: 0.1, b: 0.05 }, { key: "model/width", a: 64, b: 128 }, { key: "augment", a: null, b: HOSTILE }], scaling: [{ key: "num_workers", a: 4, b: 8 }],
     environment: [{ key: "packages/torch", a: "2.7.1", b: "2.8.0" }],
     code: [{ file: "train.py", diff: "--- a/train.py\n+++ b/train.py\n@@ -1,4 +1,5 @@\n import paceline\n-lr = 0.1\n+lr = 0.05\n+width = 128\n \n def train_fn(config):\n" }],
@@ -143,7 +143,7 @@ export function search(trials = 40): SearchDetail {
   return {
     summary: summary({ id: "sweep", name: "sweep", kind: "search", num_reports: trials - 4 }), metric: "loss", mode: "min",
     trials: ids.map((id, index) => summary({
-      id: `sweep/${id}`, name: id, kind: "trial", search: "sweep", state: values[index] === null ? "failed" : index < 4 ? "running" : "complete", num_reports: 20 + index, ended_at: index < 4 ? null : BEGAN + 900 + index * 7,
+      id: `sweep/${id}`, name: id, kind: "trial", search: "sweep", state: values[index] === null ? "failed" : index < 4 ? "running" : "finished", num_reports: 20 + index, ended_at: index < 4 ? null : BEGAN + 900 + index * 7,
       metrics: values[index] === null ? {} : { loss: values[index] ?? null }, failure: values[index] === null ? "ValueError: loss is nan" : null, best: null,
     })),
     configs: Object.fromEntries(ids.map((id, index) => [`sweep/${id}`, configs[index] ?? {}])),

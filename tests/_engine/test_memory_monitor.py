@@ -25,7 +25,7 @@ from processes import inside, small_memory, use_up_memory
 def small_group():
     with contextlib.ExitStack() as stack:
         try:
-            path = stack.enter_context(inside(stack.enter_context(small_memory())))
+            path = stack.enter_context(inside(stack.enter_context(small_memory(1 << 30))))
         except OSError as problem:
             pytest.skip(f"no control group can be made here ({problem}): the kernel's own kill was not tried")
         yield path

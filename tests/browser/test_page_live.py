@@ -24,7 +24,7 @@ def test_a_run_that_begins_is_listed_and_its_curve_grows_while_one_looks(serve, 
     assert "last 0.1429 at 7." in described(page, "loss")
     assert page.get_by_role("group", name="Control of this run").count() == 0, "it only looks on"
     assert run.end() == 0
-    page.locator(".head .badge", has_text="complete").wait_for()
+    page.locator(".head .badge", has_text="finished").wait_for()
     assert page.evaluate("() => window.same") is True
 
 
@@ -36,7 +36,7 @@ def test_runs_are_found_sorted_and_filtered(shown, look):
     page.get_by_role("button", name="Run", exact=True).click()
     names = rows.evaluate_all("all => all.map((row) => row.ariaLabel.split(',')[0])")
     assert names == ["broken", "long", "short"]
-    page.get_by_role("button", name=re.compile("^complete")).click()
+    page.get_by_role("button", name=re.compile("^finished")).click()
     wait_rows(page, 2)
     page.get_by_label("Search runs").fill("ong")
     wait_rows(page, 1)

@@ -80,7 +80,7 @@ def test_all_of_it_can_be_reached_by_keys(shown, look):
     wait_rows(page, 3)
     page.keyboard.press("j")
     page.keyboard.press("ArrowDown")
-    page.wait_for_function("() => document.activeElement.ariaLabel === 'long, complete'")
+    page.wait_for_function("() => document.activeElement.ariaLabel === 'long, finished'")
     page.keyboard.press("x")
     page.get_by_text("1 run picked").wait_for()
     page.keyboard.press("k")

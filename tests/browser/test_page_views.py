@@ -39,7 +39,7 @@ def test_the_timeline_shows_attempts_with_what_ended_them(shown, look):
     cause.get_by_text("killed by SIGKILL").wait_for()
     assert "rank 1" in cause.inner_text()
     assert page.locator('[data-attempt="2"] .failure').count() == 0
-    assert "complete" in page.locator('[data-attempt="2"]').inner_text()
+    assert "finished" in page.locator('[data-attempt="2"]').inner_text()
     lanes = page.locator("[data-lane]")
     assert lanes.evaluate_all("all => all.map((lane) => lane.dataset.lane)")[:2] == ["1", "2"]
     assert lanes.nth(0).locator(".mark-failure").count() == 1
@@ -125,7 +125,7 @@ def test_a_search_is_shown_with_its_trials(shown, look):
     page.set_viewport_size({"width": 400, "height": 800})
     page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
     rows.first.get_by_role("link").click()
-    page.locator(".head .badge", has_text="complete").wait_for()
+    page.locator(".head .badge", has_text="finished").wait_for()
     page.locator("[data-plot=loss]").wait_for()
 
 

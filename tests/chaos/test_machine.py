@@ -24,7 +24,7 @@ OOM = "a worker killed by the kernel, out of memory"
 def small_group(fault_table):
     with contextlib.ExitStack() as stack:
         try:
-            path = stack.enter_context(inside(stack.enter_context(small_memory())))
+            path = stack.enter_context(inside(stack.enter_context(small_memory(1 << 30))))
         except OSError as problem:
             fault_table.skip(OOM, f"no control group can be made here ({problem.strerror})")
         yield path

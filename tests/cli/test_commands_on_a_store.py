@@ -32,7 +32,7 @@ def stored(s3_environment, runs, tmp_path, monkeypatch):
 def test_a_run_in_a_store_is_listed_shown_verified_exported_and_pruned(stored, paceline, tmp_path, monkeypatch):
     run = f"{stored}/complete"
     (found,) = msgspec.json.decode(paceline("ls", stored, "--json").out, type=list[Summary])
-    assert (found.id, found.state, found.num_reports) == ("complete", "complete", 5)
+    assert (found.id, found.state, found.num_reports) == ("complete", "finished", 5)
     detail = msgspec.json.decode(paceline("show", run, "--json").out, type=RunSnapshot)
     assert [shown.seq for shown in detail.checkpoints if shown.kept] == [1, 2, 3, 4, 5]
     rows = list(csv.DictReader(io.StringIO(paceline("metrics", run, "--csv", "-").out)))
@@ -60,7 +60,7 @@ def test_a_run_in_a_store_is_listed_shown_verified_exported_and_pruned(stored, p
     assert not (tmp_path / "broken").exists()
 
     monkeypatch.setenv("PACELINE_STORAGE_PATH", stored)
-    assert paceline("show", "complete").out.startswith("complete  complete\n")
+    assert paceline("show", "complete").out.startswith("complete  finished\n")
     result = paceline("show", f"{stored}/missing")
     assert (result.code, f"there is no run in {stored}/missing" in result.err) == (2, True)
     store.delete_all("journal")

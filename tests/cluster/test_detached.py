@@ -134,7 +134,7 @@ def test_a_detached_run_outlives_its_script_and_others_follow_it(cluster, fit, t
         thread.join()
     attached = (tmp_path / "attached").read_text()
     assert codes == [0], attached
-    for text in ("run run begins: ", "callback: 0 here", "callback: 5 here", "run run is complete after 6 reports"):
+    for text in ("run run begins: ", "callback: 0 here", "callback: 5 here", "run run finished after 6 reports"):
         assert text in attached
 
     followed = capfd.readouterr()
@@ -152,7 +152,7 @@ def test_a_detached_run_outlives_its_script_and_others_follow_it(cluster, fit, t
     assert about["code"]["sources"] == {"script.py": SCRIPT}
 
     assert attach.main([str(tmp_path / "runs" / "run")]) == 0
-    assert "run run is complete after 6 reports" in capfd.readouterr().err
+    assert "run run finished after 6 reports" in capfd.readouterr().err
 
 
 class Locked(UserCallback):
@@ -293,5 +293,5 @@ def test_the_example_of_a_detached_run_is_followed_to_its_end_when_its_script_is
     assert killed
     assert "[rank 0] epoch 0: " in begun
     assert "[rank 0] epoch 1: " not in begun
-    assert "run shapes is complete after 2 reports" in followed
+    assert "run shapes finished after 2 reports" in followed
     assert "epochs           [0, 1], each once" in followed

@@ -87,7 +87,7 @@ def test_workers_know_their_places_speak_with_each_other_and_return_what_they_li
         assert f"hello from {rank}" in (result.log_dir / "attempt_1" / f"rank_{rank}.log").read_text()
     begins, complete = printed.err.splitlines()
     assert begins.startswith("paceline: run run begins: 5 workers on the Ray cluster at ")
-    assert complete == "paceline: run run is complete after 1 report"
+    assert complete == "paceline: run run finished after 1 report"
 
 
 def test_a_run_whose_rank_is_killed_resumes_and_ends_as_an_undisturbed_one(fit_with):

@@ -99,7 +99,7 @@ def test_nothing_can_be_asked_of_a_run_without_the_flag_or_by_another_page(serve
 def test_runs_metrics_and_use_are_answered_also_for_prometheus(server: Dashboard) -> None:
     client = server.client()
     found = {run["id"]: run for run in client.get("/api/runs").json()["runs"]}
-    assert (found["plain"]["state"], found["plain"]["num_reports"]) == ("complete", 100)
+    assert (found["plain"]["state"], found["plain"]["num_reports"]) == ("finished", 100)
     detail = client.get("/api/run", params={"run": "plain"}).json()
     assert set(detail["metric_names"]) == {"loss", "accuracy"}
     part = client.get("/api/metrics", params={"run": "plain", "name": "loss", "from": 10, "to": 19}).json()
@@ -242,11 +242,11 @@ def test_a_page_sees_a_live_run_appear_grow_and_end(tmp_path: Path) -> None:
                 assert len(metrics["series"][0]["x"]) == metrics["last"]
                 end.touch()
                 assert process.wait() == 0
-            assert all_runs.next("runs", lambda data: data["runs"][0]["state"] == "complete")
-            ended = one.next("run", lambda detail: detail["summary"]["state"] == "complete")
+            assert all_runs.next("runs", lambda data: data["runs"][0]["state"] == "finished")
+            ended = one.next("run", lambda detail: detail["summary"]["state"] == "finished")
             # A page that comes back is sent everything.
             with events(server.client(), "live") as again:
-                assert again.next("runs")["runs"][0]["state"] == "complete"
+                assert again.next("runs")["runs"][0]["state"] == "finished"
                 assert again.next("run") == ended
                 assert again.next("points")["last"] == ended["summary"]["num_reports"]
 
@@ -291,7 +291,7 @@ def test_a_run_in_a_store_is_shown_like_any_other(s3_environment: Server, tmp_pa
     with dashboard(root, tmp_path) as server:
         client = server.client()
         (found,) = client.get("/api/runs").json()["runs"]
-        assert (found["id"], found["state"]) == ("live", "complete")
+        assert (found["id"], found["state"]) == ("live", "finished")
         assert client.get("/api/file", params={"run": "live", "path": "journal.jsonl"}).status_code == 404
         assert read_data(client.get("/api/report", params={"run": "live"}).text)["detail"]
     home.open_store().write("profiles/a.txt", b"a profile")

@@ -25,7 +25,7 @@ def text_of(outputs: Any, kind: str = "text/plain") -> str:
 @pytest.mark.slow
 def test_the_notebook_works_from_top_to_bottom(tmp_path, monkeypatch):
     _, _, run, frame, curve, plane, search, table, later = execute(client_of(NOTEBOOK, tmp_path, monkeypatch))
-    assert "complete" in text_of(run), run
+    assert "finished" in text_of(run), run
     assert "39" in text_of(frame)
     assert text_of(curve, "image/png")
     assert text_of(plane, "image/png")

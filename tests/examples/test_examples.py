@@ -44,7 +44,7 @@ def test_the_demo_goes_on_after_a_kill_and_fails_below_the_accuracy_it_states(ru
     restored = printed.index("paceline: attempt 2, from checkpoint checkpoint_000001")
     assert printed.index("[rank 0] epoch 1 of 2") < failed < restored < printed.index("[rank 0] epoch 2 of 2")
     assert printed.count("[rank 0] epoch 1 of 2") == 1, "what was committed is not done again"
-    assert "is complete after 2 reports" in printed
+    assert "finished after 2 reports" in printed
     assert code == 1
     assert "that is below the 95% that this demo states" in printed
 
@@ -57,7 +57,7 @@ def test_train_ddp_stopped_by_ctrl_c_continues_when_it_is_run_again(run):
     assert "paceline: run ddp was stopped after" in first
     code, second = run("train_ddp.py", *options, "0.999")
     assert "paceline: run ddp continues, from checkpoint_" in second
-    assert "paceline: run ddp is complete after 8 reports" in second
+    assert "paceline: run ddp finished after 8 reports" in second
     message = [line for line in (first + second).splitlines() if line.startswith("[rank 0] epoch ")]
     assert [line.split()[3] for line in message] == [f"{epoch}:" for epoch in range(8)], "each epoch once"
     assert second.count("ddp/checkpoint_000008\n") >= 1
@@ -76,7 +76,7 @@ def test_train_ddp_with_data_stopped_by_ctrl_c_goes_on_with_the_next_picture(run
     assert code == 0, second
     assert "paceline: run data continues, from checkpoint_" in second
     # 24 batches an epoch for each worker: a report after each ten, and one in the end.
-    assert "paceline: run data is complete after 12 reports" in second
+    assert "paceline: run data finished after 12 reports" in second
     message = [line for line in (first + second).splitlines() if line.startswith("[rank 0] epoch ")]
     assert [line.split()[3] for line in message] == ["0:", "1:", "2:", "3:"], "each epoch once"
     assert "'seen': 1001.0" in second, "every row of the validation set once, though they cannot be halved"
@@ -94,7 +94,7 @@ def test_the_language_model_is_stopped_goes_on_sharded_and_beats_bigrams_by_far(
     code, second = run("language_model.py", "--name", "model", *options, "--strategy", "fsdp")
     assert code == 0, second
     assert "paceline: run model continues, from checkpoint_00000" in second
-    assert "paceline: run model is complete after 4 reports" in second
+    assert "paceline: run model finished after 4 reports" in second
     message = re.findall(r"^\[rank 0\] step (\d+): ", first + second, re.MULTILINE)
     assert message == ["25", "50", "75", "100"], "no step twice"
     written = second.partition("model/checkpoint_000004:\n\n")[2].partition("\n\nbits per byte ")[0]

@@ -17,7 +17,7 @@ def quality(printed: str, name: str = "accuracy") -> float:
 
 def finished(directory: Path, num_reports: int, printed: str) -> Result:
     """The run as it lies there: complete, with a checkpoint whose files are as they were committed."""
-    assert f"paceline: run {directory.name} is complete after {num_reports} reports" in printed
+    assert f"paceline: run {directory.name} finished after {num_reports} reports" in printed
     result = Result.from_path(str(directory))
     assert result.error is None
     assert result.checkpoint is not None

@@ -146,7 +146,7 @@ def test_a_state_without_a_run_is_read(golden):
 def test_the_commands_and_so_the_dashboard_show_them(golden, paceline):
     listed = {run["id"]: run for run in json.loads(run_command(paceline, "ls", golden, "--json"))}
     complete, interrupted, search = (listed[name] for name in ("complete", "interrupted", "search"))
-    assert (complete["state"], interrupted["state"], search["state"]) == ("complete", "lost", "complete")
+    assert (complete["state"], interrupted["state"], search["state"]) == ("finished", "lost", "finished")
     assert (complete["attempt"], complete["num_reports"], complete["num_checkpoints"]) == (2, 4, 2)
     assert (complete["num_failures"], complete["best"]["value"]) == (1, 1.5)
     assert (interrupted["num_reports"], interrupted["num_checkpoints"]) == (3, 1)

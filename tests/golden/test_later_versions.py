@@ -66,7 +66,7 @@ def test_a_journal_of_a_later_version_is_refused_with_both_versions(golden, pace
     assert path.read_bytes() == before
     listed = {one["id"]: one for one in json.loads(paceline("ls", golden, "--json")[1])}
     assert f"version {NEWER}, supported up to 1" in listed[run]["failure"]
-    assert listed["complete"]["state"] == "complete", "others are listed nevertheless"
+    assert listed["complete"]["state"] == "finished", "others are listed nevertheless"
     if run != "search":
         assert f"version {NEWER}" in json.loads(paceline("show", golden / run, "--json")[1])["summary"]["failure"]
         code, out, err = paceline("metrics", golden / run, "--csv", "-")

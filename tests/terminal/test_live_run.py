@@ -110,7 +110,7 @@ def test_narrow_resized_in_colour_and_with_standard_output_in_a_file(tmp_path):
     assert printed == [*(f"[rank 0] epoch {i}, \x1b[31mred\x1b[0m [brackets]" for i in range(5)), "[rank 0] last words"]
     assert "[rank 0]" not in text
     assert "\x1b[1mrun resnet\x1b[0m" in text
-    assert "run resnet is complete after 5 reports" in text.replace("\r\n", "")
+    assert "run resnet finished after 5 reports" in text.replace("\r\n", "")
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_a_run_has_one_block_that_ends_as_its_last_state(tmp_path, monkeypatch):
     blocks = [output for output in outputs if output.output_type == "display_data"]
     assert len(blocks) == 1, outputs
     text, html = blocks[0].data["text/plain"], blocks[0].data["text/html"]
-    assert re.match(r"run resnet  complete  [\d:]+( s)?\n  report 8\n", text), text
+    assert re.match(r"run resnet  finished  [\d:]+( s)?\n  report 8\n", text), text
     assert re.search(r"  <b>loss</b>  0\.125  [▁-█]+\n", text)
     assert "&lt;b&gt;loss&lt;/b&gt;" in html
     assert "<b>" not in html
@@ -40,6 +40,6 @@ def test_a_run_has_one_block_that_ends_as_its_last_state(tmp_path, monkeypatch):
     log = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stderr")
     assert [line.partition(" after ")[0] for line in log.splitlines()] == [
         log.splitlines()[0],
-        "paceline: run resnet is complete",
+        "paceline: run resnet finished",
     ]
     assert others[0].data["text/plain"] == "7"

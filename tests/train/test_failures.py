@@ -234,7 +234,7 @@ def test_a_complete_run_is_not_run_again_and_one_of_another_configuration_is_ref
         result = fit(function, 1, config=config, if_exists=if_exists)
         err = capsys.readouterr().err
         output = re.findall("train_loop_config changed since the last run: (.*)", err)
-        return result.metrics, output, "is already complete" in err
+        return result.metrics, output, "has already finished" in err
 
     same = Identity()
     with pytest.raises(WorkerGroupError):

@@ -237,7 +237,7 @@ def test_little_room_is_said_and_the_run_goes_on(tmp_path, capfd):
     output = capfd.readouterr().err
     assert "but 10 more checkpoints of" in output
     assert "lower CheckpointConfig(num_to_keep=...)" in output
-    assert "run run is complete" in output
+    assert "run run finished" in output
 
 
 def test_a_complete_run_needs_no_room(tmp_path):

@@ -143,7 +143,7 @@ def test_one_that_fails_leaves_the_metrics_and_the_training_alone(fit, capfd, mo
         name = f"checkpoint_{number:06d}"
         assert line.startswith(f"paceline: cannot validate {name}: {output}")
         assert line.endswith(f". See {result.log_dir}/validation/{name}.log")
-    assert "run run is complete after 8 reports" in lines[-1]
+    assert "run run finished after 8 reports" in lines[-1]
 
 
 def test_one_that_takes_too_long_is_ended_and_the_next_has_its_turn(fit, capfd):
@@ -362,7 +362,7 @@ def test_a_failed_training_and_a_launch_that_cannot_validate_leave_it_pending_an
     assert metrics_of(failed.value.result) == [{"value": 1}]
     result = fit(function, None)
     assert result.return_value == [[{"value": 1}, "PENDING_VALIDATION"]]
-    assert "already complete" not in capfd.readouterr().err
+    assert "already finished" not in capfd.readouterr().err
     fit(function, None)
-    assert "already complete" in capfd.readouterr().err
+    assert "already finished" in capfd.readouterr().err
     assert metrics_of(fit(function, doubled)) == [{"value": 1, "doubled": 2}]

@@ -106,7 +106,7 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason_and_hides_no_other(
     listing = Listing(tmp_path, SearchReader)
     listing.refresh()
     found = {summary.id: summary for summary in listing.summaries()}
-    assert found["good"].state == "complete"
+    assert found["good"].state == "finished"
     assert "cannot be read by this version" in found["bad"].failure
     assert "cannot be read by this version" in found["later"].failure
     assert found["later"].num_reports == 1, "it is shown up to there"
@@ -136,7 +136,7 @@ def test_a_search_is_shown_with_its_plots_and_configurations(searched):
     listing.refresh()
     detail = listing.search_detail("search")
     shown = detail.summary
-    assert (shown.kind, shown.state, shown.num_reports, shown.progress) == ("search", "complete", 3, 1.0)
+    assert (shown.kind, shown.state, shown.num_reports, shown.progress) == ("search", "finished", 3, 1.0)
     assert (shown.best.metric, shown.best.value) == ("loss", 1.0)
     with pytest.raises(KeyError, match="is a search"):
         listing.reader("search")
@@ -173,7 +173,7 @@ def test_a_search_is_shown_while_it_goes_on_and_when_it_is_lost(searched, tmp_pa
         states.append((detail.summary.state, detail.summary.num_reports))
         encode(detail)
     assert states[0] == ("lost", 0)
-    assert states[-1] == ("complete", 3)
+    assert states[-1] == ("finished", 3)
     assert [done for _, done in states] == sorted(done for _, done in states)
 
 
@@ -200,13 +200,13 @@ def test_runs_in_a_store_are_listed_and_read_slice_by_slice(s3_environment, tmp_
     segments.upload_new()
     assert listing.refresh() == {"team/b"}
     summary = listing.summary("team/b")
-    assert (summary.state, summary.path, summary.metrics) == ("complete", location.uri, {"loss": 0.5})
+    assert (summary.state, summary.path, summary.metrics) == ("finished", location.uri, {"loss": 0.5})
     assert [row["loss"] for row in listing.reader("team/b").rows()] == [1.0, 0.5]
     assert Listing(f"{root}/a", SearchReader).refresh() == {"."}
 
 
 def summary(**more):
-    return Summary(id="a", name="a", path="/a", kind="run", state="complete", began_at=0.0, updated_at=0.0, **more)
+    return Summary(id="a", name="a", path="/a", kind="run", state="finished", began_at=0.0, updated_at=0.0, **more)
 
 
 def test_what_differs_between_two_runs_is_told_by_path_and_by_line():

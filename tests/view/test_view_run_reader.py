@@ -147,7 +147,7 @@ def test_nan_infinity_texts_and_nested_metrics_are_shown_as_plain_values(run):
         ([], "running"),
         ([DriverStarted(2, 0, at=1001.0), WorkerReady(2, 0, 1)], "starting"),
         ([StopRequested(1)], "stopping"),
-        (ended(), "complete"),
+        (ended(), "finished"),
         ([StopRequested(1, now=True), WorkersStopped(1)], "stopped"),
         ([events.WorkerFailed(1, 0, WorkerFailure(0, "user", "ValueError: no")), WorkersStopped(1)], "failed"),
     ],
@@ -202,7 +202,7 @@ def test_a_run_that_nobody_holds_is_lost_and_one_that_has_ended_is_not(run):
     shutil.rmtree(run.root / ".lease")
     run.write(*ended())
     reader.refresh()
-    assert reader.summary().state == "complete"
+    assert reader.summary().state == "finished"
 
 
 def test_reports_that_no_driver_read_are_shown_once_the_driver_is_gone(run):
@@ -268,7 +268,7 @@ def test_checkpoints_are_kept_or_gone_and_one_that_the_journal_lacks_is_found(tm
     shutil.rmtree(found[3].path)
     assert [one.seq for one in reader.snapshot().checkpoints if one.kept] == [4]
     summary = reader.summary()
-    assert (summary.state, summary.num_checkpoints, summary.best.value, summary.progress) == ("complete", 2, 1, 1.0)
+    assert (summary.state, summary.num_checkpoints, summary.best.value, summary.progress) == ("finished", 2, 1, 1.0)
 
 
 def test_names_and_paths_of_a_strangers_journal_lead_nowhere(run, tmp_path):
@@ -307,7 +307,7 @@ def test_attempts_have_their_endings_causes_workers_and_times(tmp_path):
     detail = reader.snapshot()
     assert msgspec.json.decode(encode(detail), type=RunSnapshot) == detail
     first, second, third = detail.attempts
-    assert (first.ending, second.ending, third.ending) == ("failed", "failed", "complete")
+    assert (first.ending, second.ending, third.ending) == ("failed", "failed", "finished")
     assert first.resumed_from is None
     assert second.resumed_from in ("checkpoint_000001", "checkpoint_000002")
     (cause,) = [failure for failure in first.failures if failure.is_cause]
@@ -317,7 +317,7 @@ def test_attempts_have_their_endings_causes_workers_and_times(tmp_path):
     assert "killed by SIGKILL" in second.workers[1].failure
     assert [failure.rank for failure in second.failures if failure.is_cause] == [1]
     assert first.ended_at <= second.began_at
-    assert (detail.summary.state, detail.summary.num_failures, detail.summary.failure) == ("complete", 2, None)
+    assert (detail.summary.state, detail.summary.num_failures, detail.summary.failure) == ("finished", 2, None)
     assert {worker.state for worker in third.workers} == {"returned"}
     assert [worker.num_reports for worker in third.workers] == [4, 4]
     spent = detail.spent

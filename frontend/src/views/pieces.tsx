@@ -121,7 +121,7 @@ export function useWidth(initial: number): [{ current: HTMLDivElement | null }, 
 
 const STATES: Readonly<Record<string, readonly [Tone, string]>> = {
   starting: ["live", "◌"], running: ["live", "●"], waiting: ["warn", "◔"], stopping: ["warn", "◑"], validating: ["live", "◕"],
-  complete: ["good", "✓"], returned: ["good", "✓"], failed: ["bad", "✕"], stopped: ["calm", "■"], preempted: ["warn", "⇥"],
+  finished: ["good", "✓"], returned: ["good", "✓"], failed: ["bad", "✕"], stopped: ["calm", "■"], preempted: ["warn", "⇥"],
   lost: ["bad", "?"], hangs: ["warn", "‖"], gone: ["calm", "○"], resized: ["calm", "⇔"],
 };
 

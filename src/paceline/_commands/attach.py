@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
         "Follows a run of RunConfig(detached=True): prints the controller's past and new output until it ends. "
         "Ctrl-C leaves it running.",
         "paceline attach /shared/runs/resnet --address 10.0.0.1:6379",
-        codes="as of the run's own script: 0 complete, 1 failed, 75 preempted, 130 stopped; "
+        codes="as of the run's own script: 0 finished, 1 failed, 75 preempted, 130 stopped; "
         "2 it cannot be followed, 130 Ctrl-C",
         runs=(),
         json="when it ends, print its outcome as JSON, and everything else to stderr",
@@ -99,7 +99,7 @@ def _print_ending(run: str, ended: DetachedOutcome) -> int:
 
 
 def _print_journal_status(run: str, why: str, code: int = NOT_FOLLOWED) -> int:
-    """Print what the journal says about a run without a reachable controller; `why`, if it is not complete."""
+    """Print what the journal says about a run without a reachable controller; `why`, if it has not finished."""
     from paceline._control.recovery import load_history
     from paceline._storage.run_store import DiskRunStore
     from paceline._view.formatting import format_count
@@ -113,7 +113,7 @@ def _print_journal_status(run: str, why: str, code: int = NOT_FOLLOWED) -> int:
         return cli_output.print_message(f"{missing}: it has no journal, or an empty one", NOT_FOLLOWED)
     name, reports = run_store.layout.root.name, format_count(run_state.num_reports, "report")
     if run_state.is_trained:
-        return cli_output.print_message(f"run {name} is complete after {reports}", 0)
+        return cli_output.print_message(f"run {name} finished after {reports}", 0)
     latest = run_state.latest
     since = f"{latest.name} (report {latest.seq})" if latest is not None else "the beginning"
     return cli_output.print_message(

@@ -203,8 +203,8 @@ def _refuse_in_unfinished_search(location: RunLocation) -> None:
     reader = open_search(search)
     reader.refresh()
     state = reader.summary().state
-    if state != "complete":
+    if state != "finished":
         raise RunHeldError(
             f"run {location.name!r} is a trial of the search {search.name!r}, which is {state} and may still use it"
-            "\n\nhint: checkpoints of trials can be removed once their search is complete"
+            "\n\nhint: checkpoints of trials can be removed once their search has finished"
         )

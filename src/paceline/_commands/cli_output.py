@@ -28,7 +28,7 @@ _SEQUENCE = re.compile(
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 COLOURS = {
-    "running": 32, "starting": 36, "waiting": 36, "stopping": 33, "validating": 36, "complete": 0, "failed": 31,
+    "running": 32, "starting": 36, "waiting": 36, "stopping": 33, "validating": 36, "finished": 0, "failed": 31,
     "stopped": 33, "preempted": 33, "lost": 31, "hangs": 31, "gone": 31, "returned": 0, "ok": 32, "warn": 33,
     "fail": 31,
 }  # fmt: skip

@@ -84,7 +84,7 @@ def format_runs(runs: Sequence[Summary], now: float) -> str:
 def format_progress(run: Summary) -> str:
     from paceline._view import formatting
 
-    if run.progress is None or run.state == "complete":
+    if run.progress is None or run.state == "finished":
         if run.kind == "search":
             return f"{formatting.format_count(run.num_reports, 'trial')} ended"
         return formatting.format_count(run.num_reports, "report")

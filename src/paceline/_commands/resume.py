@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = cli_args.CommandParser(
         "resume",
         "Runs the script of a run again, with the same arguments, in the same directory: it continues from the newest "
-        "checkpoint. Refuses if the run is complete or has a driver, or if there is no script to run "
+        "checkpoint. Refuses if the run has finished or has a driver, or if there is no script to run "
         "again.",
         "paceline resume resnet --dry-run",
         "paceline resume resnet",
@@ -83,9 +83,9 @@ def plan_resume(location: RunLocation) -> ResumeCommand:
     from paceline._view.run_reader import Liveness
 
     detail, state, since = _read_search(location) if cli_args.is_search(location) else _read_run(location)
-    if state == "complete":
+    if state == "finished":
         raise ValueError(
-            f"{location.name} is complete, nothing to resume\n\nhint: give the script another name to train again"
+            f"{location.name} has finished, nothing to resume\n\nhint: give the script another name to train again"
         )
     if Liveness(location).is_held():
         raise ValueError(

@@ -59,7 +59,7 @@ def make_parser() -> argparse.ArgumentParser:
         "MASTER_ADDR, MASTER_PORT and so on. The script is not changed.",
         "paceline run --num-workers 4 --max-failures 3 train.py --lr 0.1",
         "paceline run -n 2:8 --name resnet -m my.trainer",
-        codes="0 complete, 1 failed, 75 preempted, 130 stopped, 2 it cannot be run",
+        codes="0 finished, 1 failed, 75 preempted, 130 stopped, 2 it cannot be run",
         runs=(),
         json="when it ends, print its outcome as JSON, and everything else to standard error",
     )

@@ -315,7 +315,7 @@ def format_run_end(run: Run, name: str) -> str:
     phase = run.phase
     ending = phase.ending if isinstance(phase, Finished) else "interrupted"
     if ending == "complete":
-        return f"run {name} is complete after {reports}"
+        return f"run {name} finished after {reports}"
     if ending == "failed":
         assert isinstance(phase, Finished)
         reason = first_failure(phase.failures).message if phase.failures else phase.reason

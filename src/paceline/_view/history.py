@@ -22,7 +22,7 @@ from paceline._view.formatting import format_count
 from paceline._view.journal.usage import AttemptWork, mean_usage
 from paceline._view.model import Attempt, ShownFailure, ShownGpu, ShownHang, TimelineEntry, Worker, WorkerState
 
-ENDINGS = {"interrupted": "stopped"}
+ENDINGS = {"complete": "finished", "interrupted": "stopped"}
 _ALIVE = ("starting", "running", "hangs")
 
 

@@ -18,13 +18,13 @@ State = Literal[
     "waiting",  # for resources, or before it retries
     "stopping",
     "validating",  # training is done; validations remain
-    "complete",
+    "finished",
     "failed",
     "stopped",  # by a person, a stopper or a scheduler
     "preempted",
     "lost",  # its journal breaks off, and no driver holds the run
 ]
-ENDED: frozenset[State] = frozenset({"complete", "failed", "stopped", "preempted", "lost"})
+ENDED: frozenset[State] = frozenset({"finished", "failed", "stopped", "preempted", "lost"})
 
 WorkerState = Literal["starting", "running", "hangs", "returned", "failed", "gone"]
 
@@ -126,7 +126,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     resumed_from: str | None = None
     ending: str = ""
-    """`complete`, `failed`, `stopped`, `preempted`, `resized`, `lost`; empty while the attempt is running."""
+    """`finished`, `failed`, `stopped`, `preempted`, `resized`, `lost`; empty while the attempt is running."""
     first_report: int = 0
     last_report: int = 0
     failures: tuple[ShownFailure, ...] = ()

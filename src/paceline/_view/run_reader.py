@@ -286,7 +286,7 @@ class RunReader(JournalFollower):
 
 def _estimate_pace(replay: JournalReplay, state: State) -> PaceEstimate:
     """Estimate the pace of a run in progress from its last reports, or a sample if there are many."""
-    if state == "complete":
+    if state == "finished":
         return PaceEstimate(progress=1.0)
     if state not in ("running", "stopping"):
         return PaceEstimate()

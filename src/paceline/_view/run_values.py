@@ -22,8 +22,8 @@ _MAX_LIST_CHARS = 1000
 def display_state(run: Run, *, is_held: bool) -> State:
     phase = run.phase
     if isinstance(phase, Finished):
-        is_other = phase.ending not in ("complete", "failed", "preempted")
-        return "stopped" if is_other else phase.ending  # type: ignore[return-value]
+        states: dict[str, State] = {"complete": "finished", "failed": "failed", "preempted": "preempted"}
+        return states.get(phase.ending, "stopped")
     if not is_held:
         return "lost"
     match phase:

@@ -235,7 +235,7 @@ class Tuner:
         driver = SearchDriver(spec, open_search, self._run_environment)
         if driver.is_done:
             terminal.say(
-                f"search {self.run_config.name} is already complete. "
+                f"search {self.run_config.name} has already finished. "
                 "To continue, increase num_samples or use another name"
             )
             return driver.outcome
@@ -261,7 +261,7 @@ class Tuner:
         for change in changes:
             terminal.say(change)
         if is_complete and changes:
-            terminal.say(f"search {name} is complete: these are its results. Use another name to search again")
+            terminal.say(f"search {name} has finished: these are its results. Use another name to search again")
         return is_complete and bool(changes)
 
     def _make_spec(
@@ -364,7 +364,7 @@ class Tuner:
         if outcome.is_preempted:
             ending = PreemptionError(f"search {self.run_config.name} was preempted\n\n{hint} to continue it", grid)
         elif outcome.has_ctrl_c or (is_stopped and self.run_config.on_stop == "raise"):
-            state = f"search {self.run_config.name} {'was stopped' if is_stopped else 'is complete'}"
+            state = f"search {self.run_config.name} {'was stopped' if is_stopped else 'finished'}"
             more = f"\n\n{hint} to continue it" if is_stopped else ""
             ending = TrainingInterrupt(f"{state}, in {self.run_config.location.uri}{more}", grid).for_caller()
         else:

@@ -122,7 +122,7 @@ def test_a_thousand_quick_trials_give_a_few_dozen_lines_and_all_is_summed_up():
     sums = [line for line in lines if re.match(r"paceline: \d+ trials: ", line)]
     assert 8 <= len(sums) <= 10
     assert "; best is trial 00099, loss=901: lr=9.9" in sums[-1]
-    assert "paceline: search mnist is complete" in out.getvalue()
+    assert "paceline: search mnist finished" in out.getvalue()
     assert "750 stopped, 250 failed" in out.getvalue()
     assert "failed: 250 trials (00000, 00004, 00008, 00012, 00016 and 245 more): E: x; see" in lines[-1]
 

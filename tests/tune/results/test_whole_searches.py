@@ -56,7 +56,7 @@ def test_all_that_a_small_search_prints_where_there_is_no_terminal(tmp_path, cap
     assert (best.config["lr"], best.metrics["loss"], best.checkpoint.to_dict()) == (0.1, -2.0, {"step": 3})
     assert [str(error.worker_failures[0]) for error in results.errors] == ["lr is too high"]
     assert searched(tmp_path).get_best_result().metrics == best.metrics
-    assert "search lr-search is already complete" in capsys.readouterr().err
+    assert "search lr-search has already finished" in capsys.readouterr().err
 
 
 def describe_results(grid):

@@ -127,7 +127,7 @@ def test_a_larger_num_samples_adds_trials(with_an_error, tmp_path):
 
 def test_another_space_is_refused_by_what_differs_and_one_with_functions_has_to_be_given_again(with_an_error, tmp_path):
     before = (with_an_error / "journal.jsonl").read_bytes()
-    with pytest.raises(train.RunExistsError, match=r"search search is complete.*\n.*param_space\['y'\] is new"):
+    with pytest.raises(train.RunExistsError, match=r"search search has finished.*\n.*param_space\['y'\] is new"):
         tuner_of(tmp_path, print, space={"x": tune.uniform(0, 1), "y": tune.uniform(0, 1)}).fit()
     with pytest.raises(ValueError, match=r"changed since .*\n.*\['x'\] was uniform\(0.0, 1.0\) and is now"):
         tune.Tuner.restore(with_an_error, print, param_space={"x": tune.uniform(0, 2)}).fit()

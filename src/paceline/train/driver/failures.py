@@ -395,18 +395,18 @@ def conclude_run(
         raise interrupt
     if run.pending_validations and run.is_trained:
         validations = format_count(len(run.pending_validations), "validation")
-        terminal.say(f"training is complete; run the script again with the same name for the remaining {validations}")
+        terminal.say(f"training has finished; run the script again with the same name for the remaining {validations}")
     elif run.phase.ending == "interrupted":
         terminal.say(f"stopped after report {run.num_reports}; run the script again with the same name to continue")
     else:
-        terminal.say(f"run {layout.root.name} is complete after {format_count(run.num_reports, 'report')}")
+        terminal.say(f"run {layout.root.name} finished after {format_count(run.num_reports, 'report')}")
     return result
 
 
 def format_interrupt(store: RunStore, run: Run, status: str) -> str:
     name, reports = store.layout.root.name, format_count(run.num_reports, "report")
     if status == "finished":
-        return f"run {name} is complete after {reports}, in {store.uri}"
+        return f"run {name} finished after {reports}, in {store.uri}"
     then = f"continue from {_format_latest(run)}"
     if run.is_trained:
         then = f"run the remaining {format_count(len(run.pending_validations), 'validation')}"

@@ -63,7 +63,7 @@ class RunSession:
         num_left = len(run.pending_validations) if spec.validation is not None else 0
         if run.is_trained and not num_left:
             self._check_changes()
-            say(f"run {self._location.name} is already complete; use another name to train again")
+            say(f"run {self._location.name} has already finished; use another name to train again")
             self._report_changes()
             self._catch_up_loggers()
             return build_result(self._store, run, self._recovered.history, self._recovered.last_report)

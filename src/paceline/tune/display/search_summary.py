@@ -113,7 +113,7 @@ def trial_ran_s(search: Search, trial: Trial, now: float) -> float:
 def format_ending(search: Search, name: str, uri: str, elapsed_s: float) -> list[str]:
     """Format the final message: the outcome, the best configuration and where it is stored, and the failures."""
     trials = search.trials.values()
-    is_over = "is complete" if search.is_complete else "has stopped"
+    is_over = "finished" if search.is_complete else "has stopped"
     why = f" ({search.why})" if search.why else ""
     took = f"after {formatting.duration(elapsed_s)}, {format_count(len(trials), 'trial')}"
     lines = [f"search {name} {is_over}{why} {took}: {count_trials(trials)}", *_format_best(search, uri)]

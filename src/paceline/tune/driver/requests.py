@@ -62,6 +62,6 @@ class SearchRequestHandler:
         over = sum(trial.is_over for trial in search.trials.values())
         trials = f"{over} of {len(search.trials)} trials over"
         if search.is_complete:
-            return Answer(state="done", text=f"search {self._name} is complete, {trials}", ending="complete")
+            return Answer(state="done", text=f"search {self._name} finished, {trials}", ending="complete")
         text = f"search {self._name} has stopped, {trials}; run its script again to continue"
         return Answer(state="done", text=text, ending="interrupted")

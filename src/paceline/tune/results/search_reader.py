@@ -158,7 +158,7 @@ class SearchReader(JournalFollower):
 
     def _search_state(self, search: Search) -> State:
         if self._is_over:
-            return "complete" if search.is_complete else "stopped"
+            return "finished" if search.is_complete else "stopped"
         if not self._is_held:
             return "lost"
         return "running" if any(trial.status != "PENDING" for trial in search.trials.values()) else "starting"
