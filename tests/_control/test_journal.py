@@ -96,6 +96,32 @@ def test_every_kind_of_event_is_read_back_as_it_was(path: Path) -> None:
     assert path.stat().st_mode & 0o077 == 0, "it is for its owner alone"
 
 
+@pytest.mark.parametrize(
+    ("line", "event"),
+    [
+        (
+            b'{"type":"driver_started","size":2,"max_failures":1}',
+            DriverStarted(
+                *(2, 1, events.Retention(None, None, "max"), 0.0, 0, "", 1, None, 10.0, -1, -1, ()),
+                *(0.0, None, 0, False, (), ""),
+            ),
+        ),
+        (b'{"type":"stop_requested","attempt":1}', events.StopRequested(1, now=False)),
+        (b'{"type":"hang_cleared","attempt":1,"rank":2}', events.HangCleared(1, 2, 0.0)),
+        (
+            b'{"type":"usage_measured","attempt":1,"at":2,"stages":[["train","read"]]}',
+            events.UsageMeasured(1, 2.0, (), (events.StageUse("train", "read", 0, 0, 0.0, 0.0, 0.0, False),), False),
+        ),
+        (
+            b'{"type":"diagnostic_file_written","kind":"flame","path":"p","rank":0,"at":1}',
+            events.DiagnosticFileWritten("flame", "p", 0, 1.0, 0.0),
+        ),
+    ],
+)
+def test_fields_that_an_earlier_release_did_not_write_have_their_defaults(line: bytes, event: Event) -> None:
+    assert events.decode_event(line) == event
+
+
 def test_nothing_is_written_before_the_flush_and_all_of_it_after(path: Path, journal_file: Journal) -> None:
     for event in STORY:
         journal_file.append(event)
