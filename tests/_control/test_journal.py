@@ -11,11 +11,15 @@ import pytest
 from paceline._control import events, journal
 from paceline._control.events import JOURNAL_VERSION, DriverStarted, Event
 from paceline._control.journal import Journal, JournalVersionError
+from paceline._control.recovery import load_history
 from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles, ValidationTask
 from paceline._core.codec import seal_line
 from paceline._engine import messages
 from paceline._engine.messages import WorkerFailed, WorkerFailure, WorkerReturned
 from paceline._storage import files
+from paceline._storage.files import LocalFiles
+from paceline._storage.run_layout import RunLayout
+from paceline._storage.run_store import DiskRunStore
 
 TASK = ValidationTask(msgspec.Raw(b'{"split":"test"}'), timeout_s=60.0)
 RECORD = CheckpointRecord(
@@ -179,7 +183,8 @@ def test_a_line_of_a_newer_version_is_refused_and_left_as_it_is(path: Path, line
     with path.open("ab") as file:
         file.write(seal_line(line) + b"torn")
     data = path.read_bytes()
-    for opened in (journal.read_events, reopen):
+    store = DiskRunStore(LocalFiles(), RunLayout(path.parent))
+    for opened in (journal.read_events, reopen, lambda _: load_history(store)):
         with pytest.raises(JournalVersionError, match="line 3 of the journal cannot be read by this") as refusal:
             opened(path)
         assert "hint: " in str(refusal.value)
