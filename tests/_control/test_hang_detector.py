@@ -203,6 +203,10 @@ def test_a_configured_timeout_is_used_and_nothing_is_learned():
     group.wait(9)
     group.report()
     assert 10 < group.wait(60) < 20
+    group = Group(timeout_s=0.5)
+    group.report()
+    group.wait(60, 0.125)
+    assert group.requests == [1000.625, 1000.875, 1001.125], "a fifth of a second apart, at least"
 
 
 def test_a_sleeping_rank_is_reported_within_a_minute_of_the_floor_with_who_waits_for_it():

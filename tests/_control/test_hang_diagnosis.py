@@ -260,17 +260,17 @@ def test_a_debugger_is_recognised_by_its_frames_or_by_the_system():
 
 
 def test_all_threads_of_all_ranks_are_written_with_the_users_lines_marked():
-    sample = StacksSampled(1, 0, 1, (USER_FRAME,), "time.sleep", others=(("uploader", library("threading.wait")),))
+    sample = StacksSampled(1, 1, 1, (USER_FRAME,), "time.sleep", others=(("uploader", library("threading.wait")),))
     text = format_stacks(
-        {0: sample, 1: None}, {0: ProcessStatus("S", 2.5), 1: ProcessStatus("D", kernel_function="nfs_wait")}
+        {0: None, 1: sample}, {1: ProcessStatus("S", 2.5), 0: ProcessStatus("D", kernel_function="nfs_wait")}
     )
     assert text == (
-        "rank 0: state S, 2.50 s of CPU\n"
+        "rank 0: state D, 0.00 s of CPU\n"
+        "  does not answer, waiting in the kernel: nfs_wait\n"
+        "rank 1: state S, 2.50 s of CPU\n"
         "  main thread\n"
         "    > train.py:41 in train_fn\n"
         "        calling time.sleep\n"
         "  uploader\n"
         "      threading.py:1 in wait\n"
-        "rank 1: state D, 0.00 s of CPU\n"
-        "  does not answer, waiting in the kernel: nfs_wait\n"
     )
