@@ -188,7 +188,8 @@ def test_more_than_eight_ranks_are_counted():
 )
 def test_each_activity_has_its_words(activities, sentence):
     pending = PendingCheckpoint(5, "checkpoint_000005", 0, "train.py:44", msgspec.Raw(b"{}"))
-    diagnosis = diagnose_hang(activities, HangContext("/storage/run", (pending,)))
+    later = msgspec.structs.replace(pending, seq=6)
+    diagnosis = diagnose_hang(activities, HangContext("/storage/run", (pending, later)))
     assert diagnosis.sentence.startswith(sentence)
     assert (diagnosis.rank, diagnosis.is_curable) == (0, True)
     assert len(diagnosis.frames) == 1

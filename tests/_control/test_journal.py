@@ -14,6 +14,7 @@ from paceline._control.journal import Journal, JournalVersionError
 from paceline._control.recovery import load_history
 from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles, ValidationTask
 from paceline._core.codec import seal_line
+from paceline._core.errors import StorageError
 from paceline._engine import messages
 from paceline._engine.messages import WorkerFailed, WorkerFailure, WorkerReturned
 from paceline._storage import files
@@ -189,6 +190,12 @@ def test_a_line_of_a_newer_version_is_refused_and_left_as_it_is(path: Path, line
             opened(path)
         assert "hint: " in str(refusal.value)
     assert path.read_bytes() == data
+
+
+def test_the_journal_of_a_search_is_named_as_such(path: Path) -> None:
+    path.write_bytes(seal_line(b'{"type":"search_started","version":1}'))
+    with pytest.raises(StorageError, match=r"journal\.jsonl holds a search, not a run\n\nhint: "):
+        journal.read_events(path)
 
 
 def test_no_pickle_is_ever_written(path: Path) -> None:
