@@ -1,9 +1,9 @@
 """Plant small bugs in the product, one at a time, and count how many of them the tests notice: `make mutation`.
 
 Mutations come from cosmic-ray. Only a seeded sample is tried, and each mutant is judged by the tests that execute its
-line, the quickest first; where none does in its own process, by those that execute its file. Left out is what no test
-can see: annotations, decorators, sizes and timeouts, the bare `*` of a signature, and keyword arguments such as
-`frozen` and `daemon`.
+line, the quickest first; where none does in its own process, as for defaults of fields, by those that execute its
+file or import its module. Left out is what no test can see: annotations, decorators, sizes and timeouts, the bare `*`
+of a signature, and keyword arguments such as `frozen` and `daemon`.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -253,9 +254,17 @@ def _wait(pid: int, limit_s: float) -> int:
     return -1
 
 
-def choose_tests(covering: dict[int, list[str]], line: int, seconds: dict[str, float]) -> list[str]:
-    """The tests that execute the line, else (a constant, or code of another process) those that execute its file."""
-    candidates = set(covering.get(line, [])) or {test for tests in covering.values() for test in tests}
+def choose_tests(
+    covering: dict[int, list[str]], line: int, seconds: dict[str, float], importing: set[str]
+) -> list[str]:
+    """The tests that execute the line, else (a default, or code of another process) those that execute its file.
+
+    A line that is executed at import only belongs to no test: those in files that import the module may see it, too.
+    """
+    candidates = set(covering.get(line, []))
+    if not candidates:
+        candidates = {test for tests in covering.values() for test in tests}
+        candidates |= {test for test in seconds if test.partition("::")[0] in importing}
     candidates &= seconds.keys()
     # The models of whole components are slow, and see the most.
     models = {test for test in candidates if test.startswith("tests/properties/")}
@@ -267,6 +276,14 @@ def choose_tests(covering: dict[int, list[str]], line: int, seconds: dict[str, f
             break
         chosen.append(test)
     return chosen + sorted(models, key=lambda test: seconds[test])
+
+
+def find_importing_files(tree: Path, name: str, seconds: dict[str, float]) -> set[str]:
+    """The files of these tests that import the module of a source file by its name."""
+    package, _, module = name.removeprefix("src/").removesuffix(".py").replace("/", ".").rpartition(".")
+    pattern = re.compile(rf"from {package}\.{module} import |from {package} import .*\b{module}\b")
+    files = {test.partition("::")[0] for test in seconds}
+    return {file for file in files if pattern.search((tree / file).read_text())}
 
 
 def run_target(name: str, sample: int, seed: int) -> dict[str, Any]:
@@ -289,7 +306,8 @@ def run_target(name: str, sample: int, seed: int) -> dict[str, Any]:
         verdicts: Counter[str] = Counter()
         survivors = []
         for number, mutant in enumerate(chosen, 1):
-            tests_of_mutant = choose_tests(covering.get(mutant.path, {}), mutant.line, seconds)
+            importing = find_importing_files(tree, mutant.path, seconds)
+            tests_of_mutant = choose_tests(covering.get(mutant.path, {}), mutant.line, seconds, importing)
             limit_s = 60 + 5 * sum(seconds[test] for test in tests_of_mutant)
             verdict = judge(mutant, tree, tests_of_mutant, limit_s) if tests_of_mutant else "not covered"
             verdicts[verdict] += 1

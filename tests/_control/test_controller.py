@@ -1,5 +1,7 @@
 """The loop, with the fake engine: what is written, what is told, what happens to an observer that raises."""
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 
@@ -12,12 +14,17 @@ from paceline._core.errors import RunHeldError, StorageError
 from paceline._core.system import ProcessStatus
 from paceline._engine.messages import (
     CheckpointStaged,
+    Hold,
     Joined,
+    PreemptionNotice,
+    ReleaseReport,
     Reported,
     SampleStacks,
     StackFrame,
     StacksSampled,
+    StopAt,
     WorkerFailed,
+    WorkerHeld,
     WorkerReturned,
 )
 from paceline._storage import commit
@@ -283,6 +290,53 @@ def test_a_lease_that_cannot_be_renewed_costs_the_checkpoint_and_not_the_run(tmp
     assert run.phase == Finished("complete")
     assert run.checkpoints == ()
     assert [e.error for e in events if isinstance(e, CommitFailed)] == ["StorageError: the lease could not be renewed"]
+
+
+def test_a_preemption_stops_all_ranks_at_one_report_with_a_deadline_on_the_wall_clock(tmp_path):
+    """And a report is released to the attempt that waits for it, not to another."""
+    received = {0: [], 1: []}
+
+    def worker(begin):
+        seen = received[begin.rank]
+        while not seen or not isinstance(seen[-1], StopAt):
+            message = yield None
+            if message is not None:
+                seen.append(message)
+            if isinstance(message, Hold):
+                yield WorkerHeld(begin.attempt, begin.rank, begin.rank, asks=begin.rank == 0, num_checks=2)
+        yield WorkerReturned(begin.attempt, begin.rank, 3, stopped=True)
+
+    def before(controller):
+        controller.request_preemption(30.0)
+        controller.release_report(1, 4, save=True)
+        controller.release_report(2, 5)
+
+    run, events, _ = drive(tmp_path, worker, before=before)
+    assert run.phase.ending == "preempted"
+    notice = PreemptionNotice((), 1_000_000_030.0)
+    assert received[0] == received[1] == [ReleaseReport(4, True), Hold(), StopAt(3, True, notice, 2)]
+    times = [event.at for event in events if isinstance(event, Timestamp)]
+    assert all(later - sooner >= 0.01 for sooner, later in pairwise(times))
+
+
+@pytest.mark.parametrize(("ending", "is_raised"), [("failed", False), ("complete", True)])
+def test_a_lease_that_cannot_be_checked_at_the_end_does_not_hide_the_failure_of_the_run(tmp_path, ending, is_raised):
+    class Unsure(Fence):
+        def check(self):
+            self.num_checks += 1
+            if self.num_checks == 2:
+                raise StorageError("no answer")
+
+    def worker(begin):
+        if ending == "failed":
+            raise RuntimeError("SIGKILL")
+        yield WorkerReturned(begin.attempt, begin.rank, 0)
+
+    if is_raised:
+        with pytest.raises(StorageError, match="no answer"):
+            drive(tmp_path, worker, fence=Unsure())
+    else:
+        assert drive(tmp_path, worker, fence=Unsure())[0].phase.ending == "failed"
 
 
 def answers(begin, message):

@@ -31,6 +31,18 @@ def test_persistent_workers_are_idle_for_the_hang_watch_from_when_they_are_ready
     assert idle == ([(3, 5.0)] if is_watched else [])
 
 
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_a_task_is_sent_to_all_ranks_which_are_busy_from_then_on(is_watched):
+    calls, task = [], object()
+    detector = SimpleNamespace(mark_all_busy=lambda now: calls.append(now))
+    queue = SimpleNamespace(take_due=lambda run: task, find_mismatch=lambda run, wall: None)
+    dispatch = TaskDispatch(queue, SimpleNamespace(detector=detector) if is_watched else None)
+    barriers = SimpleNamespace(clear_returned=lambda: calls.append("cleared"))
+    dispatch.control = SimpleNamespace(clock=FakeClock(5.0), run=Run(), barriers=barriers, broadcast=calls.append)
+    assert dispatch.poll() == ()
+    assert calls == ["cleared", *([5.0] if is_watched else []), task]
+
+
 @pytest.mark.parametrize(
     ("event", "resize_every_s", "is_polled"),
     [(COMMITTED, 0.0, True), (COMMITTED, CAPACITY_POLL_S, False), (STOP, 0.0, False)],

@@ -6,7 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline._control.events import CheckpointStaged, Committed, HangCleared, Reported, WorkerReturned
-from paceline._control.hang_detector import INTERVAL_FACTOR, MIN_THRESHOLD_S, HangDetector, HangReport, SampleRequest
+from paceline._control.hang_detector import (
+    BUSY_BYTES,
+    INTERVAL_FACTOR,
+    MIN_THRESHOLD_S,
+    HangDetector,
+    HangReport,
+    RankObservation,
+    RankTracker,
+    SampleRequest,
+)
 from paceline._control.run import RankProgress, Run, Running
 from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles
 from paceline._core.system import ProcessStatus
@@ -68,7 +77,7 @@ class Group:
         self.computing, self.moving, self.fresh, self.traced = set(), set(), set(), set()
         self.mute = {}
         self.data = []
-        self.requests = []
+        self.requests, self.numbers = [], []
         self.reports = []
 
     def report(self, *ranks, where="train.py:40"):
@@ -91,6 +100,7 @@ class Group:
 
     def _answer(self, ask):
         self.requests.append(self.now)
+        self.numbers.append(ask.number)
         self.detector.add_data_samples([each.answer(ask.number, self.now) for each in self.data], self.now)
         for rank in ask.unanswered:
             self.detector.add_missing_sample(rank, self.mute.get(rank), self.now)
@@ -117,6 +127,67 @@ def test_before_the_first_report_ranks_have_four_times_as_long():
     assert group.wait(60) is not None
 
 
+@pytest.mark.parametrize(
+    ("timeout_s", "interval_s", "cleared_s", "thresholds_s"),
+    [
+        (None, 0.0, 0.0, (120, 30)),
+        (None, 5.0, 0.0, (120, 60)),
+        (None, 20.0, 0.0, (240, 240)),
+        (None, 0.0, 100.0, (200, 200)),
+        (10.0, 20.0, 0.0, (40, 10)),
+        (10.0, 0.0, 25.0, (50, 50)),
+    ],
+)
+def test_the_threshold_grows_with_the_intervals_and_the_silences_that_were_no_hangs(
+    timeout_s, interval_s, cleared_s, thresholds_s
+):
+    group = Group(1, timeout_s=timeout_s)
+    for seconds in (0.0, interval_s, 1.0):
+        group.now += seconds
+        group.report()
+    if cleared_s:
+        assert group.wait(cleared_s - 1) is not None
+        group.now += cleared_s - (group.now - 1001.0 - interval_s)
+        group.report()
+    assert tuple(group.detector.threshold_s(first=first) for first in (True, False)) == thresholds_s
+
+
+def status(cpu_s=0.0, num_bytes=0, state="S"):
+    return ProcessStatus(state, cpu_s, num_bytes)
+
+
+@pytest.mark.parametrize(
+    ("last", "at", "is_computing"),
+    [
+        (status(0.5), 5.0, True),
+        (status(0.25), 5.0, False),
+        (status(num_bytes=BUSY_BYTES), 5.0, True),
+        (status(num_bytes=BUSY_BYTES - 1), 5.0, False),
+        (status(state="R"), 5.0, True),
+        (status(9.0), 0.0, False),
+        (None, 5.0, False),
+    ],
+)
+def test_a_rank_computes_if_it_uses_a_tenth_of_a_core_or_moves_a_megabyte(last, at, is_computing):
+    tracker = RankTracker(0.0)
+    for when, condition in ((0.0, status()), (at, last)):
+        tracker.add_observation(RankObservation(when, None, condition))
+    assert tracker.is_computing() == is_computing
+
+
+@pytest.mark.parametrize(
+    ("answers", "now", "is_standing"), [(True, 2.0, True), (False, 2.9, False), (False, 3.0, True)]
+)
+def test_a_rank_stands_after_three_samples_and_one_that_is_mute_after_three_seconds(answers, now, is_standing):
+    tracker = RankTracker(0.0)
+    for at in (0.0, 1.0, 2.0):
+        assert not tracker.is_standing(10.0)
+        tracker.add_observation(RankObservation(at, StacksSampled(1, 0, 1) if answers else None, None))
+    assert tracker.is_standing(now) == is_standing
+    tracker.last_sign_at = 0.5
+    assert not tracker.is_standing(now)
+
+
 def test_an_attempt_uses_the_threshold_that_the_one_before_learned():
     group = Group()
     group.report()
@@ -132,6 +203,10 @@ def test_a_configured_timeout_is_used_and_nothing_is_learned():
     group.wait(9)
     group.report()
     assert 10 < group.wait(60) < 20
+    group = Group(timeout_s=0.5)
+    group.report()
+    group.wait(60, 0.125)
+    assert group.requests == [1000.625, 1000.875, 1001.125], "a fifth of a second apart, at least"
 
 
 def test_a_sleeping_rank_is_reported_within_a_minute_of_the_floor_with_who_waits_for_it():
@@ -141,7 +216,7 @@ def test_a_sleeping_rank_is_reported_within_a_minute_of_the_floor_with_who_waits
     assert group.wait(30) is None
     assert group.requests == []
     assert group.wait(60) <= 15
-    assert len(group.requests) == 3
+    assert (group.requests, group.numbers) == ([1031.0, 1036.0, 1041.0], [1, 2, 3])
     assert group.sentence == (
         "rank 1 has stood at train.py:41 in train_fn (time.sleep) for 42 s; "
         "rank 0 waits for it in a collective (all_reduce) at train.py:44 in train_fn"

@@ -4,9 +4,11 @@ import msgspec
 import pytest
 
 from paceline._control.hang_diagnosis import (
+    DataActivity,
     HangContext,
     RankActivity,
     diagnose_hang,
+    format_ranks,
     format_stacks,
     infer_activity,
     is_debugged,
@@ -153,6 +155,105 @@ def test_a_commit_that_storage_does_not_finish_is_reported_and_a_restart_would_n
     assert not diagnosis.is_curable
 
 
+def test_more_than_eight_ranks_are_counted():
+    assert [format_ranks(range(count)) for count in (1, 2, 8, 9)] == [
+        "rank 0",
+        "ranks 0 and 1",
+        "ranks 0, 1, 2, 3, 4, 5, 6 and 7",
+        "9 ranks (0, 1, 2, 3, ...)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("activities", "sentence"),
+    [
+        ([rank_at(0, "stopped")], "rank 0 is stopped by a signal (SIGSTOP), silent for 45 s; its last report was made"),
+        (
+            [rank_at(0, "stopped", ""), rank_at(1, "stopped", "")],
+            "ranks 0 and 1 are stopped by a signal (SIGSTOP), silent for 45 s",
+        ),
+        (
+            [rank_at(0, "mute", "", "nfs")],
+            "rank 0 has been silent for 45 s: code outside Python holds the GIL, waiting in the kernel (nfs)",
+        ),
+        (
+            [rank_at(0, "storage")],
+            "rank 0 has stood for 45 s storing the checkpoint of report 5 at /storage/run at train.py:44",
+        ),
+        ([rank_at(0, "loader")], "rank 0 has stood in the data loader at train.py:44 in train_fn for 45 s"),
+        ([rank_at(0, "other", is_computing=True)], "rank 0 has computed at train.py:44 in train_fn for 45 s"),
+        ([rank_at(0, "gpu", call="loss.item")], "rank 0 has stood for a GPU (loss.item) at train.py:44 in train_fn"),
+        ([rank_at(0, "barrier")], "rank 0 has stood in paceline's barrier or broadcast at train.py:44 in train_fn"),
+    ],
+)
+def test_each_activity_has_its_words(activities, sentence):
+    pending = PendingCheckpoint(5, "checkpoint_000005", 0, "train.py:44", msgspec.Raw(b"{}"))
+    later = msgspec.structs.replace(pending, seq=6)
+    diagnosis = diagnose_hang(activities, HangContext("/storage/run", (pending, later)))
+    assert diagnosis.sentence.startswith(sentence)
+    assert (diagnosis.rank, diagnosis.is_curable) == (0, True)
+    assert len(diagnosis.frames) == 1
+
+
+@pytest.mark.parametrize("count", [4, 6])
+def test_four_places_are_named_and_the_others_counted(count):
+    culprits = [rank_at(rank, "other", f"train.py:{rank} in train_fn") for rank in range(count)]
+    clauses = diagnose_hang([*culprits, rank_at(9, "report")], CONTEXT).sentence.split("; ")
+    assert clauses[4:-1] == ([] if count == 4 else ["2 more stand elsewhere"])
+    assert clauses[-1] == "rank 9 waits for them in report() at train.py:44 in train_fn"
+    waiting = [rank_at(rank, "barrier", f"train.py:{rank} in train_fn") for rank in range(count)]
+    sentence = diagnose_hang(waiting, CONTEXT).sentence
+    assert sentence.count("has stood") == 4
+    assert ("2 more places" in sentence) == (count == 6)
+
+
+def data_at(pid, doing, *, stage="read", call="", where="prepare.py:7 in tokenize"):
+    return DataActivity(pid, stage, "part-3", rank_at(0, doing, where, call))
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ([data_at(1, "stopped")], "the data process 1 is stopped by a signal (SIGSTOP) reading part-3 for 45 s"),
+        (
+            [data_at(1, "stopped"), data_at(2, "stopped")],
+            "data processes 1, 2 are stopped by a signal (SIGSTOP) reading",
+        ),
+        (
+            [data_at(1, "mute", call="nfs")],
+            "the data process 1 has been silent reading part-3 for 45 s: code outside Python holds the GIL, waiting "
+            "in the kernel (nfs); rank 1",
+        ),
+        ([data_at(1, "other", stage="map", where="")], "the data process 1 has stood in map, on part-3, for 45 s"),
+        (
+            [data_at(pid, "other") for pid in range(4)],
+            "data processes 0, 1, 2, 3 have stood reading part-3 at prepare.py:7",
+        ),
+        ([data_at(pid, "other") for pid in range(5)], "data processes 0, 1, 2, 3, ... have stood reading part-3"),
+    ],
+)
+def test_data_processes_that_stand_are_named(data, sentence):
+    diagnosis = diagnose_hang([rank_at(1, "rows")], HangContext("/storage/run", data=tuple(data)))
+    assert diagnosis.sentence.startswith(sentence)
+    whom = "it" if len(data) == 1 else "them"
+    assert diagnosis.sentence.endswith(f"; rank 1 waits for {whom} for rows of a dataset at train.py:44 in train_fn")
+
+
+@pytest.mark.parametrize(
+    ("status", "doing", "call"),
+    [
+        (ProcessStatus("T", kernel_function="x"), "stopped", ""),
+        (ProcessStatus("t"), "stopped", ""),
+        (ProcessStatus("D", kernel_function="nfs"), "mute", "nfs"),
+        (ProcessStatus("R", kernel_function="x"), "mute", ""),
+        (None, "mute", ""),
+    ],
+)
+def test_a_rank_without_a_sample_is_stopped_or_mute(status, doing, call):
+    activity = infer_activity(3, None, status, "train.py:40", 45.0)
+    assert activity == RankActivity(3, doing, "train.py:40", call, 45.0, (), True, False)
+
+
 def test_a_debugger_is_recognised_by_its_frames_or_by_the_system():
     assert is_debugged(StacksSampled(1, 0, 1, (USER_FRAME, *library("bdb.trace_dispatch", "pdb.interaction"))), None)
     assert is_debugged(None, ProcessStatus("t", is_traced=True))
@@ -160,17 +261,17 @@ def test_a_debugger_is_recognised_by_its_frames_or_by_the_system():
 
 
 def test_all_threads_of_all_ranks_are_written_with_the_users_lines_marked():
-    sample = StacksSampled(1, 0, 1, (USER_FRAME,), "time.sleep", others=(("uploader", library("threading.wait")),))
+    sample = StacksSampled(1, 1, 1, (USER_FRAME,), "time.sleep", others=(("uploader", library("threading.wait")),))
     text = format_stacks(
-        {0: sample, 1: None}, {0: ProcessStatus("S", 2.5), 1: ProcessStatus("D", kernel_function="nfs_wait")}
+        {0: None, 1: sample}, {1: ProcessStatus("S", 2.5), 0: ProcessStatus("D", kernel_function="nfs_wait")}
     )
     assert text == (
-        "rank 0: state S, 2.50 s of CPU\n"
+        "rank 0: state D, 0.00 s of CPU\n"
+        "  does not answer, waiting in the kernel: nfs_wait\n"
+        "rank 1: state S, 2.50 s of CPU\n"
         "  main thread\n"
         "    > train.py:41 in train_fn\n"
         "        calling time.sleep\n"
         "  uploader\n"
         "      threading.py:1 in wait\n"
-        "rank 1: state D, 0.00 s of CPU\n"
-        "  does not answer, waiting in the kernel: nfs_wait\n"
     )

@@ -11,11 +11,16 @@ import pytest
 from paceline._control import events, journal
 from paceline._control.events import JOURNAL_VERSION, DriverStarted, Event
 from paceline._control.journal import Journal, JournalVersionError
+from paceline._control.recovery import load_history
 from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles, ValidationTask
 from paceline._core.codec import seal_line
+from paceline._core.errors import StorageError
 from paceline._engine import messages
 from paceline._engine.messages import WorkerFailed, WorkerFailure, WorkerReturned
 from paceline._storage import files
+from paceline._storage.files import LocalFiles
+from paceline._storage.run_layout import RunLayout
+from paceline._storage.run_store import DiskRunStore
 
 TASK = ValidationTask(msgspec.Raw(b'{"split":"test"}'), timeout_s=60.0)
 RECORD = CheckpointRecord(
@@ -96,6 +101,32 @@ def test_every_kind_of_event_is_read_back_as_it_was(path: Path) -> None:
     assert path.stat().st_mode & 0o077 == 0, "it is for its owner alone"
 
 
+@pytest.mark.parametrize(
+    ("line", "event"),
+    [
+        (
+            b'{"type":"driver_started","size":2,"max_failures":1}',
+            DriverStarted(
+                *(2, 1, events.Retention(None, None, "max"), 0.0, 0, "", 1, None, 10.0, -1, -1, ()),
+                *(0.0, None, 0, False, (), ""),
+            ),
+        ),
+        (b'{"type":"stop_requested","attempt":1}', events.StopRequested(1, now=False)),
+        (b'{"type":"hang_cleared","attempt":1,"rank":2}', events.HangCleared(1, 2, 0.0)),
+        (
+            b'{"type":"usage_measured","attempt":1,"at":2,"stages":[["train","read"]]}',
+            events.UsageMeasured(1, 2.0, (), (events.StageUse("train", "read", 0, 0, 0.0, 0.0, 0.0, False),), False),
+        ),
+        (
+            b'{"type":"diagnostic_file_written","kind":"flame","path":"p","rank":0,"at":1}',
+            events.DiagnosticFileWritten("flame", "p", 0, 1.0, 0.0),
+        ),
+    ],
+)
+def test_fields_that_an_earlier_release_did_not_write_have_their_defaults(line: bytes, event: Event) -> None:
+    assert events.decode_event(line) == event
+
+
 def test_nothing_is_written_before_the_flush_and_all_of_it_after(path: Path, journal_file: Journal) -> None:
     for event in STORY:
         journal_file.append(event)
@@ -153,11 +184,18 @@ def test_a_line_of_a_newer_version_is_refused_and_left_as_it_is(path: Path, line
     with path.open("ab") as file:
         file.write(seal_line(line) + b"torn")
     data = path.read_bytes()
-    for opened in (journal.read_events, reopen):
+    store = DiskRunStore(LocalFiles(), RunLayout(path.parent))
+    for opened in (journal.read_events, reopen, lambda _: load_history(store)):
         with pytest.raises(JournalVersionError, match="line 3 of the journal cannot be read by this") as refusal:
             opened(path)
         assert "hint: " in str(refusal.value)
     assert path.read_bytes() == data
+
+
+def test_the_journal_of_a_search_is_named_as_such(path: Path) -> None:
+    path.write_bytes(seal_line(b'{"type":"search_started","version":1}'))
+    with pytest.raises(StorageError, match=r"journal\.jsonl holds a search, not a run\n\nhint: "):
+        journal.read_events(path)
 
 
 def test_no_pickle_is_ever_written(path: Path) -> None:

@@ -9,10 +9,12 @@ import pytest
 
 from paceline import train
 from paceline._control import journal
-from paceline._control.events import Committed, DriverStarted, Reported, encode_event
-from paceline._control.recovery import load_history, recover_run
+from paceline._control.events import CheckpointVerified, Committed, DriverStarted, Reported, encode_event
+from paceline._control.recovery import iter_reports_so_far, load_history, load_outline, recover_run
 from paceline._control.step import step
+from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.codec import seal_line
+from paceline._core.reductions import ReductionMark
 from paceline._storage import commit
 from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import RunLayout
@@ -254,3 +256,23 @@ def test_a_reader_of_a_run_that_failed_changes_nothing(layout):
     before = contents()
     assert Result.from_path(layout.root).metrics == {"i": 4, "start": 0}
     assert contents() == before
+
+
+def test_the_last_report_that_counts_is_the_one_before_the_checkpoint_the_run_went_back_to(tmp_path):
+    """And every report so far is there for readers, reduced over its ranks."""
+    record = CheckpointRecord(2, "checkpoint_000002", 1, msgspec.Raw(b"{}"))
+    mark = (ReductionMark(("loss",), "mean"),)
+    reports = [
+        Reported(1, rank, seq, msgspec.Raw(b'{"loss":%d}' % (seq + 2 * rank)), 0.0, "x.py:1", reduce=mark)
+        for seq in (1, 2, 3)
+        for rank in (0, 1)
+    ]
+    restarted = [DriverStarted(2, 0), CheckpointVerified(2, 2)]
+    story = [DriverStarted(2, 0), *reports[:4], Committed(record), *reports[4:], *restarted]
+    layout = RunLayout(tmp_path)
+    layout.journal.write_bytes(b"".join(seal_line(encode_event(event)) for event in story))
+    run, history, last = load_outline(DiskRunStore(LocalFiles(), layout))
+    assert (run.num_reports, last.seq, last.metrics) == (2, 2, {"loss": 3.0})
+    assert not any(isinstance(event, Reported) for event in history)
+    assert [(each.seq, each.metrics["loss"]) for each in iter_reports_so_far(layout)] == [(1, 2), (2, 3), (3, 4)]
+    assert recover(layout).last_report.seq == 2

@@ -8,6 +8,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
+from paceline._control.attempt_reports import make_count_mismatch
 from paceline._control.commands import (
     Broadcast,
     Command,
@@ -15,6 +16,7 @@ from paceline._control.commands import (
     StartValidation,
     StartWorkers,
     StopWorkers,
+    StopWorkersAt,
     VerifyCheckpoint,
 )
 from paceline._control.events import (
@@ -25,12 +27,13 @@ from paceline._control.events import (
     Event,
     HangCleared,
     HangSuspected,
+    Retention,
     StopRequested,
     ValidationEnded,
     WorkersStopped,
 )
 from paceline._control.retry_policy import first_failure
-from paceline._control.run import BackingOff, Finished, Phase, Restoring, Run, Running, Stopping
+from paceline._control.run import BackingOff, Finished, Phase, Restoring, Run, Running, Stopping, Unopened
 from paceline._control.step import DRAIN_GRACE_S, EXIT_DELAY_NOTICE_S, InvalidTransition, next_deadline, step
 from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles, ValidationTask
 from paceline._core.cursor import ConsumedAhead, Cursor
@@ -156,6 +159,23 @@ def test_places_in_datasets_that_no_checkpoint_will_need_are_forgotten() -> None
             run, _ = step(run, replace(reported(rank, seq), data=(("train", Cursor(row=seq)),)))
     assert isinstance(run.phase, Running)
     assert len(run.phase.positions) <= 2
+
+
+@pytest.mark.parametrize("data", [(), (("train", Cursor(row=1)),)], ids=["alone", "with places in datasets"])
+def test_the_metrics_of_the_last_64_reports_are_kept_for_late_checkpoints(data: tuple[object, ...]) -> None:
+    run = apply(running(2), *(replace(reported(rank, seq), data=data) for seq in range(1, 71) for rank in (0, 1)))
+    assert [seq for seq, _ in run.phase.recent] == list(range(7, 71))
+    assert run.num_reports == 70
+
+
+def test_a_run_that_no_driver_has_opened_has_nothing_yet() -> None:
+    fresh = Run(
+        *(1, (1,), None, 0.0, 0, -1, -1, 10.0, Retention(None, None, "max"), None, "", Unopened(), 0, 0, 0, 0, 0, ""),
+        *(0, 0, (), (), (), (), None, 0, False, False, False, None),
+    )
+    assert Run() == fresh
+    assert fresh.latest is None
+    assert StopWorkersAt(1, 2) == StopWorkersAt(1, 2, True, None, 0)
 
 
 def test_the_first_failure_in_time_is_the_cause_whichever_arrives_first() -> None:
@@ -340,8 +360,18 @@ def test_ranks_that_return_after_different_numbers_of_reports_fail_the_run_once_
         "ReportMismatchError: rank 0 returned after 1 report, the last at train.py:90 in train_fn, while rank 2 made "
         "3, the last at train.py:92 in train_fn"
     )
+    assert failure.frames == ("train.py:90 in train_fn",)
     stopped = apply(running(2), returned(0, 1), returned(1, 2, stopped=True), WorkersStopped(1))
     assert stopped.phase.ending == "interrupted"
+
+
+def test_of_ranks_with_equally_many_reports_the_first_to_return_is_named() -> None:
+    run = apply(running(4), *(returned(rank, num) for rank, num in ((2, 1), (0, 1), (1, 3), (3, 3))), WorkersStopped(1))
+    assert [failure.rank for failure in run.phase.failures] == [2]
+    assert "while rank 1 made 3" in run.phase.failures[0].message
+    failure = make_count_mismatch((0, 0, ""), (1, 2, ""))
+    assert failure.message == "ReportMismatchError: rank 0 returned after 0 reports while rank 1 made 2"
+    assert failure.frames == ()
 
 
 def test_a_rank_that_returned_early_is_the_cause_of_connections_that_break() -> None:

@@ -69,6 +69,7 @@ def test_a_rank_that_does_not_answer_does_not_block_the_others(tmp_path):
 
     _, events, _ = drive(tmp_path, worker, extensions=[UsageCollector()])
     assert [[use.rank for use in each.ranks] for each in measured(events)] == [[0], [0]]
+    assert not any(each.consumers_wait for each in measured(events)), "there are no datasets"
 
 
 def test_usage_sent_at_the_end_of_an_attempt_is_recorded_for_that_attempt(tmp_path):
@@ -123,6 +124,7 @@ def test_a_description_is_written_once_and_without_one_the_run_goes_on(tmp_path,
 
 @given(st.integers(1, 10_000), st.floats(0, 1e6))
 def test_more_ranks_or_an_older_attempt_are_never_asked_more_often(size, age_s):
+    assert [poll_interval_s(*each) for each in ((1, 0), (1, 900), (1, 1e6), (400, 0))] == [2, 3, 10, 20]
     notes = poll_interval_s(size, age_s)
     assert EVERY_S <= notes <= max(AT_LAST_EVERY_S, 0.05 * size)
     assert poll_interval_s(size + 1, age_s) >= notes
