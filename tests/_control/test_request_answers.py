@@ -236,7 +236,7 @@ def test_a_driver_that_lost_the_run_leaves_new_requests_to_the_next(driver):
 @pytest.mark.parametrize(
     ("run", "error", "to_stop", "text"),
     [
-        (Run(num_reports=1, phase=Finished("complete")), None, True, "run r is complete after 1 report"),
+        (Run(num_reports=1, phase=Finished("complete")), None, True, "run r finished after 1 report"),
         (Run(num_reports=2, phase=Finished("failed", reason="no")), None, True, "run r failed after 2 reports: no"),
         (
             Run(phase=Finished("failed", (WorkerFailure(0, "user", "ValueError"),), "no")),
@@ -255,7 +255,7 @@ def test_a_driver_that_lost_the_run_leaves_new_requests_to_the_next(driver):
             Run(phase=Finished("complete")),
             None,
             False,
-            "run r is complete after 0 reports, before the request was done",
+            "run r finished after 0 reports, before the request was done",
         ),
         (Run(), ValueError("no\ud800"), True, "the driver of run r ended with ValueError: no\\ud800"),
     ],
