@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import paceline
 from paceline._core.ray_names import Notes, explain_argument, load_notes
 
 FOLDER = Path(__file__).parents[1] / "ray_names"
@@ -41,6 +42,8 @@ def text() -> str:
         omitted = load_list("omissions.txt")
         for module in sorted(modules):
             parts.append(_format_module(module, facts.get(module, {}), notes.get(module, {}), omitted))
+    parts.append("## Ray Core and others\n")
+    parts.append(_format_module("ray", {}, notes["ray"]))
     return "\n".join(parts)
 
 
@@ -128,7 +131,7 @@ def find_ours(module: str, name: str) -> Any:
             found = getattr(importlib.import_module(package), last, None) if _is_importable(package) else None
         if hasattr(found, name):
             return getattr(found, name)
-    return None
+    return getattr(paceline, name, None) if module == "ray" else None
 
 
 def _is_importable(module: str) -> bool:

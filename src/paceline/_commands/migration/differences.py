@@ -28,7 +28,7 @@ from libcst.metadata import (
 )
 
 from paceline._commands.migration import Difference, Kind
-from paceline._commands.migration.rewrite import LIFECYCLE, MODULE_NAME, RewritePlan
+from paceline._commands.migration.rewrite import MODULE_NAME, RewritePlan
 from paceline._core.call_errors import make_argument_error
 from paceline._core.ray_names import (
     explain_argument,
@@ -44,7 +44,6 @@ from paceline._core.settings import override_environment
 _SLOW_IMPORTS = ("torch", "lightning", "pytorch_lightning", "transformers", "tensorflow", "jax", "ray")
 _VARIABLE = re.compile(r"(RAY_TRAIN|RAY_AIR|RAY_TUNE|TUNE|RAY_DATA)_[A-Z0-9_]+")
 _REQUIREMENT = re.compile(r"ray\[[\w, -]+\].*|ray\s*[=<>~!]=.*")
-_NOT_OURS = {"rllib": "RLlib", "serve": "Ray Serve", "workflow": "Ray Workflows"}
 
 
 class _Unknown:
@@ -86,7 +85,6 @@ class _Finder(cst.CSTVisitor):
 
     def __init__(self, plan: RewritePlan) -> None:
         self.plan = plan
-        self.kept = {id(node) for node, _ in plan.kept}
         self.found: list[Difference] = []
 
     def visit_Module(self, node: cst.Module) -> None:
@@ -194,16 +192,8 @@ class _Finder(cst.CSTVisitor):
         parts = path.split(".")
         if len(parts) == 1:
             return
-        name = ".".join(parts[:2])
-        if parts[1] in _NOT_OURS:
-            text = f"{_NOT_OURS[parts[1]]} is not in Paceline, and is left alone; what it passes to Tune stays with Ray"
-        elif name in LIFECYCLE:
-            text = (
-                "left alone: with Ray initialised, runs use its cluster. On this machine it is not needed (`--local`)"
-            )
-        else:
-            text = load_notes()["ray"].get(parts[1], "Ray Core: keep `import ray`")
-        self._add(node, "left", name, text, "ray")
+        text = load_notes()["ray"].get(parts[1], "Ray Core: keep `import ray`")
+        self._add(node, "left", ".".join(parts[:2]), text, "ray")
 
     def _add(self, node: cst.CSTNode, kind: Kind, name: str, text: str, module_or_page: str) -> None:
         line = self.get_metadata(PositionProvider, node).start.line
