@@ -195,7 +195,8 @@ def _print_file(file: MigratedFile, is_dry: bool) -> None:
 
 def _print_diff(path: Path, before: bytes, after: bytes) -> None:
     old, new = (each.decode(errors="backslashreplace").splitlines(keepends=True) for each in (before, after))
-    for line in difflib.unified_diff(old, new, *(side + str(path).lstrip("/") for side in ("a/", "b/"))):
+    name = str(path).lstrip("/")
+    for line in difflib.unified_diff(old, new, f"a/{name}", f"b/{name}"):
         sys.stdout.write(cli_output.escape_text(line.rstrip("\r\n")) + "\n")
 
 

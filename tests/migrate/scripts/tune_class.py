@@ -3,7 +3,7 @@
 import json
 import os
 
-from ray import air, tune
+from ray import tune
 
 
 class Line(tune.Trainable):
@@ -27,8 +27,8 @@ class Line(tune.Trainable):
 results = tune.Tuner(
     Line,
     param_space={"slope": tune.grid_search([1, 3])},
-    run_config=air.RunConfig(
-        name="class", stop={"training_iteration": 3}, checkpoint_config=air.CheckpointConfig(checkpoint_at_end=True)
+    run_config=tune.RunConfig(
+        name="class", stop={"training_iteration": 3}, checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True)
     ),
 ).fit()
 best = results.get_best_result(metric="x", mode="max")

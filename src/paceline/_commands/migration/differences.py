@@ -67,17 +67,24 @@ def find_differences(wrapper: MetadataWrapper, plan: RewritePlan) -> list[Differ
     return found
 
 
+class _FrameworkBlocker:
+    """The first finder of modules while ours are looked at: no framework that takes seconds to import is found."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name in _SLOW_IMPORTS:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
 @contextlib.contextmanager
 def _without_frameworks() -> Iterator[None]:
     """Let no framework be imported by what is looked at, and no process be started for one."""
-    blocked = [name for name in _SLOW_IMPORTS if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(blocked))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _FrameworkBlocker)
     try:
         with override_environment({"PACELINE_PREWARM": "0"}):
             yield
     finally:
-        for name in blocked:
-            sys.modules.pop(name, None)
+        sys.meta_path.remove(_FrameworkBlocker)
 
 
 class _Finder(cst.CSTVisitor):
@@ -161,7 +168,7 @@ class _Finder(cst.CSTVisitor):
             parameters = inspect.signature(ours).parameters
         except (TypeError, ValueError):
             return
-        function = ours.__init__ if isinstance(ours, type) else inspect.unwrap(getattr(ours, "__func__", ours))
+        function = inspect.unwrap(getattr(ours, "__init__" if isinstance(ours, type) else "__func__", ours))
         owner = ours if isinstance(ours, type) else _find_object(to_paceline(path).rpartition(".")[0])
         owners = tuple(each.__name__ for each in owner.__mro__[:-1]) if isinstance(owner, type) else ()
         name = re.sub("^paceline", "ray", to_paceline(path))
@@ -230,6 +237,8 @@ def _walk(path: str) -> Any:
         except ImportError:
             return _UNKNOWN
         except AttributeError as error:
+            if error.name != part:
+                return _UNKNOWN  # Of a package that another one needs.
             if inspect.ismodule(found):
                 try:
                     found = importlib.import_module(name)
