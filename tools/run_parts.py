@@ -32,7 +32,7 @@ PARTS = {
     ),
     "data": ("data",),
     "tune": ("tune",),
-    "views": ("cli", "control", "dashboard", "frontend", "view", "test_cli.py"),
+    "views": ("cli", "control", "dashboard", "frontend", "migrate", "view", "test_cli.py"),
     "browser": ("browser",),
     "docs": ("docs", "surface/test_snippets.py"),
     "examples": ("examples", "benchmarks"),

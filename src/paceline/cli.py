@@ -27,6 +27,7 @@ COMMANDS = {
     "resume": ("paceline._commands.resume", "run the script of a run again to continue it"),
     "run": ("paceline._commands.run", "run a script in many processes, like torchrun"),
     "attach": ("paceline._commands.attach", "follow a run that is driven on a cluster"),
+    "migrate": ("paceline._commands.migrate", "change the imports of Ray scripts, and list what differs"),
     "verify-resume": ("paceline._commands.verify_resume", "prove that a script resumes exactly"),
     "dashboard": ("paceline._commands.dashboard", "show all runs under a path in the browser"),
     "report": ("paceline._commands.report", "write a self-contained HTML page about a run"),

@@ -37,6 +37,7 @@ OPTIONAL = {
     "optuna": ("tune/search/optuna/", "tune/importance.py"),
     "matplotlib": ("tune/display/plot_drawing.py",),
     "IPython": ("train/display/screen.py",),
+    "libcst": ("_commands/migrate.py", "_commands/migration/"),
     "starlette": ("_dashboard/app.py", "_dashboard/serve.py"),
     "uvicorn": ("_dashboard/serve.py",),
 }

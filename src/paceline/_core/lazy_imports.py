@@ -54,6 +54,7 @@ EXTRA_OF = {
     "av": "video",
     "fsspec": "cloud",
     "google_crc32c": "tfrecords",
+    "libcst": "migrate",
     "matplotlib": "tune",
     "obstore": "cloud",
     "optuna": "tune",

@@ -25,6 +25,17 @@ from paceline._core.arguments import find_nearest
 from paceline._core.lazy_imports import raise_missing
 
 Notes = dict[str, dict[str, str]]
+PAGE = "docs/guides/ray-names.md"
+
+MODULES = {
+    "ray.train.v2.api": "paceline.train",
+    "ray.train.v2": "paceline.train",
+    "ray.tune.suggest": "paceline.tune.search",
+    "ray.tune.sample": "paceline.tune.search.sample",
+    **{f"ray.{area}": f"paceline.{area}" for area in ("train", "tune", "air", "data")},
+}
+"""Packages of Ray, of several releases, that are here, those first that are inside of another one."""
+
 _LINK = re.compile(r"\[([^]]+)\]\((\.\./)?([^)]+)\)")
 
 
@@ -59,6 +70,37 @@ def explain_member(module: str, owners: Sequence[str], name: str) -> str:
         if table.rpartition(".")[2] in owners and name in notes[table]:
             return _expand_links(notes[table][name])
     return _find_clause(_list_notes(module, owners, ""), name)
+
+
+def find_prefix(path: str) -> tuple[str, str] | None:
+    """Return the package of Ray that a dotted name is in, and ours; None if it is not of Train, Tune, AIR or Data."""
+    return next(((ray, ours) for ray, ours in MODULES.items() if f"{path}.".startswith(f"{ray}.")), None)
+
+
+def to_paceline(path: str) -> str:
+    """Return our dotted name for one of Ray's."""
+    prefix = find_prefix(path)
+    return path if prefix is None else prefix[1] + path[len(prefix[0]) :]
+
+
+def find_note(path: str) -> tuple[str, str]:
+    """Return what the notes say of a dotted name of ours, for a terminal, and where its module is on the page."""
+    tables = {table.replace(".v2", ""): table for table in load_notes()}
+    *modules, name = _to_ray(path).split(".")
+    for length in range(len(modules), 1, -1):
+        table = tables.get(".".join(modules[:length]))
+        if table is not None and name in load_notes()[table]:
+            return _expand_links(load_notes()[table][name]), find_anchor(table)
+    return "", find_anchor(".".join(modules))
+
+
+def find_anchor(module: str) -> str:
+    """Return the place of a module of Ray's on the page of names."""
+    tables = {table.replace(".v2", ""): table for table in load_notes()}
+    module = module.replace(".v2", "")
+    while module.count(".") > 1 and module not in tables:
+        module = module.rpartition(".")[0]
+    return f"{PAGE}#{tables.get(module, module).replace('.', '')}"
 
 
 def raise_missing_name(module: str, name: str, known: Iterable[str]) -> NoReturn:

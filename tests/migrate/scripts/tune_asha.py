@@ -1,0 +1,24 @@
+"""The function API of Tune with ASHA."""
+
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler
+
+
+def objective(config):
+    for step in range(4):
+        tune.report({"score": config["a"] * step + config["b"]})
+
+
+tuner = tune.Tuner(
+    tune.with_resources(objective, {"cpu": 1}),
+    param_space={"a": tune.grid_search([1, 2]), "b": tune.choice([0, 1])},
+    tune_config=tune.TuneConfig(
+        metric="score", mode="max", num_samples=2, scheduler=ASHAScheduler(max_t=4, grace_period=1)
+    ),
+)
+results = tuner.fit()
+best = results.get_best_result()
+assert len(results) == 4
+assert best.config["a"] == 2
+assert not results.errors
+assert results.get_dataframe()["score"].max() == best.metrics["score"]
