@@ -50,6 +50,7 @@ class Trainer(DataParallelTrainer):
         dataset_config: DataConfig | Mapping[str, Any] | None = None,
         resume_from_checkpoint: Checkpoint | None = None,
         validation_config: ValidationConfig | Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
         first = train_loop_per_worker
         if backend is None and (
@@ -71,6 +72,7 @@ class Trainer(DataParallelTrainer):
             validation_config=validation_config,
             datasets=datasets,
             dataset_config=dataset_config,
+            metadata=metadata,
         )
         self._function_name = named
 
