@@ -16,8 +16,8 @@ RUN = """
     stop=None verbose=None progress_reporter=None log_to_file=False sync_config=None logging_config=None
 """
 FAILURE = """
-    max_failures=0 fail_fast=False max_preemption_failures=-1 controller_failure_limit=-1 hang_timeout_s=None hang_action='warn'
-    preemption_grace_s=None relax_collectives_on_preemption=False
+    max_failures=0 fail_fast=False max_preemption_failures=-1 controller_failure_limit=-1 hang_timeout_s=None
+    hang_action='warn' preemption_grace_s=None relax_collectives_on_preemption=False
 """
 CHECKPOINT = """
     num_to_keep=None checkpoint_score_attribute=None checkpoint_score_order='max' checkpoint_frequency=0

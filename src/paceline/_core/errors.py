@@ -82,6 +82,10 @@ class PreemptionError(TrainingFailedError, SystemExit):
         return type(self), (str(self), self.result, self.preemption_info, self.drain_timed_out)
 
 
+class SessionMisuseError(PacelineError, RuntimeError):
+    """A function of the train function, such as `report()`, was called elsewhere."""
+
+
 class StorageError(PacelineError, OSError):
     """A file of the run could not be written, read or trusted."""
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import cloudpickle
 
 from paceline._core.arguments import bad_value
+from paceline._core.errors import SessionMisuseError
 from paceline._core.plain_values import decode_plain
 from paceline._core.time_accounting import CHECKPOINT
 from paceline._engine.messages import WorkerInit
@@ -332,7 +333,7 @@ def new_checkpoint(cls: type[C]) -> C:
 def _require_context(function: str) -> WorkerContext:
     context = worker_context.current()
     if context is None:
-        raise RuntimeError(
+        raise SessionMisuseError(
             f"`{function}` cannot be used outside of a Paceline training function: "
             "call it in the function that you pass to a trainer"
         )

@@ -174,9 +174,7 @@ class RunSession:
             raise self._stop.error
         on_stop = self._spec.run_config.on_stop
         is_done = self._stop is not None and self._stop.is_satisfied
-        return failures.conclude_run(
-            self._store, run, collector, self._terminal, interrupts, on_stop, is_done=is_done
-        )
+        return failures.conclude_run(self._store, run, collector, self._terminal, interrupts, on_stop, is_done=is_done)
 
     def _make_signal_interrupts(self, controller: Controller) -> SignalInterrupts:
         return SignalInterrupts(controller, self._spec.run_config.failure_config.preemption_grace_s)
