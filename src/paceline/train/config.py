@@ -489,7 +489,7 @@ def check_callbacks(callbacks: Iterable[Any]) -> None:
     for callback in callbacks:
         check_instance("every item of callbacks", callback, get_args(Callback), expected)
         hooks = [name for name in dir(callback) if name.startswith(_SEARCH_HOOKS)]
-        if hooks and not getattr(callback, "_is_for_searches", False):
+        if hooks and not (getattr(callback, "_is_for_searches", False) or hasattr(callback, "_has_trial_hooks")):
             raise ValueError(
                 f"{type(callback).__name__}.{hooks[0]}() would never be called: only a callback of a search has it\n\n"
                 "hint: subclass paceline.tune.Callback, or LoggerCallback of paceline.tune.logger"

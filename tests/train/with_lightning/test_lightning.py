@@ -281,8 +281,10 @@ def test_loaders_that_are_divided_already_and_callbacks_of_ones_own_are_left_as_
     assert state["best_model_score"] == 1
 
 
-def test_what_does_not_fit_the_workers_is_refused_and_says_what_to_change(tmp_path):
+def test_what_does_not_fit_the_workers_is_refused_and_says_what_to_change(tmp_path, monkeypatch):
     from paceline.train.lightning import RayDDPStrategy
+
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # Importing Lightning sets it.
 
     made_in_the_script = RayDDPStrategy()
 
