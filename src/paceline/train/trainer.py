@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar
 
 from paceline._core.errors import PacelineError, TrainingFailedError, TrainingInterrupt
+from paceline._core.lazy_imports import make_lazy_getattr
 from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig
@@ -181,3 +182,6 @@ def intercept_fits(intercept: Callable[[DataParallelTrainer, Fit], Result]) -> I
         yield
     finally:
         _fits.pop()
+
+
+__getattr__ = make_lazy_getattr(__name__, {"paceline.train.older.trainer": ("Trainer",)})
