@@ -1,14 +1,20 @@
 """Checkpoints of a run: the ways in, what is kept, what is seen."""
 
+import fcntl
 import json
 import os
+import shutil
 import tempfile
+import threading
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 
 from paceline import train
+from paceline.data import from_items
+from paceline.data.preprocessors import StandardScaler
 from paceline.train import Checkpoint, CheckpointConfig, CheckpointUploadMode, WorkerGroupError
 
 
@@ -220,3 +226,79 @@ def test_files_are_hashed_on_the_first_read_only_and_never_in_a_directory_of_the
     with Checkpoint.from_directory(mine).as_directory() as directory:
         assert Path(directory) == mine
     assert len(hashed) == 2
+
+
+def test_a_checkpoint_is_made_from_another_one_and_has_a_preprocessor(tmp_path):
+    class Own(Checkpoint):
+        pass
+
+    scaler = StandardScaler(["x"]).fit(from_items([{"x": 1.0}, {"x": 3.0}]))
+    memory = Checkpoint.from_dict({"x": 1})
+    assert memory.get_preprocessor() is None
+    memory.set_preprocessor(scaler)
+    files = Checkpoint(memory.to_directory(tmp_path / "files"))
+    for other in (Own.from_checkpoint(memory), Own.from_checkpoint(files)):
+        assert (type(other), other.to_dict()) == (Own, {"x": 1})
+        assert other.get_preprocessor().stats_ == scaler.stats_
+    with pytest.raises(TypeError, match="other must be a paceline"):
+        Own.from_checkpoint("path")
+
+
+def test_a_checkpoint_is_read_from_a_filesystem_of_fsspec():
+    filesystem = fsspec.filesystem("memory")
+    filesystem.pipe("/there/model", b"abc")
+    checkpoint = Checkpoint("/there", filesystem)
+    checkpoint.set_metadata({"a": 1})
+    with checkpoint.as_directory() as directory:
+        assert Path(directory, "model").read_bytes() == b"abc"
+    assert checkpoint.get_metadata() == {"a": 1}
+
+
+def test_of_several_copies_to_one_directory_only_one_copies(tmp_path, monkeypatch):
+    source, target = tmp_path / "source", tmp_path / "target"
+    Checkpoint.from_dict({"x": 1}).to_directory(source)
+    is_copying, may_end, num_copies = threading.Event(), threading.Event(), []
+    copy = shutil.copytree
+
+    def copy_slowly(*args, **kwargs):
+        num_copies.append(1)
+        is_copying.set()
+        assert may_end.wait(60)
+        return copy(*args, **kwargs)
+
+    monkeypatch.setattr(shutil, "copytree", copy_slowly)
+    waits = threading.Event()
+    flock = fcntl.flock
+
+    def flock_noticed(descriptor, operation):
+        if operation == fcntl.LOCK_EX:
+            waits.set()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock_noticed)
+    threads = [threading.Thread(target=Checkpoint(source).to_directory, args=(target,)) for _ in range(2)]
+    threads[0].start()
+    assert is_copying.wait(60)
+    threads[1].start()
+    assert waits.wait(60)
+    may_end.set()
+    for thread in threads:
+        thread.join(60)
+    assert (len(num_copies), Checkpoint(target).to_dict()) == (1, {"x": 1})
+    Checkpoint(source).to_directory(target)
+    assert len(num_copies) == 2, "later copies are made"
+
+
+def test_reports_may_use_different_upload_modes(fit):
+    modes = (CheckpointUploadMode.ASYNC, CheckpointUploadMode.SYNC, CheckpointUploadMode.NO_UPLOAD)
+
+    def function():
+        for step, mode in enumerate(modes * 2):
+            checkpoint = Checkpoint.from_dict({"step": step})
+            if mode is CheckpointUploadMode.NO_UPLOAD:
+                path = train.get_context().get_storage().build_checkpoint_path_from_name(f"own_{step}")
+                checkpoint = Checkpoint(checkpoint.to_directory(path))
+            train.report({"step": step}, checkpoint=checkpoint, checkpoint_upload_mode=mode)
+
+    result = fit(function, 1)
+    assert [checkpoint.to_dict()["step"] for checkpoint, _ in result.best_checkpoints] == [0, 1, 2, 3, 4, 5]

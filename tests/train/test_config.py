@@ -3,7 +3,21 @@
 import psutil
 import pytest
 
-from paceline.train import CheckpointConfig, DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig, UserCallback
+from paceline.data import ExecutionOptions, ExecutionResources
+from paceline.data import range as range_
+from paceline.train import (
+    CheckpointConfig,
+    DataConfig,
+    DataParallelTrainer,
+    FailureConfig,
+    LoggingConfig,
+    RunConfig,
+    ScalingConfig,
+    UserCallback,
+)
+from paceline.train.driver.datasets import build_dataset_spec
+from paceline.train.driver.execution_target import LocalTarget
+from paceline.train.placement_group import PlacementGroupFactory
 from paceline.train.torch import TorchConfig, TorchTrainer
 
 
@@ -41,16 +55,20 @@ from paceline.train.torch import TorchConfig, TorchTrainer
         (lambda: RunConfig(storage_path=3), "storage_path must be a path, got 3"),
         (lambda: RunConfig(storage_path="/x", storage_filesystem=3), "filesystem must be a pyarrow.fs.FileSystem"),
         (lambda: CheckpointConfig(max_failed_saves=-1), "max_failed_saves must be a non-negative integer or None"),
-        (lambda: RunConfig(storage_filesystem=3), "storage_filesystem needs a storage_path"),
+        (lambda: RunConfig(storage_filesystem=3), "storage_filesystem must be a pyarrow.fs.FileSystem"),
+        (lambda: RunConfig(stop=3), "stop must be a dict such as"),
+        (lambda: RunConfig(stop={"loss": "low"}), r"stop\['loss'\] must be a number to reach, got 'low'"),
+        (lambda: RunConfig(log_to_file="../out"), "log_to_file must be True, False, the name of a file"),
+        (lambda: LoggingConfig("loud"), "log_level must be 'DEBUG', 'INFO'"),
+        (lambda: ScalingConfig(use_tpu=True), "workers on TPUs are not supported"),
+        (lambda: FailureConfig(relax_collectives_on_preemption=True), "all ranks stop at the same report"),
+        (lambda: FailureConfig(1, fail_fast=True), "contradict each other"),
+        (lambda: DataParallelTrainer(print, metadata={"a": print}), "metadata must be a dict of JSON values: Object"),
         (lambda: RunConfig(callbacks=[print]), "must be a UserCallback, TrainingCallback"),
         (lambda: TorchConfig(init_method="file"), "init_method must be 'env' or 'tcp', got 'file'"),
         (lambda: TorchConfig(timeout_s=0), "timeout_s must be a positive number, got 0"),
         (lambda: DataParallelTrainer(3), "train_loop_per_worker must be a function, got 3"),
         (lambda: DataParallelTrainer(lambda a, b: None), "got a function with 2 arguments: a, b"),
-        (
-            lambda: DataParallelTrainer(lambda: None, train_loop_config={"a": 1}),
-            "a train_loop_per_worker that takes it",
-        ),
         (
             lambda: DataParallelTrainer(lambda c: None, train_loop_config=[1]),
             r"_config must be a dict or None, got \[1\]",
@@ -74,17 +92,49 @@ def test_an_unknown_argument_is_refused_with_those_that_exist():
 
 
 @pytest.mark.parametrize(
-    ("kind", "argument"),
+    ("options", "told"),
     [
-        (ScalingConfig, "trainer_resources"),
-        (CheckpointConfig, "checkpoint_frequency"),
-        (FailureConfig, "fail_fast"),
-        (RunConfig, "stop"),
+        ({"progress_reporter": object()}, "is for a search: a single run has no table of trials"),
+        ({"checkpoint_config": CheckpointConfig(checkpoint_frequency=2)}, "the train function decides when"),
+        ({"checkpoint_config": CheckpointConfig(checkpoint_at_end=True)}, "the train function decides when"),
     ],
 )
-def test_arguments_that_ray_train_removed_say_what_to_do_instead(kind, argument):
-    with pytest.raises(DeprecationWarning, match=f"{kind.__name__} no longer has the argument '{argument}': "):
-        kind(**{argument: 1})
+def test_what_only_a_search_or_a_trainer_of_its_own_does_is_refused_before_the_run(tmp_path, options, told):
+    with pytest.raises(ValueError, match=told):
+        DataParallelTrainer(print, run_config=RunConfig(storage_path=tmp_path, **options)).fit()
+    assert not list(tmp_path.iterdir())
+
+
+def test_options_without_effect_are_taken_and_pointed_out(caplog):
+    with pytest.warns(UserWarning, match="trainer_resources={'CPU': 2} has no effect here"):
+        ScalingConfig(trainer_resources={"CPU": 2})
+    with pytest.warns(UserWarning, match=r"train_loop_config has no effect here: <lambda>\(\) takes no argument"):
+        trainer = DataParallelTrainer(lambda: None, train_loop_config={"a": 1})
+    assert trainer.trainer_arguments.loop_config is None
+    scaling = ScalingConfig(1, accelerator_type="A100", resources_per_worker={"CPU": 1, "special": 1})
+    for _ in range(2):
+        LocalTarget(scaling, RunConfig()).check()
+    assert [record.message.split(": ")[1].split("=")[0] for record in caplog.records] == ["special", "accelerator_type"]
+
+
+def test_a_scaling_config_becomes_bundles_and_comes_back():
+    scaling = ScalingConfig(2, use_gpu=True, resources_per_worker={"CPU": 3}, placement_strategy="SPREAD")
+    bundles = scaling.as_placement_group_factory()
+    assert bundles == PlacementGroupFactory([{"CPU": 3, "GPU": 1}] * 2, "SPREAD")
+    back = ScalingConfig.from_placement_group_factory(PlacementGroupFactory([{}, *bundles.bundles], "SPREAD"))
+    assert (back.num_workers, back.num_gpus_per_worker, back.num_cpus_per_worker) == (2, 1, 3)
+    assert (back.placement_strategy, back.num_tpus_per_worker) == ("SPREAD", 0)
+
+
+def test_the_options_of_several_datasets_add_up():
+    def merge(**limits):
+        options = {name: ExecutionOptions(ExecutionResources(cpu=cpu)) for name, cpu in limits.items()}
+        return build_dataset_spec({"a": range_(3), "b": range_(3)}, DataConfig(execution_options=options)).options
+
+    assert merge(a=1, b=2).resource_limits.cpu == 3
+    assert merge(a=1) is None, "no limit for b"
+    with pytest.raises(ValueError, match="unknown dataset 'c' in execution_options; the datasets are 'a', 'b'"):
+        merge(c=1)
 
 
 def test_more_gpus_than_exist_is_an_error_before_any_process_starts(monkeypatch, tmp_path):

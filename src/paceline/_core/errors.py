@@ -69,13 +69,21 @@ class PreemptionError(TrainingFailedError, SystemExit):
 
     EXIT_CODE = 75
 
-    def __init__(self, message: str = "", result: Any = None, preemption_info: Any = None) -> None:
+    def __init__(
+        self, message: str = "", result: Any = None, preemption_info: Any = None, drain_timed_out: bool = False
+    ) -> None:
         super().__init__(message, result)
         self.code = self.EXIT_CODE
         self.preemption_info = preemption_info
+        self.drain_timed_out = drain_timed_out
+        """Whether the grace period ended before all ranks had stopped at a report."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.result, self.preemption_info)
+        return type(self), (str(self), self.result, self.preemption_info, self.drain_timed_out)
+
+
+class SessionMisuseError(PacelineError, RuntimeError):
+    """A function of the train function, such as `report()`, was called elsewhere."""
 
 
 class StorageError(PacelineError, OSError):

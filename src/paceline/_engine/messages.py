@@ -354,6 +354,14 @@ class WorkerInit(msgspec.Struct, frozen=True, tag="worker_init"):
     """What it leaves there is uploaded to the store."""
     purpose: str = ""
     trial_id: str = ""
+    user_metadata: str = ""
+    """The trainer's `metadata`, as JSON."""
+    log_files: tuple[str, ...] = ()
+    """Files in the run's directory for this worker's standard output and error, beside its log."""
+    log_level: str = ""
+    """The level of our logger; empty: as it is."""
+    preemption_grace_s: float | None = None
+    """How long the machine stays after a signal; None: what the settings say."""
     protocol: int = PROTOCOL_VERSION
 
 

@@ -158,8 +158,9 @@ class WorkerContext:
         """Handle a signal. Runs on the listening thread, while the user's thread may be busy."""
         if signum in PREEMPTION_SIGNALS and not self._has_sent_notice:
             self._has_sent_notice = True
-            attempt, ranks, grace_s = self.begin.attempt, (self.begin.rank,), settings.load().preemption_grace_s
-            self._link.send(messages.PreemptionNoticeReceived(attempt, grace_s, ranks))
+            grace_s = self.begin.preemption_grace_s
+            grace_s = settings.load().preemption_grace_s if grace_s is None else grace_s
+            self._link.send(messages.PreemptionNoticeReceived(self.begin.attempt, grace_s, (self.begin.rank,)))
 
     def preemption_notice(self) -> messages.PreemptionNotice | None:
         """The preemption notice, if any. All ranks see it from the same call on, in one of the last two steps."""

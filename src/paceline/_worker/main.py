@@ -6,7 +6,9 @@ The function runs in the main thread, where signals, CUDA and debuggers expect i
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
+import io
 import logging
 import mmap
 import os
@@ -16,9 +18,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import cloudpickle
 from msgspec import Raw
@@ -134,7 +136,9 @@ def work(context: WorkerContext, link: DriverLink, usage: UsageMeter, load: Call
             if begin.has_own_directory:
                 enter_directory(context.layout.artifacts)
             context.config = config
-            with backend.around(context):
+            if begin.log_level:
+                logging.getLogger("paceline").setLevel(begin.log_level)
+            with _copy_output(begin), backend.around(context):
                 link.send(messages.WorkerReady(begin.attempt, begin.rank, os.getpid()))
                 try:
                     with context.time_accounting.at(time_accounting.USER_CODE):
@@ -284,6 +288,42 @@ def _load_job(job_fd: int, ray_connection: messages.RayConnectionSpec | None) ->
         os.close(job_fd)
         loaded: Job = cloudpickle.loads(view)
         return loaded
+
+
+@contextlib.contextmanager
+def _copy_output(begin: WorkerInit) -> Iterator[None]:
+    """Write what Python code prints also to the files of `RunConfig(log_to_file=...)`."""
+    if not begin.log_files:
+        yield
+        return
+    with contextlib.ExitStack() as closing:
+        opened = {name: closing.enter_context(open(f"{begin.run_path}/{name}", "a")) for name in begin.log_files}
+        output, errors = (opened[name] for name in begin.log_files)
+        closing.enter_context(contextlib.redirect_stdout(_CopiedStream(sys.stdout, output)))
+        closing.enter_context(contextlib.redirect_stderr(_CopiedStream(sys.stderr, errors)))
+        yield
+
+
+class _CopiedStream(io.TextIOBase):
+    """A text stream that also writes to a second one."""
+
+    def __init__(self, stream: TextIO, copy: TextIO) -> None:
+        self._stream = stream
+        self._copy = copy
+
+    def write(self, text: str) -> int:
+        self._copy.write(text)
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        self._copy.flush()
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
 
 
 def enter_directory(path: Path) -> None:

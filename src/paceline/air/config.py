@@ -1,7 +1,4 @@
-"""The configuration classes with their older arguments.
-
-Arguments that have no effect here raise a warning that says what to use instead.
-"""
+"""The configuration classes with the order that Ray 2.0 gave their arguments."""
 
 from __future__ import annotations
 
@@ -12,13 +9,13 @@ from typing import Any
 from paceline._core.frames import warn_caller
 from paceline._core.lazy_imports import explain_module
 from paceline.train import config as modern
+from paceline.train.config import CheckpointConfig, FailureConfig
 
 __all__ = ["CheckpointConfig", "FailureConfig", "RunConfig", "ScalingConfig"]
 
 
 class ScalingConfig(modern.ScalingConfig):
-    """`paceline.train.ScalingConfig`, with `trainer_resources`, which has no effect: there is no separate trainer
-    process."""
+    """`paceline.train.ScalingConfig`; its first argument is `trainer_resources`, which has no effect."""
 
     def __init__(
         self,
@@ -30,45 +27,21 @@ class ScalingConfig(modern.ScalingConfig):
         _max_cpu_fraction_per_node: float | None = None,
         **more_options: Any,
     ) -> None:
-        resources = dict(trainer_resources) if trainer_resources else None
-        _warn_no_effect(
-            ("trainer_resources", resources, "the trainer runs in this script"),
-            ("_max_cpu_fraction_per_node", _max_cpu_fraction_per_node, "no CPUs are reserved for datasets"),
+        if _max_cpu_fraction_per_node is not None:
+            name = f"_max_cpu_fraction_per_node={_max_cpu_fraction_per_node!r}"
+            warn_caller(f"{name} has no effect here: no CPUs are reserved for datasets")
+        super().__init__(
+            1 if num_workers is None else num_workers,
+            use_gpu,
+            resources_per_worker,
+            placement_strategy,
+            trainer_resources=trainer_resources,
+            **more_options,
         )
-        size = 1 if num_workers is None else num_workers
-        super().__init__(size, use_gpu, resources_per_worker, placement_strategy, **more_options)
-
-
-class CheckpointConfig(modern.CheckpointConfig):
-    """`paceline.train.CheckpointConfig`. The train function decides how often to report a checkpoint."""
-
-    def __init__(
-        self,
-        num_to_keep: int | None = None,
-        checkpoint_score_attribute: str | None = None,
-        checkpoint_score_order: str | None = "max",
-        checkpoint_frequency: int | None = 0,
-        checkpoint_at_end: bool | None = None,
-        **more_options: Any,
-    ) -> None:
-        _warn_no_effect(
-            ("checkpoint_frequency", checkpoint_frequency or None, "the function decides when to report one"),
-            ("checkpoint_at_end", checkpoint_at_end, "report a checkpoint before the train function returns"),
-        )
-        super().__init__(num_to_keep, checkpoint_score_attribute, checkpoint_score_order or "max", **more_options)
-
-
-class FailureConfig(modern.FailureConfig):
-    """`paceline.train.FailureConfig`. `fail_fast` means `max_failures=0`."""
-
-    def __init__(self, max_failures: int = 0, fail_fast: bool | str = False, **more_options: Any) -> None:
-        if fail_fast and max_failures:
-            raise ValueError(f"fail_fast={fail_fast!r} contradicts max_failures={max_failures}")
-        super().__init__(max_failures=max_failures, **more_options)
 
 
 class RunConfig(modern.RunConfig):
-    """`paceline.train.RunConfig`, with `local_dir` for `storage_path`, and with older terminal and tuner options."""
+    """`paceline.train.RunConfig`, with `local_dir` or the `upload_dir` of `sync_config` for `storage_path`."""
 
     def __init__(
         self,
@@ -90,28 +63,23 @@ class RunConfig(modern.RunConfig):
         places = [path for path in (storage_path, upload_dir, local_dir) if path is not None]
         if storage_path is not None and local_dir is not None:
             raise ValueError(f"use storage_path={storage_path!r} or local_dir={local_dir!r}, not both")
-        _warn_no_effect(
-            ("stop", stop, "return from the train function when it is done"),
-            ("progress_reporter", progress_reporter, "use callbacks, which receive every report"),
-            ("verbose", verbose, "set PACELINE_VERBOSITY to 0, 1 or 2"),
-            ("log_to_file", log_to_file, "all output of every worker is in result.log_dir"),
-            ("sync_config", None if upload_dir else sync_config, "files are written to storage_path directly"),
-        )
         super().__init__(
             name=name,
             storage_path=places[0] if places else None,
-            failure_config=failure_config if failure_config is not None else FailureConfig(),
-            checkpoint_config=checkpoint_config if checkpoint_config is not None else CheckpointConfig(),
+            failure_config=failure_config,
+            checkpoint_config=checkpoint_config,
             callbacks=callbacks or (),
+            stop=stop,
+            progress_reporter=progress_reporter,
+            verbose=verbose,
+            log_to_file=log_to_file,
+            sync_config=None if upload_dir is not None else sync_config,
             **more_options,
         )
 
-
-def _warn_no_effect(*arguments: tuple[str, Any, str]) -> None:
-    """Warn about arguments that are set: each with its name, its value and what to do instead."""
-    for name, value, instead in arguments:
-        if value is not None and value is not False:
-            warn_caller(f"{name}={value!r} has no effect here: {instead}")
+    @property
+    def local_dir(self) -> str | os.PathLike[str] | None:
+        return self.storage_path
 
 
 explain_module(__name__)

@@ -6,7 +6,6 @@ checkpoint the worker started from.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
 import time
@@ -28,6 +27,7 @@ __all__ = [
     "get_experiment_name",
     "get_local_rank",
     "get_local_world_size",
+    "get_metadata",
     "get_node_rank",
     "get_trial_dir",
     "get_trial_id",
@@ -86,7 +86,12 @@ def get_trial_name() -> str:
 
 def get_trial_id() -> str:
     """Return an ID that is the same for all attempts and ranks of a run."""
-    return _trial_id(_context().begin)
+    return session.get_context().get_trial_id()
+
+
+def get_metadata() -> dict[str, Any]:
+    """Return the trainer's `metadata`."""
+    return session.get_context().get_metadata()
 
 
 def get_trial_dir() -> str:
@@ -149,8 +154,8 @@ def _add_auto_metrics(context: WorkerContext, metrics: dict[str, Any], *, has_ch
         "timesteps_total": None,
         "episodes_total": None,
         "training_iteration": iteration,
-        "trial_id": _trial_id(context.begin),
-        "experiment_id": _experiment_id(context.begin),
+        "trial_id": session.TrainContext(context).get_trial_id(),
+        "experiment_id": session.get_experiment_id(context.begin),
         "date": time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(now)),
         "timestamp": int(now),
         "time_total_s": counted.previous_total_s + since_s,
@@ -164,14 +169,6 @@ def _add_auto_metrics(context: WorkerContext, metrics: dict[str, Any], *, has_ch
         "experiment_tag": "0",
     }
     return {**automatic, **metrics}
-
-
-def _experiment_id(begin: WorkerInit) -> str:
-    return hashlib.sha256(f"{begin.store or ''} {begin.run_path}".encode()).hexdigest()[:32]
-
-
-def _trial_id(begin: WorkerInit) -> str:
-    return f"{_experiment_id(begin)[:5]}_00000"
 
 
 def _to_reportable(value: Any) -> Any:

@@ -13,6 +13,7 @@ from paceline._core.errors import (
     ReportMismatchError,
     RunExistsError,
     RunHeldError,
+    SessionMisuseError,
     StorageError,
     TrainingFailedError,
     TrainingInterrupt,
@@ -26,7 +27,15 @@ if TYPE_CHECKING:
     from paceline.train.backend import Backend, BackendConfig
     from paceline.train.callbacks import LoggerCallback, TrainingCallback, TrainRunContext, UserCallback
     from paceline.train.checkpoint import Checkpoint
-    from paceline.train.config import CheckpointConfig, CheckpointStrategy, FailureConfig, RunConfig, ScalingConfig
+    from paceline.train.config import (
+        CheckpointConfig,
+        CheckpointStrategy,
+        FailureConfig,
+        LoggingConfig,
+        RunConfig,
+        ScalingConfig,
+        SyncConfig,
+    )
     from paceline.train.driver.datasets import TRAIN_DATASET_KEY, DataConfig
     from paceline.train.driver.validation import ValidationConfig, ValidationFn, ValidationTaskConfig
     from paceline.train.older.functions import load_checkpoint, local_rank, save_checkpoint, world_rank, world_size
@@ -68,6 +77,7 @@ __all__ = [
     "DataParallelTrainer",
     "FailureConfig",
     "LoggerCallback",
+    "LoggingConfig",
     "PacelineError",
     "PreemptionError",
     "PreemptionInfo",
@@ -80,7 +90,9 @@ __all__ = [
     "RunExistsError",
     "RunHeldError",
     "ScalingConfig",
+    "SessionMisuseError",
     "StorageError",
+    "SyncConfig",
     "TRAIN_DATASET_KEY",
     "TrainContext",
     "TrainRunContext",
@@ -125,8 +137,10 @@ __getattr__ = make_lazy_getattr(
             "CheckpointConfig",
             "CheckpointStrategy",
             "FailureConfig",
+            "LoggingConfig",
             "RunConfig",
             "ScalingConfig",
+            "SyncConfig",
         ),
         "paceline.train.driver.datasets": ("TRAIN_DATASET_KEY", "DataConfig"),
         "paceline.train.older.functions": (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -50,6 +51,17 @@ class BackendConfig:
     def backend_cls(self) -> type[Backend]:
         """The `Backend` whose hooks run around training."""
         return Backend
+
+    @property
+    def framework(self) -> str | None:
+        """The name of the framework; None for a backend of your own."""
+        return self.extra or None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields by name, as far as they are plain values."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)} if is_dataclass(self) else vars(self)
+        plain = (bool, int, float, str, tuple, list, dict, type(None))
+        return {name: value for name, value in values.items() if isinstance(value, plain)}
 
     @property
     def train_func_context(self) -> Callable[[], contextlib.AbstractContextManager[Any]]:

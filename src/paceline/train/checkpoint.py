@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from paceline._core.errors import CheckpointCorruptError, StorageError
-from paceline._storage.address import open_store_at
+from paceline._storage.address import open_store_at, to_arrow_filesystem
 from paceline._storage.commit import encode_manifest, find_problem, has_manifest
 from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import MANIFEST, METADATA
@@ -22,6 +23,13 @@ from paceline._storage.run_store import read_store_manifest
 from paceline._storage.state import STEM, has_state, read_state, write_state
 from paceline._storage.store import download_all
 from paceline.train.older.portable_checkpoint import PortableCheckpointMixin
+
+if TYPE_CHECKING:
+    from paceline.data.preprocessor import Preprocessor
+
+
+_PREPROCESSOR = "preprocessor"
+"""The key of a preprocessor in the metadata."""
 
 
 @functools.cache
@@ -49,7 +57,8 @@ class Checkpoint(PortableCheckpointMixin):
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
         # A worker may have another working directory than the process that makes this.
         self._path: str | None = os.fspath(path) if filesystem is not None else os.path.abspath(path)
-        self._filesystem = filesystem
+        is_fsspec = filesystem is not None and not hasattr(filesystem, "type_name")
+        self._filesystem = to_arrow_filesystem(filesystem, "filesystem") if is_fsspec else filesystem
         self.state: Any = None
         """The tree passed to `from_dict`, as long as it is only in memory."""
         self.allow_pickle = False
@@ -75,6 +84,19 @@ class Checkpoint(PortableCheckpointMixin):
         checkpoint._filesystem = None
         checkpoint.state = state
         checkpoint.allow_pickle = allow_pickle
+        return checkpoint
+
+    @classmethod
+    def from_checkpoint(cls, other: Checkpoint) -> Self:
+        """Make a checkpoint of this class from another one: of the same files, or the same state in memory."""
+        if not isinstance(other, Checkpoint):
+            raise TypeError(f"other must be a paceline.train.Checkpoint, got {other!r:.200}")
+        if other._path is not None:
+            checkpoint = cls(other._path, other._filesystem)
+            checkpoint._is_verified = other._is_verified
+            return checkpoint
+        checkpoint = cls.from_dict(other.state, allow_pickle=other.allow_pickle)
+        checkpoint._metadata_json = other._metadata_json
         return checkpoint
 
     @property
@@ -109,18 +131,38 @@ class Checkpoint(PortableCheckpointMixin):
             return has_state(Path(directory))
 
     def to_directory(self, path: str | os.PathLike[str] | None = None, *, verify: bool = True) -> str:
-        """Copy the files to a directory, by default a new temporary one, and return its path."""
+        """Copy the files to a directory, by default a new temporary one, and return its path.
+
+        If several processes of this machine copy to the same directory at once, one does, and the others wait for it.
+        """
         if verify:
             self._verify_once()
         target = Path(path) if path is not None else Path(tempfile.mkdtemp(prefix="paceline-checkpoint-"))
         target.mkdir(parents=True, exist_ok=True)
-        if self._path is None:
-            self._write_state(target)
-        elif self.is_local:
-            shutil.copytree(self.path, target, dirs_exist_ok=True)
-        else:
-            self._download(target)
+        with _lock_directory(target) as had_to_wait:
+            if self._path is None:
+                self._write_state(target)
+            elif had_to_wait and self._is_copied_to(target):
+                pass
+            elif self.is_local:
+                shutil.copytree(self.path, target, dirs_exist_ok=True)
+            else:
+                self._download(target)
         return str(target)
+
+    def _is_copied_to(self, target: Path) -> bool:
+        """Whether a directory has all the files, with their sizes."""
+        if self.is_local:
+            source = Path(self.path)
+            files = {path.relative_to(source): path.stat().st_size for path in source.rglob("*") if path.is_file()}
+        else:
+            store = open_store_at(self.path, self.filesystem)
+            manifest = read_store_manifest(store)
+            if manifest is not None:
+                files = {Path(entry.path): entry.size for entry in manifest.files}
+            else:
+                files = {Path(entry.key): entry.size for entry in store.list_entries()}
+        return all((target / path).is_file() and (target / path).stat().st_size == files[path] for path in files)
 
     @contextlib.contextmanager
     def as_directory(self, *, verify: bool = True) -> Iterator[str]:
@@ -193,6 +235,22 @@ class Checkpoint(PortableCheckpointMixin):
         """Add to the metadata."""
         self.set_metadata({**self.get_metadata(), **metadata})
 
+    def set_preprocessor(self, preprocessor: Preprocessor) -> None:
+        """Store a fitted preprocessor in the metadata, as JSON."""
+        self.update_metadata({_PREPROCESSOR: preprocessor.to_dict()})
+
+    def get_preprocessor(self, *, allowed_functions: Iterable[Callable[..., Any]] = ()) -> Preprocessor | None:
+        """Return the preprocessor that was stored with the checkpoint; None if there is none.
+
+        Functions and classes of yours are stored by name, and only loaded if they are in `allowed_functions`.
+        """
+        stored = self.get_metadata().get(_PREPROCESSOR)
+        if stored is None:
+            return None
+        from paceline.data.preprocessor import Preprocessor
+
+        return Preprocessor.from_dict(stored, allowed_functions=allowed_functions)
+
     def _state_for_rank(self) -> tuple[Any, str]:
         """For a state that is only in memory: the tree that this rank writes, and the name of its files."""
         return self.state, STEM
@@ -243,3 +301,21 @@ class Checkpoint(PortableCheckpointMixin):
             return f"{type(self).__name__}(in memory)"
         kind = "local" if self._filesystem is None else self._filesystem.type_name
         return f"{type(self).__name__}(filesystem={kind}, path={self._path})"
+
+
+@contextlib.contextmanager
+def _lock_directory(path: Path) -> Iterator[bool]:
+    """Let one process at a time write a directory; yield whether another one did so meanwhile."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        had_to_wait = False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            had_to_wait = True
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            pass  # A filesystem without locks.
+        yield had_to_wait
+    finally:
+        os.close(descriptor)

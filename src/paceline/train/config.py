@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
 
 from paceline._control.events import HangAction
 from paceline._core.arguments import (
@@ -27,25 +26,18 @@ from paceline._core.arguments import (
 )
 from paceline._core.call_errors import explain_calls
 from paceline._core.engine_choice import check_engine
+from paceline._core.frames import warn_caller
 from paceline._core.settings import default_storage_path
 from paceline._core.system import make_absolute
 from paceline._storage.run_location import RunLocation, is_remote
 from paceline.train.callbacks import Callback
+from paceline.train.driver.stop_condition import parse_stop
+
+if TYPE_CHECKING:
+    from paceline.train.placement_group import PlacementGroupFactory
+    from paceline.train.session import StorageContext
 
 C = TypeVar("C")
-
-_REMOVED = {
-    "trainer_resources": "the trainer runs in the driver and takes no resources of its own",
-    "checkpoint_frequency": "report a checkpoint when you want one",
-    "checkpoint_at_end": "report a checkpoint before the function returns",
-    "fail_fast": "use max_failures=0, which is the default",
-    "sync_config": "files go to storage_path directly; nothing is synced afterwards",
-    "verbose": "set PACELINE_VERBOSITY to 0, 1 or 2",
-    "stop": "return from the train function when it is done",
-    "progress_reporter": "use callbacks",
-    "log_to_file": "all output of every worker is in result.log_dir",
-}
-"""Arguments of Ray Train's older configurations, and what to use instead."""
 
 _MIN_AMOUNT = 0.0001
 """Cluster resources are counted in units of 1/10,000."""
@@ -67,17 +59,7 @@ def _short_repr(config: Any) -> str:
 
 
 def config_class(cls: type[C]) -> type[C]:
-    """Make a dataclass explain wrong arguments and those that Ray removed, and show only the fields that are set."""
-    init = cls.__init__
-    removed = _REMOVED.keys() - {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-
-    @functools.wraps(init)
-    def checked_init(self: C, *args: Any, **kwargs: Any) -> None:
-        for name in kwargs.keys() & removed:
-            raise DeprecationWarning(f"{cls.__name__} no longer has the argument {name!r}: {_REMOVED[name]}")
-        init(self, *args, **kwargs)
-
-    setattr(cls, "__init__", checked_init)  # noqa: B010
+    """Make a dataclass explain wrong arguments, and show only the fields that are set."""
     setattr(cls, "__repr__", _short_repr)  # noqa: B010
     return explain_calls(cls)
 
@@ -106,6 +88,11 @@ class ScalingConfig:
     label_selector: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None
     """On a cluster, the labels that a worker's node must have: `{"zone": "a"}`, `"!a"`, `"in(a,b)"`, `"!in(a,b)"`.
     A list has one dict per worker."""
+    trainer_resources: Mapping[str, float] | None = None
+    """For scripts written for Ray. It has no effect: the trainer runs in the script."""
+    use_tpu: bool = False
+    """Must be False: there is no support for TPUs."""
+    topology: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.num_workers, list | tuple):
@@ -121,6 +108,15 @@ class ScalingConfig:
             expected = f"a multiple of num_workers={self.num_workers}"
             raise bad_value("global_batch_size", expected, self.global_batch_size)
         check_bool("use_gpu", self.use_gpu)
+        if self.use_tpu or self.topology is not None:
+            raise ValueError(
+                f"use_tpu={self.use_tpu!r}, topology={self.topology!r}: workers on TPUs are not supported\n\n"
+                'hint: JaxTrainer of paceline.train.jax with JaxConfig(platform="tpu") uses the TPUs of one machine'
+            )
+        check_instance("trainer_resources", self.trainer_resources, Mapping, "a dict such as {'CPU': 0}", optional=True)
+        if any((self.trainer_resources or {}).values()):
+            resources = dict(self.trainer_resources or {})
+            warn_caller(f"trainer_resources={resources!r} has no effect here: the trainer runs in this script")
         check_choice("placement_strategy", self.placement_strategy, STRATEGIES)
         _check_labels(self.label_selector, self.num_workers)
         if not isinstance(self.accelerator_type, str | None) or self.accelerator_type == "":
@@ -177,6 +173,10 @@ class ScalingConfig:
         return float(self.resources_per_worker.get("CPU", 0))
 
     @property
+    def num_tpus_per_worker(self) -> float:
+        return 0.0
+
+    @property
     def total_resources(self) -> dict[str, float]:
         """The resources of all workers together."""
         per_worker = {"CPU": self.num_cpus_per_worker, "GPU": self.num_gpus_per_worker}
@@ -188,6 +188,32 @@ class ScalingConfig:
         """The resources of one worker beyond CPU and GPU."""
         return {k: float(v) for k, v in (self.resources_per_worker or {}).items() if k not in ("CPU", "GPU") and v}
 
+    def as_placement_group_factory(self) -> PlacementGroupFactory:
+        """Return one bundle per worker."""
+        from paceline.train.placement_group import PlacementGroupFactory
+
+        own = {"CPU": self.num_cpus_per_worker, "GPU": self.num_gpus_per_worker, **self.additional_resources_per_worker}
+        bundle = {name: amount for name, amount in own.items() if amount}
+        return PlacementGroupFactory([bundle] * max(1, self.max_workers), self.placement_strategy)
+
+    @classmethod
+    def from_placement_group_factory(cls, pgf: PlacementGroupFactory) -> Self:
+        """Return the workers that have these bundles. A first bundle that differs is the trainer's, and left out."""
+        bundles = list(pgf.bundles)
+        if len(bundles) > 1 and bundles[0] != bundles[1]:
+            del bundles[0]
+        if any(bundle != bundles[0] for bundle in bundles):
+            raise bad_value("bundles", "the same for every worker", bundles)
+        resources, use_gpu = dict(bundles[0]), bundles[0].get("GPU", 0) > 0
+        if not use_gpu:
+            resources.pop("GPU", None)
+        return cls(
+            num_workers=len(bundles),
+            use_gpu=use_gpu,
+            resources_per_worker=resources,
+            placement_strategy=pgf.strategy,
+        )
+
 
 @config_class
 @dataclass(frozen=True)
@@ -196,11 +222,17 @@ class CheckpointConfig:
 
     The newest is always kept, even if it is not among the best. `checkpoint_score_attribute` may name a nested metric,
     as in `eval/loss`. A checkpoint whose metric is missing or nan ranks last in either order.
+
+    `checkpoint_frequency` and `checkpoint_at_end` say when a trainer that saves the model itself does so:
+    `XGBoostTrainer` and `LightGBMTrainer` without a function, every so many rounds, and a `tune.Trainable`. A train
+    function reports its checkpoints, so other trainers refuse them.
     """
 
     num_to_keep: int | None = None
     checkpoint_score_attribute: str | None = None
     checkpoint_score_order: str = "max"
+    checkpoint_frequency: int | None = 0
+    checkpoint_at_end: bool | None = None
     _: KW_ONLY
     max_failed_saves: int | None = 0
     """How many consecutive saves may fail, with a warning, before `report()` raises: 0 for none, None for no limit."""
@@ -208,6 +240,8 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         check_int("num_to_keep", self.num_to_keep, at_least=1, optional=True)
         check_int("max_failed_saves", self.max_failed_saves, at_least=0, optional=True)
+        check_int("checkpoint_frequency", self.checkpoint_frequency, at_least=0, optional=True)
+        check_bool("checkpoint_at_end", self.checkpoint_at_end, optional=True)
         check_choice("checkpoint_score_order", self.checkpoint_score_order, ("max", "min"))
         attribute = self.checkpoint_score_attribute
         check_instance("checkpoint_score_attribute", attribute, str, "the name of a metric", optional=True)
@@ -231,14 +265,22 @@ class FailureConfig:
     A rank hangs if it stays at one place and shows no sign of life for `hang_timeout_s` (None: learned from the run's
     own reports, at least 30 s). `hang_action`: "warn" reports the hang, "restart" also restarts the workers, "fail"
     ends the run.
+
+    With `fail_fast=True` the first failure of any kind ends the run; with `"raise"`, `fit()` raises the worker's own
+    exception. `preemption_grace_s` is how long the machine stays after SIGTERM or SIGUSR1 (None: see
+    `PACELINE_PREEMPTION_GRACE_S`).
     """
 
     max_failures: int = 0
+    fail_fast: bool | str = False
     _: KW_ONLY
     max_preemption_failures: int = -1
     controller_failure_limit: int = -1
     hang_timeout_s: float | None = None
     hang_action: HangAction = "warn"
+    preemption_grace_s: float | None = None
+    relax_collectives_on_preemption: bool = False
+    """Must be False: all ranks stop at the same report, so that its checkpoint is complete."""
 
     def __post_init__(self) -> None:
         for name in ("max_failures", "max_preemption_failures", "controller_failure_limit"):
@@ -248,6 +290,56 @@ class FailureConfig:
         if self.hang_timeout_s != math.inf:
             check_number("hang_timeout_s", self.hang_timeout_s, above=0, optional=True)
         check_choice("hang_action", self.hang_action, get_args(HangAction))
+        check_choice("fail_fast", self.fail_fast, (True, False, "raise"))
+        if self.fail_fast and self.max_failures:
+            raise ValueError(
+                f"max_failures={self.max_failures} and fail_fast={self.fail_fast!r} contradict each other: "
+                "what ends with the first failure retries nothing"
+            )
+        check_number("preemption_grace_s", self.preemption_grace_s, at_least=0, optional=True)
+        if self.relax_collectives_on_preemption:
+            raise ValueError(
+                "relax_collectives_on_preemption=True is not supported: after a preemption notice all ranks stop at "
+                "the same report, so that the checkpoint of that report is complete"
+            )
+
+
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+@config_class
+@dataclass(frozen=True)
+class LoggingConfig:
+    """How much a run prints and logs: WARNING and above only problems, INFO one line per event, DEBUG every report."""
+
+    log_level: str = "INFO"
+
+    def __post_init__(self) -> None:
+        level = self.log_level.upper() if isinstance(self.log_level, str) else self.log_level
+        object.__setattr__(self, "log_level", check_choice("log_level", level, LOG_LEVELS))
+
+
+@config_class
+@dataclass(frozen=True)
+class SyncConfig:
+    """What becomes of the files in a trial's working directory, its artifacts.
+
+    With a `storage_path` on a disk they are in the trial's directory anyway. For a search in a store,
+    `sync_artifacts=True` uploads them to the trial's `artifacts/` when its function ends.
+    """
+
+    sync_period: int = 300
+    sync_timeout: int = 1800
+    sync_artifacts: bool = False
+    sync_artifacts_on_checkpoint: bool = True
+
+    def __post_init__(self) -> None:
+        check_bool("sync_artifacts", self.sync_artifacts)
+        default = SyncConfig
+        for name in ("sync_period", "sync_timeout", "sync_artifacts_on_checkpoint"):
+            if (value := getattr(self, name)) != getattr(default, name):
+                instead = "artifacts are uploaded when the function of a trial ends"
+                warn_caller(f"{name}={value!r} has no effect here: {instead}")
 
 
 @config_class
@@ -258,6 +350,12 @@ class RunConfig:
     A run is the directory `storage_path/name`, on this machine or in a store: `s3://bucket/runs`, `gs://...`,
     `az://...`, or a path on `storage_filesystem`, a filesystem of `pyarrow.fs` or fsspec. Running a script again with
     the same two values resumes that run; without a name, each run gets a new one. Nothing is touched before `fit()`.
+
+    `stop` ends the run at the first report that reaches it: a dict of metrics and their limits, where
+    `training_iteration` is the number of the report, a function of an id and the metrics, or a `Stopper`. `fit()` then
+    returns. `verbose` says how much is printed: 0 only errors, 1 a line per event, 2 and 3 also every report; None
+    follows `logging_config`, then `PACELINE_VERBOSITY`. `log_to_file`: write the output of rank 0 also to `stdout` and
+    `stderr` in the run's directory, or to these one or two files there. `progress_reporter` is for a search.
     """
 
     name: str | None = None
@@ -281,6 +379,13 @@ class RunConfig:
     """A new run starts from this `Checkpoint`, or from the newest one of this run: its path or its `Result`."""
     record_source: bool = True
     """Store the source of the script and the function with the run, without what looks like a secret."""
+    stop: Mapping[str, Any] | Callable[[str, Mapping[str, Any]], bool] | Sequence[Any] | None = None
+    verbose: int | None = None
+    progress_reporter: Any = None
+    log_to_file: bool | str | tuple[str, str] = False
+    sync_config: SyncConfig | None = None
+    """For a search: see `SyncConfig`. A run writes its files to `storage_path` itself."""
+    logging_config: LoggingConfig | None = None
 
     def __post_init__(self) -> None:
         check_engine("engine", self.engine)
@@ -302,6 +407,32 @@ class RunConfig:
         if not isinstance(self.name, str) or not re.fullmatch(r"[^/\0]+", self.name) or self.name in (".", ".."):
             raise bad_value("name", "a valid directory name", self.name)
         check_callbacks(self.callbacks)
+        parse_stop(self.stop)  # Raises for an invalid value.
+        check_choice("verbose", self.verbose, (0, 1, 2, 3, True, False, None))
+        _parse_log_files(self.log_to_file)
+        for name, kind in (("sync_config", SyncConfig), ("logging_config", LoggingConfig)):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, coerce_config(kind, getattr(self, name), name))
+
+    @property
+    def verbosity(self) -> int | None:
+        """How much to print, as in `Settings.verbosity`; None: what the setting says."""
+        if self.verbose is not None:
+            return min(int(self.verbose), 2)
+        level = self.logging_config.log_level if self.logging_config is not None else "INFO"
+        return {"DEBUG": 2, "INFO": None}.get(level, 0)
+
+    @property
+    def log_files(self) -> tuple[str, ...]:
+        """The files in the run's directory for the standard output and error of rank 0; empty for none."""
+        return _parse_log_files(self.log_to_file)
+
+    @property
+    def storage_context(self) -> StorageContext:
+        """Where the run is stored, as `TrainContext.get_storage()` says it in a worker."""
+        from paceline.train.session import StorageContext
+
+        return StorageContext(*self.location.open_run_store_for_reading().locate_run())
 
     @property
     def location(self) -> RunLocation:
@@ -340,12 +471,25 @@ def coerce_config(kind: type[Any], value: Any, argument: str) -> Any:
     )
 
 
+def _parse_log_files(value: Any) -> tuple[str, ...]:
+    if value is False or value is None:
+        return ()
+    files = ("stdout", "stderr") if value is True else (value, value) if isinstance(value, str) else value
+    expected = "True, False, the name of a file in the run's directory, or two such names"
+    if not isinstance(files, list | tuple) or len(files) != 2 or not all(isinstance(each, str) for each in files):
+        raise bad_value("log_to_file", expected, value)
+    for name in files:
+        if not name or name[0] == "." or "/" in name or "\0" in name:
+            raise bad_value("log_to_file", expected, value)
+    return tuple(files)
+
+
 def check_callbacks(callbacks: Iterable[Any]) -> None:
     expected = "a UserCallback, TrainingCallback, LoggerCallback or OpenTelemetryCallback of paceline.train"
     for callback in callbacks:
         check_instance("every item of callbacks", callback, get_args(Callback), expected)
         hooks = [name for name in dir(callback) if name.startswith(_SEARCH_HOOKS)]
-        if hooks and not getattr(callback, "_is_for_searches", False):
+        if hooks and not (getattr(callback, "_is_for_searches", False) or hasattr(callback, "_has_trial_hooks")):
             raise ValueError(
                 f"{type(callback).__name__}.{hooks[0]}() would never be called: only a callback of a search has it\n\n"
                 "hint: subclass paceline.tune.Callback, or LoggerCallback of paceline.tune.logger"
@@ -388,9 +532,7 @@ def _parse_worker_range(bounds: Any) -> tuple[int, int]:
 
 def _resolve_storage_path(path: Any, filesystem: Any) -> str:
     if path is None:
-        if filesystem is not None:
-            raise ValueError("storage_filesystem needs a storage_path on it")
-        return default_storage_path()
+        return default_storage_path() if filesystem is None else "paceline_results"
     check_instance("storage_path", path, (str, os.PathLike), "a path")
     text: str = os.fspath(path).removeprefix("file://")
     return text if is_remote(text, filesystem) else str(Path(make_absolute(text)))

@@ -24,7 +24,7 @@ from paceline.train.checkpoint import Checkpoint, local_filesystem
 
 
 @explain_calls
-@dataclass
+@dataclass(init=False)
 class Result:
     """The outcome of a run."""
 
@@ -44,6 +44,26 @@ class Result:
     was lost."""
     _storage_filesystem: Any = field(default=None, repr=False)
     _run_store: RunStore | None = field(default=None, repr=False, compare=False)
+    _metrics_dataframe: Any = field(default=None, init=False, repr=False, compare=False)
+
+    def __init__(
+        self,
+        metrics: dict[str, Any] | None,
+        checkpoint: Checkpoint | None,
+        error: Exception | None,
+        path: str | None = None,
+        metrics_dataframe: Any = None,
+        best_checkpoints: list[tuple[Checkpoint, dict[str, Any]]] | None = None,
+        return_value: Any = None,
+        status: str = "unfinished",
+        _storage_filesystem: Any = None,
+        _run_store: RunStore | None = None,
+    ) -> None:
+        """For tests and tools that need a result without a run; `fit()` and `from_path` make the others."""
+        self.metrics, self.checkpoint, self.error, self.path = metrics, checkpoint, error, path
+        self.best_checkpoints, self.return_value, self.status = best_checkpoints, return_value, status
+        self._storage_filesystem, self._run_store = _storage_filesystem, _run_store
+        self._metrics_dataframe = metrics_dataframe
 
     @property
     def filesystem(self) -> Any:
@@ -69,8 +89,8 @@ class Result:
 
         The metrics are those of rank 0, with reduced metrics computed over all ranks.
         """
-        if self._run_store is None:
-            return None
+        if self._run_store is None or self._metrics_dataframe is not None:
+            return self._metrics_dataframe
         return to_dataframe(collect_metric_rows(replay_events(self._run_store, RunReplay())))
 
     @property

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import hashlib
+import json
 import shutil
 import socket
 import tempfile
@@ -15,8 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import cloudpickle
 
 from paceline._core.arguments import bad_value
+from paceline._core.errors import SessionMisuseError
 from paceline._core.plain_values import decode_plain
 from paceline._core.time_accounting import CHECKPOINT
+from paceline._engine.messages import WorkerInit
 from paceline._storage.commit import has_manifest
 from paceline._storage.run_layout import is_checkpoint_name
 from paceline._worker import context as worker_context
@@ -137,6 +141,15 @@ class TrainContext:
         """The name of the run, which counts as one trial."""
         return self._begin.run_name
 
+    def get_trial_id(self) -> str:
+        """An ID that is the same for all attempts and ranks of a run."""
+        return self._begin.trial_id or f"{get_experiment_id(self._begin)[:5]}_00000"
+
+    def get_metadata(self) -> dict[str, Any]:
+        """The trainer's `metadata`; empty if it has none."""
+        metadata: dict[str, Any] = json.loads(self._begin.user_metadata or "{}")
+        return metadata
+
     def get_trial_dir(self) -> str:
         """The run's directory, or its URI in a store."""
         return self.get_storage().experiment_fs_path
@@ -148,6 +161,11 @@ class TrainContext:
     def get_storage(self) -> StorageContext:
         path, filesystem = self._run_store.locate_run()
         return StorageContext(path, filesystem)
+
+
+def get_experiment_id(begin: WorkerInit) -> str:
+    """Return an ID of the run, made from where it is stored."""
+    return hashlib.sha256(f"{begin.store or ''} {begin.run_path}".encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
@@ -196,7 +214,14 @@ def report(
         if validation:
             raise ValueError("Validation requires a checkpoint to be provided.")
         on_stop = checkpoint_on_stop
-        context.report(metrics, on_stop=(lambda: _to_source(context, on_stop())) if on_stop is not None else None)
+
+        def make_source(make: Callable[[], Checkpoint]) -> CheckpointSource:
+            made = make()
+            _check_checkpoint(made)
+            _add_trainer_metadata(context, made)
+            return _to_source(context, made)
+
+        context.report(metrics, on_stop=(lambda: make_source(on_stop)) if on_stop is not None else None)
         return
     task = to_validation_task(validation)
     if task is not None and not context.begin.validates:
@@ -208,6 +233,7 @@ def report(
     delete = delete_local_checkpoint_after_upload
     source: CheckpointSource
     with context.time_accounting.at(CHECKPOINT):
+        _add_trainer_metadata(context, checkpoint)
         if mode is CheckpointUploadMode.NO_UPLOAD or checkpoint_upload_fn is not None:
             source = _to_in_place_source(context, checkpoint, checkpoint_dir_name, mode, checkpoint_upload_fn)
             checkpoint_dir_name = source.path.relative_to(context.layout.root).as_posix()
@@ -307,7 +333,7 @@ def new_checkpoint(cls: type[C]) -> C:
 def _require_context(function: str) -> WorkerContext:
     context = worker_context.current()
     if context is None:
-        raise RuntimeError(
+        raise SessionMisuseError(
             f"`{function}` cannot be used outside of a Paceline training function: "
             "call it in the function that you pass to a trainer"
         )
@@ -320,6 +346,12 @@ def _check_checkpoint(checkpoint: Any) -> None:
             f"checkpoint must be a paceline.train.Checkpoint, got {checkpoint!r:.200}\n\n"
             "hint: Checkpoint.from_directory(path) makes one of files, Checkpoint.from_dict(state) of values"
         )
+
+
+def _add_trainer_metadata(context: WorkerContext, checkpoint: Checkpoint) -> None:
+    """Add the trainer's `metadata` to what rank 0 saves. What the checkpoint says itself takes precedence."""
+    if context.begin.user_metadata and context.begin.rank == 0:
+        checkpoint.set_metadata({**json.loads(context.begin.user_metadata), **checkpoint.get_metadata()})
 
 
 def _check_dir_name(name: str | None) -> None:

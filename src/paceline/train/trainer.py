@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar
 
-from paceline._core.errors import PacelineError, TrainingInterrupt
+from paceline._core.errors import PacelineError, TrainingFailedError, TrainingInterrupt
+from paceline._core.lazy_imports import make_lazy_getattr
 from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig
@@ -32,6 +33,7 @@ class TrainerOptions(TypedDict, total=False):
     validation_config: ValidationConfig | Mapping[str, Any] | None
     datasets: Mapping[str, Any] | None
     dataset_config: DataConfig | Mapping[str, Any] | None
+    metadata: Mapping[str, Any] | None
 
 
 class _Argument(Generic[T]):
@@ -60,7 +62,8 @@ class DataParallelTrainer(TrainerVerbs):
     `train_loop_per_worker` takes `train_loop_config` as its only argument, or no argument. It may be defined anywhere,
     including in a notebook cell or as a closure. In a new run, `get_checkpoint()` returns `resume_from_checkpoint`.
     `validation_config` configures what `report(..., validation=True)` requests. The `datasets` are split among the
-    workers as `dataset_config` says; the function gets its shard from `get_dataset_shard(name)`.
+    workers as `dataset_config` says; the function gets its shard from `get_dataset_shard(name)`. `metadata`, a dict of
+    JSON values, is what `get_context().get_metadata()` returns, and is added to the metadata of every checkpoint.
     """
 
     trainer_arguments: TrainerArguments
@@ -74,6 +77,7 @@ class DataParallelTrainer(TrainerVerbs):
     validation_config: _Argument[ValidationConfig | None] = _Argument()
     datasets: _Argument[Mapping[str, Any] | None] = _Argument()
     dataset_config: _Argument[DataConfig] = _Argument()
+    metadata: _Argument[Mapping[str, Any] | None] = _Argument()
     _default_backend: ClassVar[Callable[[], BackendConfig]] = BackendConfig
     _backend_argument: ClassVar[str] = "backend_config"
     """What the constructor calls `backend_config`."""
@@ -104,6 +108,7 @@ class DataParallelTrainer(TrainerVerbs):
         validation_config: ValidationConfig | Mapping[str, Any] | None = None,
         datasets: Mapping[str, Any] | None = None,
         dataset_config: DataConfig | Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
         self.trainer_arguments = TrainerArguments.parse(
             train_loop_per_worker=train_loop_per_worker,
@@ -115,6 +120,7 @@ class DataParallelTrainer(TrainerVerbs):
             validation_config=validation_config,
             datasets=datasets,
             dataset_config=dataset_config,
+            metadata=metadata,
         )
 
     def fit(self) -> Result:
@@ -127,6 +133,9 @@ class DataParallelTrainer(TrainerVerbs):
         failed: BaseException
         try:
             return _fits[-1](self)
+        except TrainingFailedError as error:
+            is_raised = self.run_config.failure_config.fail_fast == "raise" and error.__cause__ is not None
+            failed = error.__cause__ if is_raised and error.__cause__ is not None else error
         except PacelineError as error:
             failed = error
         except TrainingInterrupt as error:
@@ -173,3 +182,6 @@ def intercept_fits(intercept: Callable[[DataParallelTrainer, Fit], Result]) -> I
         yield
     finally:
         _fits.pop()
+
+
+__getattr__ = make_lazy_getattr(__name__, {"paceline.train.older.trainer": ("Trainer",)})

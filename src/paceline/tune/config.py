@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline._core.arguments import check_bool, check_choice, check_int
 from paceline._core.frames import warn_caller
 from paceline.train import config as train_config
+from paceline.train.config import SyncConfig as SyncConfig
 from paceline.train.config import coerce_config, config_class
 from paceline.tune.stopper import Stopper, stopper_of
 
@@ -25,14 +25,6 @@ class CheckpointConfig(train_config.CheckpointConfig):
     of the last step. Functions and trainers report their checkpoints themselves.
     """
 
-    checkpoint_frequency: int | None = 0
-    checkpoint_at_end: bool | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_int("checkpoint_frequency", self.checkpoint_frequency, at_least=0, optional=True)
-        check_bool("checkpoint_at_end", self.checkpoint_at_end, optional=True)
-
 
 @config_class
 @dataclass(frozen=True, repr=False)
@@ -41,40 +33,6 @@ class FailureConfig(train_config.FailureConfig):
 
     With `fail_fast=True` the first failed trial ends the search; with `"raise"`, `fit()` raises its error.
     """
-
-    fail_fast: bool | str = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("fail_fast", self.fail_fast, (True, False, "raise"))
-        if self.fail_fast and self.max_failures:
-            raise ValueError(
-                f"max_failures={self.max_failures} and fail_fast={self.fail_fast!r} contradict each other: "
-                "a search that ends with the first failure retries no trial"
-            )
-
-
-@config_class
-@dataclass(frozen=True, repr=False)
-class SyncConfig:
-    """What becomes of the files in a trial's working directory, its artifacts.
-
-    With a `storage_path` on a disk they are in the trial's directory anyway. For a search in a store,
-    `sync_artifacts=True` uploads them to the trial's `artifacts/` when its function ends.
-    """
-
-    sync_period: int = 300
-    sync_timeout: int = 1800
-    sync_artifacts: bool = False
-    sync_artifacts_on_checkpoint: bool = True
-
-    def __post_init__(self) -> None:
-        check_bool("sync_artifacts", self.sync_artifacts)
-        default = SyncConfig
-        for name in ("sync_period", "sync_timeout", "sync_artifacts_on_checkpoint"):
-            if (value := getattr(self, name)) != getattr(default, name):
-                instead = "artifacts are uploaded when the function of a trial ends"
-                warn_caller(f"{name}={value!r} has no effect here: {instead}")
 
 
 @config_class
@@ -91,25 +49,14 @@ class RunConfig(train_config.RunConfig):
     failure_config: train_config.FailureConfig = field(default_factory=FailureConfig)
     checkpoint_config: train_config.CheckpointConfig = field(default_factory=CheckpointConfig)
     stop: Mapping[str, Any] | Callable[[str, Mapping[str, Any]], bool] | Stopper | Sequence[Stopper] | None = None
-    verbose: int | None = None
-    progress_reporter: Any = None
-    log_to_file: bool | str | tuple[str, str] = False
-    sync_config: SyncConfig | None = None
 
     def __post_init__(self) -> None:
         kinds = {"failure_config": FailureConfig, "checkpoint_config": CheckpointConfig}
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), getattr(train_config, kind.__name__)):
                 object.__setattr__(self, name, coerce_config(kind, getattr(self, name), name))
-        super().__post_init__()
         stopper_of(self.stop)  # Raises for an invalid value.
-        check_choice("verbose", self.verbose, (0, 1, 2, 3, True, False, None))
-        if self.sync_config is not None:
-            object.__setattr__(self, "sync_config", coerce_config(SyncConfig, self.sync_config, "sync_config"))
-        for name, without_effect, instead in (
-            ("progress_reporter", (None,), "callbacks receive every result, and verbose sets how much is printed"),
-            ("log_to_file", (True, False), "all output of a trial is in its log_dir"),
-        ):
-            value = getattr(self, name)
-            if not any(value is each for each in without_effect):
-                warn_caller(f"{name}={value!r} has no effect here: {instead}")
+        super().__post_init__()
+        if self.progress_reporter is not None:
+            instead = "callbacks receive every result, and verbose sets how much is printed"
+            warn_caller(f"progress_reporter={self.progress_reporter!r} has no effect here: {instead}")

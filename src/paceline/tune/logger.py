@@ -33,6 +33,9 @@ __all__ = [
     "WandbLoggerCallback",
 ]
 
+__path__: list[str] = []
+"""Ray's is a package: `paceline.tune.logger.aim` is found with `ray_names`."""
+
 
 class LoggerCallback(Callback):
     """Subclass this to log the results of all trials; `trial.local_path` is a directory for the files of a trial.

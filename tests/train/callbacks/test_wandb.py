@@ -17,7 +17,7 @@ import pytest
 from training_scripts import HEAD
 
 from paceline.train.callbacks import LoggedReport
-from paceline.train.loggers.wandb import _WandbRunRecord
+from paceline.train.loggers.tracker_record import TrackerRecord
 
 needs_wandb = pytest.mark.skipif(
     importlib.util.find_spec("wandb") is None, reason="wandb is not installed: logging to it was not checked"
@@ -134,19 +134,19 @@ def test_a_run_goes_on_under_its_id_and_no_report_is_lost(run_script, tmp_path, 
 
 def test_of_a_killed_driver_what_it_gave_in_the_last_half_minute_is_not_taken_for_written(tmp_path):
     path, now = tmp_path / "note", [0.0]
-    first = _WandbRunRecord(path, continues=False, now=lambda: now[0])
+    first = TrackerRecord(path, continues=False, now=lambda: now[0])
     reports = [LoggedReport(number, 1, 0.0, {}) for number in range(1, 101)]
     for report in reports:  # two in each second
         now[0] += 0.5
         first.mark_logged(report)
     first.close()
-    killed = _WandbRunRecord(path, continues=True)
+    killed = TrackerRecord(path, continues=True)
     assert killed.run_id == first.run_id
     assert [report.number for report in reports if killed.is_new(report)] == [*range(39, 101)]
     killed.mark_logged(reports[-1])
     killed.mark_all_written()
     killed.close()
-    ended = _WandbRunRecord(path, continues=True)
+    ended = TrackerRecord(path, continues=True)
     assert not any(map(ended.is_new, reports))
     ended.close()
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch_fits import fit
 
 from paceline import train
+from paceline.data.preprocessors import Concatenator
 from paceline.train import CheckpointUploadMode
 from paceline.train.torch import TorchCheckpoint, prepare_model
 
@@ -134,3 +135,20 @@ def test_a_sharded_model_takes_whole_weights_and_gives_them_where_one_worker_has
 
     on_each(function, 2)
     on_each(function, 1)
+
+
+def test_a_whole_model_is_loaded_only_if_that_is_allowed(tmp_path):
+    model = net()
+    torch.save(model, tmp_path / TorchCheckpoint.MODEL_FILENAME)
+    checkpoint = TorchCheckpoint(tmp_path)
+    with pytest.raises(ValueError, match=r"holds more than weights(.|\n)*hint: if you trust it, pass allow_pickle"):
+        checkpoint.get_model()
+    assert_same_weights(checkpoint.get_model(allow_pickle=True), model)
+    assert_same_weights(checkpoint.get_model(net(1), allow_pickle=True), model)
+
+
+def test_a_preprocessor_is_stored_with_the_weights():
+    chain = Concatenator(["x", "y"])
+    checkpoint = TorchCheckpoint.from_model(net(), preprocessor=chain)
+    assert checkpoint.get_preprocessor().to_dict() == chain.to_dict()
+    assert_same_weights(checkpoint.get_model(net(1)), net())

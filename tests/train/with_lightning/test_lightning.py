@@ -274,7 +274,13 @@ def test_loaders_that_are_divided_already_and_callbacks_of_ones_own_are_left_as_
     assert state["best_model_score"] == 1
 
 
-def test_what_does_not_fit_the_workers_is_refused_and_says_what_to_change(tmp_path):
+def test_what_does_not_fit_the_workers_is_refused_and_says_what_to_change(tmp_path, monkeypatch):
+    from paceline.train.lightning import RayDDPStrategy
+
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # Importing Lightning sets it.
+
+    made_in_the_script = RayDDPStrategy()
+
     def train_func():
         import lightning.pytorch as pl
         from lightning.pytorch.plugins.environments import LightningEnvironment
@@ -298,6 +304,7 @@ def test_what_does_not_fit_the_workers_is_refused_and_says_what_to_change(tmp_pa
 
         return [
             refusal(lambda: prepare_trainer(make_trainer(strategy=PacelineDDPStrategy()))),
+            refusal(lambda: prepare_trainer(make_trainer(strategy=made_in_the_script))),
             refusal(lambda: prepare_trainer(make_trainer(strategy=DDPStrategy(), devices=1))),
             refusal(lambda: prepare_trainer(make_trainer(strategy=PacelineDDPStrategy(), devices=7))),
             refusal(lambda: prepare_trainer(make_trainer(strategy=PacelineDDPStrategy(), num_nodes=3))),
@@ -310,6 +317,7 @@ def test_what_does_not_fit_the_workers_is_refused_and_says_what_to_change(tmp_pa
 
     hint = r"hint: Trainer\(strategy=PacelineDDPStrategy\(\), plugins=\[PacelineLightningEnvironment\(\)\]"
     expected = [
+        "accepted",
         "accepted",
         rf"ValueError: strategy=DDPStrategy ignores the ranks and devices of this run[\s\S]*{hint}",
         "ValueError: devices=7, but each worker is one process with one device, cpu",

@@ -39,15 +39,9 @@ def test_arguments_without_a_name_are_those_of_ray_in_its_order():
     assert (checkpoints.checkpoint_frequency, checkpoints.checkpoint_at_end) == (5, True)
     assert FailureConfig(0, "raise").fail_fast == "raise"
     with pytest.raises(TypeError, match="positional"):
-        train.CheckpointConfig(2, "loss", "min", 5)
-    with pytest.raises(TypeError, match="positional"):
-        train.FailureConfig(3, -1)
+        train.FailureConfig(0, False, -1)
     restoring = [*inspect.signature(Tuner.restore).parameters][2:7]
     assert restoring == ["resume_unfinished", "resume_errored", "restart_errored", "param_space", "storage_filesystem"]
-    with pytest.raises(DeprecationWarning, match="no longer has the argument 'stop'"):
-        train.RunConfig(stop={"loss": 1})
-    with pytest.raises(DeprecationWarning, match="no longer has the argument 'fail_fast'"):
-        train.FailureConfig(fail_fast=True)
     with pytest.raises(TypeError, match=r"RunConfig\(\) has no argument 'stopp'; it has name, .*stop"):
         RunConfig(stopp=3)
 
@@ -68,9 +62,7 @@ def test_wrong_values_are_refused(kind, arguments, message):
         kind(**arguments)
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"progress_reporter": 1}, {"sync_config": {"sync_period": 1}}, {"log_to_file": "out.txt"}]
-)
+@pytest.mark.parametrize("arguments", [{"progress_reporter": 1}, {"sync_config": {"sync_period": 1}}])
 def test_what_has_no_effect_says_so(arguments):
     with pytest.warns(UserWarning, match="has no effect here"):
         RunConfig(**arguments)

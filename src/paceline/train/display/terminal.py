@@ -47,16 +47,23 @@ MAX_TAIL_LINES = 40
 """How many lines of a failing rank's output to show; its log has all of them."""
 
 
-def make_terminal(layout: RunLayout, config: Mapping[str, Any] | None = None, *, inline: bool = False) -> Terminal:
+def make_terminal(
+    layout: RunLayout,
+    config: Mapping[str, Any] | None = None,
+    *,
+    inline: bool = False,
+    verbosity: int | None = None,
+) -> Terminal:
     """Choose the view for this process: a live block on a terminal or in a notebook, plain lines elsewhere.
 
     `config` is the train function's config, which may say when the run is done. `inline`: the function runs in this
-    process, where a debugger may use the terminal, so nothing is drawn.
+    process, where a debugger may use the terminal, so nothing is drawn. `verbosity`: instead of the setting.
     """
     current = settings.load()
+    verbosity = current.verbosity if verbosity is None else verbosity
     progress_s = None if inline and is_same_terminal(sys.stderr, sys.stderr) else current.progress_s
-    screen = Screen() if inline else open_screen(current.verbosity)
-    return Terminal(layout, current.verbosity, current.report_notice_s, screen, config=config, progress_s=progress_s)
+    screen = Screen() if inline else open_screen(verbosity)
+    return Terminal(layout, verbosity, current.report_notice_s, screen, config=config, progress_s=progress_s)
 
 
 class Terminal:

@@ -12,7 +12,7 @@ import inspect
 import logging
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import cloudpickle
@@ -51,8 +51,9 @@ class DataConfig:
     """
 
     datasets_to_split: Literal["all"] | Sequence[str] = "all"
-    execution_options: ExecutionOptions | None = None
-    """The resources that reading and transforming may use; None: whatever is available."""
+    execution_options: ExecutionOptions | Mapping[str, ExecutionOptions] | None = None
+    """The resources that reading and transforming may use; None: whatever is available. With a dict by dataset, the
+    limits add up: the same processes read all datasets."""
     enable_shard_locality: bool = True
     """For scripts written for Ray. It has no effect: one service beside the driver serves the rows."""
     exact: Sequence[str] = field(default=())
@@ -182,7 +183,7 @@ def build_dataset_spec(datasets: Mapping[str, Any] | None, config: DataConfig) -
 
     prewarm(*PRELOAD)
     plans = {name: as_dataset(_resolve_dataset(value), f"datasets[{name!r}]")._plan for name, value in datasets.items()}
-    return DatasetSpec(plans, shards, config.execution_options, divider)
+    return DatasetSpec(plans, shards, _merge_options(config.execution_options, tuple(datasets)), divider)
 
 
 def _resolve_dataset(value: Any) -> Any:
@@ -325,9 +326,29 @@ def _check_options(options: Any) -> None:
         return
     from paceline.data.context import ExecutionOptions
 
-    hint = "the same processes read all datasets: pass one ExecutionOptions" if isinstance(options, Mapping) else None
-    if not isinstance(options, ExecutionOptions):
-        raise bad_value("execution_options", "a paceline.data.ExecutionOptions or None", options, hint)
+    for each in options.values() if isinstance(options, Mapping) else (options,):
+        if not isinstance(each, ExecutionOptions):
+            raise bad_value("execution_options", "a paceline.data.ExecutionOptions, a dict of them or None", options)
+
+
+def _merge_options(options: Any, names: Sequence[str]) -> ExecutionOptions | None:
+    """Return one for all datasets. A resource is limited if it is for every dataset, to the sum of their limits."""
+    if not isinstance(options, Mapping):
+        return options  # type: ignore[no-any-return]
+    from paceline.data.context import ExecutionOptions
+
+    if unknown := [name for name in options if name not in names]:
+        raise ValueError(
+            f"unknown dataset {unknown[0]!r} in execution_options; the datasets are {_format_names(names)}"
+        )
+    limits = [options[name].resource_limits for name in names if name in options]
+    if len(limits) < len(names) or not limits:
+        return None
+    merged = limits[0]
+    for field_ in fields(merged):
+        amounts = [getattr(each, field_.name) for each in limits]
+        merged = replace(merged, **{field_.name: None if None in amounts else sum(amounts)})
+    return ExecutionOptions(resource_limits=merged)
 
 
 def _format_names(names: Sequence[str]) -> str:

@@ -130,7 +130,9 @@ class DetachedRun:
                 f"{location.uri} on {socket.gethostname()} differs from what the script sees\n\n"
                 "hint: set RunConfig(storage_path=...) to storage that the nodes and the script share"
             )
-        terminal = make_terminal(location.layout, spec.run_context.train_loop_config)
+        terminal = make_terminal(
+            location.layout, spec.run_context.train_loop_config, verbosity=spec.run_config.verbosity
+        )
         if followers.is_restarted:
             terminal.say(f"the controller restarted on {socket.gethostname()}")
         registry.write_note(ControllerNote(gcs_address()))

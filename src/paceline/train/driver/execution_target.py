@@ -5,9 +5,10 @@ A run uses its target only through this protocol, which hides all differences be
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 from paceline._core.engine_choice import choose_engine
 from paceline._engine.base import Engine, WorkerResources
@@ -19,6 +20,10 @@ from paceline.train.config import RunConfig, ScalingConfig
 from paceline.train.driver.datasets import DataEndpoint, DatasetSpec, serve_datasets
 
 _RAY_HINT = "hint: paceline.init(engine='ray', address=...) or RunConfig(engine='ray') runs it on a Ray cluster"
+
+log = logging.getLogger("paceline")
+_announced: set[tuple[str, Any]] = set()
+"""Which options that mean nothing on one machine were pointed out in this process."""
 
 Say = Callable[[str], None]
 
@@ -76,6 +81,13 @@ class LocalTarget:
             if value:
                 raise ValueError(f"{argument} needs a cluster, but this run is on this machine\n\n{_RAY_HINT}")
         self.compute_shares(self._scaling.sizes[0])
+        scaling = self._scaling
+        ignored = {**scaling.additional_resources_per_worker, "accelerator_type": scaling.accelerator_type}
+        ignored["placement_strategy"] = None if scaling.placement_strategy == "PACK" else scaling.placement_strategy
+        for name, value in ignored.items():
+            if value is not None and (name, value) not in _announced:
+                _announced.add((name, value))
+                log.warning("ScalingConfig: %s=%r has no effect on one machine; it is for a cluster", name, value)
 
     def describe(self) -> str:
         least, most = self._scaling.sizes[0], self._scaling.sizes[-1]

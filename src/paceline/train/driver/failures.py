@@ -55,6 +55,8 @@ class ResultCollector:
         self._last_report = reported
         self.failures: list[events.WorkerFailed] = []
         self._rank_0_return: events.WorkerReturned | None = None
+        self.drain_timed_out = False
+        """Whether a preempted run had to be ended before all ranks had stopped at a report."""
         for event in history:
             if isinstance(event, events.WorkerReturned) and event.rank == 0 and run.is_trained:
                 self._rank_0_return = event
@@ -68,6 +70,8 @@ class ResultCollector:
             self.failures.append(event)
         elif isinstance(event, events.WorkerReturned) and event.rank == 0:
             self._rank_0_return = event
+        elif isinstance(event, events.DeadlinePassed) and run.preempted:
+            self.drain_timed_out = True
 
     def tick(self, run: Run, now: float) -> None:
         """Do nothing: only events matter here."""
@@ -373,9 +377,19 @@ def _format_ranks(ranks: list[int]) -> str:
 
 
 def conclude_run(
-    store: RunStore, run: Run, collector: ResultCollector, terminal: Terminal, interrupts: Interrupts, on_stop: str
+    store: RunStore,
+    run: Run,
+    collector: ResultCollector,
+    terminal: Terminal,
+    interrupts: Interrupts,
+    on_stop: str,
+    *,
+    is_done: bool = False,
 ) -> Result:
-    """Return the result of a run that has been driven, or raise the error that it ends with."""
+    """Return the result of a run that has been driven, or raise the error that it ends with.
+
+    `is_done`: it was stopped because `RunConfig(stop=...)` was reached.
+    """
     assert isinstance(run.phase, Finished)
     layout = store.layout
     result = build_result(store, run, ())
@@ -386,7 +400,9 @@ def conclude_run(
         result.error = error
         raise error
     if result.status == "preempted" and interrupts.count < 2:
-        result.error = PreemptionError(_format_preemption(layout, run), result)
+        result.error = PreemptionError(
+            _format_preemption(layout, run), result, drain_timed_out=collector.drain_timed_out
+        )
         terminal.say(str(result.error), error=True)
         raise result.error
     if interrupts.has_ctrl_c or (interrupts.count and result.status != "finished" and on_stop == "raise"):
@@ -397,7 +413,8 @@ def conclude_run(
         validations = format_count(len(run.pending_validations), "validation")
         terminal.say(f"training has finished; run the script again with the same name for the remaining {validations}")
     elif run.phase.ending == "interrupted":
-        terminal.say(f"stopped after report {run.num_reports}; run the script again with the same name to continue")
+        then = "run the script again with the same name to continue"
+        terminal.say(f"stopped after report {run.num_reports}; {'RunConfig(stop=...) is reached' if is_done else then}")
     else:
         terminal.say(f"run {layout.root.name} finished after {format_count(run.num_reports, 'report')}")
     return result

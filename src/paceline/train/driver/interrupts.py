@@ -26,7 +26,9 @@ class SignalInterrupts:
     about to be preempted, unless the script has its own handlers for them; a second SIGTERM means a stop now.
     """
 
-    def __init__(self, controller: Interruptible) -> None:
+    def __init__(self, controller: Interruptible, grace_s: float | None = None) -> None:
+        """`grace_s`: how long the machine stays after a signal; None: what the settings say."""
+        self._grace_s = grace_s if grace_s is not None else settings.load().preemption_grace_s
         self.count = 0
         self.has_ctrl_c = False
         self._num_notices = 0
@@ -60,4 +62,4 @@ class SignalInterrupts:
         if self._num_notices > 1:
             self._controller.request_stop(now=True)
         else:
-            self._controller.request_preemption(settings.load().preemption_grace_s)
+            self._controller.request_preemption(self._grace_s)

@@ -21,6 +21,7 @@ from typing import Any
 import cloudpickle
 
 from paceline._core.arguments import check_callable, check_instance
+from paceline._core.frames import warn_caller
 from paceline._core.process_setup import prepare_driver
 from paceline.train.backend import BackendConfig
 
@@ -41,7 +42,8 @@ def resolve_loop_config(function: Any, config: Any) -> Any:
             f"got a function with {len(required)} arguments: {', '.join(p.name for p in required)}"
         )
     if config and not positional:
-        raise ValueError("train_loop_config needs a train_loop_per_worker that takes it as an argument")
+        name = getattr(function, "__name__", type(function).__name__)
+        warn_caller(f"train_loop_config has no effect here: {name}() takes no argument")
     if not positional:
         return None
     return {} if config is None and required else config

@@ -11,6 +11,7 @@ from typing import Self
 
 from paceline._control.controller import Controller
 from paceline._control.extensions import Interrupts
+from paceline._control.recovery import iter_reports_so_far
 from paceline._control.request_handler import RequestHandler
 from paceline._control.run import Finished, Run
 from paceline._core.errors import ControllerError
@@ -23,6 +24,7 @@ from paceline.train.driver.datasets import DataEndpoint
 from paceline.train.driver.interrupts import SignalInterrupts
 from paceline.train.driver.run_directory import make_different_run_error, open_run
 from paceline.train.driver.run_spec import DifferentRunError, RunEnvironment, RunHooks, RunSpec
+from paceline.train.driver.stop_condition import StopCondition
 from paceline.train.result import Result, build_result
 
 
@@ -43,6 +45,7 @@ class RunSession:
         self._terminal = terminal
         self._environment = environment
         self._hooks = hooks or RunHooks()
+        self._stop: StopCondition | None = None
         self._location = spec.run_config.location.share_store()
         self._directory = open_run(self._location, environment, terminal.say)
 
@@ -61,6 +64,13 @@ class RunSession:
         if self._hooks.on_recovered is not None:
             self._hooks.on_recovered(self._recovered)
         num_left = len(run.pending_validations) if spec.validation is not None else 0
+        if spec.stop is not None and not run.is_trained:
+            past = iter_reports_so_far(self._store.layout) if run.attempt else ()
+            self._stop = StopCondition(spec.stop, self._location.name, past)
+            if self._stop.is_satisfied:
+                say(f"run {self._location.name} has reached RunConfig(stop=...); use another name to train again")
+                self._catch_up_loggers()
+                return build_result(self._store, run, self._recovered.history, self._recovered.last_report)
         if run.is_trained and not num_left:
             self._check_changes()
             say(f"run {self._location.name} has already finished; use another name to train again")
@@ -141,7 +151,10 @@ class RunSession:
                 controller.add_observer(make_observer(lambda: controller.request_stop(now=False)))
             for thread in threads:
                 controller.hold_checkpoints(thread.is_held)
-            interrupts = requests.interrupts = (self._hooks.make_interrupts or SignalInterrupts)(controller)
+            if self._stop is not None:
+                self._stop.attach(controller)
+            make_interrupts = self._hooks.make_interrupts or self._make_signal_interrupts
+            interrupts = requests.interrupts = make_interrupts(controller)
             failed = True
             try:
                 run = self._run_controller(controller, inline, interrupts, closing.pop_all())
@@ -157,8 +170,14 @@ class RunSession:
                     thread.close(failed)
                     controller.delete_deferred()
                 self._terminal.close()
+        if self._stop is not None and self._stop.error is not None:
+            raise self._stop.error
         on_stop = self._spec.run_config.on_stop
-        return failures.conclude_run(self._store, run, collector, self._terminal, interrupts, on_stop)
+        is_done = self._stop is not None and self._stop.is_satisfied
+        return failures.conclude_run(self._store, run, collector, self._terminal, interrupts, on_stop, is_done=is_done)
+
+    def _make_signal_interrupts(self, controller: Controller) -> SignalInterrupts:
+        return SignalInterrupts(controller, self._spec.run_config.failure_config.preemption_grace_s)
 
     def _run_controller(
         self,

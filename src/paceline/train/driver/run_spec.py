@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline._core.errors import StorageError
 from paceline._core.system import Clock, SystemClock
@@ -66,6 +66,10 @@ class RunSpec:
     """What the run is made for; a run made for another purpose is not resumed."""
     trial_id: str = ""
     """The id of the trial that the run belongs to, if any."""
+    stop: Any = None
+    """`RunConfig(stop=...)` for a run that is not a trial: see `stop_condition`."""
+    user_metadata: str = ""
+    """The trainer's `metadata`, as JSON."""
     metadata: bytes = b""
     """The run's metadata, if it had to be collected before the run is driven: see `run_metadata`."""
 

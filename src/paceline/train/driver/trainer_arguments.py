@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
@@ -37,6 +38,8 @@ class TrainerArguments:
     validation_config: ValidationConfig | None
     datasets: Mapping[str, Any] | None
     dataset_config: DataConfig
+    metadata: Mapping[str, Any] | None = None
+    """JSON values for `TrainContext.get_metadata()` and the metadata of every checkpoint."""
     environment: RunEnvironment = field(default_factory=RunEnvironment)
     loop_config: Any
     """What the function is called with; None: call it without arguments."""
@@ -60,6 +63,7 @@ class TrainerArguments:
         check_instance("resume_from_checkpoint", initial, Checkpoint, expected, optional=True)
         values["loop_config"] = resolve_loop_config(values["train_loop_per_worker"], values["train_loop_config"])
         backend.check(scaling.max_workers, scaling.use_gpu)
+        _encode_metadata(values.get("metadata"))  # Raises for an invalid value.
         return cls(**values)
 
     def replace(self, **changes: Any) -> Self:
@@ -103,7 +107,16 @@ def build_run_spec(arguments: TrainerArguments, target: ExecutionTarget, parts: 
         validation=_build_validation_spec(arguments.validation_config, target),
         datasets=datasets,
         purpose=_find_purpose(run_config),
+        user_metadata=_encode_metadata(arguments.metadata),
     )
+
+
+def _encode_metadata(metadata: Any) -> str:
+    check_instance("metadata", metadata, Mapping, "a dict of JSON values", optional=True)
+    try:
+        return json.dumps(dict(metadata)) if metadata else ""
+    except (TypeError, ValueError) as problem:
+        raise ValueError(f"metadata must be a dict of JSON values: {problem}") from None
 
 
 def _check_run_callbacks(config: RunConfig) -> None:
@@ -151,6 +164,25 @@ def resolve_fork(arguments: TrainerArguments) -> TrainerArguments:
     return arguments.replace(resume_from_checkpoint=checkpoint, run_config=run_config)
 
 
+def _check_for_train(arguments: TrainerArguments) -> None:
+    """Raise for options of a run that only a search has."""
+    config = arguments.run_config
+    if config.progress_reporter is not None:
+        raise ValueError(
+            "RunConfig(progress_reporter=...) is for a search: a single run has no table of trials\n\n"
+            "hint: verbose sets how much is printed, and callbacks receive every report"
+        )
+    checkpoints = config.checkpoint_config
+    if getattr(arguments.train_loop_per_worker, "saves_by_itself", False):
+        return
+    for name in ("checkpoint_frequency", "checkpoint_at_end"):
+        if value := getattr(checkpoints, name):
+            raise ValueError(
+                f"CheckpointConfig({name}={value!r}) has no effect here: the train function decides when it reports a "
+                "checkpoint\n\nhint: call train.report(metrics, checkpoint=...) when there is one to save"
+            )
+
+
 def run_trainer(arguments: TrainerArguments, hooks: RunHooks | None = None) -> Result:
     """Run what a trainer was constructed for, here or detached on the cluster."""
     run_config = choose_name(arguments.run_config)
@@ -160,10 +192,18 @@ def run_trainer(arguments: TrainerArguments, hooks: RunHooks | None = None) -> R
     run_config = arguments.run_config
     target = choose_target(arguments.scaling_config, run_config)
     target.check()
+    _check_for_train(arguments)
     spec = build_run_spec(arguments, target)
+    if run_config.stop is not None:
+        spec = replace(spec, stop=run_config.stop, waits_in_reports=True)
     if run_config.detached:
         from paceline.train.driver.detached import fit_detached
 
         return fit_detached(spec)
-    terminal = make_terminal(run_config.location.layout, arguments.train_loop_config, inline=spec.is_inline)
+    terminal = make_terminal(
+        run_config.location.layout,
+        arguments.train_loop_config,
+        inline=spec.is_inline,
+        verbosity=run_config.verbosity,
+    )
     return execute_run(spec, terminal, arguments.environment, hooks)

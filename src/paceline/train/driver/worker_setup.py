@@ -51,14 +51,15 @@ from paceline.train.driver.validation import ValidationFunction
 def make_start_event(spec: RunSpec, controller: Controller, fence: Fence) -> DriverStarted:
     checkpoints, failures = spec.run_config.checkpoint_config, spec.run_config.failure_config
     sizes = spec.scaling_config.sizes
+    fails_fast = failures.fail_fast and not spec.trial_id  # A search does it itself.
     return DriverStarted(
         size=sizes[-1],
         sizes=sizes,
         num_places=controller.engine.capacity(spec.needs, sizes[0], sizes[-1]) if len(sizes) > 1 else None,
         resize_every_s=spec.scaling_config.elastic_resize_monitor_interval_s,
         max_failures=failures.max_failures,
-        max_preemption_failures=failures.max_preemption_failures,
-        controller_failure_limit=failures.controller_failure_limit,
+        max_preemption_failures=0 if fails_fast else failures.max_preemption_failures,
+        controller_failure_limit=0 if fails_fast else failures.controller_failure_limit,
         exit_grace_s=settings.load().exit_grace_s,
         retention=to_retention(checkpoints),
         at=controller.clock.wall(),
@@ -107,6 +108,7 @@ class GroupBuilder:
         shards = spec.datasets.shards if spec.datasets is not None else ()
         configured = spec.datasets.configure_iterators(command.size) if spec.datasets is not None else None
         workers = []
+        logging_config = spec.run_config.logging_config
         for rank, share in enumerate(spec.target.compute_shares(command.size)):
             begin = WorkerInit(
                 run_name=layout.root.name,
@@ -139,6 +141,10 @@ class GroupBuilder:
                 uploads_artifacts=spec.uploads_artifacts,
                 purpose=spec.purpose,
                 trial_id=spec.trial_id,
+                user_metadata=spec.user_metadata,
+                log_files=spec.run_config.log_files if rank == 0 else (),
+                log_level=logging_config.log_level if logging_config is not None else "",
+                preemption_grace_s=spec.run_config.failure_config.preemption_grace_s,
             )
             workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
         preload = backend.preload + (spec.target.preload if spec.datasets is not None else ())

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         LightGBMPredictor,
         RayTrainReportCallback,
         ReportCallback,
+        normalize_pandas_for_lightgbm,
     )
     from paceline.train.lightgbm.trainer import LightGBMTrainer
 
@@ -28,6 +29,7 @@ __all__ = [
     "RayTrainReportCallback",
     "ReportCallback",
     "get_network_params",
+    "normalize_pandas_for_lightgbm",
 ]
 
 __getattr__ = make_lazy_getattr(
@@ -39,6 +41,7 @@ __getattr__ = make_lazy_getattr(
             "LightGBMPredictor",
             "RayTrainReportCallback",
             "ReportCallback",
+            "normalize_pandas_for_lightgbm",
         ),
         "paceline.train.lightgbm.trainer": ("LightGBMTrainer",),
     },

@@ -92,6 +92,30 @@ def collect_metrics(results: Iterable[Any]) -> dict[str, float]:
     return metrics
 
 
+def normalize_pandas_for_lightgbm(df: Any) -> Any:
+    """Return the frame with columns that LightGBM reads: numbers and booleans of NumPy, and categories.
+
+    Columns of pandas' nullable types and of Arrow become NumPy's; a missing value becomes nan.
+    """
+    import pandas
+
+    def convert(column: Any) -> Any:
+        dtype = column.dtype
+        if not pandas.api.types.is_extension_array_dtype(dtype) or isinstance(dtype, pandas.CategoricalDtype):
+            return column
+        if isinstance(dtype, pandas.ArrowDtype) and str(dtype).startswith("dictionary"):
+            return pandas.Series(pandas.Categorical(column.astype(object)), index=column.index, name=column.name)
+        if not pandas.api.types.is_numeric_dtype(dtype):  # A text or a time: LightGBM says that it is not a number.
+            return column
+        if column.hasnans:
+            return column.astype("float64")
+        is_bool = pandas.api.types.is_bool_dtype(dtype)
+        is_integer = pandas.api.types.is_integer_dtype(dtype)
+        return column.astype("bool" if is_bool else "int64" if is_integer else "float64")
+
+    return pandas.DataFrame({name: convert(df[name]) for name in df.columns}, index=df.index)
+
+
 class LightGBMPredictor(TreePredictor):
     __doc__ = TreePredictor.__doc__
     callback_class = ReportCallback

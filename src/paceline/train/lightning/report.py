@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, cast
 from paceline._core.arguments import bad_value, check_choice, check_file_name, join_or, parse_metric_names
 from paceline._core.time_accounting import CHECKPOINT, REPORT, account_time
 from paceline.train.checkpoint import Checkpoint
+from paceline.train.driver.validation import ValidationTaskConfig
 from paceline.train.session import CheckpointUploadMode, _require_context, report, staging_directory
 
 MOMENTS = ("train_epoch_end", "validation_end")
@@ -22,7 +23,7 @@ class ReportCallbackMixin:
 
     The checkpoint is a directory with `checkpoint.ckpt`, written by `trainer.save_checkpoint`; resume with
     `trainer.fit(model, ckpt_path=...)`. The metrics include `epoch` and `step`. `on="validation_end"` reports after
-    each validation instead. `checkpoint_upload_mode` is passed to `train.report`.
+    each validation instead. `checkpoint_upload_mode` and `validation` are passed to `train.report`.
     """
 
     CHECKPOINT_NAME: ClassVar[str] = "checkpoint.ckpt"
@@ -32,12 +33,14 @@ class ReportCallbackMixin:
     def __init__(
         self,
         on: Literal["train_epoch_end", "validation_end"] = "train_epoch_end",
-        checkpoint_upload_mode: CheckpointUploadMode = CheckpointUploadMode.SYNC,
+        checkpoint_upload_mode: CheckpointUploadMode | None = None,
+        validation: bool | ValidationTaskConfig = False,
     ) -> None:
         check_choice("on", on, MOMENTS)
         super().__init__()
         self._on = on
-        self._mode = CheckpointUploadMode(checkpoint_upload_mode)
+        self._mode = CheckpointUploadMode(checkpoint_upload_mode or CheckpointUploadMode.SYNC)
+        self._validation = validation
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         # Not earlier: a trainer with enable_checkpointing=False rejects callbacks of this class.
@@ -63,7 +66,10 @@ class ReportCallbackMixin:
             "step": trainer.global_step,
         }
         with account_time(CHECKPOINT):
-            report(metrics, checkpoint=self._save_checkpoint(trainer), checkpoint_upload_mode=self._mode)
+            checkpoint = self._save_checkpoint(trainer)
+            # Rank 0 has a checkpoint, and its request counts.
+            validation = self._validation if checkpoint is not None else False
+            report(metrics, checkpoint=checkpoint, checkpoint_upload_mode=self._mode, validation=validation)
 
     def _save_checkpoint(self, trainer: Any) -> Checkpoint | None:
         """Save on all ranks into rank 0's directory, and return what this rank contributes."""

@@ -16,6 +16,7 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from paceline._worker import context as worker_context
 from paceline._worker.signals import PREEMPTION_SIGNALS
 from paceline.train.backend import require
 from paceline.train.session import _require_context
@@ -80,7 +81,8 @@ class PacelineStrategyMixin:
     _handlers: dict[int, Any] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        silence_other_ranks(type(self), _worker_init(self).rank)
+        if worker_context.current() is not None:  # Else it is made in the script, and used in the workers.
+            silence_other_ranks(type(self), _worker_init(self).rank)
         super().__init__(*args, **kwargs)
 
     @property
@@ -128,6 +130,7 @@ class PacelineStrategyMixin:
 
     def _configure_launcher(self) -> None:
         """All processes already exist, so no launcher is needed."""
+        silence_other_ranks(type(self), _worker_init(self).rank)
         self._launcher = None
 
     def setup(self, trainer: Any) -> None:
@@ -170,7 +173,7 @@ class RequiresGpuMixin:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         name = type(self).__name__
         require(name, self.requires, "deepspeed")
-        if get_device().type != "cuda":
+        if worker_context.current() is not None and get_device().type != "cuda":
             raise RuntimeError(
                 f"{name} needs a GPU, but this worker has none\n\n"
                 "hint: train with ScalingConfig(use_gpu=True), or use PacelineDDPStrategy"

@@ -6,6 +6,7 @@ unresponsive server for minutes. Meanwhile the driver continues, and its reports
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -19,6 +20,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 from paceline._core.arguments import flatten_dict
+from paceline._worker import context as worker_context
+from paceline.train import session
 from paceline.train.backend import require
 from paceline.train.callbacks import LoggedCheckpoint, LoggedReport, LoggedRun, LoggerCallback
 
@@ -27,6 +30,7 @@ _RUN_TAG = "paceline.run"
 _MAX_METRICS_PER_REQUEST = 1000
 """The server's limit."""
 _MAX_PARAM_LENGTH = 6000
+_DEFAULT_EXPERIMENT = "0"
 _MAX_NAME_LENGTH = 250
 _MAX_PARAMS_PER_REQUEST = 100
 _ANSWER_TIMEOUT_S = 30.0
@@ -55,12 +59,15 @@ class MLflowLoggerCallback(LoggerCallback):
     tags: Mapping[str, Any] | None = None
     tracking_token: str | None = None
     save_artifact: bool = False
+    log_params_on_trial_end: bool = False
+    """Log the config when the run ends, for a server that counts runs by their parameters."""
 
     def __post_init__(self) -> None:
         require("MLflowLoggerCallback", ("mlflow",), "mlflow")
         self._client: Any = None
         self._run_id = ""
         self._directory = ""
+        self._config: Any = None
         self._sender: _Sender | None = None
 
     def for_trial(self, search: str, run: str) -> Self:
@@ -70,7 +77,7 @@ class MLflowLoggerCallback(LoggerCallback):
         return copied
 
     def log_start(self, run: LoggedRun) -> None:
-        self._directory = str(run.directory)
+        self._directory, self._config = str(run.directory), run.context.train_loop_config
         sender = self._sender = _Sender(lambda reports: self._log_metrics(map(_to_mlflow_metrics, reports)))
         sender.submit(lambda: self._start_run(run))
         if run.continues:
@@ -121,12 +128,15 @@ class MLflowLoggerCallback(LoggerCallback):
         else:
             tags = {**{str(name): str(value) for name, value in (self.tags or {}).items()}, _RUN_TAG: mark}
             self._run_id = client.create_run(experiment, tags=tags, run_name=run.context.run_id).info.run_id
-            self._log_params(run.context.train_loop_config)
+            if not self.log_params_on_trial_end:
+                self._log_params(run.context.train_loop_config)
             self._log_metrics(map(_to_mlflow_metrics, run.past))
 
     def _end_run(self, failed: bool) -> None:
         if self.save_artifact:
             self._client.log_artifacts(self._run_id, self._directory)
+        if self.log_params_on_trial_end:
+            self._log_params(self._config)
         self._client.set_terminated(self._run_id, status="FAILED" if failed else "FINISHED")
 
     def _log_params(self, config: Any) -> None:
@@ -163,6 +173,99 @@ class MLflowLoggerCallback(LoggerCallback):
                 del waiting[:_MAX_METRICS_PER_REQUEST]
         if waiting:
             self._client.log_batch(self._run_id, metrics=waiting)
+
+
+def setup_mlflow(
+    config: Mapping[str, Any] | None = None,
+    tracking_uri: str | None = None,
+    registry_uri: str | None = None,
+    experiment_id: str | None = None,
+    experiment_name: str | None = None,
+    tracking_token: str | None = None,
+    artifact_location: str | None = None,
+    run_name: str | None = None,
+    create_experiment_if_not_exists: bool = False,
+    tags: Mapping[str, Any] | None = None,
+    rank_zero_only: bool = True,
+) -> Any:
+    """Start an MLflow run in a train function or trial, log the config, and return the module `mlflow`.
+
+    By default its name is that of the trial. Restarted workers continue the same MLflow run. On ranks other than 0 the
+    return value does nothing, whatever is called, unless `rank_zero_only=False`.
+    """
+    context = worker_context.current()
+    if context is not None and rank_zero_only and context.begin.rank > 0:
+        return _Nothing()
+    require("setup_mlflow", ("mlflow",), "mlflow")
+    import mlflow
+
+    if tracking_token is not None:
+        os.environ["MLFLOW_TRACKING_TOKEN"] = tracking_token
+    if tracking_uri is not None:
+        mlflow.set_tracking_uri(tracking_uri)
+    if registry_uri is not None:
+        mlflow.set_registry_uri(registry_uri)
+    experiment = _find_experiment(experiment_id, experiment_name, artifact_location, create_experiment_if_not_exists)
+    all_tags = {str(name): str(value) for name, value in (tags or {}).items()}
+    known = None
+    if context is not None:
+        trial = session.TrainContext(context)
+        run_name = run_name if run_name is not None else trial.get_trial_name()
+        all_tags[_RUN_TAG] = f"{trial.get_trial_id()}-{context.begin.rank}"
+        if context.begin.attempt > 1:
+            query = f"tags.`{_RUN_TAG}` = '{all_tags[_RUN_TAG]}'"
+            known = mlflow.MlflowClient().search_runs([experiment or _DEFAULT_EXPERIMENT], query, max_results=1)
+    if known:
+        mlflow.start_run(run_id=known[0].info.run_id)
+    else:
+        mlflow.start_run(experiment_id=experiment, run_name=run_name, tags=all_tags)
+        if config:
+            params = {_sanitize_key(name): str(value) for name, value in flatten_dict(config).items()}
+            mlflow.log_params({name: value[:_MAX_PARAM_LENGTH] for name, value in params.items()})
+    return mlflow
+
+
+def _find_experiment(
+    experiment_id: str | None, name: str | None, artifact_location: str | None, creates: bool
+) -> str | None:
+    """Return the id of an experiment; None for MLflow's default."""
+    if experiment_id is None and name is None:
+        return None
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    client, found = MlflowClient(), None
+    if experiment_id is not None:
+        with contextlib.suppress(MlflowException):
+            found = client.get_experiment(experiment_id)
+    if found is None and name is not None:
+        found = client.get_experiment_by_name(name)
+        if found is None and creates:
+            return str(client.create_experiment(name, artifact_location=artifact_location))
+    if found is None:
+        raise ValueError(
+            f"MLflow has no experiment with experiment_id={experiment_id!r} or experiment_name={name!r}\n\n"
+            "hint: pass an experiment_name and create_experiment_if_not_exists=True"
+        )
+    return str(found.experiment_id)
+
+
+class _Nothing:
+    """Stands for `mlflow` where nothing is to be logged: every attribute and every call gives this object again."""
+
+    def __getattr__(self, name: str) -> _Nothing:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> _Nothing:
+        return self
+
+    def __enter__(self) -> _Nothing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to end."""
 
 
 class _Sender:

@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from paceline._core.arguments import flatten_dict
+from paceline._worker import context as worker_context
+from paceline.train import session
 from paceline.train.backend import require
-from paceline.train.callbacks import LoggedCheckpoint, LoggedReport, LoggedRun, LoggerCallback
+from paceline.train.callbacks import LoggerCallback
+from paceline.train.loggers.tracker_record import TrackerRecord
+from paceline.train.loggers.trial_hooks import LoggedTrial, TrialHooksMixin
 
 _STEP_METRIC = "training_iteration"
 _RECORD_NAME = ".wandb-run"
 """Not `.wandb`: W&B would use that name as its output directory."""
-_FLUSH_DELAY_S = 30.0
-"""W&B writes its data every 15 s; unwritten data is lost if the driver is killed."""
 
 
-class WandbLoggerCallback(LoggerCallback):
+class WandbLoggerCallback(TrialHooksMixin, LoggerCallback):
     """Logs every report to a run of Weights & Biases, and the config if `log_config` is set.
 
     Further arguments go to `wandb.init`: `mode="offline"` needs no network, and `wandb sync` uploads later. The number
     of a report is the metric `training_iteration`, which is the step metric of all others. So reports that restarted
     workers repeat follow the earlier ones; at its own steps, W&B would drop them. A checkpoint becomes a version of the
-    artifact `RUN-checkpoint`, of type `model`, that references its files where they are: nothing is uploaded.
+    artifact `RUN-checkpoint`, of type `model`, that references its files where they are; with `upload_checkpoints`, a
+    checkpoint on this machine is uploaded. Metrics have no media: `video_kwargs` and `image_kwargs` have no effect, and
+    neither has `upload_timeout`.
 
     A resumed run keeps its W&B id. If a driver was killed, the reports of its last half minute are logged again, since
     W&B may not have written them.
     """
+
+    AUTO_CONFIG_KEYS: ClassVar[tuple[str, ...]] = (
+        "trial_id",
+        "experiment_tag",
+        "node_ip",
+        "experiment_id",
+        "hostname",
+        "pid",
+        "date",
+    )
+    """Automatic metrics of `paceline.air` that describe the run: they become its config."""
 
     def __init__(
         self,
@@ -42,6 +54,11 @@ class WandbLoggerCallback(LoggerCallback):
         api_key: str | None = None,
         excludes: Sequence[str] | None = None,
         log_config: bool = False,
+        upload_checkpoints: bool = False,
+        save_checkpoints: bool = False,
+        upload_timeout: int = 1800,
+        video_kwargs: Mapping[str, Any] | None = None,
+        image_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         require("WandbLoggerCallback", ("wandb",), "wandb")
@@ -51,10 +68,12 @@ class WandbLoggerCallback(LoggerCallback):
         self._api_key = api_key
         self._excludes = frozenset(excludes or ())
         self._log_config = log_config
+        self._uploads_checkpoints = upload_checkpoints or save_checkpoints
+        self._auto_config: dict[str, Any] = {}
         self._kwargs = kwargs
         self._run: Any = None
         self._name = ""
-        self._record: _WandbRunRecord | None = None
+        self._record: TrackerRecord | None = None
 
     def for_trial(self, search: str, run: str) -> Self:
         """Trials are runs of one group, by default named after the search."""
@@ -64,17 +83,14 @@ class WandbLoggerCallback(LoggerCallback):
         copied._kwargs = {"reinit": "create_new", **self._kwargs}
         return copied
 
-    def log_start(self, run: LoggedRun) -> None:
+    def log_trial_start(self, trial: LoggedTrial) -> None:
         import wandb
 
-        key = self._api_key
-        if self._api_key_file is not None:
-            key = Path(self._api_key_file).expanduser().read_text().strip()
-        if key is not None:
-            wandb.login(key=key)
+        run = trial.run
+        _log_in(self._api_key, self._api_key_file)
         config = run.context.train_loop_config
         self._name = run.context.run_id
-        record = self._record = _WandbRunRecord(run.directory / _RECORD_NAME, run.continues)
+        record = self._record = TrackerRecord(run.directory / _RECORD_NAME, run.continues)
         options = {
             "project": self._project,
             "group": self._group,
@@ -91,22 +107,33 @@ class WandbLoggerCallback(LoggerCallback):
             if record.is_new(report):
                 self.log_report(report)
 
-    def log_report(self, report: LoggedReport) -> None:
+    def log_trial_result(self, iteration: int, trial: LoggedTrial, result: dict[str, Any]) -> None:
         assert self._record is not None
-        metrics = {name: value for name, value in flatten_dict(report.metrics).items() if name not in self._excludes}
-        self._run.log({**metrics, _STEP_METRIC: report.number})
-        self._record.mark_logged(report)
+        assert trial.report is not None
+        metrics = {name: value for name, value in flatten_dict(result).items() if name not in self._excludes}
+        auto = {name: metrics.pop(name) for name in self.AUTO_CONFIG_KEYS if name in metrics}
+        if auto != self._auto_config:
+            self._auto_config = auto
+            self._run.config.update(auto, allow_val_change=True)
+        self._run.log({**metrics, _STEP_METRIC: iteration})
+        self._record.mark_logged(trial.report)
 
-    def log_checkpoint(self, checkpoint: LoggedCheckpoint) -> None:
+    def log_trial_save(self, trial: LoggedTrial) -> None:
         import wandb
 
+        checkpoint = trial.checkpoint
+        assert checkpoint is not None
         metadata = {"training_iteration": checkpoint.number, "num_bytes": checkpoint.num_bytes, "uri": checkpoint.uri}
         artifact = wandb.Artifact(f"{_sanitize_name(self._name)}-checkpoint", type="model", metadata=metadata)
-        # Skip checksums: W&B would read every file to compute its own, and ours are in the manifest.
-        artifact.add_reference(checkpoint.uri, checksum=False)
+        local = Path(checkpoint.uri.removeprefix("file://"))
+        if self._uploads_checkpoints and local.is_dir():
+            artifact.add_dir(str(local))
+        else:
+            # Skip checksums: W&B would read every file to compute its own, and ours are in the manifest.
+            artifact.add_reference(checkpoint.uri, checksum=False)
         self._run.log_artifact(artifact, aliases=["latest", _sanitize_name(checkpoint.name)])
 
-    def log_end(self, failed: bool) -> None:
+    def log_trial_end(self, trial: LoggedTrial, failed: bool = False) -> None:
         if self._run is not None:
             self._run.finish(exit_code=1 if failed else 0)
         if self._record is not None:
@@ -115,47 +142,43 @@ class WandbLoggerCallback(LoggerCallback):
         self._run = self._record = None
 
 
+def setup_wandb(
+    config: Mapping[str, Any] | None = None,
+    api_key: str | None = None,
+    api_key_file: str | os.PathLike[str] | None = None,
+    rank_zero_only: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """Start a run of Weights & Biases in a train function or trial, and return it; `kwargs` go to `wandb.init`.
+
+    By default its name and id are those of the trial, and its group is the run or search. On ranks other than 0 it is
+    a run that logs nothing, unless `rank_zero_only=False`.
+    """
+    require("setup_wandb", ("wandb",), "wandb")
+    import wandb
+
+    context = worker_context.current()
+    defaults: dict[str, Any] = {}
+    if context is not None:
+        if rank_zero_only and context.begin.rank > 0:
+            return wandb.init(mode="disabled")
+        trial = session.TrainContext(context)
+        defaults = {"name": trial.get_trial_name(), "group": trial.get_experiment_name(), "resume": "allow"}
+        defaults["id"] = trial.get_trial_id() + (f"_{context.begin.rank}" if context.begin.rank else "")
+        defaults["dir"] = str(context.layout.root)
+    _log_in(api_key, api_key_file)
+    return wandb.init(**{**defaults, "config": dict(config) if config is not None else None, **kwargs})
+
+
+def _log_in(api_key: str | None, api_key_file: str | os.PathLike[str] | None) -> None:
+    import wandb
+
+    if api_key_file is not None:
+        api_key = Path(api_key_file).expanduser().read_text().strip()
+    if api_key is not None:
+        wandb.login(key=api_key)
+
+
 def _sanitize_name(name: str) -> str:
     """Make a name valid for an artifact or its alias."""
     return re.sub(r"[^\w\-.]", "_", name, flags=re.ASCII)[:100]
-
-
-class _WandbRunRecord:
-    """Stores the W&B run id and the last report that W&B has certainly written, which W&B itself does not say."""
-
-    def __init__(self, path: Path, continues: bool, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        words = os.read(self._fd, 200).decode("ascii", "replace").split() if continues else []
-        if len(words) == 3 and words[1].isdigit() and words[2].isdigit():
-            self.run_id, self._written = words[0], (int(words[1]), int(words[2]))
-        else:
-            self.run_id, self._written = hashlib.sha256(os.urandom(16)).hexdigest()[:16], (0, 0)
-            self._write()
-        self._unconfirmed: deque[tuple[float, tuple[int, int]]] = deque()
-        """Time, attempt and number of the logged reports: at most one entry per second."""
-
-    def is_new(self, report: LoggedReport) -> bool:
-        return (report.attempt, report.number) > self._written
-
-    def mark_logged(self, report: LoggedReport) -> None:
-        now = self._now()
-        is_same_second = bool(self._unconfirmed) and now - self._unconfirmed[-1][0] < 1
-        at = self._unconfirmed.pop()[0] if is_same_second else now
-        self._unconfirmed.append((at, (report.attempt, report.number)))
-        # The last report of an entry may be up to a second later than the entry's time.
-        while self._unconfirmed and self._unconfirmed[0][0] + 1 + _FLUSH_DELAY_S <= now:
-            self._written = self._unconfirmed.popleft()[1]
-            self._write()
-
-    def mark_all_written(self) -> None:
-        if self._unconfirmed:
-            self._written = self._unconfirmed.pop()[1]
-            self._write()
-
-    def close(self) -> None:
-        os.close(self._fd)
-
-    def _write(self) -> None:
-        attempt, number = self._written
-        os.pwrite(self._fd, f"{self.run_id} {attempt:010d} {number:020d}\n".encode(), 0)

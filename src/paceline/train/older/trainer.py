@@ -14,6 +14,7 @@ from paceline.train.backend import BackendConfig
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import FailureConfig, RunConfig, ScalingConfig, coerce_config
 from paceline.train.driver.datasets import DataConfig
+from paceline.train.driver.trainer_arguments import TrainerArguments
 from paceline.train.driver.validation import ValidationConfig
 from paceline.train.result import Result
 from paceline.train.trainer import DataParallelTrainer
@@ -50,6 +51,7 @@ class Trainer(DataParallelTrainer):
         dataset_config: DataConfig | Mapping[str, Any] | None = None,
         resume_from_checkpoint: Checkpoint | None = None,
         validation_config: ValidationConfig | Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
         first = train_loop_per_worker
         if backend is None and (
@@ -71,6 +73,7 @@ class Trainer(DataParallelTrainer):
             validation_config=validation_config,
             datasets=datasets,
             dataset_config=dataset_config,
+            metadata=metadata,
         )
         self._function_name = named
 
@@ -85,11 +88,42 @@ class Trainer(DataParallelTrainer):
         function = self.trainer_arguments.train_loop_per_worker
         return self._function_name if function is _missing_function else function
 
+    @staticmethod
+    def load_checkpoint_from_path(path: str | os.PathLike[str]) -> dict[str, Any]:
+        """Return the state of a checkpoint that `train.save_checkpoint` saved."""
+        return Checkpoint(path).to_dict()
+
+    def to_tune_trainable(self, train_func: Callable[..., Any], dataset: Any = None) -> DataParallelTrainer:
+        """Return what `Tuner` and `tune.run` take: each trial trains the function, with its configuration as config."""
+        arguments = self.trainer_arguments
+        datasets = arguments.datasets if dataset is None else dataset
+        return _FlatConfigTrainer(
+            train_loop_per_worker=train_func,
+            train_loop_config=arguments.train_loop_config,
+            backend_config=arguments.backend_config,
+            scaling_config=arguments.scaling_config,
+            run_config=arguments.run_config,
+            datasets=datasets if datasets is None or isinstance(datasets, Mapping) else {"train": datasets},
+            dataset_config=arguments.dataset_config,
+        )
+
     def fit(self) -> Result:
         """Run the constructor's function once, as a trainer without persistent workers does."""
         if not callable(self.train_loop_per_worker):
             raise ValueError("fit() needs Trainer(train_loop_per_worker=...); only run() takes a function itself")
         return super().fit()
+
+
+class _FlatConfigTrainer(DataParallelTrainer):
+    """A trainer whose search space is the config of its function itself, as in Ray 1.x."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+
+    def replace_arguments(self, **changes: Any) -> Self:
+        names = {field.name for field in dataclasses.fields(TrainerArguments)}
+        config = {name: changes.pop(name) for name in [*changes] if name not in names}
+        return super().replace_arguments(train_loop_config={**(self.train_loop_config or {}), **config}, **changes)
 
 
 _BACKENDS = {

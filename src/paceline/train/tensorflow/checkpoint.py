@@ -8,10 +8,13 @@ import shutil
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.session import new_checkpoint
+
+if TYPE_CHECKING:
+    from paceline.data.preprocessor import Preprocessor
 
 
 class TensorflowCheckpoint(Checkpoint):
@@ -25,31 +28,33 @@ class TensorflowCheckpoint(Checkpoint):
     """
 
     MODEL_FILENAME: ClassVar[str] = "model.keras"
+    MODEL_FILENAME_KEY: ClassVar[str] = "_model_filename"
+    """For scripts written for Ray: its key for the name of the file, which is fixed here."""
     H5_FILENAME: ClassVar[str] = "model.h5"
     SAVED_MODEL: ClassVar[str] = "saved_model"
 
     @classmethod
-    def from_model(cls, model: Any) -> Self:
+    def from_model(cls, model: Any, *, preprocessor: Preprocessor | None = None) -> Self:
         """Save the current state of a Keras 3 or tf_keras model, with its optimizer."""
-        return cls._from_writer(lambda directory: model.save(directory / cls.MODEL_FILENAME))
+        return cls._from_writer(lambda directory: model.save(directory / cls.MODEL_FILENAME), preprocessor)
 
     @classmethod
-    def from_keras(cls, file_path: str | os.PathLike[str]) -> Self:
+    def from_keras(cls, file_path: str | os.PathLike[str], *, preprocessor: Preprocessor | None = None) -> Self:
         """Copy a file that `model.save("....keras")` wrote."""
-        return cls._from_file(file_path, cls.MODEL_FILENAME)
+        return cls._from_file(file_path, cls.MODEL_FILENAME, preprocessor)
 
     @classmethod
-    def from_h5(cls, file_path: str | os.PathLike[str]) -> Self:
+    def from_h5(cls, file_path: str | os.PathLike[str], *, preprocessor: Preprocessor | None = None) -> Self:
         """Copy a file that `model.save("....h5")` wrote."""
-        return cls._from_file(file_path, cls.H5_FILENAME)
+        return cls._from_file(file_path, cls.H5_FILENAME, preprocessor)
 
     @classmethod
-    def from_saved_model(cls, dir_path: str | os.PathLike[str]) -> Self:
+    def from_saved_model(cls, dir_path: str | os.PathLike[str], *, preprocessor: Preprocessor | None = None) -> Self:
         """Copy a directory that `model.export(...)` or `tf.saved_model.save` wrote."""
         source = Path(dir_path)
         if not (source / "saved_model.pb").is_file():
             raise ValueError(f"dir_path must be a SavedModel, got {str(dir_path)!r}: it has no file saved_model.pb")
-        return cls._from_writer(lambda directory: shutil.copytree(source, directory / cls.SAVED_MODEL))
+        return cls._from_writer(lambda directory: shutil.copytree(source, directory / cls.SAVED_MODEL), preprocessor)
 
     def get_model(self, *, custom_objects: Mapping[str, Any] | None = None, compile: bool = True) -> Any:
         """Load the model. Within `strategy.scope()`, its variables belong to the strategy.
@@ -72,15 +77,17 @@ class TensorflowCheckpoint(Checkpoint):
         )
 
     @classmethod
-    def _from_file(cls, file_path: str | os.PathLike[str], name: str) -> Self:
+    def _from_file(cls, file_path: str | os.PathLike[str], name: str, preprocessor: Preprocessor | None) -> Self:
         if not Path(file_path).is_file():
             raise ValueError(f"file_path must be a file, got {str(file_path)!r}")
-        return cls._from_writer(lambda directory: shutil.copyfile(file_path, directory / name))
+        return cls._from_writer(lambda directory: shutil.copyfile(file_path, directory / name), preprocessor)
 
     @classmethod
-    def _from_writer(cls, write: Any) -> Self:
+    def _from_writer(cls, write: Any, preprocessor: Preprocessor | None) -> Self:
         checkpoint = new_checkpoint(cls)
         write(Path(checkpoint.path))
+        if preprocessor is not None:
+            checkpoint.set_preprocessor(preprocessor)
         return checkpoint
 
 

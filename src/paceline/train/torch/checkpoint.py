@@ -15,6 +15,8 @@ from paceline.train.session import new_checkpoint
 if TYPE_CHECKING:
     import torch
 
+    from paceline.data.preprocessor import Preprocessor
+
 M = TypeVar("M", bound="torch.nn.Module")
 
 _WRAPPED = "module."
@@ -36,36 +38,52 @@ class TorchCheckpoint(Checkpoint):
     MODEL_FILENAME: ClassVar[str] = "model.pt"
 
     @classmethod
-    def from_model(cls, model: torch.nn.Module) -> Self:
+    def from_model(cls, model: torch.nn.Module, *, preprocessor: Preprocessor | None = None) -> Self:
         """Save the current weights of a model. For a wrapped or compiled model, the weights of the inner model.
 
         Raises for a model sharded over several workers, where each holds only a part; the error says what to do
         instead.
         """
-        return cls.from_state_dict(_unwrap_model(model).state_dict())
+        return cls.from_state_dict(_unwrap_model(model).state_dict(), preprocessor=preprocessor)
 
     @classmethod
-    def from_state_dict(cls, state_dict: Mapping[str, Any]) -> Self:
+    def from_state_dict(cls, state_dict: Mapping[str, Any], *, preprocessor: Preprocessor | None = None) -> Self:
         """Save the result of `model.state_dict()`."""
         import torch
 
         state_dict = _require_unsharded(_rename_weights(state_dict))
         checkpoint = new_checkpoint(cls)
         torch.save(state_dict, Path(checkpoint.path) / cls.MODEL_FILENAME)
+        if preprocessor is not None:
+            checkpoint.set_preprocessor(preprocessor)
         return checkpoint
 
-    def get_model(self, model: M | None = None) -> M:
-        """Load the weights into a model and return it. The model may be new or wrapped by `prepare_model`."""
+    def get_model(self, model: M | None = None, *, allow_pickle: bool = False) -> M:
+        """Load the weights into a model and return it. The model may be new or wrapped by `prepare_model`.
+
+        A file with a whole model, as `torch.save(model)` writes it, runs code when it is loaded: it needs
+        `allow_pickle=True`, and then no `model`.
+        """
+        import torch
+
+        with self.as_directory() as directory:
+            file = Path(directory) / self.MODEL_FILENAME
+            try:
+                weights = torch.load(file, map_location="cpu", weights_only=not allow_pickle)
+            except pickle.UnpicklingError as problem:
+                raise ValueError(
+                    f"{self.MODEL_FILENAME} of {self} holds more than weights, and loading it would run its code\n\n"
+                    "hint: if you trust it, pass allow_pickle=True"
+                ) from problem
+        if isinstance(weights, torch.nn.Module):
+            if model is None:
+                return weights  # type: ignore[return-value]
+            weights = weights.state_dict()
         if model is None:
             raise ValueError(
                 f"get_model() needs a model: {self.MODEL_FILENAME} holds weights, not the code of a model\n\n"
                 "hint: load them into a new one with checkpoint.get_model(Net())"
             )
-        import torch
-
-        with self.as_directory() as directory:
-            file = Path(directory) / self.MODEL_FILENAME
-            weights = torch.load(file, map_location="cpu", weights_only=True)
         _load_into_model(_unwrap_model(model), weights)
         return model
 

@@ -12,13 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from paceline._core.arguments import check_callable, check_file_name, check_int, parse_metric_names
 from paceline._core.time_accounting import CHECKPOINT, account_time
 from paceline.train.backend import require
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.session import get_context, new_checkpoint, report, staging_directory
+
+if TYPE_CHECKING:
+    from paceline.data.preprocessor import Preprocessor
 
 
 class ModelCheckpoint(Checkpoint):
@@ -27,7 +30,13 @@ class ModelCheckpoint(Checkpoint):
     MODEL_FILENAME: ClassVar[str]
 
     @classmethod
-    def from_model(cls, booster: Any, *, path: str | os.PathLike[str] | None = None) -> Self:
+    def from_model(
+        cls,
+        booster: Any,
+        *,
+        preprocessor: Preprocessor | None = None,
+        path: str | os.PathLike[str] | None = None,
+    ) -> Self:
         """Write a model, into the directory `path` if given.
 
         Otherwise, in a worker the file is created on the run's storage, and `report` moves it into place; elsewhere it
@@ -37,6 +46,8 @@ class ModelCheckpoint(Checkpoint):
         directory = Path(checkpoint.path)
         directory.mkdir(parents=True, exist_ok=True)
         cls._write(booster, directory / cls.MODEL_FILENAME)
+        if preprocessor is not None:
+            checkpoint.set_preprocessor(preprocessor)
         return checkpoint
 
     def get_model(self) -> Any:

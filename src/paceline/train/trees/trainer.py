@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
+from paceline.train.config import RunConfig, coerce_config
 from paceline.train.driver.datasets import DataConfig
 from paceline.train.trainer import DataParallelTrainer, TrainerOptions
 from paceline.train.trees.training_spec import TRAIN, BoostingLibrary, BoostingLoop, BoostingSpec, make_boosting_spec
@@ -56,6 +57,7 @@ class TreesTrainer(DataParallelTrainer):
                     f"{trainer} has nothing to train\n\nhint: pass a train_loop_per_worker, or "
                     "datasets={'train': ...}, label_column=, params= and num_boost_round="
                 )
+            arguments["run_config"] = coerce_config(RunConfig, arguments.get("run_config"), "run_config")
             self.boosting_spec = make_boosting_spec(
                 self._library,
                 datasets=datasets,
@@ -63,6 +65,7 @@ class TreesTrainer(DataParallelTrainer):
                 params=params,
                 num_boost_round=num_boost_round,
                 train_kwargs=train_kwargs,
+                checkpoint_config=arguments["run_config"].checkpoint_config,
             )
             train_loop_per_worker = BoostingLoop(self.boosting_spec, self._library)
             if dataset_config is None:
@@ -85,7 +88,11 @@ class TreesTrainer(DataParallelTrainer):
         trainer = super().replace_arguments(**changes)
         declared = {name: own.pop(name, getattr(spec, name)) for name in ("label_column", "params", "num_boost_round")}
         trainer.boosting_spec = make_boosting_spec(
-            self._library, datasets=trainer.datasets, train_kwargs={**spec.train_kwargs, **own}, **declared
+            self._library,
+            datasets=trainer.datasets,
+            train_kwargs={**spec.train_kwargs, **own},
+            checkpoint_config=trainer.run_config.checkpoint_config,
+            **declared,
         )
         trainer.train_loop_per_worker = BoostingLoop(trainer.boosting_spec, self._library)
         return trainer

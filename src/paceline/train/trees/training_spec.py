@@ -7,12 +7,13 @@ it reads the worker's rows, resumes from the newest checkpoint, and trains the r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from paceline._core.arguments import bad_value, check_instance, check_int, join_or
 from paceline._worker import context as worker_context
 from paceline.train.checkpoint import Checkpoint
+from paceline.train.config import CheckpointConfig
 from paceline.train.session import get_checkpoint, get_dataset_shard
 from paceline.train.trees.reports import TreeReportCallback
 from paceline.train.trees.tables import FeatureTable, make_table
@@ -29,11 +30,16 @@ class BoostingSpec:
     train_kwargs: Mapping[str, Any]
     datasets: tuple[str, ...]
     """The names of all datasets, with the training set first."""
+    checkpoint_config: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     @property
     def checkpoint_frequency(self) -> int:
-        """Default number of rounds between checkpoints: a crash loses at most a tenth of the work."""
-        return max(1, self.num_boost_round // 10)
+        """The number of rounds between checkpoints. By default a crash loses at most a tenth of the work."""
+        return self.checkpoint_config.checkpoint_frequency or max(1, self.num_boost_round // 10)
+
+    @property
+    def checkpoint_at_end(self) -> bool:
+        return self.checkpoint_config.checkpoint_at_end is not False
 
 
 class BoostingLibrary:
@@ -63,7 +69,7 @@ class BoostingLibrary:
         callbacks = list(spec.train_kwargs.get("callbacks") or ())
         reporting = next((each for each in callbacks if isinstance(each, self.callback_class)), None)
         if reporting is None:
-            return [*callbacks, self.callback_class(frequency=spec.checkpoint_frequency)]
+            return [*callbacks, self.callback_class(None, None, spec.checkpoint_frequency, spec.checkpoint_at_end)]
         return [*(each for each in callbacks if each is not reporting), reporting]
 
 
@@ -73,6 +79,8 @@ class BoostingLoop:
 
     spec: BoostingSpec
     library: BoostingLibrary
+    saves_by_itself: ClassVar[bool] = True
+    """`CheckpointConfig` says when."""
 
     def __call__(self) -> None:
         context = worker_context.current()
@@ -106,6 +114,7 @@ def make_boosting_spec(
     params: Any,
     num_boost_round: Any,
     train_kwargs: Mapping[str, Any],
+    checkpoint_config: CheckpointConfig,
 ) -> BoostingSpec:
     """Validate the arguments and return what to train."""
     trainer, train = f"{library.name}Trainer", f"{library.name.lower()}.train"
@@ -130,4 +139,4 @@ def make_boosting_spec(
             )
     check_instance("callbacks", train_kwargs.get("callbacks"), (list, tuple), "a list of callbacks", optional=True)
     ordered = (TRAIN, *(name for name in datasets if name != TRAIN))
-    return BoostingSpec(label_column, dict(params), rounds, dict(train_kwargs), ordered)
+    return BoostingSpec(label_column, dict(params), rounds, dict(train_kwargs), ordered, checkpoint_config)
