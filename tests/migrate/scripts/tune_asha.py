@@ -6,7 +6,7 @@ from ray.tune.schedulers import ASHAScheduler
 
 def objective(config):
     for step in range(4):
-        tune.report({"score": config["a"] * step + config["b"]})
+        tune.report({"score": config["a"] * (step + 1) + config["b"]})
 
 
 tuner = tune.Tuner(
