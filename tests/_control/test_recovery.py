@@ -3,6 +3,7 @@
 import os
 import shutil
 import tracemalloc
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -10,13 +11,20 @@ import pytest
 from paceline import train
 from paceline._control import journal
 from paceline._control.events import CheckpointVerified, Committed, DriverStarted, Reported, encode_event
-from paceline._control.recovery import iter_reports_so_far, load_history, load_outline, recover_run
+from paceline._control.recovery import (
+    _secure_damaged_checkpoints,
+    iter_reports_so_far,
+    load_history,
+    load_outline,
+    recover_run,
+)
 from paceline._control.step import step
 from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.codec import seal_line
 from paceline._core.reductions import ReductionMark
 from paceline._storage import commit
 from paceline._storage.files import LocalFiles
+from paceline._storage.lease import UNFENCED
 from paceline._storage.run_layout import RunLayout
 from paceline._storage.run_store import DiskRunStore
 from paceline.train import Checkpoint, CheckpointConfig, DataParallelTrainer, Result, RunConfig, ScalingConfig
@@ -108,12 +116,14 @@ def test_a_lost_journal_of_several_attempts_gives_back_the_reports_that_count(la
             path.write_bytes(
                 b"".join(seal_line(encode_event(Reported(attempt, rank, s, metrics, s, "x.py:1"))) for s in seqs)
             )
+    layout.reports(2, 0).parent.mkdir()
+    layout.reports(2, 0).touch()
     layout.journal.unlink()
     before = on_disk(layout)
     assert Result.from_path(layout.root).metrics_dataframe["i"].tolist() == [0, 1, 5, 5, 5, 5], "a reader sees it too"
     run = recover(layout).run
     assert {record.name for record in run.checkpoints} == on_disk(layout) == before
-    assert (run.attempt, run.num_reports) == (5, 6)
+    assert (run.attempt, run.num_reports, run.size) == (5, 6, 2)
     assert recover(layout).run == run, "the journal holds it now"
     assert Result.from_path(layout.root).metrics_dataframe["i"].tolist() == [0, 1, 5, 5, 5, 5]
     assert step(run, DriverStarted(2, 0))[1]
@@ -137,6 +147,13 @@ def test_without_a_journal_and_a_valid_manifest_no_checkpoint_directory_is_overw
     (tmp_path / "kept").rename(layout.checkpoint("checkpoint_000004") / ".manifest.json")
     assert fit().metrics == {"i": 5, "start": 4}
     assert (layout.quarantine / "checkpoint_000005" / "state.json").exists()
+
+
+@pytest.mark.parametrize(("count", "named"), [(5, r"a, b, c, d, e\. A new"), (7, r"a, b, c, d, e and 2 more\. A new")])
+def test_five_directories_without_a_valid_manifest_are_named(count, named):
+    store = SimpleNamespace(uri="/run", find_damaged=lambda: list("abcdefg"[:count]), list_manifests=list)
+    with pytest.raises(train.StorageError, match=f"no valid manifest: {named}"):
+        _secure_damaged_checkpoints(store, UNFENCED)
 
 
 @pytest.mark.parametrize("staged_files_are_there", [True, False])
