@@ -115,8 +115,8 @@ class ScalingConfig:
             )
         check_instance("trainer_resources", self.trainer_resources, Mapping, "a dict such as {'CPU': 0}", optional=True)
         if any((self.trainer_resources or {}).values()):
-            resources = dict(self.trainer_resources or {})
-            warn_caller(f"trainer_resources={resources!r} has no effect here: the trainer runs in this script")
+            unused = dict(self.trainer_resources or {})
+            warn_caller(f"trainer_resources={unused!r} has no effect here: the trainer runs in this script")
         check_choice("placement_strategy", self.placement_strategy, STRATEGIES)
         _check_labels(self.label_selector, self.num_workers)
         if not isinstance(self.accelerator_type, str | None) or self.accelerator_type == "":
@@ -410,9 +410,11 @@ class RunConfig:
         parse_stop(self.stop)  # Raises for an invalid value.
         check_choice("verbose", self.verbose, (0, 1, 2, 3, True, False, None))
         _parse_log_files(self.log_to_file)
-        for name, kind in (("sync_config", SyncConfig), ("logging_config", LoggingConfig)):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, coerce_config(kind, getattr(self, name), name))
+        if self.sync_config is not None:
+            object.__setattr__(self, "sync_config", coerce_config(SyncConfig, self.sync_config, "sync_config"))
+        if self.logging_config is not None:
+            checked = coerce_config(LoggingConfig, self.logging_config, "logging_config")
+            object.__setattr__(self, "logging_config", checked)
 
     @property
     def verbosity(self) -> int | None:

@@ -9,6 +9,7 @@ from paceline._core.lazy_imports import make_lazy_getattr
 
 if TYPE_CHECKING:
     from paceline.train.checkpoint import Checkpoint
+    from paceline.train.placement_group import PlacementGroupFactory
     from paceline.tune.callback import Callback
     from paceline.tune.config import CheckpointConfig, FailureConfig, RunConfig, SyncConfig
     from paceline.tune.error import TuneError
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
         uniform,
     )
     from paceline.tune.stopper import Stopper
-    from paceline.tune.trainables.resources import PlacementGroupFactory
     from paceline.tune.trainables.trainable import Trainable
     from paceline.tune.trainables.wrapping import with_parameters, with_resources
     from paceline.tune.trial import Trial
@@ -66,7 +66,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "uniform",
     ),
     "paceline.tune.stopper": ("Stopper",),
-    "paceline.tune.trainables.resources": ("PlacementGroupFactory",),
+    "paceline.train.placement_group": ("PlacementGroupFactory",),
     "paceline.tune.trainables.trainable": ("Trainable",),
     "paceline.tune.trainables.wrapping": ("with_parameters", "with_resources"),
     "paceline.tune.trial": ("Trial",),

@@ -84,10 +84,10 @@ class LocalTarget:
         scaling = self._scaling
         ignored = {**scaling.additional_resources_per_worker, "accelerator_type": scaling.accelerator_type}
         ignored["placement_strategy"] = None if scaling.placement_strategy == "PACK" else scaling.placement_strategy
-        for name, value in ignored.items():
-            if value is not None and (name, value) not in _announced:
-                _announced.add((name, value))
-                log.warning("ScalingConfig: %s=%r has no effect on one machine; it is for a cluster", name, value)
+        for name, option in ignored.items():
+            if option is not None and (name, option) not in _announced:
+                _announced.add((name, option))
+                log.warning("ScalingConfig: %s=%r has no effect on one machine; it is for a cluster", name, option)
 
     def describe(self) -> str:
         least, most = self._scaling.sizes[0], self._scaling.sizes[-1]

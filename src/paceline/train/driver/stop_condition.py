@@ -57,13 +57,13 @@ class StopCondition:
     def on_event(self, event: Event, run: Run) -> None:
         assert self._controller is not None
         for report in self._aggregator.add_event(event, run):
-            if self._is_ending:
+            if self._is_ending():
                 return
             try:
                 self.is_satisfied = self._is_satisfied_by(report)
             except Exception as error:  # noqa: BLE001  raised by `fit()`
                 self.error = error
-            if self._is_ending:
+            if self._is_ending():
                 self._controller.request_stop(now=False)
             else:
                 self._controller.release_report(report.attempt, report.seq)
@@ -71,11 +71,10 @@ class StopCondition:
     def tick(self, run: Run, now: float) -> None:
         """Ask stoppers that look at the clock."""
         assert self._controller is not None
-        if not self._is_ending and self._stops_all():
+        if not self._is_ending() and self._stops_all():
             self.is_satisfied = True
             self._controller.request_stop(now=False)
 
-    @property
     def _is_ending(self) -> bool:
         return self.is_satisfied or self.error is not None
 

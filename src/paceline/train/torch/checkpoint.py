@@ -77,7 +77,8 @@ class TorchCheckpoint(Checkpoint):
                 ) from problem
         if isinstance(weights, torch.nn.Module):
             if model is None:
-                return weights  # type: ignore[return-value]
+                whole: M = weights
+                return whole
             weights = weights.state_dict()
         if model is None:
             raise ValueError(

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline.train.checkpoint import Checkpoint
+from paceline.train.placement_group import PlacementGroupFactory
 from paceline.train.session import TrialResources
 from paceline.tune import session
-from paceline.tune.trainables.resources import PlacementGroupFactory
 
 _NOTE = ".trainable.json"
 """Stored in a checkpoint beside the user's own files: the progress of the trainable."""
