@@ -132,7 +132,7 @@ ray.data.read_csv("x", 1, 2)
     found = {(each["line"], each["kind"], each["name"]): each for each in file["differences"]}
     note = found[6, "missing", "ray.train.ScalingConfig(topology=)"]
     assert note["text"] == explain_argument("paceline.train", ["ScalingConfig"], "__init__", "topology")
-    assert note["page"] == "docs/guides/ray-names.md#raytrain"
+    assert note["page"] == "docs/guides/ray-names.md#ray-train"
     horovod = found[3, "missing", "ray.train.horovod.HorovodTrainer"]["text"]
     assert horovod == explain_name("paceline.train.horovod", "HorovodTrainer")
     assert "it has train_loop_per_worker" in found[6, "missing", "ray.train.torch.TorchTrainer(nothing=)"]["text"]

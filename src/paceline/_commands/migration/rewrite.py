@@ -166,8 +166,7 @@ def _plan_imports(plan: RewritePlan, binding: _Binding, name: str) -> None:
             ray = [cst.ImportAlias(name=cst.Name("ray"))] if needs_ray else []
             plan.aliases[alias], needs_ray = [ours, *ray], False
         elif module == "ray":
-            name_kept = {"asname": alias.asname} if keeps_name else {}
-            ours = cst.ImportAlias(name=cst.Name("paceline"), **name_kept)
+            ours = cst.ImportAlias(name=cst.Name("paceline"), asname=alias.asname if keeps_name else None)
             plan.aliases[alias] = [*([ours] if binding.has_ours else []), *([alias] if binding.has_core else [])]
         else:
             plan.kept.append((alias, module))
