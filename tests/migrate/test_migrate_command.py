@@ -17,7 +17,8 @@ CASES = {
     "from ray.train import (\n    X,  # it\n)": "from paceline.train import (\n    X,  # it\n)",
     "import ray.train.torch as t": "import paceline.train.torch as t",
     "import ray\n\nray.data.range(3)": "import paceline\n\npaceline.data.range(3)",
-    "import ray as r\nr.tune.run(f)": "import paceline\npaceline.tune.run(f)",
+    "import ray as r\nr.tune.run(f)": "import paceline as r\nr.tune.run(f)",
+    "import ray as r\nr.data.x(r.get(y))": "import paceline\nimport ray as r\npaceline.data.x(r.get(y))",
     # Unused, and only used for what is ours: dropped, with what stood above it kept.
     "# top\nimport ray\nfrom ray.air import session": "# top\nfrom paceline.air import session",
     "def f():\n    import ray\n": "def f():\n    pass\n",
@@ -35,6 +36,7 @@ CASES = {
     "import ray\ndef f():\n    import ray.data\n    ray.data.x\nray.put(1)": (
         "import ray\ndef f():\n    import paceline.data\n    paceline.data.x\nray.put(1)"
     ),
+    "import ray\nray.train.x\nimport ray.train": "import paceline\npaceline.train.x\nimport paceline.train",
     "ray = 1\nray.train": "ray = 1\nray.train",
     "from .ray import train": "from .ray import train",
     # Texts that name a module, and those that only look like it.
@@ -120,7 +122,7 @@ from ray.train.horovod import HorovodTrainer
 import ray.train.torch as t
 ray.init()
 t.TorchTrainer(f, scaling_config=S(topology="4x4"), nothing=1)
-t.TorchTrainer.nothing
+t.TorchTrainer.nothing, t.TorchTrainer(f).any, t.prepare_model(f)(any=1)
 report({}, **more)
 os.environ["RAY_TRAIN_V2_ENABLED"]
 ray.data.read_csv("x", 1, 2)
@@ -130,14 +132,16 @@ ray.data.read_csv("x", 1, 2)
     found = {(each["line"], each["kind"], each["name"]): each for each in file["differences"]}
     note = found[6, "missing", "ray.train.ScalingConfig(topology=)"]
     assert note["text"] == explain_argument("paceline.train", ["ScalingConfig"], "__init__", "topology")
-    assert note["page"] == "docs/guides/ray-names.md#raytrain"
+    assert note["page"] == "docs/guides/ray-names.md#ray-train"
     horovod = found[3, "missing", "ray.train.horovod.HorovodTrainer"]["text"]
     assert horovod == explain_name("paceline.train.horovod", "HorovodTrainer")
     assert "it has train_loop_per_worker" in found[6, "missing", "ray.train.torch.TorchTrainer(nothing=)"]["text"]
     assert {(2, "differs", "ray.train.report"), (5, "left", "ray.init"), (9, "differs", "RAY_TRAIN_V2_ENABLED")} <= {
         *found
     }
-    assert (7, "missing", "ray.train.torch.TorchTrainer.nothing") in found
+    assert [name for line, kind, name in found if (line, kind) == (7, "missing")] == [
+        "ray.train.torch.TorchTrainer.nothing"
+    ]
     assert "2 by position" not in found[10, "missing", "ray.data.read_csv()"]["text"]
 
 

@@ -100,7 +100,7 @@ def find_anchor(module: str) -> str:
     module = module.replace(".v2", "")
     while module.count(".") > 1 and module not in tables:
         module = module.rpartition(".")[0]
-    return f"{PAGE}#{tables.get(module, module).replace('.', '')}"
+    return f"{PAGE}#{re.sub('[._]', '-', tables.get(module, module)).lower()}"
 
 
 def raise_missing_name(module: str, name: str, known: Iterable[str]) -> NoReturn:

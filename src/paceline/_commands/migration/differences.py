@@ -144,6 +144,11 @@ class _Finder(cst.CSTVisitor):
 
     def _resolve(self, node: cst.CSTNode) -> list[str]:
         """The dotted names of Ray's or ours that an expression has by its imports."""
+        start = node
+        while isinstance(start, cst.Attribute):
+            start = start.value
+        if not isinstance(start, cst.Name):  # libcst has the name of a function for what the function returns.
+            return []
         names = self.get_metadata(QualifiedNameProvider, node, None) or ()
         return [
             each.name

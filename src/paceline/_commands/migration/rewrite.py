@@ -68,8 +68,17 @@ def open_source(source: bytes | str) -> MetadataWrapper:
 def plan_rewrite(wrapper: MetadataWrapper, *, is_local: bool = False) -> RewritePlan:
     plan = RewritePlan(is_local)
     parents = wrapper.resolve(ParentNodeProvider)
-    for scope in {scope for scope in wrapper.resolve(ScopeProvider).values() if scope is not None}:
-        _plan_bindings(plan, scope, parents)
+    scopes = {scope for scope in wrapper.resolve(ScopeProvider).values() if scope is not None}
+    bindings = {(scope, name): found for scope in scopes for name, found in _find_bindings(plan, scope).items()}
+    for scope in scopes:
+        # Not the references of each assignment: libcst leaves out those before an `import` in the same scope.
+        for access in scope.accesses:
+            name = _find_root(access.node)
+            for binder in {assignment.scope for assignment in scope[name]}:
+                if binding := bindings.get((binder, name)):
+                    _plan_use(plan, binding, access.node, name, parents)
+    for (_, name), binding in bindings.items():
+        _plan_imports(plan, binding, name)
     wrapper.visit(_StringFinder(plan))
     return plan
 
@@ -78,27 +87,37 @@ def rewrite(wrapper: MetadataWrapper, plan: RewritePlan) -> cst.Module:
     return wrapper.visit(_Rewriter(plan))
 
 
-def _plan_bindings(plan: RewritePlan, scope: Scope, parents: object) -> None:
-    """Plan the uses of a scope's names for the package `ray`, then the imports that bind them."""
-    bindings: dict[str, list[tuple[cst.ImportAlias, str]]] = defaultdict(list)
+@dataclass
+class _Binding:
+    """A name of a scope that stands for the package `ray`."""
+
+    imports: list[tuple[cst.ImportAlias, str]] = field(default_factory=list)
+    has_core: bool = False
+    """Whether a use of it, or another assignment, needs Ray."""
+    has_ours: bool = False
+    uses: list[cst.CSTNode] = field(default_factory=list)
+    """Those that become Paceline's."""
+
+
+def _find_bindings(plan: RewritePlan, scope: Scope) -> dict[str, _Binding]:
+    """Find the names that stand for `ray`; plan the imports of modules that have a name of their own."""
+    bindings: dict[str, _Binding] = defaultdict(_Binding)
     for assignment in scope.assignments:
         for alias, module in _list_imports(assignment):
             is_package = alias.asname is None or module == "ray"
             if module.split(".")[0] == "ray" and is_package:
-                bindings[assignment.name.split(".")[0]].append((alias, module))
+                bindings[assignment.name.split(".")[0]].imports.append((alias, module))
             elif mapped := plan.map_name(module):
                 plan.aliases[alias] = [alias.with_changes(name=_make_name(mapped[1] + module[len(mapped[0]) :]))]
-    for name, imports in bindings.items():
-        has_other, has_core, has_ours = False, False, False
-        for assignment in scope.assignments:
-            if assignment.name.split(".")[0] != name:
-                continue
-            if not isinstance(assignment, Assignment) or not isinstance(assignment.node, cst.Import):
-                has_other = True  # As in `except ImportError: ray = None`.
-            for access in assignment.references:
-                is_core, is_ours = _plan_use(plan, access.node, name, parents)
-                has_core, has_ours = has_core or is_core, has_ours or is_ours
-        _plan_imports(plan, imports, has_core or has_other, has_ours)
+    for assignment in scope.assignments:
+        is_import = isinstance(assignment, Assignment) and isinstance(assignment.node, cst.Import)
+        if assignment.name in bindings and not is_import:
+            bindings[assignment.name].has_core = True  # As in `except ImportError: ray = None`.
+    return bindings
+
+
+def _find_root(node: cst.CSTNode) -> str:
+    return "ray" if isinstance(node, cst.BaseString) else (get_full_name_for_node(node) or "").split(".")[0]
 
 
 def _list_imports(assignment: object) -> Iterator[tuple[cst.ImportAlias, str]]:
@@ -110,42 +129,45 @@ def _list_imports(assignment: object) -> Iterator[tuple[cst.ImportAlias, str]]:
                 yield alias, alias.evaluated_name
 
 
-def _plan_use(plan: RewritePlan, node: cst.CSTNode, bound: str, parents: object) -> tuple[bool, bool]:
-    """Plan one use of the package; return whether it needs Ray, and whether it needs Paceline."""
+def _plan_use(plan: RewritePlan, binding: _Binding, node: cst.CSTNode, bound: str, parents: object) -> None:
+    """Plan one use of the package: it needs Ray, or Paceline, or both if it is a text."""
     if isinstance(node, cst.BaseString):  # An annotation.
         text = node.value if isinstance(node, cst.SimpleString) else ""
         new = _replace_in_text(plan, text)
         if new != text:
-            plan.strings[node] = new
-        return bool(_IN_TEXT.search(new)) or not text, new != text
+            plan.strings[node], binding.has_ours = new, True
+        binding.has_core = binding.has_core or bool(_IN_TEXT.search(new)) or not text
+        return
     while isinstance(parent := parents[node], cst.Attribute) and parent.value is node:  # type: ignore[index]
         node = parent
     path = "ray" + (get_full_name_for_node(node) or bound)[len(bound) :]
     mapped = plan.map_name(path)
     if mapped is None:
         plan.kept.append((node, path))
-        return True, False
+        binding.has_core = True
+        return
     for _ in range(path.count(".") - mapped[0].count(".")):
         assert isinstance(node, cst.Attribute)
         node = node.value
-    plan.names[node] = mapped[1]
-    return False, True
+    plan.names[node], binding.has_ours = mapped[1], True
+    binding.uses.append(node)
 
 
-def _plan_imports(
-    plan: RewritePlan, imports: Sequence[tuple[cst.ImportAlias, str]], has_core: bool, has_ours: bool
-) -> None:
-    is_plain = [module == "ray" or not plan.map_name(module) for _, module in imports]
-    needs_ray = has_core and not any(is_plain)
-    for alias, module in imports:
+def _plan_imports(plan: RewritePlan, binding: _Binding, name: str) -> None:
+    is_bound = any(plan.map_name(module) is None for _, module in binding.imports)
+    needs_ray = binding.has_core and not is_bound
+    keeps_name = name != "ray" and not binding.has_core
+    if keeps_name:  # `import ray as r` becomes `import paceline as r`.
+        plan.names.update({node: name + plan.names[node].removeprefix("paceline") for node in binding.uses})
+    for alias, module in binding.imports:
         mapped = plan.map_name(module)
         if mapped is not None:  # `import ray.train`
             ours = alias.with_changes(name=_make_name(mapped[1] + module[len(mapped[0]) :]))
             ray = [cst.ImportAlias(name=cst.Name("ray"))] if needs_ray else []
             plan.aliases[alias], needs_ray = [ours, *ray], False
         elif module == "ray":
-            paceline = [cst.ImportAlias(name=cst.Name("paceline"))] if has_ours else []
-            plan.aliases[alias] = [*paceline, *([alias] if has_core else [])]
+            ours = cst.ImportAlias(name=cst.Name("paceline"), asname=alias.asname if keeps_name else None)
+            plan.aliases[alias] = [*([ours] if binding.has_ours else []), *([alias] if binding.has_core else [])]
         else:
             plan.kept.append((alias, module))
 
@@ -315,7 +337,8 @@ def _end_names(
 
 
 def _is_import(statement: cst.BaseSmallStatement, module: str) -> bool:
-    return isinstance(statement, cst.Import) and [each.evaluated_name for each in statement.names] == [module]
+    names = statement.names if isinstance(statement, cst.Import) else ()
+    return [(each.evaluated_name, each.asname) for each in names] == [(module, None)]
 
 
 def _make_name(path: str) -> cst.Name | cst.Attribute:
