@@ -47,7 +47,7 @@ fuzz: $(DEV_READY)  ## run the property tests with fresh seeds and more examples
 
 mutation: $(DEV_READY)  ## plant small bugs, and count how many of them the tests notice
 	@$(PIP) -c constraints-dev.txt --group mutation
-	@$(RUN) tests/mutation.py $(ARGS)
+	@$(RUN) tools/mutation.py $(ARGS)
 
 fresh: $(DEV_READY)  ## a new clone follows the first guide, in an environment of its own (some minutes)
 	@$(RUN) -m pytest -m fresh tests/docs $(ARGS)
