@@ -20,7 +20,7 @@ FAILURE = """
 CHECKPOINT = """
     num_to_keep=None checkpoint_score_attribute=None checkpoint_score_order='max' max_failed_saves=0
 """
-FOR_SEARCHES = "stop=None verbose=None progress_reporter=None log_to_file=False sync_config=None"
+FOR_SEARCHES = "stop=None verbose=None progress_reporter=None log_to_file=False sync_config=None local_dir=None"
 FIELDS = {
     "paceline.train.ScalingConfig": """
         num_workers=1 use_gpu=False resources_per_worker=None placement_strategy='PACK' accelerator_type=None

@@ -354,6 +354,7 @@ class WorkerInit(msgspec.Struct, frozen=True, tag="worker_init"):
     """What it leaves there is uploaded to the store."""
     purpose: str = ""
     trial_id: str = ""
+    trial_name: str = ""
     protocol: int = PROTOCOL_VERSION
 
 

@@ -194,3 +194,11 @@ def test_what_is_no_stopper_is_refused_with_what_would_be(make, message):
     with pytest.raises(ValueError) as refusal:
         make()
     assert message in str(refusal.value)
+
+
+def test_a_plateau_and_a_valid_function_can_be_asked_for():
+    stopper = ExperimentPlateauStopper("loss", top=2, patience=5)
+    answers = [stopper("a", {"loss": 1.0}) or stopper.has_plateaued() for _ in range(3)]
+    assert answers == [False, True, True]
+    assert FunctionStopper.is_valid_function(lambda trial_id, result: True)
+    assert not any(map(FunctionStopper.is_valid_function, (stopper, 3, lambda only: True)))

@@ -124,7 +124,7 @@ class NoStep(Trainable):
             two_arguments,
             r"needs data besides the trial's configuration\n\nhint: use tune.with_parameters\(two_arguments, da",
         ),
-        ("train", "trainable must be a function of the trial's config, .*, got 'train'"),
+        ("train", "no trainable is registered as 'train'"),
         (NotTrainable, "trainable must be .*NotTrainable'>"),
         (Trainable, "trainable must be .*Trainable'>"),
         (NoStep, r"NoStep must implement step\(\)"),

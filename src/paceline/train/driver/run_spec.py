@@ -66,6 +66,8 @@ class RunSpec:
     """What the run is made for; a run made for another purpose is not resumed."""
     trial_id: str = ""
     """The id of the trial that the run belongs to, if any."""
+    trial_name: str = ""
+    """The name that the user gave that trial."""
     metadata: bytes = b""
     """The run's metadata, if it had to be collected before the run is driven: see `run_metadata`."""
 

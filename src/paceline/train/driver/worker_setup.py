@@ -139,6 +139,7 @@ class GroupBuilder:
                 uploads_artifacts=spec.uploads_artifacts,
                 purpose=spec.purpose,
                 trial_id=spec.trial_id,
+                trial_name=spec.trial_name,
             )
             workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
         preload = backend.preload + (spec.target.preload if spec.datasets is not None else ())
