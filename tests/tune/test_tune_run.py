@@ -180,6 +180,8 @@ def test_a_named_trial_keeps_its_name_when_it_is_cloned_and_the_search_is_resume
     assert clone.lineage
     seen = {*analysis.trial_dataframes[clone.trial_id]["seen"]}
     assert seen >= {f"clone_or_learn_1 in {tmp_path}/exp/{name}" for name in ("dir_1", "dir_1-1")}
+    names = {path.name for path in (tmp_path / "exp").glob("dir_1*")}
+    assert names <= {"dir_1", *(f"dir_1-{number}" for number in range(1, len(clone.lineage) + 1))}
     again = search(resume=True)
     assert [str(trial) for trial in again.trials] == ["clone_or_learn_0", "clone_or_learn_1"]
     kept = again.get_trial_checkpoints_paths(again.trials[1], "training_iteration")
