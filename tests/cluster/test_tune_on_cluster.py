@@ -46,6 +46,15 @@ def make_meeting():
     return meet
 
 
+def test_bundles_become_a_placement_group_of_ray():
+    group = tune.PlacementGroupFactory([{"CPU": 1}], "SPREAD").to_placement_group()
+    try:
+        assert group.wait(60)
+        assert group.bundle_specs == [{"CPU": 1.0}]
+    finally:
+        ray.util.remove_placement_group(group)
+
+
 def test_a_search_fills_the_cluster_and_finds_the_best(tmp_path):
     """Its trials are runs that threads of this process drive at the same time."""
     (tmp_path / "met").mkdir()

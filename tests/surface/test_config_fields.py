@@ -32,7 +32,7 @@ FIELDS = {
     "paceline.train.RunConfig": RUN,
     "paceline.train.FailureConfig": FAILURE,
     "paceline.train.CheckpointConfig": CHECKPOINT,
-    "paceline.tune.config.RunConfig": RUN,
+    "paceline.tune.config.RunConfig": RUN + " local_dir=None",
     "paceline.tune.config.FailureConfig": FAILURE,
     "paceline.train.LoggingConfig": "log_level='INFO'",
     "paceline.train.SyncConfig": """

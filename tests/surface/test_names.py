@@ -29,8 +29,8 @@ PUBLIC_TWINS = frozenset(
     re.findall(
         r"\w+",
         """
-CheckpointConfig FailureConfig LoggerCallback Result RunConfig ScalingConfig ReportCallback TuneReportCallback
-TuneReportCheckpointCallback PacelineDDPStrategy PacelineDeepSpeedStrategy PacelineFSDPStrategy
+CheckpointConfig FailureConfig LoggerCallback Result RunConfig ScalingConfig ReportCallback TuneCallback
+TuneReportCallback TuneReportCheckpointCallback PacelineDDPStrategy PacelineDeepSpeedStrategy PacelineFSDPStrategy
 PacelineLightningEnvironment
 """,
     )

@@ -31,15 +31,27 @@ PUBLIC = {
             get_trial_dir get_trial_id get_trial_name get_trial_resources get_world_rank get_world_size report
         """,
         "paceline.tune": """
-            Callback Checkpoint CheckpointConfig FailureConfig PlacementGroupFactory Result ResultGrid RunConfig
-            Searcher Stopper SyncConfig Trainable Trial TrialScheduler TuneConfig TuneContext TuneError Tuner choice
-            get_checkpoint get_context grid_search lograndint loguniform qlograndint qloguniform qrandint qrandn
-            quniform randint randn report sample_from uniform with_parameters with_resources
+            CLIReporter Callback Checkpoint CheckpointConfig Experiment ExperimentAnalysis FailureConfig
+            JupyterNotebookReporter PlacementGroupFactory ProgressReporter Result ResultGrid ResumeConfig
+            RunConfig Searcher Stopper SyncConfig Trainable Trial TrialScheduler TuneConfig TuneContext
+            TuneError Tuner choice get_checkpoint get_context grid_search lograndint loguniform qlograndint
+            qloguniform qrandint qrandn quniform randint randn register_env register_trainable report run
+            run_experiments sample_from uniform with_parameters with_resources
         """,
         "paceline.tune.logger": """
             CSVLoggerCallback JsonLoggerCallback LoggerCallback MLflowLoggerCallback TBXLoggerCallback
             WandbLoggerCallback
         """,
+        "paceline.tune.analysis": "ExperimentAnalysis",
+        "paceline.tune.experiment": "Experiment Trial list_experiments",
+        "paceline.tune.integration.keras": "TuneReportCallback TuneReportCheckpointCallback",
+        "paceline.tune.integration.lightning": "TuneCallback TuneReportCallback TuneReportCheckpointCallback",
+        "paceline.tune.progress_reporter": "CLIReporter JupyterNotebookReporter ProgressReporter",
+        "paceline.tune.registry": """
+            get_env_creator get_trainable_cls is_function_trainable register_env register_input register_trainable
+            registry_contains_input registry_get_input validate_trainable
+        """,
+        "paceline.tune.checks": "diagnose_serialization validate_save_restore wait_for_gpu",
         "paceline.tune.schedulers": """
             ASHAScheduler AsyncHyperBandScheduler FIFOScheduler HyperBandForBOHB HyperBandScheduler MedianStoppingRule
             PB2 PopulationBasedTraining PopulationBasedTrainingReplay TrialScheduler

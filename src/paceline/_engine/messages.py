@@ -362,6 +362,7 @@ class WorkerInit(msgspec.Struct, frozen=True, tag="worker_init"):
     """The level of our logger; empty: as it is."""
     preemption_grace_s: float | None = None
     """How long the machine stays after a signal; None: what the settings say."""
+    trial_name: str = ""
     protocol: int = PROTOCOL_VERSION
 
 

@@ -39,6 +39,12 @@ class PlacementGroupFactory:
         checked = tuple(check_bundle(bundle, f"bundles[{number}]") for number, bundle in enumerate(self.bundles))
         object.__setattr__(self, "bundles", checked)
 
+    def to_placement_group(self) -> Any:
+        """Reserve the bundles on the Ray cluster that this process is connected to: a `PlacementGroup` of Ray."""
+        from paceline._engine.ray.connection import create_placement_group
+
+        return create_placement_group([dict(bundle) for bundle in self.bundles], self.strategy)
+
     @property
     def required_resources(self) -> dict[str, float]:
         """The total of all bundles."""

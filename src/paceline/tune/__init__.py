@@ -10,9 +10,13 @@ from paceline._core.lazy_imports import make_lazy_getattr
 if TYPE_CHECKING:
     from paceline.train.checkpoint import Checkpoint
     from paceline.train.placement_group import PlacementGroupFactory
+    from paceline.tune.analysis import ExperimentAnalysis
     from paceline.tune.callback import Callback
     from paceline.tune.config import CheckpointConfig, FailureConfig, RunConfig, SyncConfig
     from paceline.tune.error import TuneError
+    from paceline.tune.experiment import Experiment
+    from paceline.tune.progress_reporter import CLIReporter, JupyterNotebookReporter, ProgressReporter
+    from paceline.tune.registry import register_env, register_trainable
     from paceline.tune.result_grid import ResultGrid
     from paceline.tune.results.result import Result
     from paceline.tune.schedulers.scheduler import TrialScheduler
@@ -37,16 +41,22 @@ if TYPE_CHECKING:
     from paceline.tune.trainables.trainable import Trainable
     from paceline.tune.trainables.wrapping import with_parameters, with_resources
     from paceline.tune.trial import Trial
+    from paceline.tune.tune import ResumeConfig, run, run_experiments
     from paceline.tune.tune_config import TuneConfig
     from paceline.tune.tuner import Tuner
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "paceline.train.checkpoint": ("Checkpoint",),
+    "paceline.tune.analysis": ("ExperimentAnalysis",),
     "paceline.tune.callback": ("Callback",),
     "paceline.tune.config": ("CheckpointConfig", "FailureConfig", "RunConfig", "SyncConfig"),
     "paceline.tune.error": ("TuneError",),
+    "paceline.tune.experiment": ("Experiment",),
+    "paceline.tune.progress_reporter": ("CLIReporter", "JupyterNotebookReporter", "ProgressReporter"),
+    "paceline.tune.registry": ("register_env", "register_trainable"),
     "paceline.tune.results.result": ("Result",),
     "paceline.tune.result_grid": ("ResultGrid",),
+    "paceline.tune.tune": ("ResumeConfig", "run", "run_experiments"),
     "paceline.tune.schedulers.scheduler": ("TrialScheduler",),
     "paceline.tune.search.searcher": ("Searcher",),
     "paceline.tune.session": ("TuneContext", "get_checkpoint", "get_context", "report"),
@@ -75,13 +85,19 @@ _NAMES: dict[str, tuple[str, ...]] = {
 }
 
 __all__ = [
+    "CLIReporter",
     "Callback",
     "Checkpoint",
     "CheckpointConfig",
+    "Experiment",
+    "ExperimentAnalysis",
     "FailureConfig",
+    "JupyterNotebookReporter",
     "PlacementGroupFactory",
+    "ProgressReporter",
     "Result",
     "ResultGrid",
+    "ResumeConfig",
     "RunConfig",
     "Searcher",
     "Stopper",
@@ -106,7 +122,11 @@ __all__ = [
     "quniform",
     "randint",
     "randn",
+    "register_env",
+    "register_trainable",
     "report",
+    "run",
+    "run_experiments",
     "sample_from",
     "uniform",
     "with_parameters",
@@ -116,5 +136,18 @@ __all__ = [
 __getattr__ = make_lazy_getattr(
     __name__,
     _NAMES,
-    submodules=("importance", "integration", "logger", "plots", "result", "schedulers", "search", "stopper"),
+    submodules=(
+        "analysis",
+        "experiment",
+        "importance",
+        "integration",
+        "logger",
+        "plots",
+        "progress_reporter",
+        "registry",
+        "result",
+        "schedulers",
+        "search",
+        "stopper",
+    ),
 )

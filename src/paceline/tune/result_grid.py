@@ -7,7 +7,9 @@ for a thousand trials as for ten.
 
 from __future__ import annotations
 
+import copy
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
@@ -16,17 +18,18 @@ from paceline._core.call_errors import explain_calls
 from paceline._core.lazy_imports import import_extra
 from paceline._core.plain_values import get_metric
 from paceline._storage.run_location import RunLocation
-from paceline._storage.run_store import DiskRunStore
+from paceline._storage.run_store import DiskRunStore, RunStore
 from paceline.train.result import to_dataframe
 from paceline.tune.driver.events import Event
 from paceline.tune.driver.search_state import Search
 from paceline.tune.driver.search_storage import check_is_search, iter_search_events
 from paceline.tune.results import report_history, scopes
-from paceline.tune.results.result import Result
+from paceline.tune.results.result import Result, make_trial_result
 from paceline.tune.space.space_codec import rebuild_param_space
 from paceline.tune.trial import Trial
 
 if TYPE_CHECKING:
+    from paceline.tune.analysis import ExperimentAnalysis
     from paceline.tune.plots import Kind, PlottedTrial
 
 _NAMED = 12
@@ -45,25 +48,17 @@ class ResultGrid:
     `results[0]`, `len(results)` and iteration give a `Result` for each trial.
     """
 
-    def __init__(
-        self,
-        search: Search,
-        location: RunLocation,
-        errors: Mapping[str, Exception] | None = None,
-        decode_config: report_history.ConfigDecoder = report_history.decode_without_objects,
-        events: Iterable[Event] | None = None,
-    ) -> None:
-        """`location` is that of the search; `errors` are the exceptions this process has seen, by trial.
+    _search: Search
+    _location: RunLocation
+    _store: RunStore
+    _history: report_history.TrialReportHistory
+    _trials: list[Trial]
+    _errors: dict[str, Exception]
+    _results: dict[str, Result]
 
-        `events` are those of the search; None: read them from its journal when they are needed.
-        """
-        self._search = search
-        self._location = location
-        self._store = location.open_run_store_for_reading()
-        self._history = report_history.TrialReportHistory(self._store, decode_config, events)
-        self._trials = list(search.trials.values())
-        self._errors = dict(errors or {})
-        self._results: dict[str, Result] = {}
+    def __init__(self, experiment_analysis: ExperimentAnalysis) -> None:
+        """Show the trials of an analysis, which `tune.run` returns, as results."""
+        vars(self).update(vars(experiment_analysis.result_grid))
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> ResultGrid:
@@ -76,7 +71,35 @@ class ResultGrid:
         search = report_history.replay_search(iter_search_events(store.read_journal(), store.uri))
         if not search.num_drivers:
             raise RuntimeError(f"cannot read the search: {store.uri} has no journal, or an empty one")
-        return cls(search, location)
+        return make_result_grid(search, location, kind=cls)
+
+    @property
+    def trials(self) -> list[Trial]:
+        """The trials themselves."""
+        return list(self._trials)
+
+    @property
+    def metric(self) -> str | None:
+        """The metric of `TuneConfig`."""
+        return self._search.metric
+
+    @property
+    def mode(self) -> str | None:
+        """The mode of `TuneConfig`."""
+        return self._search.mode
+
+    def select_trials(self, trial_ids: Iterable[str]) -> ResultGrid:
+        """Return the results of some of the trials."""
+        chosen = set(trial_ids)
+        selected = copy.copy(self)
+        selected._trials = [trial for trial in self._trials if trial.trial_id in chosen]
+        return selected
+
+    def stats(self) -> dict[str, Any]:
+        """How long the search has run, its trials by status, and the time of its last event."""
+        search = self._search
+        statuses = Counter(trial.status for trial in self._trials)
+        return {"time_total_s": search.elapsed_s(search.last_at), "trials": dict(statuses), "timestamp": search.last_at}
 
     @property
     def experiment_path(self) -> str:
@@ -228,7 +251,8 @@ class ResultGrid:
         result = self._results.get(trial.trial_id)
         if result is None:
             runs = self._search.trial_records[trial.trial_id].runs
-            result = Result(trial, runs, self._location, self._history, self._errors.get(trial.trial_id))
+            error = self._errors.get(trial.trial_id)
+            result = make_trial_result(trial, runs, self._location, self._history, error)
             self._results[trial.trial_id] = result
         return result
 
@@ -310,6 +334,30 @@ class ResultGrid:
             return ""
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         return f"; the metrics are {', '.join(list(names)[:_NAMED])}{more}"
+
+
+def make_result_grid(
+    search: Search,
+    location: RunLocation,
+    errors: Mapping[str, Exception] | None = None,
+    decode_config: report_history.ConfigDecoder = report_history.decode_without_objects,
+    events: Iterable[Event] | None = None,
+    *,
+    kind: type[ResultGrid] = ResultGrid,
+) -> ResultGrid:
+    """`location` is that of the search; `errors` are the exceptions this process has seen, by trial.
+
+    `events` are those of the search; None: read them from its journal when they are needed.
+    """
+    grid = kind.__new__(kind)
+    grid._search = search
+    grid._location = location
+    grid._store = location.open_run_store_for_reading()
+    grid._history = report_history.TrialReportHistory(grid._store, decode_config, events)
+    grid._trials = list(search.trials.values())
+    grid._errors = dict(errors or {})
+    grid._results = {}
+    return grid
 
 
 def _column_rank(column: str) -> int:

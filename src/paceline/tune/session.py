@@ -39,8 +39,11 @@ class TuneContext(TrainContext):
         return matched[1]
 
     def get_trial_name(self) -> str:
-        """The name of the trial's run, such as `trial_00012`; `trial_00012-1` if it continues from another trial."""
-        return self._begin.run_name
+        """The name from `TuneConfig(trial_name_creator)`, else that of the trial's run, such as `trial_00012`.
+
+        That is `trial_00012-1` if it continues from another trial.
+        """
+        return self._begin.trial_name or self._begin.run_name
 
 
 def report(metrics: dict[str, Any], *, checkpoint: Checkpoint | None = None) -> None:
@@ -89,7 +92,7 @@ def require_trial_context(function: str) -> WorkerContext:
             f"`tune.{function}` cannot be used outside of a trial\n\n"
             "hint: call it in the function or class that you pass to Tuner"
         )
-    if not _TRIAL.fullmatch(context.begin.run_name):
+    if not context.begin.trial_id and not _TRIAL.fullmatch(context.begin.run_name):
         raise RuntimeError(
             f"`tune.{function}` cannot be used in the run {context.begin.run_name}, which is not a trial of a search"
             f"\n\nhint: use `train.{function}` here; to forward the reports of a run to the trial that started it, use "

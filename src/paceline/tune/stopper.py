@@ -105,6 +105,17 @@ class FunctionStopper(Stopper):
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         return bool(self.function(trial_id, dict(result)))
 
+    @classmethod
+    def is_valid_function(cls, fn: Any) -> bool:
+        """Whether it is a function of two arguments, and no `Stopper`."""
+        if not callable(fn) or isinstance(fn, Stopper | type):
+            return False
+        try:
+            _check_takes_two(fn)
+        except ValueError:
+            return False
+        return True
+
     @property
     def why(self) -> str:
         return f"stopped by {getattr(self.function, '__name__', type(self.function).__name__)}()"
@@ -348,6 +359,10 @@ class ExperimentPlateauStopper(Stopper):
         is_flat = len(self._best) == self.top and _standard_deviation(self._best) <= self.std
         self._num_flat = self._num_flat + 1 if is_flat else 0
         return self.stop_all()
+
+    def has_plateaued(self) -> bool:
+        """Whether the best values hardly differ now, however long they have."""
+        return self._num_flat > 0
 
     def stop_all(self) -> bool:
         return self._num_flat > self.patience

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from paceline._core.arguments import flatten_dict
+
 Status = Literal["PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR"]
 
 
@@ -45,6 +47,9 @@ class Trial:
     """The checkpoints of other trials it was cloned from, in order."""
     local_path: str = ""
     """The directory of its run on the machine of the driver; for a search in a store, one that is not uploaded."""
+    trial_name: str = ""
+    """The name from `TuneConfig(trial_name_creator)`, if any."""
+    trainable_name: str = ""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Trial) and other.trial_id == self.trial_id
@@ -53,7 +58,23 @@ class Trial:
         return hash(self.trial_id)
 
     def __str__(self) -> str:
-        return f"trial_{self.trial_id}"
+        return self.trial_name or f"trial_{self.trial_id}"
+
+    @property
+    def label(self) -> str:
+        """What messages call it: its name, if it has one, else its id."""
+        return self.trial_name or self.trial_id
+
+    @property
+    def evaluated_params(self) -> dict[str, Any]:
+        """Its configuration, flattened: `model/layers`."""
+        return flatten_dict(self.config)
+
+    @property
+    def logdir(self) -> str:
+        return self.local_path
+
+    path = logdir
 
     @property
     def is_over(self) -> bool:

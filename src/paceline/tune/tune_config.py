@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from paceline._core.arguments import bad_value, check_bool, check_choice, check_instance, check_int, is_int, is_number
+from paceline._core.arguments import (
+    bad_value,
+    check_bool,
+    check_callable,
+    check_choice,
+    check_instance,
+    check_int,
+    is_int,
+    is_number,
+)
 from paceline.tune.schedulers.scheduler import TrialScheduler
 from paceline.tune.search.searcher import Searcher
+from paceline.tune.trial import Trial
 
 _SEVERAL_METRICS = "for several objectives, use OptunaSearch(metric=['loss', 'size'], mode=['min', 'min'])"
 
@@ -36,6 +47,10 @@ class TuneConfig:
     seed: int | None = None
     chdir_to_trial_dir: bool = True
     """Each trial has a working directory of its own; False: that of the script, shared by all trials."""
+    trial_name_creator: Callable[[Trial], str] | None = None
+    """Gives a new trial the name that messages show and `get_trial_name()` returns."""
+    trial_dirname_creator: Callable[[Trial], str] | None = None
+    """Gives a new trial the name of its directory, which no other trial may have."""
 
     def __post_init__(self) -> None:
         if self.metric is not None and not isinstance(self.metric, str):
@@ -50,6 +65,8 @@ class TuneConfig:
             raise bad_value("time_budget_s", "a positive number of seconds, a timedelta or None", self.time_budget_s)
         check_int("seed", self.seed, optional=True)
         check_bool("chdir_to_trial_dir", self.chdir_to_trial_dir)
+        check_callable("trial_name_creator", self.trial_name_creator, optional=True)
+        check_callable("trial_dirname_creator", self.trial_dirname_creator, optional=True)
         check_instance("search_alg", self.search_alg, Searcher, "a searcher such as OptunaSearch()", optional=True)
         expected = "a scheduler such as ASHAScheduler()"
         check_instance("scheduler", self.scheduler, TrialScheduler, expected, optional=True)

@@ -17,7 +17,7 @@ from paceline._core.errors import PreemptionError, TrainingInterrupt
 from paceline._engine.local.launchers import prewarm
 from paceline._storage.run_location import RunLocation, join_storage_path
 from paceline.train.config import RunConfig, coerce_config
-from paceline.train.display.screen import open_screen
+from paceline.train.display.screen import Screen, open_screen
 from paceline.train.driver.interrupts import SignalInterrupts
 from paceline.train.driver.run_directory import choose_name, make_different_run_error
 from paceline.train.driver.run_session import execute_run
@@ -26,7 +26,7 @@ from paceline.train.driver.trainer_arguments import build_run_spec
 from paceline.train.result import Result
 from paceline.train.trainer import DataParallelTrainer
 from paceline.tune.config import RunConfig as TuneRunConfig
-from paceline.tune.display.terminal import SearchTerminal, TrialTerminal
+from paceline.tune.display.terminal import ReporterObserver, SearchTerminal, TrialTerminal
 from paceline.tune.driver import search_storage
 from paceline.tune.driver.advisers import SearchAdvisers
 from paceline.tune.driver.callbacks import SearchCallbacks
@@ -45,7 +45,8 @@ from paceline.tune.driver.search_state import Search
 from paceline.tune.driver.search_storage import OpenSearch
 from paceline.tune.driver.trial_run import FailedEarlierError
 from paceline.tune.logger import make_default_loggers
-from paceline.tune.result_grid import ResultGrid
+from paceline.tune.registry import get_trainable_cls
+from paceline.tune.result_grid import ResultGrid, make_result_grid
 from paceline.tune.results.report_history import ADDED_METRICS, replay_search
 from paceline.tune.schedulers.scheduler import FIFOScheduler, TrialScheduler
 from paceline.tune.search.basic_variant import BasicVariantGenerator
@@ -74,10 +75,10 @@ class Tuner:
         )
         best = tuner.fit().get_best_result()
 
-    `trainable` is a function of a configuration, a `tune.Trainable` class, or a trainer, into which a `param_space`
-    such as `{"train_loop_config": {...}, "scaling_config": {...}}` is merged. `run_config` sets the search's name and
-    storage location; by default it is the trainer's own. A script that runs again with the same name and path resumes
-    the search: finished trials are kept, the others resume from their last checkpoints.
+    `trainable` is a function of a configuration, a `tune.Trainable` class, a name from `tune.register_trainable`, or a
+    trainer, into which a `param_space` such as `{"train_loop_config": {...}}` is merged. `run_config` sets the search's
+    name and storage location; by default it is the trainer's own. A script that runs again with the same name and path
+    resumes the search: finished trials are kept, the others resume from their last checkpoints.
     """
 
     _run_environment: RunEnvironment = RunEnvironment()
@@ -92,9 +93,10 @@ class Tuner:
     ) -> None:
         if trainable is None:
             raise ValueError(
-                "Tuner needs a trainable: a function of a configuration, a tune.Trainable class or a trainer"
+                "Tuner needs a trainable: a function of a configuration, a tune.Trainable class, a trainer or the name "
+                "of one"
             )
-        self.trainable = trainable
+        self.trainable = trainable = get_trainable_cls(trainable) if isinstance(trainable, str) else trainable
         self.tune_config: TuneConfig = coerce_config(TuneConfig, tune_config, "tune_config")
         self.run_config = _resolve_run_config(run_config, trainable)
         if self.run_config.detached:
@@ -144,7 +146,9 @@ class Tuner:
         prewarm(*PRELOADED, *find_preloads(getattr(self.trainable, "trainable", self.trainable)))
         verbose = getattr(self.run_config, "verbose", None)
         verbosity = min(verbose, 2) if verbose is not None else settings.load().verbosity
-        terminal = SearchTerminal(location.name, location.uri, verbosity, open_screen(verbosity))
+        reporter = getattr(self.run_config, "progress_reporter", None)
+        screen = open_screen(verbosity) if reporter is None else Screen()
+        terminal = SearchTerminal(location.name, location.uri, verbosity, screen, has_reporter=reporter is not None)
         try:
             with search_storage.open_search(location, self._run_environment, terminal.say) as open_search:
                 outcome = self._drive_search(open_search, terminal)
@@ -156,7 +160,7 @@ class Tuner:
             if isinstance(error, Exception)
             and not isinstance(error, FailedEarlierError)  # The run has more details about that error.
         }
-        self._grid = ResultGrid(outcome.search, location, errors, self._space.decode_config, outcome.events)
+        self._grid = make_result_grid(outcome.search, location, errors, self._space.decode_config, outcome.events)
         return self._raise_or_return(outcome, self._grid, terminal)
 
     def get_results(self) -> ResultGrid:
@@ -164,7 +168,7 @@ class Tuner:
         if self._grid is None:
             location, decode_config = self.run_config.location, self._space.decode_config
             search = replay_search(search_storage.load_past_events(location), decode_config)
-            self._grid = ResultGrid(search, location, decode_config=decode_config)
+            self._grid = make_result_grid(search, location, decode_config=decode_config)
         return self._grid
 
     @classmethod
@@ -212,9 +216,8 @@ class Tuner:
             tune_config=tune_config if tune_config is not None else previous.tune_config(),
             run_config=dataclasses.replace(spec, **place),
         )
-        tuner._is_restored = True
-        tuner._resume_unfinished = resume_unfinished
-        tuner._reset_errored = "resume" if resume_errored else "restart" if restart_errored else ""
+        reset_errored = "resume" if resume_errored else "restart" if restart_errored else ""
+        set_resume(tuner, resume_unfinished=resume_unfinished, reset_errored=reset_errored)
         return tuner
 
     def _drive_search(self, open_search: OpenSearch, terminal: SearchTerminal) -> SearchOutcome:
@@ -294,8 +297,9 @@ class Tuner:
                 pinned=run_spec.pinned_seqs,
                 purpose=run_spec.purpose,
                 trial_id=trial.trial_id,
+                trial_name=trial.trial_name,
             )
-            trial_terminal = TrialTerminal(trial.trial_id, run_config.location.layout, terminal, notice_s)
+            trial_terminal = TrialTerminal(trial.label, run_config.location.layout, terminal, notice_s)
             return execute_run(spec, trial_terminal, self._run_environment, hooks)
 
         starts = [event for event in open_search.past_events if isinstance(event, SearchStarted)]
@@ -316,6 +320,7 @@ class Tuner:
                 id=previous.id if previous is not None else secrets.token_hex(3)[:5],
             )
 
+        num_trials = None if config.num_samples == -1 or self._searcher.counts_samples else config.num_samples
         return SearchSpec(
             location=location,
             advisers=advisers,
@@ -324,19 +329,33 @@ class Tuner:
             run_trial=run_trial,
             decode_config=self._space.decode_config,
             make_start_event=make_start_event,
-            num_trials=None if config.num_samples == -1 or self._searcher.counts_samples else config.num_samples,
+            num_trials=num_trials,
+            create_name=config.trial_name_creator,
+            create_directory=config.trial_dirname_creator,
             max_concurrent=config.max_concurrent_trials or None,
             time_budget_s=config.budget_s,
             fail_fast=bool(getattr(self.run_config.failure_config, "fail_fast", False)),
             waits_in_reports=waits_in_reports,
             take_save_request=self._callbacks.take_save_request,
             save_callbacks=self._callbacks.save_states,
-            observers=(terminal, self._callbacks),
+            observers=(terminal, *self._make_reporters(advisers, terminal, num_trials), self._callbacks),
             say=terminal.say,
             reset_errored=self._reset_errored,
             resume_unfinished=self._resume_unfinished,
             grace_s=settings.load().preemption_grace_s,
         )
+
+    def _make_reporters(
+        self, advisers: SearchAdvisers, terminal: SearchTerminal, num_trials: int | None
+    ) -> list[ReporterObserver]:
+        reporter = getattr(self.run_config, "progress_reporter", None)
+        if reporter is None or terminal.verbosity < 1:
+            return []
+
+        def count_trials() -> int | None:
+            return num_trials if num_trials is not None else getattr(advisers.searcher, "total_samples", None)
+
+        return [ReporterObserver(reporter, type(advisers.scheduler).__name__, count_trials)]
 
     def _make_advisers(self, seed: int) -> SearchAdvisers:
         """Return the given searcher, scheduler and stopper for the first search, and fresh copies for later ones."""
@@ -372,6 +391,13 @@ class Tuner:
         if terminal.verbosity < 1:  # Otherwise it has been said already.
             terminal.say(str(ending), error=True)
         raise ending
+
+
+def set_resume(tuner: Tuner, *, resume_unfinished: bool, reset_errored: str) -> None:
+    """Let a tuner resume the search that is there; `reset_errored`: "resume" or "restart" failed trials, or neither."""
+    tuner._is_restored = True
+    tuner._resume_unfinished = resume_unfinished
+    tuner._reset_errored = reset_errored
 
 
 def _resolve_run_config(run_config: RunConfig | Mapping[str, Any] | None, trainable: Any) -> RunConfig:

@@ -5,7 +5,7 @@ from paceline._core.plain_values import to_plain
 from paceline._storage.run_location import RunLocation
 from paceline.tune.driver import events
 from paceline.tune.driver.search_state import Search, run_name
-from paceline.tune.result_grid import ResultGrid
+from paceline.tune.result_grid import make_result_grid
 from paceline.tune.trial import TrialCheckpoint
 
 
@@ -79,7 +79,7 @@ class RecordedSearch:
         return directory
 
     def results(self, directory, errors=None):
-        return ResultGrid(self.search, RunLocation.from_path(str(self.write_to(directory))), errors or {})
+        return make_result_grid(self.search, RunLocation.from_path(str(self.write_to(directory))), errors or {})
 
     def _run(self, trial):
         return self.search.trial_records[trial].run

@@ -116,7 +116,7 @@ def test_where_nobody_reported_the_error_says_how_many_failed_and_a_trial_that_h
     recorded = RecordedSearch().starts()
     recorded.made("00000", lr=1)
     result = recorded.results(tmp_path / "search")[0]
-    assert (result.metrics, result.checkpoint, result.error, result.best_checkpoints) == (None, None, None, [])
+    assert (result.metrics, result.checkpoint, result.error, result.best_checkpoints) == ({}, None, None, [])
     assert (result.return_value, result.metrics_dataframe, result.metrics_by_rank) == (None, None, None)
 
 

@@ -62,7 +62,7 @@ def test_all_that_a_small_search_prints_where_there_is_no_terminal(tmp_path, cap
 def describe_results(grid):
     """All that a user can ask of the results, as values that compare."""
     frames = [grid.get_dataframe(), grid.get_dataframe("loss", "max")]
-    frames += [result.metrics_dataframe for result in grid if result.metrics is not None]
+    frames += [result.metrics_dataframe for result in grid if result.metrics]
     best = [grid.get_best_result(scope=scope).trial_id for scope in SCOPES]
     results = [(r.trial_id, r.status, r.why, r.config, r.metrics, r.path, r.lineage) for r in grid]
     checkpoints = [r.checkpoint.path if r.checkpoint else None for r in grid]

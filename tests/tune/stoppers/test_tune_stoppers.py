@@ -191,3 +191,11 @@ def test_only_stoppers_that_may_stop_a_trial_keep_it_waiting():
 def test_what_is_no_stopper_is_refused_with_what_would_be(make, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
+
+
+def test_a_plateau_and_a_valid_function_can_be_asked_for():
+    stopper = ExperimentPlateauStopper("loss", top=2, patience=5)
+    answers = [stopper("a", {"loss": 1.0}) or stopper.has_plateaued() for _ in range(3)]
+    assert answers == [False, True, True]
+    assert FunctionStopper.is_valid_function(lambda trial_id, result: True)
+    assert not any(map(FunctionStopper.is_valid_function, (stopper, 3, lambda only: True)))

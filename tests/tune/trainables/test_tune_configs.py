@@ -62,7 +62,7 @@ def test_wrong_values_are_refused(kind, arguments, message):
         kind(**arguments)
 
 
-@pytest.mark.parametrize("arguments", [{"progress_reporter": 1}, {"sync_config": {"sync_period": 1}}])
+@pytest.mark.parametrize("arguments", [{"sync_config": {"sync_period": 1}}])
 def test_what_has_no_effect_says_so(arguments):
     with pytest.warns(UserWarning, match="has no effect here"):
         RunConfig(**arguments)

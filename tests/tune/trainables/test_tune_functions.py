@@ -117,7 +117,7 @@ class NoStep(Trainable):
     [
         (no_argument, r"no_argument must take the trial's configuration .*\n\nhint: def no_argument\(config\)"),
         (two_arguments, r"needs data besides the trial's configuration\n\nhint: use tune.with_parameters\(two_argu"),
-        ("train", "trainable must be a function of the trial's config, .*, got 'train'"),
+        ("train", "no trainable is registered as 'train'"),
         (NotTrainable, "trainable must be .*NotTrainable'>"),
         (Trainable, "trainable must be .*Trainable'>"),
         (NoStep, r"NoStep must implement step\(\)"),

@@ -59,7 +59,12 @@ def test_lightning_reports_what_it_logged(run_trial):
         import lightning.pytorch as pl
         import torch
 
-        from paceline.tune.integration.pytorch_lightning import TuneReportCheckpointCallback
+        from paceline import tune
+        from paceline.tune.integration.pytorch_lightning import TuneCallback, TuneReportCheckpointCallback
+
+        class Reports(TuneCallback):
+            def _handle(self, trainer, pl_module):
+                tune.report({"epoch": trainer.current_epoch, "model": type(pl_module).__name__})
 
         class Module(pl.LightningModule):
             def __init__(self):
@@ -79,15 +84,57 @@ def test_lightning_reports_what_it_logged(run_trial):
         loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(4, 1)))
         callback = TuneReportCheckpointCallback({"loss": "val_loss"}, filename="model.ckpt")
         quiet = dict.fromkeys(("enable_checkpointing", "enable_progress_bar", "enable_model_summary", "logger"), False)
-        trainer = pl.Trainer(max_epochs=2, accelerator="cpu", callbacks=[callback], **quiet)
+        trainer = pl.Trainer(max_epochs=2, accelerator="cpu", callbacks=[callback, Reports(on=["fit_end"])], **quiet)
         trainer.fit(Module(), loader, loader)
 
     result = run_trial(trial, {"loss": 0.5})
-    assert result.metrics == {"loss": 0.5}
-    assert len(result.metrics_dataframe) == 2
+    assert result.metrics == {"epoch": 2, "model": "Module"}
+    assert [*result.metrics_dataframe["loss"][:2]] == [0.5, 0.5]
+    assert len(result.metrics_dataframe) == 3
     assert result.checkpoint is not None
     with result.checkpoint.as_directory() as directory:
         assert [path.name for path in Path(directory).glob("*.ckpt")] == ["model.ckpt"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_keras_reports_its_logs_and_its_model(run_trial):
+    _skip_without("tensorflow")
+
+    def trial(config):
+        import numpy as np
+        import tensorflow as tf
+
+        from paceline.tune.integration.keras import TuneReportCallback, TuneReportCheckpointCallback
+
+        model = tf.keras.Sequential([tf.keras.layers.Input((1,)), tf.keras.layers.Dense(1)])
+        model.compile(optimizer="sgd", loss="mse")
+        x = np.arange(4.0)[:, None]
+        callback = TuneReportCheckpointCallback({"mse": "loss"}, frequency=2)
+        model.fit(x, x, epochs=3, callbacks=[callback], verbose=0)
+        model.fit(x, x, epochs=1, callbacks=[TuneReportCallback("loss", on="train_end")], verbose=0)
+
+    result = run_trial(trial, {})
+    assert [*result.metrics_dataframe["mse"].notna()] == [True, True, True, False]
+    assert set(result.metrics or {}) == {"loss"}
+    assert [Path(checkpoint.path).name for checkpoint, _ in result.best_checkpoints] == ["checkpoint_000002"]
+
+
+def test_the_hooks_of_a_lightning_callback_are_those_of_its_events(monkeypatch):
+    monkeypatch.setenv("PACELINE_PREWARM", "0")
+    tuned = importlib.import_module("paceline.train.lightning.report")
+
+    class Handles(tuned.TuneCallbackMixin):
+        def _handle(self, trainer, pl_module):
+            trainer.append(pl_module)
+
+    callback, handled = Handles(on=["train_end", "validation_end"]), []
+    callback.on_train_end(handled, "a")
+    callback.on_train_batch_end(handled, "b", None, None, 0)
+    callback.on_validation_end(handled, pl_module="c")
+    assert handled == ["a", "c"]
+    with pytest.raises(ValueError, match=r"on must be one of fit_start, .*, got 'never'"):
+        Handles(on="never")
 
 
 @pytest.mark.parametrize(

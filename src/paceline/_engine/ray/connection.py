@@ -30,6 +30,17 @@ def import_ray() -> ModuleType:
     return ray
 
 
+def create_placement_group(bundles: list[dict[str, float]], strategy: str) -> Any:
+    """Reserve bundles on the cluster that this process is connected to; returns at once, before they are there."""
+    ray = import_ray()
+    if not ray.is_initialized():
+        raise RuntimeError(
+            "to_placement_group() needs a connection to a Ray cluster\n\n"
+            "hint: call paceline.init(engine='ray') or ray.init() first"
+        )
+    return ray.util.placement_group(bundles, strategy=strategy)
+
+
 CONNECT_LOCK = threading.RLock()
 """Held while this process connects: a worker may connect for its dataset rows while its function does too."""
 

@@ -153,6 +153,18 @@ class NotebookScreen(_BlockScreen):
             self._handle.update(data, raw=True)
 
 
+def show_in_notebook(text: str, *, overwrite: bool) -> None:
+    """Show a text in the output of a notebook's cell, in place of all that is there or below it; else print it."""
+    if not _is_in_notebook():
+        print(text, flush=True)
+        return
+    from IPython.display import clear_output, display
+
+    if overwrite:
+        clear_output(wait=True)  # type: ignore[no-untyped-call]
+    display({"text/plain": text}, raw=True)  # type: ignore[no-untyped-call]
+
+
 def _is_in_notebook() -> bool:
     """Whether this process is a notebook kernel, as opposed to a shell on a terminal."""
     if "IPython" not in sys.modules:

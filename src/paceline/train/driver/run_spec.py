@@ -70,6 +70,8 @@ class RunSpec:
     """`RunConfig(stop=...)` for a run that is not a trial: see `stop_condition`."""
     user_metadata: str = ""
     """The trainer's `metadata`, as JSON."""
+    trial_name: str = ""
+    """The name that the user gave that trial."""
     metadata: bytes = b""
     """The run's metadata, if it had to be collected before the run is driven: see `run_metadata`."""
 

@@ -145,6 +145,7 @@ class GroupBuilder:
                 log_files=spec.run_config.log_files if rank == 0 else (),
                 log_level=logging_config.log_level if logging_config is not None else "",
                 preemption_grace_s=spec.run_config.failure_config.preemption_grace_s,
+                trial_name=spec.trial_name,
             )
             workers.append(WorkerSpec(begin, layout.log(command.attempt, rank), share.env))
         preload = backend.preload + (spec.target.preload if spec.datasets is not None else ())

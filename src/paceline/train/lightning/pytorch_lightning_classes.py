@@ -7,7 +7,12 @@ from pytorch_lightning.callbacks import Callback, Checkpoint
 from pytorch_lightning.plugins.environments import ClusterEnvironment
 from pytorch_lightning.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStrategy
 
-from paceline.train.lightning.report import ReportCallbackMixin, TuneReportCallbackMixin, WithoutCheckpointsMixin
+from paceline.train.lightning.report import (
+    ReportCallbackMixin,
+    TuneCallbackMixin,
+    TuneReportCallbackMixin,
+    WithoutCheckpointsMixin,
+)
 from paceline.train.lightning.strategy import ClusterEnvironmentMixin, PacelineStrategyMixin, RequiresGpuMixin
 
 
@@ -42,6 +47,10 @@ class ReportCallback(ReportCallbackMixin, Callback):  # type: ignore[misc]
 class TuneReportCheckpointCallback(TuneReportCallbackMixin, Callback):  # type: ignore[misc]
     __doc__ = TuneReportCallbackMixin.__doc__
     last_callback_class = Checkpoint
+
+
+class TuneCallback(TuneCallbackMixin, Callback):  # type: ignore[misc]
+    __doc__ = TuneCallbackMixin.__doc__
 
 
 class TuneReportCallback(WithoutCheckpointsMixin, TuneReportCheckpointCallback):

@@ -135,3 +135,42 @@ class WithoutCheckpointsMixin:
 
     def __init__(self, metrics: Any = None, on: Any = "validation_end") -> None:
         super().__init__(metrics, save_checkpoints=False, on=on)  # type: ignore[call-arg]
+
+
+_EVENTS = (
+    *(f"{phase}_{when}" for phase in ("fit", "train", "validation", "test", "predict") for when in ("start", "end")),
+    *(f"{phase}_epoch_{when}" for phase in ("train", "validation", "test", "predict") for when in ("start", "end")),
+    *(f"{phase}_batch_{when}" for phase in ("train", "validation", "test", "predict") for when in ("start", "end")),
+    *("sanity_check_start", "sanity_check_end", "before_backward", "after_backward", "before_optimizer_step"),
+    *("before_zero_grad", "exception", "save_checkpoint", "load_checkpoint"),
+)
+
+
+class TuneCallbackMixin:
+    """Subclass this and implement `_handle(trainer, pl_module)`, which is called at each event of `on`.
+
+    Events are Lightning's hooks without `on_`: "validation_end", "train_epoch_end" and so on; one, or a list.
+    """
+
+    def __init__(self, on: str | Sequence[str] = "validation_end") -> None:
+        super().__init__()
+        self._on = (on,) if isinstance(on, str) else tuple(on)
+        for event in self._on:
+            if event not in _EVENTS:
+                raise bad_value("on", f"one of {', '.join(_EVENTS)}", event)
+
+    def _handle(self, trainer: Any, pl_module: Any) -> None:
+        raise NotImplementedError(f"{type(self).__name__} must implement _handle(trainer, pl_module)")
+
+
+def _make_hook(event: str) -> Any:
+    def hook(self: TuneCallbackMixin, trainer: Any, pl_module: Any = None, *args: Any, **info: Any) -> None:
+        if event in self._on:
+            self._handle(trainer, pl_module)
+
+    hook.__name__ = f"on_{event}"
+    return hook
+
+
+for _event in _EVENTS:
+    setattr(TuneCallbackMixin, f"on_{_event}", _make_hook(_event))

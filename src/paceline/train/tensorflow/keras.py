@@ -53,10 +53,14 @@ class ReportCheckpointCallback:
         self._metrics = parse_metric_names("metrics", metrics)
 
     def _on_event(self, event: str, logs: Mapping[str, Any]) -> None:
-        saves = event in self._checkpoint_on
+        saves = self._should_save(event)
         if saves or event in self._report_on:
             with account_time(CHECKPOINT if saves else REPORT):
                 report(self._select_metrics(logs), checkpoint=_save_model(self.model) if saves else None)  # type: ignore[attr-defined]
+
+    def _should_save(self, event: str) -> bool:
+        """Whether this event, which just happened, makes a checkpoint."""
+        return event in self._checkpoint_on
 
     def _select_metrics(self, logs: Mapping[str, Any]) -> dict[str, Any]:
         if self._metrics is None:

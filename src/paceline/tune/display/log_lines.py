@@ -77,7 +77,7 @@ class SearchLogLines:
             case events.TrialReported(trial=trial):
                 return [self._format_trial_reported(search.trials[trial])] if self._is_verbose else []
             case events.TrialSaved(trial=trial, name=name):
-                return [f"trial {trial} saved {name}"] if self._is_verbose else []
+                return [f"trial {search.trials[trial].label} saved {name}"] if self._is_verbose else []
             case events.TrialEnded(trial=trial, ending=ending):
                 self._configs[trial] = search.trials[trial].config
                 leads = self._is_new_best(search.trials[trial], search)
@@ -97,11 +97,12 @@ class SearchLogLines:
             case events.TrialCloned():
                 return self._within_budget(self._ordinary, now, lambda: self._format_trial_cloned(event, search))
             case events.TrialCloneSkipped(trial=trial, why=why):
-                return [f"trial {trial} continues unchanged: {why}"]
+                return [f"trial {search.trials[trial].label} continues unchanged: {why}"]
             case events.TrialReset(trial=trial, run=run, why=why) if why:
-                return [f"trial {trial} moves to {run}: {why}"]
+                return [f"trial {search.trials[trial].label} moves to {run}: {why}"]
             case events.TrialReset(trial=trial):
-                return self._within_budget(self._ordinary, now, lambda: f"trial {trial} will run again")
+                line = f"trial {search.trials[trial].label} will run again"
+                return self._within_budget(self._ordinary, now, lambda: line)
 
     def format_summary(self, search: Search, now: float) -> list[str]:
         """Return one line about the dropped lines, if it is due."""
@@ -130,14 +131,14 @@ class SearchLogLines:
         trial, record = search.trials[trial_id], search.trial_records[trial_id]
         config = formatting.truncate(search_summary.format_config(trial.config), _CONFIG_WIDTH)
         if record.num_starts == 1:
-            return f"trial {trial_id} started: {config}" if config else f"trial {trial_id} started"
+            return f"trial {trial.label} started: {config}" if config else f"trial {trial.label} started"
         if trial.checkpoint is None:
-            return f"trial {trial_id} starts over"
-        return f"trial {trial_id} resumed from {trial.checkpoint.name}, iteration {trial.checkpoint.iteration}"
+            return f"trial {trial.label} starts over"
+        return f"trial {trial.label} resumed from {trial.checkpoint.name}, iteration {trial.checkpoint.iteration}"
 
     def _format_trial_reported(self, trial: Trial) -> str:
         result = trial.last_result or {}
-        return f"trial {trial.trial_id}, iteration {trial.iteration}: {search_summary.format_metrics(result, None)}"
+        return f"trial {trial.label}, iteration {trial.iteration}: {search_summary.format_metrics(result, None)}"
 
     def _format_trial_ended(self, event: events.TrialEnded, search: Search, leads: bool) -> str:
         trial = search.trials[event.trial]
@@ -145,17 +146,17 @@ class SearchLogLines:
         why = formatting.first_line(event.why)
         match event.ending:
             case "failed":
-                return f"trial {event.trial} failed at iteration {trial.iteration}: {why}"
+                return f"trial {trial.label} failed at iteration {trial.iteration}: {why}"
             case "interrupted":
-                return f"trial {event.trial} was interrupted at iteration {trial.iteration}"
+                return f"trial {trial.label} was interrupted at iteration {trial.iteration}"
             case "paused":
-                return f"trial {event.trial} paused at iteration {trial.iteration}{': ' if why else ''}{why}"
+                return f"trial {trial.label} paused at iteration {trial.iteration}{': ' if why else ''}{why}"
         reached = (
             search_summary.format_metrics(trial.last_result, search.metric) if trial.last_result else "nothing reported"
         )
         how = "finished" if event.ending == "returned" else f"stopped at iteration {trial.iteration} ({why})"
         after = f" after {format_count(trial.iteration, 'iteration')}" if event.ending == "returned" else ""
-        return f"trial {event.trial} {how}{after}, {took}: {reached}{', the best so far' if leads else ''}"
+        return f"trial {trial.label} {how}{after}, {took}: {reached}{', the best so far' if leads else ''}"
 
     def _is_new_best(self, trial: Trial, search: Search) -> bool:
         """Whether a finished trial is better than all before it."""
@@ -177,7 +178,8 @@ class SearchLogLines:
             if name in before and before[name] != value
         )
         changes = f": {formatting.truncate(changed, _CONFIG_WIDTH)}" if changed else ""
-        return f"trial {event.trial} cloned from trial {event.donor} at iteration {event.saved.iteration}{changes}"
+        clone, donor = search.trials[event.trial].label, search.trials[event.donor].label
+        return f"trial {clone} cloned from trial {donor} at iteration {event.saved.iteration}{changes}"
 
 
 def _format_best(search: Search) -> str:
@@ -185,4 +187,4 @@ def _format_best(search: Search) -> str:
     if best is None:
         return ""
     config = formatting.truncate(search_summary.format_config(best.trial.config), _CONFIG_WIDTH)
-    return f"; best is trial {best.trial.trial_id}, {search.metric}={formatting.value(best.value)}: {config}"
+    return f"; best is trial {best.trial.label}, {search.metric}={formatting.value(best.value)}: {config}"

@@ -129,7 +129,7 @@ def _format_best(search: Search, uri: str) -> list[str]:
         missing = f"no trial reported a finite {search.metric}" if search.metric else "no best trial without a metric"
         return [f"{missing}; all trials: {uri}"]
     trial, value = best.trial, formatting.value(best.value)
-    lines = [f"best: trial {trial.trial_id}, {search.metric}={value} at iteration {trial.iteration}"]
+    lines = [f"best: trial {trial.label}, {search.metric}={value} at iteration {trial.iteration}"]
     config = repr(dict(trial.config))
     if len(config) <= _ONE_LINE:
         lines.append(f"  config      {config}")
@@ -148,7 +148,7 @@ def _format_failures(failed: list[Trial], search: Search, uri: str) -> list[str]
         by_error.setdefault(formatting.first_line(trial.why), []).append(trial)
     lines = []
     for error, trials in list(by_error.items())[:_MAX_NAMED]:
-        named = ", ".join(trial.trial_id for trial in trials[:_MAX_NAMED])
+        named = ", ".join(trial.label for trial in trials[:_MAX_NAMED])
         more = f" and {len(trials) - _MAX_NAMED} more" if len(trials) > _MAX_NAMED else ""
         logs = f"{uri}/{search.trial_records[trials[0].trial_id].run}/logs"
         who = f"trial {named}" if len(trials) == 1 else f"{len(trials)} trials ({named}{more})"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from paceline._control.events import WorkerFailure
 from paceline._control.run import Run
@@ -18,7 +19,7 @@ from paceline.train.display.screen import Screen
 from paceline.train.display.terminal import Terminal
 from paceline.tune.display.log_lines import SearchLogLines
 from paceline.tune.display.trial_table import TrialTable
-from paceline.tune.driver.events import Event, SearchEnded, TrialEnded
+from paceline.tune.driver.events import Event, SearchEnded, SearchStarted, TrialEnded
 from paceline.tune.driver.search_state import Search
 
 
@@ -32,8 +33,12 @@ class SearchTerminal:
         verbosity: int,
         screen: Screen | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        has_reporter: bool = False,
     ) -> None:
+        """`has_reporter`: the user's progress reporter shows the trials, in place of the table and the lines."""
         self.verbosity = verbosity
+        self._has_reporter = has_reporter
         self.screen = screen if screen is not None else Screen()
         self._clock = clock
         self._lines = SearchLogLines(name, uri, verbosity)
@@ -55,13 +60,14 @@ class SearchTerminal:
             self._table.add_ended_trial(event.trial)
         if isinstance(event, SearchEnded):
             self.close()
-        if self.verbosity >= 2 or not self.screen.has_block or is_failure or isinstance(event, SearchEnded):
+        is_shown = self.screen.has_block or self._has_reporter
+        if self.verbosity >= 2 or not is_shown or is_failure or isinstance(event, SearchEnded):
             for line in self._lines.format_event(event, search, self._clock()):
                 self.say(line)
 
     def tick(self, search: Search, now: float) -> None:
         """Called periodically; `now` is the wall clock time."""
-        if self.verbosity < 1:
+        if self.verbosity < 1 or self._has_reporter:
             return
         self.screen.draw(partial(self._table.render, search, now))
         if not self.screen.has_block:
@@ -74,22 +80,46 @@ class SearchTerminal:
             self.screen.close(partial(self._table.render, self._search, time.time()))
 
 
+class ReporterObserver:
+    """Asks the user's progress reporter, and lets it report, when events occur and periodically."""
+
+    def __init__(self, reporter: Any, scheduler: str, count_trials: Callable[[], int | None]) -> None:
+        """`count_trials` returns how many trials there will be, if that is known."""
+        self._reporter = reporter
+        self._system_info = f"Using {scheduler}"
+        self._count_trials = count_trials
+
+    def on_event(self, event: Event, search: Search) -> None:
+        if isinstance(event, SearchStarted) and hasattr(self._reporter, "setup"):
+            total_samples = self._count_trials()
+            self._reporter.setup(event.at, total_samples=total_samples, metric=search.metric, mode=search.mode)
+        self._ask(search, done=isinstance(event, SearchEnded))
+
+    def tick(self, search: Search, now: float) -> None:
+        self._ask(search, done=False)
+
+    def _ask(self, search: Search, *, done: bool) -> None:
+        trials = list(search.trials.values())
+        if self._reporter.should_report(trials, done=done):
+            self._reporter.report(trials, done, self._system_info)
+
+
 class TrialTerminal(Terminal):
     """The terminal of one trial's run: forwards the output of rank 0, and otherwise prints only problems."""
 
-    def __init__(self, trial_id: str, layout: RunLayout, above: SearchTerminal, notice_s: float) -> None:
+    def __init__(self, label: str, layout: RunLayout, above: SearchTerminal, notice_s: float) -> None:
         super().__init__(layout, min(above.verbosity, 1), notice_s, above.screen)
-        self._trial_id = trial_id
+        self._label = label
         self._above = above
         self._failure = ""
 
     def say(self, text: str, *, error: bool = False) -> None:
         if error or self._above.verbosity >= 2:
-            self._above.say(f"trial {self._trial_id}: {text}", error=error)
+            self._above.say(f"trial {self._label}: {text}", error=error)
 
     def _announce_restart(self, text: str) -> None:
         because = f" after {formatting.first_line(self._failure)}" if self._failure else ""
-        self._above.say(f"trial {self._trial_id} restarts{because}: {text}")
+        self._above.say(f"trial {self._label} restarts{because}: {text}")
         self._failure = ""
 
     def _show_failure(self, run: Run, failure: WorkerFailure) -> None:
@@ -97,4 +127,4 @@ class TrialTerminal(Terminal):
         super()._show_failure(run, failure)
 
     def _prefix(self, rank: int) -> str:
-        return f"[{self._trial_id}] " if rank == 0 else f"[{self._trial_id} rank {rank}] "
+        return f"[{self._label}] " if rank == 0 else f"[{self._label} rank {rank}] "

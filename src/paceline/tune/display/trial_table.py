@@ -73,7 +73,7 @@ class TrialTable:
             trial = search.trials[trial_id]
             if trial.why:
                 label = search_summary.format_state(trial)
-                where = f" {trial_id} at iteration {trial.iteration}: "
+                where = f" {trial.label} at iteration {trial.iteration}: "
                 yield (("  ", ""), (label, _STYLES[label]), (where, ""), (_escape_first_line(trial.why), "dim"))
 
 
@@ -92,7 +92,7 @@ def _format_best(search: Search, only: frozenset[str]) -> Iterator[StyledLine]:
         value = f"{search.metric}={formatting.value(best.value)}"
         yield (
             ("  best ", "dim"),
-            (best.trial.trial_id, "bold"),
+            (best.trial.label, "bold"),
             ("  ", ""),
             (escape_unprintable(value), "bold green"),
             (f"  iteration {best.trial.iteration}  ", ""),
@@ -106,7 +106,7 @@ def _format_running(
     """Give each parameter its own column if they fit; else put all in one."""
     listed = running if len(running) <= room else running[: room - 1]
     fixed: Columns = [
-        ("trial", [trial.trial_id for trial in listed]),
+        ("trial", [trial.label for trial in listed]),
         ("iteration", [str(trial.iteration) for trial in listed]),
         ("time", [formatting.duration(search_summary.trial_ran_s(search, trial, now)) for trial in listed]),
         (escape_unprintable(search.metric or "reported"), [_format_reached(trial, search.metric) for trial in listed]),

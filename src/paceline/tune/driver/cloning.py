@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.tune.driver.events import Event, TrialCloned, TrialCloneSkipped, TrialDecision
-from paceline.tune.driver.search_state import Search, run_name
+from paceline.tune.driver.search_state import Search
 from paceline.tune.driver.trial_run import TrialRun
 from paceline.tune.trial import TrialCheckpoint
 
@@ -72,7 +72,7 @@ class CloneCoordinator:
                 self._request_pins(live)
 
     def _record_clone(self, decision: TrialDecision, saved: TrialCheckpoint) -> None:
-        run = run_name(decision.trial, self._search.trial_records[decision.trial].num_runs)
+        run = self._search.next_run_name(decision.trial)
         self._record_event(TrialCloned(decision.trial, run, decision.donor, saved, decision.config, self._wall()))
 
     def _request_pins(self, live: LiveTrial) -> None:

@@ -52,6 +52,10 @@ class TrialMade(msgspec.Struct, frozen=True, tag="trial_made", omit_defaults=Tru
     config: msgspec.Raw
     at: float
     then: tuple[TrialDecision, ...] = ()
+    name: str = ""
+    """What `TuneConfig(trial_name_creator)` returned."""
+    directory: str = ""
+    """What `TuneConfig(trial_dirname_creator)` returned: the name of its first run."""
 
 
 class NoMoreTrials(msgspec.Struct, frozen=True, tag="no_more_trials", omit_defaults=True):

@@ -17,7 +17,9 @@ import msgspec
 from paceline._control.recovery import load_history
 from paceline._control.request_inbox import RequestInbox
 from paceline._control.storage_thread import StorageThread
+from paceline._core.arguments import bad_value
 from paceline._core.errors import StorageError
+from paceline._storage.run_layout import is_checkpoint_name
 from paceline._storage.run_location import RunLocation
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.driver.run_spec import RunEnvironment
@@ -26,7 +28,7 @@ from paceline.tune.driver.cloning import CloneCoordinator, LiveTrial
 from paceline.tune.driver.requests import SearchRequestHandler
 from paceline.tune.driver.resource_ledger import TrialNeeds
 from paceline.tune.driver.search_spec import SearchOutcome, SearchSpec, TrialRunSpec
-from paceline.tune.driver.search_state import Search, run_name
+from paceline.tune.driver.search_state import Search
 from paceline.tune.driver.search_storage import EventRecorder, OpenSearch, trial_run_location
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.trial import Trial, TrialCheckpoint
@@ -74,10 +76,36 @@ class TrialSource:
             self._recorder.record(events.NoMoreTrials(self._wall_time()))
             self._execute_decisions()
             return advisers.choose_trial(search.waiting_trials()) or self._resume_trial(is_idle)
-        self._recorder.record(events.TrialMade(trial_id, suggested, self._wall_time()))
+        name, directory = self._name_trial(trial_id, suggested)
+        made = events.TrialMade(trial_id, suggested, self._wall_time(), name=name, directory=directory)
+        self._recorder.record(made)
         self._execute_decisions()
         waiting = search.waiting_trials()
         return advisers.choose_trial(waiting) if waiting else None
+
+    def _name_trial(self, trial_id: str, encoded: msgspec.Raw) -> tuple[str, str]:
+        """Return the name and the directory that the user's functions give a new trial; empty: the default ones."""
+        create_name, create_directory = self._spec.create_name, self._spec.create_directory
+        if create_name is None and create_directory is None:
+            return "", ""
+        config = self._search.decode_config(events.decode_raw(encoded))
+        trial = Trial(trial_id, config, trainable_name=self._search.trainable)
+        if create_name is not None:
+            name = create_name(trial)
+            if not isinstance(name, str) or not name or not name.isprintable():
+                raise bad_value("the name that trial_name_creator returns", "a printable text", name)
+            trial = replace(trial, trial_name=name)
+        if create_directory is None:
+            return trial.trial_name, ""
+        directory = create_directory(trial)
+        if not isinstance(directory, str) or not is_checkpoint_name(directory):
+            raise bad_value("the directory that trial_dirname_creator returns", "a plain directory name", directory)
+        if other := self._search.run_names().get(directory):
+            raise ValueError(
+                f"trial_dirname_creator returned {directory!r} for trial {trial_id}, but trial {other} has it\n\n"
+                "hint: include the trial's id, as in lambda trial: f\"lr{trial.config['lr']}_{trial.trial_id}\""
+            )
+        return trial.trial_name, directory
 
     def _resume_trial(self, is_idle: bool) -> Trial | None:
         """If nothing runs and nothing can, let the scheduler resume a trial; if it resumes none, resume all."""
@@ -194,7 +222,7 @@ class SearchDriver:
             if trial.status == "ERROR" and self._spec.reset_errored:
                 record = self.search.trial_records[trial.trial_id]
                 anew = self._spec.reset_errored == "restart"
-                run = run_name(trial.trial_id, record.num_runs) if anew else record.run
+                run = self.search.next_run_name(trial.trial_id) if anew else record.run
                 self._recorder.record(events.TrialReset(trial.trial_id, run, now))
             elif not trial.is_over and not self._spec.resume_unfinished:
                 self._recorder.record(events.TrialEnded(trial.trial_id, "stopped", now, "not resumed", by="search"))
@@ -336,7 +364,7 @@ class SearchDriver:
             self._open_search.journal.flush()
             raise message.error
         if message.ending == "not its own":
-            run = run_name(trial_id, self.search.trial_records[trial_id].num_runs)
+            run = self.search.next_run_name(trial_id)
             self._recorder.record(events.TrialReset(trial_id, run, at, why=str(message.error)))
         elif message.ending == "failed" and (pending is None or pending.do != "stop"):
             assert message.error is not None

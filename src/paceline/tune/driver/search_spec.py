@@ -44,6 +44,8 @@ class SearchSpec:
     make_start_event: Callable[[], SearchStarted]
     num_trials: int | None
     """The maximum number of trials; None: as many as the searcher suggests."""
+    create_name: Callable[[Trial], str] | None = None
+    create_directory: Callable[[Trial], str] | None = None
     max_concurrent: int | None = None
     time_budget_s: float | None = None
     fail_fast: bool = False

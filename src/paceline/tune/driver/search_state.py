@@ -7,6 +7,7 @@ has a pending decision; its new status is known once the run has ended.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -94,7 +95,7 @@ class Search:
         self.num_drivers = 0
         self.is_complete = False
         self.why = ""
-        self._decode_config = decode_config
+        self.decode_config = decode_config
         self._locate_run = locate_run
         # Few of thousands of trials are pending, and they are scanned at every event.
         self._pending: dict[str, None] = {}
@@ -117,6 +118,16 @@ class Search:
         records = (self.trial_records[trial_id] for trial_id, trial in self.trials.items() if not trial.is_over)
         initials = (record.initial for record in records if record.initial is not None)
         return tuple(sorted({initial.seq for initial in initials if initial.run == run}))
+
+    def next_run_name(self, trial_id: str) -> str:
+        """Return the name of a trial's next run: `trial_00003-1` for the first that continues another trial's work."""
+        record, taken = self.trial_records[trial_id], self.run_names()
+        names = (f"{record.runs[0]}-{number}" for number in itertools.count(record.num_runs))
+        return next(name for name in names if name not in taken)
+
+    def run_names(self) -> dict[str, str]:
+        """The names of all runs, with their trials."""
+        return {run: trial_id for trial_id, record in self.trial_records.items() for run in record.runs}
 
     def build_result(self, event: events.TrialReported) -> dict[str, Any]:
         """Return the metrics of a report plus those that a search adds; metrics from the user take precedence."""
@@ -144,10 +155,12 @@ class Search:
         match event:
             case events.SearchStarted():
                 self._on_search_started(event)
-            case events.TrialMade(trial=trial, config=config, at=at):
-                run = run_name(trial, 0)
-                decoded = self._decode_config(events.decode_raw(config))
-                self.trials[trial] = Trial(trial, decoded, local_path=self._locate_run(run))
+            case events.TrialMade(trial=trial, config=config, at=at, name=name):
+                run = event.directory or run_name(trial, 0)
+                decoded = self.decode_config(events.decode_raw(config))
+                self.trials[trial] = Trial(
+                    trial, decoded, local_path=self._locate_run(run), trial_name=name, trainable_name=self.trainable
+                )
                 self._pending[trial] = None
                 self.trial_records[trial] = TrialRecord(
                     run, created_at=at, runs=[run], purpose=purpose_fingerprint(config)
@@ -274,7 +287,7 @@ class Search:
         record.purpose, record.is_retried = purpose_fingerprint(event.config, event.saved), False
         self._set_pending_decision(event.trial, None)
         lineage = (*self.trials[event.trial].lineage, event.saved)
-        config = self._decode_config(events.decode_raw(event.config))
+        config = self.decode_config(events.decode_raw(event.config))
         self._update_trial(event.trial, config=config, lineage=lineage, status="PENDING", why="")
         self._update_trial(event.trial, checkpoint=event.saved, iteration=event.saved.iteration)
         donated = self.trial_records[event.donor].saved_result
@@ -362,6 +375,6 @@ def purpose_fingerprint(config: msgspec.Raw, saved: TrialCheckpoint | None = Non
 
 
 def run_name(trial_id: str, number: int) -> str:
-    """Return a run's name: `trial_00003`, or `trial_00003-1` for the first run that continues another trial's work."""
-    trial_id = trial_id.rpartition("_")[2]  # In the directory of the search, the number is enough.
-    return f"trial_{trial_id}-{number}" if number else f"trial_{trial_id}"
+    """Return a run's default name: `trial_00003`, or `trial_00003-1` for the first run of another trial's work."""
+    first = f"trial_{trial_id.rpartition('_')[2]}"  # In the directory of the search, the number is enough.
+    return f"{first}-{number}" if number else first

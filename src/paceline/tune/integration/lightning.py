@@ -6,9 +6,13 @@ from paceline._core.lazy_imports import raise_missing
 from paceline.train.lightning import find_class
 
 if TYPE_CHECKING:
-    from paceline.train.lightning.lightning_classes import TuneReportCallback, TuneReportCheckpointCallback
+    from paceline.train.lightning.lightning_classes import (
+        TuneCallback,
+        TuneReportCallback,
+        TuneReportCheckpointCallback,
+    )
 
-__all__ = ["TuneReportCallback", "TuneReportCheckpointCallback"]
+__all__ = ["TuneCallback", "TuneReportCallback", "TuneReportCheckpointCallback"]
 
 
 def __getattr__(name: str) -> Any:

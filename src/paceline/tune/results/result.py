@@ -39,26 +39,44 @@ class Result(RunResult):
     `return_value` and the reports of single ranks come from the last one.
     """
 
+    trial_id: str = ""
+    status: Status = "TERMINATED"
+    why: str = ""
+    """Why it was stopped or paused, or the error it failed with; empty if it returned."""
+    lineage: tuple[TrialCheckpoint, ...] = ()
+    """The checkpoints of other trials it was cloned from, in order."""
+    metrics: dict[str, Any]
+    """Its last report; empty if it has made none."""
+    _trial: Trial
+    _runs: tuple[str, ...] = ()
+    _location: RunLocation
+    _history: TrialReportHistory
+    _raised_error: Exception | None
+
     def __init__(
         self,
-        trial: Trial,
-        runs: Sequence[str],
-        location: RunLocation,
-        history: TrialReportHistory,
-        error: Exception | None = None,
+        metrics: dict[str, Any] | None,
+        checkpoint: Checkpoint | None,
+        error: Exception | None,
+        path: str | None,
+        metrics_dataframe: Any = None,
+        best_checkpoints: list[tuple[Checkpoint, dict[str, Any]]] | None = None,
+        _storage_filesystem: Any = None,
     ) -> None:
-        self.trial_id: str = trial.trial_id
-        self.status: Status = trial.status
-        self.why: str = trial.why
-        """Why it was stopped or paused, or the error it failed with; empty if it returned."""
-        self.lineage: tuple[TrialCheckpoint, ...] = trial.lineage
-        """The checkpoints of other trials it was cloned from, in order."""
-        self.metrics = reorder_user_metrics_first(trial.last_result) if trial.last_result is not None else None
-        self._trial = trial
-        self._runs = tuple(runs)
-        self._location = location
-        self._history = history
-        self._raised_error = error
+        """Make one from its parts. Those of a search come from `Tuner.fit()`."""
+        self.metrics = dict(metrics or {})
+        self.status = "ERROR" if error is not None else "TERMINATED"
+        self.why = str(error) if error is not None else ""
+        self._trial = Trial(self.trial_id, self.metrics.get("config") or {})
+        vars(self).update(  # Over what is computed on access otherwise.
+            checkpoint=checkpoint,
+            error=error,
+            path=path,
+            metrics_dataframe=metrics_dataframe,
+            best_checkpoints=best_checkpoints,
+            return_value=None,
+            _storage_filesystem=_storage_filesystem,
+        )
 
     @property
     def config(self) -> dict[str, Any]:
@@ -70,7 +88,7 @@ class Result(RunResult):
     @cached_property
     def path(self) -> str:  # type: ignore[override]
         """The directory of the trial's last run."""
-        return self._run_store.locate_run()[0]
+        return self._run_stores[-1].locate_run()[0]
 
     @cached_property
     def checkpoint(self) -> Checkpoint | None:  # type: ignore[override]
@@ -89,8 +107,15 @@ class Result(RunResult):
     @cached_property
     def best_checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:  # type: ignore[override]
         """The kept checkpoints of all its runs, with their metrics, best last."""
+        return [(checkpoint, metrics) for checkpoint, metrics, _ in self.kept_checkpoints]
+
+    @cached_property
+    def kept_checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any], int]]:
+        """As `best_checkpoints`, each with the `training_iteration` it was made at."""
         retention = self._load_runs[-1][0].retention
         sign = 1 if retention.score_order == "max" else -1
+        # A clone's runs count from what they were cloned from, a restarted trial's from zero.
+        firsts = {len(self._runs) - number: saved.iteration for number, saved in enumerate(reversed(self.lineage), 1)}
 
         def rank(index: int, record: CheckpointRecord) -> tuple[bool, float, int, int]:
             attribute = retention.score_attribute
@@ -101,7 +126,8 @@ class Result(RunResult):
         records.sort(key=lambda pair: rank(*pair))
         located = (self._run_stores[index].locate_checkpoint(record) for index, record in records)
         metrics = (from_plain(msgspec.json.decode(record.metrics)) for _, record in records)
-        return [(Checkpoint(*place), own) for place, own in zip(located, metrics, strict=True)]
+        iterations = (firsts.get(index, 0) + record.seq for index, record in records)
+        return [(Checkpoint(*place), *rest) for place, *rest in zip(located, metrics, iterations, strict=True)]
 
     @cached_property
     def error(self) -> Exception | None:  # type: ignore[override]
@@ -122,7 +148,7 @@ class Result(RunResult):
         value = next((e.value for e in reversed(events) if isinstance(e, WorkerReturned) and e.rank == 0), None)
         return from_plain(msgspec.json.decode(value)) if value is not None else None
 
-    @property
+    @cached_property
     def metrics_dataframe(self) -> Any:
         """A pandas DataFrame with one row per report of all the trial's runs; None without reports.
 
@@ -141,8 +167,8 @@ class Result(RunResult):
         return [trial_run_location(self._location, run).open_run_store_for_reading() for run in self._runs]
 
     @property
-    def _run_store(self) -> RunStore:  # type: ignore[override]
-        return self._run_stores[-1]
+    def _run_store(self) -> Any:  # type: ignore[override]
+        return self._run_stores[-1] if self._runs else None
 
     @cached_property
     def _storage_filesystem(self) -> Any:
@@ -151,3 +177,22 @@ class Result(RunResult):
     @cached_property
     def _load_runs(self) -> list[tuple[Run, list[Event]]]:
         return [load_history(store) for store in self._run_stores]
+
+
+def make_trial_result(
+    trial: Trial,
+    runs: Sequence[str],
+    location: RunLocation,
+    history: TrialReportHistory,
+    error: Exception | None = None,
+) -> Result:
+    result = Result.__new__(Result)
+    result.trial_id, result.status = trial.trial_id, trial.status
+    result.why, result.lineage = trial.why, trial.lineage
+    result.metrics = reorder_user_metrics_first(trial.last_result) if trial.last_result is not None else {}
+    result._trial = trial
+    result._runs = tuple(runs)
+    result._location = location
+    result._history = history
+    result._raised_error = error
+    return result

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from paceline._worker import context as worker_context
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.placement_group import PlacementGroupFactory
 from paceline.train.session import TrialResources
@@ -30,7 +33,14 @@ class Trainable:
     `CheckpointConfig(checkpoint_frequency=..., checkpoint_at_end=...)` adds others.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, *, parameters: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        storage: Any = None,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`storage` is Ray's, and has no effect: a trial is stored where the search is."""
         self.config: dict[str, Any] = dict(config or {})
         self._iteration = 0
         self._time_total_s = 0.0
@@ -56,8 +66,31 @@ class Trainable:
         """Called when the trial ends or pauses."""
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Take another configuration. Never called: each trial has its own process and instance."""
+        """Take another configuration, and return True if that was possible.
+
+        A search never calls it: each trial has its own process and instance. `reset` does.
+        """
         return False
+
+    def reset(self, new_config: dict[str, Any], storage: Any = None) -> bool:
+        """Begin anew with another configuration, if `reset_config` can."""
+        if not self.reset_config(new_config):
+            return False
+        self.config = dict(new_config)
+        self._iteration, self._time_total_s, self._is_done = 0, 0.0, False
+        return True
+
+    def export_model(self, export_formats: str | Sequence[str], export_dir: str | None = None) -> dict[str, Any]:
+        """Export the model by `_export_model`, to the trial's directory by default.
+
+        `tune.run(export_formats=[...])` calls it when a trial ends.
+        """
+        formats = [export_formats] if isinstance(export_formats, str) else list(export_formats)
+        return self._export_model(formats, export_dir if export_dir is not None else self.logdir)
+
+    def _export_model(self, export_formats: list[str], export_dir: str) -> dict[str, Any]:
+        """Override this to write the model in each format; return the paths by format."""
+        return {}
 
     def log_result(self, result: dict[str, Any]) -> None:
         """Called with the result of each step."""
@@ -66,6 +99,21 @@ class Trainable:
     def default_resource_request(cls, config: Mapping[str, Any]) -> PlacementGroupFactory | Mapping[str, float] | None:
         """What a trial with this configuration needs if `with_resources` does not say; None: one CPU."""
         return None
+
+    @classmethod
+    def resource_help(cls, config: Mapping[str, Any]) -> str:
+        """What to say to someone whose cluster lacks the resources for this configuration."""
+        return ""
+
+    def train_buffered(self, buffer_time_s: float, max_buffer_length: int = 1000) -> list[dict[str, Any]]:
+        """Run iterations for some time, until one is `done` or asks for a checkpoint, and return all results."""
+        results: list[dict[str, Any]] = []
+        ends_at = time.monotonic() + buffer_time_s
+        while len(results) < max_buffer_length:
+            results.append(self.train())
+            if self._is_done or results[-1].get("should_checkpoint") or time.monotonic() >= ends_at:
+                break
+        return results
 
     def train(self) -> dict[str, Any]:
         """Run one iteration."""
@@ -117,6 +165,43 @@ class Trainable:
     def get_config(self) -> dict[str, Any]:
         return self.config
 
+    def get_state(self) -> dict[str, Any]:
+        """Its progress, without what `save_checkpoint` saves."""
+        return {"iteration": self._iteration, "time_total_s": self._time_total_s, "done": self._is_done}
+
+    def get_auto_filled_metrics(
+        self,
+        now: datetime | None = None,
+        time_this_iter: float | None = None,
+        timestamp: int | None = None,
+        debug_metrics_only: bool = False,
+    ) -> dict[str, Any]:
+        """Return Ray's metrics of this process and the progress; `debug_metrics_only`: those of the process alone."""
+        now = now if now is not None else datetime.now()
+        address, pid = self.get_current_ip_pid()
+        metrics: dict[str, Any] = {
+            "trial_id": self.trial_id if worker_context.current() is not None else "default",
+            "date": now.strftime("%Y-%m-%d_%H-%M-%S"),
+            "timestamp": timestamp if timestamp is not None else int(now.timestamp()),
+            "pid": pid,
+            "hostname": socket.gethostname(),
+            "node_ip": address,
+            "config": self.config,
+        }
+        if not debug_metrics_only:
+            metrics["training_iteration"] = self._iteration
+            metrics["time_total_s"] = self._time_total_s
+            metrics["time_this_iter_s"] = time_this_iter if time_this_iter is not None else 0.0
+        return metrics
+
+    def get_current_ip_pid(self) -> tuple[str, int]:
+        """The address of this machine and the id of this process."""
+        return _find_own_address(), os.getpid()
+
+    def is_actor(self) -> bool:
+        """Whether it runs in the process of a trial, as opposed to the script's own."""
+        return worker_context.current() is not None
+
     @property
     def iteration(self) -> int:
         """How many steps were made, including those before the checkpoint this resumed from."""
@@ -167,3 +252,10 @@ def _write_returned(returned: Any, directory: Path, name: str) -> Literal["dict"
             f"{str(returned)!r}"
         )
     return "path"
+
+
+def _find_own_address() -> str:
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:  # The machine does not know its own name.
+        return "127.0.0.1"

@@ -77,6 +77,8 @@ class _SingleWorkerPlan(TrainablePlan):
         self._pickled = pickle_trainable(wrapped.trainable, name)
         self._resources = wrapped.resources
         self._shared = wrapped.shared
+        self._initial = wrapped.initial
+        self._export_formats = wrapped.export_formats
 
     def check_space(self, space: Space) -> None:
         for path, value in space.fixed_objects.items():
@@ -104,7 +106,7 @@ class _SingleWorkerPlan(TrainablePlan):
             backend_config=TrialBackendConfig(),
             scaling_config=self._make_scaling(config),
             run_config=run_config,
-            resume_from_checkpoint=initial,
+            resume_from_checkpoint=initial if initial is not None else self._initial,
         )
 
     def _make_scaling(self, config: Mapping[str, Any]) -> ScalingConfig:
@@ -162,7 +164,8 @@ class ClassPlan(_SingleWorkerPlan):
     def _make_trial(self, trainable: Any, handle: SharedObjectsHandle | None, run_config: RunConfig) -> Any:
         stop = getattr(run_config, "stop", None)
         stop = dict(stop) if isinstance(stop, Mapping) else None
-        return TrainableTrial(trainable, handle, *_checkpoint_times(run_config), stop=stop)
+        times = _checkpoint_times(run_config)
+        return TrainableTrial(trainable, handle, *times, stop=stop, export_formats=self._export_formats)
 
 
 def _check_signature(function: Any, name: str, shared: tuple[str, ...]) -> None:

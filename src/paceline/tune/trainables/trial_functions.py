@@ -72,6 +72,7 @@ class TrainableTrial(_TrialFunction):
     at_end: bool
     stop: Mapping[str, Any] | None = None
     """The metrics at which the search ends a trial: the last step's checkpoint must come with its report."""
+    export_formats: tuple[str, ...] = ()
 
     @property
     def inner_function(self) -> Any:
@@ -86,15 +87,29 @@ class TrainableTrial(_TrialFunction):
         arguments = {"parameters": self.handle.load()} if self.handle is not None else {}
         trainable: Trainable = super().inner_function(config, **arguments)
         try:
-            checkpoint = session.get_checkpoint()
-            if checkpoint is not None:
-                trainable.restore(checkpoint)
-            stopper = ThresholdStopper(self.stop) if self.stop is not None and self.at_end else None
-            # A trial that was lost right after its last checkpoint has nothing left to do.
-            while not (trainable.is_done and session.num_reports()):
-                self._step(trainable, stopper)
+            self._run_steps(trainable)
+        except Exception:
+            raise
+        except BaseException:  # The search stopped the trial at a report: it has ended well.
+            self._export(trainable)
+            raise
+        else:
+            self._export(trainable)
         finally:
             trainable.stop()
+
+    def _export(self, trainable: Trainable) -> None:
+        if self.export_formats:
+            trainable.export_model(list(self.export_formats))
+
+    def _run_steps(self, trainable: Trainable) -> None:
+        checkpoint = session.get_checkpoint()
+        if checkpoint is not None:
+            trainable.restore(checkpoint)
+        stopper = ThresholdStopper(self.stop) if self.stop is not None and self.at_end else None
+        # A trial that was lost right after its last checkpoint has nothing left to do.
+        while not (trainable.is_done and session.num_reports()):
+            self._step(trainable, stopper)
 
     def _step(self, trainable: Trainable, stopper: ThresholdStopper | None) -> None:
         result = dict(trainable.train())

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline._core.arguments import bad_value
+from paceline.train.checkpoint import Checkpoint
 from paceline.train.trainer import DataParallelTrainer
+from paceline.tune.registry import get_trainable_cls
 from paceline.tune.trainables.resources import TrialResources, check_resources
 from paceline.tune.trainables.shared_objects import SharedObjects
 from paceline.tune.trainables.trainable import Trainable
@@ -21,6 +23,10 @@ class WrappedTrainable:
     trainable: Any
     resources: TrialResources | None = None
     shared: SharedObjects | None = None
+    initial: Checkpoint | None = None
+    """What every trial starts from."""
+    export_formats: tuple[str, ...] = ()
+    """What `Trainable.export_model` is called with when a trial ends."""
 
     def __call__(self, config: Any) -> Any:
         """Call the function directly, as a trial would."""
@@ -64,7 +70,9 @@ def with_parameters(trainable: Any, **objects: Any) -> WrappedTrainable:
 
 
 def as_wrapped(trainable: Any) -> WrappedTrainable:
-    """Wrap a trainable unless it is wrapped already."""
+    """Wrap a trainable unless it is wrapped already; a text is the name of a registered one."""
+    if isinstance(trainable, str):
+        trainable = get_trainable_cls(trainable)
     return trainable if isinstance(trainable, WrappedTrainable) else WrappedTrainable(trainable)
 
 
