@@ -16,10 +16,10 @@ PUBLIC = {
         "paceline.train": """
             Backend BackendConfig Checkpoint CheckpointConfig CheckpointConsistencyMode CheckpointCorruptError
             CheckpointStrategy CheckpointUploadMode ControllerError DataConfig DataParallelTrainer FailureConfig
-            LoggerCallback LoggingConfig PacelineError PreemptionError PreemptionInfo ReportMismatchError ReportedCheckpoint
-            ReportedCheckpointStatus Result ResumeProof RunConfig RunExistsError RunHeldError ScalingConfig
-            SessionMisuseError StorageError SyncConfig TRAIN_DATASET_KEY TrainContext TrainRunContext Trainer TrainingCallback TrainingFailedError
-            TrainingInterrupt UserCallback ValidationConfig ValidationFn ValidationTaskConfig WorkerError
+            LoggerCallback LoggingConfig PacelineError PreemptionError PreemptionInfo ReportMismatchError
+            ReportedCheckpoint ReportedCheckpointStatus Result ResumeProof RunConfig RunExistsError RunHeldError ScalingConfig
+            SessionMisuseError StorageError SyncConfig TRAIN_DATASET_KEY TrainContext TrainRunContext Trainer
+            TrainingCallback TrainingFailedError TrainingInterrupt UserCallback ValidationConfig ValidationFn ValidationTaskConfig WorkerError
             WorkerGroupError collective get_all_reported_checkpoints get_checkpoint get_context get_dataset_shard
             get_preemption_info load_checkpoint local_rank report save_checkpoint staging_directory verify_resume
             world_rank world_size
@@ -28,7 +28,8 @@ PUBLIC = {
         "paceline.air.config": "CheckpointConfig FailureConfig RunConfig ScalingConfig",
         "paceline.air.session": """
             get_checkpoint get_dataset_shard get_experiment_name get_local_rank get_local_world_size get_metadata
-            get_node_rank get_trial_dir get_trial_id get_trial_name get_trial_resources get_world_rank get_world_size report
+            get_node_rank get_trial_dir get_trial_id get_trial_name get_trial_resources get_world_rank get_world_size
+            report
         """,
         "paceline.tune": """
             Callback Checkpoint CheckpointConfig FailureConfig PlacementGroupFactory Result ResultGrid RunConfig
