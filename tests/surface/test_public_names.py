@@ -16,19 +16,20 @@ PUBLIC = {
         "paceline.train": """
             Backend BackendConfig Checkpoint CheckpointConfig CheckpointConsistencyMode CheckpointCorruptError
             CheckpointStrategy CheckpointUploadMode ControllerError DataConfig DataParallelTrainer FailureConfig
-            LoggerCallback PacelineError PreemptionError PreemptionInfo ReportMismatchError ReportedCheckpoint
-            ReportedCheckpointStatus Result ResumeProof RunConfig RunExistsError RunHeldError ScalingConfig
-            StorageError TRAIN_DATASET_KEY TrainContext TrainRunContext Trainer TrainingCallback TrainingFailedError
-            TrainingInterrupt UserCallback ValidationConfig ValidationFn ValidationTaskConfig WorkerError
-            WorkerGroupError collective get_all_reported_checkpoints get_checkpoint get_context get_dataset_shard
-            get_preemption_info load_checkpoint local_rank report save_checkpoint staging_directory verify_resume
-            world_rank world_size
+            LoggerCallback LoggingConfig PacelineError PreemptionError PreemptionInfo ReportMismatchError
+            ReportedCheckpoint ReportedCheckpointStatus Result ResumeProof RunConfig RunExistsError RunHeldError
+            ScalingConfig SessionMisuseError StorageError SyncConfig TRAIN_DATASET_KEY TrainContext TrainRunContext
+            Trainer TrainingCallback TrainingFailedError TrainingInterrupt UserCallback ValidationConfig ValidationFn
+            ValidationTaskConfig WorkerError WorkerGroupError collective get_all_reported_checkpoints get_checkpoint
+            get_context get_dataset_shard get_preemption_info load_checkpoint local_rank report save_checkpoint
+            staging_directory verify_resume world_rank world_size
         """,
         "paceline.air": "Checkpoint CheckpointConfig FailureConfig Result RunConfig ScalingConfig config session",
         "paceline.air.config": "CheckpointConfig FailureConfig RunConfig ScalingConfig",
         "paceline.air.session": """
-            get_checkpoint get_dataset_shard get_experiment_name get_local_rank get_local_world_size get_node_rank
-            get_trial_dir get_trial_id get_trial_name get_trial_resources get_world_rank get_world_size report
+            get_checkpoint get_dataset_shard get_experiment_name get_local_rank get_local_world_size get_metadata
+            get_node_rank get_trial_dir get_trial_id get_trial_name get_trial_resources get_world_rank get_world_size
+            report
         """,
         "paceline.tune": """
             CLIReporter Callback Checkpoint CheckpointConfig Experiment ExperimentAnalysis FailureConfig
@@ -65,8 +66,9 @@ PUBLIC = {
         "paceline.testing": "At DriverLost FakeClock FakeEngine FakeWorker Faults PHASES",
         "paceline.train.collective": "barrier broadcast_from_rank_zero gather",
         "paceline.train.loggers": """
-            CSVLoggerCallback JsonLoggerCallback LoggedCheckpoint LoggedReport LoggedRun LoggerCallback
-            MLflowLoggerCallback OpenTelemetryCallback TBXLoggerCallback TensorBoardLoggerCallback WandbLoggerCallback
+            AimLoggerCallback CSVLoggerCallback CometLoggerCallback JsonLoggerCallback LoggedCheckpoint LoggedReport
+            LoggedRun LoggerCallback MLflowLoggerCallback OpenTelemetryCallback TBXLoggerCallback
+            TensorBoardLoggerCallback WandbLoggerCallback setup_mlflow setup_wandb
         """,
         "paceline.train.jax": "JaxConfig JaxPredictor JaxTrainer OrbaxCheckpoint",
         "paceline.train.huggingface.transformers": "RayTrainReportCallback ReportCallback prepare_trainer",
@@ -86,7 +88,7 @@ PUBLIC = {
         """,
         "paceline.train.lightgbm": """
             LightGBMCheckpoint LightGBMConfig LightGBMPredictor LightGBMTrainer RayTrainReportCallback ReportCallback
-            get_network_params
+            get_network_params normalize_pandas_for_lightgbm
         """,
         "paceline.train.xgboost": """
             RayTrainReportCallback ReportCallback XGBoostCheckpoint XGBoostConfig XGBoostPredictor XGBoostTrainer

@@ -275,9 +275,9 @@ def test_loaders_that_are_divided_already_and_callbacks_of_ones_own_are_left_as_
 
 
 def test_what_does_not_fit_the_workers_is_refused_and_says_what_to_change(tmp_path, monkeypatch):
+    for name in ("PYTORCH_NVML_BASED_CUDA_CHECK", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"):
+        monkeypatch.setenv(name, os.environ.get(name, "1"))  # Importing Lightning sets them.
     from paceline.train.lightning import RayDDPStrategy
-
-    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # Importing Lightning sets it.
 
     made_in_the_script = RayDDPStrategy()
 
