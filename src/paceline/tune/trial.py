@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+if TYPE_CHECKING:
+    from paceline.tune.trainables.resources import PlacementGroupFactory
 
 Status = Literal["PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR"]
 
@@ -29,6 +32,12 @@ class Trial:
     Two are equal if they are of the same trial, so that a trial can be the key of a dict.
     """
 
+    PENDING: ClassVar[Status] = "PENDING"
+    RUNNING: ClassVar[Status] = "RUNNING"
+    PAUSED: ClassVar[Status] = "PAUSED"
+    TERMINATED: ClassVar[Status] = "TERMINATED"
+    ERROR: ClassVar[Status] = "ERROR"
+
     trial_id: str
     """The search's own id and its number, such as `a1b2c_00012`: it stays the same when the search is resumed."""
     config: Mapping[str, Any]
@@ -45,6 +54,13 @@ class Trial:
     """The checkpoints of other trials it was cloned from, in order."""
     local_path: str = ""
     """The directory of its run on the machine of the driver; for a search in a store, one that is not uploaded."""
+
+    resources: PlacementGroupFactory | None = None
+    """What it has, or is to have when it runs again; None if that is not known, as in a search that is only read."""
+
+    @property
+    def placement_group_factory(self) -> PlacementGroupFactory | None:
+        return self.resources
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Trial) and other.trial_id == self.trial_id

@@ -16,6 +16,7 @@ import msgspec
 from paceline._core.arguments import is_number
 from paceline._core.plain_values import from_plain, get_metric
 from paceline.tune.driver import events
+from paceline.tune.trainables.resources import PlacementGroupFactory
 from paceline.tune.trial import Status, Trial, TrialCheckpoint
 
 _STATUSES: Mapping[events.Ending, Status] = {
@@ -65,6 +66,8 @@ class TrialRecord:
     """Fingerprint of the current run's configuration and initial checkpoint. Any other run is not its own."""
     is_retried: bool = False
     """It failed and is to run again, so the failure of its run is already known."""
+    resources: PlacementGroupFactory | None = None
+    """What a scheduler decided that it gets; None: what it asks for."""
 
 
 class Search:
@@ -72,8 +75,12 @@ class Search:
         self,
         decode_config: Callable[[Any], Mapping[str, Any]] = lambda stored: from_plain(stored),
         locate_run: Callable[[str], str] = lambda run: "",
+        resolve_resources: Callable[[Mapping[str, Any]], PlacementGroupFactory | None] = lambda config: None,
     ) -> None:
-        """`decode_config` decodes a configuration from its plain form; `locate_run` returns a run's local path."""
+        """`decode_config` decodes a configuration from its plain form; `locate_run` returns a run's local path;
+        `resolve_resources` returns what a trial with a configuration asks for, if that is known.
+        """
+        self._resolve_resources = resolve_resources
         self.trials: dict[str, Trial] = {}
         self.trial_records: dict[str, TrialRecord] = {}
         self.metric: str | None = None
@@ -147,7 +154,9 @@ class Search:
             case events.TrialMade(trial=trial, config=config, at=at):
                 run = run_name(trial, 0)
                 decoded = self._decode_config(events.decode_raw(config))
-                self.trials[trial] = Trial(trial, decoded, local_path=self._locate_run(run))
+                self.trials[trial] = Trial(
+                    trial, decoded, local_path=self._locate_run(run), resources=self._resolve_resources(decoded)
+                )
                 self._pending[trial] = None
                 self.trial_records[trial] = TrialRecord(
                     run, created_at=at, runs=[run], purpose=purpose_fingerprint(config)
@@ -194,6 +203,9 @@ class Search:
         if trial is None or record is None or trial.is_over:
             return
         first = record.pending_decision
+        if decision.resources is not None:
+            record.resources = PlacementGroupFactory(decision.resources.bundles, decision.resources.strategy)
+            self._update_trial(decision.trial, resources=record.resources)
         if decision.do == "resume":
             if first is not None and first.do == "pause":
                 resumed = msgspec.structs.replace(first, do="resume") if trial.status == "RUNNING" else None
@@ -276,6 +288,7 @@ class Search:
         lineage = (*self.trials[event.trial].lineage, event.saved)
         config = self._decode_config(events.decode_raw(event.config))
         self._update_trial(event.trial, config=config, lineage=lineage, status="PENDING", why="")
+        self._update_trial(event.trial, resources=record.resources or self._resolve_resources(config))
         self._update_trial(event.trial, checkpoint=event.saved, iteration=event.saved.iteration)
         donated = self.trial_records[event.donor].saved_result
         if donated is not None and donated["training_iteration"] == event.saved.iteration:

@@ -48,6 +48,7 @@ class PopulationBasedTraining(MetricScheduler):
     """
 
     waits_for_checkpoints = True
+    unsaved = ("_mutations",)
 
     time_attr: str = "time_total_s"
     perturbation_interval: float = 60.0
@@ -69,6 +70,7 @@ class PopulationBasedTraining(MetricScheduler):
     _is_complete: bool = field(default=False, init=False)
     """The searcher has no further trial."""
     _has_yielded: bool = field(default=False, init=False)
+    _num_perturbations: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         if not self.hyperparam_mutations and self.custom_explore_fn is None:
@@ -102,10 +104,22 @@ class PopulationBasedTraining(MetricScheduler):
             raise ValueError("policy_of() needs log_config=True, which records the configurations of each trial")
         return self._population.members[trial_id].policy
 
+    def last_scores(self, trials: Sequence[Trial]) -> list[float]:
+        """Return the scores, where more is better, of the given unfinished trials at their last intervals."""
+        members = [self._population.members.get(trial.trial_id) for trial in trials if not trial.is_over]
+        return [one.interval_score for one in members if one is not None and one.interval_score is not None]
+
+    def reset_stats(self) -> None:
+        """Count the perturbations in `debug_string` from zero again."""
+        self._num_perturbations = 0
+
+    def debug_string(self) -> str:
+        return f"{type(self).__name__}: {self._num_perturbations} perturbs"
+
     def completed(self, trial_id: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
         return self._mutations.fill_missing(config, self._make_random("first", trial_id))
 
-    def on_trial_add(self, trial: Trial) -> Sequence[Action]:
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> Sequence[Action]:
         self._population.get_member(trial)
         self._unstarted.add(trial.trial_id)
         return ()
@@ -113,7 +127,7 @@ class PopulationBasedTraining(MetricScheduler):
     def on_trial_begin(self, trial: Trial) -> None:
         self._unstarted.discard(trial.trial_id)
 
-    def on_trial_result(self, trial: Trial, result: Mapping[str, Any]) -> Sequence[Action]:
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: Mapping[str, Any]) -> Sequence[Action]:
         member = self._population.get_member(trial)
         self._unstarted.discard(trial.trial_id)
         time = self._get_number(trial, result, self.time_attr)
@@ -131,7 +145,9 @@ class PopulationBasedTraining(MetricScheduler):
         clone = self._clone_if_worst(member, *self._population.find_quantiles(self.quantile_fraction))
         return (clone,) if clone is not None else self._make_room(member)
 
-    def on_trial_complete(self, trial: Trial, result: Mapping[str, Any] | None) -> Sequence[Action]:
+    def on_trial_complete(
+        self, tune_controller: Any, trial: Trial, result: Mapping[str, Any] | None
+    ) -> Sequence[Action]:
         member = self._population.get_member(trial)
         time, value = (self.get_number(result or {}, name) for name in (self.time_attr, self.require_metric()))
         # A clone may end without a report of its own: then this is its first event.
@@ -141,7 +157,7 @@ class PopulationBasedTraining(MetricScheduler):
         self._population.remove_ended(member)
         return self._on_member_gone(trial)
 
-    def on_trial_error(self, trial: Trial) -> Sequence[Action]:
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> Sequence[Action]:
         member = self._population.get_member(trial)
         member.trial = trial
         self._population.remove_failed(member)
@@ -250,6 +266,7 @@ class PopulationBasedTraining(MetricScheduler):
         if self.custom_explore_fn is not None:
             mutated = self._explore_custom(mutated, donor.trial.config, chance)
         config, changes = mutated
+        self._num_perturbations += 1
         saved = donor.trial.checkpoint
         assert saved is not None
         member.is_being_cloned, member.clone_time = True, donor.saved_time
@@ -335,13 +352,13 @@ class PopulationBasedTrainingReplay(TrialScheduler):
     def completed(self, trial_id: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**config, **self.policy[0][1]}
 
-    def on_trial_add(self, trial: Trial) -> Sequence[Action]:
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> Sequence[Action]:
         if self._trial_id not in (None, trial.trial_id):
             raise ValueError(f"{type(self).__name__} trains a single trial\n\nhint: use num_samples=1")
         self._trial_id = trial.trial_id
         return ()
 
-    def on_trial_result(self, trial: Trial, result: Mapping[str, Any]) -> Sequence[Action]:
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: Mapping[str, Any]) -> Sequence[Action]:
         saved = trial.checkpoint
         due = [pair for pair in self.policy[self._num_used :] if pair[0] <= trial.iteration]
         if not due or saved is None or saved.iteration < trial.iteration:
