@@ -44,11 +44,15 @@ def load_plain(component: Any, path: str | os.PathLike[str]) -> Any:
 
 
 def get_private_state(component: Any) -> dict[str, Any]:
-    """Return the private attributes in plain form, but for those that are made from the arguments."""
+    """Return the private attributes in plain form, but for those that are made from the arguments.
+
+    Of a class of the user's, which may keep its state anywhere, all attributes.
+    """
+    is_own = type(component).__module__.startswith("paceline.")
     encoder = _StateEncoder()
     state: dict[str, Any] = {}
     for name, value in vars(component).items():
-        if name.startswith("_") and name not in component.unsaved:
+        if (name.startswith("_") or not is_own) and name not in component.unsaved:
             try:
                 state[name] = encoder.encode(value)
             except TypeError as problem:

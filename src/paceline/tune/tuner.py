@@ -31,6 +31,7 @@ from paceline.tune.driver import search_storage
 from paceline.tune.driver.advisers import SearchAdvisers
 from paceline.tune.driver.callbacks import SearchCallbacks
 from paceline.tune.driver.events import SearchEnded, SearchStarted, decode_raw, encode_raw
+from paceline.tune.driver.policy_log import make_policy_logs
 from paceline.tune.driver.search_capacity import SearchCapacity, TrialAllocation, open_search_capacity
 from paceline.tune.driver.search_description import (
     PreviousSearch,
@@ -332,7 +333,7 @@ class Tuner:
             waits_in_reports=waits_in_reports,
             take_save_request=self._callbacks.take_save_request,
             save_callbacks=self._callbacks.save_states,
-            observers=(terminal, self._callbacks),
+            observers=(terminal, self._callbacks, *make_policy_logs(advisers.scheduler, open_search, location)),
             say=terminal.say,
             reset_errored=self._reset_errored,
             resume_unfinished=self._resume_unfinished,

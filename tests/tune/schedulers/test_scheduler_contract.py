@@ -64,11 +64,11 @@ def test_a_state_of_another_class_is_refused(tmp_path):
 
 def test_scores_of_a_population_and_the_state_of_brackets():
     pbt = create_scheduler("pbt", **ARGUMENTS["pbt"])
-    answers = tell_about_reports(pbt, [(number, time) for time in (2, 4) for number in range(4)])
+    answers = tell_about_reports(pbt, [(number, time) for time in range(2, 18, 2) for number in range(4)])
     num_clones = sum(isinstance(action, Exploit) for answer in answers for action in answer)
     assert num_clones
     trials = [Trial("00001", {}), Trial("00002", {}, "TERMINATED"), Trial("00009", {})]
-    assert pbt.last_scores(trials) == [-random.Random(31 + 4).random()]
+    assert pbt.last_scores(trials) == [-random.Random(31 + 16).random()]
     assert pbt.debug_string() == f"PopulationBasedTraining: {num_clones} perturbs"
     pbt.reset_stats()
     assert pbt.debug_string() == "PopulationBasedTraining: 0 perturbs"

@@ -37,6 +37,7 @@ class SearchAdvisers:
         self.stopper = stopper
         self._encode_config = encode_config
         self._controller = TuneController(searcher, scheduler)
+        self._paused_trials: set[str] = set()
         self._searcher_metrics = _metric_names(searcher.metric)
         self._scheduler_metrics = _metric_names(scheduler.metric)
 
@@ -62,6 +63,10 @@ class SearchAdvisers:
             case events.SearchIdle():
                 return self._ask_scheduler("on_idle")
             case events.TrialBegan(trial=trial_id):
+                if trial_id in self._paused_trials:
+                    self._paused_trials.remove(trial_id)
+                    with _naming_adviser(self.searcher, "on_unpause", trial_id):
+                        self.searcher.on_unpause(trial_id)
                 with _naming_adviser(self.scheduler, "on_trial_begin", trial_id):
                     self.scheduler.on_trial_begin(search.trials[trial_id])
             case events.TrialReset(trial=trial_id, why=""):
@@ -127,6 +132,10 @@ class SearchAdvisers:
         return self._ask_scheduler("on_trial_result", self._controller, trial, result)
 
     def _on_ended(self, event: events.TrialEnded, trial: Trial) -> tuple[events.TrialDecision, ...]:
+        if event.ending == "paused":
+            self._paused_trials.add(trial.trial_id)
+            with _naming_adviser(self.searcher, "on_pause", trial.trial_id):
+                self.searcher.on_pause(trial.trial_id)
         if event.ending in ("paused", "interrupted"):
             return ()
         failed = event.ending == "failed"

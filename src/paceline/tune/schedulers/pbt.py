@@ -326,15 +326,17 @@ class PopulationBasedTrainingReplay(TrialScheduler):
 
         replay = PopulationBasedTrainingReplay(pbt.policy_of(results.get_best_result().trial_id))
 
-    `policy` is the result of `PopulationBasedTraining.policy_of`: pairs of an iteration and the configuration from
-    there on, the first at 0; or a JSON file with a list of these. A change takes effect at the first report with a
+    `policy_file` is the `pbt_policy_<trial_id>.txt` that a search wrote; or the result of
+    `PopulationBasedTraining.policy_of`: pairs of an iteration and the configuration from there on, the first at 0; or
+    a JSON file with a list of these. A change takes effect at the first report with a
     checkpoint at or after its iteration: the trial continues from that checkpoint, so nothing is trained twice.
     """
 
     waits_for_checkpoints = True
 
-    def __init__(self, policy: Sequence[tuple[int, Mapping[str, Any]]] | str | os.PathLike[str]) -> None:
-        pairs = json.loads(Path(policy).read_text()) if isinstance(policy, str | os.PathLike) else policy
+    def __init__(self, policy_file: Sequence[tuple[int, Mapping[str, Any]]] | str | os.PathLike[str]) -> None:
+        self.policy_file = policy = policy_file
+        pairs = _read_policy(Path(policy)) if isinstance(policy, str | os.PathLike) else policy
         self.policy = tuple(
             (pair[0], dict(pair[1]))
             for pair in pairs
@@ -342,10 +344,10 @@ class PopulationBasedTrainingReplay(TrialScheduler):
         )
         if len(self.policy) < len(pairs) or not self.policy or self.policy[0][0] != 0:
             expected = "a list of pairs of an iteration and a configuration, starting at 0"
-            raise bad_value("policy", expected, policy, "use PopulationBasedTraining.policy_of(trial_id)")
+            raise bad_value("policy_file", expected, policy, "use PopulationBasedTraining.policy_of(trial_id)")
         iterations = [iteration for iteration, _ in self.policy]
         if iterations != sorted({*iterations}):
-            raise ValueError(f"the iterations of policy must increase, got {iterations}")
+            raise ValueError(f"the iterations of policy_file must increase, got {iterations}")
         self._trial_id: str | None = None
         self._num_used = 1
 
@@ -370,3 +372,20 @@ class PopulationBasedTrainingReplay(TrialScheduler):
         ]
         why = f"as at iteration {at} of the policy; {', '.join(changed) or 'nothing changes'}"
         return (Exploit(trial.trial_id, trial.trial_id, {**trial.config, **config}, why),)
+
+
+def _read_policy(path: Path) -> Any:
+    """Read pairs of an iteration and a configuration, from a list of these or from the log of a search."""
+    text = path.read_text().strip()
+    lines = [json.loads(line) for line in text.splitlines()] if "\n" in text or not text.startswith("[[") else []
+    if not lines or not all(isinstance(line, list) and len(line) == 6 for line in lines):
+        return json.loads(text)
+    policy: list[tuple[int, Any]] = []
+    donor = lines[-1][0]
+    for trial, next_donor, _, iteration, old_config, new_config in reversed(lines):
+        if trial != donor:
+            break  # What comes before is about other trials.
+        donor, first_config = next_donor, old_config
+        if not policy or iteration < policy[-1][0]:
+            policy.append((iteration, new_config))
+    return [(0, first_config), *reversed([pair for pair in policy if pair[0] > 0])]
