@@ -33,7 +33,8 @@ PUBLIC = {
         "paceline.tune": """
             Callback Checkpoint CheckpointConfig FailureConfig PlacementGroupFactory Result ResultGrid RunConfig
             Searcher Stopper SyncConfig Trainable Trial TrialScheduler TuneConfig TuneContext TuneError Tuner choice
-            create_scheduler create_searcher get_checkpoint get_context grid_search lograndint loguniform qlograndint qloguniform qrandint qrandn
+            create_scheduler create_searcher get_checkpoint get_context grid_search lograndint loguniform
+            qlograndint qloguniform qrandint qrandn
             quniform randint randn report sample_from uniform with_parameters with_resources
         """,
         "paceline.tune.logger": """
@@ -45,7 +46,9 @@ PUBLIC = {
             PB2 PopulationBasedTraining PopulationBasedTrainingReplay ResourceChangingScheduler TrialScheduler
             create_scheduler
         """,
-        "paceline.tune.search": "BasicVariantGenerator ConcurrencyLimiter Repeater Searcher create_searcher grid_search",
+        "paceline.tune.search": """
+            BasicVariantGenerator ConcurrencyLimiter Repeater Searcher create_searcher grid_search
+        """,
         "paceline.tune.search.optuna": "OptunaSearch",
         "paceline.tune.stopper": """
             CombinedStopper ExperimentPlateauStopper FunctionStopper MaximumIterationStopper NoopStopper Stopper

@@ -113,7 +113,7 @@ class ResourceLedger:
     def total_resources(self) -> dict[str, float]:
         total: Counter[str] = Counter()
         for node in self._nodes.values():
-            total.update({"CPU": node.num_cores, "GPU": node.num_gpus, **dict(node.others)})  # type: ignore[dict-item]
+            total.update({"CPU": node.num_cores, "GPU": node.num_gpus, **dict(node.others)})
         return {name: float(amount) for name, amount in total.items() if amount}
 
     def find_refusal(self, needs: TrialNeeds) -> str | None:
