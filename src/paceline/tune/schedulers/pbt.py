@@ -335,7 +335,7 @@ class PopulationBasedTrainingReplay(TrialScheduler):
     waits_for_checkpoints = True
 
     def __init__(self, policy_file: Sequence[tuple[int, Mapping[str, Any]]] | str | os.PathLike[str]) -> None:
-        self.policy_file = policy = policy_file
+        policy = policy_file
         pairs = _read_policy(Path(policy)) if isinstance(policy, str | os.PathLike) else policy
         self.policy = tuple(
             (pair[0], dict(pair[1]))
@@ -348,6 +348,7 @@ class PopulationBasedTrainingReplay(TrialScheduler):
         iterations = [iteration for iteration, _ in self.policy]
         if iterations != sorted({*iterations}):
             raise ValueError(f"the iterations of policy_file must increase, got {iterations}")
+        self.policy_file = self.policy  # A resumed search does not need the file.
         self._trial_id: str | None = None
         self._num_used = 1
 
