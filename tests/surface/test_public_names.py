@@ -35,9 +35,9 @@ PUBLIC = {
             CLIReporter Callback Checkpoint CheckpointConfig Experiment ExperimentAnalysis FailureConfig
             JupyterNotebookReporter PlacementGroupFactory ProgressReporter Result ResultGrid ResumeConfig
             RunConfig Searcher Stopper SyncConfig Trainable Trial TrialScheduler TuneConfig TuneContext
-            TuneError Tuner choice get_checkpoint get_context grid_search lograndint loguniform qlograndint
-            qloguniform qrandint qrandn quniform randint randn register_env register_trainable report run
-            run_experiments sample_from uniform with_parameters with_resources
+            TuneError Tuner choice create_scheduler create_searcher get_checkpoint get_context grid_search lograndint
+            loguniform qlograndint qloguniform qrandint qrandn quniform randint randn register_env
+            register_trainable report run run_experiments sample_from uniform with_parameters with_resources
         """,
         "paceline.tune.logger": """
             CSVLoggerCallback JsonLoggerCallback LoggerCallback MLflowLoggerCallback TBXLoggerCallback
@@ -55,9 +55,12 @@ PUBLIC = {
         "paceline.tune.checks": "diagnose_serialization validate_save_restore wait_for_gpu",
         "paceline.tune.schedulers": """
             ASHAScheduler AsyncHyperBandScheduler FIFOScheduler HyperBandForBOHB HyperBandScheduler MedianStoppingRule
-            PB2 PopulationBasedTraining PopulationBasedTrainingReplay TrialScheduler
+            PB2 PopulationBasedTraining PopulationBasedTrainingReplay ResourceChangingScheduler TrialScheduler
+            create_scheduler
         """,
-        "paceline.tune.search": "BasicVariantGenerator ConcurrencyLimiter Repeater Searcher grid_search",
+        "paceline.tune.search": """
+            BasicVariantGenerator ConcurrencyLimiter Repeater Searcher create_searcher grid_search
+        """,
         "paceline.tune.search.optuna": "OptunaSearch",
         "paceline.tune.stopper": """
             CombinedStopper ExperimentPlateauStopper FunctionStopper MaximumIterationStopper NoopStopper Stopper

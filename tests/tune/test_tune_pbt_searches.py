@@ -1,5 +1,7 @@
 """Population based training with real trials: clones begin from the very checkpoints of their donors."""
 
+import json
+
 import pytest
 
 from paceline import tune
@@ -36,10 +38,16 @@ def test_a_policy_that_was_found_is_replayed_by_one_trial(tmp_path):
     results = searched(tmp_path, scheduler, max_concurrent_trials=2)
     assert not results.errors
     assert {len(result.metrics["rates"]) for result in results} == {8}, "a step was lost, or made twice"
-    best = results.get_best_result()
-    policy = scheduler.policy_of(best.metrics["trial_id"])
-    again = searched(tmp_path / "again", PopulationBasedTrainingReplay(policy), space={}, num_samples=1)
-    assert again[0].metrics["rates"] == pytest.approx(best.metrics["rates"])
+    lines = [json.loads(line) for line in (tmp_path / "search" / "pbt_global.txt").read_text().splitlines()]
+    (clone,) = (result for result in results if result.metrics["trial_id"] == lines[-1][0])  # One that was cloned.
+    policy = scheduler.policy_of(clone.metrics["trial_id"])
+    logged = tmp_path / "search" / f"pbt_policy_{clone.metrics['trial_id']}.txt"
+    assert json.loads(logged.read_text().splitlines()[-1]) in lines
+    assert all(len(line) == 6 for line in lines)
+    replay = PopulationBasedTrainingReplay(policy_file=logged)
+    assert replay.policy == policy
+    again = searched(tmp_path / "again", replay, space={}, num_samples=1)
+    assert again[0].metrics["rates"] == pytest.approx(clone.metrics["rates"])
 
 
 @pytest.mark.slow

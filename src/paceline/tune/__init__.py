@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from paceline.tune.registry import register_env, register_trainable
     from paceline.tune.result_grid import ResultGrid
     from paceline.tune.results.result import Result
+    from paceline.tune.schedulers.names import create_scheduler
     from paceline.tune.schedulers.scheduler import TrialScheduler
+    from paceline.tune.search.names import create_searcher
     from paceline.tune.search.searcher import Searcher
     from paceline.tune.session import TuneContext, get_checkpoint, get_context, report
     from paceline.tune.space.domains import (
@@ -57,7 +59,9 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "paceline.tune.results.result": ("Result",),
     "paceline.tune.result_grid": ("ResultGrid",),
     "paceline.tune.tune": ("ResumeConfig", "run", "run_experiments"),
+    "paceline.tune.schedulers.names": ("create_scheduler",),
     "paceline.tune.schedulers.scheduler": ("TrialScheduler",),
+    "paceline.tune.search.names": ("create_searcher",),
     "paceline.tune.search.searcher": ("Searcher",),
     "paceline.tune.session": ("TuneContext", "get_checkpoint", "get_context", "report"),
     "paceline.tune.space.domains": (
@@ -110,6 +114,8 @@ __all__ = [
     "TuneError",
     "Tuner",
     "choice",
+    "create_scheduler",
+    "create_searcher",
     "get_checkpoint",
     "get_context",
     "grid_search",

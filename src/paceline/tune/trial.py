@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+if TYPE_CHECKING:
+    from paceline.train.placement_group import PlacementGroupFactory
 
 from paceline._core.arguments import flatten_dict
 
@@ -31,6 +34,12 @@ class Trial:
     Two are equal if they are of the same trial, so that a trial can be the key of a dict.
     """
 
+    PENDING: ClassVar[Status] = "PENDING"
+    RUNNING: ClassVar[Status] = "RUNNING"
+    PAUSED: ClassVar[Status] = "PAUSED"
+    TERMINATED: ClassVar[Status] = "TERMINATED"
+    ERROR: ClassVar[Status] = "ERROR"
+
     trial_id: str
     """The search's own id and its number, such as `a1b2c_00012`: it stays the same when the search is resumed."""
     config: Mapping[str, Any]
@@ -50,6 +59,13 @@ class Trial:
     trial_name: str = ""
     """The name from `TuneConfig(trial_name_creator)`, if any."""
     trainable_name: str = ""
+
+    resources: PlacementGroupFactory | None = None
+    """What it has, or is to have when it runs again; None if that is not known, as in a search that is only read."""
+
+    @property
+    def placement_group_factory(self) -> PlacementGroupFactory | None:
+        return self.resources
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Trial) and other.trial_id == self.trial_id

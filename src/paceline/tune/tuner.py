@@ -31,6 +31,7 @@ from paceline.tune.driver import search_storage
 from paceline.tune.driver.advisers import SearchAdvisers
 from paceline.tune.driver.callbacks import SearchCallbacks
 from paceline.tune.driver.events import SearchEnded, SearchStarted, decode_raw, encode_raw
+from paceline.tune.driver.policy_log import make_policy_logs
 from paceline.tune.driver.search_capacity import SearchCapacity, TrialAllocation, open_search_capacity
 from paceline.tune.driver.search_description import (
     PreviousSearch,
@@ -48,7 +49,7 @@ from paceline.tune.logger import make_default_loggers
 from paceline.tune.registry import get_trainable_cls
 from paceline.tune.result_grid import ResultGrid, make_result_grid
 from paceline.tune.results.report_history import ADDED_METRICS, replay_search
-from paceline.tune.schedulers.scheduler import FIFOScheduler, TrialScheduler
+from paceline.tune.schedulers.scheduler import FIFOScheduler, MetricScheduler, TrialScheduler
 from paceline.tune.search.basic_variant import BasicVariantGenerator
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.space.space import Space
@@ -234,6 +235,7 @@ class Tuner:
             seed = random.SystemRandom().getrandbits(31)
         advisers = self._make_advisers(seed)
         capacity = open_search_capacity(self.run_config, terminal.say)
+        advisers.use_capacity(capacity.total_resources)
         spec = self._make_spec(open_search, advisers, capacity, terminal, seed)
         driver = SearchDriver(spec, open_search, self._run_environment)
         if driver.is_done:
@@ -287,7 +289,7 @@ class Tuner:
                 self.run_config, name=run_spec.run, storage_path=storage_path, if_exists="resume"
             )
             run_config = self._callbacks.for_trial(own_place)
-            trainer = self._trainable_plan.make_trainer(trial.config, run_config, run_spec.initial)
+            trainer = self._trainable_plan.make_trainer(trial.config, run_config, run_spec.initial, run_spec.resources)
             target = allocation.make_target(trainer.scaling_config, run_config)
             spec = dataclasses.replace(
                 build_run_spec(trainer.trainer_arguments, target),
@@ -338,7 +340,12 @@ class Tuner:
             waits_in_reports=waits_in_reports,
             take_save_request=self._callbacks.take_save_request,
             save_callbacks=self._callbacks.save_states,
-            observers=(terminal, *self._make_reporters(advisers, terminal, num_trials), self._callbacks),
+            observers=(
+                terminal,
+                *self._make_reporters(advisers, terminal, num_trials),
+                self._callbacks,
+                *make_policy_logs(advisers.scheduler, open_search, location),
+            ),
             say=terminal.say,
             reset_errored=self._reset_errored,
             resume_unfinished=self._resume_unfinished,
@@ -422,7 +429,7 @@ def _check_metric(config: TuneConfig, searcher: Searcher, scheduler: TrialSchedu
             f"metric={scheduler.metric!r}, mode={scheduler.mode!r}) do not agree\n\n"
             "hint: set the metric only in TuneConfig"
         )
-    if scheduler.decides and scheduler.metric is None:
+    if isinstance(scheduler, MetricScheduler) and scheduler.metric is None:
         raise ValueError(f"{type(scheduler).__name__} needs TuneConfig(metric=..., mode=...) to compare trials")
     if searcher.needs_metric and searcher.metric is None and config.metric is None:
         raise ValueError(f"{type(searcher).__name__} needs TuneConfig(metric=..., mode=...) to learn from results")

@@ -127,6 +127,12 @@ class RandomHistory:
     def idle(self):
         self.happen(events.SearchIdle(self.at, self.acts()))
 
+    def choose(self):
+        trial = self.one_of(self.search.trials_with_status("PAUSED"))
+        if trial is not None:
+            resume = events.TrialDecision("resume", trial.trial_id)
+            self.happen(events.TrialChosen(trial.trial_id, self.at, (resume,)))
+
     def note(self):
         """What changes nothing about the search."""
         trial = self.one_of(self.search.trials_with_status("RUNNING"))
@@ -141,7 +147,7 @@ class RandomHistory:
         self.happen(self.started())
 
 
-SELDOM = ("make", "reset", "displace", "exhaust", "idle", "note", "lose")
+SELDOM = ("make", "reset", "displace", "exhaust", "idle", "choose", "note", "lose")
 OFTEN = ("begin", "report", "report", "save", "end", "settle")
 
 

@@ -70,7 +70,7 @@ class SearchLogLines:
                 return search_summary.format_ending(search, self._name, self._uri, search.elapsed_s(at))
             case events.NoMoreTrials(why=why) if why:
                 return [f"search {self._name} ends early: {formatting.first_line(why)}"]
-            case events.TrialMade() | events.NoMoreTrials() | events.SearchIdle():
+            case events.TrialMade() | events.NoMoreTrials() | events.SearchIdle() | events.TrialChosen():
                 return []
             case events.TrialRetried() | events.CallbackStatesSaved():
                 return []

@@ -16,6 +16,7 @@ from paceline._core.arguments import bad_value, is_number
 from paceline._core.plain_values import get_metric
 from paceline.tune.driver import events
 from paceline.tune.driver.search_state import Search
+from paceline.tune.driver.tune_controller import TuneController
 from paceline.tune.error import TuneError
 from paceline.tune.schedulers.scheduler import Action, Pause, Stop, TrialScheduler
 from paceline.tune.search.searcher import Searcher
@@ -35,6 +36,8 @@ class SearchAdvisers:
         self.scheduler = scheduler
         self.stopper = stopper
         self._encode_config = encode_config
+        self._controller = TuneController(searcher, scheduler)
+        self._paused_trials: set[str] = set()
         self._searcher_metrics = _metric_names(searcher.metric)
         self._scheduler_metrics = _metric_names(scheduler.metric)
 
@@ -47,22 +50,27 @@ class SearchAdvisers:
         self, event: events.Event, search: Search, *, again: bool = False
     ) -> tuple[events.TrialDecision, ...]:
         """Handle an event that has been applied to `search`. `again`: it was replayed from the journal."""
+        self._controller.search = search
         match event:
             case events.TrialMade(trial=trial_id):
                 trial = search.trials[trial_id]
                 if again:
                     with _naming_adviser(self.searcher, "rebuild", trial_id):
                         self.searcher.rebuild(trial_id, trial.config)
-                return self._ask_scheduler("on_trial_add", trial)
+                return self._ask_scheduler("on_trial_add", self._controller, trial)
             case events.NoMoreTrials(why=""):
                 return self._ask_scheduler("on_no_more_trials")
             case events.SearchIdle():
                 return self._ask_scheduler("on_idle")
             case events.TrialBegan(trial=trial_id):
+                if trial_id in self._paused_trials:
+                    self._paused_trials.remove(trial_id)
+                    with _naming_adviser(self.searcher, "on_unpause", trial_id):
+                        self.searcher.on_unpause(trial_id)
                 with _naming_adviser(self.scheduler, "on_trial_begin", trial_id):
                     self.scheduler.on_trial_begin(search.trials[trial_id])
             case events.TrialReset(trial=trial_id, why=""):
-                return self._ask_scheduler("on_trial_add", search.trials[trial_id])
+                return self._ask_scheduler("on_trial_add", self._controller, search.trials[trial_id])
             case events.TrialReported(trial=trial_id):
                 return self._on_reported(search.trials[trial_id], search)
             case events.TrialEnded():
@@ -78,10 +86,20 @@ class SearchAdvisers:
         with _naming_adviser(self.scheduler, "completed", trial_id):
             return events.encode_raw(self._encode_config(self.scheduler.completed(trial_id, config)))
 
+    def use_capacity(self, get_total_resources: Callable[[], Mapping[str, float]]) -> None:
+        """Let the scheduler know what the machine or cluster has."""
+        self._controller.get_total_resources = get_total_resources
+
     def choose_trial(self, waiting: Sequence[Trial]) -> Trial | None:
-        """Choose which waiting trial to start next."""
-        with _naming_adviser(self.scheduler, "choose"):
-            return self.scheduler.choose(waiting)
+        """Choose which trial to start next: one that waits, or, if the scheduler chooses it itself, a paused one."""
+        if type(self.scheduler).choose_trial_to_run is TrialScheduler.choose_trial_to_run:
+            with _naming_adviser(self.scheduler, "choose"):
+                return self.scheduler.choose(waiting)
+        with _naming_adviser(self.scheduler, "choose_trial_to_run"):
+            chosen = self.scheduler.choose_trial_to_run(self._controller)
+        if chosen is None or chosen.status == Trial.PAUSED or chosen in waiting:
+            return chosen
+        return None  # It runs, it has ended, or it is about to be stopped.
 
     def reason_to_end(self) -> str:
         """Return why the whole search should end; empty if it should not."""
@@ -111,12 +129,13 @@ class SearchAdvisers:
                     return (events.TrialDecision("stop", trial_id, self.stopper.why, by="stopper"),)
         if not _has_metrics(result, self._scheduler_metrics):
             return ()
-        with _naming_adviser(self.scheduler, "on_trial_result", trial_id):
-            return self._to_decisions(
-                _to_actions(self.scheduler.on_trial_result(trial, result), trial_id, self.scheduler)
-            )
+        return self._ask_scheduler("on_trial_result", self._controller, trial, result)
 
     def _on_ended(self, event: events.TrialEnded, trial: Trial) -> tuple[events.TrialDecision, ...]:
+        if event.ending == "paused":
+            self._paused_trials.add(trial.trial_id)
+            with _naming_adviser(self.searcher, "on_pause", trial.trial_id):
+                self.searcher.on_pause(trial.trial_id)
         if event.ending in ("paused", "interrupted"):
             return ()
         failed = event.ending == "failed"
@@ -128,14 +147,18 @@ class SearchAdvisers:
             with _naming_adviser(self.searcher, "on_trial_complete", trial.trial_id):
                 self.searcher.on_trial_complete(trial.trial_id, result, error=failed)
         if failed:
-            return self._ask_scheduler("on_trial_error", trial)
+            return self._ask_scheduler("on_trial_error", self._controller, trial)
+        if event.ending == "stopped" and event.by == "search":
+            return self._ask_scheduler("on_trial_remove", self._controller, trial)
         if event.ending == "returned" or event.by != "scheduler":
-            return self._ask_scheduler("on_trial_complete", trial, trial.last_result)
+            return self._ask_scheduler("on_trial_complete", self._controller, trial, trial.last_result)
         return ()
 
     def _ask_scheduler(self, method: str, *args: Any) -> tuple[events.TrialDecision, ...]:
-        with _naming_adviser(self.scheduler, method, args[0].trial_id if args else ""):
-            return self._to_decisions(getattr(self.scheduler, method)(*args))
+        trial_id = args[1].trial_id if args else ""
+        with _naming_adviser(self.scheduler, method, trial_id):
+            actions = _to_actions(getattr(self.scheduler, method)(*args), trial_id, self.scheduler)
+            return self._to_decisions((*actions, *self._controller.take_actions()))
 
     def _to_decisions(self, actions: Sequence[Action]) -> tuple[events.TrialDecision, ...]:
         return events.to_decisions(actions, self._encode_config) if actions else ()
@@ -162,14 +185,14 @@ def _naming_adviser(adviser: Searcher | TrialScheduler | Stopper, method: str, t
 
 
 def _to_actions(answer: str | Sequence[Action] | None, trial_id: str, scheduler: TrialScheduler) -> Sequence[Action]:
-    if answer is None or answer == TrialScheduler.CONTINUE:
+    if answer is None or answer in (TrialScheduler.CONTINUE, TrialScheduler.NOOP):
         return ()
     if not isinstance(answer, str):
         return answer
     kinds: dict[str, Callable[[str, str], Action]] = {TrialScheduler.STOP: Stop, TrialScheduler.PAUSE: Pause}
     if answer not in kinds:
-        raise bad_value("the answer of on_trial_result", "CONTINUE, PAUSE or STOP", answer)
-    return (kinds[answer](trial_id, f"by {type(scheduler).__name__}"),)
+        raise bad_value("the answer of a scheduler", "CONTINUE, PAUSE, STOP or NOOP", answer)
+    return (kinds[answer](trial_id, f"by {type(scheduler).__name__}"),) if trial_id else ()
 
 
 def _metric_names(metric: str | list[str] | None) -> tuple[str, ...]:

@@ -126,6 +126,9 @@ class ClusterSearchCapacity:
         refusal = self._ledger.find_refusal(needs)
         return f"{refusal}, or add nodes: this cluster has no autoscaler" if refusal else None
 
+    def total_resources(self) -> dict[str, float]:
+        return self._ledger.total_resources()
+
     def refresh(self) -> None:
         self._presence.raise_if_lost()
         now = time.monotonic()

@@ -6,17 +6,22 @@ metrics are in plain form: see `Space.encode_config` and `_core.plain`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
 
-from paceline.tune.schedulers.scheduler import Action, Exploit, Pause, Resume, Stop
+from paceline.tune.schedulers.scheduler import Action, Exploit, Pause, Reallocate, Resume, Stop
 from paceline.tune.trial import TrialCheckpoint
 
 SEARCH_VERSION = 1
 
 By = Literal["scheduler", "stopper", "search"]
+
+
+class PlacedResources(msgspec.Struct, frozen=True):
+    bundles: tuple[dict[str, float], ...]
+    strategy: str = "PACK"
 
 
 class TrialDecision(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -26,6 +31,8 @@ class TrialDecision(msgspec.Struct, frozen=True, omit_defaults=True):
     donor: str = ""
     config: msgspec.Raw = msgspec.Raw(b"null")
     by: By = "scheduler"
+    resources: PlacedResources | None = None
+    """With a pause: what the trial has when it runs again."""
 
 
 class SearchStarted(msgspec.Struct, frozen=True, tag="search_started"):
@@ -70,6 +77,14 @@ class NoMoreTrials(msgspec.Struct, frozen=True, tag="no_more_trials", omit_defau
 class SearchIdle(msgspec.Struct, frozen=True, tag="search_idle", omit_defaults=True):
     """Nothing runs and nothing can start: only paused trials are left."""
 
+    at: float
+    then: tuple[TrialDecision, ...] = ()
+
+
+class TrialChosen(msgspec.Struct, frozen=True, tag="trial_chosen", omit_defaults=True):
+    """The scheduler chose a paused trial to run next."""
+
+    trial: str
     at: float
     then: tuple[TrialDecision, ...] = ()
 
@@ -172,6 +187,7 @@ Event = (
     | TrialMade
     | NoMoreTrials
     | SearchIdle
+    | TrialChosen
     | TrialBegan
     | TrialReported
     | TrialSaved
@@ -190,20 +206,25 @@ decode = msgspec.json.Decoder(Event).decode
 
 def to_decisions(actions: Iterable[Action], encode_config: Any, by: By = "scheduler") -> tuple[TrialDecision, ...]:
     """Convert a scheduler's actions to journal form; `encode_config` converts a configuration to plain form."""
-    return tuple(_to_decision(action, encode_config, by) for action in actions)
+    return tuple(decision for action in actions for decision in _to_decision(action, encode_config, by))
 
 
-def _to_decision(action: Action, encode_config: Any, by: By) -> TrialDecision:
+def _to_decision(action: Action, encode_config: Any, by: By) -> Iterator[TrialDecision]:
     match action:
         case Stop(trial_id=trial, why=why):
-            return TrialDecision("stop", trial, why, by=by)
+            yield TrialDecision("stop", trial, why, by=by)
         case Pause(trial_id=trial, why=why):
-            return TrialDecision("pause", trial, why, by=by)
+            yield TrialDecision("pause", trial, why, by=by)
         case Resume(trial_id=trial):
-            return TrialDecision("resume", trial, by=by)
+            yield TrialDecision("resume", trial, by=by)
         case Exploit(trial_id=trial, donor_id=donor, config=config, why=why):
-            return TrialDecision("exploit", trial, why, donor, encode_raw(encode_config(config)), by)
-    raise TypeError(f"a scheduler must return Stop, Pause, Resume or Exploit, got {action!r}")
+            yield TrialDecision("exploit", trial, why, donor, encode_raw(encode_config(config)), by)
+        case Reallocate(trial_id=trial, resources=resources, why=why):
+            placed = PlacedResources(tuple(dict(bundle) for bundle in resources.bundles), resources.strategy)
+            yield TrialDecision("pause", trial, why, by=by, resources=placed)
+            yield TrialDecision("resume", trial, by=by)
+        case _:
+            raise TypeError(f"a scheduler must return Stop, Pause, Resume, Exploit or Reallocate, got {action!r}")
 
 
 def encode_raw(value: Any) -> msgspec.Raw:

@@ -110,6 +110,12 @@ class ResourceLedger:
         self._uncounted -= {allocation.number}
         del self._placements[allocation.number]
 
+    def total_resources(self) -> dict[str, float]:
+        total: Counter[str] = Counter()
+        for node in self._nodes.values():
+            total.update({"CPU": node.num_cores, "GPU": node.num_gpus, **dict(node.others)})
+        return {name: float(amount) for name, amount in total.items() if amount}
+
     def find_refusal(self, needs: TrialNeeds) -> str | None:
         """Return why a trial could never run here even if everything were idle; None if it can."""
         bundles, _ = self._bundles_to_charge(needs)

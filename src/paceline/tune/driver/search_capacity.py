@@ -33,6 +33,9 @@ class SearchCapacity(Protocol):
     def find_refusal(self, needs: TrialNeeds) -> str | None:
         """Return why such a trial can never run here; None if it can."""
 
+    def total_resources(self) -> dict[str, float]:
+        """Return what there is, in use or not, such as `{"CPU": 8.0, "GPU": 1.0}`."""
+
     def refresh(self) -> None:
         """Take in changes, without blocking. Raises `ClusterLostError` if the whole cluster is gone."""
 
@@ -76,6 +79,9 @@ class LocalSearchCapacity:
 
     def find_refusal(self, needs: TrialNeeds) -> str | None:
         return self._ledger.find_refusal(_without_cluster_resources(needs))
+
+    def total_resources(self) -> dict[str, float]:
+        return self._ledger.total_resources()
 
     def refresh(self) -> None:
         pass

@@ -19,6 +19,7 @@ from paceline.train.trainer import DataParallelTrainer
 from paceline.tune.driver.events import SearchStarted, decode_raw
 from paceline.tune.driver.search_storage import load_past_events
 from paceline.tune.schedulers.scheduler import TrialScheduler
+from paceline.tune.search.names import SEARCHER_MODULES
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.space.space import Space
 from paceline.tune.space.space_codec import rebuild_param_space
@@ -152,7 +153,8 @@ def _rebuild_argument(argument: str, described: Any) -> Any:
 
 def _find_built_in_class(name: str, base: type[Any] | tuple[type[Any], ...]) -> Any:
     """Look up a built-in class by name. Nothing else is ever imported on the word of stored data."""
-    for package in ("paceline.tune.schedulers", "paceline.tune.search", "paceline.tune.search.optuna"):
+    own_module = (SEARCHER_MODULES[name.rpartition(".")[2]],) if name.rpartition(".")[2] in SEARCHER_MODULES else ()
+    for package in (*own_module, "paceline.tune.schedulers", "paceline.tune.search"):
         kind = getattr(importlib.import_module(package), name.rpartition(".")[2], None)
         # By the class alone: classes have moved between modules of this package.
         if isinstance(kind, type) and issubclass(kind, base) and name.startswith(_BUILT_IN):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from paceline._storage.run_layout import is_checkpoint_name
 from paceline._storage.run_location import RunLocation
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.driver.run_spec import RunEnvironment
+from paceline.train.placement_group import PlacementGroupFactory
 from paceline.tune.driver import events, trial_run
 from paceline.tune.driver.cloning import CloneCoordinator, LiveTrial
 from paceline.tune.driver.requests import SearchRequestHandler
@@ -31,6 +32,7 @@ from paceline.tune.driver.search_spec import SearchOutcome, SearchSpec, TrialRun
 from paceline.tune.driver.search_state import Search
 from paceline.tune.driver.search_storage import EventRecorder, OpenSearch, trial_run_location
 from paceline.tune.search.searcher import Searcher
+from paceline.tune.trainables.resources import to_placement_group
 from paceline.tune.trial import Trial, TrialCheckpoint
 
 log = logging.getLogger("paceline")
@@ -133,7 +135,11 @@ class TrialSource:
 
 class SearchDriver:
     def __init__(self, spec: SearchSpec, open_search: OpenSearch, environment: RunEnvironment) -> None:
-        self.search = Search(spec.decode_config, lambda run: _locate_run(spec.location, run))
+        self.search = Search(
+            spec.decode_config,
+            lambda run: _locate_run(spec.location, run),
+            lambda config: _resolve_resources(spec, config),
+        )
         self.outcome = SearchOutcome(self.search)
         self._spec = spec
         self._open_search = open_search
@@ -260,6 +266,9 @@ class SearchDriver:
         spec, search = self._spec, self.search
         while not self._is_ending and (spec.max_concurrent is None or len(self._live) < spec.max_concurrent):
             trial = spec.advisers.choose_trial(search.waiting_trials())
+            if trial is not None and trial.status == Trial.PAUSED:
+                self._resume_chosen(trial)
+                continue
             trial = trial or self._trial_source.make_trial(is_idle=not self._live)
             if trial is None:
                 return
@@ -271,10 +280,18 @@ class SearchDriver:
                 return
             self._start_trial(trial, allocation)
 
+    def _resume_chosen(self, trial: Trial) -> None:
+        resume = events.TrialDecision("resume", trial.trial_id)
+        event = events.TrialChosen(trial.trial_id, self._wall_time(), (resume,))
+        self.search.apply(event)
+        self._recorder.append(event)
+        self._execute_decisions()
+
     def _resolve_needs(self, trial: Trial) -> TrialNeeds | None:
         """Return what a trial needs; if that is never available, fail the trial, or raise if none has started yet."""
         try:
-            needs = self._spec.resolve_needs(trial.config)
+            record = self.search.trial_records[trial.trial_id]
+            needs = self._spec.resolve_needs(trial.config, record.resources)
             refusal = self._spec.capacity.find_refusal(needs)
             problem: Exception | None = ValueError(refusal) if refusal is not None else None
         except Exception as raised:  # noqa: BLE001
@@ -294,7 +311,7 @@ class SearchDriver:
         self._recorder.record(events.TrialBegan(trial.trial_id, record.run, self._wall_time()))
         self._execute_decisions()
         trial = self.search.trials[trial.trial_id]
-        run_spec = TrialRunSpec(record.run, record.purpose, None, self.search.pinned_seqs(record.run))
+        run_spec = TrialRunSpec(record.run, record.purpose, None, self.search.pinned_seqs(record.run), record.resources)
         saved = record.initial
         run = trial_run.TrialRun(
             trial.trial_id,
@@ -502,6 +519,13 @@ class SearchDriver:
 
     def _wall_time(self) -> float:
         return self._run_environment.clock.wall()
+
+
+def _resolve_resources(spec: SearchSpec, config: Mapping[str, Any]) -> PlacementGroupFactory | None:
+    try:
+        return to_placement_group(spec.resolve_needs(config, None))
+    except Exception:  # noqa: BLE001
+        return None  # It is raised again when the trial is to start.
 
 
 def _locate_run(location: RunLocation, run: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from paceline._storage.run_location import RunLocation
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.driver.run_spec import RunHooks
+from paceline.train.placement_group import PlacementGroupFactory
 from paceline.tune.driver.advisers import SearchAdvisers
 from paceline.tune.driver.events import CallbackStatesSaved, Event, SearchStarted
 from paceline.tune.driver.resource_ledger import TrialNeeds
@@ -30,6 +31,8 @@ class TrialRunSpec:
     """A checkpoint of another trial to start from, if any."""
     pinned_seqs: tuple[int, ...]
     """Its own checkpoints to keep for others."""
+    resources: PlacementGroupFactory | None = None
+    """What a scheduler decided that it gets; None: what it asks for."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class SearchSpec:
     location: RunLocation
     advisers: SearchAdvisers
     capacity: SearchCapacity
-    resolve_needs: Callable[[Mapping[str, Any]], TrialNeeds]
+    resolve_needs: Callable[[Mapping[str, Any], PlacementGroupFactory | None], TrialNeeds]
+    """Returns what a trial with a configuration needs, if it asks for what it wants itself (None), or for this."""
     run_trial: Callable[[Trial, TrialRunSpec, Any, RunHooks], Any]
     """Drives a trial's run in its allocation to the end, in the calling thread."""
     decode_config: Callable[[Any], Mapping[str, Any]]

@@ -16,6 +16,7 @@ import msgspec
 
 from paceline._core.arguments import is_number
 from paceline._core.plain_values import from_plain, get_metric
+from paceline.train.placement_group import PlacementGroupFactory
 from paceline.tune.driver import events
 from paceline.tune.trial import Status, Trial, TrialCheckpoint
 
@@ -66,6 +67,8 @@ class TrialRecord:
     """Fingerprint of the current run's configuration and initial checkpoint. Any other run is not its own."""
     is_retried: bool = False
     """It failed and is to run again, so the failure of its run is already known."""
+    resources: PlacementGroupFactory | None = None
+    """What a scheduler decided that it gets; None: what it asks for."""
 
 
 class Search:
@@ -73,8 +76,12 @@ class Search:
         self,
         decode_config: Callable[[Any], Mapping[str, Any]] = lambda stored: from_plain(stored),
         locate_run: Callable[[str], str] = lambda run: "",
+        resolve_resources: Callable[[Mapping[str, Any]], PlacementGroupFactory | None] = lambda config: None,
     ) -> None:
-        """`decode_config` decodes a configuration from its plain form; `locate_run` returns a run's local path."""
+        """`decode_config` decodes a configuration from its plain form; `locate_run` returns a run's local path;
+        `resolve_resources` returns what a trial with a configuration asks for, if that is known.
+        """
+        self._resolve_resources = resolve_resources
         self.trials: dict[str, Trial] = {}
         self.trial_records: dict[str, TrialRecord] = {}
         self.metric: str | None = None
@@ -159,7 +166,12 @@ class Search:
                 run = event.directory or run_name(trial, 0)
                 decoded = self.decode_config(events.decode_raw(config))
                 self.trials[trial] = Trial(
-                    trial, decoded, local_path=self._locate_run(run), trial_name=name, trainable_name=self.trainable
+                    trial,
+                    decoded,
+                    local_path=self._locate_run(run),
+                    resources=self._resolve_resources(decoded),
+                    trial_name=name,
+                    trainable_name=self.trainable,
                 )
                 self._pending[trial] = None
                 self.trial_records[trial] = TrialRecord(
@@ -207,6 +219,9 @@ class Search:
         if trial is None or record is None or trial.is_over:
             return
         first = record.pending_decision
+        if decision.resources is not None:
+            record.resources = PlacementGroupFactory(decision.resources.bundles, decision.resources.strategy)
+            self._update_trial(decision.trial, resources=record.resources)
         if decision.do == "resume":
             if first is not None and first.do == "pause":
                 resumed = msgspec.structs.replace(first, do="resume") if trial.status == "RUNNING" else None
@@ -289,6 +304,7 @@ class Search:
         lineage = (*self.trials[event.trial].lineage, event.saved)
         config = self.decode_config(events.decode_raw(event.config))
         self._update_trial(event.trial, config=config, lineage=lineage, status="PENDING", why="")
+        self._update_trial(event.trial, resources=record.resources or self._resolve_resources(config))
         self._update_trial(event.trial, checkpoint=event.saved, iteration=event.saved.iteration)
         donated = self.trial_records[event.donor].saved_result
         if donated is not None and donated["training_iteration"] == event.saved.iteration:

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
         HyperBandScheduler,
     )
     from paceline.tune.schedulers.median import MedianStoppingRule
+    from paceline.tune.schedulers.names import create_scheduler
     from paceline.tune.schedulers.pb2 import PB2
     from paceline.tune.schedulers.pbt import PopulationBasedTraining, PopulationBasedTrainingReplay
+    from paceline.tune.schedulers.resource_changing_scheduler import ResourceChangingScheduler
     from paceline.tune.schedulers.scheduler import FIFOScheduler, TrialScheduler
 
 __all__ = [
@@ -26,7 +28,9 @@ __all__ = [
     "PB2",
     "PopulationBasedTraining",
     "PopulationBasedTrainingReplay",
+    "ResourceChangingScheduler",
     "TrialScheduler",
+    "create_scheduler",
 ]
 
 __getattr__ = make_lazy_getattr(
@@ -41,6 +45,8 @@ __getattr__ = make_lazy_getattr(
         "paceline.tune.schedulers.median": ("MedianStoppingRule",),
         "paceline.tune.schedulers.pb2": ("PB2",),
         "paceline.tune.schedulers.pbt": ("PopulationBasedTraining", "PopulationBasedTrainingReplay"),
+        "paceline.tune.schedulers.resource_changing_scheduler": ("ResourceChangingScheduler",),
+        "paceline.tune.schedulers.names": ("create_scheduler",),
         "paceline.tune.schedulers.scheduler": ("FIFOScheduler", "TrialScheduler"),
     },
 )

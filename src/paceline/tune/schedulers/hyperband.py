@@ -100,7 +100,7 @@ class AsyncHyperBandScheduler(HalvingScheduler):
         check_int("brackets", self.brackets, at_least=1)
         self._brackets = self._make_brackets()
 
-    def on_trial_add(self, trial: Trial) -> Sequence[Action]:
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> Sequence[Action]:
         self.require_metric()
         count = sum(bracket.num_trials for bracket in self._brackets) + 1
         # Assigned by share instead of at random: reproducible, and no bracket can stay empty.
@@ -109,7 +109,7 @@ class AsyncHyperBandScheduler(HalvingScheduler):
         self._positions[trial.trial_id] = BracketPosition(behind)
         return ()
 
-    def on_trial_result(self, trial: Trial, result: Mapping[str, Any]) -> Sequence[Action]:
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: Mapping[str, Any]) -> Sequence[Action]:
         time = self.get_time(trial.trial_id, result)
         if time is None:
             return ()
@@ -229,7 +229,7 @@ class HyperBandScheduler(HalvingScheduler):
         shapes = compute_bracket_shapes(self.max_t, self.reduction_factor)
         self._shapes = shapes[::-1] if self.largest_first else shapes
 
-    def on_trial_add(self, trial: Trial) -> Sequence[Action]:
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> Sequence[Action]:
         self.require_metric()
         if self._filling is None:
             self._filling = HyperBandBracket(self._num_brackets, self._shapes[self._num_brackets % len(self._shapes)])
@@ -240,7 +240,7 @@ class HyperBandScheduler(HalvingScheduler):
         bracket.num_added += 1
         return self._close_bracket() if bracket.num_added == bracket.shape.size else ()
 
-    def on_trial_result(self, trial: Trial, result: Mapping[str, Any]) -> Sequence[Action]:
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: Mapping[str, Any]) -> Sequence[Action]:
         trial_id = trial.trial_id
         bracket = self._brackets.get(trial_id)
         time = self.get_time(trial_id, result)
@@ -270,6 +270,18 @@ class HyperBandScheduler(HalvingScheduler):
     def choose(self, waiting: Sequence[Trial]) -> Trial | None:
         """Choose from the oldest bracket first, so that it completes before others start."""
         return min(waiting, key=lambda trial: getattr(self._brackets.get(trial.trial_id), "number", -1), default=None)
+
+    def state(self) -> dict[str, int]:
+        """The number of brackets so far, of those with unfinished trials, and of these trials."""
+        open_brackets = {id(bracket) for bracket in self._brackets.values()}
+        return {
+            "num_brackets": self._num_brackets,
+            "num_open_brackets": len(open_brackets),
+            "num_trials": len(self._brackets),
+        }
+
+    def debug_string(self) -> str:
+        return f"Using {type(self).__name__}: {', '.join(f'{name} {count}' for name, count in self.state().items())}"
 
     def _close_bracket(self) -> Sequence[Action]:
         """Stop adding trials to the bracket that is being filled."""

@@ -168,7 +168,7 @@ class MedianStoppingRule(MetricScheduler):
         check_int("min_samples_required", self.min_samples_required, at_least=1)
         check_number("min_time_slice", self.min_time_slice, at_least=0)
 
-    def on_trial_add(self, trial: Trial) -> Sequence[Action]:
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> Sequence[Action]:
         self.require_metric()
         # A failed trial that is retried may start from scratch.
         self._means.forget(trial.trial_id)
@@ -179,7 +179,7 @@ class MedianStoppingRule(MetricScheduler):
     def on_trial_begin(self, trial: Trial) -> None:
         self._waiting.pop(trial.trial_id, None)
 
-    def on_trial_result(self, trial: Trial, result: Mapping[str, Any]) -> Sequence[Action]:
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: Mapping[str, Any]) -> Sequence[Action]:
         self._waiting.pop(trial.trial_id, None)
         followed = self._followed.get(trial.trial_id)
         time = self.get_time(trial.trial_id, result)

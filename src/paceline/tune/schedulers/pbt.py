@@ -48,6 +48,7 @@ class PopulationBasedTraining(MetricScheduler):
     """
 
     waits_for_checkpoints = True
+    unsaved = ("_mutations",)
 
     time_attr: str = "time_total_s"
     perturbation_interval: float = 60.0
@@ -69,6 +70,7 @@ class PopulationBasedTraining(MetricScheduler):
     _is_complete: bool = field(default=False, init=False)
     """The searcher has no further trial."""
     _has_yielded: bool = field(default=False, init=False)
+    _num_perturbations: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         if not self.hyperparam_mutations and self.custom_explore_fn is None:
@@ -102,10 +104,22 @@ class PopulationBasedTraining(MetricScheduler):
             raise ValueError("policy_of() needs log_config=True, which records the configurations of each trial")
         return self._population.members[trial_id].policy
 
+    def last_scores(self, trials: Sequence[Trial]) -> list[float]:
+        """Return the scores, where more is better, of the given unfinished trials at their last intervals."""
+        members = [self._population.members.get(trial.trial_id) for trial in trials if not trial.is_over]
+        return [one.interval_score for one in members if one is not None and one.interval_score is not None]
+
+    def reset_stats(self) -> None:
+        """Count the perturbations in `debug_string` from zero again."""
+        self._num_perturbations = 0
+
+    def debug_string(self) -> str:
+        return f"{type(self).__name__}: {self._num_perturbations} perturbs"
+
     def completed(self, trial_id: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
         return self._mutations.fill_missing(config, self._make_random("first", trial_id))
 
-    def on_trial_add(self, trial: Trial) -> Sequence[Action]:
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> Sequence[Action]:
         self._population.get_member(trial)
         self._unstarted.add(trial.trial_id)
         return ()
@@ -113,7 +127,7 @@ class PopulationBasedTraining(MetricScheduler):
     def on_trial_begin(self, trial: Trial) -> None:
         self._unstarted.discard(trial.trial_id)
 
-    def on_trial_result(self, trial: Trial, result: Mapping[str, Any]) -> Sequence[Action]:
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: Mapping[str, Any]) -> Sequence[Action]:
         member = self._population.get_member(trial)
         self._unstarted.discard(trial.trial_id)
         time = self._get_number(trial, result, self.time_attr)
@@ -131,7 +145,9 @@ class PopulationBasedTraining(MetricScheduler):
         clone = self._clone_if_worst(member, *self._population.find_quantiles(self.quantile_fraction))
         return (clone,) if clone is not None else self._make_room(member)
 
-    def on_trial_complete(self, trial: Trial, result: Mapping[str, Any] | None) -> Sequence[Action]:
+    def on_trial_complete(
+        self, tune_controller: Any, trial: Trial, result: Mapping[str, Any] | None
+    ) -> Sequence[Action]:
         member = self._population.get_member(trial)
         time, value = (self.get_number(result or {}, name) for name in (self.time_attr, self.require_metric()))
         # A clone may end without a report of its own: then this is its first event.
@@ -141,7 +157,7 @@ class PopulationBasedTraining(MetricScheduler):
         self._population.remove_ended(member)
         return self._on_member_gone(trial)
 
-    def on_trial_error(self, trial: Trial) -> Sequence[Action]:
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> Sequence[Action]:
         member = self._population.get_member(trial)
         member.trial = trial
         self._population.remove_failed(member)
@@ -250,6 +266,7 @@ class PopulationBasedTraining(MetricScheduler):
         if self.custom_explore_fn is not None:
             mutated = self._explore_custom(mutated, donor.trial.config, chance)
         config, changes = mutated
+        self._num_perturbations += 1
         saved = donor.trial.checkpoint
         assert saved is not None
         member.is_being_cloned, member.clone_time = True, donor.saved_time
@@ -309,15 +326,17 @@ class PopulationBasedTrainingReplay(TrialScheduler):
 
         replay = PopulationBasedTrainingReplay(pbt.policy_of(results.get_best_result().trial_id))
 
-    `policy` is the result of `PopulationBasedTraining.policy_of`: pairs of an iteration and the configuration from
-    there on, the first at 0; or a JSON file with a list of these. A change takes effect at the first report with a
+    `policy_file` is the `pbt_policy_<trial_id>.txt` that a search wrote; or the result of
+    `PopulationBasedTraining.policy_of`: pairs of an iteration and the configuration from there on, the first at 0; or
+    a JSON file with a list of these. A change takes effect at the first report with a
     checkpoint at or after its iteration: the trial continues from that checkpoint, so nothing is trained twice.
     """
 
     waits_for_checkpoints = True
 
-    def __init__(self, policy: Sequence[tuple[int, Mapping[str, Any]]] | str | os.PathLike[str]) -> None:
-        pairs = json.loads(Path(policy).read_text()) if isinstance(policy, str | os.PathLike) else policy
+    def __init__(self, policy_file: Sequence[tuple[int, Mapping[str, Any]]] | str | os.PathLike[str]) -> None:
+        policy = policy_file
+        pairs = _read_policy(Path(policy)) if isinstance(policy, str | os.PathLike) else policy
         self.policy = tuple(
             (pair[0], dict(pair[1]))
             for pair in pairs
@@ -325,23 +344,24 @@ class PopulationBasedTrainingReplay(TrialScheduler):
         )
         if len(self.policy) < len(pairs) or not self.policy or self.policy[0][0] != 0:
             expected = "a list of pairs of an iteration and a configuration, starting at 0"
-            raise bad_value("policy", expected, policy, "use PopulationBasedTraining.policy_of(trial_id)")
+            raise bad_value("policy_file", expected, policy, "use PopulationBasedTraining.policy_of(trial_id)")
         iterations = [iteration for iteration, _ in self.policy]
         if iterations != sorted({*iterations}):
-            raise ValueError(f"the iterations of policy must increase, got {iterations}")
+            raise ValueError(f"the iterations of policy_file must increase, got {iterations}")
+        self.policy_file = self.policy  # A resumed search does not need the file.
         self._trial_id: str | None = None
         self._num_used = 1
 
     def completed(self, trial_id: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**config, **self.policy[0][1]}
 
-    def on_trial_add(self, trial: Trial) -> Sequence[Action]:
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> Sequence[Action]:
         if self._trial_id not in (None, trial.trial_id):
             raise ValueError(f"{type(self).__name__} trains a single trial\n\nhint: use num_samples=1")
         self._trial_id = trial.trial_id
         return ()
 
-    def on_trial_result(self, trial: Trial, result: Mapping[str, Any]) -> Sequence[Action]:
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: Mapping[str, Any]) -> Sequence[Action]:
         saved = trial.checkpoint
         due = [pair for pair in self.policy[self._num_used :] if pair[0] <= trial.iteration]
         if not due or saved is None or saved.iteration < trial.iteration:
@@ -353,3 +373,20 @@ class PopulationBasedTrainingReplay(TrialScheduler):
         ]
         why = f"as at iteration {at} of the policy; {', '.join(changed) or 'nothing changes'}"
         return (Exploit(trial.trial_id, trial.trial_id, {**trial.config, **config}, why),)
+
+
+def _read_policy(path: Path) -> Any:
+    """Read pairs of an iteration and a configuration, from a list of these or from the log of a search."""
+    text = path.read_text().strip()
+    lines = [json.loads(line) for line in text.splitlines()] if "\n" in text or not text.startswith("[[") else []
+    if not lines or not all(isinstance(line, list) and len(line) == 6 for line in lines):
+        return json.loads(text)
+    policy: list[tuple[int, Any]] = []
+    donor = lines[-1][0]
+    for trial, next_donor, _, iteration, old_config, new_config in reversed(lines):
+        if trial != donor:
+            break  # What comes before is about other trials.
+        donor, first_config = next_donor, old_config
+        if not policy or iteration < policy[-1][0]:
+            policy.append((iteration, new_config))
+    return [(0, first_config), *reversed([pair for pair in policy if pair[0] > 0])]

@@ -6,15 +6,22 @@ resumed, all events are replayed to rebuild its state; its answers are ignored, 
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline._core.arguments import bad_value, check_choice, is_finite_number, is_number
 from paceline._core.plain_values import get_metric
+from paceline.tune.saved_state import restore_state, save_state
 from paceline.tune.trial import Trial
+
+if TYPE_CHECKING:
+    from paceline.train.placement_group import PlacementGroupFactory
 
 log = logging.getLogger("paceline")
 
@@ -57,27 +64,46 @@ class Exploit:
     why: str
 
 
-Action = Stop | Pause | Resume | Exploit
+@dataclass(frozen=True)
+class Reallocate:
+    """Stop a trial at its report, and continue it from its last checkpoint with other resources."""
+
+    trial_id: str
+    resources: PlacementGroupFactory
+    why: str
+
+
+Action = Stop | Pause | Resume | Exploit | Reallocate
 
 
 class TrialScheduler:
     """Base of schedulers; on its own, it lets every trial run to its end.
 
     Each method returns actions, about any trial; an empty result means that all continue. `on_trial_result` may also
-    return `CONTINUE`, `PAUSE` or `STOP` for the trial itself. Built-in schedulers keep each constructor argument as an
+    return `CONTINUE`, `PAUSE`, `STOP` or `NOOP` for the trial itself. `tune_controller` gives access to all trials; a
+    method that has no such parameter is called without it. Built-in schedulers keep each constructor argument as an
     attribute of the same name, from which the journal describes them.
     """
 
     CONTINUE: ClassVar[str] = "CONTINUE"
     PAUSE: ClassVar[str] = "PAUSE"
     STOP: ClassVar[str] = "STOP"
+    NOOP: ClassVar[str] = "NOOP"
 
     decides: ClassVar[bool] = True
     """If True, trials wait in each report for the decision on it."""
     waits_for_checkpoints: ClassVar[bool] = False
     """If True, a report with a checkpoint is delivered once the checkpoint is committed."""
+    unsaved: ClassVar[tuple[str, ...]] = ()
+    """Private attributes that `save` leaves out, because they only depend on the arguments."""
     metric: str | None = None
     mode: str | None = None
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        _adapt_hooks(cls)
+        if "on_trial_result" in vars(cls) and "decides" not in vars(cls):
+            cls.decides = True
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Take the metric from `TuneConfig`; return False if the scheduler was given its own."""
@@ -93,24 +119,30 @@ class TrialScheduler:
         """Complete a suggested configuration for a new trial: for schedulers that have hyperparameters of their own."""
         return config
 
-    def on_trial_add(self, trial: Trial) -> Sequence[Action]:
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> Sequence[Action]:
         """A trial was created; it has not started."""
         return ()
 
     def on_trial_begin(self, trial: Trial) -> None:
         """A trial got capacity: it starts, or resumes after a pause or an interruption or as a clone."""
 
-    def on_trial_result(self, trial: Trial, result: Mapping[str, Any]) -> str | Sequence[Action]:
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: Mapping[str, Any]) -> str | Sequence[Action]:
         """A trial made a report that contains the metric. Called once per report."""
         return ()
 
-    def on_trial_complete(self, trial: Trial, result: Mapping[str, Any] | None) -> Sequence[Action]:
+    def on_trial_complete(
+        self, tune_controller: Any, trial: Trial, result: Mapping[str, Any] | None
+    ) -> Sequence[Action]:
         """A trial returned or was ended by a stopper."""
         return ()
 
-    def on_trial_error(self, trial: Trial) -> Sequence[Action]:
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> Sequence[Action]:
         """A trial failed permanently."""
         return ()
+
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> Sequence[Action]:
+        """A trial was ended by a person, or is not resumed, before it had reached its end."""
+        return self.on_trial_complete(tune_controller, trial, trial.last_result)
 
     def on_no_more_trials(self) -> Sequence[Action]:
         """The searcher has no further trials: nothing should wait for more."""
@@ -123,6 +155,53 @@ class TrialScheduler:
     def choose(self, waiting: Sequence[Trial]) -> Trial | None:
         """Choose which waiting trial to start next; None: none of them yet."""
         return waiting[0] if waiting else None
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """Choose which trial to start or resume next, of `tune_controller.get_trials()`; by default, as `choose`."""
+        return self.choose(tune_controller.get_waiting_trials())
+
+    def debug_string(self) -> str:
+        """One line about the scheduler, for messages."""
+        return f"Using {type(self).__name__} scheduling algorithm."
+
+    @property
+    def supports_buffered_results(self) -> bool:
+        """Whether trials may report further results before the scheduler has seen the last one."""
+        return not self.decides
+
+    def save(self, checkpoint_path: str | os.PathLike[str]) -> None:
+        """Write what it has learned to a JSON file. A search keeps its own record of it: this is for your own use."""
+        save_state(self, checkpoint_path)
+
+    def restore(self, checkpoint_path: str | os.PathLike[str]) -> None:
+        """Continue with what another scheduler of this class has saved."""
+        restore_state(self, checkpoint_path)
+
+
+def _adapt_hooks(cls: type[TrialScheduler]) -> None:
+    """Let the hooks of a class be called with the controller and without it, whether or not they take it."""
+    for name, num_parameters in (("add", 2), ("result", 3), ("complete", 3), ("error", 2), ("remove", 2)):
+        if (hook := vars(cls).get(f"on_trial_{name}")) is not None:
+            setattr(cls, f"on_trial_{name}", _adapt_hook(hook, num_parameters))
+
+
+def _adapt_hook(hook: Callable[..., Any], num_parameters: int) -> Callable[..., Any]:
+    kinds = [parameter.kind for parameter in inspect.signature(hook).parameters.values()]
+    num_positional = sum(kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD for kind in kinds) - 1
+    takes_controller = num_positional >= num_parameters or inspect.Parameter.VAR_POSITIONAL in kinds
+
+    @functools.wraps(hook)
+    def call_hook(self: TrialScheduler, *args: Any, **named: Any) -> Any:
+        if not args:
+            args = (named.pop("tune_controller", None),)
+        elif isinstance(args[0], Trial):
+            args = (None, *args)
+        return hook(self, *(args if takes_controller else args[1:]), **named)
+
+    return call_hook
+
+
+_adapt_hooks(TrialScheduler)
 
 
 class FIFOScheduler(TrialScheduler):
@@ -199,10 +278,12 @@ class MetricScheduler(TrialScheduler):
         shown = "nan" if value is None else format_number(value)
         return f"{self.metric} {shown} at {self.time_attr} {format_number(time)}"
 
-    def on_trial_complete(self, trial: Trial, result: Mapping[str, Any] | None) -> Sequence[Action]:
+    def on_trial_complete(
+        self, tune_controller: Any, trial: Trial, result: Mapping[str, Any] | None
+    ) -> Sequence[Action]:
         return self._remove_trial(trial.trial_id)
 
-    def on_trial_error(self, trial: Trial) -> Sequence[Action]:
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> Sequence[Action]:
         return self._remove_trial(trial.trial_id)
 
     def _remove_trial(self, trial_id: str) -> Sequence[Action]:

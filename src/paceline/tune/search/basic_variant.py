@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -11,6 +12,7 @@ from paceline._core.arguments import bad_value, check_bool, check_int, is_int
 from paceline.tune.search.searcher import Names, Searcher, check_points
 from paceline.tune.space.space import Space
 from paceline.tune.space.tree import Point
+from paceline.tune.trial import Trial
 
 
 @dataclass(eq=False, repr=False)
@@ -26,8 +28,10 @@ class BasicVariantGenerator(Searcher):
     The configuration of a trial depends only on the space, the seed and the trial's number, not on results.
     """
 
+    CKPT_FILE_TMPL = "basic-variant-state-{}.json"
     needs_metric = False
     counts_samples = True
+    unsaved = ("_space", "_points", "_ends", "_point_configs")
 
     points_to_evaluate: Sequence[Mapping[str, Any]] | None = None
     max_concurrent: int = 0
@@ -40,6 +44,7 @@ class BasicVariantGenerator(Searcher):
     _num_samples: int = field(default=1, init=False)
     _num_suggested: int = field(default=0, init=False)
     _live: set[str] = field(default_factory=set, init=False)
+    _is_finished: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -79,14 +84,55 @@ class BasicVariantGenerator(Searcher):
         return True
 
     def suggest(self, trial_id: str) -> Mapping[str, Any] | str | None:
-        total = self.total_samples
-        if total is not None and self._num_suggested >= total:
+        if self.is_finished():
             return self.FINISHED
         if self.max_concurrent and len(self._live) >= self.max_concurrent:
             return None
         config = self.configuration(self._num_suggested)
         self._add_trial(trial_id)
         return config
+
+    def add_configurations(self, experiments: Any) -> None:
+        """Take the space and the number of samples of an experiment: a dict with `config` and `num_samples`."""
+        if isinstance(experiments, Mapping) and "config" not in experiments:
+            experiments = list(experiments.values())  # By name.
+        each = experiments if isinstance(experiments, list | tuple) else [experiments]
+        specs = [getattr(experiment, "spec", experiment) for experiment in each]
+        if len(specs) != 1 or not isinstance(specs[0], Mapping):
+            expected = "one experiment: a dict such as {'config': {...}, 'num_samples': 10}"
+            raise bad_value("experiments", expected, experiments)
+        spec = specs[0]
+        self.set_search_properties(
+            self.metric, self.mode, spec.get("config", {}), num_samples=spec.get("num_samples", 1)
+        )
+
+    def next_trial(self) -> Trial | None:
+        """Return the next trial; None if there is none now."""
+        trial_id = f"{self._num_suggested:05d}"
+        config = self.suggest(trial_id)
+        return Trial(trial_id, config) if isinstance(config, Mapping) else None
+
+    def is_finished(self) -> bool:
+        """Whether there are no further trials."""
+        total = self.total_samples
+        return self._is_finished or (total is not None and self._num_suggested >= total)
+
+    def set_finished(self) -> None:
+        """Suggest no further trials."""
+        self._is_finished = True
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), "seed": self.seed}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state({name: value for name, value in state.items() if name != "seed"})
+        self.seed = self.random_state = state["seed"]
+
+    def save_to_dir(self, dirpath: str | os.PathLike[str], session_str: str = "default") -> None:
+        super().save_to_dir(dirpath, session_str)
+
+    def restore_from_dir(self, dirpath: str | os.PathLike[str]) -> None:
+        super().restore_from_dir(dirpath)
 
     def configuration(self, number: int) -> dict[str, Any]:
         """Return the configuration of a trial by its number, from 0."""

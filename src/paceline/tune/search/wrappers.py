@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from paceline._core.arguments import bad_value, check_bool, check_instance, check_int, is_number
@@ -32,6 +31,22 @@ class SearcherWrapper(Searcher):
         self.metric, self.mode = self.searcher.metric, self.searcher.mode
         return is_accepted
 
+    def on_pause(self, trial_id: str) -> None:
+        self.searcher.on_pause(trial_id)
+
+    def on_unpause(self, trial_id: str) -> None:
+        self.searcher.on_unpause(trial_id)
+
+    def add_evaluated_point(self, *args: Any, **named: Any) -> None:
+        self.searcher.add_evaluated_point(*args, **named)
+
+    def get_state(self) -> dict[str, Any]:
+        return {"own": super().get_state(), "searcher": self.searcher.get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state(state["own"])
+        self.searcher.set_state(state["searcher"])
+
 
 @dataclass(eq=False, repr=False)
 class ConcurrencyLimiter(SearcherWrapper):
@@ -44,7 +59,8 @@ class ConcurrencyLimiter(SearcherWrapper):
     max_concurrent: int
     batch: bool = False
     _live: set[str] = field(default_factory=set, init=False)
-    _unreported: list[Callable[[], None]] = field(default_factory=list, init=False)
+    _unreported: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list, init=False)
+    """Methods of the searcher to call once the group is complete, and their arguments."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,24 +90,24 @@ class ConcurrencyLimiter(SearcherWrapper):
         self.searcher.on_trial_result(trial_id, result)
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
-        self._end_trial(trial_id, partial(self.searcher.on_trial_complete, trial_id, result, error))
+        self._end_trial("on_trial_complete", trial_id, result, error)
 
     def on_trial_stopped(self, trial_id: str, result: Mapping[str, Any] | None = None) -> None:
-        self._end_trial(trial_id, partial(self.searcher.on_trial_stopped, trial_id, result))
+        self._end_trial("on_trial_stopped", trial_id, result)
 
     def rebuild(self, trial_id: str, config: Mapping[str, Any]) -> None:
         self.searcher.rebuild(trial_id, config)
         self._live.add(trial_id)
 
-    def _end_trial(self, trial_id: str, report: Callable[[], None]) -> None:
+    def _end_trial(self, method: str, trial_id: str, *results: Any) -> None:
         self._live.discard(trial_id)
-        self._unreported.append(report)
+        self._unreported.append((method, (trial_id, *results)))
         if self.batch and self._live:
             return
         # The searcher may have had fewer trials than a full group; the group is complete all the same.
         reports, self._unreported = self._unreported, []
-        for report in reports:
-            report()
+        for method, args in reports:
+            getattr(self.searcher, method)(*args)
 
 
 @dataclass

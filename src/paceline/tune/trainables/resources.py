@@ -63,6 +63,15 @@ def to_trial_needs(scaling: ScalingConfig, *, is_explicit: bool, hint: str = Tri
     return TrialNeeds((bundle,) * scaling.max_workers, is_explicit, scaling.placement_strategy, hint)
 
 
+def to_placement_group(needs: TrialNeeds) -> PlacementGroupFactory:
+    """Return the bundles that a trial needs, as its scheduler and callbacks see them."""
+    bundles = []
+    for bundle in needs.bundles:
+        amounts = {"CPU": bundle.num_cpus, "GPU": bundle.num_gpus, **dict(bundle.others)}
+        bundles.append({name: amount for name, amount in amounts.items() if amount})
+    return PlacementGroupFactory(bundles, needs.strategy)
+
+
 def _to_placement_group(resources: Any, name: str) -> PlacementGroupFactory:
     if isinstance(resources, PlacementGroupFactory):
         return resources

@@ -21,6 +21,7 @@ from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig, ScalingConfig, coerce_config
 from paceline.train.driver.job import iter_global_names, pickle_job
 from paceline.train.driver.validation import ValidationConfig
+from paceline.train.placement_group import PlacementGroupFactory
 from paceline.train.trainer import DataParallelTrainer
 from paceline.tune.driver.resource_ledger import TrialNeeds
 from paceline.tune.space.space import Space
@@ -44,12 +45,19 @@ class TrainablePlan:
     def check_space(self, space: Space) -> None:
         """Raise for values in a search space that no trial could be given."""
 
-    def resolve_needs(self, config: Mapping[str, Any]) -> TrialNeeds:
-        """Return what a trial with this configuration needs. Raises `ValueError` for one that cannot run at all."""
+    def resolve_needs(self, config: Mapping[str, Any], resources: PlacementGroupFactory | None = None) -> TrialNeeds:
+        """Return what a trial with this configuration needs; `resources` are in place of what it asks for itself.
+
+        Raises `ValueError` for one that cannot run at all.
+        """
         raise NotImplementedError
 
     def make_trainer(
-        self, config: Mapping[str, Any], run_config: RunConfig, initial: Checkpoint | None
+        self,
+        config: Mapping[str, Any],
+        run_config: RunConfig,
+        initial: Checkpoint | None,
+        resources: PlacementGroupFactory | None = None,
     ) -> DataParallelTrainer:
         """Return the trainer of a trial's run; `initial` is what `get_checkpoint()` returns at its start."""
         raise NotImplementedError
@@ -88,13 +96,17 @@ class _SingleWorkerPlan(TrainablePlan):
                 text = str(error).replace("train_loop_config", path).replace("train_loop_per_worker", self.name)
                 raise TypeError(text) from error.__cause__
 
-    def resolve_needs(self, config: Mapping[str, Any]) -> TrialNeeds:
-        is_explicit = self._resources_for(config) is not None
+    def resolve_needs(self, config: Mapping[str, Any], resources: PlacementGroupFactory | None = None) -> TrialNeeds:
+        is_explicit = resources is not None or self._resources_for(config) is not None
         hint = "lower what tune.with_resources() or default_resource_request() asks for"
-        return to_trial_needs(self._make_scaling(config), is_explicit=is_explicit, hint=hint)
+        return to_trial_needs(self._make_scaling(config, resources), is_explicit=is_explicit, hint=hint)
 
     def make_trainer(
-        self, config: Mapping[str, Any], run_config: RunConfig, initial: Checkpoint | None
+        self,
+        config: Mapping[str, Any],
+        run_config: RunConfig,
+        initial: Checkpoint | None,
+        resources: PlacementGroupFactory | None = None,
     ) -> DataParallelTrainer:
         choice = choose_engine(run_config.engine)
         # On a cluster the trainable is searched for references to objects there.
@@ -104,13 +116,13 @@ class _SingleWorkerPlan(TrainablePlan):
             self._make_trial(trainable, handle, run_config),
             train_loop_config=dict(config),
             backend_config=TrialBackendConfig(),
-            scaling_config=self._make_scaling(config),
+            scaling_config=self._make_scaling(config, resources),
             run_config=run_config,
             resume_from_checkpoint=initial if initial is not None else self._initial,
         )
 
-    def _make_scaling(self, config: Mapping[str, Any]) -> ScalingConfig:
-        resources = self._resources_for(config)
+    def _make_scaling(self, config: Mapping[str, Any], decided: PlacementGroupFactory | None) -> ScalingConfig:
+        resources = decided if decided is not None else self._resources_for(config)
         return make_single_worker_scaling(resources, config) if resources is not None else ScalingConfig()
 
     def _resources_for(self, config: Mapping[str, Any]) -> TrialResources | None:
@@ -205,10 +217,11 @@ class TrainerPlan(TrainablePlan):
         self._trainer = trainer
         self.name = type(trainer).__name__
 
-    def resolve_needs(self, config: Mapping[str, Any]) -> TrialNeeds:
+    def resolve_needs(self, config: Mapping[str, Any], resources: PlacementGroupFactory | None = None) -> TrialNeeds:
         scaling = self._scaling(config)
-        resources = scaling.resources_per_worker or {}
-        needs = to_trial_needs(scaling, is_explicit="CPU" in resources)
+        if resources is not None:
+            return to_trial_needs(_replace_resources(scaling, resources), is_explicit=True)
+        needs = to_trial_needs(scaling, is_explicit="CPU" in (scaling.resources_per_worker or {}))
         validation = config.get("validation_config", self._trainer.validation_config)
         if not isinstance(validation, ValidationConfig) or not (validation.num_cpus or validation.num_gpus):
             return needs
@@ -216,9 +229,16 @@ class TrainerPlan(TrainablePlan):
         return dataclasses.replace(needs, bundles=(*needs.bundles, bundle))
 
     def make_trainer(
-        self, config: Mapping[str, Any], run_config: RunConfig, initial: Checkpoint | None
+        self,
+        config: Mapping[str, Any],
+        run_config: RunConfig,
+        initial: Checkpoint | None,
+        resources: PlacementGroupFactory | None = None,
     ) -> DataParallelTrainer:
-        changes = {**self._trainer_changes(config), "scaling_config": self._scaling(config), "run_config": run_config}
+        scaling = self._scaling(config)
+        if resources is not None:
+            scaling = _replace_resources(scaling, resources)
+        changes = {**self._trainer_changes(config), "scaling_config": scaling, "run_config": run_config}
         if initial is not None:
             changes["resume_from_checkpoint"] = initial
         return self._trainer.replace_arguments(**changes)
@@ -259,6 +279,18 @@ class TrainerPlan(TrainablePlan):
                 "hint: use num_workers=1, or call the trainer's fit() in a debugger"
             )
         return scaling
+
+
+def _replace_resources(scaling: ScalingConfig, resources: PlacementGroupFactory) -> ScalingConfig:
+    """Return the scaling with one worker for each bundle. Workers are alike: each has what the last bundle has."""
+    per_worker = dict(resources.bundles[-1])
+    return dataclasses.replace(
+        scaling,
+        num_workers=len(resources.bundles),
+        use_gpu=per_worker.get("GPU", 0.0) > 0,
+        resources_per_worker=per_worker,
+        placement_strategy=resources.strategy,
+    )
 
 
 def merge_dicts(own: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,6 +55,9 @@ class OptunaSearch(Searcher):
     _num_suggested: int = field(default=0, init=False)
     _farthest: int = field(default=0, init=False)
     """The most iterations any trial has made."""
+    _history: list[list[Any]] = field(default_factory=list, init=False)
+    """What the study was asked and told, in order."""
+    _state_to_restore: dict[str, Any] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         _check_objectives(self.metric, self.mode)
@@ -110,6 +113,7 @@ class OptunaSearch(Searcher):
 
     def suggest(self, trial_id: str) -> dict[str, Any]:
         self._check_new(trial_id)
+        assert self.study is not None  # A state to restore says how many points were suggested.
         waiting = [] if self.evaluated_rewards is not None else self._points
         point = waiting[self._num_suggested] if self._num_suggested < len(waiting) else None
         self._num_suggested += 1
@@ -136,6 +140,7 @@ class OptunaSearch(Searcher):
             return  # Optuna has no intermediate values for several objectives.
         value = _to_number(get_metric(dict(result), self.metric)) if self.metric is not None else None
         if value is not None and isinstance(step, int) and step >= 0:
+            self._history.append(["report", trial_id, value, step])
             with silence_optuna():
                 trial.report(value, step)
 
@@ -177,7 +182,27 @@ class OptunaSearch(Searcher):
         state = TrialState.FAIL if finite is None else TrialState.PRUNED if pruned else TrialState.COMPLETE
         self._tell_study(name, finite if state is TrialState.COMPLETE else None, state)
 
+    def get_state(self) -> dict[str, Any]:
+        assert self.study is not None
+        return {"seed": self._search_seed, "num_suggested": self._num_suggested, "history": list(self._history)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over what another searcher has learned, with the same space, when this one is first used."""
+        self._state_to_restore = state
+
+    def _replay_history(self, state: dict[str, Any]) -> None:
+        for kind, trial_id, *entry in state["history"]:
+            if kind == "ask":
+                self._ask_study(trial_id, entry[0], again=True)
+            elif kind == "tell":
+                self._tell_study(trial_id, entry[0], TrialState[entry[1]])
+            else:
+                self.on_trial_result(trial_id, {str(self.metric): entry[0], "training_iteration": entry[1]})
+        self._num_suggested = state["num_suggested"]
+
     def _create_study(self) -> None:
+        state, self._state_to_restore = self._state_to_restore, None
+        self._search_seed = state["seed"] if state is not None else self._search_seed
         metrics, modes = _to_list(self.metric), _to_list(self.mode)
         if not metrics or not modes:
             raise ValueError(
@@ -192,6 +217,9 @@ class OptunaSearch(Searcher):
                 pruner=optuna.pruners.NopPruner(),
             )
             self._study.set_metric_names(metrics)
+        if state is not None:
+            self._replay_history(state)
+            return
         for point, reward in zip(self._points, self.evaluated_rewards or (), strict=False):
             self.add_evaluated_point(point, reward)
 
@@ -223,6 +251,7 @@ class OptunaSearch(Searcher):
                 study.tell(trial, state=TrialState.FAIL)
                 raise
         self._trials[trial_id] = trial
+        self._history.append(["ask", trial_id, dict(trial.params)])
         return {**self._constants, **config}
 
     def _tell_study(self, trial_id: str, values: list[float] | None, state: TrialState) -> None:
@@ -230,6 +259,7 @@ class OptunaSearch(Searcher):
         if trial is None and trial_id not in self._ended_numbers:
             return
         assert self._samplers is not None
+        self._history.append(["tell", trial_id, values, state.name])
         with silence_optuna():
             if trial is None:
                 self._tell_again(self._ended_numbers[trial_id], values)

@@ -1,0 +1,43 @@
+"""The domains of search spaces, and the functions that create them, under the name they have in Ray Tune."""
+
+from paceline.tune.space.domains import (
+    Categorical,
+    Domain,
+    Float,
+    Function,
+    Integer,
+    Normal,
+    choice,
+    lograndint,
+    loguniform,
+    qlograndint,
+    qloguniform,
+    qrandint,
+    qrandn,
+    quniform,
+    randint,
+    randn,
+    sample_from,
+    uniform,
+)
+
+__all__ = [
+    "Categorical",
+    "Domain",
+    "Float",
+    "Function",
+    "Integer",
+    "Normal",
+    "choice",
+    "lograndint",
+    "loguniform",
+    "qlograndint",
+    "qloguniform",
+    "qrandint",
+    "qrandn",
+    "quniform",
+    "randint",
+    "randn",
+    "sample_from",
+    "uniform",
+]
