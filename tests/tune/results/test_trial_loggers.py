@@ -164,7 +164,7 @@ def test_a_callback_asks_for_a_checkpoint_of_a_class_and_of_a_function_in_vain_w
 
 
 def test_hooks_that_would_never_be_called_are_refused(tmp_path):
-    class Misplaced(JsonLoggerCallback):
+    class Misplaced(train.LoggerCallback):
         def log_trial_result(self, iteration, trial, result):
             raise AssertionError("never called")
 
@@ -172,3 +172,13 @@ def test_hooks_that_would_never_be_called_are_refused(tmp_path):
         tune.RunConfig(callbacks=[Misplaced()])
     with pytest.raises(ValueError, match="Asks in callbacks is a callback of a search: a run never calls its hooks"):
         train.DataParallelTrainer(print, run_config=train.RunConfig(storage_path=tmp_path, callbacks=[Asks()])).fit()
+
+
+def test_a_subclass_of_a_logger_for_files_sees_and_changes_each_result(tmp_path):
+    class Rounded(JsonLoggerCallback):
+        def log_trial_result(self, iteration, trial, result):
+            super().log_trial_result(iteration, trial, {**result, "loss": round(result["loss"]), "who": str(trial)})
+
+    (result,) = search(tmp_path, lambda config: tune.report({"loss": 1.4}), {}, [Rounded()])
+    (row,) = map(json.loads, Path(result.path, "result.json").read_text().splitlines())
+    assert (row["loss"], row["who"], row["training_iteration"]) == (1, "trial_00000", 1)

@@ -20,7 +20,8 @@ from typing import Any, Self
 from paceline._core.arguments import flatten_dict
 from paceline._core.plain_values import to_plain
 from paceline._storage.files import LocalFiles
-from paceline.train.callbacks import LoggedReport, LoggedRun, LoggerCallback
+from paceline.train.callbacks import LoggedReport, LoggerCallback
+from paceline.train.loggers.trial_hooks import LoggedTrial, TrialHooksMixin
 
 
 class ReportFile:
@@ -122,8 +123,8 @@ def _is_file_at(fd: int, path: Path) -> bool:
         return False
 
 
-class FileLoggerCallback(LoggerCallback):
-    """Writes a `ReportFile` to the run's directory, or to `logdir`. Subclasses write a report with `log_report`."""
+class FileLoggerCallback(TrialHooksMixin, LoggerCallback):
+    """Writes a `ReportFile` to the run's directory, or to `logdir`. Subclasses write reports in `log_trial_result`."""
 
     _filename: str
     is_durable = True
@@ -140,13 +141,14 @@ class FileLoggerCallback(LoggerCallback):
         copied._logdir = Path(self._logdir) / run if self._logdir is not None else None
         return copied
 
-    def log_start(self, run: LoggedRun) -> None:
-        self._file = ReportFile(Path(self._logdir or run.directory) / self._filename, is_durable=self.is_durable)
-        for report in run.past:
+    def log_trial_start(self, trial: LoggedTrial) -> None:
+        path = Path(self._logdir or trial.local_path) / self._filename
+        self._file = ReportFile(path, is_durable=self.is_durable)
+        for report in trial.run.past:
             self.log_report(report)
         self._file.publish()
 
-    def log_end(self, failed: bool) -> None:
+    def log_trial_end(self, trial: LoggedTrial, failed: bool = False) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -172,18 +174,22 @@ class JsonLoggerCallback(FileLoggerCallback):
         super().__init__(logdir)
         self._filename = filename
 
-    def log_start(self, run: LoggedRun) -> None:
-        super().log_start(run)
+    def log_trial_start(self, trial: LoggedTrial) -> None:
+        super().log_trial_start(trial)
         if self._is_for_trial:
-            text = json.dumps(run.context.train_loop_config, indent=2, ensure_ascii=False, default=_to_json)
-            path = Path(self._logdir or run.directory) / "params.json"
-            part = path.with_name(".params.json.part")
-            part.write_text(text)
-            part.rename(path)
+            self.update_config(trial, trial.config)
 
-    def log_report(self, report: LoggedReport) -> None:
-        line = json.dumps(_to_row(report), ensure_ascii=False)
-        self._discard_replaced(report).add(report, f"{line}\n".encode())
+    def update_config(self, trial: LoggedTrial, config: Any) -> None:
+        """Write the configuration of a trial to `params.json`."""
+        path = Path(self._logdir or trial.local_path) / "params.json"
+        part = path.with_name(".params.json.part")
+        part.write_text(json.dumps(config, indent=2, ensure_ascii=False, default=_to_json))
+        part.rename(path)
+
+    def log_trial_result(self, iteration: int, trial: LoggedTrial, result: dict[str, Any]) -> None:
+        assert trial.report is not None
+        line = json.dumps(_to_row(trial.report, result), ensure_ascii=False)
+        self._discard_replaced(trial.report).add(trial.report, f"{line}\n".encode())
 
 
 class CSVLoggerCallback(FileLoggerCallback):
@@ -199,27 +205,28 @@ class CSVLoggerCallback(FileLoggerCallback):
         self._filename = filename
         self._columns: dict[str, None] = {}
 
-    def log_start(self, run: LoggedRun) -> None:
+    def log_trial_start(self, trial: LoggedTrial) -> None:
         self._columns = {}
-        super().log_start(run)
+        super().log_trial_start(trial)
 
-    def log_report(self, report: LoggedReport) -> None:
-        file = self._discard_replaced(report)
-        cells = {name: _to_cell(value) for name, value in flatten_dict(_to_row(report)).items()}
+    def log_trial_result(self, iteration: int, trial: LoggedTrial, result: dict[str, Any]) -> None:
+        assert trial.report is not None
+        file = self._discard_replaced(trial.report)
+        cells = {name: _to_cell(value) for name, value in flatten_dict(_to_row(trial.report, result)).items()}
         new = [name for name in cells if name not in self._columns]
         if new:
             self._columns |= dict.fromkeys(new)
             empty = "," * len(new)
             longer = [f"{piece.decode().removesuffix(_END)}{empty}{_END}".encode() for piece in file.read()]
             file.rewrite(longer, _encode_row(self._columns))
-        file.add(report, _encode_row(cells.get(name, "") for name in self._columns))
+        file.add(trial.report, _encode_row(cells.get(name, "") for name in self._columns))
 
 
 _END = "\n"
 
 
-def _to_row(report: LoggedReport) -> dict[str, object]:
-    return {"training_iteration": report.number, "timestamp": report.time, **report.metrics}
+def _to_row(report: LoggedReport, metrics: dict[str, Any]) -> dict[str, object]:
+    return {"training_iteration": report.number, "timestamp": report.time, **metrics}
 
 
 def _to_cell(value: Any) -> Any:

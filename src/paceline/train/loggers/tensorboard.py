@@ -18,12 +18,15 @@ import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from paceline._core.arguments import flatten_dict
 from paceline.data.sources.tfrecords import frame_record
-from paceline.train.callbacks import LoggedReport, LoggedRun
+from paceline.train.callbacks import LoggedReport
 from paceline.train.loggers.report_files import FileLoggerCallback, ReportFile
+from paceline.train.loggers.trial_hooks import LoggedTrial
 
 _OURS = ".paceline"
 """The suffix of our files: others may write to the same directory."""
@@ -39,12 +42,17 @@ class TensorBoardLoggerCallback(FileLoggerCallback):
     reports, the file says so, and TensorBoard drops the earlier ones. The config is in the HPARAMS dashboard.
     """
 
+    VALID_HPARAMS: ClassVar[tuple[type, ...]] = (str, bool, int, float, list)
+    """The values of a config that are shown as they are; others as text."""
+    VALID_NP_HPARAMS: ClassVar[tuple[type, ...]] = (np.bool_, np.float32, np.float64, np.int32, np.int64)
+    """Those of NumPy, shown as Python's."""
+
     def __init__(self, logdir: str | os.PathLike[str] | None = None) -> None:
         super().__init__(logdir)
         self._is_published = False
 
-    def log_start(self, run: LoggedRun) -> None:
-        directory = Path(self._logdir or run.directory)
+    def log_trial_start(self, trial: LoggedTrial) -> None:
+        directory = Path(self._logdir or trial.local_path)
         directory.mkdir(parents=True, exist_ok=True)
         old = sorted(directory.glob(f"events.out.tfevents.*{_OURS}"))
         now = time.time()
@@ -52,20 +60,22 @@ class TensorBoardLoggerCallback(FileLoggerCallback):
         digits = [path.name.split(".")[3] for path in old]
         number = max([int(now), *(int(each) + 1 for each in digits if each.isdigit())])
         version = frame_record(_encode_double(1, now) + _encode_bytes(3, b"brain.Event:2"))
-        head = version + _encode_restart(now, 0) + _encode_hparams(now, run.context.train_loop_config)
+        head = version + _encode_restart(now, 0) + _encode_hparams(now, trial.config)
         path = directory / f"events.out.tfevents.{number:010d}{_OURS}"
         self._file = ReportFile(path, head, is_durable=self.is_durable)
         self._is_published = False
-        for report in run.past:
+        for report in trial.run.past:
             self.log_report(report)
         self._file.publish()
         self._is_published = True
         for path in old:
             path.unlink()
 
-    def log_report(self, report: LoggedReport) -> None:
+    def log_trial_result(self, iteration: int, trial: LoggedTrial, result: dict[str, Any]) -> None:
+        report = trial.report
         assert self._file is not None
-        piece = _encode_scalars(report)
+        assert report is not None
+        piece = _encode_scalars(report, result)
         if self._file.is_replacement(report):
             if self._is_published:
                 # Do not truncate the file: a reader may already be past this point.
@@ -99,6 +109,8 @@ def _encode_hparams(at: float, config: Any) -> bytes:
 
 
 def _encode_hparam(value: object) -> bytes:
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, bool):
         return _encode_int(4, int(value))
     if isinstance(value, int | float):
@@ -109,10 +121,10 @@ def _encode_hparam(value: object) -> bytes:
     return _encode_bytes(3, str(value)[:_MAX_TEXT_LENGTH].encode("utf-8", "replace"))
 
 
-def _encode_scalars(report: LoggedReport) -> bytes:
+def _encode_scalars(report: LoggedReport, metrics: dict[str, Any]) -> bytes:
     values = b"".join(
         _encode_bytes(1, _encode_bytes(1, name.encode("utf-8", "replace")) + _encode_float(2, value))
-        for name, value in flatten_dict(report.metrics).items()
+        for name, value in flatten_dict(metrics).items()
         if isinstance(value, int | float)
     )
     return frame_record(_encode_double(1, report.time) + _encode_int(2, report.number) + _encode_bytes(5, values))
