@@ -113,7 +113,7 @@ def test_check_and_diff_write_nothing(migrate, capsys):
 
 
 def test_what_differs_is_listed_with_the_notes_that_errors_quote(migrate, capsys):
-    from paceline._core.ray_names import explain_argument, explain_name
+    from paceline._core.ray_names import explain_name
 
     source = """\
 import ray
@@ -121,7 +121,7 @@ from ray.train import ScalingConfig as S, report
 from ray.train.horovod import HorovodTrainer
 import ray.train.torch as t
 ray.init()
-t.TorchTrainer(f, scaling_config=S(topology="4x4"), nothing=1)
+t.TorchTrainer(f, scaling_config=S(placement=1), nothing=1)
 t.TorchTrainer.nothing, t.TorchTrainer(f).any, t.prepare_model(f)(any=1)
 report({}, **more)
 os.environ["RAY_TRAIN_V2_ENABLED"]
@@ -130,8 +130,8 @@ ray.data.read_csv("x", 1, 2)
     assert migrate(source, "--json", "--diff")[1] == 0
     (file,) = json.loads(capsys.readouterr().out)["files"]
     found = {(each["line"], each["kind"], each["name"]): each for each in file["differences"]}
-    note = found[6, "missing", "ray.train.ScalingConfig(topology=)"]
-    assert note["text"] == explain_argument("paceline.train", ["ScalingConfig"], "__init__", "topology")
+    note = found[6, "missing", "ray.train.ScalingConfig(placement=)"]
+    assert "placement_strategy" in note["text"]
     assert note["page"] == "docs/guides/ray-names.md#ray-train"
     horovod = found[3, "missing", "ray.train.horovod.HorovodTrainer"]["text"]
     assert horovod == explain_name("paceline.train.horovod", "HorovodTrainer")

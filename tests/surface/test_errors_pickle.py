@@ -12,6 +12,7 @@ import pickle
 import types
 import typing
 import unittest.mock
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -52,7 +53,10 @@ def _modules() -> Iterator[types.ModuleType]:
         if name.endswith("__main__"):
             continue
         try:
-            yield importlib.import_module(name)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # those of the libraries that some modules import
+                module = importlib.import_module(name)
+            yield module
         except ImportError as error:
             if not _lacks_an_optional_package(error):
                 raise

@@ -41,7 +41,7 @@ TRUE_OR_FALSE = {
 }
 """Anything is true or false."""
 
-WITHOUT_EFFECT = {"clock", "log_to_file", "reuse_actors"}
+WITHOUT_EFFECT = {"clock", "reuse_actors"}
 """Of tests, or taken for the sake of scripts that give them."""
 
 

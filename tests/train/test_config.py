@@ -3,6 +3,7 @@
 import psutil
 import pytest
 
+from paceline import tune
 from paceline.data import ExecutionOptions, ExecutionResources
 from paceline.data import range as range_
 from paceline.train import (
@@ -94,7 +95,7 @@ def test_an_unknown_argument_is_refused_with_those_that_exist():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"progress_reporter": object()}, "is for a search: a single run has no table of trials"),
+        ({"progress_reporter": tune.CLIReporter()}, "is for a search: a single run has no table of trials"),
         ({"checkpoint_config": CheckpointConfig(checkpoint_frequency=2)}, "the train function decides when"),
         ({"checkpoint_config": CheckpointConfig(checkpoint_at_end=True)}, "the train function decides when"),
     ],

@@ -165,8 +165,11 @@ def test_a_dataset_that_the_trainer_does_not_have_is_named_with_those_it_has(fit
         ({"datasets_to_split": "some"}, "datasets_to_split must be 'all' or a list of names, got 'some'"),
         ({"datasets_to_split": ["test"]}, "unknown dataset 'test' in datasets_to_split; the datasets are 'train'"),
         ({"exact": "train"}, "exact must be a list of names, got 'train'"),
-        ({"execution_options": 5}, "execution_options must be a paceline.data.ExecutionOptions or None, got 5"),
-        ({"execution_options": {"train": None}}, "the same processes read all datasets"),
+        (
+            {"execution_options": 5},
+            "execution_options must be a paceline.data.ExecutionOptions, a dict of them or None, got 5",
+        ),
+        ({"execution_options": {"train": None}}, "a dict of them or None, got {'train': None}"),
     ],
 )
 def test_a_wrong_data_config_is_refused_by_name(config, message):

@@ -117,7 +117,7 @@ FAILURES = [
     (lambda checkpoint: [1], "TypeError: the validation function must return a dict of metrics, got [1]"),
     (lambda checkpoint: {"x": {"y": object()}}, "TypeError: the validation's metrics['x']['y'] must be a number"),
     (takes_nothing, "TypeError: takes_nothing() takes 0 positional arguments"),
-    (reports_itself, "RuntimeError: `report` cannot be used outside of a Paceline training function"),
+    (reports_itself, "SessionMisuseError: `report` cannot be used outside of a Paceline training function"),
 ]
 
 

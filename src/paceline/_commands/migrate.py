@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from paceline._commands import cli_args, cli_output
-from paceline._commands.migration import Difference
+from paceline._commands.migration import Finding
 from paceline._core.lazy_imports import import_extra
 
 FINE, FOUND, UNREADABLE = 0, 1, 2
@@ -39,7 +39,7 @@ class MigratedFile(msgspec.Struct):
     path: str
     is_changed: bool = False
     problem: str = ""
-    differences: list[Difference] = msgspec.field(default_factory=list)
+    differences: list[Finding] = msgspec.field(default_factory=list)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -126,7 +126,7 @@ def _migrate_file(path: Path, *, is_local: bool) -> tuple[MigratedFile, bytes, b
     return file, before, after
 
 
-def _migrate_source(before: bytes, is_local: bool) -> tuple[bytes, list[Difference]]:
+def _migrate_source(before: bytes, is_local: bool) -> tuple[bytes, list[Finding]]:
     from paceline._commands.migration.differences import find_differences
     from paceline._commands.migration.rewrite import open_source, plan_rewrite, rewrite
 
@@ -137,7 +137,7 @@ def _migrate_source(before: bytes, is_local: bool) -> tuple[bytes, list[Differen
     return bom + after, [*find_differences(wrapper, plan)]
 
 
-def _migrate_notebook(before: bytes, is_local: bool) -> tuple[bytes, list[Difference]]:
+def _migrate_notebook(before: bytes, is_local: bool) -> tuple[bytes, list[Finding]]:
     """Migrate all code cells as one module: names imported in one are used in others."""
     text = before.decode()
     notebook = json.loads(text)

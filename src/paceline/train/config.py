@@ -409,6 +409,7 @@ class RunConfig:
         check_callbacks(self.callbacks)
         parse_stop(self.stop)  # Raises for an invalid value.
         check_choice("verbose", self.verbose, (0, 1, 2, 3, True, False, None))
+        check_reporter("progress_reporter", self.progress_reporter)
         _parse_log_files(self.log_to_file)
         if self.sync_config is not None:
             object.__setattr__(self, "sync_config", coerce_config(SyncConfig, self.sync_config, "sync_config"))
@@ -484,6 +485,16 @@ def _parse_log_files(value: Any) -> tuple[str, ...]:
         if not name or name[0] == "." or "/" in name or "\0" in name:
             raise bad_value("log_to_file", expected, value)
     return tuple(files)
+
+
+def check_reporter(name: str, value: Any) -> None:
+    """Check a reporter by its methods: a class of the user's need not be a `ProgressReporter`."""
+    if value is None or all(callable(getattr(value, method, None)) for method in ("should_report", "report")):
+        if isinstance(value, type):
+            hint = f"{name}={value.__name__}()"
+            raise bad_value(name, "an instance of a ProgressReporter", value, hint)
+        return
+    raise bad_value(name, "a ProgressReporter such as CLIReporter() or None", value)
 
 
 def check_callbacks(callbacks: Iterable[Any]) -> None:

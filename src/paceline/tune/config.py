@@ -15,7 +15,6 @@ from paceline._core.arguments import check_instance
 from paceline.train import config as train_config
 from paceline.train.config import SyncConfig as SyncConfig
 from paceline.train.config import coerce_config, config_class
-from paceline.tune.progress_reporter import check_reporter
 from paceline.tune.stopper import Stopper, stopper_of
 
 
@@ -79,4 +78,3 @@ class RunConfig(train_config.RunConfig):
             object.__setattr__(self, "verbose", int(self.verbose))
         stopper_of(self.stop)  # Raises for an invalid value.
         super().__post_init__()
-        check_reporter("progress_reporter", self.progress_reporter)

@@ -267,16 +267,6 @@ class JupyterNotebookReporter(_TableReporter):
         return None
 
 
-def check_reporter(name: str, value: Any) -> Any:
-    """Check a reporter by its methods: a class of the user's need not be a `ProgressReporter`."""
-    if value is None or all(callable(getattr(value, method, None)) for method in ("should_report", "report")):
-        if isinstance(value, type):
-            hint = f"{name}={value.__name__}()"
-            raise arguments.bad_value(name, "an instance of a ProgressReporter", value, hint)
-        return value
-    raise arguments.bad_value(name, "a ProgressReporter such as CLIReporter() or None", value)
-
-
 def _parse_columns(name: str, columns: Any) -> dict[str, str] | None:
     if columns is None or isinstance(columns, Mapping):
         return dict(columns) if columns is not None else None

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import paceline.data
+from paceline.train import CheckpointConfig
 from paceline.train.lightgbm import LightGBMTrainer
 from paceline.train.trees.predictor import TreePredictor
 from paceline.train.trees.tables import make_table
@@ -20,7 +21,7 @@ class SomeLibrary(BoostingLibrary):
 
 def make_spec(**changes):
     arguments = {"datasets": {"valid": 1, "train": 2}, "label_column": "y", "params": {"eta": 1}}
-    arguments |= {"num_boost_round": 30, "train_kwargs": {}}
+    arguments |= {"num_boost_round": 30, "train_kwargs": {}, "checkpoint_config": CheckpointConfig()}
     return make_boosting_spec(SomeLibrary(), **{**arguments, **changes})
 
 

@@ -107,7 +107,7 @@ def test_a_reporter_of_the_user_is_asked_and_called_and_one_that_raises_is_dropp
     shown = capsys.readouterr()
     assert "still running" in shown.out
     assert "started" not in shown.err
-    assert "is complete" in shown.err
+    assert "finished after" in shown.err
     assert len(search(tmp_path, Raises())) == 2
     assert "not today" in caplog.text
     silent = Records()

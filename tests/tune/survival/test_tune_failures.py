@@ -145,7 +145,7 @@ def test_a_scheduler_that_answers_nonsense_and_a_function_that_raises_are_named(
     def too_strict(trial_id, result):
         raise KeyError("accuracy")
 
-    words = r"Vague raised ValueError: the answer of on_trial_result must be CONTINUE, PAUSE or STOP, got 'PERHAPS'"
+    words = r"Vague raised ValueError: the answer of a scheduler must be CONTINUE, PAUSE, STOP or NOOP, got 'PERHAPS'"
     with pytest.raises(tune.TuneError, match=words):
         tuner_of(tmp_path, steps_of(2), num=1, scheduler=Vague()).fit()
     with pytest.raises(tune.TuneError, match=r"stopper too_strict raised KeyError: 'accuracy' .* for trial \w+_0000"):

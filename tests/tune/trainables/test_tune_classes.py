@@ -55,14 +55,14 @@ def names(result):
     [
         ({}, None, []),
         ({"checkpoint_frequency": 2, "checkpoint_at_end": True}, None, [2, 4, 5]),
-        # Alone it goes on: it is the search that stops trials. A stop might come after the third.
-        ({"checkpoint_at_end": True}, {"count": 3}, [3, 4, 5]),
+        ({"checkpoint_at_end": True}, {"count": 3}, [3]),
     ],
 )
 def test_each_step_is_a_report_with_a_checkpoint_at_the_requested_frequency(run_trial, config, stop, kept):
     result = run_trial(Counts, {"to": 5}, checkpoint_config=CheckpointConfig(**config), stop=stop)
-    assert result.metrics == {"count": 5, "iteration": 4, "done": True}
-    assert [*result.metrics_dataframe["count"]] == [1, 2, 3, 4, 5]
+    last = 3 if stop else 5
+    assert result.metrics == {"count": last, "iteration": last - 1, "done": last == 5}
+    assert [*result.metrics_dataframe["count"]] == [*range(1, last + 1)]
     assert names(result) == [f"checkpoint_{count:06d}" for count in kept]
 
 

@@ -7,7 +7,7 @@ import msgspec
 Kind = Literal["missing", "differs", "left"]
 
 
-class Difference(msgspec.Struct, frozen=True):
+class Finding(msgspec.Struct, frozen=True):
     """One thing to know about a line. "missing" fails there, "differs" behaves otherwise, "left" stays with Ray."""
 
     line: int

@@ -27,7 +27,7 @@ from libcst.metadata import (
     QualifiedNameSource,
 )
 
-from paceline._commands.migration import Difference, Kind
+from paceline._commands.migration import Finding, Kind
 from paceline._commands.migration.rewrite import MODULE_NAME, RewritePlan
 from paceline._core.call_errors import make_argument_error
 from paceline._core.ray_names import (
@@ -53,7 +53,7 @@ class _Unknown:
 _UNKNOWN = _Unknown()
 
 
-def find_differences(wrapper: MetadataWrapper, plan: RewritePlan) -> list[Difference]:
+def find_differences(wrapper: MetadataWrapper, plan: RewritePlan) -> list[Finding]:
     """Return what differs, by line. Behaviour and what is left are told once, at their first line."""
     finder = _Finder(plan)
     with _without_frameworks():
@@ -92,7 +92,7 @@ class _Finder(cst.CSTVisitor):
 
     def __init__(self, plan: RewritePlan) -> None:
         self.plan = plan
-        self.found: list[Difference] = []
+        self.found: list[Finding] = []
 
     def visit_Module(self, node: cst.Module) -> None:
         for kept, path in self.plan.kept:
@@ -210,7 +210,7 @@ class _Finder(cst.CSTVisitor):
     def _add(self, node: cst.CSTNode, kind: Kind, name: str, text: str, module_or_page: str) -> None:
         line = self.get_metadata(PositionProvider, node).start.line
         page = module_or_page if "#" in module_or_page else find_anchor(module_or_page)
-        self.found.append(Difference(line, kind, name, text, page))
+        self.found.append(Finding(line, kind, name, text, page))
 
 
 @functools.cache

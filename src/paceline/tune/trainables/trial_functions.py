@@ -68,6 +68,7 @@ class FunctionTrial(_TrialFunction):
 
 @dataclass(frozen=True)
 class TrainableTrial(_TrialFunction):
+    saves_by_itself: ClassVar[bool] = True
     frequency: int
     at_end: bool
     stop: Mapping[str, Any] | None = None
