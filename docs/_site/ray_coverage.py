@@ -1,10 +1,10 @@
 """How much of Ray's public interface is here: names, members of classes and arguments, by area.
 
     python docs/_site/ray_coverage.py             # what is present, and present or left out on purpose
-    python docs/_site/ray_coverage.py --missing   # what is neither, a line each: the content of not_yet.txt
+    python docs/_site/ray_coverage.py --missing   # what is neither, a line each
 
 Compares `docs/ray_names/ray_public_api.json` with the package. `omissions.txt` beside it has what cannot exist here, a
-name a line with its reason after "#"; `not_yet.txt` what is still to come.
+name a line with its reason after "#".
 """
 
 import sys
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ray_names_page import Facts, find_ours, load_facts, load_list, takes_argument
 
 COMPLETE_AREAS = ("train", "tune", "air")
-"""Where everything is present, left out on purpose, or to come."""
+"""Where everything is present or left out on purpose."""
 MAX_OMITTED = 0.06
 
 
@@ -62,15 +62,14 @@ def _list_arguments(area: str, label: str, entry: dict[str, Any], ours: Any) -> 
 
 
 def find_problems() -> Iterator[str]:
-    """What the two lists say wrongly, and what is on neither."""
-    omitted, not_yet = load_list("omissions.txt"), load_list("not_yet.txt")
+    """What is neither here nor left out, and what is both."""
+    omitted = load_list("omissions.txt")
     parts = [part for part in list_parts(load_facts()) if part.area in COMPLETE_AREAS]
     present = {part.label for part in parts if part.is_present}
     for part in parts:
-        if not part.is_present and part.label not in omitted and part.label not in not_yet:
-            yield f"{part.label} is neither here nor in a list"
+        if not part.is_present and part.label not in omitted:
+            yield f"{part.label} is neither here nor in omissions.txt"
     yield from (f"{label} is here: remove it from omissions.txt" for label in omitted if label in present)
-    yield from (f"{label} is here: remove it from not_yet.txt" for label in not_yet if label in present)
     num_omitted = sum(part.label in omitted for part in parts)
     if num_omitted > MAX_OMITTED * len(parts):
         yield f"{num_omitted} of {len(parts)} are left out, more than {MAX_OMITTED:.0%}"

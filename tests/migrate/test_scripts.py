@@ -11,18 +11,10 @@ SCRIPTS = sorted(path.stem for path in (Path(__file__).parent / "scripts").glob(
 LIMIT_S = 240
 QUICK = {"checkpoint_resume", "tune_asha", "tune_class"}
 
-NEEDS = {
-    "air_tuner": "ray.air.RunConfig.stop",
-    "tune_run": "ray.tune.run, ray.tune.CLIReporter, ray.tune.ExperimentAnalysis",
-}
-"""Scripts that cannot run yet, with the names that are not there."""
-
 
 def list_scripts():
     for name in SCRIPTS:
         marks = [] if name in QUICK else [pytest.mark.slow]
-        if name in NEEDS:
-            marks.append(pytest.mark.xfail(reason=NEEDS[name], strict=True))
         yield pytest.param(name, marks=marks)
 
 
