@@ -13,6 +13,7 @@ KEY := $(shell cat pyproject.toml constraints-dev.txt | cksum | cut -d ' ' -f 1)
 MADE := $(VENV)/.made
 READY := $(VENV)/.ready-$(KEY)
 DEV_READY := $(VENV)/.dev-ready-$(KEY)
+TRIALS := build/fault-trials.jsonl
 PAGE_READY := frontend/node_modules/.ready-$(shell cksum < frontend/package-lock.json | cut -d ' ' -f 1)
 NPM := cd frontend && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" npm
 NOT_HAD := not installed: tests that need it are skipped, and say so; to try again: rm $(DEV_READY)
@@ -90,11 +91,14 @@ bench-peers:  ## make the environments that the peers run in
 bench-results: $(DEV_READY)  ## keep the last results: NAME=two-cores; the table and the plots of the docs with them
 	@$(RUN) benchmarks/keep.py $(NAME)
 
-chaos: $(DEV_READY)  ## run the long tests, with real kills
-	@$(RUN) -m pytest -m chaos tests $(ARGS)
+# Two sessions: where Ray is initialised in the process, all runs are on its cluster.
+chaos: $(DEV_READY)  ## run the long tests, with real kills (an hour)
+	@mkdir -p build && rm -f $(TRIALS)
+	@$(RUN) -m pytest -m "chaos and not ray" -n 2 --fault-trials=$(TRIALS) tests $(ARGS); ended=$$?; \
+	  $(RUN) -m pytest -m "chaos and ray" --fault-trials=$(TRIALS) $(FAULT_TABLE) tests $(ARGS) && exit $$ended
 
-reliability: $(DEV_READY)  ## the same, and put its table into docs/reliability.md
-	@$(RUN) -m pytest -m chaos --fault-table=docs/reliability.md tests $(ARGS)
+reliability: FAULT_TABLE := --fault-table=docs/reliability.md
+reliability: chaos  ## the same, and put its table into docs/reliability.md
 
 clean:  ## remove .venv and the peers', caches and builds
 	@rm -rf $(VENV) .venv-* build dist frontend/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis

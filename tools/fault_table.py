@@ -1,11 +1,13 @@
 """The table of faults: what was tried, how often it was survived, how long the run stood still, what was lost.
 
 A test records each fault it plants with the fixture `fault_table`. `make chaos` prints the table, and `--fault-table`
-names a file to write it to. Rows travel with the reports of their tests, also from other processes.
+names a file to write it to. Rows travel with the reports of their tests, also from other processes. `--fault-trials`
+names a file that hands the faults of one session on to the next, so that one table has both.
 """
 
 import contextlib
 import dataclasses
+import json
 import os
 import platform
 from collections.abc import Iterator
@@ -128,8 +130,12 @@ def with_table(page: str, table: str) -> str:
 class _Collecting:
     def __init__(self, config: pytest.Config) -> None:
         self._path: str | None = config.getoption("--fault-table")
-        self._shown = self._path is not None or config.option.markexpr == "chaos"
+        self._shown = self._path is not None or config.option.markexpr.startswith("chaos")
         self._trials: list[Trial] = []
+        handed_on = config.getoption("--fault-trials")
+        self._handed_on = Path(handed_on) if handed_on is not None else None
+        if self._handed_on is not None and self._handed_on.exists():
+            self._trials += [Trial(**json.loads(line)) for line in self._handed_on.read_text().splitlines()]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "teardown":  # It comes once, and also after a failure.
@@ -138,6 +144,9 @@ class _Collecting:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if not self._trials or not self._shown:
             return
+        if self._handed_on is not None:
+            lines = (json.dumps(dataclasses.asdict(trial)) for trial in self._trials)
+            self._handed_on.write_text("".join(f"{line}\n" for line in lines))
         table = rows(self._trials)
         terminalreporter.section("faults")
         for line in plain(table):
@@ -150,6 +159,7 @@ class _Collecting:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fault-table", metavar="PATH", help="write the table of faults there, as Markdown")
+    parser.addoption("--fault-trials", metavar="PATH", help="read the faults of an earlier session there, and add ours")
     parser.addoption("--chaos-scale", type=float, default=1.0, help="how many times as many seeds as usual (1.0)")
 
 
