@@ -221,6 +221,14 @@ def test_a_predictor_gives_its_model_the_features_by_name(library, declared):
     np.testing.assert_allclose([row["predictions"] for row in rows], expected, rtol=1e-6)
 
 
+def test_a_declared_training_is_restored_without_a_function(library, declared):
+    arguments = {"label_column": "y", "params": library.params, "datasets": {"train": dataset(TRAIN)}}
+    trainer = library.trainer.restore(declared.path, num_boost_round=7, **arguments)
+    assert (trainer.boosting_spec.num_boost_round, trainer.scaling_config.num_workers) == (7, 2)
+    with pytest.raises(ValueError, match=r"needs train_loop_per_worker: .* cannot be imported: .*BoostingLoop"):
+        library.trainer.restore(declared.path)
+
+
 def test_categories_are_the_same_on_all_ranks_and_known_to_the_model(library, tmp_path):
     pandas = pytest.importorskip("pandas")
     random = np.random.default_rng(0)

@@ -62,9 +62,9 @@ def merge_categories(known: Categories, found: Iterable[Categories]) -> dict[str
     for each in found:
         for name, categories in each.items():
             others.setdefault(name, set()).update(categories)
-    for name, categories in others.items():
+    for name, seen in others.items():
         before = merged.setdefault(name, {})
-        before.update(dict.fromkeys(sorted(categories - before.keys())))
+        before.update(dict.fromkeys(sorted(seen - before.keys())))
     return {name: list(categories) for name, categories in merged.items()}
 
 
