@@ -107,6 +107,13 @@ def test_rows_become_one_matrix_with_the_names_of_its_columns():
     assert make_table([batch(id=[16777217], y=[0])], "y", "it").features.tolist() == [[16777217]], "no float32"
 
 
+def test_a_checkpoint_that_is_not_there_yet_is_refused_with_a_hint():
+    with pytest.raises(
+        TypeError, match=r"checkpoint must be .*Checkpoint, got None\n\nhint: there is none yet: model ="
+    ):
+        LightGBMTrainer.get_model(None)
+
+
 def test_the_categories_of_all_workers_follow_those_of_the_model_that_boosting_continues():
     found = [{"word": ["z", "b"]}, {"word": ["a", "k"], "size": [7, 5]}]
     merged = {"word": ["k", "a", "b", "z"], "size": [5, 7]}

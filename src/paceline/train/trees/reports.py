@@ -57,7 +57,10 @@ class ModelCheckpoint(Checkpoint):
     @classmethod
     def _read_from(cls, checkpoint: Checkpoint, filename: str) -> Any:
         if not isinstance(checkpoint, Checkpoint):
-            raise TypeError(f"checkpoint must be a paceline.train.Checkpoint, got {checkpoint!r}")
+            hint = "\n\nhint: there is none yet: model = get_model(checkpoint) if checkpoint else None"
+            raise TypeError(
+                f"checkpoint must be a paceline.train.Checkpoint, got {checkpoint!r}{hint if checkpoint is None else ''}"
+            )
         with checkpoint.as_directory() as directory:
             file = Path(directory) / filename
             if not file.is_file():
