@@ -109,7 +109,8 @@ def test_rows_become_one_matrix_with_the_names_of_its_columns():
 
 def test_a_checkpoint_that_is_not_there_yet_is_refused_with_a_hint():
     with pytest.raises(
-        TypeError, match=r"checkpoint must be .*Checkpoint, got None\n\nhint: there is none yet: model ="
+        TypeError,
+        match=r"checkpoint must be .*Checkpoint, got None\n\nhint: without one, before the first report: model =",
     ):
         LightGBMTrainer.get_model(None)
 

@@ -57,9 +57,9 @@ class ModelCheckpoint(Checkpoint):
     @classmethod
     def _read_from(cls, checkpoint: Checkpoint, filename: str) -> Any:
         if not isinstance(checkpoint, Checkpoint):
-            hint = "\n\nhint: there is none yet: model = get_model(checkpoint) if checkpoint else None"
             raise TypeError(
-                f"checkpoint must be a paceline.train.Checkpoint, got {checkpoint!r}{hint if checkpoint is None else ''}"
+                f"checkpoint must be a paceline.train.Checkpoint, got {checkpoint!r}\n\n"
+                "hint: without one, before the first report: model = get_model(checkpoint) if checkpoint else None"
             )
         with checkpoint.as_directory() as directory:
             file = Path(directory) / filename
