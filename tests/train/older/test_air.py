@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import warnings
 
 import pytest
@@ -12,6 +13,7 @@ from paceline import air, train
 from paceline.air import session
 from paceline.train import Checkpoint as ModernCheckpoint
 from paceline.train import DataParallelTrainer, Result
+from paceline.train.older.trainer_verbs import _import_own_function
 
 FILLED = """
     _time_this_iter_s _timestamp _training_iteration config date done episodes_total experiment_id experiment_tag
@@ -106,6 +108,46 @@ def test_older_configurations_are_configurations(tmp_path):
         air.RunConfig(verbose=None, stop=None, log_to_file=False)
 
 
+def fail_once(config):
+    before = train.get_checkpoint()
+    train.report({"x": 1}, checkpoint=ModernCheckpoint.from_dict({"x": config["x"] if before else 0}))
+    if before is None:
+        raise ValueError("once")
+
+
+def test_a_trainer_is_restored_with_the_function_of_that_name_if_it_has_not_changed(tmp_path, fit, monkeypatch):
+    with pytest.raises(train.TrainingFailedError):
+        fit(fail_once, config={"x": 7})
+    with pytest.raises(
+        ValueError, match=r"needs train_loop_config, which the run had: x\n\nhint: .*, train_loop_config="
+    ):
+        DataParallelTrainer.restore(tmp_path / "run")
+    trainer = DataParallelTrainer.restore(tmp_path / "run", train_loop_config={"x": 7})
+    assert trainer.fit().checkpoint.to_dict() == {"x": 7}
+    monkeypatch.setattr(sys.modules[__name__], "fail_once", lambda config: None)
+    with pytest.raises(ValueError, match=r"the run's function has changed since: .*fail_once"):
+        DataParallelTrainer.restore(tmp_path / "run", train_loop_config={"x": 7})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os.system",
+        "shutil.rmtree",
+        "this.s",
+        "pytest.main",
+        "no_such.thing",
+        "nothing",
+        "email.mime.audio.MIMEAudio",
+        "",
+    ],
+)
+def test_a_stored_name_imports_nothing_but_functions_of_the_user(name):
+    before = set(sys.modules)
+    assert _import_own_function(name) is None
+    assert set(sys.modules) == before
+
+
 def test_a_trainer_is_restored_from_the_path_of_its_run(tmp_path, fit):
     def function():
         before = train.get_checkpoint()
@@ -120,7 +162,7 @@ def test_a_trainer_is_restored_from_the_path_of_its_run(tmp_path, fit):
     trainer = DataParallelTrainer.restore(str(tmp_path / "run"), train_loop_per_worker=function)
     assert trainer.scaling_config.num_workers == 2
     assert trainer.fit().checkpoint.to_dict() == {"x": 1}
-    with pytest.raises(ValueError, match="needs train_loop_per_worker"):
+    with pytest.raises(ValueError, match=r"needs train_loop_per_worker: the run's function cannot .*<locals>.function"):
         DataParallelTrainer.restore(tmp_path / "run")
     with pytest.raises(ValueError, match="no run at"):
         DataParallelTrainer.restore(tmp_path / "elsewhere", function)

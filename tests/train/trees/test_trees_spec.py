@@ -3,13 +3,14 @@
 from typing import ClassVar
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import paceline.data
 from paceline.train import CheckpointConfig
 from paceline.train.lightgbm import LightGBMTrainer
 from paceline.train.trees.predictor import TreePredictor
-from paceline.train.trees.tables import make_table
+from paceline.train.trees.tables import make_table, merge_categories
 from paceline.train.trees.training_spec import BoostingLibrary, make_boosting_spec
 
 
@@ -104,6 +105,25 @@ def test_rows_become_one_matrix_with_the_names_of_its_columns():
     assert table.features.dtype == np.float32
     assert table.labels.tolist() == [0, 1, 1]
     assert make_table([batch(id=[16777217], y=[0])], "y", "it").features.tolist() == [[16777217]], "no float32"
+
+
+def test_a_checkpoint_that_is_not_there_yet_is_refused_with_a_hint():
+    with pytest.raises(
+        TypeError,
+        match=r"checkpoint must be .*Checkpoint, got None\n\nhint: without one, before the first report: model =",
+    ):
+        LightGBMTrainer.get_model(None)
+
+
+def test_the_categories_of_all_workers_follow_those_of_the_model_that_boosting_continues():
+    found = [{"word": ["z", "b"]}, {"word": ["a", "k"], "size": [7, 5]}]
+    merged = {"word": ["k", "a", "b", "z"], "size": [5, 7]}
+    assert merge_categories({"word": ["k"]}, found) == merge_categories({"word": ["k"]}, found[::-1]) == merged
+    column = pa.chunked_array([pa.array(["z", None, "b"]).dictionary_encode(), pa.array(["z"]).dictionary_encode()])
+    table = make_table([{"word": column, "y": np.zeros(4)}], "y", "it").recode(merged)
+    assert np.array_equal(table.features[:, 0], [3, np.nan, 2, 3], equal_nan=True)
+    with pytest.raises(ValueError, match="categories of the column 'word' must be texts or numbers, got b'z'"):
+        make_table([{"word": pa.chunked_array([pa.array([b"z"]).dictionary_encode()]), "y": [1]}], "y", "it")
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ def import_lightgbm():
         boost=boost,
         after_each_round=lambda act: lambda env: act(env.iteration + 1),
         predict=lambda model: model.predict(features(VALID)),
+        predict_frame=lambda model, frame: model.predict(frame),
         num_rounds=lambda model: model.num_trees(),
         names=lambda model: model.feature_name(),
         trees=lambda model: model.dump_model()["tree_info"],
@@ -102,6 +103,7 @@ def import_xgboost():
         boost=boost,
         after_each_round=after_each_round,
         predict=lambda model: model.predict(matrix(VALID)),
+        predict_frame=lambda model, frame: model.predict(xgboost.DMatrix(frame, enable_categorical=True)),
         num_rounds=lambda model: model.num_boosted_rounds(),
         names=lambda model: model.feature_names,
         trees=lambda model: model.get_dump(),
@@ -217,6 +219,36 @@ def test_a_predictor_gives_its_model_the_features_by_name(library, declared):
     assert [row["y"] for row in rows] == VALID["y"].tolist()
     expected = library.predict(library.trainer.get_model(declared.checkpoint))
     np.testing.assert_allclose([row["predictions"] for row in rows], expected, rtol=1e-6)
+
+
+def test_a_declared_training_is_restored_without_a_function(library, declared):
+    arguments = {"label_column": "y", "params": library.params, "datasets": {"train": dataset(TRAIN)}}
+    trainer = library.trainer.restore(declared.path, num_boost_round=7, **arguments)
+    assert (trainer.boosting_spec.num_boost_round, trainer.scaling_config.num_workers) == (7, 2)
+    with pytest.raises(ValueError, match=r"needs train_loop_per_worker: .* cannot be imported: .*BoostingLoop"):
+        library.trainer.restore(declared.path)
+
+
+def test_categories_are_the_same_on_all_ranks_and_known_to_the_model(library, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    random = np.random.default_rng(0)
+    words, sizes = random.choice(["a", "b", "c", "k", "z"], 401), random.choice([5, 7], 401)
+    words[-1] = "!"  # Sorts before all others, and only one rank has it.
+    y = np.isin(words, ["a", "k"]) & (sizes == 7)
+    rows = pa.table({"word": pa.array(words, mask=np.arange(401) % 50 == 1), "size": sizes, "y": y.astype(int)})
+    blocks = []
+    for block in (rows[:200], rows[200:400], rows[400:]):  # Each has its own categories, in another order.
+        encoded = {name: block[name].dictionary_encode() for name in ("word", "size")}
+        blocks.append(pa.table({**encoded, "y": block["y"]}))
+    params = {**library.params, "max_cat_to_onehot": 10}
+    result = fit(library, tmp_path, datasets={"train": paceline.data.from_arrow(blocks)}, params=params)
+    predicted = library.predictor(result.checkpoint).predict({"word": words, "size": sizes})["predictions"]
+    assert ((predicted > 0.5) == y).mean() > 0.95, "all but the rows whose word is hidden"
+    frame = pandas.DataFrame({"word": pandas.Categorical(words), "size": pandas.Categorical(sizes)})
+    model = library.trainer.get_model(result.checkpoint)
+    assert np.allclose(library.predict_frame(model, frame), predicted), "the library itself knows them too"
+    strange = library.predictor(result.checkpoint).predict({"word": ["?", None], "size": [5, 5]})["predictions"]
+    assert strange[0] == strange[1], "an unknown category counts as missing"
 
 
 @pytest.mark.slow

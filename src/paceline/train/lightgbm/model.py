@@ -11,7 +11,7 @@ import numpy as np
 from paceline.train.lightgbm.config import get_network_params
 from paceline.train.trees.predictor import TreePredictor
 from paceline.train.trees.reports import ModelCheckpoint, TreeReportCallback
-from paceline.train.trees.tables import FeatureTable
+from paceline.train.trees.tables import Categories, FeatureTable
 from paceline.train.trees.training_spec import TRAIN, BoostingLibrary, BoostingSpec
 
 if TYPE_CHECKING:
@@ -123,10 +123,21 @@ class LightGBMPredictor(TreePredictor):
     def _feature_names(self) -> list[str] | None:
         return list(self.model.feature_name())
 
+    def _list_categories(self) -> Categories:
+        return list_categories(self.model)
+
     def _predict_matrix(self, matrix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         # One thread, as there is a process per core; callers can override it.
         predicted: np.ndarray[Any, Any] = self.model.predict(matrix, **{"num_threads": 1, **self._predict_kwargs})
         return predicted
+
+
+def list_categories(model: Any) -> Categories:
+    """Return the categories of a model that was trained with a DataFrame."""
+    categories = model.pandas_categorical or []
+    features = model.feature_name()
+    places = model.params.get("categorical_feature") or [] if categories else []
+    return {features[place]: each for place, each in zip(places, categories, strict=True)}
 
 
 _ADDRESSES = "workers choose their ports and exchange them; see LightGBMConfig"
@@ -163,6 +174,9 @@ class LightGBMLibrary(BoostingLibrary):
     def num_rounds(self, model: Any) -> int:
         return int(model.current_iteration())
 
+    def list_categories(self, model: Any) -> Categories:
+        return list_categories(model)
+
     def train(self, spec: BoostingSpec, tables: Mapping[str, FeatureTable], num_rounds: int, model: Any | None) -> None:
         import lightgbm
 
@@ -173,7 +187,7 @@ class LightGBMLibrary(BoostingLibrary):
         sets: dict[str, Any] = {}
         for name, table in tables.items():
             sets[name] = lightgbm.Dataset(
-                table.features, label=table.labels, feature_name=list(table.names), reference=sets.get(TRAIN)
+                table.to_library(), label=table.labels, feature_name=list(table.names), reference=sets.get(TRAIN)
             )
         callbacks = self.list_callbacks(spec)
         booster = lightgbm.train(

@@ -7,21 +7,29 @@ again resumes in it. What drives the workers is imported when they are started.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
+import sys
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
+
+from paceline._control.events import RunDescribed
 from paceline._control.recovery import load_history
 from paceline._control.run import Run
 from paceline._core.arguments import bad_value
 from paceline._core.checkpoint_records import CheckpointRecord
+from paceline._core.frames import is_library_file
 from paceline._storage.commit import rank_checkpoints
 from paceline._storage.run_location import RunLocation
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import CheckpointConfig, RunConfig, ScalingConfig, check_callbacks, coerce_config
+from paceline.train.driver.code_fingerprint import find_changed_parts, fingerprint_code
 from paceline.train.driver.trainer_arguments import TrainerArguments
 
 if TYPE_CHECKING:
@@ -174,18 +182,16 @@ class TrainerVerbs:
     ) -> Self:
         """Return a trainer that resumes the run at this path from its newest checkpoint.
 
-        Pass `train_loop_per_worker`, its config and the datasets again. Without a `scaling_config`, it uses as many
-        workers as the run had.
+        Pass its config and the datasets again. A run stores the name of its `train_loop_per_worker`, but no code: a
+        function of yours with this name that has not changed is used, else pass it too. Without a `scaling_config`, it
+        uses as many workers as the run had.
         """
         location = RunLocation.from_path(os.fspath(path), storage_filesystem)
         run = _load_run(location)
         if run is None:
             raise ValueError(f"no run at {os.fspath(path)}: pass the path RunConfig(storage_path)/name")
-        if train_loop_per_worker is None:
-            raise ValueError(
-                f"{cls.__name__}.restore needs train_loop_per_worker: a run does not store it\n\n"
-                f"hint: {cls.__name__}.restore({os.fspath(path)!r}, train_loop_per_worker=...)"
-            )
+        if train_loop_per_worker is None and "label_column" not in arguments:  # Trees need no function.
+            train_loop_per_worker = _find_function(location, arguments, f"{cls.__name__}.restore({os.fspath(path)!r}")
         config: RunConfig = coerce_config(RunConfig, run_config, "run_config")
         config = dataclasses.replace(
             config,
@@ -245,6 +251,45 @@ def _to_checkpoint(checkpoint: Any) -> Checkpoint | None:
 
 def _unpack_state(checkpoint: Checkpoint | None) -> Any:
     return checkpoint.to_dict() if checkpoint is not None and checkpoint.holds_dict() else checkpoint
+
+
+def _find_function(location: RunLocation, arguments: Mapping[str, Any], call: str) -> Any:
+    """Return the function of a run by its name; `arguments` are those that the caller passes again."""
+    _, history = load_history(location.open_run_store_for_reading())
+    described = next((event for event in reversed(history) if isinstance(event, RunDescribed)), None)
+    about = msgspec.json.decode(described.about) if described is not None else {}
+    name = about.get("code", {}).get("function", "")
+    function = _import_own_function(name)
+    if function is None or "" in find_changed_parts(about.get("fingerprint"), fingerprint_code(function)):
+        problem = f"has changed since: {name}" if function is not None else f"cannot be imported: {name or 'no name'}"
+        raise ValueError(
+            f"restore needs train_loop_per_worker: the run's function {problem}\n\n"
+            f"hint: {call}, train_loop_per_worker=...)"
+        )
+    for argument, what in (("train_loop_config", "config"), ("datasets", "datasets")):
+        if about.get(what) and argument not in arguments:
+            names = ", ".join(map(str, about[what])) if isinstance(about[what], dict) else str(about[what])
+            raise ValueError(f"restore needs {argument}, which the run had: {names}\n\nhint: {call}, {argument}=...)")
+    return function
+
+
+def _import_own_function(name: str) -> Any:
+    """Return the function of this name; None if there is none, or if it is not the user's own.
+
+    The name comes from a file, so nothing of an installed package or of Python is imported or called.
+    """
+    module_name, _, function_name = name.rpartition(".")
+    package = module_name.partition(".")[0]
+    if module_name not in sys.modules:
+        found = importlib.util.find_spec(package) if package else None
+        if found is None or found.origin is None or is_library_file(found.origin):
+            return None
+    try:
+        function = getattr(importlib.import_module(module_name), function_name, None)
+    except ImportError:
+        return None
+    is_own = isinstance(function, FunctionType) and not is_library_file(function.__code__.co_filename)
+    return function if is_own else None
 
 
 def _load_run(location: RunLocation) -> Run | None:

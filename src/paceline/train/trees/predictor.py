@@ -10,7 +10,7 @@ import numpy as np
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.predictor import Predictor, to_checkpoint
 from paceline.train.trees.reports import TreeReportCallback
-from paceline.train.trees.tables import make_matrix
+from paceline.train.trees.tables import Categories, make_matrix
 
 
 class TreePredictor(Predictor):
@@ -40,6 +40,10 @@ class TreePredictor(Predictor):
         )
         self.model = self._read(to_checkpoint(checkpoint), filename)
         self._predict_kwargs = predict_kwargs
+        self._codes = {
+            name: {category: index for index, category in enumerate(categories)}
+            for name, categories in self._list_categories().items()
+        }
 
     def inputs(self, batch: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         trained = self._feature_names()
@@ -51,7 +55,7 @@ class TreePredictor(Predictor):
                 f"{', '.join(map(repr, batch))}\n\n"
                 "hint: a model that was trained without names needs feature_columns=[...], in the order of training"
             )
-        matrix, names = make_matrix(batch, columns, "the batch")
+        matrix, names = make_matrix(batch, columns, "the batch", self._codes)
         if trained is not None and self._features is None:
             positions = {name: number for number, name in enumerate(names)}
             matrix = matrix[:, [positions[name] for name in trained]]
@@ -69,6 +73,10 @@ class TreePredictor(Predictor):
     def _feature_names(self) -> list[str] | None:
         """Return the feature names the model was trained with, or None."""
         raise NotImplementedError
+
+    def _list_categories(self) -> Categories:
+        """Return the categories that the model was trained with; any other counts as missing."""
+        return {}
 
     def _predict_matrix(self, matrix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         raise NotImplementedError

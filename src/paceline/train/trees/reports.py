@@ -57,7 +57,10 @@ class ModelCheckpoint(Checkpoint):
     @classmethod
     def _read_from(cls, checkpoint: Checkpoint, filename: str) -> Any:
         if not isinstance(checkpoint, Checkpoint):
-            raise TypeError(f"checkpoint must be a paceline.train.Checkpoint, got {checkpoint!r}")
+            raise TypeError(
+                f"checkpoint must be a paceline.train.Checkpoint, got {checkpoint!r}\n\n"
+                "hint: without one, before the first report: model = get_model(checkpoint) if checkpoint else None"
+            )
         with checkpoint.as_directory() as directory:
             file = Path(directory) / filename
             if not file.is_file():

@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import msgspec
+
 from paceline._core.arguments import bad_value, check_instance, check_int, join_or
 from paceline._worker import context as worker_context
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import CheckpointConfig
 from paceline.train.session import get_checkpoint, get_dataset_shard
 from paceline.train.trees.reports import TreeReportCallback
-from paceline.train.trees.tables import FeatureTable, make_table
+from paceline.train.trees.tables import Categories, FeatureTable, make_table, merge_categories, to_columns
 
 TRAIN = "train"
 _DEFAULT_ROUNDS = 10
@@ -55,6 +57,10 @@ class BoostingLibrary:
     callback_class: ClassVar[type[TreeReportCallback]]
 
     def num_rounds(self, model: Any) -> int:
+        raise NotImplementedError
+
+    def list_categories(self, model: Any) -> Categories:
+        """Return the categories that the model was trained with."""
         raise NotImplementedError
 
     def train(self, spec: BoostingSpec, tables: Mapping[str, FeatureTable], num_rounds: int, model: Any | None) -> None:
@@ -100,9 +106,14 @@ class BoostingLoop:
             return  # The previous workers were lost after reporting the last round.
         tables = {}
         for name in spec.datasets:
-            batches = get_dataset_shard(name).iter_batches(batch_size=None, batch_format="numpy")
+            batches = get_dataset_shard(name).iter_batches(batch_size=None, batch_format="pyarrow")
             owner = f"rank {context.begin.rank}'s part of the dataset {name!r}"
-            tables[name] = make_table(batches, spec.label_column, owner)
+            tables[name] = make_table(map(to_columns, batches), spec.label_column, owner)
+        # Every rank calls it, with or without categories.
+        found = context.gather(msgspec.json.encode([table.categories for table in tables.values()]))
+        known = self.library.list_categories(model) if model is not None else {}
+        categories = merge_categories(known, (each for part in found for each in msgspec.json.decode(part)))
+        tables = {name: table.recode(categories) for name, table in tables.items()}
         self.library.train(spec, tables, num_left, model)
 
 

@@ -12,7 +12,7 @@ from paceline._worker import context as worker_context
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.trees.predictor import TreePredictor
 from paceline.train.trees.reports import ModelCheckpoint, TreeReportCallback
-from paceline.train.trees.tables import FeatureTable
+from paceline.train.trees.tables import Categories, FeatureTable
 from paceline.train.trees.training_spec import TRAIN, BoostingLibrary, BoostingSpec
 
 if TYPE_CHECKING:
@@ -126,13 +126,29 @@ class XGBoostPredictor(TreePredictor):
         names = self.model.feature_names
         return list(names) if names else None
 
+    def _list_categories(self) -> Categories:
+        return list_categories(self.model)
+
     def _predict_matrix(self, matrix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         import xgboost
 
-        names = self._feature_names()
-        rows = xgboost.DMatrix(matrix, feature_names=names, nthread=1)
+        rows = xgboost.DMatrix(
+            matrix,
+            feature_names=self._feature_names(),
+            feature_types=self.model.feature_types if self._codes else None,
+            enable_categorical=bool(self._codes),
+            nthread=1,
+        )
         predicted: np.ndarray[Any, Any] = self.model.predict(rows, **self._predict_kwargs)
         return predicted
+
+
+def list_categories(model: Any) -> Categories:
+    """Return the categories of a model that was trained with a DataFrame."""
+    if "c" not in (model.feature_types or ()) or not hasattr(model, "get_categories"):
+        return {}
+    found = model.get_categories(export_to_arrow=True).to_arrow()
+    return {name: values.to_pylist() for name, values in found if values is not None}
 
 
 class XGBoostLibrary(BoostingLibrary):
@@ -146,15 +162,26 @@ class XGBoostLibrary(BoostingLibrary):
     def num_rounds(self, model: Any) -> int:
         return int(model.num_boosted_rounds())
 
+    def list_categories(self, model: Any) -> Categories:
+        return list_categories(model)
+
     def train(self, spec: BoostingSpec, tables: Mapping[str, FeatureTable], num_rounds: int, model: Any | None) -> None:
         import xgboost
 
         context = worker_context.current()
         assert context is not None
+        if tables[TRAIN].categories and not hasattr(xgboost.Booster, "get_categories"):
+            raise RuntimeError(
+                f"columns of categories need XGBoost 3.1, which stores them in the model; got {xgboost.__version__}"
+            )
         num_threads = context.begin.num_threads
         matrices = {
             name: xgboost.DMatrix(
-                table.features, label=table.labels, feature_names=list(table.names), nthread=num_threads
+                table.to_library(),
+                label=table.labels,
+                feature_names=list(table.names),
+                enable_categorical=bool(table.categories),
+                nthread=num_threads,
             )
             for name, table in tables.items()
         }
