@@ -46,7 +46,7 @@ def run_on_all_frameworks(command: str) -> str:
 @pytest.mark.timeout(300)
 def test_everything_of_train_tune_and_air_is_here_or_left_out_on_purpose() -> None:
     problems = run_on_all_frameworks("import ray_coverage; print(*ray_coverage.find_problems(), sep='\\n')")
-    assert not problems, f"add it, or change docs/ray_names/omissions.txt (docs/_site/ray_coverage.py --missing):\n{problems}"
+    assert not problems, f"add it, or change docs/ray_names/omissions.txt:\n{problems}"
 
 
 def test_what_is_left_out_is_ray_s_and_has_a_reason(page: Any, coverage: Any) -> None:

@@ -1,5 +1,6 @@
 """`paceline migrate`: imports change and nothing else does, and what differs is listed with the notes of errors."""
 
+import importlib.util
 import json
 import os
 import stat
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline._core.ray_names import MODULES
 from paceline.cli import main
 
 CASES = {
@@ -47,6 +49,13 @@ CASES = {
     # Older paths.
     "from ray.train.v2.jax import JaxTrainer": "from paceline.train.jax import JaxTrainer",
     "from ray.tune.suggest import Searcher": "from paceline.tune.search import Searcher",
+    # Modules inside of a package.
+    "from ray.tune.experiment.trial import Trial": "from paceline.tune.experiment import Trial",
+    "import ray.train.v2.api.exceptions\nray.train.v2.api.exceptions.E": "import paceline.train\npaceline.train.E",
+    "from ray.tune import (\n    suggest as s,\n    run,\n)": (
+        "from paceline.tune import (\n    run,\n)\nfrom paceline.tune import search as s"
+    ),
+    "from ray.tune.experiment import trial": "from paceline.tune import experiment as trial",
 }  # fmt: skip
 
 
@@ -143,6 +152,28 @@ ray.data.read_csv("x", 1, 2)
         "ray.train.torch.TorchTrainer.nothing"
     ]
     assert "2 by position" not in found[10, "missing", "ray.data.read_csv()"]["text"]
+
+
+def test_what_only_adds_or_does_not_concern_the_script_is_not_listed(migrate, capsys):
+    source = """\
+from ray import train, tune
+train.ScalingConfig(num_workers=2), train.get_checkpoint, train.Checkpoint, tune.TuneConfig(metric="a", mode="min")
+class Model(tune.Trainable):
+    def step(self): ...
+"""
+    assert migrate(source, "--check", "--json")[1] == 1
+    assert json.loads(capsys.readouterr().out)["files"][0]["differences"] == []
+    migrate(source + "    def reset_config(self): ...\ntrain.ScalingConfig(trainer_resources={})\n", "--json")
+    found = json.loads(capsys.readouterr().out)["files"][0]["differences"]
+    assert [(each["line"], each["name"], each["text"].split(":")[0]) for each in found] == [
+        (3, "ray.tune.Trainable", "A search never calls `reset_config`"),
+        (6, "ray.train.ScalingConfig(trainer_resources=)", "`trainer_resources` has no effect"),
+    ]
+
+
+@pytest.mark.parametrize("module", sorted({*MODULES.values()}))
+def test_a_module_that_imports_are_changed_to_exists(module):
+    assert importlib.util.find_spec(module) is not None
 
 
 def test_a_notebook_is_migrated_across_its_cells(tmp_path, migrate):

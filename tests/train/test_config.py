@@ -1,5 +1,7 @@
 """Bad input is refused at once, naming the argument, the value and what is allowed. No process starts."""
 
+import os
+
 import psutil
 import pytest
 
@@ -104,6 +106,25 @@ def test_what_only_a_search_or_a_trainer_of_its_own_does_is_refused_before_the_r
     with pytest.raises(ValueError, match=told):
         DataParallelTrainer(print, run_config=RunConfig(storage_path=tmp_path, **options)).fit()
     assert not list(tmp_path.iterdir())
+
+
+def test_variables_of_the_workers_are_set_and_the_rest_of_an_environment_needs_a_cluster(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIVEN_TO_ALL", "driver")
+
+    def fit(environment, num_workers=1):
+        run_config = RunConfig(storage_path=tmp_path, worker_runtime_env=environment)
+        return DataParallelTrainer(
+            lambda: os.environ["GIVEN_TO_ALL"], scaling_config=ScalingConfig(num_workers), run_config=run_config
+        ).fit()
+
+    assert fit({"env_vars": {"GIVEN_TO_ALL": "worker"}}).return_value == "worker"
+    assert os.environ["GIVEN_TO_ALL"] == "driver"
+    with pytest.raises(ValueError, match=r"worker_runtime_env=\.\.\.\) with pip needs a cluster"):
+        fit({"pip": ["x"], "env_vars": {}})
+    with pytest.raises(ValueError, match="num_workers=0 runs in this process"):
+        fit({"env_vars": {"A": "1"}}, num_workers=0)
+    with pytest.raises(ValueError, match="env_vars of worker_runtime_env must be a dict of strings"):
+        fit({"env_vars": {"A": 1}})
 
 
 def test_options_without_effect_are_taken_and_pointed_out(caplog):

@@ -135,6 +135,14 @@ def parse_metric_names(name: str, value: Any) -> dict[str, str] | None:
     return dict(pairs)
 
 
+def parse_env_vars(runtime_env: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the environment variables in a `worker_runtime_env`."""
+    env_vars = (runtime_env or {}).get("env_vars") or {}
+    if not isinstance(env_vars, Mapping) or not all(isinstance(x, str) for each in env_vars.items() for x in each):
+        raise bad_value("env_vars of worker_runtime_env", "a dict of strings such as {'NAME': '1'}", env_vars)
+    return dict(env_vars)
+
+
 def join_or(words: Iterable[str]) -> str:
     """Join words as a sentence does: `'min', 'max' or 'mean'`."""
     *first, last = words

@@ -27,14 +27,47 @@ from paceline._core.lazy_imports import raise_missing
 Notes = dict[str, dict[str, str]]
 PAGE = "docs/guides/ray-names.md"
 
-MODULES = {
+_INNER_MODULES = {
+    "train.v2.api": "callback context exceptions preemption report_config reported_checkpoint train_fn_utils "
+    "validation_config",
+    "train": "base_trainer context",
+    **{f"train{v}.{name}": f"{name}_trainer" for v in ("", ".v2") for name in ("lightgbm", "tensorflow", "xgboost")},
+    **{f"train{v}.torch": "torch_checkpoint torch_trainer train_loop_utils" for v in ("", ".v2")},
+    "tune": "context",
+    "tune.analysis": "experiment_analysis",
+    "tune.experiment": "experiment trial",
+    "tune.logger": "csv json logger tensorboardx",
+    "tune.schedulers": "async_hyperband hb_bohb median_stopping_rule trial_scheduler",
+    "tune.search": "concurrency_limiter repeater search_algorithm search_generator",
+    **{
+        f"tune.search.{name}": f"{name}_search"
+        for name in ("ax", "bayesopt", "bohb", "hebo", "hyperopt", "nevergrad", "optuna", "zoopt")
+    },
+    "tune.stopper": "experiment_plateau function_stopper maximum_iteration noop stopper timeout trial_plateau",
+    "tune.trainable": "trainable",
+    "tune.utils": "util",
+}
+"""Modules of Ray, by package, whose names are in the package itself here."""
+
+_PACKAGES = {
     "ray.train.v2.api": "paceline.train",
     "ray.train.v2": "paceline.train",
     "ray.tune.suggest": "paceline.tune.search",
     "ray.tune.sample": "paceline.tune.search.sample",
     **{f"ray.{area}": f"paceline.{area}" for area in ("train", "tune", "air", "data")},
 }
-"""Packages of Ray, of several releases, that are here, those first that are inside of another one."""
+
+
+def _list_modules() -> Iterator[tuple[str, str]]:
+    for package, names in _INNER_MODULES.items():
+        prefix = next(each for each in _PACKAGES if f"ray.{package}.".startswith(f"{each}."))
+        ours = _PACKAGES[prefix] + f"ray.{package}"[len(prefix) :]
+        yield from ((f"ray.{package}.{name}", ours) for name in names.split())
+    yield from _PACKAGES.items()
+
+
+MODULES = dict(_list_modules())
+"""Packages and modules of Ray, of several releases, that are here, those first that are inside of another one."""
 
 _LINK = re.compile(r"\[([^]]+)\]\((\.\./)?([^)]+)\)")
 
@@ -92,6 +125,11 @@ def find_note(path: str) -> tuple[str, str]:
         if table is not None and name in load_notes()[table]:
             return _expand_links(load_notes()[table][name]), find_anchor(table)
     return "", find_anchor(".".join(modules))
+
+
+def split_note(note: str) -> list[str]:
+    """Split a note into its clauses, each of which stands alone."""
+    return re.split(r"; (?!they)|\. (?=[A-Z`\[])", note)
 
 
 def find_anchor(module: str) -> str:
@@ -198,7 +236,7 @@ def _list_notes(module: str, owners: Sequence[str], function: str) -> Iterator[s
 def _find_clause(texts: Iterable[str], word: str) -> str:
     """Return the first part of a sentence that mentions a word as code."""
     mention = re.compile(rf"`{re.escape(word)}=?`")
-    clauses = (clause for text in texts for clause in re.split(r"; (?!they)|\. (?=[A-Z`\[])", text))
+    clauses = (clause for text in texts for clause in split_note(text))
     return next((_expand_links(clause).rstrip(".") for clause in clauses if mention.search(clause)), "")
 
 

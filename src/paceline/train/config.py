@@ -367,7 +367,7 @@ class RunConfig:
     engine: str | None = None
     """`"local"` for this machine or `"ray"` for a cluster; None: see `paceline.init`."""
     worker_runtime_env: Mapping[str, Any] | None = None
-    """On a cluster, the environment of the worker processes, in the format of Ray's `runtime_env`."""
+    """The environment of the workers, in the format of Ray's `runtime_env`. On one machine, only its `env_vars`."""
     detached: bool = False
     """On a cluster, drive the run there, so that it continues when this script or its machine is gone."""
     on_stop: str = "raise"

@@ -250,3 +250,38 @@ def test_the_attributes_of_a_searcher_of_the_users_are_saved(tmp_path):
     saved.save(tmp_path / "state")
     restored.restore(tmp_path / "state")
     assert restored.events == ["pause"]
+
+
+def test_a_space_in_the_words_of_its_library_is_converted():
+    hp = pytest.importorskip("hyperopt").hp
+    from paceline.tune.search.hyperopt import HyperOptSearch
+
+    options = [{"a": hp.loguniform("a", -3, 0)}, {"b": hp.randint("b", 3)}, "c"]
+    space = {
+        "width": hp.uniform("width", 5, 6),
+        "step": hp.quniform("step", 1, 5, 2),
+        "between": hp.randint("between", 2, 4),
+        "size": hp.uniformint("size", 1, 2),
+        "kind": hp.choice("kind", options),
+        "own": tune.uniform(0, 1),
+    }
+    searcher = HyperOptSearch(space, "loss", "min", random_state_seed=0)
+    found = [searcher.suggest(str(number)) for number in range(40)]
+    assert all(5 <= each["width"] <= 6 and 0 <= each["own"] <= 1 for each in found)
+    assert [{each[name] for each in found} for name in ("between", "size", "step")] == [{2, 3}, {1, 2}, {2, 4}]
+    kinds = [each["kind"] for each in found]
+    assert all(math.exp(-3) <= kind["a"] <= 1 for kind in kinds if "a" in kind)
+    assert {kind["b"] for kind in kinds if "b" in kind} == {0, 1, 2}
+    assert "c" in kinds
+    with pytest.raises(ValueError, match=r"must be hp\.choice, .*, got 'hp\.pchoice'"):
+        HyperOptSearch({"p": hp.pchoice("p", [(0.5, 1), (0.5, 2)])})
+
+
+def test_two_numbers_are_the_bounds_of_a_parameter_for_bayesopt():
+    pytest.importorskip("bayes_opt")
+    from paceline.tune.search.bayesopt import BayesOptSearch
+
+    searcher = BayesOptSearch({"width": (5, 6), "fixed": 7}, "loss", "min")
+    found = [searcher.suggest(str(number)) for number in range(3)]
+    assert len({each["width"] for each in found}) == 3
+    assert all(5 <= each["width"] <= 6 and each["fixed"] == 7 for each in found)

@@ -37,6 +37,7 @@ from paceline._core.ray_names import (
     find_note,
     find_prefix,
     load_notes,
+    split_note,
     to_paceline,
 )
 from paceline._core.settings import override_environment
@@ -44,6 +45,13 @@ from paceline._core.settings import override_environment
 _SLOW_IMPORTS = ("torch", "lightning", "pytorch_lightning", "transformers", "tensorflow", "jax", "ray")
 _VARIABLE = re.compile(r"(RAY_TRAIN|RAY_AIR|RAY_TUNE|TUNE|RAY_DATA)_[A-Z0-9_]+")
 _REQUIREMENT = re.compile(r"ray\[[\w, -]+\].*|ray\s*[=<>~!]=.*")
+_CODE = re.compile(r"`[^`\w]*(\w+)[^`]*`")
+_ADDITION = re.compile(
+    r"(also(?! (refuses|raised))|see|as `|the same|made by|need not)\b.*"
+    r"|.*\b(too|(is|are) ours|work( here)?|as Ray does)|.*\bmay (also )?be .*|`[^`]+`(, `[^`]+`)*",
+    re.IGNORECASE,
+)
+"""Clauses of notes that say only what Paceline has in addition: scripts for Ray need not know."""
 
 
 class _Unknown:
@@ -93,8 +101,10 @@ class _Finder(cst.CSTVisitor):
     def __init__(self, plan: RewritePlan) -> None:
         self.plan = plan
         self.found: list[Finding] = []
+        self.words: set[str] = set()
 
     def visit_Module(self, node: cst.Module) -> None:
+        self.words = {*re.findall(r"\w+", node.code)}
         for kept, path in self.plan.kept:
             self._add_left(kept, path)
 
@@ -165,8 +175,17 @@ class _Finder(cst.CSTVisitor):
             self._add(node, "missing", re.sub("^paceline", "ray", name), text, find_note(name)[1])
         elif path != ours:
             note, page = find_note(ours)
-            if note:
+            if note := "; ".join(each for each in split_note(note) if self._concerns_script(each, ours)):
                 self._add(node, "differs", re.sub("^paceline", "ray", ours), note, page)
+
+    def _concerns_script(self, clause: str, path: str) -> bool:
+        """Whether a clause is about behaviour, or about a member that the script mentions.
+
+        One about arguments only is listed where they are given.
+        """
+        about = {*_CODE.findall(clause)}
+        is_met = not about or bool(about & self.words - _list_parameters(path))
+        return is_met and not _ADDITION.fullmatch(clause)
 
     def _check_arguments(self, call: cst.Call, path: str, ours: Any) -> None:
         try:
@@ -190,7 +209,7 @@ class _Finder(cst.CSTVisitor):
             elif find_prefix(path):
                 said = explain_argument(function.__module__ or "", owners, function.__name__, given)
                 note, page = find_note(to_paceline(path))
-                if said and said in note:  # Not what is said of a base class.
+                if said and said in note and not _ADDITION.fullmatch(said):  # Not what is said of a base class.
                     self._add(argument, "differs", label, said, page)
         kinds = [each.kind for each in parameters.values()]
         if inspect.Parameter.VAR_POSITIONAL not in kinds and not any(each.star for each in call.args):
@@ -218,6 +237,14 @@ def _find_object(path: str) -> Any:
     """Our object of a dotted name; None if there is none, `_UNKNOWN` if a framework is needed to look."""
     found = _walk(path)
     return None if isinstance(found, _Gap) else found
+
+
+@functools.cache
+def _list_parameters(path: str) -> frozenset[str]:
+    try:
+        return frozenset(inspect.signature(_find_object(path)).parameters)
+    except (TypeError, ValueError):  # A module, or what only a framework could show.
+        return frozenset()
 
 
 @functools.cache

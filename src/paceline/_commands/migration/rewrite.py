@@ -21,7 +21,7 @@ from libcst.metadata import (
     ScopeProvider,
 )
 
-from paceline._core.ray_names import find_prefix, to_paceline
+from paceline._core.ray_names import MODULES, find_prefix, to_paceline
 
 LIFECYCLE = ("ray.init", "ray.is_initialized", "ray.shutdown")
 """What `paceline` itself has of Ray Core, for `--local`."""
@@ -324,9 +324,23 @@ class _Rewriter(cst.CSTTransformer):
                 return [new if ours else after]
             end = after.names[-1].comma
             return [new.with_changes(names=_end_names(ours, end)), after.with_changes(names=_end_names(others, end))]
-        if module is not None and find_prefix(module):
-            return [after.with_changes(module=_make_name(to_paceline(module)))]
-        return [after]
+        if module is None or not find_prefix(module):
+            return [after]
+        new = after.with_changes(module=_make_name(to_paceline(module)))
+        if isinstance(after.names, cst.ImportStar):
+            return [new]
+        renamed = [each for each in after.names if f"{module}.{each.evaluated_name}" in MODULES]
+        others = [each for each in after.names if each not in renamed]
+        lines = [new.with_changes(names=_end_names(others, after.names[-1].comma))] if others else []
+        return [*lines, *(_import_renamed(after, module, each) for each in renamed)]
+
+
+def _import_renamed(statement: cst.ImportFrom, module: str, alias: cst.ImportAlias) -> cst.ImportFrom:
+    """Import a module that has another name here, by its name in Ray."""
+    package, _, name = MODULES[f"{module}.{alias.evaluated_name}"].rpartition(".")
+    asname = alias.asname or cst.AsName(cst.Name(alias.evaluated_name))
+    new = cst.ImportAlias(cst.Name(name), asname)
+    return statement.with_changes(module=_make_name(package), names=[new], lpar=None, rpar=None)
 
 
 def _end_names(

@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from paceline._core import system
@@ -44,11 +44,15 @@ class _LocalWorker:
 
 
 class LocalEngine:
-    def __init__(self, launcher: Launcher | None = None, machine: Machine | None = None) -> None:
+    def __init__(
+        self, launcher: Launcher | None = None, machine: Machine | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
         """`launcher` starts processes; by default it is chosen at the first `start`.
 
-        `machine` is the part of this machine that the workers may use; None means all of it.
+        `machine` is the part of this machine that the workers may use; None means all of it. `env` is added to the
+        environment of the workers.
         """
+        self._env = dict(env or {})
         self._machine = machine
         self._selector = selectors.DefaultSelector()
         self._wake_socket = WakeSocket()
@@ -172,7 +176,7 @@ class LocalEngine:
         system.make_private_dirs(spec.log.parent)
         log = os.open(spec.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            self._launcher.launch(spec.begin.rank, {**os.environ, **spec.env}, (theirs.fileno(), log, job))
+            self._launcher.launch(spec.begin.rank, {**os.environ, **self._env, **spec.env}, (theirs.fileno(), log, job))
         finally:
             theirs.close()
             os.close(log)

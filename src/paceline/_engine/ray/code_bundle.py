@@ -26,6 +26,7 @@ import msgspec
 
 import paceline
 from paceline._core import settings
+from paceline._core.arguments import parse_env_vars
 from paceline._core.checkpoint_records import FileEntry
 from paceline._engine.ray.connection import import_ray
 
@@ -86,7 +87,7 @@ class CodeBundle:
 
 def build_code_bundle(runtime_env: Mapping[str, Any] | None) -> CodeBundle:
     """Build the bundle for a run of this process. Ray must be connected."""
-    env_vars = _env_vars(runtime_env)
+    env_vars = parse_env_vars(runtime_env)
     rest, roots = split_runtime_env(runtime_env)
     try:
         import_ray().runtime_env.RuntimeEnv(**(rest or {}))
@@ -310,15 +311,6 @@ def _pack_roots(roots: tuple[tuple[SourceRoot, tuple[tuple[int, int, int], ...]]
             trees.append(CodeTree(str(root.path), tuple(files), root.is_working_dir))
             names.update(msgspec.json.encode((number, files)))
     return PackedCode(CodeManifest(tuple(trees), names.hexdigest()[:32]), out.getvalue())
-
-
-def _env_vars(runtime_env: Mapping[str, Any] | None) -> Mapping[str, str]:
-    env_vars = (runtime_env or {}).get("env_vars") or {}
-    if not isinstance(env_vars, Mapping) or not all(isinstance(x, str) for each in env_vars.items() for x in each):
-        raise ValueError(
-            f"env_vars of worker_runtime_env must be a dict of strings such as {{'NAME': '1'}}, got {env_vars!r}"
-        )
-    return env_vars
 
 
 def _current_directory() -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from paceline._core.arguments import parse_env_vars
 from paceline._core.engine_choice import choose_engine
 from paceline._engine.base import Engine, WorkerResources
 from paceline._engine.local.devices import DeviceShare, Machine, assign_devices, assign_devices_beside, this_machine
@@ -73,9 +74,16 @@ class LocalTarget:
         return self._given_machine if self._given_machine is not None else this_machine()
 
     def check(self) -> None:
+        env_vars = parse_env_vars(self._config.worker_runtime_env)
+        if env_vars and self._scaling.num_workers == 0:
+            raise ValueError(
+                "RunConfig(worker_runtime_env=...) needs workers, but num_workers=0 runs in this process\n\n"
+                "hint: set os.environ in the script"
+            )
+        beyond = {*(self._config.worker_runtime_env or {})} - {"env_vars"}
         for argument, value in (
             ("ScalingConfig(label_selector=...)", self._scaling.label_selector),
-            ("RunConfig(worker_runtime_env=...)", self._config.worker_runtime_env),
+            (f"RunConfig(worker_runtime_env=...) with {', '.join(sorted(beyond))}", beyond),
             ("RunConfig(detached=True)", self._config.detached),
         ):
             if value:
@@ -116,7 +124,7 @@ class LocalTarget:
         return assign_devices_beside(self._machine, shares, num_cpus=num_cpus, num_gpus=num_gpus)
 
     def make_engine(self, inline: InlineLauncher | None, say: Say, beside: WorkerResources | None = None) -> Engine:
-        return LocalEngine(inline, self._given_machine)
+        return LocalEngine(inline, self._given_machine, parse_env_vars(self._config.worker_runtime_env))
 
     def serve_datasets(self, data: DatasetSpec | None, say: Say) -> AbstractContextManager[DataEndpoint]:
         if data is not None and self._given_machine is not None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paceline._core.arguments import is_number
 from paceline._core.lazy_imports import import_extra
 from paceline.tune.search.library_search import LibraryParameter, LibrarySearch
-from paceline.tune.space.domains import KeyedRandom
+from paceline.tune.space.domains import KeyedRandom, uniform
 
 bayes_opt = import_extra("bayes_opt", "BayesOptSearch")
 
@@ -18,7 +19,7 @@ class BayesOptSearch(LibrarySearch):
     """Suggests at random `random_search_steps` times, then by a Gaussian process and an upper confidence bound.
 
     An option is a number to the process, so it is for spaces of numbers rather than of choices. `utility_kwargs` are
-    `kappa`, `kind` and `xi` of the package's utility function.
+    `kappa`, `kind` and `xi` of the package's utility function. In `space`, two numbers are the bounds of a parameter.
     """
 
     def __init__(
@@ -45,6 +46,11 @@ class BayesOptSearch(LibrarySearch):
         self.skip_duplicate = skip_duplicate
         self.analysis = analysis
         """Results of an earlier search to learn from."""
+
+    def _set_space(self, space: Any, name: str) -> None:
+        if isinstance(space, Mapping):
+            space = {key: uniform(*each) if _is_bounds(each) else each for key, each in space.items()}
+        super()._set_space(space, name)
 
     def _create(self, parameters: tuple[LibraryParameter, ...], seed: int) -> None:
         bounds = {each.name: (0.0, 1.0) for each in parameters}
@@ -83,3 +89,7 @@ class BayesOptSearch(LibrarySearch):
             options = {each.name: each.num_options for each in self._parameters if each.num_options}
             point = {name: (v + 0.5) / options[name] if name in options else v for name, v in units.items()}
             self._optimizer.register(params=point, target=-loss)
+
+
+def _is_bounds(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(is_number(each) for each in value)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from paceline._core.arguments import bad_value, join_or
 from paceline._core.lazy_imports import import_extra
 from paceline.tune.search.library_search import LibraryParameter, LibrarySearch
-from paceline.tune.space.domains import KeyedRandom
+from paceline.tune.space import domains
+from paceline.tune.space.domains import Domain, KeyedRandom
 
 hyperopt = import_extra("hyperopt", "HyperOptSearch")
 
@@ -16,7 +19,10 @@ __all__ = ["HyperOptSearch"]
 
 
 class HyperOptSearch(LibrarySearch):
-    """Suggests configurations with Hyperopt: at random `n_initial_points` times, then by TPE with `gamma`."""
+    """Suggests configurations with Hyperopt: at random `n_initial_points` times, then by TPE with `gamma`.
+
+    `space` may also be made of Hyperopt's own `hp.uniform`, `hp.choice` and so on.
+    """
 
     def __init__(
         self,
@@ -32,6 +38,9 @@ class HyperOptSearch(LibrarySearch):
         self.n_initial_points = n_initial_points
         self.random_state_seed = random_state_seed
         self.gamma = gamma
+
+    def _set_space(self, space: Any, name: str) -> None:
+        super()._set_space(_convert_space(space), name)
 
     def _create(self, parameters: tuple[LibraryParameter, ...], seed: int) -> None:
         hp = hyperopt.hp
@@ -69,3 +78,43 @@ class HyperOptSearch(LibrarySearch):
         document["result"] = {"loss": loss, "status": hyperopt.STATUS_OK}
         self._hp_trials.insert_trial_docs([document])
         self._hp_trials.refresh()
+
+
+_DOMAINS: dict[str, Callable[..., Domain]] = {
+    "uniform": domains.uniform,
+    "quniform": domains.quniform,
+    "loguniform": lambda low, high: domains.loguniform(math.exp(low), math.exp(high)),
+    "qloguniform": lambda low, high, q: domains.qloguniform(math.exp(low), math.exp(high), q),
+    "randint": lambda *bounds: domains.randint(*(0, *bounds)[-2:]),
+}
+
+
+def _convert_space(space: Any) -> Any:
+    """Convert the expressions of Hyperopt in a space; domains of `paceline.tune` and other values stay."""
+    if isinstance(space, Mapping):
+        return {name: _convert_space(value) for name, value in space.items()}
+    if isinstance(space, list | tuple):
+        return type(space)(_convert_space(value) for value in space)
+    if not isinstance(space, hyperopt.pyll.Apply):
+        return space
+    if isinstance(space, hyperopt.pyll.Literal):
+        return space.obj
+    if space.name == "dict":
+        return {name: _convert_space(value) for name, value in space.named_args}
+    if space.name == "pos_args":
+        return tuple(_convert_space(value) for value in space.pos_args)
+    inner, casts = space, []
+    while inner.name in ("float", "int"):
+        casts.append(inner.name)
+        inner = inner.pos_args[0]
+    if inner.name == "switch" and inner.pos_args[0].pos_args[1].name == "randint":
+        return domains.choice([_convert_space(option) for option in inner.pos_args[1:]])
+    name = "pchoice" if inner.name == "switch" else inner.pos_args[1].name
+    if name not in _DOMAINS:
+        known = ("choice", "uniformint", *_DOMAINS)
+        raise bad_value("an expression of Hyperopt", f"hp.{join_or(known)}", f"hp.{name}")
+    drawn = inner.pos_args[1]
+    arguments = [each.obj for each in (*drawn.pos_args, *(value for _, value in drawn.named_args))]
+    if casts == ["int", "float"]:  # hp.uniformint: both ends are included.
+        return domains.randint(int(arguments[0]), int(arguments[1]) + 1)
+    return _DOMAINS[name](*arguments)
