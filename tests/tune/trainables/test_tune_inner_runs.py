@@ -113,7 +113,7 @@ def test_never_resumes_an_inner_run_of_another_search(tmp_path):
         assert [(result.metrics or {})["loss"] for result in losses(name, rates, "get_trial_id")] == rates
     losses("third", [0.1], "get_trial_name")
     again = losses("fourth", [0.3], "get_trial_name")
-    assert again[0].metrics is None, "reports of the third search were passed on"
+    assert not again[0].metrics, "reports of the third search were passed on"
     assert "already contains a different run" in str(again.errors[0])
     assert "get_trial_id" in str(again.errors[0])
 
