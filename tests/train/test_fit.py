@@ -48,29 +48,6 @@ def test_metrics_without_a_checkpoint_are_kept_one_row_per_report(fit):
     assert (math.isnan(rows["nan"][0]), rows["inf"][0]) == (True, -math.inf)
 
 
-def test_tuples_and_small_arrays_come_back_in_the_result_as_they_were_and_are_lists_in_tables(fit):
-    def function():
-        array = np.arange(4, dtype=np.float32).reshape(2, 2)
-        metrics = {
-            "pair": (1, "x"),
-            "eval": {"array": array},
-            "loss": train.mean(float(train.get_context().get_world_rank())),
-        }
-        train.report(metrics, checkpoint=Checkpoint.from_dict({}))
-        return (array,)
-
-    result = fit(function, 2)
-    again = Result.from_path(result.path)
-    checkpoint_metrics = again.best_checkpoints[0][1]
-    for metrics in (result.metrics, again.metrics, *again.metrics_by_rank, checkpoint_metrics):
-        assert metrics["pair"] == (1, "x")
-        assert metrics["eval"]["array"].dtype == np.float32
-        assert metrics["eval"]["array"].tolist() == again.return_value[0].tolist() == [[0, 1], [2, 3]]
-    assert again.metrics["loss"] == checkpoint_metrics["loss"] == 0.5
-    row = again.metrics_dataframe.iloc[0]
-    assert (row["pair"], row["eval/array"]) == ([1, "x"], [[0, 1], [2, 3]])
-
-
 def test_result_from_path_refuses_what_is_no_run(tmp_path):
     with pytest.raises(RuntimeError, match="doesn't exist"):
         Result.from_path(tmp_path / "nothing")

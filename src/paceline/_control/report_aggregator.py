@@ -43,13 +43,9 @@ class RunReport:
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
-        return self.decode_metrics()
-
-    def decode_metrics(self, *, keep_types: bool = False) -> dict[str, Any]:
-        """Decode the metrics, with tuples and arrays as they were reported, or as lists."""
         if len(self.rank_reports) == 1 and not self.rank_reports[0].reduce:
-            return own_metrics(self.rank_reports[0], keep_types=keep_types)
-        return reduce_metrics((own_metrics(event, keep_types=keep_types), event.reduce) for event in self.rank_reports)
+            return own_metrics(self.rank_reports[0])
+        return reduce_metrics((own_metrics(event), event.reduce) for event in self.rank_reports)
 
 
 class ReportAggregator:
@@ -170,13 +166,13 @@ def drop_superseded_reports(reports: Iterable[RunReport]) -> list[RunReport]:
     return kept
 
 
-def own_metrics(event: Reported, *, keep_types: bool = False) -> dict[str, Any]:
+def own_metrics(event: Reported) -> dict[str, Any]:
     """The metrics that a rank itself reported."""
-    metrics: dict[str, Any] = decode_plain(event.metrics, keep_types=keep_types)
+    metrics: dict[str, Any] = decode_plain(event.metrics)
     return metrics
 
 
 def encode_reduced_metrics(reports: Iterable[Reported]) -> msgspec.Raw:
     """Reduce the reports of several ranks, encoded as if one rank had reported the result."""
-    metrics = reduce_metrics((own_metrics(event, keep_types=True), event.reduce) for event in reports)
-    return msgspec.Raw(msgspec.json.encode(to_plain(metrics, keep_types=True)))
+    metrics = reduce_metrics((own_metrics(event), event.reduce) for event in reports)
+    return msgspec.Raw(msgspec.json.encode(to_plain(metrics)))

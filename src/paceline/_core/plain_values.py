@@ -2,9 +2,6 @@
 
 JSON has no nan and no infinity, and most writers turn both into null. A loss that became nan is the one number a user
 must not lose, so these values are written as `{"$number": "nan"}`.
-
-With `keep_types`, tuples and small NumPy arrays come back as they were. They are written with the same reserved key, as
-`{"$number": "tuple", "items": [1, 2]}`; a reader that does not ask for types gets lists.
 """
 
 import math
@@ -16,17 +13,14 @@ import msgspec
 _ESCAPE = "$number"
 _ESCAPE_WRITTEN = b'"$number"'
 """As written in JSON; msgspec escapes none of these letters."""
-_TUPLE, _ARRAY = "tuple", "array"
 _INT_LIMIT = 1 << 63
 _MAX_DECIMAL_BITS = 2000
-_MAX_ARRAY_ITEMS = 1000
-"""Each report is one line of a file that all readers of a run parse."""
 
 
-def to_plain(value: Any, path: str = "metrics", *, keep_types: bool = False) -> Any:
+def to_plain(value: Any, path: str = "metrics") -> Any:
     """Convert `value` to plain form; raise an error with the path if it has none.
 
-    Numpy scalars and one-element arrays and tensors become numbers. Tuples become lists unless `keep_types`.
+    Numpy scalars and one-element tensors become numbers.
     """
     kind = type(value)
     if kind is float:
@@ -38,14 +32,10 @@ def to_plain(value: Any, path: str = "metrics", *, keep_types: bool = False) -> 
     if value is None or kind is bool:
         return value
     if isinstance(value, dict):
-        return _dict_to_plain(value, path, keep_types)
+        return _dict_to_plain(value, path)
     if isinstance(value, (list, tuple)):
-        items = [to_plain(item, f"{path}[{index}]", keep_types=keep_types) for index, item in enumerate(value)]
-        return {_ESCAPE: _TUPLE, "items": items} if keep_types and isinstance(value, tuple) else items
+        return [to_plain(item, f"{path}[{index}]") for index, item in enumerate(value)]
     if hasattr(value, "item") and hasattr(value, "shape"):
-        if keep_types and _is_small_array(value):
-            items = to_plain(value.tolist(), path)
-            return {_ESCAPE: _ARRAY, "dtype": value.dtype.name, "shape": list(value.shape), "items": items}
         number = _single_item(value, path)
         if type(number) is not kind:
             return to_plain(number, path)
@@ -59,26 +49,22 @@ def to_plain(value: Any, path: str = "metrics", *, keep_types: bool = False) -> 
     )
 
 
-def from_plain(value: Any, *, keep_types: bool = False) -> Any:
-    """The inverse of `to_plain`; tuples and arrays become lists unless `keep_types`."""
+def from_plain(value: Any) -> Any:
+    """The inverse of `to_plain`, except that tuples become lists."""
     if isinstance(value, dict):
-        if isinstance(kind := value.get(_ESCAPE), str):
-            if len(value) == 1:
-                return _parse_escaped_number(value)
-            if kind in (_TUPLE, _ARRAY) and isinstance(value.get("items"), list):
-                items = from_plain(value["items"], keep_types=keep_types)
-                return _restore_type(value, items) if keep_types else items
-        return {key: from_plain(item, keep_types=keep_types) for key, item in value.items()}
+        if len(value) == 1 and isinstance(value.get(_ESCAPE), str):
+            return _parse_escaped_number(value)
+        return {key: from_plain(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [from_plain(item, keep_types=keep_types) for item in value]
+        return [from_plain(item) for item in value]
     return value
 
 
-def decode_plain(raw: msgspec.Raw, *, keep_types: bool = False) -> Any:
+def decode_plain(raw: msgspec.Raw) -> Any:
     """Decode a plain value from JSON."""
     value = msgspec.json.decode(raw)
     # Searching for the key is much cheaper than visiting every value, and hardly any report has it.
-    return from_plain(value, keep_types=keep_types) if _ESCAPE_WRITTEN in bytes(raw) else value
+    return from_plain(value) if _ESCAPE_WRITTEN in bytes(raw) else value
 
 
 def get_metric(metrics: Any, attribute: str) -> Any:
@@ -96,7 +82,7 @@ def to_printable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-def _dict_to_plain(value: dict[Any, Any], path: str, keep_types: bool) -> dict[str, Any]:
+def _dict_to_plain(value: dict[Any, Any], path: str) -> dict[str, Any]:
     items: dict[str, Any] = {}
     for key, item in value.items():
         text = to_metric_key(key, path)
@@ -105,7 +91,7 @@ def _dict_to_plain(value: dict[Any, Any], path: str, keep_types: bool) -> dict[s
             raise ValueError(
                 f"{path} has the keys {' and '.join(map(repr, duplicates))}, which are the same text: {text!r}"
             )
-        items[text] = to_plain(item, f"{path}[{key!r}]", keep_types=keep_types)
+        items[text] = to_plain(item, f"{path}[{key!r}]")
     return items
 
 
@@ -133,29 +119,12 @@ def _parse_escaped_number(value: dict[str, Any]) -> Any:
         return value  # Not written by `to_plain`; left as it is.
 
 
-def _is_small_array(value: Any) -> bool:
-    """Return whether this is a NumPy array, not of one element, whose elements JSON has."""
-    kind = type(value)
-    is_array = kind.__name__ == "ndarray" and kind.__module__ == "numpy"
-    # A longdouble is larger than any number of JSON.
-    return is_array and 1 != value.size <= _MAX_ARRAY_ITEMS and value.dtype.kind in "biuf" and value.itemsize <= 8
-
-
-def _restore_type(value: dict[str, Any], items: list[Any]) -> Any:
-    if value[_ESCAPE] == _TUPLE:
-        return tuple(items)
-    import numpy
-
-    return numpy.array(items, value["dtype"]).reshape(value["shape"])
-
-
 def _single_item(value: Any, path: str) -> Any:
     shape = tuple(value.shape)
     if math.prod(shape) != 1:
         raise ValueError(
             f"{path} must be one number, got {with_article(type(value).__name__)} of shape {shape}\n\n"
-            "hint: report a reduction of it, such as x.mean().item(), or x.tolist() to keep every element; metrics and "
-            f"returned values may be NumPy arrays of up to {_MAX_ARRAY_ITEMS} numbers"
+            "hint: report a reduction of it, such as x.mean().item(), or x.tolist() to keep every element"
         )
     return value.item()
 

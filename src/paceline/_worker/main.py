@@ -261,7 +261,7 @@ def _encode_return_value(value: Any) -> tuple[Raw, bytes | None]:
     if value is None:
         return Raw(b"null"), None
     try:
-        return Raw(encode_message(to_plain(value, "the returned value", keep_types=True))), None
+        return Raw(encode_message(to_plain(value, "the returned value"))), None
     except (TypeError, ValueError):
         pass
     return Raw(b"null"), pickle_return_value(value)

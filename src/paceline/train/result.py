@@ -105,9 +105,7 @@ class Result:
         reports = {
             e.rank: e for e in history if isinstance(e, Reported) and (e.attempt, e.seq) == (last.attempt, last.seq)
         }
-        return [
-            own_metrics(reports[rank], keep_types=True) if rank in reports else None for rank in range(max(reports) + 1)
-        ]
+        return [own_metrics(reports[rank]) if rank in reports else None for rank in range(max(reports) + 1)]
 
     @property
     def metrics_dataframe_by_rank(self) -> Any:
@@ -160,15 +158,14 @@ def build_result(store: RunStore, run: Run, history: Iterable[Event], reported: 
     order = rank_checkpoints(run.checkpoints, run.retention.score_attribute, run.retention.score_order)
     path, filesystem = store.locate_run()
     return Result(
-        metrics=finalize_metrics(reported.decode_metrics(keep_types=True), run) if reported is not None else None,
+        metrics=finalize_metrics(reported.metrics, run) if reported is not None else None,
         checkpoint=Checkpoint(*store.locate_checkpoint(run.latest)) if run.latest else None,
         error=None,
         path=path,
         best_checkpoints=[
-            (Checkpoint(*store.locate_checkpoint(record)), decode_plain(record.metrics, keep_types=True))
-            for record in order
+            (Checkpoint(*store.locate_checkpoint(record)), decode_plain(record.metrics)) for record in order
         ],
-        return_value=decode_plain(value, keep_types=True) if value is not None else None,
+        return_value=decode_plain(value) if value is not None else None,
         status=find_status(run),
         _storage_filesystem=filesystem,
         _run_store=store,

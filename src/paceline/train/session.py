@@ -300,7 +300,7 @@ def get_all_reported_checkpoints(
     return [
         ReportedCheckpoint(
             Checkpoint(*context.store.locate_checkpoint(record)),
-            decode_plain(record.metrics, keep_types=True),
+            decode_plain(record.metrics),
             ReportedCheckpointStatus(record.status),
         )
         for record in context.checkpoints(timeout_s, validated=mode is CheckpointConsistencyMode.VALIDATED)

@@ -80,7 +80,7 @@ class ResultCollector:
     def metrics(self) -> dict[str, Any] | None:
         if reports := self._aggregator.flush():
             self._last_report = reports[-1]
-        return self._last_report.decode_metrics(keep_types=True) if self._last_report is not None else None
+        return self._last_report.metrics if self._last_report is not None else None
 
     @property
     def return_value(self) -> Any:
@@ -88,7 +88,7 @@ class ResultCollector:
             return None
         if self._rank_0_return.pickled is not None:
             return pickle.loads(self._rank_0_return.pickled)  # noqa: S301
-        return decode_plain(self._rank_0_return.value, keep_types=True)
+        return decode_plain(self._rank_0_return.value)
 
 
 class GuardedObserver:

@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+import msgspec
+
 from paceline._control.events import Event, WorkerReturned
 from paceline._control.recovery import load_history
 from paceline._control.run import Finished, Run
 from paceline._core.call_errors import explain_calls
 from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.errors import TrainingFailedError
-from paceline._core.plain_values import decode_plain
+from paceline._core.plain_values import from_plain
 from paceline._storage.commit import checkpoint_score
 from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import RunStore
@@ -123,7 +125,7 @@ class Result(RunResult):
         records = [(index, record) for index, (run, _) in enumerate(self._load_runs) for record in run.checkpoints]
         records.sort(key=lambda pair: rank(*pair))
         located = (self._run_stores[index].locate_checkpoint(record) for index, record in records)
-        metrics = (decode_plain(record.metrics, keep_types=True) for _, record in records)
+        metrics = (from_plain(msgspec.json.decode(record.metrics)) for _, record in records)
         iterations = (firsts.get(index, 0) + record.seq for index, record in records)
         return [(Checkpoint(*place), *rest) for place, *rest in zip(located, metrics, iterations, strict=True)]
 
@@ -144,7 +146,7 @@ class Result(RunResult):
         """The function's return value on rank 0."""
         events = self._load_runs[-1][1]
         value = next((e.value for e in reversed(events) if isinstance(e, WorkerReturned) and e.rank == 0), None)
-        return decode_plain(value, keep_types=True) if value is not None else None
+        return from_plain(msgspec.json.decode(value)) if value is not None else None
 
     @cached_property
     def metrics_dataframe(self) -> Any:
