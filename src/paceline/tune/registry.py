@@ -84,6 +84,7 @@ def register_input(name: str, input_creator: Callable[..., Any]) -> None:
 
 
 def registry_contains_input(name: str) -> bool:
+    """Tell whether an input reader is registered under this name."""
     return name in _inputs
 
 
