@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from made_datasets import READ, listed, numbers
 
 import paceline.data
+from paceline.data import task_options
 from paceline.data.aggregate import Count, Max, Sum
 from paceline.data.block import TensorType
 from paceline.data.dataset import Dataset, MaterializedDataset
@@ -251,6 +252,22 @@ def test_a_plan_is_explained(capsys):
 def test_arguments_that_functions_share_are_in_their_signatures_and_unknown_ones_are_refused(function, name, default):
     parameters = inspect.signature(function).parameters
     assert parameters[name].default == default
-    assert ("min_rows_per_file" in parameters, "num_cpus" in parameters) == (False, function is Dataset.map)
+    assert ("min_rows_per_file" in parameters, "fn_args" in parameters) == (False, function is Dataset.map)
     with pytest.raises(TypeError, match=rf"{function.__name__}\(\) has no argument 'colour'; it has .*{name}"):
         function(None, colour="red")
+
+
+def test_arguments_of_rays_tasks_have_no_effect_and_one_warning_says_so(monkeypatch):
+    monkeypatch.setattr(task_options, "_warned", set())
+    rows = paceline.data.range(3, parallelism=2)
+    with pytest.warns(UserWarning, match="select_columns: num_cpus has no effect here"):
+        rows = rows.select_columns("id", num_cpus=2)
+    rows = rows.select_columns("id", num_cpus=2)
+    with pytest.warns(UserWarning, match="copy: resources has no effect here"):
+        rows = rows.map(dict.copy, resources={"a": 1})
+    assert (rows.materialize().num_blocks(), rows.count()) == (2, 3)
+
+
+def test_the_two_names_for_the_number_of_units_are_not_combined():
+    with pytest.raises(ValueError, match="parallelism and override_num_blocks cannot be combined"):
+        paceline.data.range(3, parallelism=2, override_num_blocks=2)

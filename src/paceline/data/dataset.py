@@ -19,6 +19,7 @@ from paceline.data.planning.barriers import Limit, RandomShuffle, Repartition, S
 from paceline.data.planning.optimizer import known_types
 from paceline.data.planning.plan import Map, PlanNode, Read, ReorderUnits, Transform, Union, last_row_change
 from paceline.data.planning.plan_queries import explain_plan
+from paceline.data.task_options import ColumnOptions, PlacementOptions, warn_unused
 from paceline.data.transforms import columns
 from paceline.data.transforms.rows import (
     AddColumn,
@@ -41,7 +42,7 @@ class PoolOptions(TypedDict, total=False):
     on_error: Annotated[OnError, "raise"]
 
 
-class CallOptions(PoolOptions, total=False):
+class CallOptions(PoolOptions, PlacementOptions, total=False):
     """The arguments of methods that call a function or a class."""
 
     fn_args: Annotated[Iterable[Any] | None, None]
@@ -50,6 +51,11 @@ class CallOptions(PoolOptions, total=False):
     fn_constructor_kwargs: Annotated[Mapping[str, Any] | None, None]
     num_cpus: Annotated[float | None, None]
     num_gpus: Annotated[float | None, None]
+    memory: Annotated[float | None, None]
+    ray_remote_args_fn: Annotated[Any, None]
+
+
+_UNUSED_CALL_OPTIONS = (*PlacementOptions.__annotations__, "memory", "ray_remote_args_fn")
 
 
 @explain_calls
@@ -122,15 +128,21 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
             )
         return self._with_transform(FilterRows(self._make_call(fn, options)))
 
-    def select_columns(self, cols: str | Sequence[str]) -> Dataset:
+    @with_options(ColumnOptions)
+    def select_columns(self, cols: str | Sequence[str], **options: Unpack[ColumnOptions]) -> Dataset:
         """Select columns, in this order. Readers that support it read only these columns."""
+        warn_unused("select_columns", options, ColumnOptions.__annotations__)
         return self._with_transform(columns.SelectColumns(_check_names("select_columns", cols)))
 
-    def drop_columns(self, cols: str | Sequence[str]) -> Dataset:
+    @with_options(ColumnOptions)
+    def drop_columns(self, cols: str | Sequence[str], **options: Unpack[ColumnOptions]) -> Dataset:
+        warn_unused("drop_columns", options, ColumnOptions.__annotations__)
         return self._with_transform(columns.DropColumns(_check_names("drop_columns", cols)))
 
-    def rename_columns(self, names: Mapping[str, str] | Sequence[str]) -> Dataset:
+    @with_options(ColumnOptions)
+    def rename_columns(self, names: Mapping[str, str] | Sequence[str], **options: Unpack[ColumnOptions]) -> Dataset:
         """Rename some columns with a dict from old to new names, or all columns with a list."""
+        warn_unused("rename_columns", options, ColumnOptions.__annotations__)
         if isinstance(names, Mapping):
             _check_names("rename_columns", list(names)), _check_names("rename_columns", list(names.values()))
             return self._with_transform(columns.RenameColumns(tuple(names.items())))
@@ -151,8 +163,10 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         call = self._make_call(fn, cast(CallOptions, options))
         return self._with_transform(AddColumn(call, col, parse_batch_format(batch_format)))
 
-    def with_column(self, column_name: str, expr: Expr) -> Dataset:
+    @with_options(ColumnOptions)
+    def with_column(self, column_name: str, expr: Expr, **options: Unpack[ColumnOptions]) -> Dataset:
         """Add or replace a column computed by an expression: `with_column("area", col("a") * 2)`."""
+        warn_unused("with_column", options, ColumnOptions.__annotations__)
         if not isinstance(column_name, str):
             raise TypeError(f"column_name must be the name of a column, got {column_name!r}")
         if callable(expr):
@@ -388,6 +402,7 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         return Dataset(Map(self._plan, transform))
 
     def _make_call(self, fn: Any, options: CallOptions) -> UserCall:
+        warn_unused(getattr(fn, "__name__", "fn"), options, _UNUSED_CALL_OPTIONS)
         gpus, cpus = options.get("num_gpus"), options.get("num_cpus")
         return UserCall(
             fn,

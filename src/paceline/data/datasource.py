@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Unpack
 
 import cloudpickle
 import pyarrow as pa
 
-from paceline._core.arguments import check_int
+from paceline._core.arguments import check_int, with_options
 from paceline._core.lazy_imports import explain_module
 from paceline.data.block import Block, Schema
 from paceline.data.dataset import Dataset
 from paceline.data.planning.plan import PlainSource, Read
-from paceline.data.read import check_common
+from paceline.data.read import check_read_options
 from paceline.data.sources.schemas import to_schema
+from paceline.data.task_options import ReadOptions, warn_unused
 
 _FEWEST = 16
 _MOST = 10_000
@@ -87,19 +88,21 @@ class Datasource:
         raise NotImplementedError(f"{type(self).__name__} must implement get_read_tasks(parallelism)")
 
 
-def read_datasource(
-    datasource: Datasource, *, concurrency: int | None = None, override_num_blocks: int | None = None
-) -> Dataset:
+class DatasourceOptions(ReadOptions, total=False):
+    compute: Annotated[Any, None]
+
+
+@with_options(DatasourceOptions)
+def read_datasource(datasource: Datasource, **options: Unpack[DatasourceOptions]) -> Dataset:
     """Read a user-defined source, in the order of its tasks.
 
     `get_read_tasks` is called immediately, with `override_num_blocks` or a number derived from
-    `estimate_inmemory_data_size`, independent of the machine. `concurrency` is accepted and ignored; `DataContext` sets
-    the number of reading processes.
+    `estimate_inmemory_data_size`, independent of the machine.
     """
     if not callable(getattr(datasource, "get_read_tasks", None)) or isinstance(datasource, type):
         raise TypeError(f"datasource must be an instance of a paceline.data.Datasource, got {datasource!r}")
-    check_common(concurrency, override_num_blocks)
-    number = override_num_blocks
+    warn_unused("read_datasource", options, ["compute"])
+    number = check_read_options("read_datasource", options)
     if number is None:
         size = datasource.estimate_inmemory_data_size()
         check_int("estimate_inmemory_data_size()", size, at_least=0, optional=True)

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pyarrow as pa
 
+from paceline._core.arguments import check_bool, check_int, with_options
 from paceline.data.block import Block
 from paceline.data.dataset import Dataset
 from paceline.data.planning.plan import Read
-from paceline.data.read import check_common, from_arrow, from_items, from_numpy, from_pandas
+from paceline.data.read import from_arrow, from_items, from_numpy, from_pandas
 from paceline.data.sources.frameworks import (
     HuggingFaceSource,
     PortableTFDataset,
@@ -25,6 +26,7 @@ from paceline.data.sources.frameworks import (
 )
 from paceline.data.sources.memory import MemorySource
 from paceline.data.sources.shared_object import SharedObject
+from paceline.data.task_options import UnitOptions, parse_num_units
 
 _ACCEPTED = (
     "a paceline.data.Dataset, a torch Dataset, a tf.data.Dataset, a Hugging Face or ray.data Dataset, a pandas or "
@@ -32,13 +34,16 @@ _ACCEPTED = (
 )
 
 
-def from_torch(dataset: Any, *, concurrency: int | None = None, override_num_blocks: int | None = None) -> Dataset:
+@with_options(UnitOptions)
+def from_torch(dataset: Any, local_read: bool = False, **options: Unpack[UnitOptions]) -> Dataset:
     """Create a dataset with one row per item of a torch dataset, in the column `item`.
 
     A map-style dataset (`__getitem__` and `__len__`) is read by several processes, each with a range of items; an
     iterable one by a single process. It is pickled immediately, so it must not hold open files or similar.
+    `local_read` is for a cluster of Ray, and has no effect here.
     """
-    return _from_torch(dataset, spread=False, concurrency=concurrency, number=override_num_blocks)
+    check_bool("local_read", local_read)
+    return _from_torch(dataset, spread=False, number=parse_num_units(options))
 
 
 def from_tf(dataset: Any) -> Dataset:
@@ -52,14 +57,13 @@ def from_tf(dataset: Any) -> Dataset:
     return _from_tf(dataset, spread=False)
 
 
-def from_huggingface(
-    dataset: Any, *, concurrency: int | None = None, override_num_blocks: int | None = None
-) -> Dataset:
+@with_options(UnitOptions)
+def from_huggingface(dataset: Any, **options: Unpack[UnitOptions]) -> Dataset:
     """Create a dataset from a Hugging Face dataset, as stored in its Arrow table: images, for example, stay encoded.
 
     A format set on it is ignored. A streaming dataset (`IterableDataset`) is read by one process, on demand.
     """
-    check_common(concurrency, override_num_blocks)
+    num_units = parse_num_units(options)
     if isinstance(dataset, Mapping):
         splits = ", ".join(map(repr, dataset)) or "none"
         raise TypeError(
@@ -81,12 +85,12 @@ def from_huggingface(
     rows = len(dataset)
     size = int(getattr(getattr(dataset, "data", None), "nbytes", 0) or 0)
     shared = SharedObject(dataset.with_format("arrow"), "the dataset")
-    return Dataset(Read(HuggingFaceSource(f"from_huggingface({rows} rows)", shared, rows, size, override_num_blocks)))
+    return Dataset(Read(HuggingFaceSource(f"from_huggingface({rows} rows)", shared, rows, size, num_units)))
 
 
 def from_polars(df: Any, *, override_num_blocks: int | None = None) -> Dataset:
     """Create a dataset from a `polars.DataFrame`, or a `LazyFrame`, which one process collects on demand."""
-    check_common(None, override_num_blocks)
+    check_int("override_num_blocks", override_num_blocks, at_least=1, optional=True)
     if _is_from_module(df, "polars", "LazyFrame"):
         return Dataset(Read(TableStreamSource("from_polars(LazyFrame)", SharedObject(df, "the LazyFrame"), "polars")))
     if not _is_from_module(df, "polars", "DataFrame"):
@@ -142,8 +146,7 @@ def _convert_to_dataset(value: Any) -> Dataset:
     raise TypeError(f"must be {_ACCEPTED}, got a {_type_name(value)}{_hint(value)}")
 
 
-def _from_torch(dataset: Any, *, spread: bool, concurrency: int | None = None, number: int | None = None) -> Dataset:
-    check_common(concurrency, number)
+def _from_torch(dataset: Any, *, spread: bool, number: int | None = None) -> Dataset:
     kind = type(dataset).__name__
     iterable = any(base.__name__ == "IterableDataset" for base in type(dataset).__mro__)
     indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypedDict, Unpack
+from typing import Annotated, Any, Literal, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,7 @@ from paceline.data.sources.files import InputFile, Paths, list_files
 from paceline.data.sources.footers import ParquetContents
 from paceline.data.sources.schemas import table_to_block
 from paceline.data.sources.sql import SqlSource
+from paceline.data.task_options import ReadOptions, TaskOptions, UnitOptions, parse_num_units, warn_unused
 
 JSON_FILE_EXTENSIONS = tuple(
     f"{kind}{packed}" for kind in ("json", "jsonl", "ndjson") for packed in ("", ".gz", ".bz2", ".zst", ".lz4")
@@ -63,11 +64,8 @@ class FileShuffleConfig:
 Shuffle = Literal["files"] | FileShuffleConfig | None
 
 
-class FileOptions(TypedDict, total=False):
-    """The arguments of all readers of files, with their defaults.
-
-    `concurrency` is accepted and ignored; `DataContext` sets the number of reading processes.
-    """
+class FileOptions(ReadOptions, total=False):
+    """The arguments of all readers of files, with their defaults."""
 
     filesystem: Annotated[Any, None]
     partitioning: Annotated[Literal["hive"] | None, "hive"]
@@ -75,8 +73,6 @@ class FileOptions(TypedDict, total=False):
     file_extensions: Annotated[Sequence[str] | None, None]
     ignore_missing_paths: Annotated[bool, False]
     shuffle: Annotated[Shuffle, None]
-    concurrency: Annotated[int | None, None]
-    override_num_blocks: Annotated[int | None, None]
 
 
 @with_options(FileOptions, file_extensions=("parquet",))
@@ -91,7 +87,7 @@ def read_parquet(
 
     `filter` is an expression such as `col("age") > 30`, the same as text, or a `pyarrow.compute` expression. Row groups
     whose statistics rule out a match are not read. Files may differ: a missing column is null, and numbers get the
-    wider type. `concurrency` is accepted and ignored; `DataContext` sets the number of reading processes.
+    wider type.
     """
     if columns is not None:
         columns = tuple(check_names("columns", columns))
@@ -282,6 +278,7 @@ def read_videos(paths: Paths, *, include_timestamps: bool = False, **options: Un
     return _read_media("read_videos", paths, media.VideoReader(include_timestamps), options)
 
 
+@with_options(ReadOptions)
 def read_sql(
     sql: str,
     connection_factory: Callable[[], Any],
@@ -289,8 +286,7 @@ def read_sql(
     sql_params: Any = None,
     shard_keys: Sequence[str] | None = None,
     shard_hash_fn: str = "MD5",
-    concurrency: int | None = None,
-    override_num_blocks: int | None = None,
+    **options: Unpack[ReadOptions],
 ) -> Dataset:
     """Read the rows of a query. `connection_factory` takes no arguments and returns a DB-API 2 connection.
 
@@ -308,8 +304,7 @@ def read_sql(
     keys = () if shard_keys is None else tuple(shard_keys)
     if isinstance(shard_keys, str) or not all(isinstance(key, str) and key for key in keys):
         raise bad_value("shard_keys", "a list of columns of the query or None", shard_keys)
-    check_common(concurrency, override_num_blocks)
-    number = override_num_blocks or 1
+    number = check_read_options("read_sql", options) or 1
     if number > 1 and not keys:
         raise ValueError(f"override_num_blocks={number} needs shard_keys: the columns that divide the rows")
     return Dataset(
@@ -317,34 +312,27 @@ def read_sql(
     )
 
 
-def range(n: int, *, concurrency: int | None = None, override_num_blocks: int | None = None) -> Dataset:
+@with_options(UnitOptions)
+def range(n: int, **options: Unpack[UnitOptions]) -> Dataset:
     """Create a dataset of the integers 0 to n - 1, in the column `id`."""
-    check_common(concurrency, override_num_blocks)
-    return Dataset(
-        Read(memory.RangeSource(f"range({check_int('n', n, at_least=0)})", n, num_units=override_num_blocks))
-    )
+    num_units = parse_num_units(options)
+    return Dataset(Read(memory.RangeSource(f"range({check_int('n', n, at_least=0)})", n, num_units=num_units)))
 
 
-def range_tensor(
-    n: int,
-    *,
-    shape: Sequence[int] = (1,),
-    concurrency: int | None = None,
-    override_num_blocks: int | None = None,
-) -> Dataset:
+@with_options(UnitOptions)
+def range_tensor(n: int, *, shape: Sequence[int] = (1,), **options: Unpack[UnitOptions]) -> Dataset:
     """Create a dataset of `n` tensors, each filled with its number from 0 to n - 1, in the column `data`."""
-    check_common(concurrency, override_num_blocks)
+    num_units = parse_num_units(options)
     if not isinstance(shape, Sequence) or not shape or not all(is_int(size) and size >= 0 for size in shape):
         raise bad_value("shape", "a tuple of sizes such as (2, 2)", shape)
     name = f"range_tensor({check_int('n', n, at_least=0)}, shape={tuple(shape)})"
-    return Dataset(Read(memory.RangeSource(name, n, "data", tuple(shape), override_num_blocks)))
+    return Dataset(Read(memory.RangeSource(name, n, "data", tuple(shape), num_units)))
 
 
-def from_items(
-    items: Sequence[Any], *, concurrency: int | None = None, override_num_blocks: int | None = None
-) -> Dataset:
+@with_options(UnitOptions)
+def from_items(items: Sequence[Any], **options: Unpack[UnitOptions]) -> Dataset:
     """Create a dataset with one row per item. Dicts become columns; other items go into the column `item`."""
-    check_common(concurrency, override_num_blocks)
+    num_units = parse_num_units(options)
     if isinstance(items, str | bytes | Mapping):
         raise bad_value("items", "a list of rows", items)
     rows = list(items)
@@ -356,9 +344,7 @@ def from_items(
             f"{type(rows[odd]).__name__} in items[{odd}]"
         )
     block = Block.from_rows(rows)
-    return Dataset(
-        Read(memory.MemorySource(f"from_items({len(rows)} items)", (block,), override_num_blocks, min_units=64))
-    )
+    return Dataset(Read(memory.MemorySource(f"from_items({len(rows)} items)", (block,), num_units, min_units=64)))
 
 
 def from_pandas(dfs: Any, *, override_num_blocks: int | None = None) -> Dataset:
@@ -386,7 +372,7 @@ def from_arrow(tables: Any, *, override_num_blocks: int | None = None) -> Datase
 
 
 def _from_one_or_many(function: str, argument: str, values: Any, kind: Any, block: Any, number: int | None) -> Dataset:
-    check_common(None, number)
+    check_int("override_num_blocks", number, at_least=1, optional=True)
     parts = list(values) if isinstance(values, list | tuple) else [values]
     for part in parts:
         if not isinstance(part, kind):
@@ -399,7 +385,7 @@ def _from_one_or_many(function: str, argument: str, values: Any, kind: Any, bloc
 
 def _open_files(function: str, paths: Paths, options: FileOptions) -> tuple[str, tuple[InputFile, ...]]:
     """Check the options; return the call as messages show it, without credentials or URL options, and the files."""
-    check_common(options["concurrency"], options["override_num_blocks"])
+    options["override_num_blocks"] = check_read_options(function, options)
     check_bool("include_paths", options["include_paths"])
     _parse_shuffle(options["shuffle"])
     names = ("filesystem", "file_extensions", "partitioning", "ignore_missing_paths")
@@ -460,6 +446,7 @@ def _schema_types(tf_schema: Any) -> tuple[tuple[str, Any], ...]:
     return tuple(tf_schema.items())
 
 
-def check_common(concurrency: Any, override_num_blocks: Any) -> None:
-    check_int("concurrency", concurrency, at_least=1, optional=True)
-    check_int("override_num_blocks", override_num_blocks, at_least=1, optional=True)
+def check_read_options(function: str, options: ReadOptions) -> int | None:
+    """Check the arguments that all readers share; return the number of units that was asked for, or None."""
+    warn_unused(function, options, [*TaskOptions.__annotations__, "ray_remote_args"])
+    return parse_num_units(options)
