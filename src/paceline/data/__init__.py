@@ -10,6 +10,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "paceline.data.aggregate": (
         "AbsMax",
         "AggregateFn",
+        "AggregateFnV2",
         "Count",
         "Max",
         "Mean",
