@@ -57,6 +57,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "read_webdataset",
     ),
     "paceline.data.block": ("Block", "Schema"),
+    "paceline.data.stats": ("DatasetSummary",),
     "paceline.data.write": ("SaveMode",),
 }
 

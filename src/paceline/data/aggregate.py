@@ -549,7 +549,7 @@ def finish_aggregates(deliveries: Iterable[RowDelivery], aggregates: Sequence[Ag
     if not states:
         return {aggregate.name: aggregate.empty_value() for aggregate in combined.aggregates}
     result = combined.finish_states(states)
-    return {name: as_arrow(values)[0].as_py() for name, values in result.columns.items()}
+    return {name: as_values(values)[0] for name, values in result.columns.items()}
 
 
 def check_aggregates(aggregates: Sequence[AggregateFn], keys: Sequence[str] = ()) -> tuple[AggregateFn, ...]:
