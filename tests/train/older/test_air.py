@@ -67,14 +67,16 @@ def test_a_worker_knows_who_it_is_and_what_it_reports_under_a_filled_in_name_sta
     def function():
         assert session.get_checkpoint() is None
         numbers = [session.get_node_rank(), session.get_world_size(), session.get_local_world_size()]
+        numbers += [session.get_local_rank(), sum(1 for _ in session.get_dataset_shard("train").iter_rows())]
         names = [session.get_experiment_name(), session.get_trial_name(), session.get_trial_dir()]
+        names.append(session.get_trial_id())
         resources = session.get_trial_resources().required_resources
         session.report({"numbers": numbers, "names": names, "resources": resources, "done": "nearly"})
 
-    metrics = fit(function).metrics
+    metrics = fit(function, datasets={"train": [1, 2, 3, 4]}).metrics
     assert metrics["done"] == "nearly"
-    assert metrics["numbers"] == [0, 2, 2]
-    assert metrics["names"] == ["run", "run", str(tmp_path / "run")]
+    assert metrics["numbers"] == [0, 2, 2, 0, 2]
+    assert metrics["names"] == ["run", "run", str(tmp_path / "run"), metrics["trial_id"]]
     assert metrics["resources"]["CPU"] >= 1
     assert metrics["resources"]["GPU"] == 0
     with pytest.raises(RuntimeError, match="outside of a Paceline training function"):
