@@ -279,21 +279,19 @@ def test_a_framework_is_set_up_once_around_all_runs_of_workers_that_are_spawned(
 def test_what_cannot_be_is_refused_where_it_is_said(tmp_path):
     assert isinstance(Trainer("torch").backend_config, TorchConfig)
     assert isinstance(Trainer(TouchingConfig("x"), num_workers=2).backend_config, TouchingConfig)
-    with pytest.raises(ValueError, match=r"backend must be 'torch', .*, got 'mxnet'"):
-        Trainer(backend="mxnet")
-    with pytest.raises(ValueError, match="use scaling_config or num_workers, not both"):
-        Trainer(num_workers=2, scaling_config=train.ScalingConfig(2))
-    with pytest.raises(ValueError, match="not both"):
-        Trainer(logdir=tmp_path, run_config=train.RunConfig(name="x", storage_path=tmp_path))
-    with pytest.raises(ValueError, match="persistent workers need num_workers"):
-        Trainer(num_workers=0, logdir=tmp_path / "run").start()
-    with pytest.raises(ValueError, match="must be a function"):
-        Trainer(train_loop_per_worker=3)
     own = type("Own", (train.DataConfig,), {"configure": lambda self, *args, **options: []})()
-    with pytest.raises(ValueError, match=r"Own\.configure\(\) is not called for persistent workers"):
-        Trainer(logdir=tmp_path / "run", dataset_config=own).run(print)
-    with pytest.raises(ValueError, match=r"fit\(\) needs"):
-        Trainer(logdir=tmp_path / "run").fit()
+    run, config = tmp_path / "run", train.RunConfig(name="x", storage_path=tmp_path)
+    for make, message in (
+        (lambda: Trainer(backend="mxnet"), r"backend must be 'torch', .*, got 'mxnet'"),
+        (lambda: Trainer(num_workers=2, scaling_config={"num_workers": 2}), "scaling_config or num_workers, not both"),
+        (lambda: Trainer(logdir=tmp_path, run_config=config), "not both"),
+        (lambda: Trainer(num_workers=0, logdir=run).start(), "persistent workers need num_workers"),
+        (lambda: Trainer(train_loop_per_worker=3), "must be a function"),
+        (lambda: Trainer(logdir=run, dataset_config=own).run(print), r"Own\.configure\(\) is not called for persist"),
+        (lambda: Trainer(logdir=run).fit(), r"fit\(\) needs"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make()
 
 
 LEFT = """
