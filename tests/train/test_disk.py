@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from paceline import train
-from paceline._storage import files
+from paceline._storage import commit, files
 from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import RunLayout
 from paceline.train import Checkpoint, CheckpointUploadMode, ControllerError, StorageError, WorkerGroupError
@@ -274,6 +274,20 @@ def test_a_damaged_file_in_the_newest_checkpoint_costs_that_checkpoint_only_and_
         assert (damaged.quarantine / "checkpoint_000004").exists(), "kept for a person to look at"
     assert result.metrics_dataframe["i"].tolist() == [0, 1, 2, 3, 4]
     assert saved(result) == 4
+
+
+def test_every_bit_of_a_manifest_counts(damaged):
+    """But for spaces, and the name of the checksum itself."""
+    path = damaged.root / "checkpoint_000004" / ".manifest.json"
+    whole = path.read_bytes()
+    unnoticed = []
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        if commit.find_problem(path.parent) is None:
+            unnoticed.append(at)
+    tail = whole.rindex(b'"crc32"')
+    assert all(at > tail for at in unnoticed), "what it says was altered and nobody noticed"
+    assert len(unnoticed) <= len(b'"crc32": ')
 
 
 @pytest.mark.parametrize("with_initial", [False, True])
