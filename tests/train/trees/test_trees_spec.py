@@ -53,6 +53,12 @@ def test_a_wrong_declaration_is_refused_by_name(changes, error, message):
 ROWS = {"train": paceline.data.from_items([{"x": 1.0, "y": 0}])}
 
 
+@pytest.fixture(scope="module")
+def lightgbm():
+    """Imported before a test begins, because it changes the environment."""
+    return pytest.importorskip("lightgbm")
+
+
 def declare(**params):
     return {"datasets": ROWS, "label_column": "y", "params": params}
 
@@ -70,14 +76,12 @@ def declare(**params):
         (declare(pre_partition=False), ValueError, r"params\['pre_partition'\] must be True, got False"),
     ],
 )
-def test_a_trainer_refuses_a_mix_with_a_function_and_parameters_that_are_ours_to_give(arguments, error, message):
-    pytest.importorskip("lightgbm")
+def test_a_trainer_refuses_a_mix_with_a_function_and_our_own_parameters(lightgbm, arguments, error, message):
     with pytest.raises(error, match=message):
         LightGBMTrainer(**arguments)
 
 
-def test_evaluation_sets_are_whole_on_every_rank_and_no_row_to_train_on_is_left_out():
-    pytest.importorskip("lightgbm")
+def test_evaluation_sets_are_whole_on_every_rank_and_no_row_to_train_on_is_left_out(lightgbm):
     trainer = LightGBMTrainer(datasets={**ROWS, "valid": ROWS["train"]}, label_column="y", params={})
     shards = trainer.dataset_config.shards(("train", "valid"))
     assert [(shard.name, shard.mode) for shard in shards] == [("train", "exact"), ("valid", "all")]
