@@ -237,3 +237,18 @@ def test_of_several_copies_to_one_directory_only_one_copies(tmp_path, monkeypatc
     assert (len(num_copies), Checkpoint(target).to_dict()) == (1, {"x": 1})
     Checkpoint(source).to_directory(target)
     assert len(num_copies) == 2, "later copies are made"
+
+
+def test_reports_may_use_different_upload_modes(fit):
+    modes = (CheckpointUploadMode.ASYNC, CheckpointUploadMode.SYNC, CheckpointUploadMode.NO_UPLOAD)
+
+    def function():
+        for step, mode in enumerate(modes * 2):
+            checkpoint = Checkpoint.from_dict({"step": step})
+            if mode is CheckpointUploadMode.NO_UPLOAD:
+                path = train.get_context().get_storage().build_checkpoint_path_from_name(f"own_{step}")
+                checkpoint = Checkpoint(checkpoint.to_directory(path))
+            train.report({"step": step}, checkpoint=checkpoint, checkpoint_upload_mode=mode)
+
+    result = fit(function, 1)
+    assert [checkpoint.to_dict()["step"] for checkpoint, _ in result.best_checkpoints] == [0, 1, 2, 3, 4, 5]

@@ -111,6 +111,28 @@ def test_a_full_disk_ends_the_run_with_the_cause_and_a_freed_one_lets_it_continu
     assert result.metrics_dataframe["i"].tolist() == [0, 1, 2, 3]
 
 
+def test_a_disk_full_of_metrics_is_a_clear_error_and_a_freed_one_lets_the_run_continue(small_disk, fit):
+    """Whoever comes first to the full disk, the worker's file or the driver's journal."""
+
+    def function():
+        last = train.get_checkpoint()
+        if last is None:
+            train.report({"i": 0}, checkpoint=Checkpoint.from_dict({"i": 0}))
+        while (small_disk / "filler").exists():
+            train.report({"text": "x" * 10_000})
+        return "done"
+
+    (small_disk / "filler").write_bytes(b"x" * (SIZE // 2))
+    with pytest.raises((WorkerGroupError, ControllerError), match="No space left on device: ") as caught:
+        fit(function, 1)
+    assert f"{small_disk}/run/" in str(caught.value)
+    assert train.Result.from_path(small_disk / "run").checkpoint.to_dict() == {"i": 0}
+    (small_disk / "filler").unlink()
+    result = fit(function, 1)
+    assert result.return_value == "done"
+    assert result.checkpoint.to_dict() == {"i": 0}
+
+
 @pytest.mark.parametrize(
     "num_bytes", [pytest.param(1, marks=pytest.mark.slow), 700, pytest.param(2000, marks=pytest.mark.slow)]
 )
@@ -145,6 +167,19 @@ def test_a_journal_without_room_is_one_clear_error_and_the_next_driver_recovers(
     assert result.metrics == {"i": 5}
     assert result.metrics_dataframe["i"].tolist() == [0, 1, 2, 3, 4, 5]
     assert set(committed) <= {path.name for path in (tmp_path / "run").glob("checkpoint_*")}, "none was lost"
+
+
+def test_a_failing_disk_under_the_journals_sync_ends_the_run_with_its_name(fit, monkeypatch):
+    sync = os.fsync
+
+    def broken(fd):
+        if os.readlink(f"/proc/self/fd/{fd}").endswith("journal.jsonl") and os.fstat(fd).st_size:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(ControllerError, match=r"Input/output error: .*journal\.jsonl"):
+        fit(lambda: train.report({}, checkpoint=Checkpoint.from_dict({})))
 
 
 @pytest.mark.parametrize("first", ["the failing rank", pytest.param("the others", marks=pytest.mark.slow)])
