@@ -1,6 +1,5 @@
 """A run on this machine, from the function to the Result."""
 
-import math
 import os
 import threading
 from pathlib import Path
@@ -10,8 +9,7 @@ import psutil
 import pytest
 
 from paceline import train
-from paceline.train import Checkpoint, CheckpointUploadMode, Result, RunConfig, ScalingConfig
-from paceline.train.torch import TorchTrainer
+from paceline.train import Checkpoint, CheckpointUploadMode, Result
 
 
 def test_every_worker_runs_the_function_once_knows_its_rank_and_prints_to_its_log(fit, capsys):
@@ -32,20 +30,6 @@ def test_every_worker_runs_the_function_once_knows_its_rank_and_prints_to_its_lo
     out = capsys.readouterr().out
     assert "[rank 0] hello from 0\n" in out
     assert "hello from 1" not in out
-
-
-def test_metrics_without_a_checkpoint_are_kept_one_row_per_report(fit):
-    def function():
-        for i in range(5):
-            train.report({"i": i, "eval": {"loss": 1 / (i + 1)}, "nan": math.nan, "inf": -math.inf})
-        train.report({"a": np.float32(0.5), "b": np.int64(3), "c": np.array([2.0])})
-
-    result = fit(function)
-    assert result.metrics == {"a": 0.5, "b": 3, "c": 2.0}, "scalars of numpy become numbers"
-    rows = result.metrics_dataframe
-    assert rows["i"].tolist()[:5] == [0, 1, 2, 3, 4]
-    assert rows["eval/loss"].tolist()[1] == 0.5
-    assert (math.isnan(rows["nan"][0]), rows["inf"][0]) == (True, -math.inf)
 
 
 def test_result_from_path_refuses_what_is_no_run(tmp_path):
@@ -112,12 +96,6 @@ def test_threads_are_shared_out_and_the_users_own_choice_wins(fit, monkeypatch):
     assert fit(lambda: os.environ["OMP_NUM_THREADS"]).return_value == str(max(1, cores // 2))
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     assert fit(lambda: os.environ["OMP_NUM_THREADS"], name="b").return_value == "7"
-
-
-def test_more_workers_than_cores_is_allowed_and_said(fit, capsys):
-    cores = len(os.sched_getaffinity(0))
-    fit(lambda: None, cores + 1)
-    assert f"more workers than the {cores} cores here" in capsys.readouterr().err
 
 
 def test_num_workers_0_runs_in_this_very_process(fit):
@@ -189,18 +167,6 @@ def test_workers_draw_different_random_numbers_on_every_rank_and_in_every_run(fi
     drawn = [(path / f"drawn-{rank}").read_text().split() for path in paths for rank in (0, 1)]
     for numbers in zip(*drawn, strict=True):
         assert len(set(numbers)) == 4
-
-
-def test_torch_without_workers_leaves_the_driver_as_it_was(tmp_path):
-    """The guards of the test suite notice a changed environment."""
-
-    def function():
-        import torch.distributed as dist
-
-        return [os.environ["RANK"], dist.get_world_size()]
-
-    config = RunConfig(storage_path=tmp_path)
-    assert TorchTrainer(function, scaling_config=ScalingConfig(0), run_config=config).fit().return_value == ["0", 1]
 
 
 def test_nothing_of_ours_listens_on_the_network(fit):
