@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from numbered_rows import Rows
@@ -147,7 +147,6 @@ KINDS = ("float16", "float32", "float64", "int8", "uint8", "uint16", "uint32", "
     wanted=st.sampled_from([None, torch.float32, torch.bfloat16, torch.int32]),
     is_strided=st.booleans(),
 )
-@settings(deadline=None)
 @pytest.mark.filterwarnings("ignore:Casting complex values to real", "ignore:.*discards the imaginary part")
 def test_parts_that_are_put_together_are_the_tensor_that_all_rows_are(kinds, sizes, wanted, is_strided):
     parts = []

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from made_datasets import blocks_of, column, rows_of, source_of
 
@@ -15,7 +15,6 @@ from paceline.data.block import TensorType
 from paceline.data.sources.memory import unit_ranges
 
 
-@settings(deadline=None)
 @given(st.integers(0, 500), st.integers(0, 1 << 30), st.none() | st.integers(1, 600), st.integers(1, 64))
 def test_cuts_leave_out_nothing(num_rows, num_bytes, number, least):
     found = unit_ranges(num_rows, num_bytes, number, least)

@@ -359,7 +359,6 @@ def test_numbers_of_files_grow_wider_so_that_their_order_stays():
     assert names == ["part-0999999.png", "part-1000000.png", "part-1000001.png"]
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["", "a=1", "a=1/b=2"]), max_size=20), st.lists(st.sampled_from(["", "a=1"])))
 def test_names_are_new_and_in_order_in_each_directory(old, new):
     there = number_files([(directory, ".csv.gz") for directory in old], {})

@@ -14,7 +14,6 @@ payloads = st.lists(st.binary(max_size=40), max_size=8)
 lines = st.lists(st.binary(max_size=30).map(lambda data: data.replace(b"\n", b"\r")), max_size=5)
 
 
-@settings(deadline=None)
 @given(payloads, st.lists(st.integers(0, 400), max_size=20))
 def test_frames_cut_at_any_boundaries_come_back_whole_and_in_order(sent, cuts):
     stream = b"".join(map(encode_frame, sent))
@@ -42,7 +41,6 @@ def test_a_sealed_line_gives_its_payload_back_and_a_payload_with_a_newline_is_re
         seal_line(payload + b"\n")
 
 
-@settings(deadline=None)
 @given(lines)
 def test_lines_truncated_at_every_offset_give_the_lines_before_it(sent):
     data = b"".join(map(seal_line, sent))
@@ -66,7 +64,6 @@ def test_every_byte_altered_gives_a_prefix_that_holds_all_lines_before_it(sent, 
             assert len(prefix) >= number
 
 
-@settings(deadline=None)
 @given(lines, st.binary(max_size=30))
 def test_lines_after_a_damaged_one_are_not_read(sent, damage):
     torn = b"00000000 x" + damage.replace(b"\n", b"") + b"\n"

@@ -8,7 +8,7 @@ from fractions import Fraction
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from paceline._core.plain_values import from_plain, get_metric, to_plain
@@ -42,7 +42,6 @@ def same(one, other):
     return bool(one == other)
 
 
-@settings(deadline=None)
 @given(values)
 @example([math.nan, math.inf, -math.inf, -0.0])
 @example([sign * (2**bits + by) for bits in (31, 53, 63, 64) for by in (-1, 0, 1) for sign in (1, -1)])
