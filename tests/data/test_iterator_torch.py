@@ -1,7 +1,6 @@
 """Batches as torch tensors: which columns can be one, without a copy where that is safe, and where they go."""
 
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -114,22 +113,6 @@ def test_tensors_go_to_the_device_that_is_given_or_that_of_the_worker(prefetch_b
     assert device_of(lambda: torch.device("meta"), device="auto") == "meta"
     assert device_of(lambda: torch.device("meta"), device=None) == "cpu"
     assert device_of(lambda: torch.device("meta"), device="cpu") == "cpu"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"device": "gpu0"}, "a torch.device or None, got 'gpu0'"),
-        ({"dtypes": "float32"}, "dtypes must be a torch.dtype or a dict from columns to torch.dtypes, got 'float32'"),
-        ({"dtypes": {"z": torch.float32}}, "dtypes has an unknown column 'z'; the columns are: 'x'"),
-        ({"dtypes": torch.float32, "collate_fn": len}, "dtypes and collate_fn cannot be combined"),
-        ({"collate_fn": 3}, "collate_fn must be a function or None, got 3"),
-        ({"pin_memory": 1}, "pin_memory must be True or False, got 1"),
-    ],
-)
-def test_a_wrong_argument_is_named_at_the_call(arguments, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        DataIterator(Rows([4], columns=lambda ids: {"x": ids})).iter_torch_batches(**arguments)
 
 
 def test_an_unknown_column_is_found_with_the_first_batch_where_no_schema_is_known(monkeypatch):

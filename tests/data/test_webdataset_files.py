@@ -6,7 +6,7 @@ import tarfile
 
 import numpy as np
 import pytest
-from made_datasets import block, pipeline
+from made_datasets import block
 from PIL import Image
 
 from paceline.data.read import read_webdataset
@@ -66,17 +66,6 @@ def test_files_with_one_key_are_a_row_and_decoded_by_suffix(tmp_path):
     assert (row["cls"], row["txt"], row["json"]) == (7, "grün", {"x": [1, 2]})
     assert row["pkl"] == pickle.dumps({"x": 1})
     assert row["bin"] == b"\x00\x01"
-
-
-def test_rows_come_in_the_order_of_the_files_each_tar_a_unit(tmp_path):
-    tar(tmp_path / "b.tar", samples(3, 5))
-    tar(tmp_path / "a.tar", samples(0, 3))
-    dataset = read_webdataset(tmp_path, include_paths=True)
-    assert [task.unit.name for task in pipeline(dataset).tasks] == ["a.tar", "b.tar"]
-    found = block(dataset)
-    assert found.columns["cls"].tolist() == [0, 1, 2, 3, 4]
-    assert found.columns["png"].shape == (5, 4, 4, 3)
-    assert found.columns["path"].to_pylist()[3] == str(tmp_path / "b.tar")
 
 
 @pytest.mark.parametrize(("name", "mode"), [("a.tar.gz", "w:gz"), ("a.tgz", "w:gz"), ("a.tar.xz", "w:xz")])

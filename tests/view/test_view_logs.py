@@ -1,4 +1,4 @@
-"""Logs by pages, in both directions, with search; none that lies outside of the run; and in a store while it goes on."""
+"""Logs by pages, in both directions, with search, none outside of the run; and in a store while the run goes on."""
 
 import os
 import tracemalloc
