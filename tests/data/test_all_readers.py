@@ -4,15 +4,13 @@ read is named, and a wrong argument is refused when the reader is called."""
 import gzip
 import io
 import json
-import tarfile
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from made_datasets import block
-from PIL import Image
+from made_datasets import block, save_array, save_image, write_tar
 
 from paceline.data import col
 from paceline.data.block import Block
@@ -33,33 +31,14 @@ from paceline.data.sources.tf_examples import encode_examples
 from paceline.data.sources.tfrecords import frame_record
 
 
-def save_array(array, **options):
-    np.save(file := io.BytesIO(), array, **options)
-    return file.getvalue()
-
-
 def save_archive(**arrays):
     np.savez(file := io.BytesIO(), **arrays)
-    return file.getvalue()
-
-
-def save_image(array, kind="PNG"):
-    Image.fromarray(array).save(file := io.BytesIO(), kind)
     return file.getvalue()
 
 
 def save_table(**columns):
     pq.write_table(pa.table(columns), file := pa.BufferOutputStream())
     return file.getvalue().to_pybytes()
-
-
-def write_tar(*members, mode="w"):
-    with tarfile.open(fileobj=(file := io.BytesIO()), mode=mode) as archive:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return file.getvalue()
 
 
 def write_records(column):
@@ -86,7 +65,7 @@ READERS = {
     read_images: ("png", lambda n: save_image(np.full((2, 2), n, np.uint8)), "image", lambda n: [[n, n]] * 2),
     read_json: ("json", lambda n: b'{"n": %d}' % n, "n", int),
     read_numpy: ("npy", lambda n: save_array(np.array([n])), "data", int),
-    read_parquet: ("parquet", lambda n: save_table(n=[n], k=["in the file"]), "n", int),
+    read_parquet: ("parquet", lambda n: save_table(n=[n], x=[0], s=["x"], k=["in the file"]), "n", int),
     read_text: ("txt", lambda n: b"%d\n" % n, "text", str),
     read_tfrecords: ("tfrecord", lambda n: write_records([n]), "x", int),
     read_webdataset: ("tar", lambda n: write_tar(("s.cls", b"%d" % n)), "cls", int),
@@ -183,15 +162,6 @@ def test_a_broken_file_is_named_with_what_is_wrong(tmp_path, read, name, content
         block(read(tmp_path))
 
 
-FILES = {
-    read_csv: ("a.csv", b"n\n1\n"),
-    read_images: ("a.png", PNG),
-    read_json: ("a.json", b'{"n": 1}'),
-    read_parquet: ("a.parquet", TABLE),
-    read_text: ("a.txt", b"x"),
-    read_tfrecords: ("a.tfrecord", b""),
-    read_webdataset: ("a.tar", write_tar()),
-}
 WRONG = [
     (read_csv, {"parse_options": ";"}, r"parse_options must be a pyarrow\.csv\.ParseOptions.*, got ';'"),
     (read_csv, {"delimiter": ";"}, r"read_csv\(\) has no argument 'delimiter'; it has .*parse_options"),
@@ -226,7 +196,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("read", "arguments", "message"), WRONG)
 def test_a_wrong_argument_is_refused_at_once(tmp_path, read, arguments, message):
-    name, content = FILES[read]
-    (tmp_path / name).write_bytes(content)
+    suffix, write, *_ = READERS[read]
+    (tmp_path / f"a.{suffix}").write_bytes(write(1))
     with pytest.raises((TypeError, ValueError), match=message):
         read(tmp_path, **arguments)

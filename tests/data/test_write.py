@@ -1,7 +1,6 @@
 """What all writers have in common: readers never see half a write; modes, names and sizes of files."""
 
 import errno
-import itertools
 import json
 import os
 import re
@@ -16,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_datasets import dataset_of
+from made_datasets import dataset_of, numbers
 from pyarrow.fs import LocalFileSystem
 
 from paceline.data.block import Block
@@ -323,12 +322,6 @@ def test_files_are_staged_inside_where_the_directory_above_cannot_be_written(out
     assert len(os.listdir(out)) == 2
 
 
-def _numbered(sizes):
-    """The numbers from 0 on, in units of blocks of these sizes."""
-    numbers = itertools.count()
-    return [[_rows(*itertools.islice(numbers, size)) for size in unit] for unit in sizes]
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 5), max_size=3), max_size=5), *[st.none() | st.integers(1, 6)] * 2)
 def test_no_row_is_lost_or_changes_its_place_whatever_the_sizes(tmp_path_factory, units, least, most):
@@ -336,7 +329,8 @@ def test_no_row_is_lost_or_changes_its_place_whatever_the_sizes(tmp_path_factory
     total = sum(map(sum, units))
     if least is not None and most is not None and least > most:
         least, most = most, least
-    write_parquet(dataset_of(*_numbered(units)), out, min_rows_per_file=least, max_rows_per_file=most)
+    rows = numbers(*units).rename_columns({"id": "x"})
+    write_parquet(rows, out, min_rows_per_file=least, max_rows_per_file=most)
     files = list(_read(out).values())
     assert [row for rows in files for row in rows] == list(range(total))
     assert all(len(rows) <= (most or total) for rows in files)
