@@ -1,6 +1,7 @@
 """Workers that receive only their own rows cut the same batches that they would cut from all rows."""
 
 import itertools
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from numbered_rows import Rows
 from paceline.data.block import Block
 from paceline.data.iterator import DataIterator
+from paceline.data.order import sharding
 from paceline.data.order.batch_cutter import BatchCutter, with_sliceable_columns
 from paceline.data.order.row_ownership import EpochDivision, OwnershipTracker, PartialDelivery, RowOwners, SparseBlock
 from paceline.data.order.sharding import Cursor, RowDelivery, WorkerShard, merge_cursors, replace_cursor, with_order
@@ -141,3 +143,39 @@ def test_a_sparse_block_has_the_rows_at_hand_in_their_places():
     assert (shuffled.rows.tolist(), shuffled.available.column("id").tolist()) == ([1, 3], [7, 2])
     with pytest.raises(AssertionError, match="rows of this worker are missing"):
         list(BatchCutter(WorkerShard(0, 2, "exact"), 4, Cursor()).cut([PartialDelivery(0, 0, sparse)]))
+
+
+edges = st.tuples(st.integers(0, 30), st.integers(0, 30))
+some = st.lists(edges, max_size=6)
+
+
+def rows(found):
+    return [row for begin, stop in found for row in range(begin, stop)]
+
+
+@given(some)
+def test_joined_ranges_are_sorted_and_apart(given):
+    found = sharding.join_ranges(given)
+    assert rows(found) == sorted({*rows(given)})
+    assert all(stop < begin for (_, stop), (begin, _) in pairwise(found))
+    assert sharding.num_rows_in(found) == len(rows(found))
+
+
+@given(edges, some)
+def test_what_is_left_of_a_range(span, gone):
+    assert rows(sharding.subtract_ranges(span, gone)) == sorted({*rows([span])} - {*rows(gone)})
+
+
+@given(some, some)
+def test_what_both_have(first, second):
+    assert rows(sharding.intersect_ranges(first, second)) == sorted({*rows(first)} & {*rows(second)})
+
+
+@given(some, st.lists(st.integers(0, 12), max_size=5))
+def test_drop_front_removes_the_first_rows(given, numbers):
+    found = sharding.join_ranges(given)
+    left, walk = rows(found), sharding.RangeCursor(found)
+    for number in numbers:
+        assert rows(sharding.take_head(walk.remaining, number)) == left[:number]
+        assert rows(walk.take(number)) == left[:number]
+        left = left[number:]

@@ -242,6 +242,31 @@ def test_a_long_journal_gives_the_same_rows_with_metrics_that_come_late_or_are_n
     assert close(rows_of(replay)[1499], row)
 
 
+def test_ranks_that_reported_or_returned_before_the_first_mark_are_not_waited_for() -> None:
+    lines = journal_of(
+        3, Reported(1, 1, 1, RAW, 0.0, ""), WorkerReturned(1, 2, 0), Reported(1, 0, 1, RAW, 0.0, "", reduce=SUM)
+    )
+    assert ready(lines) == [(1, 1)]
+    assert [row["m"] for row in rows_of(replay_lines(lines))] == [1]
+
+
+def test_a_checkpoint_that_waits_for_a_reduced_report_gets_what_all_ranks_made_of_it() -> None:
+    def report(rank: int, seq: int, **more: str) -> Reported:
+        return Reported(1, rank, seq, RAW, 0.0, "", reduce=SUM, **more)
+
+    lines = journal_of(
+        2,
+        *(report(1, seq) for seq in (1, 2)),
+        report(1, 3, checkpoint="checkpoint_000003"),
+        *(report(0, seq) for seq in range(1, 9)),
+        *(report(1, seq) for seq in range(4, 9)),
+    )
+    replay = replay_lines(lines)
+    assert replay.run == replayed(lines).run
+    assert isinstance(replay.run.phase, Running)
+    assert bytes(replay.run.phase.pending[0].metrics) == b'{"m":2}'
+
+
 @given(
     size=st.integers(1, 4),
     order=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 7)), max_size=60),

@@ -299,3 +299,11 @@ def test_files_are_fitted_and_transformed_as_one_batch_is(ds, tmp_path):
     seen = pp.CountVectorizer(["c"], tokenization_fn=_process).fit(ds).stats_["token_counts(c)"]
     assert seen.total() == 4 * 50
     assert str(os.getpid()) not in seen, "rows are looked at in data processes"
+
+
+def test_a_failure_names_the_file_or_the_columns_there_are(ds):
+    with pytest.raises(ValueError, match=r"StandardScaler: column 'c' must have numbers, got") as caught:
+        StandardScaler(["c"]).fit(ds)
+    assert "0.parquet" in "".join(caught.value.__notes__)
+    with pytest.raises((KeyError, ValueError), match=r"'z'[\s\S]*'x', 'y', 'c', 'n', 'unused'"):
+        StandardScaler(["z"]).fit(ds)
