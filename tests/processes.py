@@ -72,7 +72,7 @@ def still_running(processes: Collection[psutil.Process], within_s: float = 60.0)
     return find_processes(lambda p: p in left and p.status() != psutil.STATUS_ZOMBIE, [p.pid for p in left])
 
 
-def wait_until(condition: Callable[[], T], timeout_s: float = 60.0) -> T:
+def wait_until(condition: Callable[[], T], timeout_s: float = 100.0) -> T:
     """The first answer of the condition that is true."""
     deadline = time.monotonic() + timeout_s
     while not (answer := condition()):
