@@ -25,12 +25,12 @@ class Hands:
 
     at = 100.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.at
 
 
 @pytest.fixture
-def hands() -> Hands:
+def hands():
     return Hands()
 
 
@@ -88,7 +88,7 @@ def test_time_after_the_stop_is_not_counted(clock, hands):
 
 
 def test_another_thread_neither_moves_the_clock_nor_has_one(clock, hands):
-    def other() -> None:
+    def other():
         with clock.at(REPORT), account_time(DATA):
             hands.at += 1
         list(account_data_wait(iter([1, 2])))

@@ -61,10 +61,7 @@ def test_lines_are_filtered_counted_and_printed_as_json(paceline):
     assert (nothing.code, nothing.out) == (1, "")
     found = json.loads(paceline("logs", "resnet", "--json", "--rank", "0").out)["logs"]
     assert [(log["attempt"], log["rank"], log["lines"][-1]) for log in found] == [(1, 0, "step 5 loss 0.200")]
-    missing = paceline("logs", "resnet", "--rank", "7")
-    assert missing.code == 2
-    assert "has no log of rank 7" in missing.err
-    assert "attempt 1, rank 0" in missing.err
+    paceline("logs", "resnet", "--rank", "7").assert_refused("has no log of rank 7", "attempt 1, rank 0")
 
 
 @pytest.mark.parametrize("follow", [[], ["-f"]], ids=["printed", "followed"])
