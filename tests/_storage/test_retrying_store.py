@@ -279,13 +279,10 @@ def test_a_path_tells_whether_it_is_a_store(path, remote):
     assert is_remote(path) is remote
 
 
-def test_options_stay_at_the_end_and_out_of_messages():
+def test_options_of_an_address_stay_at_its_end_and_out_of_messages_and_wrong_ones_are_refused(monkeypatch):
     address = join_storage_path("s3://key:secret@bucket/runs/?region=eu-west-1", "alpha")
     assert address == "s3://key:secret@bucket/runs/alpha?region=eu-west-1"
     assert open_store_at(address).uri == "s3://bucket/runs/alpha"
-
-
-def test_refuses_an_invalid_address_without_showing_secrets():
     with pytest.raises(ValueError, match="unknown option 'regoin'") as raised:
         open_store_at("s3://key:secret@bucket/runs?regoin=eu")
     assert "secret" not in str(raised.value)
@@ -293,11 +290,6 @@ def test_refuses_an_invalid_address_without_showing_secrets():
         open_store_at("/x", object())
     with pytest.raises(ValueError, match="nosuch"):
         open_store_at("nosuch://x/y")
-
-
-def test_without_fsspec_the_extra_is_named(monkeypatch):
-    from paceline._storage import address
-
-    monkeypatch.setattr(address, "find_spec", lambda name: None)
+    monkeypatch.setattr("paceline._storage.address.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r'pip install "paceline\[cloud\]"'):
         open_store_at("memory://x")

@@ -73,17 +73,10 @@ def test_commands_for_runs_refuse_a_search(paceline):
 @pytest.mark.parametrize(
     "line",
     [
-        "ls --limit 0",
-        "logs resnet --rank -1",
-        "show",
-        "checkpoints resnet --prune",
-        "checkpoints resnet --keep 2",
-        "checkpoints resnet --prune --keep 0",
+        *("ls --limit 0", "logs resnet --rank -1", "show", "metrics resnet --parquet -", "resume vit --json"),
+        *("report resnet -o - --json", "dashboard --port 70000", "checkpoints resnet --prune"),
+        *("checkpoints resnet --keep 2", "checkpoints resnet --prune --keep 0"),
         "checkpoints resnet --prune --keep 2 --verify",
-        "metrics resnet --parquet -",
-        "resume vit --json",
-        "report resnet -o - --json",
-        "dashboard --port 70000",
     ],
 )
 def test_bad_usage_is_exit_code_2(line, paceline):

@@ -39,14 +39,11 @@ if __name__ == "__main__":
 """
 
 
-def test_logs_are_those_of_the_last_attempt_rank_by_rank(paceline):
+def test_logs_are_those_of_the_last_attempt_and_of_one_rank_without_marks_and_escape_codes(paceline, odd_run):
     out = paceline("logs", "bert").out.splitlines()
     assert "rank 1 | rank 1 begins at 3" in out
     assert "rank 1 | rank 1 begins at 0" not in out
     assert "rank 1 | ValueError: batch 4 has a nan in it" in out
-
-
-def test_logs_of_one_rank_have_no_marks_and_no_escape_codes(paceline, odd_run):
     assert paceline("logs", str(odd_run), "--rank", "1").out.splitlines() == [
         "rank 1 begins at 0",
         "red and  hostile ",

@@ -11,17 +11,9 @@ import msgspec
 from live_runs import PendingRequest, counting, live, run_command, standing
 
 from paceline import train
+from paceline._control import requests
 from paceline._control.events import Reported, WorkerFailed
-from paceline._control.requests import (
-    Answer,
-    ProfileRequest,
-    RequestEnvelope,
-    StacksRequest,
-    StopRequest,
-    encode,
-    find_holder,
-    send_request,
-)
+from paceline._control.requests import Answer, ProfileRequest, StacksRequest, StopRequest, find_holder, send_request
 from paceline._storage.run_location import RunLocation
 from paceline.train import Result
 
@@ -96,10 +88,10 @@ def test_requests_that_are_broken_or_for_another_driver_are_refused_and_stop_nob
         run.until(directory.is_dir)
         number = find_holder(run.home).number
         near, _ = run.home.open_mailboxes()
-        near.put("later", encode(RequestEnvelope(number + 1, time.time(), StopRequest(now=True))))
+        near.put("later", requests.encode(requests.RequestEnvelope(number + 1, time.time(), StopRequest(now=True))))
         broken = {
-            "earlier": encode(RequestEnvelope(number - 1, time.time(), StopRequest(now=True))),
-            "stale": encode(RequestEnvelope(number, time.time() - 3600, StopRequest(now=True))),
+            "earlier": requests.encode(requests.RequestEnvelope(number - 1, time.time(), StopRequest(now=True))),
+            "stale": requests.encode(requests.RequestEnvelope(number, time.time() - 3600, StopRequest(now=True))),
             "empty": b"",
             "garbage": os.urandom(200),
             "deep": b"[" * 50_000,

@@ -7,14 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline._dashboard.query_fields import (
-    MAX_POINTS,
-    MAX_POINTS_PER_REQUEST,
-    MIN_POINTS,
-    QueryFields,
-    RequestRefusedError,
-    points_per_metric,
-)
+from paceline._dashboard import query_fields
+from paceline._dashboard.query_fields import QueryFields, RequestRefusedError, points_per_metric
 
 
 def parse(query):
@@ -66,5 +60,5 @@ def test_any_bytes_are_a_query_or_refused(query):
 @given(st.integers(1, 10**9), st.integers(0, 10**6))
 def test_points_are_bounded_over_all_metrics(wanted, num_metrics):
     each = points_per_metric(wanted, num_metrics)
-    assert 1 <= each <= min(wanted, MAX_POINTS)
-    assert each <= MIN_POINTS or each * num_metrics <= MAX_POINTS_PER_REQUEST
+    assert 1 <= each <= min(wanted, query_fields.MAX_POINTS)
+    assert each <= query_fields.MIN_POINTS or each * num_metrics <= query_fields.MAX_POINTS_PER_REQUEST

@@ -19,17 +19,9 @@ from paceline.tune.trial import Trial, TrialCheckpoint
 
 
 def pbt(**options):
-    chosen = {
-        "time_attr": "training_iteration",
-        "metric": "score",
-        "mode": "max",
-        "perturbation_interval": 2,
-        "hyperparam_mutations": {"lr": uniform(0, 10)},
-        "resample_probability": 0.0,
-        "perturbation_factors": (2.0, 2.0),
-        **options,
-    }
-    return PopulationBasedTraining(**chosen)
+    chosen = {"time_attr": "training_iteration", "metric": "score", "mode": "max", "perturbation_interval": 2}
+    chosen |= {"hyperparam_mutations": {"lr": uniform(0, 10)}, "perturbation_factors": (2.0, 2.0)}
+    return PopulationBasedTraining(**{**chosen, "resample_probability": 0.0, **options})
 
 
 class Population:

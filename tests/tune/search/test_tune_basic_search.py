@@ -181,11 +181,8 @@ def test_a_limit_is_passed_on_and_a_batch_is_followed_by_the_next_once_all_of_it
     assert inner.calls == []
     assert limited.suggest("3") is None
     limited.on_trial_complete("2", error=True)
-    assert inner.calls == [
-        ("complete", "1", {"loss": 1}, False),
-        ("stopped", "0", {"loss": 0}),
-        ("complete", "2", None, True),
-    ]
+    calls = [("complete", "1", {"loss": 1}, False), ("stopped", "0", {"loss": 0}), ("complete", "2", None, True)]
+    assert inner.calls == calls
     assert limited.suggest("3") == {"x": 3}
 
 
