@@ -1,4 +1,4 @@
-"""Trainers as trials: a trial's configuration merged into a copy; and trainers and classes in a search."""
+"""Trainers as trials: a trial's configuration merged into a copy; and a trainer in a search."""
 
 import numpy as np
 import pandas as pd
@@ -156,25 +156,7 @@ def test_a_config_that_does_not_fit_is_refused(of_trial, config, message):
         plan.resolve_needs({"scaling_config": {"workers": 2}})
 
 
-@pytest.fixture
-def search(tmp_path):
-    def run(trainable, param_space, **run_config):
-        tuner = tune.Tuner(
-            trainable,
-            param_space=param_space,
-            tune_config=tune.TuneConfig(metric="score", mode="max"),
-            run_config=tune.RunConfig(name="search", storage_path=tmp_path, **run_config),
-        )
-        return tuner.fit()
-
-    return run
-
-
-def scores(grid):
-    return sorted(result.metrics["score"] for result in grid if result.metrics is not None)
-
-
-def test_a_trainer_with_a_space_for_its_config_and_its_workers(search):
+def test_a_trainer_with_a_space_for_its_config_and_its_workers(tmp_path):
     def loop(config):
         train.report({"score": config["base"] + config["x"] * train.get_context().get_world_size()})
 
@@ -183,26 +165,5 @@ def test_a_trainer_with_a_space_for_its_config_and_its_workers(search):
         "train_loop_config": {"x": tune.grid_search([1, 5])},
         "scaling_config": {"num_workers": tune.grid_search([1, 2]), "resources_per_worker": {"CPU": 0.5}},
     }
-    assert scores(search(trainer, space)) == [101, 102, 105, 110]
-
-
-class Counts(tune.Trainable):
-    def setup(self, config):
-        self.score = config["x"]
-
-    def step(self):
-        self.score += 1
-        return {"score": self.score}
-
-    def save_checkpoint(self, checkpoint_dir):
-        return {"score": self.score}
-
-    def load_checkpoint(self, checkpoint):
-        self.score = checkpoint["score"]
-
-
-def test_a_class_is_stopped_and_leaves_its_last_checkpoint(search):
-    config = tune.CheckpointConfig(checkpoint_at_end=True)
-    grid = search(Counts, {"x": tune.grid_search([10, 20])}, stop={"training_iteration": 3}, checkpoint_config=config)
-    assert scores(grid) == [13, 23]
-    assert sorted(result.checkpoint.to_dict()["score"] for result in grid if result.checkpoint) == [13, 23]
+    grid = tune.Tuner(trainer, param_space=space, run_config=tune.RunConfig(storage_path=tmp_path)).fit()
+    assert sorted(result.metrics["score"] for result in grid) == [101, 102, 105, 110]
