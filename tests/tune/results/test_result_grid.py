@@ -2,6 +2,7 @@
 
 import math
 import shutil
+import time
 
 import pytest
 from hypothesis import given
@@ -137,7 +138,10 @@ def test_results_are_counted_and_indexed_and_metrics_have_first_what_was_reporte
         "training_iteration": 2,
         "time_total_s": 2.0,
         "time_this_iter_s": 1.0,
+        "time_since_restore": 2.0,
+        "iterations_since_restore": 2,
         "timestamp": 1005,
+        "date": time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(1005)),
         "trial_id": "00000",
         "done": True,
         "config": {"lr": 0.0},
