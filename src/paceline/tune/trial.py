@@ -88,6 +88,15 @@ class Trial:
         """What messages call it: the name that the user gave it, else its id."""
         return self.trial_name if self.trial_name != self._default_name else self.trial_id
 
+    def is_finished(self) -> bool:
+        return self.is_over
+
+    @property
+    def experiment_tag(self) -> str:
+        """Its number and its configuration, as `3_lr=0.1,model/layers=2`."""
+        values = (f"{name}={value}" for name, value in self.evaluated_params.items())
+        return f"{int(self.trial_id.rpartition('_')[2])}_{','.join(values)}"
+
     @property
     def evaluated_params(self) -> dict[str, Any]:
         """Its configuration, flattened: `model/layers`."""

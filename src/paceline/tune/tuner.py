@@ -19,7 +19,7 @@ from paceline._core import settings
 from paceline._core.errors import PreemptionError, TrainingInterrupt
 from paceline._engine.local.launchers import prewarm
 from paceline._storage.run_location import RunLocation, join_storage_path
-from paceline.train.config import RunConfig, coerce_config
+from paceline.train.config import RunConfig, ScalingConfig, coerce_config, is_searched
 from paceline.train.display.screen import Screen, open_screen
 from paceline.train.driver.interrupts import SignalInterrupts
 from paceline.train.driver.run_directory import choose_name, make_different_run_error
@@ -116,6 +116,7 @@ class Tuner:
             )
         self._trainable_plan = make_trainable_plan(trainable)
         self._trainable_plan.check(self.run_config)
+        param_space = _unfold_scaling(param_space)
         self.param_space: Mapping[str, Any] = param_space if param_space is not None else {}
         self._space = Space(param_space)
         self._trainable_plan.check_space(self._space)
@@ -403,6 +404,16 @@ class Tuner:
         if terminal.verbosity < 1:  # Otherwise it has been said already.
             terminal.say(str(ending), error=True)
         raise ending
+
+
+def _unfold_scaling(space: Any) -> Any:
+    """Replace a `ScalingConfig` with domains by the dict of its arguments."""
+    scaling = space.get("scaling_config") if isinstance(space, Mapping) else None
+    if not isinstance(scaling, ScalingConfig) or not is_searched(scaling):
+        return space
+    given = {each.name: getattr(scaling, each.name) for each in dataclasses.fields(scaling)}
+    changed = {name: value for name, value in given.items() if value != getattr(ScalingConfig(), name)}
+    return {**space, "scaling_config": changed}
 
 
 def _name_run(trial: Trial, run: str) -> str:
