@@ -222,7 +222,7 @@ class _TableReporter(ProgressReporter):
             return []
         lines = [f"Number of errored trials: {len(failed)}"]
         for trial in failed[: self._max_error_rows]:
-            lines.append(f"  {trial.label}: {formatting.first_line(trial.why)}; see {trial.local_path}")
+            lines.append(f"  {trial.trial_name}: {formatting.first_line(trial.why)}; see {trial.local_path}")
         if len(failed) > self._max_error_rows:
             lines.append(f"  ... {len(failed) - self._max_error_rows} more")
         return lines
