@@ -250,7 +250,9 @@ class Tuner:
                 "To continue, increase num_samples or use another name"
             )
             return driver.outcome
-        interrupts = SignalInterrupts(driver) if self._group is None else self._group.watch(driver)
+        interrupts: contextlib.AbstractContextManager[None] = (
+            SignalInterrupts(driver) if self._group is None else self._group.watch(driver)
+        )
         self._callbacks.setup(getattr(self.run_config, "stop", None), self.tune_config.num_samples, driver.num_trials)
         self._callbacks.restore_states(open_search.past_events)
         with contextlib.closing(capacity), interrupts:

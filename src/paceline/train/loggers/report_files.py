@@ -141,7 +141,7 @@ class AddedMetrics:
             del self._totals[report.number :]  # The reports from here on are repeated.
         took_s, self._last_at = max(0.0, report.time - self._last_at), report.time
         self._totals.append(self._totals[-1] + took_s)
-        place = {}
+        place: dict[str, Any] = {}
         if (worker := report.worker) is not None:
             place = {"pid": worker.pid, "hostname": worker.host, "node_ip": worker.address}
         return {

@@ -112,5 +112,6 @@ def _convert_parameter(parameter: Mapping[str, Any]) -> Any:
     is_log = bool(parameter.get("log_scale", False))
     both_int = isinstance(low, int) and isinstance(high, int)
     if parameter.get("value_type", "int" if both_int else "float") == "int":
-        return (domains.lograndint if is_log else domains.randint)(int(low), int(high) + 1)
-    return (domains.loguniform if is_log else domains.uniform)(low, high)
+        first, end = int(low), int(high) + 1
+        return domains.lograndint(first, end) if is_log else domains.randint(first, end)
+    return domains.loguniform(low, high) if is_log else domains.uniform(low, high)

@@ -126,5 +126,6 @@ def _convert_number(parameter: Any, name: str) -> Domain:
     low, high = (float(bound.flat[0]) for bound in parameter.bounds)
     is_log = isinstance(parameter, nevergrad.p.Log)
     if parameter.integer:
-        return (domains.lograndint if is_log else domains.randint)(math.ceil(low), math.floor(high) + 1)
-    return (domains.loguniform if is_log else domains.uniform)(low, high)
+        first, end = math.ceil(low), math.floor(high) + 1
+        return domains.lograndint(first, end) if is_log else domains.randint(first, end)
+    return domains.loguniform(low, high) if is_log else domains.uniform(low, high)
