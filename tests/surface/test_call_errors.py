@@ -116,5 +116,6 @@ def test_calls_that_ray_takes_are_taken_here() -> None:
     changed = data.DataContext.get_current().copy()
     changed.execution_options.resource_limits.cpu = 7
     assert data.DataContext.get_current().execution_options.resource_limits.cpu != 7
-    with pytest.raises(ValueError, match=r'hint: search over it with Tuner.*"scaling_config": {"num_workers"'):
-        train.ScalingConfig(num_workers=tune.grid_search([1, 2]))
+    searched = train.ScalingConfig(num_workers=tune.grid_search([1, 2]))
+    with pytest.raises(ValueError, match=r"must have no domains outside of a search\n\nhint: use Tuner\(trainer"):
+        train.DataParallelTrainer(print, scaling_config=searched)

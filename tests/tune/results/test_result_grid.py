@@ -2,6 +2,7 @@
 
 import math
 import shutil
+import time
 
 import pytest
 from hypothesis import given
@@ -133,6 +134,8 @@ def test_results_are_counted_and_indexed_and_metrics_have_first_what_was_reporte
     result = grid([1.0, 0.5])[0]
     assert next(iter(result.metrics)) == "loss"
     added = {"training_iteration": 2, "time_total_s": 2.0, "time_this_iter_s": 1.0, "timestamp": 1005}
+    added |= {"time_since_restore": 2.0, "iterations_since_restore": 2}
+    added["date"] = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(1005))
     assert result.metrics == {"loss": 0.5, **added, "trial_id": "00000", "done": True, "config": {"lr": 0.0}}
     assert (result.config, result.status, result.why) == ({"lr": 0.0}, "TERMINATED", "")
 

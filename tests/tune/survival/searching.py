@@ -218,7 +218,8 @@ def finished(path):
     if not (path / "journal.jsonl").exists():
         return {}
     rows = collect_report_rows(search_storage.load_past_events(RunLocation.from_path(str(path))))
-    timed = ("time_total_s", "time_this_iter_s", "timestamp", "trial_id")
+    timed = ("time_total_s", "time_this_iter_s", "time_since_restore", "iterations_since_restore", "timestamp")
+    timed += ("date", "pid", "hostname", "node_ip", "trial_id")
     return {
         trial.trial_id[-5:]: {
             "config": dict(trial.config),

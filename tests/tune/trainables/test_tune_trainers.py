@@ -163,7 +163,7 @@ def test_a_trainer_with_a_space_for_its_config_and_its_workers(tmp_path):
     trainer = DataParallelTrainer(loop, train_loop_config={"base": 100})
     space = {
         "train_loop_config": {"x": tune.grid_search([1, 5])},
-        "scaling_config": {"num_workers": tune.grid_search([1, 2]), "resources_per_worker": {"CPU": 0.5}},
+        "scaling_config": ScalingConfig(num_workers=tune.grid_search([1, 2]), resources_per_worker={"CPU": 0.5}),
     }
     grid = tune.Tuner(trainer, param_space=space, run_config=tune.RunConfig(storage_path=tmp_path)).fit()
     assert sorted(result.metrics["score"] for result in grid) == [101, 102, 105, 110]
