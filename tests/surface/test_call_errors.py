@@ -118,4 +118,4 @@ def test_calls_that_ray_takes_are_taken_here() -> None:
     changed.execution_options.resource_limits.cpu = 7
     assert data.DataContext.get_current().execution_options.resource_limits.cpu != 7
     with pytest.raises(ValueError, match=r'hint: search over it with Tuner.*"scaling_config": {"num_workers"'):
-        train.ScalingConfig(num_workers=tune.grid_search([1, 2]))
+        TorchTrainer(print, scaling_config=train.ScalingConfig(num_workers=tune.grid_search([1, 2])))

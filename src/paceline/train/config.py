@@ -95,11 +95,15 @@ class ScalingConfig:
     topology: str | None = None
 
     def __post_init__(self) -> None:
+        if not has_domains(self):  # Otherwise it is for a `param_space`, and a trainer refuses it.
+            self._check_fields()
+
+    def _check_fields(self) -> None:
         if isinstance(self.num_workers, list | tuple):
             object.__setattr__(self, "num_workers", _parse_worker_range(self.num_workers))
         elif not is_int(self.num_workers) or self.num_workers < 0:
-            is_searched = type(self.num_workers).__module__.startswith("paceline.tune.")
-            raise bad_value("num_workers", _WORKERS, self.num_workers, _SEARCHED_WORKERS if is_searched else None)
+            hint = _SEARCHED_WORKERS if has_domains(self) else None
+            raise bad_value("num_workers", _WORKERS, self.num_workers, hint)
         interval = self.elastic_resize_monitor_interval_s
         if interval != math.inf:
             check_number("elastic_resize_monitor_interval_s", interval, at_least=0)
@@ -459,14 +463,29 @@ def _check_fork(source: Any) -> None:
     check_instance("fork_from", source, (Checkpoint, Result), "the path of a run, a Result or a Checkpoint")
 
 
+def has_domains(config: ScalingConfig) -> bool:
+    """Whether fields are domains of a search space, or contain some."""
+    return any(map(_is_or_has_domain, vars(config).values()))
+
+
+def _is_or_has_domain(value: Any) -> bool:
+    """Whether a value is a domain of `tune`, which is not imported here, or a container with one."""
+    if isinstance(value, Mapping):
+        return "grid_search" in value or any(map(_is_or_has_domain, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_is_or_has_domain, value))
+    return type(value).__module__.startswith("paceline.tune.")
+
+
 def coerce_config(kind: type[Any], value: Any, argument: str) -> Any:
     """Return a configuration object for the user's value: None means the defaults, a dict gives the fields."""
     if value is None:
         return kind()
-    if isinstance(value, kind):
-        return value
-    if isinstance(value, Mapping):
-        return kind(**value)
+    if isinstance(value, kind | Mapping):
+        config = value if isinstance(value, kind) else kind(**value)
+        if isinstance(config, ScalingConfig) and has_domains(config):
+            config._check_fields()  # Raises for the domain.
+        return config
     package = ".".join(kind.__module__.split(".")[:2])
     raise ValueError(
         f"Invalid `{kind.__name__}` type: {argument} must be a {package}.{kind.__name__} or a dict of its fields, "

@@ -16,7 +16,7 @@ from paceline._core import settings
 from paceline._core.errors import PreemptionError, TrainingInterrupt
 from paceline._engine.local.launchers import prewarm
 from paceline._storage.run_location import RunLocation, join_storage_path
-from paceline.train.config import RunConfig, coerce_config
+from paceline.train.config import RunConfig, ScalingConfig, coerce_config, has_domains
 from paceline.train.display.screen import Screen, open_screen
 from paceline.train.driver.interrupts import SignalInterrupts
 from paceline.train.driver.run_directory import choose_name, make_different_run_error
@@ -112,8 +112,8 @@ class Tuner:
             )
         self._trainable_plan = make_trainable_plan(trainable)
         self._trainable_plan.check(self.run_config)
-        self.param_space: Mapping[str, Any] = param_space if param_space is not None else {}
-        self._space = Space(param_space)
+        self.param_space: Mapping[str, Any] = _open_scaling_config(param_space)
+        self._space = Space(self.param_space)
         self._trainable_plan.check_space(self._space)
         stop = getattr(self.run_config, "stop", None)
         self._stopper = stopper_of(stop) if stop is not None else None
@@ -405,6 +405,16 @@ def set_resume(tuner: Tuner, *, resume_unfinished: bool, reset_errored: str) -> 
     tuner._is_restored = True
     tuner._resume_unfinished = resume_unfinished
     tuner._reset_errored = reset_errored
+
+
+def _open_scaling_config(param_space: Any) -> Any:
+    """Replace a ScalingConfig with domains in it by a dict, which a space draws from."""
+    if param_space is None:
+        return {}
+    scaling = param_space.get("scaling_config") if isinstance(param_space, Mapping) else None
+    if not isinstance(scaling, ScalingConfig) or not has_domains(scaling):
+        return param_space
+    return {**param_space, "scaling_config": dict(vars(scaling))}
 
 
 def _resolve_run_config(run_config: RunConfig | Mapping[str, Any] | None, trainable: Any) -> RunConfig:
