@@ -183,7 +183,7 @@ def test_an_exit_or_an_exception_in_a_thread_of_the_users_ends_that_thread_only(
 
 
 def report_array():
-    train.report({"loss": np.ones(3)})
+    train.report({"loss": np.ones(1001)})
 
 
 def raise_because_of_it():

@@ -1,5 +1,8 @@
 """A run on this machine, from the function to the Result."""
 
+import csv
+import json
+import math
 import os
 import threading
 from pathlib import Path
@@ -9,7 +12,9 @@ import psutil
 import pytest
 
 from paceline import train
-from paceline.train import Checkpoint, CheckpointUploadMode, Result
+from paceline._view.run_reader import RunReader
+from paceline.train import Checkpoint, CheckpointUploadMode, Result, UserCallback
+from paceline.train.loggers import CSVLoggerCallback, JsonLoggerCallback
 
 
 def test_every_worker_runs_the_function_once_knows_its_rank_and_prints_to_its_log(fit, capsys):
@@ -30,6 +35,61 @@ def test_every_worker_runs_the_function_once_knows_its_rank_and_prints_to_its_lo
     out = capsys.readouterr().out
     assert "[rank 0] hello from 0\n" in out
     assert "hello from 1" not in out
+
+
+def test_metrics_without_a_checkpoint_are_kept_one_row_per_report(fit):
+    def function():
+        for i in range(5):
+            train.report({"i": i, "eval": {"loss": 1 / (i + 1)}, "nan": math.nan, "inf": -math.inf})
+        train.report({"a": np.float32(0.5), "b": np.int64(3), "c": np.array([2.0])})
+
+    result = fit(function)
+    assert result.metrics == {"a": 0.5, "b": 3, "c": 2.0}, "scalars of numpy become numbers"
+    rows = result.metrics_dataframe
+    assert rows["i"].tolist()[:5] == [0, 1, 2, 3, 4]
+    assert rows["eval/loss"].tolist()[1] == 0.5
+    assert (math.isnan(rows["nan"][0]), rows["inf"][0]) == (True, -math.inf)
+
+
+def test_tuples_and_small_arrays_come_back_as_they_were_and_are_lists_in_files_and_views(fit):
+    def function():
+        metrics = {
+            "pair": (1, "x"),
+            "eval": {"array": np.arange(4, dtype=np.float32).reshape(2, 2)},
+            "loss": train.mean(float(train.get_context().get_world_rank())),
+        }
+        train.report(metrics, checkpoint=Checkpoint.from_dict({}))
+        if train.get_context().get_world_rank() == 0:
+            assert train.get_all_reported_checkpoints()[0].metrics["pair"] == (1, "x")
+        with pytest.raises(ValueError, match=r"metrics\['big'\] must have at most 1000 elements, got .* \(1001,\)"):
+            train.report({"big": np.zeros(1001)})
+        return (1, 2)
+
+    seen = []
+
+    class Recorder(UserCallback):
+        def after_report(self, run_context, metrics, checkpoint):
+            seen.extend(metrics)
+
+    result = fit(function, 2, callbacks=[Recorder(), JsonLoggerCallback(), CSVLoggerCallback()], verbose=2)
+    again = Result.from_path(result.path)
+    tables = [each.metrics_dataframe.iloc[0].to_dict() for each in (result, again)]
+    nested = [result.metrics, again.metrics, *again.metrics_by_rank, again.best_checkpoints[0][1], *seen]
+    assert len(nested) == 7
+    for pair, array in [(m["pair"], m["eval"]["array"]) for m in nested] + [
+        (m["pair"], m["eval/array"]) for m in tables
+    ]:
+        assert pair == (1, "x")
+        assert (array.dtype, array.tolist()) == (np.float32, [[0, 1], [2, 3]])
+    assert again.metrics["loss"] == 0.5
+    assert result.return_value == again.return_value == [1, 2], "a returned tuple is a list, as in the journal"
+    assert json.loads(Path(result.path, "result.json").read_text())["eval"] == {"array": [[0, 1], [2, 3]]}
+    row = next(csv.DictReader(Path(result.path, "progress.csv").read_text().splitlines()))
+    assert (row["pair"], row["eval/array"]) == ('[1, "x"]', "[[0.0, 1.0], [2.0, 3.0]]")
+    reader = RunReader(Path(result.path))
+    reader.refresh()
+    shown = reader.summary().metrics
+    assert (shown["pair"], shown["eval/array"]) == ('[1,"x"]', "[[0.0,1.0],[2.0,3.0]]")
 
 
 def test_result_from_path_refuses_what_is_no_run(tmp_path):

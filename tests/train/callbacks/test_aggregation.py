@@ -54,7 +54,7 @@ def test_results_frames_checkpoints_and_the_terminal_have_values_reduced_over_th
     assert newest.to_dict()["losses"] == (0.3, 0.6)
     assert its_metrics["samples"] == 3
     assert result.get_best_checkpoint("loss", "min").to_dict()["losses"] == (0.2, 0.3)
-    with pytest.raises(RuntimeError, match="Invalid metric name 'nope'; the metrics are .*loss"):
+    with pytest.raises(RuntimeError, match=r"Invalid metric name 'nope'; the metrics are .*loss"):
         result.get_best_checkpoint("nope", "max")
     with pytest.raises(ValueError, match="mode must be"):
         result.get_best_checkpoint("loss", "best")

@@ -51,6 +51,24 @@ def test_the_number_of_workers_is_a_trials_to_choose(of_trial, scaling):
     assert trainer.scaling_config.num_workers == 1
 
 
+def test_a_search_draws_from_the_domains_in_a_scaling_config(tmp_path):
+    amount = {"CPU": tune.choice([0.5])}
+    searched = ScalingConfig(num_workers=tune.grid_search([1, 2]), resources_per_worker=amount)
+    tuner = tune.Tuner(
+        DataParallelTrainer(reports_config),
+        param_space={"scaling_config": searched},
+        run_config=RunConfig(name="search", storage_path=tmp_path),
+    )
+    results = tuner.fit()
+    assert sorted(result.metrics["workers"] for result in results) == [1, 2]
+    assert {result.config["scaling_config"]["resources_per_worker"]["CPU"] for result in results} == {0.5}
+    for refused in (searched, ScalingConfig(resources_per_worker=amount), ScalingConfig(use_gpu=tune.choice([True]))):
+        with pytest.raises(ValueError, match=r"^(num_workers|resources_per_worker\['CPU'\]|use_gpu) must be"):
+            DataParallelTrainer(reports_config, scaling_config=refused)
+        with pytest.raises(ValueError, match="must be"):
+            make_trainable_plan(tune.with_resources(reports_config, refused)).resolve_needs({})
+
+
 @pytest.mark.parametrize(
     ("scaling", "needs"),
     [

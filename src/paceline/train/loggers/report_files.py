@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from paceline._core.arguments import flatten_dict
-from paceline._core.plain_values import to_plain
+from paceline._core.plain_values import from_plain, to_plain
 from paceline._storage.files import LocalFiles
 from paceline.train.callbacks import LoggedReport, LoggerCallback
 from paceline.train.loggers.trial_hooks import LoggedTrial, TrialHooksMixin
@@ -239,7 +239,8 @@ class CSVLoggerCallback(FileLoggerCallback):
 
     Nested metrics become columns such as `eval/loss`; other columns are as in `JsonLoggerCallback`, without `config`. A
     metric that first appears later becomes the last column: the file is then rewritten with the longer header and
-    replaced atomically. Reports without a metric have an empty cell; lists are written as JSON.
+    replaced atomically. Reports without a metric have an empty cell; lists, tuples and arrays are
+    written as JSON.
     """
 
     def __init__(self, logdir: str | os.PathLike[str] | None = None, filename: str = "progress.csv") -> None:
@@ -270,7 +271,7 @@ _END = "\n"
 
 
 def _to_row(report: LoggedReport, metrics: dict[str, Any]) -> dict[str, object]:
-    return {"training_iteration": report.number, "timestamp": report.time, **metrics}
+    return {"training_iteration": report.number, "timestamp": report.time, **from_plain(metrics, as_lists=True)}
 
 
 def _to_cell(value: Any) -> Any:
@@ -283,8 +284,8 @@ def _to_cell(value: Any) -> Any:
 def _to_json(value: Any) -> Any:
     """Convert a value that JSON does not have: arrays to lists, other objects to their description."""
     try:
-        return to_plain(value)
-    except TypeError:
+        return to_plain(from_plain(value, as_lists=True))
+    except (TypeError, ValueError):
         return repr(value)
 
 
