@@ -149,9 +149,9 @@ def test_without_a_journal_and_a_valid_manifest_no_checkpoint_directory_is_overw
     assert (layout.quarantine / "checkpoint_000005" / "state.json").exists()
 
 
-@pytest.mark.parametrize(("count", "named"), [(5, r"a, b, c, d, e\. A new"), (7, r"a, b, c, d, e and 2 more\. A new")])
+@pytest.mark.parametrize(("count", "named"), [(5, r"a, b, c, d, e\. A new"), (6, r"a, b, c, d, e and 1 more\. A new")])
 def test_five_directories_without_a_valid_manifest_are_named(count, named):
-    store = SimpleNamespace(uri="/run", find_damaged=lambda: list("abcdefg"[:count]), list_manifests=list)
+    store = SimpleNamespace(uri="/run", find_damaged=lambda: list("abcdef"[:count]), list_manifests=list)
     with pytest.raises(train.StorageError, match=f"no valid manifest: {named}"):
         _secure_damaged_checkpoints(store, UNFENCED)
 
