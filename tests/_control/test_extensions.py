@@ -79,7 +79,7 @@ def test_capacity_is_polled_out_of_turn_after_commits_at_which_the_run_may_grow(
     watch.attach(SimpleNamespace(clock=FakeClock(100.0), run=run, engine=engine))
     watch.on_event(event, 100.0)
     assert list(watch.poll()) == ([events.CapacityChanged(1, 2)] if is_polled else [])
-    assert len(polls) == is_polled
+    assert polls == [(WorkerResources(), 1, 2)] * is_polled
 
 
 def test_an_abandoned_journal_writes_nothing_more_and_may_be_abandoned_twice(tmp_path):
