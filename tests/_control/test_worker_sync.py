@@ -92,7 +92,7 @@ def test_a_checkpoint_that_waits_for_a_rank_that_is_done_is_reported_once(queue:
 
 
 @pytest.mark.parametrize(("gathers", "gathered"), [(False, ()), (True, (b"0", b"1"))])
-def test_a_barrier_gives_all_ranks_the_data_of_rank_0_or_of_every_rank(gathers: bool, gathered: tuple[bytes]) -> None:
+def test_a_barrier_gives_the_data_of_rank_0_or_of_every_rank(gathers: bool, gathered: tuple[bytes, ...]) -> None:
     barriers = Barriers(2)
     last, first = (Joined(1, rank, 1, "x.py:1", b"%d" % rank, gathers) for rank in (0, 1))
     assert [barriers.join(each) for each in (first, last, last)] == [None, Release(1, b"0", gathered), None]
