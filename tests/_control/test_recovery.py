@@ -16,6 +16,7 @@ from paceline._control.recovery import (
     iter_reports_so_far,
     load_history,
     load_outline,
+    rebuild_events,
     recover_run,
 )
 from paceline._control.step import step
@@ -127,6 +128,16 @@ def test_a_lost_journal_of_several_attempts_gives_back_the_reports_that_count(la
     assert recover(layout).run == run, "the journal holds it now"
     assert Result.from_path(layout.root).metrics_dataframe["i"].tolist() == [0, 1, 5, 5, 5, 5]
     assert step(run, DriverStarted(2, 0))[1]
+
+
+def test_a_rebuilt_journal_starts_the_attempts_without_reports_too(tmp_path):
+    layout = RunLayout(tmp_path)
+    for attempt in (1, 3):
+        layout.reports(attempt, 0).parent.mkdir(parents=True)
+        report = Reported(attempt, 0, 1, msgspec.Raw(b"{}"), 0.0, "x.py:1")
+        layout.reports(attempt, 0).write_bytes(seal_line(encode_event(report)))
+    found = rebuild_events(SimpleNamespace(layout=layout, list_manifests=list))
+    assert sum(isinstance(event, DriverStarted) for event in found) == 3
 
 
 def test_without_a_journal_and_a_valid_manifest_no_checkpoint_directory_is_overwritten(layout, tmp_path):
