@@ -106,6 +106,8 @@ def test_readers_skip_columns_that_with_columns_does_not_need(tmp_path):
     read = next(node for node in walk(optimize_plan(made._plan)) if isinstance(node, Read))
     assert read.source.schema().names == ["a"]
     assert made.sum("b") == 55
+    replaced = data.read_parquet(str(tmp_path)).with_columns({"a": col("a") + 100})
+    assert replaced.filter(expr="a > 100").count() == 9  # what files know about the column does not hold
 
 
 def test_names_ids_and_copies():

@@ -434,17 +434,15 @@ class Unique(_ValueListAggregate):
         if self.ignore_nulls:
             ids, values = ids[as_numpy(pc.is_valid(values))], pc.drop_null(values)
         if pa.types.is_nested(values.type) or pa.types.is_null(values.type):  # Arrow cannot compare these
-            first_rows = {(group, hashable(row)): i for i, (group, row) in _reversed_rows(ids, values)}
-            kept = np.sort(np.fromiter(first_rows.values(), np.int64, len(first_rows)))
+            first_rows: dict[Any, int] = {}
+            for i, (group, row) in enumerate(zip(ids.tolist(), values.to_pylist(), strict=True)):
+                first_rows.setdefault((group, hashable(row)), i)
+            kept = np.fromiter(first_rows.values(), np.int64, len(first_rows))
             return super().collect_lists(groups, values.take(pa.array(kept)), ids[kept])
         lists = groups.reduce_values(merge_zeros(values), "distinct", pc.CountOptions(mode="all"), ids)
         lengths = np.zeros(groups.num_groups, np.int64)
         lengths[np.unique(ids)] = as_numpy(pc.list_value_length(lists))
         return _pack_lists(pc.list_flatten(lists), lengths)
-
-
-def _reversed_rows(ids: Array, values: Any) -> Iterator[tuple[int, tuple[int, Any]]]:
-    return reversed(list(enumerate(zip(ids.tolist(), values.to_pylist(), strict=True))))
 
 
 class CountDistinct(Unique):

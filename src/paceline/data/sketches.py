@@ -59,7 +59,7 @@ class ApproximateQuantile(AggregateFnV2):
     def __init__(
         self, on: str, quantiles: Sequence[float], quantile_precision: int = 800, alias_name: str | None = None
     ) -> None:
-        if isinstance(quantiles, str) or not isinstance(quantiles, Sequence | np.ndarray) or not len(quantiles):
+        if not isinstance(quantiles, list | tuple | np.ndarray) or not len(quantiles):
             raise bad_value("quantiles", "a list of numbers from 0 to 1", quantiles)
         self.quantiles = [check_number("quantiles", q, at_least=0, at_most=1) for q in quantiles]
         self.quantile_precision = check_int("quantile_precision", quantile_precision, at_least=1)

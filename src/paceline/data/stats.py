@@ -94,7 +94,7 @@ def choose_aggregates(kind: Any, overrides: Mapping[Any, AggregatesOf], column: 
     return [*always, ApproximateTopK(column, 10)]
 
 
-def check_overrides(overrides: Mapping[Any, AggregatesOf] | None) -> Mapping[Any, AggregatesOf]:
+def check_overrides(overrides: Mapping[Any, Any] | None) -> Mapping[Any, AggregatesOf]:
     for key, aggregates_of in (overrides or {}).items():
         is_category = isinstance(key, str) and (key in _CATEGORIES or key == "tensor")
         if not (is_category or isinstance(key, pa.DataType | TensorType) or hasattr(key, "to_arrow_dtype")):
