@@ -11,6 +11,7 @@ from paceline.data import write
 from paceline.data.aggregate import AggregateFn, ColumnAggregates, Unique
 from paceline.data.block import Block, Schema
 from paceline.data.expressions import Expr, as_expr, parse_expression
+from paceline.data.expressions.nodes import StarNode, UnnestNode
 from paceline.data.grouped_data import GroupedData
 from paceline.data.iterator import BatchIteration, DataIterator
 from paceline.data.order.feeds import Feeds, LocalFeeds
@@ -173,7 +174,33 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
             raise TypeError(
                 "expr must be an expression of col(), got a function\n\nhint: use add_column for a function"
             )
-        return self._with_transform(columns.WithColumn(column_name, as_expr(expr)))
+        return self._with_transform(columns.WithColumns(((column_name, _check_single(as_expr(expr))),)))
+
+    @with_options(ColumnOptions)
+    def with_columns(
+        self, exprs: Mapping[str, Expr] | Expr | None = None, *more_exprs: Expr, **options: Unpack[ColumnOptions]
+    ) -> Dataset:
+        """Add or replace columns, all computed from the columns there are: `with_columns({"area": col("a") * 2})`.
+
+        An expression without a name in a dict has it from `alias`, or is `unnest(struct)`, which adds a column for each
+        field.
+        """
+        warn_unused("with_columns", options, ColumnOptions.__annotations__)
+        named = dict(exprs) if isinstance(exprs, Mapping) else {}
+        rest = [*(() if exprs is None or isinstance(exprs, Mapping) else (exprs,)), *more_exprs]
+        outputs: list[tuple[str | None, Expr]] = []
+        for name, expr in (*named.items(), *((None, expr) for expr in rest)):
+            if name is None and not (isinstance(expr, UnnestNode | StarNode) or getattr(expr, "name", None)):
+                raise TypeError(
+                    f"exprs must have names, got {expr!r}\n\nhint: use expr.alias('name') or {{'name': expr}}"
+                )
+            if isinstance(expr, UnnestNode) and name is None:
+                outputs.append((None, expr))
+            elif not isinstance(expr, StarNode):
+                outputs.append((_check_names("with_columns", name or expr.name)[0], _check_single(as_expr(expr))))
+        if not outputs:
+            raise ValueError("with_columns must be given at least one expression")
+        return self._with_transform(columns.WithColumns(tuple(outputs)))
 
     # Selecting, combining and reordering rows
 
@@ -425,6 +452,12 @@ def _check_names(method: str, cols: str | Sequence[str]) -> tuple[str, ...]:
     if twice:
         raise ValueError(f"{method} takes each column once, got {twice[0]!r} twice")
     return names
+
+
+def _check_single(expr: Expr) -> Expr:
+    if isinstance(expr, UnnestNode | StarNode):
+        raise TypeError(f"expr must make one column, got {expr!r}\n\nhint: pass it to with_columns, without a name")
+    return expr
 
 
 def _check_seed(seed: int | None) -> int:
