@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paceline._core.arguments import check_bool, check_instance, find_nearest
+from paceline._core.call_errors import explain_calls
 from paceline.data.block import Block, Column
 from paceline.data.column import as_computable
 from paceline.data.datatype import as_arrow_type
@@ -57,6 +58,7 @@ def _function(name: str) -> Callable[[Expr], Expr]:
     return apply
 
 
+@explain_calls
 class Expr:
     """A column, a value, or something computed from them.
 
