@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_datasets import numbers
 
 import paceline.data
 from paceline.data.block import Block
@@ -341,6 +342,7 @@ def test_random_numbers_and_ids_follow_from_the_place_of_a_row():
     assert [row["fixed"] for row in rows] == [row["fixed"] for row in later]
     assert all(0 <= row["new"] < 1 for row in rows)
     assert 0.3 < np.mean([row["new"] for row in rows]) < 0.7
+    assert places(with_places(numbers((3, 4), (5,)))) == places(with_places(numbers((7,), (1, 0, 4))))
     first, second = with_places(part).split_at_indices([17])
     assert places(first) + places(second) == places(with_places(part))
 
