@@ -26,6 +26,8 @@ MODULES = (
     "paceline.train.collective",
     "paceline.data",
     "paceline.data.preprocessors",
+    "paceline.data.expressions",
+    "paceline.data.datatype",
     "paceline.tune",
     "paceline.tune.search",
     "paceline.tune.search.optuna",

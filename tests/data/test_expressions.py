@@ -153,7 +153,9 @@ def test_a_value_alone_is_the_same_for_all_rows_and_an_expression_names_its_colu
     assert parse_expression("a + b > 3 and not (c in [1]) or col('d e') is None").columns() == {"a", "b", "c", "d e"}
 
 
-@pytest.mark.parametrize("text", ["a >", "f(a) > 1", "a ** 2", "a.b == 1", "a in b", ""])
+@pytest.mark.parametrize(
+    "text", ["a >", "f(a) > 1", "a ** 2", "a.cast(3) == 1", "a.str.no() == 1", "a.power(b)", "a in b", ""]
+)
 def test_what_is_no_expression_over_columns_is_refused_with_what_may_be_used(text):
     with pytest.raises(ValueError, match="hint: use column names, values, comparisons"):
         parse_expression(text)

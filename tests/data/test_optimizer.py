@@ -1,6 +1,7 @@
 """A plan and its optimised form give the same rows, and readers read no more than is needed."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,7 +9,7 @@ from made_datasets import Listed, listed
 
 from paceline.data.exec.exchange import resolve_barrier
 from paceline.data.exec.pipeline import InlineExecutor, lower_plan
-from paceline.data.expressions import col
+from paceline.data.expressions import col, random
 from paceline.data.planning.barriers import Limit
 from paceline.data.planning.optimizer import optimize_plan
 from paceline.data.planning.plan import Map, Read, walk
@@ -25,7 +26,7 @@ def steps(draw, dataset, names):
     kind = draw(
         st.sampled_from(
             ["select", "drop", "rename", "rename_all", "with", "where", "filter", "map", "batches", "sample", "limit"]
-            + ["shuffle", "sort", "order", "union", "repartition", "add"]
+            + ["shuffle", "sort", "order", "union", "repartition", "add", "random", "sift"]
         )
     )
     match kind:
@@ -47,6 +48,13 @@ def steps(draw, dataset, names):
         case "with":
             name = draw(st.sampled_from([*NAMES, "f"]))
             return dataset.with_column(name, col(draw(one)) + 1), list(dict.fromkeys([*names, name]))
+        case "random":
+            name = draw(st.sampled_from([*NAMES, "f"]))
+            return dataset.with_column(name, (random() * 100).floor().cast(pa.int64())), list(
+                dict.fromkeys([*names, name])
+            )
+        case "sift":
+            return dataset.filter(expr=(random(seed=3) < 0.7) & (col(draw(one)) > 2)), names
         case "where":
             return dataset.filter(expr=f"{draw(one)} % 5 < {draw(st.integers(0, 5))}"), names
         case "filter":

@@ -80,7 +80,7 @@ def test_explained_classes_and_functions_stay_what_they_are() -> None:
     [
         ("from paceline.data import read_kafka", ImportError, "ray.data.read_kafka is not in Paceline: `read_sql` or"),
         ("import paceline.data; paceline.data.read_kafka", AttributeError, "not in Paceline: `read_sql` or"),
-        ("from paceline.data.expressions import udf", ImportError, "use operators, or `map_batches`"),
+        ("from paceline.data.expressions import AliasExpr", ImportError, "made by functions and operators"),
         ("from paceline.tune import TorchTrainer", ImportError, "TorchTrainer is in paceline.train.torch"),
         ("from paceline.tune import TuneConfg", ImportError, "did you mean TuneConfig?"),
         ("from paceline.train.horovod import HorovodTrainer", ImportError, "use `TorchTrainer` or `TensorflowTrainer`"),
@@ -106,7 +106,7 @@ def test_explained_classes_and_functions_stay_what_they_are() -> None:
         ("import paceline; paceline.remote", AttributeError, "keep `import ray` and `ray.remote`"),
         ("import paceline.data; paceline.data.range(3).write_bigquery", AttributeError, "write Parquet, or see"),
         ("import paceline.data; paceline.data.range(3).join", AttributeError, "this differs from Ray: "),
-        ("import paceline.data; paceline.data.col('x').str", AttributeError, "this differs from Ray: "),
+        ("import paceline.data; paceline.data.col('x').to_pyarrow", AttributeError, "this differs from Ray: "),
     ],
 )
 def test_a_name_that_only_ray_has_says_what_to_use(line: str, kind: type[Exception], told: str) -> None:

@@ -13,6 +13,7 @@ from paceline.data.aggregate import AggregateFn, AggregateFnV2, ColumnAggregates
 from paceline.data.block import Block, Schema, list_columns
 from paceline.data.context import DataContext
 from paceline.data.expressions import Expr, parse_expression
+from paceline.data.expressions.nodes import StarNode, UnnestNode
 from paceline.data.grouped_data import GroupedData, check_column_name, check_expr
 from paceline.data.iterator import BatchIteration, DataIterator
 from paceline.data.order.feeds import Feeds, LocalFeeds
@@ -173,31 +174,33 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
     def with_column(self, column_name: str, expr: Expr, **options: Unpack[ColumnOptions]) -> Dataset:
         """Add or replace a column computed by an expression: `with_column("area", col("a") * 2)`."""
         warn_unused("with_column", options, ColumnOptions.__annotations__)
-        return self._with_transform(columns.WithColumn(check_column_name(column_name), check_expr(expr)))
+        return self._with_transform(columns.WithColumns(((check_column_name(column_name), check_expr(expr)),)))
 
     @with_options(ColumnOptions)
     def with_columns(
         self, exprs: Mapping[str, Expr] | Expr | None = None, *more_exprs: Expr, **options: Unpack[ColumnOptions]
     ) -> Dataset:
-        """Add or replace columns computed by expressions: `with_columns({"area": col("a") * col("b")})`.
+        """Add or replace columns, all computed from the columns there are: `with_columns({"area": col("a") * 2})`.
 
-        All expressions see the columns as they were before. An expression outside of a dict has to have a name, as
-        `col("a")` has.
+        An expression without a name in a dict has it from `alias`, or is `unnest(struct)`, which adds a column for each
+        field.
         """
         warn_unused("with_columns", options, ColumnOptions.__annotations__)
-        pairs: list[tuple[Any, Any]] = []
-        for each in (exprs, *more_exprs):
-            if isinstance(each, Mapping):
-                pairs += each.items()
-            elif isinstance(each, Expr) and isinstance(getattr(each, "name", None), str):
-                pairs.append((getattr(each, "name"), each))  # noqa: B009
-            elif each is not None:
+        named = dict(exprs) if isinstance(exprs, Mapping) else {}
+        rest = [*(() if exprs is None or isinstance(exprs, Mapping) else (exprs,)), *more_exprs]
+        outputs: list[tuple[str | None, Expr]] = []
+        for name, expr in (*named.items(), *((None, expr) for expr in rest)):
+            if name is None and not (isinstance(expr, UnnestNode | StarNode) or getattr(expr, "name", None)):
                 raise TypeError(
-                    f"exprs must be a dict from names to expressions, or expressions with names, got {each!r}"
+                    f"exprs must have names, got {expr!r}\n\nhint: use expr.alias('name') or {{'name': expr}}"
                 )
-        names = _check_names("with_columns", [check_column_name(name) for name, _ in pairs])
-        computed = tuple(zip(names, (check_expr(expr) for _, expr in pairs), strict=True))
-        return self._with_transform(columns.WithColumns(computed))
+            if isinstance(expr, UnnestNode) and name is None:
+                outputs.append((None, expr))
+            elif not isinstance(expr, StarNode):
+                outputs.append((_check_names("with_columns", name or expr.name)[0], check_expr(expr)))
+        if not outputs:
+            raise ValueError("with_columns must be given at least one expression")
+        return self._with_transform(columns.WithColumns(tuple(outputs)))
 
     # Selecting, combining and reordering rows
 

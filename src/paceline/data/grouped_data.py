@@ -12,11 +12,12 @@ from paceline._core.call_errors import explain_calls
 from paceline.data.aggregate import AggregateFn, ColumnAggregates, Count, check_aggregates
 from paceline.data.block import Block
 from paceline.data.expressions import Expr, as_expr
+from paceline.data.expressions.nodes import StarNode, UnnestNode
 from paceline.data.planning.barriers import GroupBy, GroupRows
 from paceline.data.planning.plan import Map, PlanNode, PoolSpec, Transform, TransformScope
 from paceline.data.planning.sort_keys import SortKeys
 from paceline.data.task_options import TaskOptions, warn_unused
-from paceline.data.transforms.columns import WithColumn
+from paceline.data.transforms.columns import WithColumns
 from paceline.data.transforms.rows import AnyFormat, MapBatches
 
 if TYPE_CHECKING:
@@ -71,7 +72,9 @@ class GroupedData(ColumnAggregates["Dataset"]):
         from paceline.data.dataset import Dataset
 
         warn_unused("with_column", options)
-        computed = WithColumn(check_column_name(column_name), check_expr(expr))
+        computed = WithColumns(((check_column_name(column_name), check_expr(expr)),))
+        if computed.depends_on_row_number:
+            raise TypeError(f"expr must not depend on a row's place in groups, got {expr!r}\n\nhint: compute it before")
         return Dataset(Map(GroupRows(self._plan, self._keys), MapGroups(self._keys, computed)))
 
     def _aggregate_columns(self, on: str | Sequence[str] | None, of: Callable[[str], AggregateFn]) -> Dataset:
@@ -91,6 +94,8 @@ def check_column_name(name: Any) -> str:
 def check_expr(expr: Any) -> Expr:
     if callable(expr):
         raise TypeError("expr must be an expression of col(), got a function\n\nhint: use add_column for a function")
+    if isinstance(expr, UnnestNode | StarNode):
+        raise TypeError(f"expr must make one column, got {expr!r}\n\nhint: pass it to with_columns, without a name")
     return as_expr(expr)
 
 

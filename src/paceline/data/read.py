@@ -29,6 +29,7 @@ from paceline._core.lazy_imports import import_extra
 from paceline.data.block import Block, column_of
 from paceline.data.dataset import Dataset
 from paceline.data.expressions import Expr, parse_expression
+from paceline.data.expressions.nodes import depends_on_row_number
 from paceline.data.order.shuffle import permutation
 from paceline.data.planning.plan import Read, ReorderUnits, Source
 from paceline.data.sources import media, memory, numpy, parquet, text, tfrecords, webdataset
@@ -426,6 +427,8 @@ def _parse_shuffle(shuffle: Shuffle) -> FileShuffleConfig | None:
 def _parse_filter(value: Any) -> Any:
     if isinstance(value, str):
         return parse_expression(value)
+    if isinstance(value, Expr) and depends_on_row_number(value):
+        raise ValueError(f"filter must depend on columns only, got {value!r}\n\nhint: use Dataset.filter")
     if value is None or isinstance(value, Expr | pc.Expression):
         return value
     raise bad_value("filter", "an expression: col('age') > 30, 'age > 30' or one of pyarrow.compute", value)

@@ -149,7 +149,7 @@ class _BarrierResolver:
     ) -> ExchangedRows:
         """Run a pipeline and store its rows; stop once the first `at_most` rows are complete."""
         context = DataContext.get_current()
-        tasks = _with_unique_names(pipeline.tasks)
+        tasks = with_unique_names(pipeline.tasks)
         places = {task.unit.name: place for place, task in enumerate(tasks)}
         chunk_bytes = min(_CHUNK_BYTES, context.target_max_block_size)
         arranged = scatter.ArrangeRows(places, arrangement, chunk_bytes, at_most)
@@ -218,7 +218,7 @@ class _BarrierResolver:
         ]
 
 
-def _with_unique_names(tasks: Iterable[PipelineTask]) -> tuple[PipelineTask, ...]:
+def with_unique_names(tasks: Iterable[PipelineTask]) -> tuple[PipelineTask, ...]:
     """Give the tasks unique names: a transform knows a unit only by its name."""
     counts: Counter[str] = Counter()
     renamed = []

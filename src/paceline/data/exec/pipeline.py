@@ -113,6 +113,12 @@ def lower_plan(plan: PlanNode, epoch: int, resolve: ResolveBarrier) -> Pipeline:
             return Pipeline(tuple(PipelineTask(unit, 0) for unit in resolve(plan, epoch)), ((),))
         case Map(input=part, transform=transform):
             below = lower_plan(part, epoch, resolve)
+            if transform.depends_on_row_number:
+                from paceline.data.exec.exchange import with_unique_names
+
+                below = replace(below, tasks=with_unique_names(below.tasks))
+                names = {task.unit.name: number for number, task in enumerate(below.tasks)}
+                transform = transform.bind_places(epoch, names)
             return replace(below, chains=tuple((*chain, transform) for chain in below.chains))
         case ReorderUnits(input=part, seed=seed, every_epoch=every_epoch):
             below = lower_plan(part, epoch, resolve)

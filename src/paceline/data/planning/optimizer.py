@@ -11,7 +11,7 @@ from functools import reduce
 from operator import and_
 from typing import Any
 
-from paceline.data.expressions import Expr, rename_columns
+from paceline.data.expressions import BinaryNode, Expr, rename_columns
 from paceline.data.planning.barriers import GroupBy, Materialize, RandomShuffle, Repartition, SliceRows, Sort
 from paceline.data.planning.plan import Map, PlanNode, Read, ReorderUnits, Source, Transform, Union
 from paceline.data.transforms.columns import (
@@ -20,7 +20,6 @@ from paceline.data.transforms.columns import (
     RenameAllColumns,
     RenameColumns,
     SelectColumns,
-    WithColumn,
     WithColumns,
 )
 from paceline.data.transforms.rows import LimitRows, RandomSample
@@ -79,10 +78,9 @@ def _transform_types(types: dict[str, Any], transform: Transform) -> dict[str, A
             return {names.get(name, name): kind for name, kind in types.items()}
         case RenameAllColumns(columns=columns) if len(columns) == len(types):
             return dict(zip(columns, types.values(), strict=True))
-        case WithColumn(column=column):
-            return {**types, column: None}
-        case WithColumns(exprs=exprs):
-            return {**types, **dict.fromkeys(exprs)}
+        case WithColumns() as computed:
+            made = computed.made_columns(types)
+            return None if made is None else {**types, **dict.fromkeys(made)}
         case FilterExpression() | RandomSample() | LimitRows():
             return types
     return None
@@ -90,8 +88,13 @@ def _transform_types(types: dict[str, Any], transform: Transform) -> dict[str, A
 
 def _limit_early(node: PlanNode) -> PlanNode:
     """Move limits before transforms that keep rows one-to-one, so that these process only the limited rows."""
-    if isinstance(node, SliceRows) and isinstance(node.input, Map) and node.input.transform.keeps_rows:
-        above = node.input
+    above = node.inputs[0] if isinstance(node, SliceRows) else None
+    if (
+        isinstance(node, SliceRows)
+        and isinstance(above, Map)
+        and above.transform.keeps_rows
+        and not above.transform.depends_on_row_number
+    ):
         return replace(above, input=_limit_early(replace(node, input=above.input)))
     return with_inputs(node, tuple(map(_limit_early, node.inputs)))
 
@@ -140,22 +143,28 @@ def _push_through_map(node: Map, below: PlanNode, request: PushdownRequest) -> P
             return _push_through_rename(
                 replace(node, transform=RenameColumns(pairs)), below, RenameColumns(pairs), request
             )
-        case WithColumn(column=column, expr=expr):
-            predicates = tuple(one for one in request.predicates if column not in one.columns())
-            needed = None if request.columns is None else (request.columns - {column}) | expr.columns()
-            return _push_to_inputs(node, PushdownRequest(needed, predicates))
-        case WithColumns(exprs=exprs):
-            predicates = tuple(one for one in request.predicates if not one.columns() & {*exprs})
-            used = frozenset(name for expr in exprs.values() for name in expr.columns())
-            needed = None if request.columns is None else (request.columns - {*exprs}) | used
-            return _push_to_inputs(node, PushdownRequest(needed, predicates))
-        case FilterExpression(expr=expr):
-            return _push_to_inputs(
-                node, replace(request, predicates=(*request.predicates, expr)).with_columns(*expr.columns())
-            )
+        case WithColumns() as computed:
+            made = computed.made_columns()
+            if made is None:
+                return _push_to_inputs(node, PushdownRequest())
+            predicates = tuple(one for one in request.predicates if not one.columns() & {*made})
+            used = {name for expr in computed.exprs for name in expr.columns()}
+            needed = None if request.columns is None else (request.columns - {*made}) | used
+            return _push_to_inputs(node, PushdownRequest(needed, () if computed.depends_on_row_number else predicates))
+        case FilterExpression(expr=expr) as condition:
+            # A row's number is its number among all rows of its unit, so none may be left out before.
+            predicates = () if condition.depends_on_row_number else (*request.predicates, *_split_conjunction(expr))
+            return _push_to_inputs(node, PushdownRequest(request.columns, predicates).with_columns(*expr.columns()))
         case RandomSample() | LimitRows():
             return _push_to_inputs(node, PushdownRequest(request.columns))
     return _push_to_inputs(node, PushdownRequest())
+
+
+def _split_conjunction(expr: Expr) -> tuple[Expr, ...]:
+    """The conditions that all hold if the expression does: some may be known below where others are not."""
+    if isinstance(expr, BinaryNode) and expr.operation == "&":
+        return (*_split_conjunction(expr.left), *_split_conjunction(expr.right))
+    return (expr,)
 
 
 def _push_through_rename(node: Map, below: PlanNode, rename: RenameColumns, request: PushdownRequest) -> PlanNode:

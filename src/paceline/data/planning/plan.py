@@ -9,7 +9,7 @@ order, and can be retried. Nothing here executes or reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -96,13 +96,14 @@ class TransformScope:
 
     unit: str = ""
     skipped: list[SkippedRows] = field(default_factory=list)
-    _created: dict[object, tuple[Transform, Any]] = field(default_factory=dict)
+    _created: dict[object, tuple[Any, Any]] = field(default_factory=dict)
 
-    def get_or_create(self, transform: Transform, make: Callable[[], Any]) -> Any:
-        if transform.key not in self._created:
-            # Keep the transform alive too: its key may be its address, which could be reused by another transform.
-            self._created[transform.key] = transform, make()
-        return self._created[transform.key][1]
+    def get_or_create(self, owner: Any, make: Callable[[], Any]) -> Any:
+        """Return the object of a transform or a user's function, by its `key`."""
+        if owner.key not in self._created:
+            # Keep the owner alive too: its key may be its address, which could be reused by another transform.
+            self._created[owner.key] = owner, make()
+        return self._created[owner.key][1]
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,15 @@ class Transform:
     def keeps_rows(self) -> bool:
         """Whether each input row gives one output row, in the same order."""
         return False
+
+    @property
+    def depends_on_row_number(self) -> bool:
+        """Whether a result depends on the row's number in its unit: no row before it may be left out."""
+        return False
+
+    def bind_places(self, epoch: int, unit_numbers: Mapping[str, int]) -> Transform:
+        """Return the transform for an epoch and its units in order. Called if results depend on row numbers."""
+        raise NotImplementedError
 
     @property
     def key(self) -> object:

@@ -16,7 +16,15 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from paceline.data.expressions import BinaryNode, ColumnNode, Expr, IsInNode, LiteralNode, UnaryNode
+from paceline.data.expressions.nodes import (
+    AliasNode,
+    BinaryNode,
+    ColumnNode,
+    Expr,
+    IsInNode,
+    LiteralNode,
+    UnaryNode,
+)
 
 Family = Literal["whole", "float32", "float64", "text", "bool", "date", "time"]
 
@@ -66,6 +74,8 @@ def possible_outcomes(predicate: Expr, bounds: Callable[[str], ColumnBounds]) ->
         case ColumnNode(name=name):
             column = bounds(name)
             return _compare("==", column, True) if column.family == "bool" else Outcomes()
+        case AliasNode(operand=operand):
+            return possible_outcomes(operand, bounds)
         case UnaryNode(operation="not", operand=operand):
             return _negate(possible_outcomes(operand, bounds))
         case UnaryNode(operation="is null", operand=ColumnNode(name=name)):

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paceline.data.block import Block
-from paceline.data.expressions import Expr, evaluate_column
+from paceline.data.block import Block, Column
+from paceline.data.expressions.nodes import (
+    Expr,
+    RowSpan,
+    UnnestNode,
+    depends_on_row_number,
+    evaluate_column,
+    max_rows_at_once,
+    runs_outside_code,
+)
+from paceline.data.expressions.row_values import bind_places
 from paceline.data.planning.plan import Transform, TransformScope
+from paceline.data.transforms.user_calls import user_line
 
 
 @dataclass(frozen=True)
@@ -79,42 +90,111 @@ class RenameAllColumns(_NamedColumns):
 
 
 @dataclass(frozen=True)
-class WithColumn(_ColumnTransform):
-    label = "with_column({0.column!r}, {0.expr!r})"
-    column: str
-    expr: Expr
-
-    def transform_block(self, block: Block) -> Block:
-        return block.with_column(self.column, evaluate_column(self.expr, block))
-
-
-@dataclass(frozen=True)
-class WithColumns(_ColumnTransform):
-    """Columns computed from those that were there before."""
-
-    label = "with_columns({0.exprs!r})"
-    pairs: tuple[tuple[str, Expr], ...]
+class _ExpressionTransform(Transform):
+    """Evaluates expressions, which may depend on where their rows are."""
 
     @property
-    def exprs(self) -> Mapping[str, Expr]:
-        return dict(self.pairs)
+    def exprs(self) -> tuple[Expr, ...]:
+        raise NotImplementedError
 
-    def transform_block(self, block: Block) -> Block:
-        computed = {name: evaluate_column(expr, block) for name, expr in self.pairs}
-        return Block({**block.columns, **computed}, num_rows=block.num_rows)
+    @property
+    def depends_on_row_number(self) -> bool:
+        return any(map(depends_on_row_number, self.exprs))
+
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
+        return self._transform_blocks(blocks, scope, scope.unit)
+
+    def _transform_blocks(self, blocks: Iterator[Block], scope: TransformScope, unit: str) -> Iterator[Block]:
+        limits = [limit for limit in map(max_rows_at_once, self.exprs) if limit is not None]
+        runs_code = any(map(runs_outside_code, self.exprs))
+        for first, block in _split_blocks(blocks, min(limits, default=None)):
+            try:
+                yield self.transform_block(block, RowSpan(unit, first, scope.get_or_create))
+            except Exception as error:
+                if runs_code:
+                    last = first + max(block.num_rows, 1) - 1
+                    error.add_note(f"in {self.name}, at rows {first} to {last} of {unit}{user_line(error)}")
+                raise
+
+    def transform_block(self, block: Block, span: RowSpan) -> Block:
+        raise NotImplementedError
+
+
+def _split_blocks(blocks: Iterator[Block], max_rows: int | None) -> Iterator[tuple[int, Block]]:
+    """Yield the blocks in pieces of at most `max_rows` rows, each with the number of its first row."""
+    passed = 0
+    for block in blocks:
+        step = max(block.num_rows, 1) if max_rows is None else max_rows
+        for start in range(0, max(block.num_rows, 1), step):
+            yield passed + start, block.slice(start, start + step)
+        passed += block.num_rows
 
 
 @dataclass(frozen=True)
-class FilterExpression(Transform):
+class WithColumns(_ExpressionTransform):
+    """Adds columns, all computed from the columns that there were."""
+
+    outputs: tuple[tuple[str | None, Expr], ...]
+    """The name of a column and its expression; None for `unnest`, which makes several."""
+
+    @property
+    def name(self) -> str:
+        shown = [repr(expr) if name is None else f"{name!r}, {expr!r}" for name, expr in self.outputs]
+        return f"with_column({shown[0]})" if len(shown) == 1 else f"with_columns({'; '.join(shown)})"
+
+    @property
+    def keeps_rows(self) -> bool:
+        return True
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return tuple(expr for _, expr in self.outputs)
+
+    def bind_places(self, epoch: int, unit_numbers: Mapping[str, int]) -> Transform:
+        outputs = ((name, bind_places(expr, str(name), epoch, unit_numbers)) for name, expr in self.outputs)
+        return WithColumns(tuple(outputs))
+
+    def transform_block(self, block: Block, span: RowSpan) -> Block:
+        if not block.columns and not block.num_rows:
+            return block  # it may have no columns to compute from
+        made: dict[str, Column] = {}
+        for name, expr in self.outputs:
+            if isinstance(expr, UnnestNode):
+                made |= expr.evaluate_fields(block, span)
+            else:
+                made[str(name)] = evaluate_column(expr, block, span)
+        return Block({**block.columns, **made})
+
+    def made_columns(self, types: Mapping[str, Any] | None = None) -> tuple[str, ...] | None:
+        """The names of the new columns, given the types of the others; None if they are known only with the rows."""
+        names: list[str] = []
+        for name, expr in self.outputs:
+            if not isinstance(expr, UnnestNode):
+                names.append(str(name))
+                continue
+            fields = expr.known_fields(types or {})
+            if fields is None:
+                return None
+            names += fields
+        return tuple(names)
+
+
+@dataclass(frozen=True)
+class FilterExpression(_ExpressionTransform):
     label = "filter({0.expr!r})"
     expr: Expr
 
-    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
-        for block in blocks:
-            yield self._filter_block(block) if block.num_rows else block
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return (self.expr,)
 
-    def _filter_block(self, block: Block) -> Block:
-        matches = evaluate_column(self.expr, block)
+    def bind_places(self, epoch: int, unit_numbers: Mapping[str, int]) -> Transform:
+        return FilterExpression(bind_places(self.expr, "filter", epoch, unit_numbers))
+
+    def transform_block(self, block: Block, span: RowSpan) -> Block:
+        if not block.num_rows:
+            return block
+        matches = evaluate_column(self.expr, block, span)
         if not pa.types.is_boolean(matches.type):
             raise TypeError(f"{self.name} must be True or False for a row, got {matches.type}")
         mask = pc.fill_null(matches, False).to_numpy()

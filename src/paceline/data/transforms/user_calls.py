@@ -83,7 +83,7 @@ class UserCall:
                     transform, lambda: self.fn(*self.constructor_args, **self.constructor_kwargs)
                 )
             except Exception as error:
-                error.add_note(f"in {transform.name}, while creating {self.name}{_user_line(error)}")
+                error.add_note(f"in {transform.name}, while creating {self.name}{user_line(error)}")
                 raise
         if not self.args and not self.kwargs:
             return called  # type: ignore[no-any-return]
@@ -175,20 +175,20 @@ class UnitCalls:
         return ()
 
     def record_skipped(self, error: Exception, row: int, num_rows: int = 1) -> None:
-        message = f"{type(error).__name__}: {error}{_user_line(error)}"
+        message = f"{type(error).__name__}: {error}{user_line(error)}"
         self.scope.skipped.append(SkippedRows(self.unit, row, num_rows, message))
 
     def add_location_note(self, error: Exception, first: int, num_rows: int, columns: Iterable[str]) -> None:
         rows = f"row {first}" if num_rows == 1 else f"rows {first} to {first + num_rows - 1}"
         after = self.transform.call.counted_after
         counted = f", counted after {after}" if after else ""
-        error.add_note(f"in {self.transform.name}, at {rows} of {self.unit}{counted}{_user_line(error)}")
+        error.add_note(f"in {self.transform.name}, at {rows} of {self.unit}{counted}{user_line(error)}")
         key = error.args[0] if isinstance(error, KeyError) and error.args else None
         if isinstance(key, str) and columns and key not in columns:
             error.add_note(f"the columns are: {list_columns(columns, key)}")
 
 
-def _user_line(error: BaseException) -> str:
+def user_line(error: BaseException) -> str:
     cause = error.__cause__.__traceback__ if error.__cause__ else None
     frames = [frame for frame in (*_frames(error.__traceback__), *_frames(cause)) if not frame[0].startswith(_OURS)]
     if not frames:
