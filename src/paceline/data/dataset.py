@@ -197,9 +197,11 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
             if isinstance(expr, UnnestNode) and name is None:
                 outputs.append((None, expr))
             elif not isinstance(expr, StarNode):
-                outputs.append((_check_names("with_columns", name or expr.name)[0], check_expr(expr)))
+                outputs.append((check_column_name(expr.name if name is None else name), check_expr(expr)))
         if not outputs:
             raise ValueError("with_columns must be given at least one expression")
+        if names := [name for name, _ in outputs if name is not None]:
+            _check_names("with_columns", names)
         return self._with_transform(columns.WithColumns(tuple(outputs)))
 
     # Selecting, combining and reordering rows
