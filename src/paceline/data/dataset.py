@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypedDict, Unpack, cast
 
-from paceline._core.arguments import bad_value, check_int, check_number, with_options
+from paceline._core.arguments import (
+    bad_value,
+    check_bool,
+    check_choice,
+    check_instance,
+    check_int,
+    check_number,
+    with_options,
+)
 from paceline._core.call_errors import explain_calls
 from paceline.data import write
 from paceline.data.aggregate import AggregateFn, ColumnAggregates, Unique
@@ -15,7 +23,8 @@ from paceline.data.grouped_data import GroupedData
 from paceline.data.iterator import BatchIteration, DataIterator
 from paceline.data.order.feeds import Feeds, LocalFeeds
 from paceline.data.planning import plan_queries, splits
-from paceline.data.planning.barriers import Limit, RandomShuffle, Repartition, Sort, Zip
+from paceline.data.planning.barriers import Join, Limit, RandomShuffle, Repartition, Sort, Zip
+from paceline.data.planning.joins import JOIN_TYPES, JoinSpec
 from paceline.data.planning.optimizer import known_types
 from paceline.data.planning.plan import Map, PlanNode, Read, ReorderUnits, Transform, Union, last_row_change
 from paceline.data.planning.plan_queries import explain_plan
@@ -190,6 +199,62 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         """Combine datasets column-wise, row by row. Duplicate column names get a suffix: `x_1`."""
         _check_datasets("zip", other)
         return Dataset(Zip((self._plan, *(one._plan for one in other)))) if other else self
+
+    def join(
+        self,
+        ds: Dataset,
+        join_type: str,
+        num_partitions: int | None = None,
+        on: str | Sequence[str] = ("id",),
+        right_on: str | Sequence[str] | None = None,
+        left_suffix: str | None = None,
+        right_suffix: str | None = None,
+        *,
+        partition_size_hint: int | None = None,
+        aggregator_ray_remote_args: Mapping[str, Any] | None = None,
+        validate_schemas: bool = False,
+    ) -> Dataset:
+        """Pair rows with those of another dataset that have equal keys: `users.join(visits, "inner", on="user")`.
+
+        `join_type` is "inner", "left_outer", "right_outer", "full_outer", "left_semi", "right_semi", "left_anti" or
+        "right_anti". `on` names the keys here, and `right_on` those of `ds` if they differ. Key columns appear once. A
+        missing key, null or NaN, matches nothing; integers of any width match, and so do 0.0 and -0.0. The suffixes are
+        appended to column names that both datasets have.
+
+        The result is ordered by a hash of the keys, then by the positions of the left and the right row: the same in
+        every epoch and with any number of processes. It has `num_partitions` units; by default, as many as its size
+        requires. All rows with the same key must fit in memory; everything else is spilled to disk if necessary.
+
+        Wrong columns raise now if the readers know the columns, and otherwise when rows are read. `validate_schemas`
+        reads rows to find them out now. The other two arguments have no effect.
+        """
+        _check_datasets("join", [ds])
+        warn_unused(
+            "join",
+            {
+                "partition_size_hint": partition_size_hint,
+                "aggregator_ray_remote_args": aggregator_ray_remote_args,
+            },
+            ("partition_size_hint", "aggregator_ray_remote_args"),
+        )
+        keys = _check_names("join", on)
+        right_keys = keys if right_on is None else _check_names("join", right_on)
+        if len(right_keys) != len(keys):
+            raise bad_value("right_on", f"as many columns as on, {len(keys)}", right_on)
+        for name, suffix in (("left_suffix", left_suffix), ("right_suffix", right_suffix)):
+            check_instance(name, suffix, str, "text", optional=True)
+        how = check_choice("join_type", getattr(join_type, "value", join_type), JOIN_TYPES)
+        spec = JoinSpec(how, keys, right_keys, left_suffix, right_suffix)
+        if check_bool("validate_schemas", validate_schemas):
+            schemas = [one.schema() for one in (self, ds)]
+            known = [schema and dict(zip(schema.names, schema.types, strict=True)) for schema in schemas]
+            if known[0] and known[1]:
+                spec.infer_types(known[0], known[1])
+        joined = Join(
+            (self._plan, ds._plan), spec, check_int("num_partitions", num_partitions, at_least=1, optional=True)
+        )
+        known_types(joined)  # raises if columns that are known do not fit
+        return Dataset(joined)
 
     def repartition(
         self,

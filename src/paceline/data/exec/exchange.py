@@ -15,14 +15,17 @@ from itertools import accumulate, groupby, pairwise
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import pyarrow as pa
 
-from paceline.data.block import Block
+from paceline.data.block import Block, TensorType
 from paceline.data.context import DataContext
 from paceline.data.exec import scatter, spill
+from paceline.data.exec.joined_units import JoinedUnit, JoinSide, OrderByKeyHash
 from paceline.data.exec.pipeline import Executor, Pipeline, PipelineTask, lower_plan
 from paceline.data.exec.spill import SpillHandle
 from paceline.data.planning import barriers
 from paceline.data.planning.group_aggregation import GroupAggregation
+from paceline.data.planning.optimizer import known_types
 from paceline.data.planning.plan import Barrier, PlanNode, Read, Unit
 from paceline.data.planning.sort_keys import SortKeys
 
@@ -64,6 +67,8 @@ def resolve_barrier(barrier: Barrier, epoch: int, executor: Executor) -> Sequenc
             return run.repartition_rows(barrier)
         case barriers.Zip(parts=parts):
             return _zip_units([run.exchange_rows(part, scatter.PreserveOrder()) for part in parts], barrier.name)
+        case barriers.Join():
+            return run.join_rows(barrier)
         case barriers.SliceRows():
             return run.slice_rows(barrier)
         case barriers.Materialize(input=part):
@@ -97,9 +102,7 @@ class ExchangedRows:
 
     @property
     def num_parts(self) -> int:
-        """As few as possible, but enough to keep all processes busy until the end."""
-        largest = DataContext.get_current().target_max_block_size
-        return max(1, -(-self.num_bytes // largest), min(_ENOUGH_PARTS, self.num_bytes // _MIN_PART_BYTES))
+        return choose_num_parts(self.num_bytes)
 
     def load_columns(self, names: Sequence[str]) -> list[Block]:
         """Load at least these columns of each chunk."""
@@ -205,6 +208,27 @@ class _BarrierResolver:
             for number, (begin, end) in enumerate(pairwise([0, *ends]))
         ]
 
+    def join_rows(self, barrier: barriers.Join) -> Sequence[Unit]:
+        spec, keys = barrier.spec, (barrier.spec.left_on, barrier.spec.right_on)
+        arrangements = [OrderByKeyHash(keys[side], not spec.keeps_unmatched(side)) for side in (0, 1)]
+        sides = [self.exchange_rows(*pair) for pair in zip(barrier.parts, arrangements, strict=True)]
+        num_bytes = sum(side.num_bytes for side in sides)
+        num_parts = barrier.num_partitions or choose_num_parts(num_bytes)
+        samples = [
+            side.chunks[0].part(0, 1) if side.chunks else _empty_side(part, keys[number])
+            for number, (side, part) in enumerate(zip(sides, barrier.parts, strict=True))
+        ]
+        pieces = [_divide_by_hash(side, num_parts) for side in sides]
+        units = []
+        for part in range(num_parts):
+            left, right = (
+                JoinSide(tuple(pieces[side][part]), samples[side], sides[side].spill_handle) for side in (0, 1)
+            )
+            units.append(
+                JoinedUnit(_part_name(barrier.name, part, num_parts), num_bytes // num_parts, spec, (left, right))
+            )
+        return units
+
     def slice_rows(self, barrier: barriers.SliceRows) -> Sequence[Unit]:
         pipeline = self.lower(barrier.input)
         if (units := _countable_units(pipeline)) is not None:
@@ -301,6 +325,27 @@ def _zip_units(sides: Sequence[ExchangedRows], name: str) -> Sequence[Unit]:
     ]
 
 
+def _divide_by_hash(exchanged: ExchangedRows, num_parts: int) -> list[list[scatter.StoredRows]]:
+    """Divide rows that are ordered by hash into equal ranges of hashes."""
+    if not exchanged.chunks:
+        return [[] for _ in range(num_parts)]
+    firsts = np.array([(part << 64) // num_parts for part in range(1, num_parts)], np.uint64)
+    hashes = [block.column(scatter.HASH) for block in exchanged.load_columns([scatter.HASH])]
+    return exchanged.divide([[0, *np.searchsorted(chunk, firsts).tolist(), len(chunk)] for chunk in hashes])
+
+
+def _empty_side(plan: PlanNode, keys: Sequence[str]) -> Block:
+    """A block without rows, with all columns of the plan that are known, and at least the keys."""
+    types = known_types(plan) or dict.fromkeys(keys)
+    empty = {
+        name: np.empty((0, *(kind.shape or ())), kind.dtype)
+        if isinstance(kind, TensorType)
+        else pa.array([], kind or pa.null())
+        for name, kind in types.items()
+    }
+    return Block({**empty, scatter.HASH: np.empty(0, np.uint64)})
+
+
 def _materialize_units(exchanged: ExchangedRows, name: str) -> list[scatter.GatheredUnit]:
     """One unit per original unit, except those without rows."""
     places = [list(chunks) for _, chunks in groupby(exchanged.chunks, key=lambda chunk: chunk.unit_index)]
@@ -315,6 +360,12 @@ def _part_name(name: str, number: int, count: int) -> str:
 
 
 # Where new units begin and end among stored rows: decided from counts, hashes and sorted keys alone
+
+
+def choose_num_parts(num_bytes: int) -> int:
+    """As few as possible, but enough to keep all processes busy until the end."""
+    largest = DataContext.get_current().target_max_block_size
+    return max(1, -(-num_bytes // largest), min(_ENOUGH_PARTS, num_bytes // _MIN_PART_BYTES))
 
 
 def even_ends(num_rows: int, num_parts: int) -> list[int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from paceline._core.arguments import check_int
 from paceline.data.block import Schema
+from paceline.data.planning.joins import JoinSpec
 from paceline.data.planning.plan import Barrier, PlainSource, PlanNode, Unit
 
 if TYPE_CHECKING:
@@ -87,6 +88,19 @@ class Repartition(_SingleInputBarrier):
 class Zip(Barrier):
     label = "zip"
     parts: tuple[PlanNode, ...]
+
+
+@dataclass(frozen=True)
+class Join(Barrier):
+    """Pairs the rows of two datasets with equal keys."""
+
+    parts: tuple[PlanNode, PlanNode]
+    spec: JoinSpec
+    num_partitions: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"join({self.spec}{f', num_partitions={self.num_partitions}' if self.num_partitions else ''})"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from operator import and_
 from typing import Any
 
 from paceline.data.expressions import Expr, rename_columns
-from paceline.data.planning.barriers import GroupBy, Materialize, RandomShuffle, Repartition, SliceRows, Sort
+from paceline.data.planning.barriers import GroupBy, Join, Materialize, RandomShuffle, Repartition, SliceRows, Sort
 from paceline.data.planning.plan import Map, PlanNode, Read, ReorderUnits, Source, Transform, Union
 from paceline.data.transforms.columns import (
     DropColumns,
@@ -65,6 +65,9 @@ def known_types(node: PlanNode) -> dict[str, Any] | None:
         case Union(parts=(first, *rest)):
             types = known_types(first)
             return types if all(known_types(part) == types for part in rest) else None
+        case Join(parts=(left, right), spec=spec):
+            left_types, right_types = known_types(left), known_types(right)
+            return None if left_types is None or right_types is None else spec.infer_types(left_types, right_types)
     return known_types(node.inputs[0]) if isinstance(node, (*REORDERING, SliceRows)) else None
 
 
@@ -112,6 +115,14 @@ def _push_down(node: PlanNode, request: PushdownRequest) -> PlanNode:
             return _push_to_inputs(
                 node, PushdownRequest(frozenset((*keys, *map(str, columns))) if all(columns) else None)
             )
+        case Join(parts=(left, right), spec=spec):
+            names = [known_columns(part) for part in (left, right)]
+            if request.columns is not None and names[0] is not None and names[1] is not None:
+                needed = spec.needed_columns(names[0], names[1], request.columns)
+                sides = zip(node.inputs, needed, strict=True)
+                return with_inputs(
+                    node, tuple(_push_down(part, PushdownRequest(frozenset(one))) for part, one in sides)
+                )
     return _push_to_inputs(node, PushdownRequest())
 
 
