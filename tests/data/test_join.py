@@ -16,6 +16,8 @@ from paceline.data import from_arrow, from_items
 from paceline.data.block import Block
 from paceline.data.context import DataContext
 from paceline.data.exec import spill
+from paceline.data.exec.exchange import resolve_barrier
+from paceline.data.exec.pipeline import InlineExecutor
 from paceline.data.iterator import DataIterator
 from paceline.data.order.feeds import LocalFeeds
 from paceline.data.planning.barriers import Join
@@ -129,6 +131,13 @@ def test_hashes_are_the_same_on_every_machine_and_equal_for_equal_numbers():
     assert len({hash_keys(Block({"x": kind}), ["x"])[0].tobytes() for kind in kinds}) == 1
     texts = Block({"x": pa.array([f"{number:0{number % 40}}" for number in range(2000)])})
     assert len(set(hash_keys(texts, ["x"])[0].tolist())) == len(set(texts.column("x").to_pylist()))
+
+
+def test_rows_without_keys_are_spread_over_all_units():
+    left = reading([Block({"k": pa.nulls(400, pa.int64())})])
+    plan = Join((left, reading([Block({"k": [1]})])), JoinSpec("left_outer", ("k",), ("k",)), num_partitions=4)
+    units = resolve_barrier(plan, 0, InlineExecutor())
+    assert all(50 < sum(block.num_rows for block in unit.read()) < 150 for unit in units)
 
 
 @pytest.mark.parametrize("missing", [None, math.nan])

@@ -23,8 +23,9 @@ from paceline.data.grouped_data import GroupedData
 from paceline.data.iterator import BatchIteration, DataIterator
 from paceline.data.order.feeds import Feeds, LocalFeeds
 from paceline.data.planning import plan_queries, splits
-from paceline.data.planning.barriers import Join, Limit, RandomShuffle, Repartition, Sort, Zip
+from paceline.data.planning.barriers import Join, Limit, Mix, RandomShuffle, Repartition, Sort, Zip
 from paceline.data.planning.joins import JOIN_TYPES, JoinSpec
+from paceline.data.planning.mix_pattern import MixStoppingCondition, parse_ratio
 from paceline.data.planning.optimizer import known_types
 from paceline.data.planning.plan import Map, PlanNode, Read, ReorderUnits, Transform, Union, last_row_change
 from paceline.data.planning.plan_queries import explain_plan
@@ -199,6 +200,30 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         """Combine datasets column-wise, row by row. Duplicate column names get a suffix: `x_1`."""
         _check_datasets("zip", other)
         return Dataset(Zip((self._plan, *(one._plan for one in other)))) if other else self
+
+    def mix(
+        self,
+        *other: Dataset,
+        weights: Sequence[float] | None = None,
+        stopping_condition: MixStoppingCondition = MixStoppingCondition.STOP_ON_LONGEST_DROP,
+    ) -> Dataset:
+        """Let the rows of several datasets alternate. With `weights=[0.75, 0.25]`, three of four rows are from here.
+
+        The proportions are exact in every window of as many rows as the weights need, here four; the default is equal
+        weights. The order is fixed, each dataset keeps its own. See `MixStoppingCondition` for what happens when one
+        has no more rows.
+
+        Rows are read when they are needed, if the readers know how many there are. Otherwise, for example after a
+        filter, the rows of that dataset are first stored in memory, or on disk if they do not fit.
+        """
+        _check_datasets("mix", other)
+        shares = [1.0] * (1 + len(other)) if weights is None else list(weights)
+        if len(shares) != 1 + len(other):
+            raise bad_value("weights", f"a list of {1 + len(other)} numbers, one for each dataset", weights)
+        for share in shares:
+            check_number("weights", share, above=0)
+        stop = check_choice("stopping_condition", stopping_condition, MixStoppingCondition)
+        return Dataset(Mix((self._plan, *(one._plan for one in other)), parse_ratio(shares), stop))
 
     def join(
         self,

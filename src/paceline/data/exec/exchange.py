@@ -21,10 +21,12 @@ from paceline.data.block import Block, TensorType
 from paceline.data.context import DataContext
 from paceline.data.exec import scatter, spill
 from paceline.data.exec.joined_units import JoinedUnit, JoinSide, OrderByKeyHash
+from paceline.data.exec.mixed_units import MixedUnit
 from paceline.data.exec.pipeline import Executor, Pipeline, PipelineTask, lower_plan
 from paceline.data.exec.spill import SpillHandle
 from paceline.data.planning import barriers
 from paceline.data.planning.group_aggregation import GroupAggregation
+from paceline.data.planning.mix_pattern import arrange_mix, cut_spans
 from paceline.data.planning.optimizer import known_types
 from paceline.data.planning.plan import Barrier, PlanNode, Read, Unit
 from paceline.data.planning.sort_keys import SortKeys
@@ -32,6 +34,8 @@ from paceline.data.planning.sort_keys import SortKeys
 _ENOUGH_PARTS = 16
 _SAMPLES = 20
 """Rows sampled per future part to find where it begins."""
+_MAX_CUTS = 4
+"""Into how many parts of a mix a unit is cut on average, so that a dataset of few files does not limit the others."""
 _MIN_PART_BYTES = 8 << 20
 _CHUNK_BYTES = 32 << 20
 """How many bytes of rows are arranged at a time."""
@@ -69,6 +73,8 @@ def resolve_barrier(barrier: Barrier, epoch: int, executor: Executor) -> Sequenc
             return _zip_units([run.exchange_rows(part, scatter.PreserveOrder()) for part in parts], barrier.name)
         case barriers.Join():
             return run.join_rows(barrier)
+        case barriers.Mix():
+            return run.mix_rows(barrier)
         case barriers.SliceRows():
             return run.slice_rows(barrier)
         case barriers.Materialize(input=part):
@@ -229,6 +235,34 @@ class _BarrierResolver:
             )
         return units
 
+    def mix_rows(self, barrier: barriers.Mix) -> Sequence[Unit]:
+        sides: list[_RowRange] = []
+        for part in barrier.parts:
+            pipeline = self.lower(part)
+            units = _countable_units(pipeline)
+            sides.append(
+                _StoredRange(self.store_arranged(pipeline, scatter.PreserveOrder()))
+                if units is None
+                else _UnitRange(units)
+            )
+        spans = arrange_mix([side.num_rows for side in sides], barrier.ratio, barrier.stop)
+        num_rows = sum(span.num_rows for span in spans)
+        # Each part of a unit reads it from its beginning, so that of no dataset units are cut into many parts.
+        num_units = min(max(side.num_units for side in sides), _MAX_CUTS * min(side.max_parts for side in sides))
+        ends = even_ends(num_rows, max(1, min(num_units, num_rows)))
+        mixed = []
+        for number, (begin, end) in enumerate(pairwise([0, *ends])):
+            cut = tuple(cut_spans(spans, begin, end))
+            ranges = [
+                [span.dataset_rows(side) for span in cut if side in span.window.active] for side in range(len(sides))
+            ]
+            parts = (
+                tuple(side.cut(rows[0][0], rows[-1][1])) if rows else ()
+                for side, rows in zip(sides, ranges, strict=True)
+            )
+            mixed.append(MixedUnit(_part_name(barrier.name, number, len(ends)), cut, tuple(parts)))
+        return mixed if num_rows else []
+
     def slice_rows(self, barrier: barriers.SliceRows) -> Sequence[Unit]:
         pipeline = self.lower(barrier.input)
         if (units := _countable_units(pipeline)) is not None:
@@ -240,6 +274,58 @@ class _BarrierResolver:
             exchanged.make_unit(_part_name(barrier.name, number, len(pieces)), [piece])
             for number, piece in enumerate(pieces)
         ]
+
+
+class _RowRange(Protocol):
+    """All rows of a plan, of which units with some rows can be made."""
+
+    @property
+    def num_rows(self) -> int: ...
+    @property
+    def num_units(self) -> int: ...
+    @property
+    def max_parts(self) -> float:
+        """Into how many parts they can be cut, if no unit is read twice."""
+        ...
+
+    def cut(self, begin: int, end: int) -> Iterable[Unit]: ...
+
+
+@dataclass(frozen=True)
+class _UnitRange:
+    units: Sequence[Unit]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(unit.num_rows or 0 for unit in self.units)
+
+    @property
+    def num_units(self) -> int:
+        return len(self.units)
+
+    @property
+    def max_parts(self) -> float:
+        return max(1, len(self.units))
+
+    def cut(self, begin: int, end: int) -> Iterable[Unit]:
+        return _cut_units(self.units, begin, end)
+
+
+@dataclass(frozen=True)
+class _StoredRange:
+    exchanged: ExchangedRows
+    max_parts: float = float("inf")
+
+    @property
+    def num_rows(self) -> int:
+        return self.exchanged.num_rows
+
+    @property
+    def num_units(self) -> int:
+        return self.exchanged.num_parts
+
+    def cut(self, begin: int, end: int) -> Iterable[Unit]:
+        return [self.exchanged.make_unit("", slice_chunks(self.exchanged.chunks, begin, end))]
 
 
 def _with_unique_names(tasks: Iterable[PipelineTask]) -> tuple[PipelineTask, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from paceline._core.arguments import check_int
 from paceline.data.block import Schema
 from paceline.data.planning.joins import JoinSpec
+from paceline.data.planning.mix_pattern import MixStoppingCondition
 from paceline.data.planning.plan import Barrier, PlainSource, PlanNode, Unit
 
 if TYPE_CHECKING:
@@ -101,6 +102,19 @@ class Join(Barrier):
     @property
     def name(self) -> str:
         return f"join({self.spec}{f', num_partitions={self.num_partitions}' if self.num_partitions else ''})"
+
+
+@dataclass(frozen=True)
+class Mix(Barrier):
+    """Lets the rows of several datasets alternate. Nothing is stored of datasets whose row counts are known."""
+
+    parts: tuple[PlanNode, ...]
+    ratio: tuple[int, ...]
+    stop: MixStoppingCondition
+
+    @property
+    def name(self) -> str:
+        return f"mix({':'.join(map(str, self.ratio))}, {self.stop.value})"
 
 
 @dataclass(frozen=True)

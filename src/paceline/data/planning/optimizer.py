@@ -12,7 +12,7 @@ from operator import and_
 from typing import Any
 
 from paceline.data.expressions import Expr, rename_columns
-from paceline.data.planning.barriers import GroupBy, Join, Materialize, RandomShuffle, Repartition, SliceRows, Sort
+from paceline.data.planning.barriers import GroupBy, Join, Materialize, Mix, RandomShuffle, Repartition, SliceRows, Sort
 from paceline.data.planning.plan import Map, PlanNode, Read, ReorderUnits, Source, Transform, Union
 from paceline.data.transforms.columns import (
     DropColumns,
@@ -62,7 +62,7 @@ def known_types(node: PlanNode) -> dict[str, Any] | None:
         case Map(input=below, transform=transform):
             types = known_types(below)
             return None if types is None else _transform_types(types, transform)
-        case Union(parts=(first, *rest)):
+        case Union(parts=(first, *rest)) | Mix(parts=(first, *rest)):
             types = known_types(first)
             return types if all(known_types(part) == types for part in rest) else None
         case Join(parts=(left, right), spec=spec):
@@ -105,7 +105,7 @@ def _push_down(node: PlanNode, request: PushdownRequest) -> PlanNode:
             return _push_through_map(node, below, request)
         case ReorderUnits() | Union():
             return _push_to_inputs(node, request)
-        case RandomShuffle() | Repartition() | SliceRows() | Materialize():
+        case RandomShuffle() | Repartition() | SliceRows() | Materialize() | Mix():
             # No predicates: the position of each row depends on all rows, so none can be dropped earlier.
             return _push_to_inputs(node, PushdownRequest(request.columns))
         case Sort(keys=keys):
