@@ -29,7 +29,7 @@ from paceline.data.planning.mix_pattern import MixStoppingCondition, parse_ratio
 from paceline.data.planning.optimizer import known_types
 from paceline.data.planning.plan import Map, PlanNode, Read, ReorderUnits, Transform, Union, last_row_change
 from paceline.data.planning.plan_queries import explain_plan
-from paceline.data.task_options import ColumnOptions, PlacementOptions, warn_unused
+from paceline.data.task_options import ColumnOptions, PlacementOptions, TaskOptions, warn_unused
 from paceline.data.transforms import columns
 from paceline.data.transforms.rows import (
     AddColumn,
@@ -39,6 +39,7 @@ from paceline.data.transforms.rows import (
     MapBatches,
     MapRows,
     RandomSample,
+    SplitRows,
     parse_batch_format,
 )
 from paceline.data.transforms.user_calls import Compute, Concurrency, OnError, UserCall, resolve_pool
@@ -286,14 +287,30 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         num_blocks: int | None = None,
         target_num_rows_per_block: int | None = None,
         *,
+        strict: bool = False,
         shuffle: bool = False,
+        keys: str | Sequence[str] | None = None,
+        sort: bool = False,
     ) -> Dataset:
-        """Redistribute the rows into `num_blocks` units, or into units of `target_num_rows_per_block` rows."""
-        return Dataset(Repartition(self._plan, num_blocks, target_num_rows_per_block, bool(shuffle)))
+        """Redistribute the rows into `num_blocks` units, or into units of `target_num_rows_per_block` rows.
 
-    def random_shuffle(self, *, seed: int | None = None) -> Dataset:
-        """Shuffle all rows, differently in every epoch. The default seed is 0."""
-        return Dataset(RandomShuffle(self._plan, _check_seed(seed)))
+        With `keys`, rows with equal keys come to the same unit, by a hash of the keys; `sort` sorts each unit by them.
+        Units always have exactly the number of rows, so `strict` has no effect.
+        """
+        names = () if keys is None else _check_names("repartition", keys)
+        for name, value in (("strict", strict), ("sort", sort)):
+            check_bool(name, value)
+        return Dataset(
+            Repartition(self._plan, num_blocks, target_num_rows_per_block, bool(shuffle), keys=names, sort=sort)
+        )
+
+    def random_shuffle(self, *, seed: int | None = None, num_blocks: int | None = None) -> Dataset:
+        """Shuffle all rows, differently in every epoch. The default seed is 0.
+
+        The result has `num_blocks` units; by default, as many as its size requires.
+        """
+        check_int("num_blocks", num_blocks, at_least=1, optional=True)
+        return Dataset(RandomShuffle(self._plan, _check_seed(seed), num_blocks=num_blocks))
 
     def randomize_block_order(self, *, seed: int | None = None) -> Dataset:
         """Shuffle units, such as files, differently in every epoch. Rows within a unit keep their order."""
@@ -304,19 +321,36 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         check_number("fraction", fraction, at_least=0, at_most=1)
         return self._with_transform(RandomSample(float(fraction), _check_seed(seed)))
 
-    def sort(self, key: str | Sequence[str], descending: bool | Sequence[bool] = False) -> Dataset:
-        """Sort by one or more columns. Missing values come last; the sort is stable."""
+    def sort(
+        self,
+        key: str | Sequence[str],
+        descending: bool | Sequence[bool] = False,
+        boundaries: Sequence[float] | None = None,
+    ) -> Dataset:
+        """Sort by one or more columns. Missing values come last; the sort is stable.
+
+        `boundaries` divides the result into units by the first key, which has numbers: with `[10, 20]`, into those
+        below 10, from 10 to below 20, and from 20 on.
+        """
         keys = _check_names("sort", key)
         directions = (descending,) * len(keys) if isinstance(descending, bool) else tuple(descending)
         if len(directions) != len(keys) or not all(isinstance(each, bool) for each in directions):
             raise bad_value("descending", "True or False, or one of them for each key", descending)
-        return Dataset(Sort(self._plan, keys, directions))
+        if boundaries is not None:
+            for value in boundaries:
+                check_number("boundaries", value)
+            if list(boundaries) != sorted(set(boundaries)):
+                raise bad_value("boundaries", "different numbers in ascending order", boundaries)
+        return Dataset(Sort(self._plan, keys, directions, None if boundaries is None else tuple(boundaries)))
 
     # Aggregates
 
-    def groupby(self, key: str | Sequence[str] | None) -> GroupedData:
-        """Group rows by one or more columns, to aggregate the groups or apply a function to each."""
-        return GroupedData(self._plan, key)
+    def groupby(self, key: str | Sequence[str] | None, num_partitions: int | None = None) -> GroupedData:
+        """Group rows by one or more columns, to aggregate the groups or apply a function to each.
+
+        The result has at most `num_partitions` units; by default, as many as its size requires.
+        """
+        return GroupedData(self._plan, key, num_partitions)
 
     def aggregate(self, *aggs: AggregateFn) -> dict[str, Any]:
         """Compute aggregates such as `Sum("x")` over all rows. Returns a dict from aggregate name to value.
@@ -362,6 +396,34 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
             self._plan, test_size, shuffle=shuffle, seed=_check_seed(seed), stratify=stratify
         )
         return Dataset(train), Dataset(test)
+
+    @with_options(TaskOptions)
+    def streaming_train_test_split(
+        self,
+        test_size: float,
+        *,
+        split_type: Literal["random", "hash"] = "random",
+        hash_column: str | None = None,
+        seed: int | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> tuple[Dataset, Dataset]:
+        """Split into train and test datasets without reading anything. About `test_size` of the rows are for testing.
+
+        Each row is in the same part in every epoch: at random, by its number in its unit, or with `split_type="hash"`
+        by the value of `hash_column`, so that rows with equal values stay together, also in other datasets.
+        """
+        warn_unused("streaming_train_test_split", options)
+        check_number("test_size", test_size, above=0, below=1)
+        check_choice("split_type", split_type, ("random", "hash"))
+        if (split_type == "hash") != isinstance(hash_column, str):
+            expected = "the name of a column" if split_type == "hash" else "None if split_type is 'random'"
+            raise bad_value("hash_column", expected, hash_column)
+        fixed = Dataset(splits.fix_order(self._plan))
+        train, test = (
+            fixed._with_transform(SplitRows(float(test_size), _check_seed(seed), hash_column, is_test))
+            for is_test in (False, True)
+        )
+        return train, test
 
     def streaming_split(self, n: int, *, equal: bool = False, locality_hints: Any = None) -> list[DataIterator]:
         """Return `n` iterators that share one execution of the dataset.

@@ -29,7 +29,7 @@ from paceline.data.planning.group_aggregation import GroupAggregation
 from paceline.data.planning.mix_pattern import arrange_mix, cut_spans
 from paceline.data.planning.optimizer import known_types
 from paceline.data.planning.plan import Barrier, PlanNode, Read, Unit
-from paceline.data.planning.sort_keys import SortKeys
+from paceline.data.planning.sort_keys import SortKeys, null_last_key
 
 _ENOUGH_PARTS = 16
 _SAMPLES = 20
@@ -45,9 +45,11 @@ def resolve_barrier(barrier: Barrier, epoch: int, executor: Executor) -> Sequenc
     """Return the units of a barrier for an epoch. They keep the stored rows alive while somebody references them."""
     run = _BarrierResolver(epoch, executor)
     match barrier:
-        case barriers.RandomShuffle(input=part, seed=seed, every_epoch=every_epoch):
-            return run.shuffle_rows(part, scatter.OrderByHash(seed, epoch if every_epoch else 0), barrier.name)
-        case barriers.Sort(input=part, keys=keys, descending=descending):
+        case barriers.RandomShuffle(input=part, seed=seed, every_epoch=every_epoch, num_blocks=num_blocks):
+            by_hash = scatter.OrderByHash(seed, epoch if every_epoch else 0)
+            repartition = None if num_blocks is None else barriers.Repartition(part, num_blocks)
+            return run.shuffle_rows(part, by_hash, barrier.name, repartition)
+        case barriers.Sort(input=part, keys=keys, descending=descending, boundaries=boundaries):
             by = SortKeys(keys, descending)
             return _cut_by_keys(
                 run.exchange_rows(part, scatter.OrderByKeys(by)),
@@ -55,18 +57,25 @@ def resolve_barrier(barrier: Barrier, epoch: int, executor: Executor) -> Sequenc
                 barrier.name,
                 scatter.OrderByKeys(by),
                 may_split=True,
+                boundaries=boundaries,
             )
-        case barriers.GroupRows(input=part, keys=keys):
+        case barriers.GroupRows(input=part, keys=keys, num_partitions=num_parts):
             by = SortKeys.ascending(keys)
-            return _cut_by_keys(
-                run.exchange_rows(part, scatter.OrderByKeys(by)), by, barrier.name, scatter.OrderByKeys(by)
-            )
-        case barriers.GroupBy(input=part, keys=keys, aggregates=aggregates):
+            order = scatter.OrderByKeys(by)
+            return _cut_by_keys(run.exchange_rows(part, order), by, barrier.name, order, num_parts)
+        case barriers.GroupBy(input=part, keys=keys, aggregates=aggregates, num_partitions=num_parts):
             by, combined = SortKeys.ascending(keys), GroupAggregation(SortKeys.ascending(keys), aggregates)
-            units = _cut_by_keys(run.exchange_rows(part, combined), by, barrier.name, combined)
+            units = _cut_by_keys(run.exchange_rows(part, combined), by, barrier.name, combined, num_parts)
             return [replace(unit, num_rows=None) for unit in units]  # fewer groups than partial states
         case barriers.Repartition(shuffle=True, input=part, seed=seed):
             return run.shuffle_rows(part, scatter.OrderByHash(seed, epoch), barrier.name, barrier)
+        case barriers.Repartition(keys=(_, *_), num_blocks=int() as num_blocks):
+            by_key = OrderByKeyHash(barrier.keys, sort=barrier.sort)
+            exchanged = run.exchange_rows(barrier.input, by_key)
+            return [
+                exchanged.make_unit(_part_name(barrier.name, number, num_blocks), pieces, by_key)
+                for number, pieces in enumerate(_divide_by_hash(exchanged, num_blocks))
+            ]
         case barriers.Repartition():
             return run.repartition_rows(barrier)
         case barriers.Zip(parts=parts):
@@ -216,7 +225,9 @@ class _BarrierResolver:
 
     def join_rows(self, barrier: barriers.Join) -> Sequence[Unit]:
         spec, keys = barrier.spec, (barrier.spec.left_on, barrier.spec.right_on)
-        arrangements = [OrderByKeyHash(keys[side], not spec.keeps_unmatched(side)) for side in (0, 1)]
+        arrangements = [
+            OrderByKeyHash(keys[side], "spread" if spec.keeps_unmatched(side) else "drop") for side in (0, 1)
+        ]
         sides = [self.exchange_rows(*pair) for pair in zip(barrier.parts, arrangements, strict=True)]
         num_bytes = sum(side.num_bytes for side in sides)
         num_parts = barrier.num_partitions or choose_num_parts(num_bytes)
@@ -364,14 +375,24 @@ def _cut_units(units: Sequence[Unit], start: int, stop: int | None) -> Iterable[
 
 
 def _cut_by_keys(
-    exchanged: ExchangedRows, keys: SortKeys, name: str, arrangement: scatter.RowArrangement, *, may_split: bool = False
+    exchanged: ExchangedRows,
+    keys: SortKeys,
+    name: str,
+    arrangement: scatter.RowArrangement,
+    num_parts: int | None = None,
+    *,
+    may_split: bool = False,
+    boundaries: Sequence[float] | None = None,
 ) -> list[scatter.GatheredUnit]:
     """Split rows into parts by key; rows with equal keys stay together unless they may be split."""
     if not exchanged.chunks:
         return []
     chunks = exchanged.load_columns(keys.names)
     try:
-        cuts = key_cuts(chunks, keys, exchanged.num_parts, may_split=may_split)
+        if boundaries is None:
+            cuts = key_cuts(chunks, keys, num_parts or exchanged.num_parts, may_split=may_split)
+        else:
+            cuts = boundary_cuts(chunks, keys, boundaries)
     except TypeError as error:
         raise TypeError(f"{name}: cannot compare the values of the keys: {error}") from error
     return _make_units(exchanged, cuts, name, arrangement)
@@ -531,4 +552,22 @@ def key_cuts(chunks: Sequence[Block], keys: SortKeys, num_parts: int, *, may_spl
     bounds = [bound for index, bound in enumerate(bounds) if index == 0 or bound != bounds[index - 1]]
     return [
         [0, *(find_begin(number, bound) for bound in bounds), block.num_rows] for number, block in enumerate(chunks)
+    ]
+
+
+def boundary_cuts(chunks: Sequence[Block], keys: SortKeys, boundaries: Sequence[float]) -> list[list[int]]:
+    """Where the parts begin and end in each chunk if they begin at values of the first key.
+
+    A row whose value is a boundary belongs to the part of larger values, in both directions.
+    """
+    down = keys.descending[0]
+    find = bisect_right if down else bisect_left
+    bounds = [null_last_key(value, down) for value in (reversed(boundaries) if down else boundaries)]
+    return [
+        [
+            0,
+            *(find(range(block.num_rows), bound, key=lambda row: keys.sort_key(block, row)[0]) for bound in bounds),
+            block.num_rows,
+        ]
+        for block in chunks
     ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from paceline.data.exec.spill import SpillHandle
 from paceline.data.order.shuffle import hash_indices
 from paceline.data.planning.joins import JoinSpec, check_comparable
 from paceline.data.planning.key_hashes import hash_keys
-from paceline.data.planning.sort_keys import key_array
+from paceline.data.planning.sort_keys import SortKeys, key_array
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -31,18 +31,20 @@ Indices = np.ndarray[Any, np.dtype[np.int64]]
 class OrderByKeyHash:
     """Order by a hash of the keys; rows with equal keys keep their order.
 
-    A row that misses a key has no partner, so its hash is that of its position. Otherwise all of them would be in one
-    unit. With `drop_missing` they are not stored.
+    A row that misses a key has no partner in a join. So it is left out, or its hash is that of its position: otherwise
+    all such rows would be in one unit.
     """
 
     keys: tuple[str, ...]
-    drop_missing: bool = False
+    missing: Literal["keep", "drop", "spread"] = "keep"
+    sort: bool = False
+    """Whether to order by the keys in the end."""
 
     def arrange(self, block: Block, place: int, first: int) -> tuple[Block, np.ndarray[Any, Any] | None]:
         hashes, is_missing = hash_keys(block, self.keys)
-        if is_missing.any():
+        if self.missing != "keep" and is_missing.any():
             rows = np.flatnonzero(is_missing)
-            if self.drop_missing:
+            if self.missing == "drop":
                 block, hashes = block.take(np.flatnonzero(~is_missing)), hashes[~is_missing]
             else:
                 hashes[rows] = hash_indices(position_indices(place, first, block.num_rows)[rows], 0)
@@ -50,7 +52,8 @@ class OrderByKeyHash:
 
     def gather(self, pieces: Sequence[StoredRows]) -> Block:
         joined = Block.concat(piece.load() for piece in pieces)
-        return joined.drop([HASH]).take(np.argsort(joined.column(HASH), kind="stable"))
+        ordered = joined.drop([HASH]).take(np.argsort(joined.column(HASH), kind="stable"))
+        return ordered.take(SortKeys.ascending(self.keys).sort_indices(ordered)) if self.sort else ordered
 
 
 @dataclass(frozen=True)

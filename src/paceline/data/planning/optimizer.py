@@ -22,7 +22,7 @@ from paceline.data.transforms.columns import (
     SelectColumns,
     WithColumn,
 )
-from paceline.data.transforms.rows import LimitRows, RandomSample
+from paceline.data.transforms.rows import LimitRows, RandomSample, SplitRows
 
 REORDERING = (ReorderUnits, RandomShuffle, Sort, Repartition, Materialize)
 """Nodes that only reorder rows, or divide them into other units."""
@@ -83,7 +83,7 @@ def _transform_types(types: dict[str, Any], transform: Transform) -> dict[str, A
             return dict(zip(columns, types.values(), strict=True))
         case WithColumn(column=column):
             return {**types, column: None}
-        case FilterExpression() | RandomSample() | LimitRows():
+        case FilterExpression() | RandomSample() | SplitRows() | LimitRows():
             return types
     return None
 
@@ -105,10 +105,10 @@ def _push_down(node: PlanNode, request: PushdownRequest) -> PlanNode:
             return _push_through_map(node, below, request)
         case ReorderUnits() | Union():
             return _push_to_inputs(node, request)
-        case RandomShuffle() | Repartition() | SliceRows() | Materialize() | Mix():
+        case RandomShuffle() | Repartition(keys=()) | SliceRows() | Materialize() | Mix():
             # No predicates: the position of each row depends on all rows, so none can be dropped earlier.
             return _push_to_inputs(node, PushdownRequest(request.columns))
-        case Sort(keys=keys):
+        case Repartition(keys=(*keys,)) | Sort(keys=keys):
             return _push_to_inputs(node, PushdownRequest(request.columns).with_columns(*keys))
         case GroupBy(keys=keys, aggregates=aggregates):
             columns = [getattr(one, "on", None) for one in aggregates]
@@ -156,7 +156,9 @@ def _push_through_map(node: Map, below: PlanNode, request: PushdownRequest) -> P
             return _push_to_inputs(
                 node, replace(request, predicates=(*request.predicates, expr)).with_columns(*expr.columns())
             )
-        case RandomSample() | LimitRows():
+        case SplitRows(column=str() as column):
+            return _push_to_inputs(node, PushdownRequest(request.columns).with_columns(column))
+        case RandomSample() | SplitRows() | LimitRows():
             return _push_to_inputs(node, PushdownRequest(request.columns))
     return _push_to_inputs(node, PushdownRequest())
 

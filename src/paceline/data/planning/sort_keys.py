@@ -38,7 +38,7 @@ class SortKeys:
 
     def sort_key(self, block: Block, index: int) -> tuple[Any, ...]:
         return tuple(
-            _null_last_key(_python_value(block.column(name), index), down)
+            null_last_key(_python_value(block.column(name), index), down)
             for name, down in zip(self.names, self.descending, strict=True)
         )
 
@@ -107,7 +107,7 @@ def _python_value(values: Column, index: int) -> Any:
     return None if value != value else value
 
 
-def _null_last_key(value: Any, down: bool) -> tuple[Any, ...]:
+def null_last_key(value: Any, down: bool) -> tuple[Any, ...]:
     if value is None:
         return (1,)
     return (0, _Descending(value) if down else value)
