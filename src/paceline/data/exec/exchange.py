@@ -6,6 +6,7 @@ the new units begin and end, and each new unit reads its own pieces when its tur
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -295,7 +296,7 @@ class _RowRange(Protocol):
     @property
     def num_units(self) -> int: ...
     @property
-    def max_parts(self) -> float:
+    def max_parts(self) -> int:
         """Into how many parts they can be cut, if no unit is read twice."""
         ...
 
@@ -315,7 +316,7 @@ class _UnitRange:
         return len(self.units)
 
     @property
-    def max_parts(self) -> float:
+    def max_parts(self) -> int:
         return max(1, len(self.units))
 
     def cut(self, begin: int, end: int) -> Iterable[Unit]:
@@ -325,7 +326,7 @@ class _UnitRange:
 @dataclass(frozen=True)
 class _StoredRange:
     exchanged: ExchangedRows
-    max_parts: float = float("inf")
+    max_parts: int = sys.maxsize
 
     @property
     def num_rows(self) -> int:

@@ -101,5 +101,5 @@ def _byte_words(array: Any) -> Hashes:
         hashes[remaining] = hash_indices(hashes[remaining] ^ words, 0)
         remaining = remaining[lengths[remaining] > first + _WORD]
     for row in remaining.tolist():
-        hashes[row] ^= np.uint64(xxhash.xxh3_64_intdigest(padded[begins[row] : begins[row] + lengths[row]]))
+        hashes[row] ^= np.uint64(xxhash.xxh3_64_intdigest(padded[begins[row] : begins[row] + lengths[row]].tobytes()))
     return hashes
