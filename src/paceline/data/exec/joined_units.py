@@ -26,6 +26,18 @@ from paceline.data.planning.sort_keys import SortKeys, key_array
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
+_ROW_BITS = 24
+_ROW_MASK = np.uint64((1 << _ROW_BITS) - 1)
+"""The bits of a hash that are left out, so that the number of a row fits there."""
+
+
+def order_by_hash(hashes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the order by hash, then by row. Sorting hashes with row numbers takes two thirds of a stable `argsort`."""
+    if len(hashes) > _ROW_MASK:
+        return np.argsort(hashes, kind="stable")
+    numbered = np.sort(hashes | np.arange(len(hashes), dtype=np.uint64))
+    return (numbered & _ROW_MASK).astype(np.int64)
+
 
 @dataclass(frozen=True)
 class OrderByKeyHash:
@@ -48,7 +60,8 @@ class OrderByKeyHash:
                 block, hashes = block.take(np.flatnonzero(~is_missing)), hashes[~is_missing]
             else:
                 hashes[rows] = hash_indices(position_indices(place, first, block.num_rows)[rows], 0)
-        return block.with_column(HASH, hashes), np.argsort(hashes, kind="stable")
+        hashes = hashes & ~_ROW_MASK
+        return block.with_column(HASH, hashes), order_by_hash(hashes)
 
     def gather(self, pieces: Sequence[StoredRows]) -> Block:
         joined = Block.concat(piece.load() for piece in pieces)
@@ -112,6 +125,7 @@ def find_pairs(
     spec: JoinSpec, blocks: tuple[Block, Block], hashes: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 ) -> tuple[Indices, Indices]:
     """Return the numbers of the left and the right row of each row of the result, in order; -1 if there is none."""
+    # The rows are sorted runs, which a stable sort merges.
     orders = [np.argsort(each, kind="stable") for each in hashes]
     arrays: list[dict[str, Any]] = [{}, {}]
     for number, names in enumerate(zip(spec.left_on, spec.right_on, strict=True)):
@@ -134,7 +148,9 @@ def find_pairs(
         else np.full(joined.num_rows, -1)
         for side in (0, 1)
     ]
-    order = np.argsort(_order_pairs(ranks, [each[one] for each, one in zip(hashes, orders, strict=True)]))
+    order = np.argsort(
+        _order_pairs(ranks, [each[one] for each, one in zip(hashes, orders, strict=True)]), kind="stable"
+    )
     # The additional -1 is for the rank -1.
     lefts, rights = (np.append(one, -1)[rank[order]].astype(np.int64) for one, rank in zip(orders, ranks, strict=True))
     return lefts, rights
@@ -143,8 +159,11 @@ def find_pairs(
 def _order_pairs(ranks: Sequence[np.ndarray[Any, Any]], hashes: Sequence[np.ndarray[Any, Any]]) -> Any:
     """Return a number for each pair to sort by. A right row without a left one follows the left rows of its hash."""
     left, right = ranks
-    following = np.searchsorted(hashes[0], np.append(hashes[1], np.uint64(0))[right], side="right")
-    return np.where(left >= 0, 2 * left + 1, 2 * following) * (len(hashes[1]) + 1) + right + 1
+    places = 2 * left + 1
+    alone = left < 0
+    if alone.any():
+        places[alone] = 2 * np.searchsorted(hashes[0], hashes[1][right[alone]], side="right")
+    return places * (len(hashes[1]) + 1) + right + 1
 
 
 def take_or_null(values: Column, indices: Indices, *, may_miss: bool) -> Column:
