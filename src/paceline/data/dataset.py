@@ -215,7 +215,8 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         has no more rows.
 
         Rows are read when they are needed, if the readers know how many there are. Otherwise, for example after a
-        filter, the rows of that dataset are first stored in memory, or on disk if they do not fit.
+        filter or `map_batches`, the rows of that dataset are first stored in memory, or on disk if they do not fit;
+        transform the mixed rows instead.
         """
         _check_datasets("mix", other)
         shares = [1.0] * (1 + len(other)) if weights is None else list(weights)
