@@ -10,6 +10,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "paceline.data.aggregate": (
         "AbsMax",
         "AggregateFn",
+        "AggregateFnV2",
         "Count",
         "Max",
         "Mean",
@@ -57,6 +58,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "read_webdataset",
     ),
     "paceline.data.block": ("Block", "Schema"),
+    "paceline.data.stats": ("DatasetSummary",),
     "paceline.data.write": ("SaveMode",),
 }
 
