@@ -39,6 +39,18 @@ def write_tabular(directory: Path, num_rows: int, num_files: int, row_group_rows
         pq.write_table(table, directory / f"part-{number:04d}.parquet", row_group_size=row_group_rows)
 
 
+def write_join_tables(left: Path, right: Path, num_rows: int, num_files: int) -> None:
+    """Write rows with a key and three numbers, and a table with each key once. There are four rows of a key."""
+    num_keys = num_rows // 4
+    shuffled = np.random.default_rng(0).permutation(num_rows)
+    for directory, keys, names in ((left, shuffled % num_keys, "abc"), (right, np.arange(num_keys)[::-1], "x")):
+        directory.mkdir()
+        for number, part in enumerate(np.array_split(keys, num_files)):
+            random = np.random.default_rng(number)
+            table = pa.table({"id": part, **{name: random.random(len(part), np.float32) for name in names}})
+            pq.write_table(table, directory / f"part-{number:04d}.parquet")
+
+
 def write_images(directory: Path, num_rows: int, num_files: int) -> None:
     """Write JPEGs as bytes, with a label."""
     directory.mkdir()

@@ -203,9 +203,12 @@ def test_columns_of_all_kinds_arrive_as_they_were() -> None:
 
 
 @pytest.mark.slow
-def test_groups_and_zips_give_the_rows_of_one_machine(context: DataContext) -> None:
+def test_groups_joins_and_zips_give_the_rows_of_one_machine(context: DataContext) -> None:
     context.target_max_block_size = 20_000  # so that there are several parts
     same(numbers(4000, 5).map_batches(lambda batch: {"k": batch["id"] * 7 % 13, **batch}).groupby("k").sum("id"))
+    pairs = numbers(3000, 4).map_batches(lambda batch: {"k": batch["id"] % 70, "v": batch["id"]})
+    same(numbers(300, 3).join(pairs, "left_outer", on="id", right_on="k"))
+    same(pairs.mix(numbers(100, 3), numbers(500, 2).filter(lambda row: row["id"] % 3 == 0), weights=[4, 1, 1]))
     odd = numbers(200, 4).filter(lambda row: row["id"] % 2 == 1)
     same(odd.repartition(3).zip(numbers(100, 3).map(lambda row: {"y": [row["id"]] * 2})).limit(33))
 

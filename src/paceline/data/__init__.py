@@ -34,6 +34,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "paceline.data.grouped_data": ("GroupedData",),
     "paceline.data.iterator": ("DataIterator",),
     "paceline.data.transforms.user_calls": ("ActorPoolStrategy", "TaskPoolStrategy"),
+    "paceline.data.planning.mix_pattern": ("MixStoppingCondition",),
     "paceline.data.preprocessor": ("Preprocessor",),
     "paceline.data.read": (
         "FileShuffleConfig",

@@ -6,7 +6,15 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypedDict, Unpack, cast
 
-from paceline._core.arguments import bad_value, check_int, check_number, with_options
+from paceline._core.arguments import (
+    bad_value,
+    check_bool,
+    check_choice,
+    check_instance,
+    check_int,
+    check_number,
+    with_options,
+)
 from paceline._core.call_errors import explain_calls
 from paceline.data import stats, write
 from paceline.data.aggregate import AggregateFn, AggregateFnV2, ColumnAggregates, Unique
@@ -18,12 +26,14 @@ from paceline.data.grouped_data import GroupedData, check_column_name, check_exp
 from paceline.data.iterator import BatchIteration, DataIterator
 from paceline.data.order.feeds import Feeds, LocalFeeds
 from paceline.data.planning import plan_queries, splits
-from paceline.data.planning.barriers import Limit, RandomShuffle, Repartition, Sort, Zip
+from paceline.data.planning.barriers import Join, Limit, Mix, RandomShuffle, Repartition, Sort, Zip
+from paceline.data.planning.joins import JOIN_TYPES, JoinSpec
+from paceline.data.planning.mix_pattern import MixStoppingCondition, parse_ratio
 from paceline.data.planning.optimizer import known_types
 from paceline.data.planning.plan import Map, PlanNode, Read, ReorderUnits, Transform, Union, last_row_change
 from paceline.data.planning.plan_queries import explain_plan
 from paceline.data.stats import DatasetSummary
-from paceline.data.task_options import ColumnOptions, PlacementOptions, warn_unused
+from paceline.data.task_options import ColumnOptions, PlacementOptions, TaskOptions, warn_unused
 from paceline.data.transforms import columns
 from paceline.data.transforms.rows import (
     AddColumn,
@@ -33,6 +43,7 @@ from paceline.data.transforms.rows import (
     MapBatches,
     MapRows,
     RandomSample,
+    SplitRows,
     parse_batch_format,
 )
 from paceline.data.transforms.user_calls import Compute, Concurrency, OnError, UserCall, resolve_pool
@@ -220,19 +231,116 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         _check_datasets("zip", other)
         return Dataset(Zip((self._plan, *(one._plan for one in other)))) if other else self
 
+    def mix(
+        self,
+        *other: Dataset,
+        weights: Sequence[float] | None = None,
+        stopping_condition: MixStoppingCondition = MixStoppingCondition.STOP_ON_LONGEST_DROP,
+    ) -> Dataset:
+        """Let the rows of several datasets alternate. With `weights=[0.75, 0.25]`, three of four rows are from here.
+
+        The proportions are exact in every window of as many rows as the weights need, here four; the default is equal
+        weights. The order is fixed, each dataset keeps its own. See `MixStoppingCondition` for what happens when one
+        has no more rows.
+
+        Rows are read when they are needed, if the readers know how many there are. Otherwise, for example after a
+        filter or `map_batches`, the rows of that dataset are first stored in memory, or on disk if they do not fit;
+        transform the mixed rows instead.
+        """
+        _check_datasets("mix", other)
+        shares = [1.0] * (1 + len(other)) if weights is None else list(weights)
+        if len(shares) != 1 + len(other):
+            raise bad_value("weights", f"a list of {1 + len(other)} numbers, one for each dataset", weights)
+        for share in shares:
+            check_number("weights", share, above=0)
+        stop = check_choice("stopping_condition", stopping_condition, MixStoppingCondition)
+        return Dataset(Mix((self._plan, *(one._plan for one in other)), parse_ratio(shares), stop))
+
+    def join(
+        self,
+        ds: Dataset,
+        join_type: str,
+        num_partitions: int | None = None,
+        on: str | Sequence[str] = ("id",),
+        right_on: str | Sequence[str] | None = None,
+        left_suffix: str | None = None,
+        right_suffix: str | None = None,
+        *,
+        partition_size_hint: int | None = None,
+        aggregator_ray_remote_args: Mapping[str, Any] | None = None,
+        validate_schemas: bool = False,
+    ) -> Dataset:
+        """Pair rows with those of another dataset that have equal keys: `users.join(visits, "inner", on="user")`.
+
+        `join_type` is "inner", "left_outer", "right_outer", "full_outer", "left_semi", "right_semi", "left_anti" or
+        "right_anti". `on` names the keys here, and `right_on` those of `ds` if they differ. Key columns appear once. A
+        missing key, null or NaN, matches nothing; integers of any width match, and so do 0.0 and -0.0. The suffixes are
+        appended to column names that both datasets have.
+
+        The result is ordered by a hash of the keys, then by the positions of the left and the right row: the same in
+        every epoch and with any number of processes. It has `num_partitions` units; by default, as many as its size
+        requires. All rows with the same key must fit in memory; everything else is spilled to disk if necessary.
+
+        Wrong columns raise now if the readers know the columns, and otherwise when rows are read. `validate_schemas`
+        reads rows to find them out now. The other two arguments have no effect.
+        """
+        _check_datasets("join", [ds])
+        warn_unused(
+            "join",
+            {
+                "partition_size_hint": partition_size_hint,
+                "aggregator_ray_remote_args": aggregator_ray_remote_args,
+            },
+            ("partition_size_hint", "aggregator_ray_remote_args"),
+        )
+        keys = _check_names("join", on)
+        right_keys = keys if right_on is None else _check_names("join", right_on)
+        if len(right_keys) != len(keys):
+            raise bad_value("right_on", f"as many columns as on, {len(keys)}", right_on)
+        for name, suffix in (("left_suffix", left_suffix), ("right_suffix", right_suffix)):
+            check_instance(name, suffix, str, "text", optional=True)
+        how = check_choice("join_type", getattr(join_type, "value", join_type), JOIN_TYPES)
+        spec = JoinSpec(how, keys, right_keys, left_suffix, right_suffix)
+        if check_bool("validate_schemas", validate_schemas):
+            schemas = [one.schema() for one in (self, ds)]
+            known = [schema and dict(zip(schema.names, schema.types, strict=True)) for schema in schemas]
+            if known[0] and known[1]:
+                spec.infer_types(known[0], known[1])
+        joined = Join(
+            (self._plan, ds._plan), spec, check_int("num_partitions", num_partitions, at_least=1, optional=True)
+        )
+        known_types(joined)  # raises if columns that are known do not fit
+        return Dataset(joined)
+
     def repartition(
         self,
         num_blocks: int | None = None,
         target_num_rows_per_block: int | None = None,
         *,
+        strict: bool = False,
         shuffle: bool = False,
+        keys: str | Sequence[str] | None = None,
+        sort: bool = False,
     ) -> Dataset:
-        """Redistribute the rows into `num_blocks` units, or into units of `target_num_rows_per_block` rows."""
-        return Dataset(Repartition(self._plan, num_blocks, target_num_rows_per_block, bool(shuffle)))
+        """Redistribute the rows into `num_blocks` units, or into units of `target_num_rows_per_block` rows.
 
-    def random_shuffle(self, *, seed: int | None = None) -> Dataset:
-        """Shuffle all rows, differently in every epoch. The default seed is 0."""
-        return Dataset(RandomShuffle(self._plan, _check_seed(seed)))
+        With `keys`, rows with equal keys come to the same unit, by a hash of the keys; `sort` sorts each unit by them.
+        Units always have exactly the number of rows, so `strict` has no effect.
+        """
+        names = () if keys is None else _check_names("repartition", keys)
+        for name, value in (("strict", strict), ("sort", sort)):
+            check_bool(name, value)
+        return Dataset(
+            Repartition(self._plan, num_blocks, target_num_rows_per_block, bool(shuffle), keys=names, sort=sort)
+        )
+
+    def random_shuffle(self, *, seed: int | None = None, num_blocks: int | None = None) -> Dataset:
+        """Shuffle all rows, differently in every epoch. The default seed is 0.
+
+        The result has `num_blocks` units; by default, as many as its size requires.
+        """
+        check_int("num_blocks", num_blocks, at_least=1, optional=True)
+        return Dataset(RandomShuffle(self._plan, _check_seed(seed), num_blocks=num_blocks))
 
     def randomize_block_order(self, *, seed: int | None = None) -> Dataset:
         """Shuffle units, such as files, differently in every epoch. Rows within a unit keep their order."""
@@ -243,19 +351,36 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         check_number("fraction", fraction, at_least=0, at_most=1)
         return self._with_transform(RandomSample(float(fraction), _check_seed(seed)))
 
-    def sort(self, key: str | Sequence[str], descending: bool | Sequence[bool] = False) -> Dataset:
-        """Sort by one or more columns. Missing values come last; the sort is stable."""
+    def sort(
+        self,
+        key: str | Sequence[str],
+        descending: bool | Sequence[bool] = False,
+        boundaries: Sequence[float] | None = None,
+    ) -> Dataset:
+        """Sort by one or more columns. Missing values come last; the sort is stable.
+
+        `boundaries` divides the result into units by the first key, which has numbers: with `[10, 20]`, into those
+        below 10, from 10 to below 20, and from 20 on.
+        """
         keys = _check_names("sort", key)
         directions = (descending,) * len(keys) if isinstance(descending, bool) else tuple(descending)
         if len(directions) != len(keys) or not all(isinstance(each, bool) for each in directions):
             raise bad_value("descending", "True or False, or one of them for each key", descending)
-        return Dataset(Sort(self._plan, keys, directions))
+        if boundaries is not None:
+            for value in boundaries:
+                check_number("boundaries", value)
+            if list(boundaries) != sorted(set(boundaries)):
+                raise bad_value("boundaries", "different numbers in ascending order", boundaries)
+        return Dataset(Sort(self._plan, keys, directions, None if boundaries is None else tuple(boundaries)))
 
     # Aggregates
 
-    def groupby(self, key: str | Sequence[str] | None) -> GroupedData:
-        """Group rows by one or more columns, to aggregate the groups or apply a function to each."""
-        return GroupedData(self._plan, key)
+    def groupby(self, key: str | Sequence[str] | None, num_partitions: int | None = None) -> GroupedData:
+        """Group rows by one or more columns, to aggregate the groups or apply a function to each.
+
+        The result has at most `num_partitions` units; by default, as many as its size requires.
+        """
+        return GroupedData(self._plan, key, num_partitions)
 
     def aggregate(self, *aggs: AggregateFn) -> dict[str, Any]:
         """Compute aggregates such as `Sum("x")` over all rows. Returns a dict from aggregate name to value.
@@ -325,6 +450,34 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
             self._plan, test_size, shuffle=shuffle, seed=_check_seed(seed), stratify=stratify
         )
         return Dataset(train), Dataset(test)
+
+    @with_options(TaskOptions)
+    def streaming_train_test_split(
+        self,
+        test_size: float,
+        *,
+        split_type: Literal["random", "hash"] = "random",
+        hash_column: str | None = None,
+        seed: int | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> tuple[Dataset, Dataset]:
+        """Split into train and test datasets without reading anything. About `test_size` of the rows are for testing.
+
+        Each row is in the same part in every epoch: at random, by its number in its unit, or with `split_type="hash"`
+        by the value of `hash_column`, so that rows with equal values stay together, also in other datasets.
+        """
+        warn_unused("streaming_train_test_split", options)
+        check_number("test_size", test_size, above=0, below=1)
+        check_choice("split_type", split_type, ("random", "hash"))
+        if (split_type == "hash") != isinstance(hash_column, str):
+            expected = "the name of a column" if split_type == "hash" else "None if split_type is 'random'"
+            raise bad_value("hash_column", expected, hash_column)
+        fixed = Dataset(splits.fix_order(self._plan))
+        train, test = (
+            fixed._with_transform(SplitRows(float(test_size), _check_seed(seed), hash_column, is_test))
+            for is_test in (False, True)
+        )
+        return train, test
 
     def streaming_split(self, n: int, *, equal: bool = False, locality_hints: Any = None) -> list[DataIterator]:
         """Return `n` iterators that share one execution of the dataset.

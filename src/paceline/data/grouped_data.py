@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Unpack
 
-from paceline._core.arguments import bad_value, with_options
+from paceline._core.arguments import bad_value, check_int, with_options
 from paceline._core.call_errors import explain_calls
 from paceline.data.aggregate import AggregateFn, ColumnAggregates, Count, check_aggregates
 from paceline.data.block import Block
@@ -31,8 +31,9 @@ _OUTPUT_BYTES = 4 << 20
 class GroupedData(ColumnAggregates["Dataset"]):
     """A dataset grouped by some columns. Results are sorted by these; missing keys form one group."""
 
-    def __init__(self, plan: PlanNode, key: str | Sequence[str] | None) -> None:
+    def __init__(self, plan: PlanNode, key: str | Sequence[str] | None, num_partitions: int | None = None) -> None:
         self._plan = plan
+        self._num_partitions = check_int("num_partitions", num_partitions, at_least=1, optional=True)
         self._keys = (key,) if isinstance(key, str) else tuple(key or ())
         if not all(isinstance(name, str) for name in self._keys) or len(set(self._keys)) < len(self._keys):
             raise bad_value("key", "the name of a column or a list of different ones", key)
@@ -41,7 +42,7 @@ class GroupedData(ColumnAggregates["Dataset"]):
         """Return one row per group: its keys, and a column for each aggregate."""
         from paceline.data.dataset import Dataset
 
-        return Dataset(GroupBy(self._plan, self._keys, check_aggregates(aggs, self._keys)))
+        return Dataset(GroupBy(self._plan, self._keys, check_aggregates(aggs, self._keys), self._num_partitions))
 
     def count(self) -> Dataset:
         """Count the rows of each group, as `count()`."""
@@ -59,7 +60,7 @@ class GroupedData(ColumnAggregates["Dataset"]):
 
         if "batch_size" in options:
             raise TypeError("map_groups() has no argument 'batch_size': a batch is a group")
-        grouped = GroupRows(self._plan, self._keys)
+        grouped = GroupRows(self._plan, self._keys, self._num_partitions)
         # `map_batches` validates the function. Only the transform of its plan node is used, one group at a time.
         mapped = Dataset(grouped).map_batches(fn, batch_size=None, batch_format=batch_format, **options)._plan
         assert isinstance(mapped, Map), "map_batches makes a Map"
@@ -75,7 +76,7 @@ class GroupedData(ColumnAggregates["Dataset"]):
         computed = WithColumns(((check_column_name(column_name), check_expr(expr)),))
         if computed.depends_on_row_number:
             raise TypeError(f"expr must not depend on a row's place in groups, got {expr!r}\n\nhint: compute it before")
-        return Dataset(Map(GroupRows(self._plan, self._keys), MapGroups(self._keys, computed)))
+        return Dataset(Map(GroupRows(self._plan, self._keys, self._num_partitions), MapGroups(self._keys, computed)))
 
     def _aggregate_columns(self, on: str | Sequence[str] | None, of: Callable[[str], AggregateFn]) -> Dataset:
         from paceline.data.dataset import Dataset

@@ -18,6 +18,8 @@ from paceline.data.exec.exchange import resolve_barrier
 from paceline.data.exec.pipeline import InlineExecutor, lower_plan
 from paceline.data.exec.service import ProcessExecutor
 from paceline.data.planning import barriers
+from paceline.data.planning.joins import JoinSpec
+from paceline.data.planning.mix_pattern import MixStoppingCondition
 from paceline.data.planning.plan import Map, PoolSpec, Union
 
 NUMBERS = plan(numbers(6, (70, 30)))
@@ -38,6 +40,10 @@ PLANS = {
     "groups": barriers.GroupBy(Map(NUMBERS, Scaled(by=2)), ("by_2",), (Count(), Mean("number"), TOGETHER)),
     "rows by group": barriers.GroupRows(NUMBERS, ("text",)),
     "zip": barriers.Zip((NUMBERS, Map(NUMBERS, Scaled(by=2)))),
+    "join": barriers.Join(
+        (NUMBERS, Map(NUMBERS, Scaled(by=2))), JoinSpec("full_outer", ("number",), ("by_2",), None, "_r")
+    ),
+    "mix": barriers.Mix((NUMBERS, Map(NUMBERS, EvenOnly())), (3, 1), MixStoppingCondition.STOP_ON_LONGEST_DROP),
     "repartition": barriers.Repartition(NUMBERS, 11),
     "a limit after a filter": barriers.Limit(Map(NUMBERS, EvenOnly()), 0, 77),
     "a slice after a pool": barriers.SliceRows(Map(POOLED, EvenOnly()), 20, 101),

@@ -6,6 +6,7 @@ the new units begin and end, and each new unit reads its own pieces when its tur
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -15,20 +16,27 @@ from itertools import accumulate, groupby, pairwise
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import pyarrow as pa
 
-from paceline.data.block import Block
+from paceline.data.block import Block, TensorType
 from paceline.data.context import DataContext
 from paceline.data.exec import scatter, spill
+from paceline.data.exec.joined_units import JoinedUnit, JoinSide, OrderByKeyHash
+from paceline.data.exec.mixed_units import MixedUnit
 from paceline.data.exec.pipeline import Executor, Pipeline, PipelineTask, lower_plan
 from paceline.data.exec.spill import SpillHandle
 from paceline.data.planning import barriers
 from paceline.data.planning.group_aggregation import GroupAggregation
+from paceline.data.planning.mix_pattern import arrange_mix, cut_spans
+from paceline.data.planning.optimizer import known_types
 from paceline.data.planning.plan import Barrier, PlanNode, Read, Unit
-from paceline.data.planning.sort_keys import SortKeys
+from paceline.data.planning.sort_keys import SortKeys, null_last_key
 
 _ENOUGH_PARTS = 16
 _SAMPLES = 20
 """Rows sampled per future part to find where it begins."""
+_MAX_CUTS = 4
+"""Into how many parts of a mix a unit is cut on average, so that a dataset of few files does not limit the others."""
 _MIN_PART_BYTES = 8 << 20
 _CHUNK_BYTES = 32 << 20
 """How many bytes of rows are arranged at a time."""
@@ -38,9 +46,11 @@ def resolve_barrier(barrier: Barrier, epoch: int, executor: Executor) -> Sequenc
     """Return the units of a barrier for an epoch. They keep the stored rows alive while somebody references them."""
     run = _BarrierResolver(epoch, executor)
     match barrier:
-        case barriers.RandomShuffle(input=part, seed=seed, every_epoch=every_epoch):
-            return run.shuffle_rows(part, scatter.OrderByHash(seed, epoch if every_epoch else 0), barrier.name)
-        case barriers.Sort(input=part, keys=keys, descending=descending):
+        case barriers.RandomShuffle(input=part, seed=seed, every_epoch=every_epoch, num_blocks=num_blocks):
+            by_hash = scatter.OrderByHash(seed, epoch if every_epoch else 0)
+            repartition = None if num_blocks is None else barriers.Repartition(part, num_blocks)
+            return run.shuffle_rows(part, by_hash, barrier.name, repartition)
+        case barriers.Sort(input=part, keys=keys, descending=descending, boundaries=boundaries):
             by = SortKeys(keys, descending)
             return _cut_by_keys(
                 run.exchange_rows(part, scatter.OrderByKeys(by)),
@@ -48,22 +58,33 @@ def resolve_barrier(barrier: Barrier, epoch: int, executor: Executor) -> Sequenc
                 barrier.name,
                 scatter.OrderByKeys(by),
                 may_split=True,
+                boundaries=boundaries,
             )
-        case barriers.GroupRows(input=part, keys=keys):
+        case barriers.GroupRows(input=part, keys=keys, num_partitions=num_parts):
             by = SortKeys.ascending(keys)
-            return _cut_by_keys(
-                run.exchange_rows(part, scatter.OrderByKeys(by)), by, barrier.name, scatter.OrderByKeys(by)
-            )
-        case barriers.GroupBy(input=part, keys=keys, aggregates=aggregates):
+            order = scatter.OrderByKeys(by)
+            return _cut_by_keys(run.exchange_rows(part, order), by, barrier.name, order, num_parts)
+        case barriers.GroupBy(input=part, keys=keys, aggregates=aggregates, num_partitions=num_parts):
             by, combined = SortKeys.ascending(keys), GroupAggregation(SortKeys.ascending(keys), aggregates)
-            units = _cut_by_keys(run.exchange_rows(part, combined), by, barrier.name, combined)
+            units = _cut_by_keys(run.exchange_rows(part, combined), by, barrier.name, combined, num_parts)
             return [replace(unit, num_rows=None) for unit in units]  # fewer groups than partial states
         case barriers.Repartition(shuffle=True, input=part, seed=seed):
             return run.shuffle_rows(part, scatter.OrderByHash(seed, epoch), barrier.name, barrier)
+        case barriers.Repartition(keys=(_, *_), num_blocks=int() as num_blocks):
+            by_key = OrderByKeyHash(barrier.keys, sort=barrier.sort)
+            exchanged = run.exchange_rows(barrier.input, by_key)
+            return [
+                exchanged.make_unit(_part_name(barrier.name, number, num_blocks), pieces, by_key)
+                for number, pieces in enumerate(_divide_by_hash(exchanged, num_blocks))
+            ]
         case barriers.Repartition():
             return run.repartition_rows(barrier)
         case barriers.Zip(parts=parts):
             return _zip_units([run.exchange_rows(part, scatter.PreserveOrder()) for part in parts], barrier.name)
+        case barriers.Join():
+            return run.join_rows(barrier)
+        case barriers.Mix():
+            return run.mix_rows(barrier)
         case barriers.SliceRows():
             return run.slice_rows(barrier)
         case barriers.Materialize(input=part):
@@ -97,9 +118,7 @@ class ExchangedRows:
 
     @property
     def num_parts(self) -> int:
-        """As few as possible, but enough to keep all processes busy until the end."""
-        largest = DataContext.get_current().target_max_block_size
-        return max(1, -(-self.num_bytes // largest), min(_ENOUGH_PARTS, self.num_bytes // _MIN_PART_BYTES))
+        return choose_num_parts(self.num_bytes)
 
     def load_columns(self, names: Sequence[str]) -> list[Block]:
         """Load at least these columns of each chunk."""
@@ -205,6 +224,57 @@ class _BarrierResolver:
             for number, (begin, end) in enumerate(pairwise([0, *ends]))
         ]
 
+    def join_rows(self, barrier: barriers.Join) -> Sequence[Unit]:
+        spec, keys = barrier.spec, (barrier.spec.left_on, barrier.spec.right_on)
+        arrangements = [
+            OrderByKeyHash(keys[side], "spread" if spec.keeps_unmatched(side) else "drop") for side in (0, 1)
+        ]
+        sides = [self.exchange_rows(*pair) for pair in zip(barrier.parts, arrangements, strict=True)]
+        num_bytes = sum(side.num_bytes for side in sides)
+        num_parts = barrier.num_partitions or choose_num_parts(num_bytes)
+        samples = [
+            side.chunks[0].part(0, 1) if side.chunks else _empty_side(part, keys[number])
+            for number, (side, part) in enumerate(zip(sides, barrier.parts, strict=True))
+        ]
+        pieces = [_divide_by_hash(side, num_parts) for side in sides]
+        units = []
+        for part in range(num_parts):
+            left, right = (
+                JoinSide(tuple(pieces[side][part]), samples[side], sides[side].spill_handle) for side in (0, 1)
+            )
+            units.append(
+                JoinedUnit(_part_name(barrier.name, part, num_parts), num_bytes // num_parts, spec, (left, right))
+            )
+        return units
+
+    def mix_rows(self, barrier: barriers.Mix) -> Sequence[Unit]:
+        sides: list[_RowRange] = []
+        for part in barrier.parts:
+            pipeline = self.lower(part)
+            units = _countable_units(pipeline)
+            sides.append(
+                _StoredRange(self.store_arranged(pipeline, scatter.PreserveOrder()))
+                if units is None
+                else _UnitRange(units)
+            )
+        spans = arrange_mix([side.num_rows for side in sides], barrier.ratio, barrier.stop)
+        num_rows = sum(span.num_rows for span in spans)
+        # Each part of a unit reads it from its beginning, so that of no dataset units are cut into many parts.
+        num_units = min(max(side.num_units for side in sides), _MAX_CUTS * min(side.max_parts for side in sides))
+        ends = even_ends(num_rows, max(1, min(num_units, num_rows)))
+        mixed = []
+        for number, (begin, end) in enumerate(pairwise([0, *ends])):
+            cut = tuple(cut_spans(spans, begin, end))
+            ranges = [
+                [span.dataset_rows(side) for span in cut if side in span.window.active] for side in range(len(sides))
+            ]
+            parts = (
+                tuple(side.cut(rows[0][0], rows[-1][1])) if rows else ()
+                for side, rows in zip(sides, ranges, strict=True)
+            )
+            mixed.append(MixedUnit(_part_name(barrier.name, number, len(ends)), cut, tuple(parts)))
+        return mixed if num_rows else []
+
     def slice_rows(self, barrier: barriers.SliceRows) -> Sequence[Unit]:
         pipeline = self.lower(barrier.input)
         if (units := _countable_units(pipeline)) is not None:
@@ -216,6 +286,58 @@ class _BarrierResolver:
             exchanged.make_unit(_part_name(barrier.name, number, len(pieces)), [piece])
             for number, piece in enumerate(pieces)
         ]
+
+
+class _RowRange(Protocol):
+    """All rows of a plan, of which units with some rows can be made."""
+
+    @property
+    def num_rows(self) -> int: ...
+    @property
+    def num_units(self) -> int: ...
+    @property
+    def max_parts(self) -> int:
+        """Into how many parts they can be cut, if no unit is read twice."""
+        ...
+
+    def cut(self, begin: int, end: int) -> Iterable[Unit]: ...
+
+
+@dataclass(frozen=True)
+class _UnitRange:
+    units: Sequence[Unit]
+
+    @property
+    def num_rows(self) -> int:
+        return sum(unit.num_rows or 0 for unit in self.units)
+
+    @property
+    def num_units(self) -> int:
+        return len(self.units)
+
+    @property
+    def max_parts(self) -> int:
+        return max(1, len(self.units))
+
+    def cut(self, begin: int, end: int) -> Iterable[Unit]:
+        return _cut_units(self.units, begin, end)
+
+
+@dataclass(frozen=True)
+class _StoredRange:
+    exchanged: ExchangedRows
+    max_parts: int = sys.maxsize
+
+    @property
+    def num_rows(self) -> int:
+        return self.exchanged.num_rows
+
+    @property
+    def num_units(self) -> int:
+        return self.exchanged.num_parts
+
+    def cut(self, begin: int, end: int) -> Iterable[Unit]:
+        return [self.exchanged.make_unit("", slice_chunks(self.exchanged.chunks, begin, end))]
 
 
 def with_unique_names(tasks: Iterable[PipelineTask]) -> tuple[PipelineTask, ...]:
@@ -254,14 +376,24 @@ def _cut_units(units: Sequence[Unit], start: int, stop: int | None) -> Iterable[
 
 
 def _cut_by_keys(
-    exchanged: ExchangedRows, keys: SortKeys, name: str, arrangement: scatter.RowArrangement, *, may_split: bool = False
+    exchanged: ExchangedRows,
+    keys: SortKeys,
+    name: str,
+    arrangement: scatter.RowArrangement,
+    num_parts: int | None = None,
+    *,
+    may_split: bool = False,
+    boundaries: Sequence[float] | None = None,
 ) -> list[scatter.GatheredUnit]:
     """Split rows into parts by key; rows with equal keys stay together unless they may be split."""
     if not exchanged.chunks:
         return []
     chunks = exchanged.load_columns(keys.names)
     try:
-        cuts = key_cuts(chunks, keys, exchanged.num_parts, may_split=may_split)
+        if boundaries is None:
+            cuts = key_cuts(chunks, keys, num_parts or exchanged.num_parts, may_split=may_split)
+        else:
+            cuts = boundary_cuts(chunks, keys, boundaries)
     except TypeError as error:
         raise TypeError(f"{name}: cannot compare the values of the keys: {error}") from error
     return _make_units(exchanged, cuts, name, arrangement)
@@ -301,6 +433,27 @@ def _zip_units(sides: Sequence[ExchangedRows], name: str) -> Sequence[Unit]:
     ]
 
 
+def _divide_by_hash(exchanged: ExchangedRows, num_parts: int) -> list[list[scatter.StoredRows]]:
+    """Divide rows that are ordered by hash into equal ranges of hashes."""
+    if not exchanged.chunks:
+        return [[] for _ in range(num_parts)]
+    firsts = np.array([(part << 64) // num_parts for part in range(1, num_parts)], np.uint64)
+    hashes = [block.column(scatter.HASH) for block in exchanged.load_columns([scatter.HASH])]
+    return exchanged.divide([[0, *np.searchsorted(chunk, firsts).tolist(), len(chunk)] for chunk in hashes])
+
+
+def _empty_side(plan: PlanNode, keys: Sequence[str]) -> Block:
+    """A block without rows, with all columns of the plan that are known, and at least the keys."""
+    types = known_types(plan) or dict.fromkeys(keys)
+    empty = {
+        name: np.empty((0, *(kind.shape or ())), kind.dtype)
+        if isinstance(kind, TensorType)
+        else pa.array([], kind or pa.null())
+        for name, kind in types.items()
+    }
+    return Block({**empty, scatter.HASH: np.empty(0, np.uint64)})
+
+
 def _materialize_units(exchanged: ExchangedRows, name: str) -> list[scatter.GatheredUnit]:
     """One unit per original unit, except those without rows."""
     places = [list(chunks) for _, chunks in groupby(exchanged.chunks, key=lambda chunk: chunk.unit_index)]
@@ -315,6 +468,12 @@ def _part_name(name: str, number: int, count: int) -> str:
 
 
 # Where new units begin and end among stored rows: decided from counts, hashes and sorted keys alone
+
+
+def choose_num_parts(num_bytes: int) -> int:
+    """As few as possible, but enough to keep all processes busy until the end."""
+    largest = DataContext.get_current().target_max_block_size
+    return max(1, -(-num_bytes // largest), min(_ENOUGH_PARTS, num_bytes // _MIN_PART_BYTES))
 
 
 def even_ends(num_rows: int, num_parts: int) -> list[int]:
@@ -394,4 +553,22 @@ def key_cuts(chunks: Sequence[Block], keys: SortKeys, num_parts: int, *, may_spl
     bounds = [bound for index, bound in enumerate(bounds) if index == 0 or bound != bounds[index - 1]]
     return [
         [0, *(find_begin(number, bound) for bound in bounds), block.num_rows] for number, block in enumerate(chunks)
+    ]
+
+
+def boundary_cuts(chunks: Sequence[Block], keys: SortKeys, boundaries: Sequence[float]) -> list[list[int]]:
+    """Where the parts begin and end in each chunk if they begin at values of the first key.
+
+    A row whose value is a boundary belongs to the part of larger values, in both directions.
+    """
+    down = keys.descending[0]
+    find = bisect_right if down else bisect_left
+    bounds = [null_last_key(value, down) for value in (reversed(boundaries) if down else boundaries)]
+    return [
+        [
+            0,
+            *(find(range(block.num_rows), bound, key=lambda row: keys.sort_key(block, row)[0]) for bound in bounds),
+            block.num_rows,
+        ]
+        for block in chunks
     ]

@@ -58,6 +58,12 @@ class PreserveOrder:
         return Block.concat(piece.load() for piece in pieces)
 
 
+def position_indices(place: int, first: int, num_rows: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """A number for each row that no other row of the dataset has. They start at row `first` of unit number `place`."""
+    begin = (place << _PLACE_BITS) + first
+    return np.arange(begin, begin + num_rows, dtype=np.uint64)
+
+
 @dataclass(frozen=True)
 class OrderByHash:
     """Order by a hash of a row's unit number and its index in the unit. The order depends on nothing else."""
@@ -66,8 +72,7 @@ class OrderByHash:
     epoch: int
 
     def arrange(self, block: Block, place: int, first: int) -> tuple[Block, np.ndarray[Any, Any] | None]:
-        begin = (place << _PLACE_BITS) + first
-        hashes = hash_indices(np.arange(begin, begin + block.num_rows, dtype=np.uint64), self.seed, self.epoch)
+        hashes = hash_indices(position_indices(place, first, block.num_rows), self.seed, self.epoch)
         # All hashes differ, so the sort need not be stable.
         return block.with_column(HASH, hashes), np.argsort(hashes)
 

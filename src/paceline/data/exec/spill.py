@@ -147,7 +147,7 @@ class SpillWriter:
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"cannot write the rows of a shuffle, sort or group to a file in {self._space.root}: "
+                f"cannot write the rows of a shuffle, sort, group or join to a file in {self._space.root}: "
                 f"{os.strerror(error.errno or 0)}\n\n"
                 "hint: set DataContext.get_current().spill_path to a disk with as much free space as the dataset needs",
             ) from error

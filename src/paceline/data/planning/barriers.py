@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from paceline._core.arguments import check_int
 from paceline.data.block import Schema
+from paceline.data.planning.joins import JoinSpec
+from paceline.data.planning.mix_pattern import MixStoppingCondition
 from paceline.data.planning.plan import Barrier, PlainSource, PlanNode, Unit
 
 if TYPE_CHECKING:
@@ -21,9 +23,13 @@ class _SingleInputBarrier(Barrier):
 
 @dataclass(frozen=True)
 class RandomShuffle(_SingleInputBarrier):
-    label = "random_shuffle(seed={0.seed})"
     seed: int = 0
     every_epoch: bool = True
+    num_blocks: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"random_shuffle(seed={self.seed}{f', num_blocks={self.num_blocks}' if self.num_blocks else ''})"
 
 
 @dataclass(frozen=True)
@@ -32,11 +38,14 @@ class Sort(_SingleInputBarrier):
 
     keys: tuple[str, ...]
     descending: tuple[bool, ...]
+    boundaries: tuple[float, ...] | None = None
+    """Values of the first key at which units begin."""
 
     @property
     def name(self) -> str:
         down = self.descending if len(set(self.descending)) > 1 else any(self.descending)
-        return f"sort({_format_keys(self.keys)}{f', descending={down}' if down else ''})"
+        bounds = "" if self.boundaries is None else f", boundaries={list(self.boundaries)}"
+        return f"sort({_format_keys(self.keys)}{f', descending={down}' if down else ''}{bounds})"
 
 
 @dataclass(frozen=True)
@@ -45,10 +54,11 @@ class GroupBy(_SingleInputBarrier):
 
     keys: tuple[str, ...]
     aggregates: tuple[AggregateFn, ...]
+    num_partitions: int | None = None
 
     @property
     def name(self) -> str:
-        return f"groupby({_format_keys(self.keys)}).aggregate({', '.join(agg.name for agg in self.aggregates)})"
+        return f"groupby({_format_groups(self)}).aggregate({', '.join(agg.name for agg in self.aggregates)})"
 
 
 @dataclass(frozen=True)
@@ -56,10 +66,11 @@ class GroupRows(_SingleInputBarrier):
     """Sorts rows by keys and puts all rows of a group into one unit."""
 
     keys: tuple[str, ...]
+    num_partitions: int | None = None
 
     @property
     def name(self) -> str:
-        return f"groupby({_format_keys(self.keys)})"
+        return f"groupby({_format_groups(self)})"
 
 
 @dataclass(frozen=True)
@@ -70,23 +81,58 @@ class Repartition(_SingleInputBarrier):
     target_num_rows_per_block: int | None = None
     shuffle: bool = False
     seed: int = 0
+    keys: tuple[str, ...] = ()
+    """Rows with equal keys come to the same unit."""
+    sort: bool = False
+    """Whether to sort each unit by the keys."""
 
     def __post_init__(self) -> None:
         for name in ("num_blocks", "target_num_rows_per_block"):
             check_int(name, getattr(self, name), at_least=1, optional=True)
         if (self.num_blocks is None) == (self.target_num_rows_per_block is None):
             raise ValueError("repartition takes either num_blocks or target_num_rows_per_block")
+        if self.keys and (self.num_blocks is None or self.shuffle):
+            raise ValueError("repartition with keys takes num_blocks, and not shuffle")
+        if self.sort and not self.keys:
+            raise ValueError("repartition with sort=True takes keys, by which units are sorted")
 
     @property
     def name(self) -> str:
         size = self.num_blocks or f"target_num_rows_per_block={self.target_num_rows_per_block}"
-        return f"repartition({size}{', shuffle=True' if self.shuffle else ''})"
+        keys = f", keys={list(self.keys)}{', sort=True' if self.sort else ''}" if self.keys else ""
+        return f"repartition({size}{', shuffle=True' if self.shuffle else ''}{keys})"
 
 
 @dataclass(frozen=True)
 class Zip(Barrier):
     label = "zip"
     parts: tuple[PlanNode, ...]
+
+
+@dataclass(frozen=True)
+class Join(Barrier):
+    """Pairs the rows of two datasets with equal keys."""
+
+    parts: tuple[PlanNode, PlanNode]
+    spec: JoinSpec
+    num_partitions: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"join({self.spec}{f', num_partitions={self.num_partitions}' if self.num_partitions else ''})"
+
+
+@dataclass(frozen=True)
+class Mix(Barrier):
+    """Lets the rows of several datasets alternate. Nothing is stored of datasets whose row counts are known."""
+
+    parts: tuple[PlanNode, ...]
+    ratio: tuple[int, ...]
+    stop: MixStoppingCondition
+
+    @property
+    def name(self) -> str:
+        return f"mix({':'.join(map(str, self.ratio))}, {self.stop.value})"
 
 
 @dataclass(frozen=True)
@@ -126,6 +172,10 @@ class PreparedSource(PlainSource):
 
     def schema(self) -> Schema | None:
         return self.known_schema
+
+
+def _format_groups(node: GroupBy | GroupRows) -> str:
+    return _format_keys(node.keys) + (f", num_partitions={node.num_partitions}" if node.num_partitions else "")
 
 
 def _format_keys(keys: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from operator import and_
 from typing import Any
 
 from paceline.data.expressions import BinaryNode, Expr, rename_columns
-from paceline.data.planning.barriers import GroupBy, Materialize, RandomShuffle, Repartition, SliceRows, Sort
+from paceline.data.planning.barriers import GroupBy, Join, Materialize, Mix, RandomShuffle, Repartition, SliceRows, Sort
 from paceline.data.planning.plan import Map, PlanNode, Read, ReorderUnits, Source, Transform, Union
 from paceline.data.transforms.columns import (
     DropColumns,
@@ -22,7 +22,7 @@ from paceline.data.transforms.columns import (
     SelectColumns,
     WithColumns,
 )
-from paceline.data.transforms.rows import LimitRows, RandomSample
+from paceline.data.transforms.rows import LimitRows, RandomSample, SplitRows
 
 REORDERING = (ReorderUnits, RandomShuffle, Sort, Repartition, Materialize)
 """Nodes that only reorder rows, or divide them into other units."""
@@ -62,9 +62,12 @@ def known_types(node: PlanNode) -> dict[str, Any] | None:
         case Map(input=below, transform=transform):
             types = known_types(below)
             return None if types is None else _transform_types(types, transform)
-        case Union(parts=(first, *rest)):
+        case Union(parts=(first, *rest)) | Mix(parts=(first, *rest)):
             types = known_types(first)
             return types if all(known_types(part) == types for part in rest) else None
+        case Join(parts=(left, right), spec=spec):
+            left_types, right_types = known_types(left), known_types(right)
+            return None if left_types is None or right_types is None else spec.infer_types(left_types, right_types)
     return known_types(node.inputs[0]) if isinstance(node, (*REORDERING, SliceRows)) else None
 
 
@@ -81,7 +84,7 @@ def _transform_types(types: dict[str, Any], transform: Transform) -> dict[str, A
         case WithColumns() as computed:
             made = computed.made_columns(types)
             return None if made is None else {**types, **dict.fromkeys(made)}
-        case FilterExpression() | RandomSample() | LimitRows():
+        case FilterExpression() | RandomSample() | SplitRows() | LimitRows():
             return types
     return None
 
@@ -108,16 +111,24 @@ def _push_down(node: PlanNode, request: PushdownRequest) -> PlanNode:
             return _push_through_map(node, below, request)
         case ReorderUnits() | Union():
             return _push_to_inputs(node, request)
-        case RandomShuffle() | Repartition() | SliceRows() | Materialize():
+        case RandomShuffle() | Repartition(keys=()) | SliceRows() | Materialize() | Mix():
             # No predicates: the position of each row depends on all rows, so none can be dropped earlier.
             return _push_to_inputs(node, PushdownRequest(request.columns))
-        case Sort(keys=keys):
+        case Repartition(keys=(*keys,)) | Sort(keys=keys):
             return _push_to_inputs(node, PushdownRequest(request.columns).with_columns(*keys))
         case GroupBy(keys=keys, aggregates=aggregates):
             columns = [getattr(one, "on", None) for one in aggregates]
             return _push_to_inputs(
                 node, PushdownRequest(frozenset((*keys, *map(str, columns))) if all(columns) else None)
             )
+        case Join(parts=(left, right), spec=spec):
+            names = [known_columns(part) for part in (left, right)]
+            if request.columns is not None and names[0] is not None and names[1] is not None:
+                needed = spec.needed_columns(names[0], names[1], request.columns)
+                sides = zip(node.inputs, needed, strict=True)
+                return with_inputs(
+                    node, tuple(_push_down(part, PushdownRequest(frozenset(one))) for part, one in sides)
+                )
     return _push_to_inputs(node, PushdownRequest())
 
 
@@ -155,7 +166,9 @@ def _push_through_map(node: Map, below: PlanNode, request: PushdownRequest) -> P
             # A row's number is its number among all rows of its unit, so none may be left out before.
             predicates = () if condition.depends_on_row_number else (*request.predicates, *_split_conjunction(expr))
             return _push_to_inputs(node, PushdownRequest(request.columns, predicates).with_columns(*expr.columns()))
-        case RandomSample() | LimitRows():
+        case SplitRows(column=str() as column):
+            return _push_to_inputs(node, PushdownRequest(request.columns).with_columns(column))
+        case RandomSample() | SplitRows() | LimitRows():
             return _push_to_inputs(node, PushdownRequest(request.columns))
     return _push_to_inputs(node, PushdownRequest())
 

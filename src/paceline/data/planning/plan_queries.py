@@ -17,7 +17,8 @@ from paceline.data.exec.exchange import materialize_plan
 from paceline.data.exec.pipeline import Executor, lower_epoch, outline_plan
 from paceline.data.order.feeds import Feeds, LocalFeeds
 from paceline.data.order.sharding import RowDelivery
-from paceline.data.planning.barriers import PreparedSource, SliceRows, Zip
+from paceline.data.planning.barriers import Mix, PreparedSource, SliceRows, Zip
+from paceline.data.planning.mix_pattern import arrange_mix
 from paceline.data.planning.optimizer import REORDERING, known_types, optimize_plan, with_inputs
 from paceline.data.planning.plan import Barrier, Map, PlanNode, PoolSpec, Read, TransformScope, Union, walk
 from paceline.data.transforms.columns import SelectColumns
@@ -64,6 +65,9 @@ def known_num_rows(plan: PlanNode) -> int | None:
             return _sum_if_known([known_num_rows(part) for part in parts])
         case Zip(parts=parts):
             return next((num for num in map(known_num_rows, parts) if num is not None), None)
+        case Mix(parts=parts):
+            counts = [known_num_rows(part) for part in parts]
+            return None if None in counts else _count_mixed(plan, [count or 0 for count in counts])
     return known_num_rows(plan.inputs[0]) if isinstance(plan, REORDERING) else None
 
 
@@ -76,8 +80,14 @@ def count_rows(plan: PlanNode) -> int:
         return count_rows(plan.inputs[0])
     if isinstance(plan, Union):
         return sum(map(count_rows, plan.parts))
+    if isinstance(plan, Mix):
+        return _count_mixed(plan, [count_rows(part) for part in plan.parts])
     count = Count()
     return int(compute_aggregates(plan, [count])[count.name])
+
+
+def _count_mixed(plan: Mix, counts: Sequence[int]) -> int:
+    return sum(span.num_rows for span in arrange_mix(counts, plan.ratio, plan.stop))
 
 
 def compute_aggregates(plan: PlanNode, aggregates: Sequence[AggregateFn]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Compares rows by some of their columns, for sorting and grouping.
+"""Compares rows by some of their columns, for sorting, grouping and joining.
 
 Each key is ascending or descending; nulls and NaN come last in both, and form one group. The sort is stable.
 """
@@ -38,7 +38,7 @@ class SortKeys:
 
     def sort_key(self, block: Block, index: int) -> tuple[Any, ...]:
         return tuple(
-            _null_last_key(_python_value(block.column(name), index), down)
+            null_last_key(_python_value(block.column(name), index), down)
             for name, down in zip(self.names, self.descending, strict=True)
         )
 
@@ -62,6 +62,13 @@ class SortKeys:
 
 def comparable_array(block: Block, name: str) -> Any:
     """Convert a column to a comparable Arrow array: without NaN, with times as numbers."""
+    array = key_array(block, name)
+    kind = array.type
+    return array.view(pa.int32() if kind.bit_width == 32 else pa.int64()) if pa.types.is_temporal(kind) else array
+
+
+def key_array(block: Block, name: str) -> Any:
+    """Convert a column to an Arrow array of keys, without NaN."""
     values = block.column(name)
     if isinstance(values, np.ndarray) and (values.ndim > 1 or values.dtype == object):
         raise _incomparable_error(name, values)
@@ -75,8 +82,6 @@ def comparable_array(block: Block, name: str) -> Any:
         return pa.nulls(len(array), pa.int8())
     if pa.types.is_floating(kind):
         return pc.if_else(pc.is_nan(array), pa.scalar(None, kind), array)
-    if pa.types.is_temporal(kind):
-        return array.view(pa.int32() if kind.bit_width == 32 else pa.int64())
     if pa.types.is_nested(kind) or isinstance(kind, pa.ExtensionType):
         raise _incomparable_error(name, values)
     return array
@@ -84,7 +89,7 @@ def comparable_array(block: Block, name: str) -> Any:
 
 def _incomparable_error(name: str, values: Column) -> TypeError:
     return TypeError(
-        f"rows cannot be sorted or grouped by the column {name!r}, which is of type {type_of(values)}\n\n"
+        f"rows cannot be sorted, grouped or joined by the column {name!r}, which is of type {type_of(values)}\n\n"
         "hint: a key has one number, string, time or truth value in each row"
     )
 
@@ -102,7 +107,7 @@ def _python_value(values: Column, index: int) -> Any:
     return None if value != value else value
 
 
-def _null_last_key(value: Any, down: bool) -> tuple[Any, ...]:
+def null_last_key(value: Any, down: bool) -> tuple[Any, ...]:
     if value is None:
         return (1,)
     return (0, _Descending(value) if down else value)

@@ -13,6 +13,7 @@ from paceline._core.arguments import check_choice
 from paceline.data.block import BatchFormat, Block
 from paceline.data.context import DataContext
 from paceline.data.order.shuffle import hash_indices
+from paceline.data.planning.key_hashes import hash_keys
 from paceline.data.planning.plan import Transform, TransformScope
 from paceline.data.transforms.user_calls import UnitCalls, UserTransform
 
@@ -146,6 +147,36 @@ class RandomSample(Transform):
             keys = hash_indices(np.arange(first, first + block.num_rows), seed)
             first += block.num_rows
             yield block.take((keys / 2.0**64 < self.fraction).nonzero()[0])
+
+
+@dataclass(frozen=True)
+class SplitRows(Transform):
+    """Keeps the rows of one part of a split: by a hash of a column, or of the row's number in its unit."""
+
+    test_size: float
+    seed: int
+    column: str | None
+    is_test: bool
+
+    @property
+    def name(self) -> str:
+        by = "random" if self.column is None else repr(self.column)
+        part = "test" if self.is_test else "train"
+        return f"streaming_train_test_split({self.test_size}, {by}, seed={self.seed}): {part}"
+
+    def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
+        seed = self.seed ^ xxhash.xxh3_64_intdigest(scope.unit.encode())
+        first = 0
+        for block in blocks:
+            if block.num_rows:
+                hashes = (
+                    hash_indices(np.arange(first, first + block.num_rows), seed)
+                    if self.column is None
+                    else hash_keys(block, [self.column], self.seed)[0]
+                )
+                first += block.num_rows
+                block = block.take(np.flatnonzero((hashes / 2.0**64 < self.test_size) == self.is_test))
+            yield block
 
 
 @dataclass(frozen=True)
