@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal, TypedDict, Unpack, cast
 
 from paceline._core.arguments import bad_value, check_int, check_number, with_options
 from paceline._core.call_errors import explain_calls
-from paceline.data import write
+from paceline.data import frames, write
 from paceline.data.aggregate import AggregateFn, ColumnAggregates, Unique
 from paceline.data.block import Block, Schema
+from paceline.data.datasource import datasink
 from paceline.data.expressions import Expr, as_expr, parse_expression
 from paceline.data.grouped_data import GroupedData
 from paceline.data.iterator import BatchIteration, DataIterator
@@ -19,6 +20,7 @@ from paceline.data.planning.barriers import Limit, RandomShuffle, Repartition, S
 from paceline.data.planning.optimizer import known_types
 from paceline.data.planning.plan import Map, PlanNode, Read, ReorderUnits, Transform, Union, last_row_change
 from paceline.data.planning.plan_queries import explain_plan
+from paceline.data.sinks import tables
 from paceline.data.task_options import ColumnOptions, PlacementOptions, warn_unused
 from paceline.data.transforms import columns
 from paceline.data.transforms.rows import (
@@ -367,6 +369,14 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
     write_images = write.write_images
     write_tfrecords = write.write_tfrecords
     write_webdataset = write.write_webdataset
+    write_orc = write.write_orc
+    write_delta = tables.write_delta
+    write_iceberg = tables.write_iceberg
+    write_lance = tables.write_lance
+    write_sql = tables.write_sql
+    write_datasink = datasink.write_datasink
+    to_dask, to_modin = frames.to_dask, frames.to_modin
+    to_daft, to_spark = frames.to_daft, frames.to_spark
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("a Dataset is not iterable\n\nhint: use iter_rows(), iter_batches() or take()")
