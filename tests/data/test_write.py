@@ -373,7 +373,10 @@ def test_names_are_new_and_in_order_in_each_directory(old, new):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"mode": "replace"}, r"mode must be 'append', 'overwrite', 'error' or 'ignore', got 'replace'"),
+        (
+            {"mode": "replace"},
+            r"mode must be 'append', 'overwrite', 'error', 'ignore', 'create' or 'upsert', got 'replace'",
+        ),
         ({"min_rows_per_file": 0}, r"min_rows_per_file must be a positive integer or None, got 0"),
         ({"min_rows_per_file": 5, "max_rows_per_file": 4}, "must be at most max_rows_per_file=4, got 5"),
         ({"partition_cols": "x"}, r"must be a list of columns such as \['x'\], got 'x'"),

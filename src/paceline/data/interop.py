@@ -122,7 +122,7 @@ def from_dask(df: Any) -> Dataset:
 def from_modin(df: Any) -> Dataset:
     """Create a dataset from a Modin DataFrame, which is first turned into one of pandas, in memory.
 
-    Modin needs an older pandas than ours, so this was tested with a stand-in for its interface, `_to_pandas()`.
+    Modin cannot be installed beside our pandas, so this was tested with a stand-in for its interface, `_to_pandas()`.
     """
     return from_pandas(_call_conversion("from_modin", df, "a modin.pandas.DataFrame", "modin", "_to_pandas"))
 
@@ -130,7 +130,7 @@ def from_modin(df: Any) -> Dataset:
 def from_daft(df: Any) -> Dataset:
     """Create a dataset from a Daft DataFrame, which is first computed as an Arrow table, in memory.
 
-    Daft needs an older pyarrow than ours, so this was tested with a stand-in for its interface, `to_arrow()`.
+    Daft cannot be installed beside our pyarrow, so this was tested with a stand-in for its interface, `to_arrow()`.
     """
     return from_arrow(_call_conversion("from_daft", df, "a daft.DataFrame", "daft", "to_arrow"))
 
@@ -138,7 +138,7 @@ def from_daft(df: Any) -> Dataset:
 def from_spark(df: Any, *, parallelism: int | None = None, override_num_blocks: int | None = None) -> Dataset:
     """Create a dataset from a Spark DataFrame (4.0 or newer), which is first collected as an Arrow table, in memory.
 
-    Spark needs a Java machine, so this was tested with a stand-in for its interface, `toArrow()`. For rows that do not
+    Spark cannot be installed beside our pandas, so this was tested with a stand-in for its interface, `toArrow()`. For rows that do not
     fit in memory, have Spark write Parquet.
     """
     table = _call_conversion("from_spark", df, "a pyspark.sql.DataFrame", "pyspark", "toArrow")

@@ -228,7 +228,7 @@ class DatasourceRead(PlainSource):
         return f"read_datasource({self.datasource.get_name()})"
 
     @cached_property
-    def _listed(self) -> tuple[tuple[ReadTaskUnit, ...], Any]:
+    def _units_and_schema(self) -> tuple[tuple[ReadTaskUnit, ...], Any]:
         return _list_units(self.datasource, self.parallelism)
 
     def validate(self) -> Self:
@@ -237,10 +237,10 @@ class DatasourceRead(PlainSource):
         return self
 
     def units(self) -> Sequence[ReadTaskUnit]:
-        return self._listed[0]
+        return self._units_and_schema[0]
 
     def schema(self) -> Schema | None:
-        schema = self._listed[1]
+        schema = self._units_and_schema[1]
         return to_schema(schema) if isinstance(schema, pa.Schema) else None
 
     def project_columns(self, columns: Sequence[str]) -> DatasourceRead | None:

@@ -457,7 +457,7 @@ class WebDatasetWriter(FileWriter):
     def __init__(self, path: Path, sink: WebDatasetSink) -> None:
         super().__init__(path, sink)
         self._stream = open_output(path, sink.compression)
-        self._tar = tarfile.open(fileobj=self._stream, mode="w|", format=tarfile.PAX_FORMAT)  # noqa: SIM115  see close()
+        self._tar = tarfile.open(fileobj=self._stream, mode="w", format=tarfile.PAX_FORMAT)  # noqa: SIM115  see close()
         self._num_rows = 0
         self._last_key = ""
 
