@@ -1,4 +1,4 @@
-"""Formats with a library of their own, each read from and written to real files of it; and frames of other libraries."""
+"""Formats with a library of their own, each with real files of it; and frames of other libraries."""
 
 import sqlite3
 import sys
@@ -177,11 +177,13 @@ def test_zarr_chunks_are_rows(tmp_path):
         read(tmp_path / "z")
     rows = read(tmp_path / "z", allow_full_metadata_scan=True).take_all()
     assert [row["array"] for row in rows] == ["b", "b", "g/a", "g/a", "g/a"]
-    assert rows[4]["chunk_slices"].tolist() == [[8, 10], [0, 2]] and rows[4]["chunk_index"].tolist() == [2, 0]
+    assert rows[4]["chunk_slices"].tolist() == [[8, 10], [0, 2]]
+    assert rows[4]["chunk_index"].tolist() == [2, 0]
     assert np.array_equal(np.concatenate([row["chunk"] for row in rows[2:]]), a)
     aligned = read(tmp_path / "z", array_paths=["g/a", "b"], chunk_shapes=[4], align_axis_0=True, overlap=1).take_all()
     assert [(row["t_start"], row["t_stop"]) for row in aligned] == [(0, 5), (4, 9), (8, 10)]
-    assert np.array_equal(aligned[1]["g/a"], a[4:9]) and np.array_equal(aligned[1]["b"], b[4:9])
+    assert np.array_equal(aligned[1]["g/a"], a[4:9])
+    assert np.array_equal(aligned[1]["b"], b[4:9])
     assert read(tmp_path / "z" / "b").count() == 2
     with pytest.raises(ValueError, match="needs arrays of one chunk length"):
         read(tmp_path / "z", array_paths=["g/a", "b"], align_axis_0=True)
@@ -210,7 +212,7 @@ def test_dask_partitions_are_units_and_units_are_partitions():
     back = dataset.to_dask()
     assert back.npartitions == 3
     computed = back.compute(scheduler="synchronous")
-    assert computed.x.tolist() == frame.x.tolist() and computed.s.tolist() == frame.s.tolist()
+    assert computed.to_dict("list") == frame.to_dict("list")
 
 
 def test_blocks_are_tables_or_frames():
@@ -229,7 +231,7 @@ class StandIn:
     def to_arrow(self):
         return pa.Table.from_pandas(self.frame, preserve_index=False)
 
-    toArrow = to_arrow  # noqa: N815
+    toArrow = to_arrow
 
     def _to_pandas(self):
         return self.frame
@@ -238,7 +240,7 @@ class StandIn:
     def from_arrow(table):
         return StandIn(table.to_pandas())
 
-    createDataFrame = from_arrow  # noqa: N815
+    createDataFrame = from_arrow
     DataFrame = staticmethod(lambda frame: StandIn(frame))
 
 

@@ -48,7 +48,8 @@ def test_names_are_unique_and_the_same_every_time(tmp_path):
     for name in ("a", "b"):
         dataset.write_csv(tmp_path / name, filename_provider=FilenameProvider(file_format="csv"), max_rows_per_file=1)
     first = _names(tmp_path / "a")
-    assert first == _names(tmp_path / "b") and len(first) == 3
+    assert len(first) == 3
+    assert first == _names(tmp_path / "b")
     dataset.write_csv(tmp_path / "a", filename_provider=FilenameProvider("d"))
     assert len(_names(tmp_path / "a")) == 5
     dataset.write_parquet(tmp_path / "p", filename_provider=ByUnit())
@@ -157,7 +158,7 @@ def test_a_datasink_gets_more_rows_at_a_time_and_learns_of_a_failure(tmp_path):
     broken = Collected(tmp_path, broken=True)
     with pytest.raises(OSError, match="the place is broken"):
         rows.write_datasink(broken)
-    assert broken.calls[-1][0] == "failed" and "the place is broken" in broken.calls[-1][1]
+    assert broken.calls[-1] == ("failed", "the place is broken")
 
 
 class Texts(RowBasedFileDatasink):

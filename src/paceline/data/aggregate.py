@@ -19,7 +19,7 @@ from paceline.data.block import Block, Column, as_arrow, as_numpy, type_of
 from paceline.data.column import as_nullable, merge_zeros
 from paceline.data.order.sharding import RowDelivery
 from paceline.data.planning.group_aggregation import AggregateFn as AggregateFn
-from paceline.data.planning.group_aggregation import Array, GroupAggregation, SortedGroups
+from paceline.data.planning.group_aggregation import Array, GroupAggregation, Reduction, SortedGroups
 from paceline.data.planning.plan import Map, PlanNode, Transform, TransformScope
 from paceline.data.planning.sort_keys import SortKeys
 
@@ -39,12 +39,20 @@ class _ColumnAggregate(AggregateFn):
         self.ignore_nulls = ignore_nulls
         self.name = alias_name or f"{self.label}({on})"
 
+    def list_reductions(self, block: Block) -> list[Reduction] | None:
+        values = self._checked_values(block)
+        missing = (values, "count", pc.CountOptions(mode="only_null"))
+        return [*self.reduce_values(values), missing]
+
     def compute_states(self, groups: SortedGroups) -> list[Column]:
-        values = _nullable_values(groups.block, self.on)
+        reductions = self.list_reductions(groups.block) or ()
+        return self.states_from_reductions([groups.reduce_values(*each) for each in reductions])
+
+    def _checked_values(self, block: Block) -> Any:
+        values = _nullable_values(block, self.on)
         if self.needs_numbers and not _is_number(values.type):
             raise TypeError(f"{self.name}: the column {self.on!r} must have numbers, got {values.type}")
-        missing = groups.reduce_values(values, "count", pc.CountOptions(mode="only_null"))
-        return [*self.value_states(groups, values), missing]
+        return values
 
     def merge_states(self, groups: SortedGroups, states: Sequence[Column]) -> list[Column]:
         return [*self.join_states(groups, states[:-1]), groups.reduce_values(states[-1], "sum")]
@@ -59,7 +67,8 @@ class _ColumnAggregate(AggregateFn):
     def empty_value(self) -> Any:
         return None
 
-    def value_states(self, groups: SortedGroups, values: Any) -> list[Column]:
+    def reduce_values(self, values: Any) -> list[Reduction]:
+        """The Arrow functions that reduce the values of a group to its states."""
         raise NotImplementedError
 
     def join_states(self, groups: SortedGroups, states: Sequence[Column]) -> list[Column]:
@@ -79,12 +88,11 @@ class Count(_ColumnAggregate):
         super().__init__(on or "", ignore_nulls, alias_name)
         self.on_column = on
 
-    def compute_states(self, groups: SortedGroups) -> list[Column]:
+    def list_reductions(self, block: Block) -> list[Reduction] | None:
         if self.on_column is None:
-            return [groups.lengths.astype(np.int64)]
-        values = _nullable_values(groups.block, self.on_column)
+            return [(np.zeros(block.num_rows, np.int8), "count", None)]
         mode = "only_valid" if self.ignore_nulls else "all"
-        return [groups.reduce_values(values, "count", pc.CountOptions(mode=mode))]
+        return [(_nullable_values(block, self.on_column), "count", pc.CountOptions(mode=mode))]
 
     def merge_states(self, groups: SortedGroups, states: Sequence[Column]) -> list[Column]:
         return [groups.reduce_values(states[0], "sum")]
@@ -101,8 +109,8 @@ class _ArrowAggregate(_ColumnAggregate):
 
     function = ""
 
-    def value_states(self, groups: SortedGroups, values: Any) -> list[Column]:
-        return self.join_states(groups, [values])
+    def reduce_values(self, values: Any) -> list[Reduction]:
+        return [(values, self.function, None)]
 
     def join_states(self, groups: SortedGroups, states: Sequence[Column]) -> list[Column]:
         return [groups.reduce_values(states[0], self.function)]
@@ -130,8 +138,8 @@ class AbsMax(_ArrowAggregate):
     label = "abs_max"
     function = "max"
 
-    def value_states(self, groups: SortedGroups, values: Any) -> list[Column]:
-        return self.join_states(groups, [pc.abs(values)])
+    def reduce_values(self, values: Any) -> list[Reduction]:
+        return [(pc.abs(values), self.function, None)]
 
 
 class Std(_ColumnAggregate):
@@ -143,12 +151,15 @@ class Std(_ColumnAggregate):
         super().__init__(on, ignore_nulls, alias_name)
         self.ddof = ddof
 
-    def value_states(self, groups: SortedGroups, values: Any) -> list[Column]:
+    def reduce_values(self, values: Any) -> list[Reduction]:
+        numbers = pc.cast(values, pa.float64())
+        return [(numbers, "count", None), (numbers, "mean", None), (numbers, "variance", None)]
+
+    def states_from_reductions(self, reduced: Sequence[Column]) -> list[Column]:
         # The state is count, mean and sum of squared deviations: sums of squared values would lose all precision if the
         # mean is large.
-        valid = pc.is_valid(values).to_numpy(zero_copy_only=False)
-        numbers = pc.fill_null(pc.cast(values, pa.float64()), 0.0).to_numpy(zero_copy_only=False)
-        return _merge_moments(groups, valid.astype(np.int64), numbers, np.zeros(len(numbers)))
+        counts, means, variances, missing = reduced
+        return [counts, pc.fill_null(means, 0.0), pc.multiply(pc.fill_null(variances, 0.0), counts), missing]
 
     def join_states(self, groups: SortedGroups, states: Sequence[Column]) -> list[Column]:
         return _merge_moments(groups, *(as_numpy(state) for state in states))
@@ -187,12 +198,17 @@ def _merge_moments(groups: SortedGroups, count: Array, mean: Array, squares: Arr
 class _ValueListAggregate(_ColumnAggregate):
     """An aggregate that needs all values of a group, or all distinct ones: its states are lists."""
 
+    def list_reductions(self, block: Block) -> list[Reduction] | None:
+        return None  # Arrow's function for distinct values crashes on a column of nulls
+
+    def compute_states(self, groups: SortedGroups) -> list[Column]:
+        values = self._checked_values(groups.block)
+        missing = groups.reduce_values(values, "count", pc.CountOptions(mode="only_null"))
+        return [self.collect_lists(groups, values, groups.ids), missing]
+
     def collect_lists(self, groups: SortedGroups, values: Any, ids: Array) -> Any:
         """Return a list for each group that has values."""
         return groups.reduce_values(values, "list", ids=ids)
-
-    def value_states(self, groups: SortedGroups, values: Any) -> list[Column]:
-        return [self.collect_lists(groups, values, groups.ids)]
 
     def join_states(self, groups: SortedGroups, states: Sequence[Column]) -> list[Column]:
         parts = as_arrow(states[0])
@@ -217,8 +233,8 @@ class Quantile(_ValueListAggregate):
         super().__init__(on, ignore_nulls, alias_name)
         self.q = q
 
-    def value_states(self, groups: SortedGroups, values: Any) -> list[Column]:
-        return super().value_states(groups, pc.cast(values, pa.float64()))
+    def collect_lists(self, groups: SortedGroups, values: Any, ids: Array) -> Any:
+        return super().collect_lists(groups, pc.cast(values, pa.float64()), ids)
 
     def states_to_column(self, states: Sequence[Column]) -> Column:
         lists = (pc.drop_null(part.values).to_numpy(zero_copy_only=False) for part in as_arrow(states[0]))

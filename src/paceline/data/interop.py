@@ -138,8 +138,8 @@ def from_daft(df: Any) -> Dataset:
 def from_spark(df: Any, *, parallelism: int | None = None, override_num_blocks: int | None = None) -> Dataset:
     """Create a dataset from a Spark DataFrame (4.0 or newer), which is first collected as an Arrow table, in memory.
 
-    Spark cannot be installed beside our pandas, so this was tested with a stand-in for its interface, `toArrow()`. For rows that do not
-    fit in memory, have Spark write Parquet.
+    Spark cannot be installed beside our pandas, so this was tested with a stand-in for its interface, `toArrow()`. For
+    rows that do not fit in memory, have Spark write Parquet.
     """
     table = _call_conversion("from_spark", df, "a pyspark.sql.DataFrame", "pyspark", "toArrow")
     options = UnitOptions(parallelism=parallelism or -1, override_num_blocks=override_num_blocks)

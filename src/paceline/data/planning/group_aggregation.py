@@ -17,13 +17,16 @@ import numpy as np
 import pyarrow as pa
 
 from paceline._core.arguments import bad_value
-from paceline.data.block import Block, Column, column_of
-from paceline.data.planning.sort_keys import SortKeys
+from paceline.data.block import Block, Column, as_numpy, column_of
+from paceline.data.column import merge_zeros
+from paceline.data.planning.sort_keys import SortKeys, comparable_array
 
 if TYPE_CHECKING:
     from paceline.data.exec.scatter import StoredRows
 
 Array = np.ndarray[Any, Any]
+Reduction = tuple[Any, str, Any]
+"""Values, and the Arrow function and its options that reduce those of each group to one."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,13 @@ class AggregateFn:
         self._accumulate_block = accumulate_block
         self._finalize = finalize or (lambda state: state)
 
+    def list_reductions(self, block: Block) -> list[Reduction] | None:
+        """The Arrow functions that compute the states, for `states_from_reductions`; None if Python must."""
+        return None
+
+    def states_from_reductions(self, reduced: Sequence[Column]) -> list[Column]:
+        return list(reduced)
+
     def compute_states(self, groups: SortedGroups) -> list[Column]:
         states = []
         for start, length in zip(groups.starts.tolist(), groups.lengths.tolist(), strict=True):
@@ -137,10 +147,35 @@ class GroupAggregation:
     aggregates: tuple[AggregateFn, ...]
 
     def arrange(self, block: Block, place: int, first: int) -> tuple[Block, None]:
+        reductions = [aggregate.list_reductions(block) for aggregate in self.aggregates] if self.keys.names else [None]
+        if all(each is not None for each in reductions):
+            return self._reduce_groups(block, [each for each in reductions if each is not None]), None
         ordered = block.take(self.keys.sort_indices(block)) if self.keys.names else block
         groups = SortedGroups(ordered, self.keys, self.keys.group_starts(ordered))
         states = [aggregate.compute_states(groups) for aggregate in self.aggregates]
         return self._with_keys(groups, _name_state_columns(states)), None
+
+    def _reduce_groups(self, block: Block, reductions: Sequence[Sequence[Reduction]]) -> Block:
+        """Compute all states in one pass over a hash table of the groups: rows need not be sorted."""
+        keys = {
+            f"key {number}": merge_zeros(comparable_array(block, name)) for number, name in enumerate(self.keys.names)
+        }
+        values: dict[str, Any] = {"row": np.arange(block.num_rows)}
+        functions: list[tuple[str, str, Any]] = [("row", "min", None)]
+        for number, each in enumerate(reductions):
+            for part, (column, function, options) in enumerate(each):
+                values[f"{number}.{part}"] = column
+                functions.append((f"{number}.{part}", function, options))
+        # With threads the order of the groups would be arbitrary.
+        reduced = pa.table({**keys, **values}).group_by(list(keys), use_threads=False).aggregate(functions)
+        columns = [reduced.column(f"{name}_{function}") for name, function, _ in functions]
+        states, taken = [], 1
+        for aggregate, each in zip(self.aggregates, reductions, strict=True):
+            states.append(aggregate.states_from_reductions(columns[taken : taken + len(each)]))
+            taken += len(each)
+        own_keys = block.select(self.keys.names).take(as_numpy(columns[0])).columns
+        groups = Block({**own_keys, **_name_state_columns(states)}, num_rows=reduced.num_rows)
+        return groups.take(self.keys.sort_indices(groups))
 
     def gather(self, pieces: Sequence[StoredRows]) -> Block:
         return self.finish_states([piece.load() for piece in pieces])
