@@ -2,6 +2,7 @@
 
 import gzip
 import logging
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import paceline.data
-from paceline.data import col
+from paceline.data import Datasource, ReadTask, col
 from paceline.data.datasource.partitioning import Partitioning, PathPartitionFilter, PathPartitionParser
 from paceline.data.read import read_csv, read_numpy, read_parquet, read_videos, read_webdataset
 
@@ -125,3 +126,38 @@ def test_opened_tar_files_are_logged(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "paceline"):
         assert read_webdataset(tmp_path, verbose_open=True).count() == 1
     assert "opening" in caplog.text
+
+
+class Numbers(Datasource):
+    """Ten tasks of ten numbers; what it is asked for is kept in the rows' origin."""
+
+    def __init__(self, distributed=True):
+        self.distributed = distributed
+
+    supports_distributed_reads = property(lambda self: self.distributed)
+
+    def supports_projection_pushdown(self):
+        return True
+
+    def supports_predicate_pushdown(self):
+        return True
+
+    def get_read_tasks(self, parallelism, per_task_row_limit=None, data_context=None):
+        columns, predicate = self.get_projection_map(), self.get_current_predicate()
+        asked = f"{sorted(columns or ())} {predicate}"
+
+        def read(begin):
+            table = {"x": np.arange(begin, begin + 10), "asked": [asked] * 10, "rest": [0] * 10}
+            return [{name: values for name, values in table.items() if columns is None or name in columns}]
+
+        return [ReadTask(partial(read, begin)) for begin in range(0, 100, 10)]
+
+
+def test_a_source_learns_of_columns_and_conditions_and_is_read_by_one_process_if_it_must():
+    dataset = paceline.data.read_datasource(Numbers())
+    rows = dataset.filter(expr="x > 97").select_columns(["asked"]).take_all()
+    assert rows == [{"asked": "['asked', 'x'] (col('x') > 97)"}] * 2
+    assert len(dataset.materialize().take_all()) == 100
+    alone = paceline.data.read_datasource(Numbers(distributed=False))
+    assert alone.materialize().num_blocks() == 1
+    assert [row["x"] for row in alone.take_all()] == list(range(100))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Annotated, Any, Literal, Unpack
 
 import numpy as np
@@ -461,9 +460,9 @@ def _open_files(
     check_bool("include_paths", options["include_paths"])
     _parse_shuffle(options["shuffle"])
     names = ("filesystem", "file_extensions", "partitioning", "ignore_missing_paths", "partition_filter")
-    given = [options[name] for name in names]  # type: ignore[literal-required]
+    given: list[Any] = [options[name] for name in names]  # type: ignore[literal-required]
     open_args = parse_open_args("arrow_open_stream_args", options.get("arrow_open_stream_args"))
-    files = list_files(paths, *given, open_args, skip_paths)
+    files = list_files(paths, *given, open_args=open_args, skip_paths=skip_paths)
     texts = [str(path).partition("?")[0] for path in (paths if isinstance(paths, list | tuple) else [paths])]
     scheme, _, rest = texts[0].partition("://")
     first = f"{scheme}://{rest.rpartition('@')[2]}" if rest else scheme
@@ -486,7 +485,10 @@ def _read_media(
 
 
 def _make_dataset(source: Source, options: FileOptions, transforms: Sequence[Transform] = ()) -> Dataset:
-    return shuffle_units(reduce(Map, transforms, Read(source)), options["shuffle"])
+    plan: PlanNode = Read(source)
+    for transform in transforms:
+        plan = Map(plan, transform)
+    return shuffle_units(plan, options["shuffle"])
 
 
 def shuffle_units(plan: PlanNode, shuffle: Shuffle) -> Dataset:

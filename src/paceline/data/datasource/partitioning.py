@@ -123,7 +123,7 @@ class PathPartitionFilter:
     """Keeps the paths for whose values a function is true, before anything of them is read."""
 
     def __init__(self, path_partition_parser: PathPartitionParser, filter_fn: Callable[[dict[str, Any]], bool]) -> None:
-        self._parser = check_instance(
+        self._parser: PathPartitionParser = check_instance(
             "path_partition_parser", path_partition_parser, PathPartitionParser, "a PathPartitionParser"
         )
         if not callable(filter_fn):

@@ -144,8 +144,8 @@ def group_bounds(file: InputFile, metadata: Any, index: int, schema: Any, target
 def _constant_bounds(value: Any) -> ColumnBounds:
     if value is None:
         return ColumnBounds(nulls=True, values=False)
-    family: Family = {bool: "bool", int: "whole", float: "float64"}.get(type(value), "text")
-    return ColumnBounds(nulls=False, family=family, low=value, high=value)
+    families: dict[type, Family] = {bool: "bool", int: "whole", float: "float64", str: "text"}
+    return ColumnBounds(nulls=False, family=families.get(type(value)), low=value, high=value)
 
 
 def _statistics_bounds(statistics: Any, kind: Any, num_rows: int) -> ColumnBounds:

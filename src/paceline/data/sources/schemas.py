@@ -22,7 +22,6 @@ from paceline.data.sources.files import InputFile
 PATH = "path"
 """The column added by `include_paths=True`."""
 _NAME, _DETAILS = b"ARROW:extension:name", b"ARROW:extension:metadata"
-_PARTITION_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 _FIXED = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
 _VARIABLE = "ray.data.arrow_variable_shaped_tensor"
 
@@ -107,8 +106,8 @@ def conform_table(table: Any, target: Any) -> Any:
 def partition_fields(files: Sequence[InputFile]) -> list[Any]:
     """The columns from directory names, by the type of their values; strings if there are none."""
     names = [name for name, _ in files[0].partition] if files else []
-    kinds = {name: type(value) for file in files for name, value in file.partition if value is not None}
-    return [pa.field(name, _PARTITION_TYPES.get(kinds.get(name, str), pa.string())) for name in names]
+    values = {name: value for file in files for name, value in file.partition if value is not None}
+    return [pa.field(name, pa.scalar(values[name]).type if name in values else pa.string()) for name in names]
 
 
 def check_unique_names(file: InputFile, names: Sequence[str]) -> None:
