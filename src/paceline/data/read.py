@@ -459,10 +459,16 @@ def _open_files(
     options["override_num_blocks"] = check_read_options(function, options)
     check_bool("include_paths", options["include_paths"])
     _parse_shuffle(options["shuffle"])
-    names = ("filesystem", "file_extensions", "partitioning", "ignore_missing_paths", "partition_filter")
-    given: list[Any] = [options[name] for name in names]  # type: ignore[literal-required]
-    open_args = parse_open_args("arrow_open_stream_args", options.get("arrow_open_stream_args"))
-    files = list_files(paths, *given, open_args=open_args, skip_paths=skip_paths)
+    files = list_files(
+        paths,
+        options["filesystem"],
+        options["file_extensions"],
+        options["partitioning"],
+        options["ignore_missing_paths"],
+        options["partition_filter"],
+        parse_open_args("arrow_open_stream_args", options.get("arrow_open_stream_args")),
+        skip_paths,
+    )
     texts = [str(path).partition("?")[0] for path in (paths if isinstance(paths, list | tuple) else [paths])]
     scheme, _, rest = texts[0].partition("://")
     first = f"{scheme}://{rest.rpartition('@')[2]}" if rest else scheme

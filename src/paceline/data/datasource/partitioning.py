@@ -16,6 +16,8 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 class PartitionStyle(enum.StrEnum):
+    """How directories say their values."""
+
     HIVE = "hive"
     """Directories are `name=value`."""
     DIRECTORY = "dir"
