@@ -71,7 +71,7 @@ class Listed:
         if self.columns is None:
             return None
         blocks = (block.select(self.columns).schema for unit in self.listed for block in unit.blocks)
-        return next(blocks, Schema([], []))
+        return next(blocks, Schema.from_columns([], []))
 
     def project_columns(self, columns: Sequence[str]) -> "Listed | None":
         if self.columns is None:

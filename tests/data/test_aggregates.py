@@ -88,7 +88,7 @@ def test_groups_come_to_what_pandas_says(table, keys):
 def test_all_rows_come_to_what_pandas_says(table):
     data = table.frame
     strict = [kind("f", ignore_nulls=False, alias_name=f"strict {kind.__name__}") for kind in (Sum, Mean, Std, Min)]
-    usual = (Count(), Sum("f"), Min("s"), Max("f"), Mean("i"), Std("f"), Quantile("f", 0.75), Unique("s"), VALUES)
+    usual = (Count(), Sum("f"), Min("s"), Max("f"), Mean("i"), Std("f"), Quantile("f", 0.75), Unique("s", True), VALUES)
     found = whole(table.plan, *usual, *strict)
     texts = [*filter(is_text, data["s"])]
     values = data["f"].dropna()
@@ -124,7 +124,7 @@ def test_a_deviation_keeps_its_digits_far_from_zero(values, origin, size):
 
 def test_units_of_other_types_are_aggregated_together():
     plan = reading([Block({"x": [None, None]}), Block({"x": np.array([1, 2])}), Block({"x": np.array([2.5])})])
-    assert whole(plan, Sum("x"), Max("x"), Unique("x"), Count("x", ignore_nulls=True)) == {
+    assert whole(plan, Sum("x"), Max("x"), Unique("x", ignore_nulls=True), Count("x", ignore_nulls=True)) == {
         "sum(x)": 5.5,
         "max(x)": 2.5,
         "unique(x)": [1.0, 2.0, 2.5],

@@ -10,6 +10,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "paceline.data.aggregate": (
         "AbsMax",
         "AggregateFn",
+        "AggregateFnV2",
         "Count",
         "Max",
         "Mean",
@@ -66,6 +67,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     ),
     "paceline.data.read_tables": ("read_delta", "read_iceberg", "read_lance", "read_zarr"),
     "paceline.data.block": ("Block", "Schema"),
+    "paceline.data.stats": ("DatasetSummary",),
     "paceline.data.write": ("SaveMode",),
 }
 

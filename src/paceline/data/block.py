@@ -30,12 +30,36 @@ ITEM = "item"
 """The column for rows that are not dicts, such as those of `from_items([1, 2])`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False)
 class Schema:
-    """Names and types of the columns. A type is an Arrow type or a `TensorType`."""
+    """Names and types of the columns. A type is an Arrow type or a `TensorType`.
+
+    Made from a `pyarrow.Schema`. `data_context` is accepted and ignored.
+    """
 
     names: list[str]
     types: list[Any]
+
+    def __init__(self, base_schema: Any, *, data_context: Any = None) -> None:
+        if not isinstance(base_schema, pa.Schema | Schema):
+            raise TypeError(f"base_schema must be a pyarrow.Schema, got {base_schema!r}")
+        _check_unique(base_schema.names)
+        self._set(base_schema.names, map(_to_tensor_type, base_schema.types))
+
+    @classmethod
+    def from_columns(cls, names: Iterable[str], types: Iterable[Any]) -> Schema:
+        schema = cls.__new__(cls)
+        schema._set(names, types)
+        return schema
+
+    def _set(self, names: Iterable[str], types: Iterable[Any]) -> None:
+        object.__setattr__(self, "names", list(names))
+        object.__setattr__(self, "types", list(types))
+
+    @property
+    def base_schema(self) -> Any:
+        """The columns as a `pyarrow.Schema`. Raises a TypeError if Arrow has no type for a column."""
+        return pa.schema([_to_arrow_field(*pair) for pair in zip(self.names, self.types, strict=True)])
 
     def __str__(self) -> str:
         width = max(map(len, (*self.names, "Column")), default=0)
@@ -44,6 +68,20 @@ class Schema:
         return "\n".join((f"{'Column':<{width}}  Type", rule, *lines))
 
     __repr__ = __str__
+
+
+def _to_tensor_type(kind: Any) -> Any:
+    if not isinstance(kind, pa.FixedShapeTensorType):
+        return kind
+    return TensorType(np.dtype(kind.value_type.to_pandas_dtype()), tuple(kind.shape))
+
+
+def _to_arrow_field(name: str, kind: Any) -> Any:
+    if not isinstance(kind, TensorType):
+        return pa.field(name, kind)
+    if not kind.shape:
+        raise TypeError(f"the column {name!r} has no Arrow type: it is of type {kind}")
+    return pa.field(name, pa.fixed_shape_tensor(pa.from_numpy_dtype(kind.dtype), kind.shape))
 
 
 class Block:
@@ -218,7 +256,7 @@ class Block:
 
     @property
     def schema(self) -> Schema:
-        return Schema(list(self.columns), [type_of(values) for values in self.columns.values()])
+        return Schema.from_columns(self.columns, map(type_of, self.columns.values()))
 
     def _describe(self) -> str:
         return ", ".join(map(repr, self.columns)) or "none"

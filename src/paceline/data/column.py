@@ -271,6 +271,11 @@ def is_list(kind: Any) -> bool:
     return bool(pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
+def is_number_type(kind: Any) -> bool:
+    is_plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return bool(is_plain or pa.types.is_decimal(kind) or pa.types.is_null(kind))
+
+
 def _lists_to_numpy(values: Any) -> np.ndarray[Any, Any]:
     """Convert lists of equal length to a matrix, others to an array of arrays."""
     array = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypedDict, Unpack, cast
 
 from paceline._core.arguments import bad_value, check_int, check_number, with_options
 from paceline._core.call_errors import explain_calls
-from paceline.data import frames, write
-from paceline.data.aggregate import AggregateFn, ColumnAggregates, Unique
-from paceline.data.block import Block, Schema
+from paceline.data import frames, stats, write
+from paceline.data.aggregate import AggregateFn, AggregateFnV2, ColumnAggregates, Unique
+from paceline.data.block import Block, Schema, list_columns
+from paceline.data.context import DataContext
 from paceline.data.datasource import datasink
-from paceline.data.expressions import Expr, as_expr, parse_expression
-from paceline.data.grouped_data import GroupedData
+from paceline.data.expressions import Expr, parse_expression
+from paceline.data.grouped_data import GroupedData, check_column_name, check_expr
 from paceline.data.iterator import BatchIteration, DataIterator
 from paceline.data.order.feeds import Feeds, LocalFeeds
 from paceline.data.planning import plan_queries, splits
@@ -21,6 +23,7 @@ from paceline.data.planning.optimizer import known_types
 from paceline.data.planning.plan import Map, PlanNode, Read, ReorderUnits, Transform, Union, last_row_change
 from paceline.data.planning.plan_queries import explain_plan
 from paceline.data.sinks import tables
+from paceline.data.stats import DatasetSummary
 from paceline.data.task_options import ColumnOptions, PlacementOptions, warn_unused
 from paceline.data.transforms import columns
 from paceline.data.transforms.rows import (
@@ -71,9 +74,12 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         self._plan = plan
         self._schema: Schema | None = None
         self._feeds: Feeds | None = None
+        self._name: str | None = None
+        self._id: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._plan,)  # running executors are not pickled
+        # Running executors are not pickled.
+        return type(self), (self._plan,), {"_name": self._name, "_id": self._id}
 
     # Transforms of rows, batches and columns
 
@@ -169,13 +175,31 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
     def with_column(self, column_name: str, expr: Expr, **options: Unpack[ColumnOptions]) -> Dataset:
         """Add or replace a column computed by an expression: `with_column("area", col("a") * 2)`."""
         warn_unused("with_column", options, ColumnOptions.__annotations__)
-        if not isinstance(column_name, str):
-            raise TypeError(f"column_name must be the name of a column, got {column_name!r}")
-        if callable(expr):
-            raise TypeError(
-                "expr must be an expression of col(), got a function\n\nhint: use add_column for a function"
-            )
-        return self._with_transform(columns.WithColumn(column_name, as_expr(expr)))
+        return self._with_transform(columns.WithColumn(check_column_name(column_name), check_expr(expr)))
+
+    @with_options(ColumnOptions)
+    def with_columns(
+        self, exprs: Mapping[str, Expr] | Expr | None = None, *more_exprs: Expr, **options: Unpack[ColumnOptions]
+    ) -> Dataset:
+        """Add or replace columns computed by expressions: `with_columns({"area": col("a") * col("b")})`.
+
+        All expressions see the columns as they were before. An expression outside of a dict has to have a name, as
+        `col("a")` has.
+        """
+        warn_unused("with_columns", options, ColumnOptions.__annotations__)
+        pairs: list[tuple[Any, Any]] = []
+        for each in (exprs, *more_exprs):
+            if isinstance(each, Mapping):
+                pairs += each.items()
+            elif isinstance(each, Expr) and isinstance(getattr(each, "name", None), str):
+                pairs.append((getattr(each, "name"), each))  # noqa: B009
+            elif each is not None:
+                raise TypeError(
+                    f"exprs must be a dict from names to expressions, or expressions with names, got {each!r}"
+                )
+        names = _check_names("with_columns", [check_column_name(name) for name, _ in pairs])
+        computed = tuple(zip(names, (check_expr(expr) for _, expr in pairs), strict=True))
+        return self._with_transform(columns.WithColumns(computed))
 
     # Selecting, combining and reordering rows
 
@@ -237,9 +261,33 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         """
         return plan_queries.compute_aggregates(self._plan, aggs)
 
-    def unique(self, column: str) -> list[Any]:
-        """Return the distinct values of a column, in no particular order."""
-        return list(self._aggregate_columns(column, lambda name: Unique(name, ignore_nulls=False)) or ())
+    def unique(self, column: str, ignore_nulls: bool = False) -> list[Any]:
+        """Return the distinct values of a column, in no particular order. A null is one of them, unless ignored."""
+        return list(self._aggregate_columns(column, lambda name: Unique(name, ignore_nulls)) or ())
+
+    def summary(
+        self,
+        columns: Sequence[str] | None = None,
+        override_dtype_agg_mapping: Mapping[Any, Callable[[str], Sequence[AggregateFnV2]]] | None = None,
+    ) -> DatasetSummary:
+        """Compute statistics of some columns, or of all, in one pass.
+
+        Numbers: count, mean, smallest, largest, standard deviation, approximate median, percentages of missing values
+        and of zeros. Times: count, smallest, largest, missing. Texts and bytes: count, missing, and the ten most
+        frequent values, approximately. Lists, structs and tensors: count and missing. `override_dtype_agg_mapping`
+        maps a type, such as `pyarrow.int64()`, to a function that returns the aggregates for a column of that type.
+        """
+        overrides = stats.check_overrides(override_dtype_agg_mapping)
+        wanted = None if columns is None else _check_names("summary", columns)
+        schema = self.schema() or Schema.from_columns((), ())
+        types = dict(zip(schema.names, schema.types, strict=True))
+        for name in wanted or ():
+            if name not in types:
+                raise KeyError(f"unknown column {name!r}; the columns are: {list_columns(types, name)}")
+        chosen = {name: stats.choose_aggregates(types[name], overrides, name) for name in wanted or types}
+        aggregates = [one for each in chosen.values() for one in each]
+        values = plan_queries.compute_aggregates(self._plan, aggregates) if aggregates else {}
+        return stats.make_summary(schema, chosen, values)
 
     # Splits
 
@@ -286,15 +334,48 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
 
     # Inspection
 
-    def schema(self) -> Schema | None:
-        """Return the names and types of the columns, or None if there are no rows to infer them from."""
-        if self._schema is None:
-            self._schema = plan_queries.find_schema(self._plan)
-        return self._schema
+    def schema(self, fetch_if_missing: bool = True) -> Schema | None:
+        """Return the names and types of the columns, or None if there are no rows to infer them from.
 
-    def columns(self) -> list[str] | None:
-        schema = self.schema()
-        return None if schema is None else list(schema.names)
+        `fetch_if_missing=False` reads no rows, and returns None if the sources and steps do not tell the schema.
+        """
+        if self._schema is None and fetch_if_missing:
+            self._schema = plan_queries.find_schema(self._plan)
+        return self._schema or plan_queries.find_known_schema(self._plan)
+
+    def columns(self, fetch_if_missing: bool = True) -> list[str] | None:
+        schema = self.schema(fetch_if_missing)
+        names = known_types(self._plan) if schema is None else schema.names
+        return None if names is None else list(names)
+
+    @property
+    def context(self) -> DataContext:
+        """The settings for all datasets of this process: `DataContext.get_current()`."""
+        return DataContext.get_current()
+
+    @property
+    def name(self) -> str | None:
+        """The name that `set_name` gave to this dataset. Datasets made from it do not inherit it."""
+        return self._name
+
+    def set_name(self, name: str | None) -> None:
+        """Name this dataset, for `repr` and `get_dataset_id`."""
+        if name is not None and not isinstance(name, str):
+            raise bad_value("name", "a text or None", name)
+        self._name = name
+
+    def get_dataset_id(self) -> str:
+        """Return a unique text for this dataset, which starts with its name. A copy has one of its own."""
+        self._id = self._id or uuid.uuid4().hex
+        return f"{self._name or 'dataset'}_{self._id}"
+
+    @staticmethod
+    def copy(ds: Dataset) -> Dataset:
+        """Return a dataset of the same rows, with the same name."""
+        _check_datasets("copy", [ds])
+        copied = type(ds)(ds._plan)
+        copied._name = ds._name
+        return copied
 
     def count(self) -> int:
         """Count the rows. Reads nothing if files or earlier steps know the count."""
@@ -317,11 +398,11 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
     def stats(self) -> str:
         """Return the timing of the last executions, stage by stage."""
         feeds = self._own_feeds()
-        stats = feeds.stats()
-        if not stats:
+        timing = feeds.stats()
+        if not timing:
             return "the dataset has not been run yet"
         quality = feeds.mixing().quality()
-        return stats if quality is None else f"{stats}\nshuffle: {quality:.2f} of 1"
+        return timing if quality is None else f"{timing}\nshuffle: {quality:.2f} of 1"
 
     def take(self, limit: int = 20) -> list[dict[str, Any]]:
         """Return the first rows. Reads no more than needed."""
@@ -385,7 +466,8 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         types, num_rows = known_types(self._plan), plan_queries.known_num_rows(self._plan)
         pairs = ", ".join(f"{name}: {kind or '?'}" for name, kind in (types or {}).items())
         schema = "?" if types is None else f"{{{pairs}}}"
-        return f"{type(self).__name__}(num_rows={'?' if num_rows is None else num_rows}, schema={schema})"
+        name = "" if self._name is None else f"name={self._name!r}, "
+        return f"{type(self).__name__}({name}num_rows={'?' if num_rows is None else num_rows}, schema={schema})"
 
     def _first_rows(self, limit: int, argument: str = "limit") -> Block:
         return plan_queries.read_first_rows(self._own_feeds(), check_int(argument, limit, at_least=0))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from paceline._core.arguments import bad_value
+from paceline._core.arguments import bad_value, with_options
 from paceline._core.call_errors import explain_calls
 from paceline.data.aggregate import AggregateFn, ColumnAggregates, Count, check_aggregates
-from paceline.data.block import BatchFormat, Block
+from paceline.data.block import Block
+from paceline.data.expressions import Expr, as_expr
 from paceline.data.planning.barriers import GroupBy, GroupRows
 from paceline.data.planning.plan import Map, PlanNode, PoolSpec, Transform, TransformScope
 from paceline.data.planning.sort_keys import SortKeys
+from paceline.data.task_options import TaskOptions, warn_unused
+from paceline.data.transforms.columns import WithColumn
+from paceline.data.transforms.rows import AnyFormat, MapBatches
 
 if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
@@ -43,12 +47,12 @@ class GroupedData(ColumnAggregates["Dataset"]):
         return self.aggregate(Count())
 
     def map_groups(
-        self, fn: Callable[..., Any] | type, *, batch_format: BatchFormat = "numpy", **options: Any
+        self, fn: Callable[..., Any] | type, *, batch_format: AnyFormat = "default", **options: Any
     ) -> Dataset:
-        """Call a function with each group as a batch. It may return any number of rows.
+        """Call a function, a generator function or a class with each group as a batch, to return any number of rows.
 
         The other arguments are those of `map_batches`: `fn_args`, `fn_kwargs`, `fn_constructor_args`, `num_cpus`,
-        `concurrency` and so on. A group must fit in memory.
+        `concurrency` and so on. A group must fit in memory. With `on_error="skip"`, a failing group is dropped.
         """
         from paceline.data.dataset import Dataset
 
@@ -58,7 +62,17 @@ class GroupedData(ColumnAggregates["Dataset"]):
         # `map_batches` validates the function. Only the transform of its plan node is used, one group at a time.
         mapped = Dataset(grouped).map_batches(fn, batch_size=None, batch_format=batch_format, **options)._plan
         assert isinstance(mapped, Map), "map_batches makes a Map"
-        return Dataset(Map(grouped, MapGroups(self._keys, mapped.transform)))
+        assert isinstance(mapped.transform, MapBatches), "of batches"
+        return Dataset(Map(grouped, MapGroups(self._keys, replace(mapped.transform, can_divide=False))))
+
+    @with_options(TaskOptions)
+    def with_column(self, column_name: str, expr: Expr, **options: Unpack[TaskOptions]) -> Dataset:
+        """Add or replace a column computed by an expression, which sees one group at a time. Rows are sorted by key."""
+        from paceline.data.dataset import Dataset
+
+        warn_unused("with_column", options)
+        computed = WithColumn(check_column_name(column_name), check_expr(expr))
+        return Dataset(Map(GroupRows(self._plan, self._keys), MapGroups(self._keys, computed)))
 
     def _aggregate_columns(self, on: str | Sequence[str] | None, of: Callable[[str], AggregateFn]) -> Dataset:
         from paceline.data.dataset import Dataset
@@ -66,6 +80,18 @@ class GroupedData(ColumnAggregates["Dataset"]):
         if on is None:
             on = [name for name in Dataset(self._plan).columns() or () if name not in self._keys]
         return self.aggregate(*map(of, [on] if isinstance(on, str) else on))
+
+
+def check_column_name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"column_name must be the name of a column, got {name!r}")
+    return name
+
+
+def check_expr(expr: Any) -> Expr:
+    if callable(expr):
+        raise TypeError("expr must be an expression of col(), got a function\n\nhint: use add_column for a function")
+    return as_expr(expr)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,15 @@ import gc
 import pytest
 from exec_plans import Dying, EvenOnly, Failing, Scaled, collect_rows, numbers, plan
 
-from paceline.data.aggregate import AggregateFn, Count, Mean, Unique, finish_aggregates, plan_partial_aggregates
+from paceline.data.aggregate import (
+    AggregateFn,
+    ApproximateTopK,
+    Count,
+    Mean,
+    Unique,
+    finish_aggregates,
+    plan_partial_aggregates,
+)
 from paceline.data.exec.exchange import resolve_barrier
 from paceline.data.exec.pipeline import InlineExecutor, lower_plan
 from paceline.data.exec.service import ProcessExecutor
@@ -60,7 +68,7 @@ def test_what_comes_is_what_comes_without_processes(service, data_context, tmp_p
 
 
 def test_all_rows_are_aggregated_where_they_are(service):
-    made = (Count(), Mean("number"), Unique("text"), TOGETHER)
+    made = (Count(), Mean("number"), Unique("text"), TOGETHER, ApproximateTopK("text", 3))
     pipeline = lower_plan(plan_partial_aggregates(POOLED, made), 0, lambda barrier, epoch: [])
     found = finish_aggregates(ProcessExecutor(service).run(pipeline), made)
     assert found == finish_aggregates(InlineExecutor().run(pipeline), made)

@@ -63,9 +63,9 @@ def test_a_search_draws_from_the_domains_in_a_scaling_config(tmp_path):
     assert sorted(result.metrics["workers"] for result in results) == [1, 2]
     assert {result.config["scaling_config"]["resources_per_worker"]["CPU"] for result in results} == {0.5}
     for refused in (searched, ScalingConfig(resources_per_worker=amount), ScalingConfig(use_gpu=tune.choice([True]))):
-        with pytest.raises(ValueError, match=r"^(num_workers|resources_per_worker\['CPU'\]|use_gpu) must be"):
+        with pytest.raises(ValueError, match="must have no domains outside of a search"):
             DataParallelTrainer(reports_config, scaling_config=refused)
-        with pytest.raises(ValueError, match="must be"):
+        with pytest.raises(ValueError, match="must have no domains"):
             make_trainable_plan(tune.with_resources(reports_config, refused)).resolve_needs({})
 
 

@@ -7,6 +7,7 @@ the states, and compute the value from the merged state.
 from __future__ import annotations
 
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -127,6 +128,92 @@ class AggregateFn:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+
+class AggregateFnV2(AggregateFn, ABC):
+    """A base class for aggregates of one's own.
+
+    A subclass defines `aggregate_block`, which reduces rows to an accumulator, `combine`, which joins two accumulators,
+    and, if the result is not the accumulator, `finalize`. Accumulators are pickled. `zero_factory` returns the
+    accumulator of no rows. `on` is the column to read; None means all columns.
+
+    With `ignore_nulls`, accumulators that are None or NaN are left out, so a group with no others gives None, and
+    `zero_factory` is not used. Without it, one of them makes the result None.
+
+        class Product(AggregateFnV2):
+            def __init__(self, on):
+                super().__init__(f"product({on})", lambda: 1, on=on, ignore_nulls=False)
+
+            def aggregate_block(self, block):
+                return pc.product(block[self.on]).as_py()
+
+            def combine(self, current_accumulator, new):
+                return current_accumulator * new
+    """
+
+    _accumulate_row = None
+
+    def __init__(self, name: str, zero_factory: Callable[[], Any], *, on: str | None, ignore_nulls: bool) -> None:
+        if not isinstance(name, str) or not name:
+            raise bad_value(f"{type(self).__name__}.name", "the name of a column", name)
+        if not callable(zero_factory):
+            raise bad_value("zero_factory", "a function without arguments", zero_factory)
+        if on is not None and not isinstance(on, str):
+            raise TypeError(f"{type(self).__name__}: on must be the name of a column, got {on!r}")
+        self.name = name
+        self.on = on
+        self.ignore_nulls = ignore_nulls
+        self.zero_factory = zero_factory
+
+    @abstractmethod
+    def aggregate_block(self, block: Any) -> Any:
+        """Reduce rows of a group, a `pyarrow.Table`, to an accumulator."""
+
+    @abstractmethod
+    def combine(self, current_accumulator: Any, new: Any) -> Any:
+        """Join two accumulators; `new` is of later rows."""
+
+    def finalize(self, accumulator: Any) -> Any:
+        """Return the value for the accumulator of all rows. None gives None without a call."""
+        return accumulator
+
+    def get_target_column(self) -> str | None:
+        return self.on
+
+    def get_agg_name(self) -> str:
+        """Return the name without the column: `sum`."""
+        return self.name.partition("(")[0]
+
+    def output_field(self, input_schema: Any) -> Any:
+        """Return the result's name and type as a `pyarrow.Field`, or None if the type depends on the rows."""
+        return None
+
+    def _init(self, key: Any) -> Any:
+        return None
+
+    def _accumulate_block(self, state: Any, block: Any) -> Any:
+        new = self.aggregate_block(block)
+        return new.as_py() if isinstance(new, pa.Scalar) else new
+
+    def _merge(self, state: Any, other: Any) -> Any:
+        if _is_missing(other):
+            return state if self.ignore_nulls else None
+        if _is_missing(state):
+            return other if self.ignore_nulls else None
+        return self.combine(state, other)
+
+    def _finalize(self, state: Any) -> Any:
+        # Once for a group: once for each block, the result would depend on how rows are divided into blocks.
+        if not self.ignore_nulls and not _is_missing(state):
+            state = self._merge(self.zero_factory(), state)
+        return None if _is_missing(state) else self.finalize(state)
+
+    def empty_value(self) -> Any:
+        return None if self.ignore_nulls else self.finalize(self.zero_factory())
+
+
+def _is_missing(accumulator: Any) -> bool:
+    return accumulator is None or (isinstance(accumulator, float) and np.isnan(accumulator))
 
 
 def _pickle_states(states: Sequence[Any]) -> Any:

@@ -21,6 +21,7 @@ from paceline.data.transforms.columns import (
     RenameColumns,
     SelectColumns,
     WithColumn,
+    WithColumns,
 )
 from paceline.data.transforms.rows import LimitRows, RandomSample
 
@@ -80,6 +81,8 @@ def _transform_types(types: dict[str, Any], transform: Transform) -> dict[str, A
             return dict(zip(columns, types.values(), strict=True))
         case WithColumn(column=column):
             return {**types, column: None}
+        case WithColumns(exprs=exprs):
+            return {**types, **dict.fromkeys(exprs)}
         case FilterExpression() | RandomSample() | LimitRows():
             return types
     return None
@@ -140,6 +143,11 @@ def _push_through_map(node: Map, below: PlanNode, request: PushdownRequest) -> P
         case WithColumn(column=column, expr=expr):
             predicates = tuple(one for one in request.predicates if column not in one.columns())
             needed = None if request.columns is None else (request.columns - {column}) | expr.columns()
+            return _push_to_inputs(node, PushdownRequest(needed, predicates))
+        case WithColumns(exprs=exprs):
+            predicates = tuple(one for one in request.predicates if not one.columns() & {*exprs})
+            used = frozenset(name for expr in exprs.values() for name in expr.columns())
+            needed = None if request.columns is None else (request.columns - {*exprs}) | used
             return _push_to_inputs(node, PushdownRequest(needed, predicates))
         case FilterExpression(expr=expr):
             return _push_to_inputs(

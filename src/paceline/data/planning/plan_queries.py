@@ -93,9 +93,9 @@ def find_schema(plan: PlanNode, executor: Executor | None = None) -> Schema | No
 
     Groups and zipped rows have to be computed; `executor` is used for that.
     """
-    types = known_types(plan)
-    if types is not None and None not in types.values():
-        return Schema(list(types), list(types.values()))
+    known = find_known_schema(plan)
+    if known is not None:
+        return known
     plan = _without_reordering(plan)
     if not any(isinstance(node, Map) and node.transform.pool for node in walk(plan)):
         pipeline = lower_epoch(plan, 0, executor or LocalFeeds(plan).executor())
@@ -106,6 +106,12 @@ def find_schema(plan: PlanNode, executor: Executor | None = None) -> Schema | No
                 return block.schema
     block = read_first_rows(LocalFeeds(plan, executor), 1)
     return block.schema if block.columns else None
+
+
+def find_known_schema(plan: PlanNode) -> Schema | None:
+    """Find the schema without reading rows; None if a type is unknown."""
+    types = known_types(plan)
+    return None if types is None or None in types.values() else Schema.from_columns(types, types.values())
 
 
 def _first_block(rows: Iterator[Block], unit: str, transforms: Sequence[Any]) -> Block | None:

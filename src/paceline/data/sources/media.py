@@ -99,7 +99,7 @@ class MediaSource(PlainSource):
         if schema is None:
             return None
         more = path_fields(self.files, self.include_paths)
-        return Schema([*schema.names, *(f.name for f in more)], [*schema.types, *(f.type for f in more)])
+        return Schema.from_columns([*schema.names, *(f.name for f in more)], [*schema.types, *(f.type for f in more)])
 
     def project_columns(self, columns: Sequence[str]) -> MediaSource | None:
         added = {field.name for field in path_fields(self.files, self.include_paths)}
@@ -171,7 +171,7 @@ class BinaryReader(FileReader):
         yield Block({BYTES: pa.array([file.read()], self.type)})
 
     def schema(self) -> Schema | None:
-        return Schema([BYTES], [self.type])
+        return Schema.from_columns([BYTES], [self.type])
 
 
 def choose_binary_type(files: Sequence[InputFile]) -> Any:
@@ -202,7 +202,7 @@ class ImageReader(FileReader):
     def schema(self) -> Schema | None:
         if self.size is None or self.mode not in _CHANNELS:
             return None
-        return Schema(["image"], [TensorType(np.dtype(np.uint8), (*self.size, *_CHANNELS[self.mode]))])
+        return Schema.from_columns(["image"], [TensorType(np.dtype(np.uint8), (*self.size, *_CHANNELS[self.mode]))])
 
 
 def decode_image(content: bytes, size: tuple[int, int] | None = None, mode: str | None = None) -> np.ndarray[Any, Any]:

@@ -143,4 +143,4 @@ class RangeSource(PlainSource):
 
     def schema(self) -> Schema:
         kind = TensorType(np.dtype(np.int64), self.shape) if self.shape else pa.int64()
-        return Schema([self.column], [kind])
+        return Schema.from_columns([self.column], [kind])

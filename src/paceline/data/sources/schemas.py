@@ -135,7 +135,7 @@ def with_file_columns(table: Any, file: InputFile, fields: Sequence[Any], includ
 
 def to_schema(schema: Any) -> Schema:
     """The schema as a user sees it, after tensors have become arrays."""
-    return Schema(list(schema.names), [_user_type(field) for field in schema])
+    return Schema.from_columns(list(schema.names), [_user_type(field) for field in schema])
 
 
 def _user_type(field: Any) -> Any:

@@ -93,6 +93,22 @@ class WithColumn(_ColumnTransform):
 
 
 @dataclass(frozen=True)
+class WithColumns(_ColumnTransform):
+    """Columns computed from those that were there before."""
+
+    label = "with_columns({0.exprs!r})"
+    pairs: tuple[tuple[str, Expr], ...]
+
+    @property
+    def exprs(self) -> Mapping[str, Expr]:
+        return dict(self.pairs)
+
+    def transform_block(self, block: Block) -> Block:
+        computed = {name: evaluate_column(expr, block) for name, expr in self.pairs}
+        return Block({**block.columns, **computed}, num_rows=block.num_rows)
+
+
+@dataclass(frozen=True)
 class FilterExpression(Transform):
     label = "filter({0.expr!r})"
     expr: Expr

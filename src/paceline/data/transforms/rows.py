@@ -223,6 +223,8 @@ class MapBatches(UserTransform):
     batch_size: int | None = None
     batch_format: BatchFormat = "numpy"
     zero_copy: bool = False
+    can_divide: bool = True
+    """Whether a batch may be divided, to fit the processor's cache or to find rows that fail: a group may not."""
 
     label = "map_batches({0.call.name})"
 
@@ -244,7 +246,7 @@ class MapBatches(UserTransform):
                 yield result
 
         for first, block in split_batches(blocks, self.batch_size):
-            if self.batch_size is not None or self.call.on_error == "skip":
+            if self.batch_size is not None or self.call.on_error == "skip" or not self.can_divide:
                 for result in calls.call_batch(block, first, results):
                     yield self._to_block(result)
                 continue

@@ -94,6 +94,8 @@ class UserCall:
 class UserTransform(Transform):
     call: UserCall
 
+    can_divide = True
+
     @property
     def pool(self) -> PoolSpec | None:
         return self.call.pool
@@ -145,8 +147,8 @@ class UnitCalls:
         try:
             values = list(results(block))
         except Exception as error:  # noqa: BLE001
-            if block.num_rows == 1:
-                self.record_skipped(error, first)
+            if block.num_rows == 1 or not self.transform.can_divide:
+                self.record_skipped(error, first, block.num_rows)
                 return
             middle = block.num_rows // 2
             yield from self._call_halving(block.slice(0, middle), first, results)
@@ -172,9 +174,9 @@ class UnitCalls:
         self.record_skipped(error, row)
         return ()
 
-    def record_skipped(self, error: Exception, row: int) -> None:
+    def record_skipped(self, error: Exception, row: int, num_rows: int = 1) -> None:
         message = f"{type(error).__name__}: {error}{_user_line(error)}"
-        self.scope.skipped.append(SkippedRows(self.unit, row, 1, message))
+        self.scope.skipped.append(SkippedRows(self.unit, row, num_rows, message))
 
     def add_location_note(self, error: Exception, first: int, num_rows: int, columns: Iterable[str]) -> None:
         rows = f"row {first}" if num_rows == 1 else f"rows {first} to {first + num_rows - 1}"

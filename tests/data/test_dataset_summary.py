@@ -1,0 +1,142 @@
+"""Summaries, groups as whole batches, several columns at once, names and schemas of datasets."""
+
+import datetime
+import pickle
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from paceline import data
+from paceline.data import DatasetSummary, Schema, Sum, col
+from paceline.data.planning.optimizer import optimize_plan
+from paceline.data.planning.plan import Read, walk
+
+ROWS = [
+    {"a": i, "f": None if i % 3 == 0 else i / 2, "s": "xyz"[i % 3], "t": datetime.datetime(2024, 1, 1 + i), "l": [i]}
+    for i in range(10)
+]
+
+
+def test_a_summary_has_the_statistics_of_each_type():
+    summary = data.from_items(ROWS).summary()
+    assert (summary.columns, summary.dataset_schema.names) == (["a", "f", "s", "t", "l"],) * 2
+    wanted = pd.DataFrame(ROWS)
+    for name in ("a", "f"):
+        described = wanted[name].describe()
+        found = summary.stats[name]
+        assert [found[key] for key in ("mean", "min", "max", "std")] == pytest.approx(
+            [described[key] for key in ("mean", "min", "max", "std")]
+        )
+    assert summary.stats["f"] | {"count": 10, "missing_pct": 40.0, "zero_pct": 0.0} == summary.stats["f"]
+    assert (summary.stats["a"]["approx_quantile[0]"], summary.stats["a"]["zero_pct"]) == (4.0, 10.0)
+    assert summary.stats["s"]["approx_topk[0]"] == {"s": "x", "count": 4}
+    assert summary.stats["t"]["max"] == datetime.datetime(2024, 1, 10)
+    assert summary.stats["l"] == {"count": 10, "missing_pct": 0.0}
+
+
+def test_a_summary_becomes_frames_and_text():
+    summary = data.from_items(ROWS).summary(["a", "s"])
+    frame = summary.to_pandas().set_index(DatasetSummary.STATISTIC_COLUMN)
+    assert (frame.loc["max", "a"], frame.loc["max", "s"], list(frame)) == (9, None, ["a", "s"])
+    assert dict(summary.get_column_stats("a").itertuples(index=False, name=None)) == summary.stats["a"]
+    lines = repr(summary).splitlines()
+    assert lines[0].split() == ["statistic", "a", "s"]
+    assert ["mean", "4.5", "-"] in [line.split() for line in lines]
+    assert data.from_items([]).summary().columns == []
+
+
+@pytest.mark.parametrize("key", [pa.int64(), "temporal"])
+def test_a_summary_takes_other_aggregates_for_a_type(key):
+    summary = data.from_items(ROWS).summary(["a", "t"], {key: lambda name: [data.Max(name, alias_name="last")]})
+    column, value = ("a", 9) if key == pa.int64() else ("t", ROWS[-1]["t"])
+    assert summary.stats[column] == {"last": value}
+    assert len(summary.stats[{"a": "t", "t": "a"}[column]]) > 2
+
+
+def test_a_summary_refuses_wrong_arguments():
+    rows = data.from_items(ROWS)
+    with pytest.raises(KeyError, match="unknown column 'b'"):
+        rows.summary(["b"])
+    for wrong in ({"numbers": lambda name: []}, {pa.int64(): [Sum("a")]}):
+        with pytest.raises((TypeError, ValueError), match="override_dtype_agg_mapping must be"):
+            rows.summary(override_dtype_agg_mapping=wrong)
+    with pytest.raises(KeyError, match="unknown column 'aa'"):
+        rows.summary(["a"]).get_column_stats("aa")
+
+
+@pytest.mark.parametrize("batch_format", ["default", "numpy", "pandas", "pyarrow", None])
+def test_a_group_larger_than_the_cache_is_one_batch(batch_format):
+    rows = data.from_numpy(np.arange(200_000)).with_column("g", col("data") % 2)
+
+    def lengths(group, more):
+        yield {"rows": [len(group["data"])]}
+        yield {"rows": [more]}
+
+    found = rows.groupby("g").map_groups(lengths, batch_format=batch_format, fn_kwargs={"more": 7})
+    assert [row["rows"] for row in found.take_all()] == [100_000, 7, 100_000, 7]
+
+
+def test_a_failing_group_is_skipped_whole():
+    def refuse_odd(group):
+        if 3 in group["a"]:
+            raise ValueError("refused")
+        return {"rows": [len(group["a"])]}
+
+    grouped = data.from_items(ROWS).groupby("s").map_groups(refuse_odd, on_error="skip")
+    assert grouped.take_all() == [{"rows": 3}, {"rows": 3}]
+
+
+def test_columns_are_computed_at_once_from_those_before():
+    rows = data.from_items(ROWS)
+    made = rows.with_columns({"a": col("a") * 2, "b": col("a") + 1}, col("s"))
+    assert made.columns() == ["a", "f", "s", "t", "l", "b"]
+    assert [(row["a"], row["b"]) for row in made.take(3)] == [(0, 1), (2, 2), (4, 3)]
+    assert made.filter(expr="a > 14").select_columns(["b"]).take_all() == [{"b": 9}, {"b": 10}]
+    assert rows.groupby("s").with_column("b", col("a") * 2).take(2)[1]["b"] == 6
+    for wrong in ((), (lambda row: row,), ({"a": len},), (col("a") + 1,), ({3: col("a")},), ({"a": 1}, col("a"))):
+        with pytest.raises((TypeError, ValueError), match=r"with_columns|exprs? must|column_name must"):
+            rows.with_columns(*wrong)
+
+
+def test_readers_skip_columns_that_with_columns_does_not_need(tmp_path):
+    data.from_items(ROWS).select_columns(["a", "f", "s"]).write_parquet(str(tmp_path))
+    made = data.read_parquet(str(tmp_path)).with_columns({"b": col("a") + 1}).select_columns(["b"])
+    read = next(node for node in walk(optimize_plan(made._plan)) if isinstance(node, Read))
+    assert read.source.schema().names == ["a"]
+    assert made.sum("b") == 55
+    replaced = data.read_parquet(str(tmp_path)).with_columns({"a": col("a") + 100})
+    assert replaced.filter(expr="a > 100").count() == 9  # what files know about the column does not hold
+
+
+def test_names_ids_and_copies():
+    rows = data.from_items(ROWS)
+    rows.set_name("mine")
+    copied, moved = data.Dataset.copy(rows), pickle.loads(pickle.dumps(rows))
+    assert (copied.name, moved.name, rows.limit(1).name) == ("mine", "mine", None)
+    assert repr(rows).startswith("Dataset(name='mine', ")
+    assert rows.get_dataset_id().startswith("mine_")
+    assert rows.get_dataset_id() != copied.get_dataset_id()
+    assert pickle.loads(pickle.dumps(rows)).get_dataset_id() == rows.get_dataset_id()
+    assert rows.context is data.DataContext.get_current()
+    with pytest.raises((TypeError, ValueError), match="name must be"):
+        rows.set_name(3)
+
+
+def test_schemas_come_from_arrow_and_without_reading():
+    rows = data.from_items(ROWS)
+    schema = rows.schema()
+    assert Schema(schema.base_schema, data_context=rows.context) == schema
+    mapped = rows.map(lambda row: pytest.fail("rows are read"))
+    assert (mapped.schema(fetch_if_missing=False), mapped.columns(fetch_if_missing=False)) == (None, None)
+    assert rows.with_column("b", col("a")).columns(fetch_if_missing=False) == [*schema.names, "b"]
+    tensors = data.from_numpy(np.ones((3, 2, 2))).schema()
+    assert Schema(tensors.base_schema) == tensors
+    with pytest.raises(TypeError, match="base_schema must be"):
+        Schema(["a"])
+
+
+def test_unique_leaves_nulls_out_on_request():
+    rows = data.from_items([{"x": 1}, {"x": None}, {"x": 1}])
+    assert (set(rows.unique("x")), rows.unique("x", ignore_nulls=True)) == ({1, None}, [1])
