@@ -167,6 +167,9 @@ class Texts(RowBasedFileDatasink):
 
 
 class Joined(BlockBasedFileDatasink):
+    def on_write_complete(self, write_result):
+        assert (write_result.num_rows, write_result.size_bytes) == (3, len("a+b+c"))
+
     def write_block_to_file(self, block, file):
         file.write("+".join(block["x"].to_pylist()).encode())
 

@@ -40,7 +40,7 @@ from paceline.data.order.sharding import RowDelivery
 from paceline.data.planning.plan import Map, PoolSpec
 from paceline.data.planning.plan_queries import stream_deliveries
 from paceline.data.sinks import formats
-from paceline.data.sinks.sink import FileSizing, FormatSink, WriteFiles, parse_staged_files, write_files
+from paceline.data.sinks.sink import FileSizing, FormatSink, StagedFile, WriteFiles, parse_staged_files, write_files
 from paceline.data.sinks.targets import FILES, LocalSinkTarget, SinkTarget, resolve_target
 from paceline.data.sources.tfrecords import parse_feature_types
 from paceline.data.task_options import warn_unused
@@ -251,7 +251,8 @@ def write_dataset(
     sink: FormatSink,
     options: WriteOptions,
     sizes: FileSizing | None = None,
-) -> None:
+) -> list[StagedFile]:
+    """Write the files and return them; none if they were kept as they were, or a write was resumed."""
     if sizes is None:
         sizes = _check_sizes(options)
     save_mode = parse_mode(options["mode"], sink.name)
@@ -267,11 +268,11 @@ def write_dataset(
     naming = _make_naming(provider, dataset, target, save_mode)
     if options["resume"]:
         _resume_write(dataset, target, sink, sizes, save_mode, pool, naming)
-        return
+        return []
     only_new = save_mode in (SaveMode.ERROR, SaveMode.IGNORE)
     if target.has_files() and only_new:
         if save_mode is SaveMode.IGNORE:
-            return
+            return []
         raise _target_exists_error(sink, target)
     overwrite = save_mode is SaveMode.OVERWRITE
     with target.open_staging(overwrite) as directory:
@@ -287,6 +288,8 @@ def write_dataset(
         except FileExistsError:
             if save_mode is not SaveMode.IGNORE:
                 raise
+            return []
+    return files
 
 
 def _make_naming(

@@ -123,8 +123,7 @@ def write_datasink(
     datasink.on_write_start(_find_arrow_schema(dataset))
     try:
         if isinstance(datasink, FileDatasink):
-            write_file_datasink(dataset, datasink, concurrency)
-            datasink.on_write_complete(WriteResult(0, 0, []))
+            datasink.on_write_complete(WriteResult(*write_file_datasink(dataset, datasink, concurrency), []))
             return
         if least is not None:
             written = [

@@ -119,12 +119,13 @@ class DatasinkRowFiles(DatasinkFiles):
     one_row_each = True
 
 
-def write_file_datasink(dataset: Dataset, datasink: FileDatasink, concurrency: int | None) -> None:
-    """Write as the writers of `Dataset` do, with files that the user encodes."""
+def write_file_datasink(dataset: Dataset, datasink: FileDatasink, concurrency: int | None) -> tuple[int, int]:
+    """Write as the writers of `Dataset` do, with files that the user encodes; return how many rows and bytes."""
     options = WriteOptions(**{**datasink.target_options, "concurrency": concurrency})  # type: ignore[typeddict-item]
     options["min_rows_per_file"] = getattr(datasink, "min_rows_per_file", None)
     kind = DatasinkRowFiles if isinstance(datasink, RowBasedFileDatasink) else DatasinkFiles
-    write_dataset(dataset, datasink.path, kind(datasink, choose_compression(None, options)), options)
+    files = write_dataset(dataset, datasink.path, kind(datasink, choose_compression(None, options)), options)
+    return sum(file.num_rows for file in files), sum(file.num_bytes for file in files)
 
 
 explain_module(__name__)
