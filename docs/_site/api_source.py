@@ -25,6 +25,7 @@ MODULES = (
     "paceline.train.loggers",
     "paceline.train.collective",
     "paceline.data",
+    "paceline.data.datasource",
     "paceline.data.preprocessors",
     "paceline.data.expressions",
     "paceline.data.datatype",

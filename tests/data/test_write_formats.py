@@ -277,7 +277,7 @@ REFUSED = [
     (write_webdataset, {"cls": [1, 2], "__key__": ["a", "a"]}, {}, "got 'a' twice: they would be read as one row"),
     (write_webdataset, {"cls": [1]}, {"encoder": "json"}, "encoder must be True, False, or a function .*, got 'json'"),
     (paceline.data.write.write_tfrecords, {"image": TENSORS["image"]}, {}, "'image'"),
-    (write_parquet, unread, {"mode": "replace"}, "mode must be 'append', 'overwrite', 'error' or 'ignore', got"),
+    (write_parquet, unread, {"mode": "replace"}, "'ignore', 'create' or 'upsert', got 'replace'"),
     (write_parquet, unread, {"min_rows_per_file": 0}, "min_rows_per_file must be a positive integer or None, got 0"),
     (write_parquet, unread, {"min_rows_per_file": 5, "max_rows_per_file": 4}, "at most max_rows_per_file=4, got 5"),
     (write_parquet, unread, {"partition_cols": "x"}, r"must be a list of columns such as \['x'\], got 'x'"),

@@ -28,7 +28,7 @@ DATASET = data.range(3)
         (lambda: TorchTrainer(print, {}, {}), "hint: TorchTrainer() has the arguments train_loop_per_worker, torch"),
         (lambda: DATASET.map_batches(print, batchsize=1), "Dataset.map_batches() has no argument 'batchsize'; it has"),
         (lambda: DATASET.iter_batches(batch_siz=1), "Dataset.iter_batches() has no argument 'batch_siz'"),
-        (lambda: DATASET.write_csv("x", filename_provider=1), "names are `part-000000`"),
+        (lambda: DATASET.write_lance("x", table_id=1), "the path of the dataset"),
         (lambda: DATASET.groupby("id").map_groups(print, batch_fmt=1), "did you mean batch_format?"),
         (lambda: data.range(3, parallelsm=2), "did you mean parallelism?"),
         (lambda: tune.choice(catgories=[1]), "did you mean categories?"),

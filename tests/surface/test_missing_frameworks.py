@@ -105,6 +105,7 @@ def test_the_extras_are_those_of_the_package():
     extras = project["optional-dependencies"]
     wheels = {"PIL": "pillow", "google_crc32c": "google-crc32c", "orbax": "orbax-checkpoint"}
     wheels |= {"ax": "ax-platform", "bayes_opt": "bayesian-optimization", "hebo": "HEBO"}
+    wheels |= {"lance": "pylance"}
     for module, extra in EXTRA_OF.items():
         wheel = wheels.get(module, "opentelemetry-sdk" if module == "opentelemetry" else module)
         assert any(re.match(rf"{wheel}\b", each) for each in extras[extra]), module

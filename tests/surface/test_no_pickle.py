@@ -29,12 +29,14 @@ ALLOWED = {
         "cloudpickle.loads": "the trainable, from the driver's memory, as the job is",
         "pickle.loads": "objects of with_parameters, from memory that the driver holds",
     },
+    "data/datasource/datasink.py": {"pickle.loads": "what a user's sink returned, in a process of this very dataset"},
     "data/planning/group_aggregation.py": {"pickle.loads": "a user's aggregate, from a process of this very dataset"},
     "data/exec/packed_blocks.py": {"pickle.loads": "objects in rows that a process of this very dataset has set aside"},
     "data/sources/shared_object.py": {
         "cloudpickle.load": "a user's own dataset, from a memory file that the driver holds",
         "cloudpickle.loads": "the same, where it is small: from the message that brought it",
     },
+    "data/sources/numpy.py": {"numpy.load": "the caller said allow_pickle=True"},
     "data/exec/failure.py": {
         "pickle.loads": "an exception of a data process, over a private socket",
         "cloudpickle.loads": "an exception of its own, as a trial",

@@ -22,12 +22,19 @@ _NAMES: dict[str, tuple[str, ...]] = {
     ),
     "paceline.data.context": ("DataContext", "ExecutionOptions", "ExecutionResources"),
     "paceline.data.dataset": ("Dataset", "MaterializedDataset"),
-    "paceline.data.datasource": ("BlockMetadata", "Datasource", "ReadTask", "read_datasource"),
+    "paceline.data.datasource.datasink": ("Datasink",),
+    "paceline.data.datasource.file_datasink": ("BlockBasedFileDatasink", "RowBasedFileDatasink"),
+    "paceline.data.datasource.datasource": ("BlockMetadata", "Datasource", "ReadTask", "read_datasource"),
     "paceline.data.expressions": ("col", "lit"),
     "paceline.data.interop": (
         "as_dataset",
+        "from_blocks",
+        "from_daft",
+        "from_dask",
         "from_huggingface",
+        "from_modin",
         "from_polars",
+        "from_spark",
         "from_tf",
         "from_torch",
     ),
@@ -45,11 +52,13 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "range",
         "range_tensor",
         "read_audio",
+        "read_avro",
         "read_binary_files",
         "read_csv",
         "read_images",
         "read_json",
         "read_numpy",
+        "read_orc",
         "read_parquet",
         "read_sql",
         "read_text",
@@ -57,12 +66,13 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "read_videos",
         "read_webdataset",
     ),
+    "paceline.data.read_tables": ("read_delta", "read_iceberg", "read_lance", "read_zarr"),
     "paceline.data.block": ("Block", "Schema"),
     "paceline.data.stats": ("DatasetSummary",),
     "paceline.data.write": ("SaveMode",),
 }
 
-_SUBMODULES = ("preprocessors",)
+_SUBMODULES = ("datasource", "preprocessors")
 
 __all__ = sorted([*_SUBMODULES, *(name for names in _NAMES.values() for name in names)])
 

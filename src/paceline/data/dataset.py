@@ -16,10 +16,11 @@ from paceline._core.arguments import (
     with_options,
 )
 from paceline._core.call_errors import explain_calls
-from paceline.data import stats, write
+from paceline.data import frames, stats, write
 from paceline.data.aggregate import AggregateFn, AggregateFnV2, ColumnAggregates, Unique
 from paceline.data.block import Block, Schema, list_columns
 from paceline.data.context import DataContext
+from paceline.data.datasource import datasink
 from paceline.data.expressions import Expr, parse_expression
 from paceline.data.expressions.nodes import StarNode, UnnestNode
 from paceline.data.grouped_data import GroupedData, check_column_name, check_expr
@@ -32,6 +33,7 @@ from paceline.data.planning.mix_pattern import MixStoppingCondition, parse_ratio
 from paceline.data.planning.optimizer import known_types
 from paceline.data.planning.plan import Map, PlanNode, Read, ReorderUnits, Transform, Union, last_row_change
 from paceline.data.planning.plan_queries import explain_plan
+from paceline.data.sinks import tables
 from paceline.data.stats import DatasetSummary
 from paceline.data.task_options import ColumnOptions, PlacementOptions, TaskOptions, warn_unused
 from paceline.data.transforms import columns
@@ -606,6 +608,14 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
     write_images = write.write_images
     write_tfrecords = write.write_tfrecords
     write_webdataset = write.write_webdataset
+    write_orc = write.write_orc
+    write_delta = tables.write_delta
+    write_iceberg = tables.write_iceberg
+    write_lance = tables.write_lance
+    write_sql = tables.write_sql
+    write_datasink = datasink.write_datasink
+    to_dask, to_modin = frames.to_dask, frames.to_modin
+    to_daft, to_spark = frames.to_daft, frames.to_spark
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("a Dataset is not iterable\n\nhint: use iter_rows(), iter_batches() or take()")

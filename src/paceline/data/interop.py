@@ -18,6 +18,7 @@ from paceline.data.dataset import Dataset
 from paceline.data.planning.plan import Read
 from paceline.data.read import from_arrow, from_items, from_numpy, from_pandas
 from paceline.data.sources.frameworks import (
+    DaskSource,
     HuggingFaceSource,
     PortableTFDataset,
     TableStreamSource,
@@ -97,6 +98,58 @@ def from_polars(df: Any, *, override_num_blocks: int | None = None) -> Dataset:
         raise TypeError(f"df must be a polars.DataFrame or a polars.LazyFrame, got a {_type_name(df)}")
     blocks = (Block.from_arrow(df.to_arrow()),)
     return Dataset(Read(MemorySource(f"from_polars({blocks[0].num_rows} rows)", blocks, override_num_blocks)))
+
+
+def from_blocks(blocks: Any) -> Dataset:
+    """Create a dataset from a list of blocks, each a `pyarrow.Table` or a `pandas.DataFrame`."""
+    if not isinstance(blocks, list | tuple):
+        raise TypeError(f"blocks must be a list of tables or frames, got a {_type_name(blocks)}")
+    parts = tuple(Block.from_batch(block) for block in blocks)
+    return Dataset(Read(MemorySource(f"from_blocks({sum(part.num_rows for part in parts)} rows)", parts)))
+
+
+def from_dask(df: Any) -> Dataset:
+    """Create a dataset from a `dask.dataframe.DataFrame`. Data processes compute its partitions, which are the units.
+
+    It is pickled immediately, so its graph must not hold open files or similar.
+    """
+    if not _is_from_module(df, "dask") or not hasattr(df, "to_delayed"):
+        raise TypeError(f"df must be a dask.dataframe.DataFrame, got a {_type_name(df)}")
+    partitions = tuple(SharedObject(each, "a partition of the Dask frame").pack() for each in df.to_delayed())
+    return Dataset(Read(DaskSource(f"from_dask({len(partitions)} partitions)", partitions)))
+
+
+def from_modin(df: Any) -> Dataset:
+    """Create a dataset from a Modin DataFrame, which is first turned into one of pandas, in memory.
+
+    Modin cannot be installed beside our pandas, so this was tested with a stand-in for its interface, `_to_pandas()`.
+    """
+    return from_pandas(_call_conversion("from_modin", df, "a modin.pandas.DataFrame", "modin", "_to_pandas"))
+
+
+def from_daft(df: Any) -> Dataset:
+    """Create a dataset from a Daft DataFrame, which is first computed as an Arrow table, in memory.
+
+    Daft cannot be installed beside our pyarrow, so this was tested with a stand-in for its interface, `to_arrow()`.
+    """
+    return from_arrow(_call_conversion("from_daft", df, "a daft.DataFrame", "daft", "to_arrow"))
+
+
+def from_spark(df: Any, *, parallelism: int | None = None, override_num_blocks: int | None = None) -> Dataset:
+    """Create a dataset from a Spark DataFrame (4.0 or newer), which is first collected as an Arrow table, in memory.
+
+    Spark cannot be installed beside our pandas, so this was tested with a stand-in for its interface, `toArrow()`. For
+    rows that do not fit in memory, have Spark write Parquet.
+    """
+    table = _call_conversion("from_spark", df, "a pyspark.sql.DataFrame", "pyspark", "toArrow")
+    options = UnitOptions(parallelism=parallelism or -1, override_num_blocks=override_num_blocks)
+    return from_arrow(table, override_num_blocks=parse_num_units(options))
+
+
+def _call_conversion(function: str, df: Any, expected: str, module: str, method: str) -> Any:
+    if not _is_from_module(df, module) or not callable(getattr(df, method, None)):
+        raise TypeError(f"{function}: df must be {expected}, got a {_type_name(df)}")
+    return getattr(df, method)()
 
 
 def as_dataset(value: Any, name: str = "dataset") -> Dataset:

@@ -22,22 +22,26 @@ from paceline._core.arguments import (
     check_instance,
     check_int,
     check_names,
+    check_number,
     is_int,
     with_options,
 )
 from paceline._core.lazy_imports import import_extra
 from paceline.data.block import Block, column_of
 from paceline.data.dataset import Dataset
+from paceline.data.datasource.partitioning import Partitioning, PathPartitionFilter
 from paceline.data.expressions import Expr, parse_expression
 from paceline.data.expressions.nodes import depends_on_row_number
+from paceline.data.open_args import parse_open_args
 from paceline.data.order.shuffle import permutation
-from paceline.data.planning.plan import Read, ReorderUnits, Source
-from paceline.data.sources import media, memory, numpy, parquet, text, tfrecords, webdataset
+from paceline.data.planning.plan import Map, PlanNode, Read, ReorderUnits, Source, Transform
+from paceline.data.sources import avro, media, memory, numpy, orc, parquet, text, tfrecords, webdataset
 from paceline.data.sources.files import InputFile, Paths, list_files
 from paceline.data.sources.footers import ParquetContents
 from paceline.data.sources.schemas import table_to_block
 from paceline.data.sources.sql import SqlSource
 from paceline.data.task_options import ReadOptions, TaskOptions, UnitOptions, parse_num_units, warn_unused
+from paceline.data.transforms.columns import DecodeTensors, parse_tensor_columns
 
 JSON_FILE_EXTENSIONS = tuple(
     f"{kind}{packed}" for kind in ("json", "jsonl", "ndjson") for packed in ("", ".gz", ".bz2", ".zst", ".lz4")
@@ -69,11 +73,18 @@ class FileOptions(ReadOptions, total=False):
     """The arguments of all readers of files, with their defaults."""
 
     filesystem: Annotated[Any, None]
-    partitioning: Annotated[Literal["hive"] | None, "hive"]
+    partitioning: Annotated[Partitioning | Literal["hive"] | None, "hive"]
+    partition_filter: Annotated[PathPartitionFilter | None, None]
     include_paths: Annotated[bool, False]
     file_extensions: Annotated[Sequence[str] | None, None]
     ignore_missing_paths: Annotated[bool, False]
     shuffle: Annotated[Shuffle, None]
+
+
+class StreamOptions(FileOptions, total=False):
+    """The arguments of readers that read files from the beginning to the end."""
+
+    arrow_open_stream_args: Annotated[Mapping[str, Any] | None, None]
 
 
 @with_options(FileOptions, file_extensions=("parquet",))
@@ -82,6 +93,9 @@ def read_parquet(
     *,
     columns: Sequence[str] | None = None,
     filter: Expr | str | Any | None = None,
+    tensor_column_schema: Mapping[str, tuple[Any, tuple[int, ...]]] | None = None,
+    include_row_hash: bool = False,
+    skip_paths: Paths | None = None,
     **options: Unpack[FileOptions],
 ) -> Dataset:
     """Read Parquet files.
@@ -89,29 +103,53 @@ def read_parquet(
     `filter` is an expression such as `col("age") > 30`, the same as text, or a `pyarrow.compute` expression. Row groups
     whose statistics rule out a match are not read. Files may differ: a missing column is null, and numbers get the
     wider type.
+
+    `tensor_column_schema` has the type and shape of columns whose values are the raw bytes of arrays:
+    `{"image": (numpy.uint8, (28, 28))}`. `include_row_hash` adds `row_hash`, a number that identifies a row by its
+    file and its place there. `skip_paths` are files, and directories with all that is below them, to leave out.
     """
     if columns is not None:
         columns = tuple(check_names("columns", columns))
-    name, files = _open_files("read_parquet", paths, options)
-    source = parquet.ParquetSource(
-        name=name,
-        contents=ParquetContents(files),
-        columns=columns,
-        filter=_parse_filter(filter),
-        include_paths=options["include_paths"],
-        num_units=options["override_num_blocks"],
+    tensors = parse_tensor_columns(tensor_column_schema)
+    check_bool("include_row_hash", include_row_hash)
+    name, files = _open_files("read_parquet", paths, options, skip_paths)
+    return _make_dataset(
+        parquet.ParquetSource(
+            name=name,
+            contents=ParquetContents(files),
+            columns=columns,
+            filter=_parse_filter(filter),
+            include_paths=options["include_paths"],
+            num_units=options["override_num_blocks"],
+            include_row_hash=include_row_hash,
+        ).validate(),
+        options,
+        [DecodeTensors(tensors)] if tensors else (),
     )
-    return _make_dataset(source.validate(), options)
 
 
-@with_options(FileOptions)
+@with_options(FileOptions, partitioning=None, file_extensions=("orc",))
+def read_orc(paths: Paths, **options: Unpack[FileOptions]) -> Dataset:
+    """Read ORC files. Only the columns that are needed are read. Files must have the same columns and types."""
+    name, files = _open_files("read_orc", paths, options)
+    return _make_dataset(orc.OrcSource(name, files, options["include_paths"]).validate(), options)
+
+
+@with_options(StreamOptions, partitioning=None)
+def read_avro(paths: Paths, **options: Unpack[StreamOptions]) -> Dataset:
+    """Read Avro files, one row per record. Types are those of the values, as in `from_items`."""
+    import_extra("fastavro", "read_avro")
+    return _read_media("read_avro", paths, avro.AvroReader(), options)
+
+
+@with_options(StreamOptions)
 def read_csv(
     paths: Paths,
     *,
     read_options: Any = None,
     parse_options: Any = None,
     convert_options: Any = None,
-    **options: Unpack[FileOptions],
+    **options: Unpack[StreamOptions],
 ) -> Dataset:
     """Read CSV files, optionally compressed (`.gz`, `.bz2`, `.zst`, `.lz4`).
 
@@ -128,14 +166,14 @@ def read_csv(
     return _make_dataset(text.CsvSource(name, files, options["include_paths"], csv_options).validate(), options)
 
 
-@with_options(FileOptions, file_extensions=JSON_FILE_EXTENSIONS)
+@with_options(StreamOptions, file_extensions=JSON_FILE_EXTENSIONS)
 def read_json(
     paths: Paths,
     *,
     lines: bool = False,
     read_options: Any = None,
     parse_options: Any = None,
-    **options: Unpack[FileOptions],
+    **options: Unpack[StreamOptions],
 ) -> Dataset:
     """Read JSON files, optionally compressed: one row per line, an array of rows, or a single row.
 
@@ -154,9 +192,9 @@ def read_json(
     )
 
 
-@with_options(FileOptions)
+@with_options(StreamOptions)
 def read_text(
-    paths: Paths, *, encoding: str = "utf-8", drop_empty_lines: bool = True, **options: Unpack[FileOptions]
+    paths: Paths, *, encoding: str = "utf-8", drop_empty_lines: bool = True, **options: Unpack[StreamOptions]
 ) -> Dataset:
     """Read lines of text files, optionally compressed, into the column `text`. Files are read whole."""
     check_bool("drop_empty_lines", drop_empty_lines)
@@ -168,8 +206,8 @@ def read_text(
     return _make_dataset(text.TextSource(name, files, options["include_paths"], encoding, drop_empty_lines), options)
 
 
-@with_options(FileOptions)
-def read_binary_files(paths: Paths, **options: Unpack[FileOptions]) -> Dataset:
+@with_options(StreamOptions)
+def read_binary_files(paths: Paths, **options: Unpack[StreamOptions]) -> Dataset:
     """Read each file as one row, into the column `bytes`. Compressed files are decompressed."""
     name, files = _open_files("read_binary_files", paths, options)
     reader = media.BinaryReader(media.choose_binary_type(files))
@@ -179,7 +217,12 @@ def read_binary_files(paths: Paths, **options: Unpack[FileOptions]) -> Dataset:
 
 @with_options(FileOptions, partitioning=None, file_extensions=media.IMAGE_EXTENSIONS)
 def read_images(
-    paths: Paths, *, size: tuple[int, int] | None = None, mode: str | None = None, **options: Unpack[FileOptions]
+    paths: Paths,
+    *,
+    size: tuple[int, int] | None = None,
+    mode: str | None = None,
+    arrow_open_file_args: Mapping[str, Any] | None = None,
+    **options: Unpack[FileOptions],
 ) -> Dataset:
     """Read one row per image: the column `image`, height x width x channels, and `path` with `include_paths`.
 
@@ -188,24 +231,24 @@ def read_images(
     a half, a quarter or an eighth of their size, which is faster.
     """
     import_extra("PIL.Image", "read_images")
-    if size is not None:
-        if not isinstance(size, list | tuple) or len(size) != 2 or not all(is_int(each) and each >= 1 for each in size):
-            raise bad_value("size", "(height, width), two positive integers, or None", size)
-        size = (int(size[0]), int(size[1]))
     check_choice("mode", mode, (None, *_IMAGE_MODES))
-    return _read_media("read_images", paths, media.ImageReader(size, mode), options)
+    reader = media.ImageReader(_check_size("size", size), mode)
+    open_args = parse_open_args("arrow_open_file_args", arrow_open_file_args)
+    return _read_media("read_images", paths, reader, {**options, "arrow_open_stream_args": open_args})  # type: ignore[typeddict-unknown-key]
 
 
-@with_options(FileOptions, partitioning=None, file_extensions=numpy.EXTENSIONS)
-def read_numpy(paths: Paths, **options: Unpack[FileOptions]) -> Dataset:
+@with_options(StreamOptions, partitioning=None, file_extensions=numpy.EXTENSIONS)
+def read_numpy(paths: Paths, *, allow_pickle: bool = False, **options: Unpack[StreamOptions]) -> Dataset:
     """Read rows of arrays: an `.npy` file as the column `data`, an `.npz` file as one column per array.
 
-    Local files are memory-mapped; others are read one range at a time. Arrays of Python objects are not supported.
+    Local files are memory-mapped; others are read one range at a time. Arrays of Python objects are pickled, and
+    loaded only with `allow_pickle=True`, which runs the code in them.
     """
-    return _read_media("read_numpy", paths, numpy.NumpyReader(), options, numpy.NumpySource)
+    reader = numpy.NumpyReader(check_bool("allow_pickle", allow_pickle))
+    return _read_media("read_numpy", paths, reader, options, numpy.NumpySource)
 
 
-@with_options(FileOptions, partitioning=None, file_extensions=webdataset.EXTENSIONS)
+@with_options(StreamOptions, partitioning=None, file_extensions=webdataset.EXTENSIONS)
 def read_webdataset(
     paths: Paths,
     *,
@@ -214,7 +257,8 @@ def read_webdataset(
     filerename: Callable[[str], str] | Sequence[Callable[[str], str]] | None = None,
     suffixes: webdataset.Matches = None,
     expand_json: bool = False,
-    **options: Unpack[FileOptions],
+    verbose_open: bool = False,
+    **options: Unpack[StreamOptions],
 ) -> Dataset:
     """Read one row per sample of tar files: `__key__`, `__url__` (the tar file) and one column per suffix.
 
@@ -224,7 +268,8 @@ def read_webdataset(
 
     `decoder` is a function from sample to sample, "PIL" for Pillow images, a list of such steps, or None for bytes
     only. `suffixes` and `fileselect` (patterns, or a function) filter the suffixes of a sample and the files of a tar
-    file; `filerename` renames files first. `expand_json` turns the fields of `json` into columns.
+    file; `filerename` renames files first. `expand_json` turns the fields of `json` into columns. `verbose_open` logs
+    the name of each tar file when it is opened.
     """
     for name, matches in (("suffixes", suffixes), ("fileselect", fileselect)):
         if isinstance(matches, str) or not (matches is None or callable(matches) or isinstance(matches, Sequence)):
@@ -235,17 +280,20 @@ def read_webdataset(
     renames = filerename if isinstance(filerename, list | tuple) else [filerename]
     if not all(rename is None or callable(rename) for rename in renames):
         raise bad_value("filerename", "a function from name to name, or a list of them", filerename)
-    reader = webdataset.WebDatasetReader(decoder, suffixes, fileselect, filerename, expand_json)
+    check_bool("verbose_open", verbose_open)
+    reader = webdataset.WebDatasetReader(
+        decoder, suffixes, fileselect, filerename, expand_json, verbose_open=verbose_open
+    )
     return _read_media("read_webdataset", paths, reader, options)
 
 
-@with_options(FileOptions, partitioning=None)
+@with_options(StreamOptions, partitioning=None)
 def read_tfrecords(
     paths: Paths,
     *,
     tf_schema: Mapping[str, pa.DataType] | pa.Schema | None = None,
     compression: tfrecords.Compression | None = None,
-    **options: Unpack[FileOptions],
+    **options: Unpack[StreamOptions],
 ) -> Dataset:
     """Read one row per `tf.train.Example`, one column per feature. Verifies checksums; does not need TensorFlow.
 
@@ -258,25 +306,38 @@ def read_tfrecords(
     check_choice("compression", compression, ("GZIP", "ZLIB", None))
     import_extra("google_crc32c", "read_tfrecords")
     return _read_media(
-        "read_tfrecords", paths, tfrecords.TFRecordReader(_schema_types(tf_schema), compression), options
+        "read_tfrecords",
+        paths,
+        tfrecords.TFRecordReader(tfrecords.parse_feature_types(tf_schema), compression),
+        options,
     )
 
 
-@with_options(FileOptions, partitioning=None, file_extensions=media.AUDIO_EXTENSIONS)
-def read_audio(paths: Paths, **options: Unpack[FileOptions]) -> Dataset:
+@with_options(StreamOptions, partitioning=None, file_extensions=media.AUDIO_EXTENSIONS)
+def read_audio(paths: Paths, **options: Unpack[StreamOptions]) -> Dataset:
     """Read one row per audio file: `amplitude`, float32 of channels x samples, and `sample_rate`."""
     import_extra("soundfile", "read_audio")
     return _read_media("read_audio", paths, media.AudioReader(), options)
 
 
-@with_options(FileOptions, partitioning=None, file_extensions=media.VIDEO_EXTENSIONS)
-def read_videos(paths: Paths, *, include_timestamps: bool = False, **options: Unpack[FileOptions]) -> Dataset:
+@with_options(StreamOptions, partitioning=None, file_extensions=media.VIDEO_EXTENSIONS)
+def read_videos(
+    paths: Paths,
+    *,
+    include_timestamps: bool = False,
+    fps: float | None = None,
+    resize: tuple[int, int] | None = None,
+    **options: Unpack[StreamOptions],
+) -> Dataset:
     """Read one row per video frame: `frame`, uint8 of height x width x 3, and `frame_index`, from 0 in each file.
 
-    `include_timestamps` adds `frame_timestamp`: the start and end of the frame in seconds.
+    `include_timestamps` adds `frame_timestamp`: the start and end of the frame in seconds. With `fps` only so many
+    frames per second are kept, with the index they have in the file. `resize` is (height, width).
     """
     import_extra("av", "read_videos")
-    return _read_media("read_videos", paths, media.VideoReader(include_timestamps), options)
+    check_number("fps", fps, above=0, optional=True)
+    reader = media.VideoReader(include_timestamps, fps, _check_size("resize", resize))
+    return _read_media("read_videos", paths, reader, options)
 
 
 @with_options(ReadOptions)
@@ -384,13 +445,31 @@ def _from_one_or_many(function: str, argument: str, values: Any, kind: Any, bloc
     return Dataset(Read(memory.MemorySource(f"{function}({rows} rows)", blocks, number)))
 
 
-def _open_files(function: str, paths: Paths, options: FileOptions) -> tuple[str, tuple[InputFile, ...]]:
+def _check_size(name: str, size: Any) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    if not isinstance(size, list | tuple) or len(size) != 2 or not all(is_int(each) and each >= 1 for each in size):
+        raise bad_value(name, "(height, width), two positive integers, or None", size)
+    return int(size[0]), int(size[1])
+
+
+def _open_files(
+    function: str, paths: Paths, options: FileOptions, skip_paths: Paths | None = None
+) -> tuple[str, tuple[InputFile, ...]]:
     """Check the options; return the call as messages show it, without credentials or URL options, and the files."""
     options["override_num_blocks"] = check_read_options(function, options)
     check_bool("include_paths", options["include_paths"])
     _parse_shuffle(options["shuffle"])
-    names = ("filesystem", "file_extensions", "partitioning", "ignore_missing_paths")
-    files = list_files(paths, *(options[name] for name in names))  # type: ignore[literal-required]
+    files = list_files(
+        paths,
+        options["filesystem"],
+        options["file_extensions"],
+        options["partitioning"],
+        options["ignore_missing_paths"],
+        options["partition_filter"],
+        parse_open_args("arrow_open_stream_args", options.get("arrow_open_stream_args")),
+        skip_paths,
+    )
     texts = [str(path).partition("?")[0] for path in (paths if isinstance(paths, list | tuple) else [paths])]
     scheme, _, rest = texts[0].partition("://")
     first = f"{scheme}://{rest.rpartition('@')[2]}" if rest else scheme
@@ -412,11 +491,19 @@ def _read_media(
     return _make_dataset(source(name, files, reader, options["include_paths"], options["override_num_blocks"]), options)
 
 
-def _make_dataset(source: Source, options: FileOptions) -> Dataset:
-    config = _parse_shuffle(options["shuffle"])
+def _make_dataset(source: Source, options: FileOptions, transforms: Sequence[Transform] = ()) -> Dataset:
+    plan: PlanNode = Read(source)
+    for transform in transforms:
+        plan = Map(plan, transform)
+    return shuffle_units(plan, options["shuffle"])
+
+
+def shuffle_units(plan: PlanNode, shuffle: Shuffle) -> Dataset:
+    """Reorder the units of a plan, if the user wants that."""
+    config = _parse_shuffle(shuffle)
     if config is None:
-        return Dataset(Read(source))
-    return Dataset(ReorderUnits(Read(source), seed=config.seed or 0, every_epoch=config.reseed_after_execution))
+        return Dataset(plan)
+    return Dataset(ReorderUnits(plan, seed=config.seed or 0, every_epoch=config.reseed_after_execution))
 
 
 def _parse_shuffle(shuffle: Shuffle) -> FileShuffleConfig | None:
@@ -432,21 +519,6 @@ def _parse_filter(value: Any) -> Any:
     if value is None or isinstance(value, Expr | pc.Expression):
         return value
     raise bad_value("filter", "an expression: col('age') > 30, 'age > 30' or one of pyarrow.compute", value)
-
-
-def _schema_types(tf_schema: Any) -> tuple[tuple[str, Any], ...]:
-    if tf_schema is None:
-        return ()
-    if isinstance(tf_schema, pa.Schema):
-        tf_schema = dict(zip(tf_schema.names, tf_schema.types, strict=True))
-    if not isinstance(tf_schema, Mapping):
-        raise TypeError(f"tf_schema must be a dict from features to Arrow types or a pyarrow.Schema, got {tf_schema!r}")
-    for name, kind in tf_schema.items():
-        if not isinstance(kind, pa.DataType):
-            raise TypeError(
-                f"tf_schema[{name!r}] must be an Arrow type such as pyarrow.list_(pyarrow.int64()), got {kind!r}"
-            )
-    return tuple(tf_schema.items())
 
 
 def check_read_options(function: str, options: ReadOptions) -> int | None:

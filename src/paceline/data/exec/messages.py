@@ -43,6 +43,8 @@ class StartWork(ServiceMessage, tag="work"):
     skip: int | None
     """Rows to drop; None in a stage that is not the last, whose blocks are not split."""
     unit: str
+    number: int
+    """Of the unit, in the order of the epoch."""
     pickled: bytes
     """The unit, for the first stage."""
     block_bytes: int

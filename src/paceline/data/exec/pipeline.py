@@ -151,6 +151,7 @@ class InlineExecutor:
         for index in range(unit, len(pipeline.tasks)):
             task = pipeline.tasks[index]
             skip, passed = (offset if index == unit else 0), 0
+            self.scope.number = index
             for block in process_unit(task.unit, pipeline.chains[task.chain], self.scope):
                 cut = min(max(skip - passed, 0), block.num_rows)
                 if block.num_rows > cut:

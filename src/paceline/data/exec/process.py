@@ -98,7 +98,7 @@ class DataProcess:
         try:
             job = _load_stage(self._pickled_jobs[message.job])
             scope = job.scope
-            scope.unit = message.unit
+            scope.unit, scope.number = message.unit, message.number
             blocks = self._receive_inputs(message.work) if message.stage else cloudpickle.loads(message.pickled).read()
             for transform in job.transforms:
                 blocks = transform.apply(blocks, scope)

@@ -189,7 +189,8 @@ class DataProcessSupervisor:
             process.jobs.add(job.name)
             process.post(m.LoadJob(job.name, job.pickled))
         skip = work.skip if work.stage == len(jobs) - 1 else None
-        process.post(m.StartWork(work.work, job.name, work.stage, skip, unit.name, pickled, self._block_bytes))
+        of_unit = unit.name, work.unit, pickled
+        process.post(m.StartWork(work.work, job.name, work.stage, skip, *of_unit, self._block_bytes))
 
     def check_idle(self, now: float) -> None:
         for process in self._processes.values():

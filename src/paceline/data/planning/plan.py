@@ -95,6 +95,8 @@ class TransformScope:
     """State shared by the transforms of one process: instances of the user's classes, and the current unit."""
 
     unit: str = ""
+    number: int = 0
+    """The current unit's number in the order of the epoch."""
     skipped: list[SkippedRows] = field(default_factory=list)
     _created: dict[object, tuple[Any, Any]] = field(default_factory=dict)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from paceline._core.arguments import bad_value, check_int, join_or
+from paceline._core.arguments import bad_value, check_choice, check_int, join_or
 from paceline._core.lazy_imports import import_extra
-from paceline.data.block import Block, as_numpy
+from paceline.data.block import Block, as_arrow, as_numpy
 from paceline.data.sinks.sink import FileWriter, FormatSink, compression_suffix, open_output
 from paceline.data.sources.tf_examples import encode_examples
 from paceline.data.sources.tfrecords import frame_record
@@ -27,7 +27,7 @@ ROW_GROUP_BYTES = 64 << 20
 KEY = "__key__"
 Encoder = bool | Callable[[dict[str, Any]], dict[str, Any]]
 
-_CSV_OPTIONS = ("include_header", "batch_size", "delimiter", "quoting_style")
+CSV_OPTIONS = ("include_header", "batch_size", "delimiter", "quoting_style")
 _IMAGE_FORMATS = {"jpg": "jpeg", "tif": "tiff"}
 _TAR_IMAGES = {"jpg": "jpeg", "jpeg": "jpeg", "png": "png", "ppm": "ppm", "pgm": "ppm", "pbm": "ppm", "webp": "webp"}
 
@@ -120,6 +120,50 @@ class ParquetSink(FormatSink):
         return cls(passed, size)
 
 
+class OrcWriter(FileWriter):
+    def __init__(self, path: Path, sink: OrcSink) -> None:
+        from pyarrow import orc
+
+        super().__init__(path, sink)
+        self._writer = orc.ORCWriter(str(path), **sink.options)
+        self._schema: Any = None
+
+    def can_append(self, block: Block) -> bool:
+        return self._schema is None or block.to_arrow().schema.equals(self._schema)
+
+    def write(self, block: Block) -> None:
+        table = block.to_arrow()
+        tensor = next((each.name for each in table.schema if isinstance(each.type, pa.BaseExtensionType)), None)
+        if tensor is not None:
+            raise ValueError(
+                f"write_orc: column {tensor!r} has tensors, which ORC cannot hold\n\nhint: write_parquet can"
+            )
+        self._schema = table.schema
+        self._writer.write(table)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@dataclass(frozen=True)
+class OrcSink(FormatSink):
+    options: Mapping[str, Any]
+
+    name, suffix, writer = "write_orc", ".orc", OrcWriter
+
+    @classmethod
+    def from_arguments(cls, options: Mapping[str, Any]) -> OrcSink:
+        """Check the options against pyarrow now rather than in the middle of the write."""
+        from pyarrow import orc
+
+        try:
+            with orc.ORCWriter(pa.BufferOutputStream(), **options) as tried:
+                tried.write(pa.table({"x": [0]}))
+        except (TypeError, ValueError, OSError, pa.ArrowException) as error:
+            raise ValueError(f"write_orc: pyarrow rejects {dict(options)!r}: {error}") from error
+        return cls(options)
+
+
 class CsvWriter(FileWriter):
     def __init__(self, path: Path, sink: CsvSink) -> None:
         super().__init__(path, sink)
@@ -177,12 +221,15 @@ class CsvSink(FormatSink):
     name, writer = "write_csv", CsvWriter
 
     @classmethod
-    def from_arguments(cls, defaults: Any, chosen: Sequence[Any], compression: str | None) -> CsvSink:
+    def from_arguments(cls, arguments: Mapping[str, Any], compression: str | None) -> CsvSink:
         from pyarrow.csv import WriteOptions
 
         compression_suffix(compression)
-        options = {name: getattr(defaults, name) for name in _CSV_OPTIONS if hasattr(defaults, name)}
-        options |= {name: value for name, value in zip(_CSV_OPTIONS, chosen, strict=True) if value is not None}
+        defaults = arguments.get("write_options")
+        options = {name: getattr(defaults, name) for name in CSV_OPTIONS if hasattr(defaults, name)}
+        options |= {name: value for name, value in arguments.items() if name != "write_options"}
+        if unknown := next((name for name in options if name not in CSV_OPTIONS), None):
+            raise bad_value("an argument of CSV files", join_or(map(repr, ("write_options", *CSV_OPTIONS))), unknown)
         WriteOptions(**options)
         return cls(options, compression)
 
@@ -198,6 +245,10 @@ class JsonWriter(FileWriter):
         self._encoder = msgspec.json.Encoder(enc_hook=to_plain_json)
 
     def write(self, block: Block) -> None:
+        if self.sink.pandas_options is not None:
+            text = block.to_pandas().to_json(None, orient="records", lines=True, **self.sink.pandas_options)
+            self._stream.write(text.encode())
+            return
         try:
             self._stream.write(self._encoder.encode_lines(block.rows()))
         except (TypeError, ValueError) as error:
@@ -231,11 +282,29 @@ def to_plain_json(value: Any) -> Any:
 @dataclass(frozen=True)
 class JsonSink(FormatSink):
     compression: str | None = None
+    pandas_options: Mapping[str, Any] | None = None
+    """Arguments of `pandas.DataFrame.to_json`, which then encodes the rows."""
 
     name, writer = "write_json", JsonWriter
 
     def __post_init__(self) -> None:
         compression_suffix(self.compression)
+
+    @classmethod
+    def from_arguments(cls, compression: str | None, pandas_options: Mapping[str, Any]) -> JsonSink:
+        if not pandas_options:
+            return cls(compression)
+        for name, value, only in (("orient", "records", "records"), ("lines", True, True)):
+            check_choice(f"{name} of pandas_json_args_fn", pandas_options.get(name, value), (only,))
+        options = {name: value for name, value in pandas_options.items() if name not in ("orient", "lines")}
+        compression = options.pop("compression", compression)
+        try:
+            import_extra("pandas", "pandas_json_args_fn").DataFrame({"x": [0]}).to_json(
+                None, orient="records", lines=True, **options
+            )
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"write_json: pandas rejects {options!r}: {error}") from error
+        return cls(compression, options)
 
     @property
     def suffix(self) -> str:
@@ -341,22 +410,44 @@ class ImageSink(FormatSink):
 class TFRecordWriter(FileWriter):
     def __init__(self, path: Path, sink: TFRecordSink) -> None:
         super().__init__(path, sink)
-        self._file = path.open("wb")
+        self._file = path.open("wb") if sink.compression is None else open_output(path, sink.compression)
 
     def write(self, block: Block) -> None:
-        for example in encode_examples(block):
+        for example in encode_examples(self._cast_columns(block)):
             self._file.write(frame_record(example))
+
+    def _cast_columns(self, block: Block) -> Block:
+        for name, kind in self.sink.types:
+            try:
+                block = block.with_column(name, as_chunked(block.column(name)).cast(kind))
+            except pa.ArrowException as error:
+                raise ValueError(
+                    f"write_tfrecords: column {name!r} does not fit {kind} of tf_schema: {error}"
+                ) from error
+        return block
 
     def close(self) -> None:
         self._file.close()
 
 
+def as_chunked(values: Any) -> Any:
+    column = as_arrow(values)
+    return column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
+
+
 @dataclass(frozen=True)
 class TFRecordSink(FormatSink):
-    name, suffix, writer = "write_tfrecords", ".tfrecords", TFRecordWriter
+    compression: str | None = None
+    types: tuple[tuple[str, Any], ...] = ()
+
+    name, writer = "write_tfrecords", TFRecordWriter
 
     def __post_init__(self) -> None:
         import_extra("google_crc32c", "write_tfrecords")
+
+    @property
+    def suffix(self) -> str:
+        return f".tfrecords{compression_suffix(self.compression)}"
 
 
 class WebDatasetWriter(FileWriter):
@@ -365,7 +456,8 @@ class WebDatasetWriter(FileWriter):
 
     def __init__(self, path: Path, sink: WebDatasetSink) -> None:
         super().__init__(path, sink)
-        self._tar = tarfile.open(path, "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115  closed by close()
+        self._stream = open_output(path, sink.compression)
+        self._tar = tarfile.open(fileobj=self._stream, mode="w", format=tarfile.PAX_FORMAT)  # noqa: SIM115  see close()
         self._num_rows = 0
         self._last_key = ""
 
@@ -388,10 +480,10 @@ class WebDatasetWriter(FileWriter):
 
     def close(self) -> None:
         self._tar.close()
+        self._stream.close()
 
     def abandon(self) -> None:
-        assert self._tar.fileobj is not None
-        self._tar.fileobj.close()
+        self._stream.close()
 
 
 def encode_value(name: str, value: Any, *, by_extension: bool = True) -> bytes:
@@ -424,8 +516,13 @@ def encode_value(name: str, value: Any, *, by_extension: bool = True) -> bytes:
 @dataclass(frozen=True)
 class WebDatasetSink(FormatSink):
     encoder: Encoder = True
+    compression: str | None = None
 
-    name, suffix, writer = "write_webdataset", ".tar", WebDatasetWriter
+    name, writer = "write_webdataset", WebDatasetWriter
+
+    @property
+    def suffix(self) -> str:
+        return f".tar{compression_suffix(self.compression)}"
 
     def __post_init__(self) -> None:
         if not isinstance(self.encoder, bool) and not callable(self.encoder):

@@ -21,8 +21,10 @@ import pyarrow.compute as pc
 
 from paceline._core.arguments import check_choice
 from paceline.data.block import Block, as_arrow
+from paceline.data.datasource.filename_provider import FileNaming
+from paceline.data.datasource.partitioning import NULL_PARTITION
 from paceline.data.planning.plan import PoolSpec, Transform, TransformScope
-from paceline.data.sources.files import COMPRESSIONS, NULL_PARTITION
+from paceline.data.sources.files import COMPRESSIONS
 
 MAX_OPEN_FILES = 128
 
@@ -64,6 +66,13 @@ class FileSizing:
     min_rows: int | None = None
     max_rows: int | None = None
     partition_cols: tuple[str, ...] = ()
+    min_bytes: int | None = None
+    """Approximate, in memory."""
+
+    @property
+    def spans_units(self) -> bool:
+        """Whether rows of several units go to one file."""
+        return self.min_rows is not None or self.min_bytes is not None
 
 
 class StagedFile(msgspec.Struct, frozen=True):
@@ -72,6 +81,8 @@ class StagedFile(msgspec.Struct, frozen=True):
     """The directory it belongs in, such as `year=2024/month=5`; empty if rows are not partitioned."""
     num_rows: int
     num_bytes: int
+    name: str = ""
+    """Chosen by a `FilenameProvider`; empty: the files are numbered."""
 
 
 @dataclass
@@ -80,7 +91,9 @@ class _OpenFile:
     file: str
     partition: str
     sequence: int
+    name: str
     num_rows: int = 0
+    num_bytes: int = 0
 
 
 @dataclass
@@ -88,6 +101,8 @@ class PartitionedWriter:
     sink: FormatSink
     directory: Path
     sizes: FileSizing
+    naming: FileNaming | None = None
+    unit: int = 0
     _open: dict[str, _OpenFile] = field(default_factory=dict)
     _done: list[tuple[int, StagedFile]] = field(default_factory=list)
     _num_begun: int = 0
@@ -101,8 +116,12 @@ class PartitionedWriter:
 
     def end_unit(self) -> None:
         """Close files that have enough rows."""
-        for partition in [p for p, open_file in self._open.items() if open_file.num_rows >= (self.sizes.min_rows or 0)]:
+        for partition in [each for each, open_file in self._open.items() if self._is_large(open_file)]:
             self._close(partition)
+
+    def _is_large(self, open_file: _OpenFile) -> bool:
+        sizes = self.sizes
+        return open_file.num_rows >= (sizes.min_rows or 0) and open_file.num_bytes >= (sizes.min_bytes or 0)
 
     def finish(self) -> list[StagedFile]:
         """Close all files; return them in the order in which they were started."""
@@ -119,10 +138,11 @@ class PartitionedWriter:
         most = 1 if self.sink.one_row_each else self.sizes.max_rows
         start = 0
         while start < block.num_rows:
-            open_file = self._file_for(partition, block)
+            open_file = self._file_for(partition, block.slice(start))
             stop = block.num_rows if most is None else min(block.num_rows, start + most - open_file.num_rows)
             open_file.writer.write(block.slice(start, stop))
             open_file.num_rows += stop - start
+            open_file.num_bytes += block.nbytes * (stop - start) // block.num_rows
             start = stop
             if open_file.num_rows == most:
                 self._close(partition)
@@ -136,8 +156,13 @@ class PartitionedWriter:
         if open_file is None:
             if len(self._open) >= MAX_OPEN_FILES:
                 self._close(next(iter(self._open)))
+            name = ""
+            if self.naming is not None:
+                of_unit = self.unit, self._num_begun, self.sink.suffix
+                name = self.naming.name_file(block, self.sink.one_row_each, *of_unit)
             file = f"{uuid.uuid4().hex}{self.sink.suffix}"
-            open_file = _OpenFile(self.sink.writer(self.directory / file, self.sink), file, partition, self._num_begun)
+            writer = self.sink.writer(self.directory / file, self.sink)
+            open_file = _OpenFile(writer, file, partition, self._num_begun, name)
             self._num_begun += 1
         self._open[partition] = open_file  # Moved to the end: the first is the least recently used.
         return open_file
@@ -146,7 +171,8 @@ class PartitionedWriter:
         open_file = self._open.pop(partition)
         open_file.writer.close()
         num_bytes = sync_path(self.directory / open_file.file)
-        self._done.append((open_file.sequence, StagedFile(open_file.file, partition, open_file.num_rows, num_bytes)))
+        staged = StagedFile(open_file.file, partition, open_file.num_rows, num_bytes, open_file.name)
+        self._done.append((open_file.sequence, staged))
 
 
 @dataclass(frozen=True)
@@ -158,17 +184,23 @@ class WriteFiles(Transform):
     directory: str
     sizes: FileSizing
     pool: PoolSpec | None = None
+    naming: FileNaming | None = None
 
     def apply(self, blocks: Iterator[Block], scope: TransformScope) -> Iterator[Block]:
-        if written := write_files(blocks, self.sink, Path(self.directory), self.sizes):
+        if written := write_files(blocks, self.sink, Path(self.directory), self.sizes, self.naming, scope.number):
             yield Block.from_rows([msgspec.structs.asdict(file) for file in written])
 
 
 def write_files(
-    blocks: Iterable[Block | None], sink: FormatSink, directory: Path, sizes: FileSizing
+    blocks: Iterable[Block | None],
+    sink: FormatSink,
+    directory: Path,
+    sizes: FileSizing,
+    naming: FileNaming | None = None,
+    unit: int = 0,
 ) -> list[StagedFile]:
     """Write all blocks; None among them marks the end of a unit."""
-    writer = PartitionedWriter(sink, directory, sizes)
+    writer = PartitionedWriter(sink, directory, sizes, naming, unit)
     try:
         for block in blocks:
             if block is None:

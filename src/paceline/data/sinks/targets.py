@@ -6,8 +6,9 @@ atomic swap, additional files one by one. For the latter, a list of moves is in 
 file is in place, so that the next writer can undo the partial moves of a killed one.
 
 Many objects cannot be renamed at once, so files for a store are staged on this machine and uploaded once all are
-complete. An object appears whole or not at all, and never replaces an existing one; after a failure, this write's
-objects are deleted. A process killed during the upload leaves the objects it had uploaded.
+complete. An object appears whole or not at all, and never replaces an existing one, except one of the same chosen name
+when all are overwritten; after a failure, this write's new objects are deleted. A process killed during the upload
+leaves the objects it had uploaded.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class SinkTarget(Protocol):
     @property
     def display_name(self) -> str: ...
     def has_files(self) -> bool: ...
+    def list_names(self) -> list[str]: ...
     def remove_abandoned(self) -> None: ...
     def open_staging(self, overwrite: bool) -> contextlib.AbstractContextManager[Path]: ...
     def publish(self, path: Path, files: Sequence[StagedFile], *, overwrite: bool, only_new: bool) -> None: ...
@@ -163,7 +165,9 @@ class LocalSinkTarget:
 
     def _add_files(self, path: Path, files: Sequence[StagedFile]) -> None:
         for _ in range(_MOVE_TRIES):
-            names = final_names(files, next_free_numbers(self._list_files()))
+            existing = self.list_names()
+            names = final_names(files, next_free_numbers(existing))
+            _check_new(files, names, existing, self.display_name)
             moves = [
                 PlannedMove(name, (path / FILES / file.file).stat().st_ino)
                 for file, name in zip(files, names, strict=True)
@@ -190,7 +194,7 @@ class LocalSinkTarget:
             return
         raise OSError(f"{self.target}: other writers took the file names {_MOVE_TRIES} times in a row")
 
-    def _list_files(self) -> list[str]:
+    def list_names(self) -> list[str]:
         return [
             os.path.relpath(os.path.join(directory, name), self.target)
             for directory, _, names in os.walk(self.target)
@@ -209,7 +213,26 @@ class LocalSinkTarget:
 
 
 def final_names(files: Sequence[StagedFile], first: Mapping[str, int]) -> list[str]:
-    return number_files([(file.partition, file.file[file.file.index(".") :]) for file in files], first)
+    numbered = number_files([(file.partition, file.file[file.file.index(".") :]) for file in files], first)
+    given = [f"{file.partition}/{file.name}" if file.partition else file.name for file in files]
+    names = [name if file.name else number for file, name, number in zip(files, given, numbered, strict=True)]
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise ValueError(
+            f"filename_provider must give each file a name of its own, got {twice!r} twice\n\n"
+            "hint: make it of write_uuid, task_index, block_index and row_index"
+        )
+    return names
+
+
+def _check_new(files: Sequence[StagedFile], names: Sequence[str], existing: Iterable[str], place: str) -> None:
+    """Refuse names of a user that are taken; numbers are chosen again."""
+    chosen = {name for file, name in zip(files, names, strict=True) if file.name}
+    if taken := sorted(chosen.intersection(existing)):
+        raise FileExistsError(
+            f"filename_provider must give new names, and {place} has {taken[0]!r}\n\n"
+            "hint: make names of write_uuid too, or replace what is there with mode='overwrite'"
+        )
 
 
 def _inode(path: Path) -> int | None:
@@ -356,7 +379,7 @@ class BucketSinkTarget:
         return self.store.uri
 
     def has_files(self) -> bool:
-        return any(not _is_hidden(key) for key in self._keys())
+        return any(not _is_hidden(key) for key in self.list_names())
 
     def remove_abandoned(self) -> None:
         """Remove what dead writers of this user have left in the staging directory."""
@@ -367,28 +390,30 @@ class BucketSinkTarget:
         return open_staging_directory(self._staging_root, STORE_PREFIX)
 
     def publish(self, path: Path, files: Sequence[StagedFile], *, overwrite: bool, only_new: bool) -> None:
-        existing = self._keys()
+        existing = self.list_names()
         if only_new and not all(map(_is_hidden, existing)):
             raise FileExistsError(f"{self.display_name} was written to by another process meanwhile")
         names = final_names(files, {})
         if not overwrite or not set(existing).isdisjoint(names):
             names = final_names(files, next_free_numbers(existing))
+        if not overwrite:
+            _check_new(files, names, existing, self.display_name)
         uploads = [
             partial(self.store.upload, path / FILES / file.file, name) for file, name in zip(files, names, strict=True)
         ]
         try:
             run_in_parallel(uploads)
         except BaseException:
-            run_in_parallel([partial(self.store.delete, name) for name in names])
+            run_in_parallel([partial(self.store.delete, name) for name in names if name not in existing])
             raise
         if overwrite:
-            run_in_parallel([partial(self.store.delete, key) for key in existing])
+            run_in_parallel([partial(self.store.delete, key) for key in existing if key not in {*names}])
 
     @property
     def _staging_root(self) -> Path:
         return Path(DataContext.get_current().spill_path or tempfile.gettempdir())
 
-    def _keys(self) -> list[str]:
+    def list_names(self) -> list[str]:
         return [entry.key for entry in self.store.list_entries()]
 
 

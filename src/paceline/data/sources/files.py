@@ -9,26 +9,28 @@ from __future__ import annotations
 import contextlib
 import os
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
-from paceline._core.arguments import bad_value, check_bool, check_choice
+from paceline._core.arguments import bad_value, check_bool, check_callable, check_choice
 from paceline._core.system import make_absolute
 from paceline._storage.address import resolve_filesystem, to_arrow_filesystem
 from paceline._storage.arrow_store import unwrap_fsspec
 from paceline._storage.store_errors import summarize_error
+from paceline.data.datasource.partitioning import Partitioning, PartitionStyle, PathPartitionParser
+from paceline.data.open_args import DETECT
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
-NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _MAGIC = frozenset("*?[")
 """A path with one of these characters may be a pattern."""
 
@@ -43,25 +45,39 @@ class InputFile:
     """A short unique name: the path relative to the given directory."""
     partition: tuple[tuple[str, Any], ...] = ()
     """Columns derived from directory names: `year=2024/` gives ("year", 2024)."""
+    open_args: tuple[tuple[str, Any], ...] = ()
+    """The user's `arrow_open_stream_args`."""
 
     def __str__(self) -> str:
         return f"{self.fs_handle.scheme}{self.path}"
 
     @property
     def local_path(self) -> str | None:
-        return self.path if isinstance(self.fs_handle.filesystem, LocalFileSystem) else None
+        is_local = isinstance(self.fs_handle.filesystem, LocalFileSystem)
+        return self.path if is_local and not self.is_packed else None
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the user says that the whole file is compressed."""
+        return dict(self.open_args).get("compression", DETECT) not in (DETECT, None)
 
     @property
     def compression(self) -> str | None:
+        chosen: str | None = dict(self.open_args).get("compression", DETECT)
+        if chosen != DETECT:
+            return chosen
         return COMPRESSIONS.get(posixpath.splitext(self.path)[1].lower())
 
     def open(self) -> Any:
         """Open the raw file for random access, as a `pyarrow.NativeFile`."""
+        if self.is_packed:
+            return pa.BufferReader(self.read())
         return self.fs_handle.filesystem.open_input_file(self.path)
 
     def stream(self) -> Any:
         """Open the file for sequential reading, decompressed by its suffix, as a `pyarrow.NativeFile`."""
-        return self.fs_handle.filesystem.open_input_stream(self.path, compression=self.compression)
+        size = dict(self.open_args).get("buffer_size")
+        return self.fs_handle.filesystem.open_input_stream(self.path, compression=self.compression, buffer_size=size)
 
     def read(self) -> bytes:
         with explain_read_errors(self), self.stream() as stream:
@@ -98,8 +114,11 @@ def list_files(
     paths: Paths,
     filesystem: Any = None,
     file_extensions: Sequence[str] | None = None,
-    partitioning: Literal["hive"] | None = "hive",
+    partitioning: Partitioning | Literal["hive"] | None = "hive",
     ignore_missing_paths: bool = False,
+    partition_filter: Callable[[list[str]], Sequence[str]] | None = None,
+    open_args: Mapping[str, Any] | None = None,
+    skip_paths: Paths | None = None,
 ) -> tuple[InputFile, ...]:
     """List all files of `paths`, in the given order, with each directory sorted by path.
 
@@ -109,7 +128,9 @@ def list_files(
     """
     texts = _as_list(paths)
     extensions = _parse_extensions(file_extensions)
-    check_choice("partitioning", partitioning, ("hive", None))
+    if not isinstance(partitioning, Partitioning):
+        check_choice("partitioning", partitioning, ("hive", None), hint="or a Partitioning(style='dir', ...)")
+    check_callable("partition_filter", partition_filter, optional=True)
     check_bool("ignore_missing_paths", ignore_missing_paths)
     resolve = PathResolver(filesystem)
     located = [resolve(path) for path in texts]
@@ -123,22 +144,45 @@ def list_files(
     if not files:
         listed = ", ".join(map(repr, texts[:3])) + (", ..." if len(texts) > 3 else "")
         raise FileNotFoundError(f"no files found in {listed}")
+    if skip_paths is not None:
+        skipped = {path for _, path in map(resolve, _as_list(skip_paths, "skip_paths"))}
+        files = [file for file in files if skipped.isdisjoint(_list_parents(file.path))]
+        if not files:
+            raise FileNotFoundError(f"skip_paths leaves no file of {texts[0]!r}")
     names = [file.name for file in files]
     if len(set(names)) < len(names):
         files = [replace(file, name=str(file)) for file in files]
-    return _with_partitions(files) if partitioning == "hive" else tuple(files)
+    if partition_filter is not None:
+        kept = {*partition_filter([file.path for file in files])}
+        if not (files := [file for file in files if file.path in kept]):
+            raise FileNotFoundError(f"partition_filter keeps none of the {len(names)} files of {texts[0]!r}")
+    if open_args:
+        files = [replace(file, open_args=tuple(open_args.items())) for file in files]
+    if partitioning is None:
+        return tuple(files)
+    how = Partitioning() if isinstance(partitioning, str) else partitioning
+    if how.style is PartitionStyle.DIRECTORY and how.base_dir is None:
+        if len(located) > 1 or infos[0].type != FileType.Directory:
+            raise bad_value("base_dir of partitioning", "a directory, as paths is not a single one", None)
+        how = replace(how, base_dir=located[0][1])
+    return _with_partitions(files, how)
 
 
-def _as_list(paths: Paths) -> list[str]:
+def _list_parents(path: str) -> list[str]:
+    """The path itself and all directories above it."""
+    return [path, *map(str, PurePosixPath(path).parents)]
+
+
+def _as_list(paths: Paths, name: str = "paths") -> list[str]:
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
     if not isinstance(paths, Sequence):
-        raise bad_value("paths", "a path or a list of paths", paths)
+        raise bad_value(name, "a path or a list of paths", paths)
     if not paths:
-        raise bad_value("paths", "at least one path", paths)
+        raise bad_value(name, "at least one path", paths)
     for path in paths:
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-            raise bad_value("each of paths", "a path, as text or as a pathlib.Path", path)
+            raise bad_value(f"each of {name}", "a path, as text or as a pathlib.Path", path)
     return [os.fspath(path) for path in paths]
 
 
@@ -184,27 +228,24 @@ def _no_files_error(
     return FileNotFoundError(f"paths={shown!r}: no file {place} (names that begin with . or _ do not count)")
 
 
-def _with_partitions(files: Sequence[InputFile]) -> tuple[InputFile, ...]:
-    """Add the columns of `name=value` directories. They are numbers if all values of a name are numbers."""
-    values_by_file = [_parse_partition_values(file.path) for file in files]
+def _with_partitions(files: Sequence[InputFile], partitioning: Partitioning) -> tuple[InputFile, ...]:
+    """Add the columns of directories. Without a type of their own, they are numbers if all of a name are."""
+    parser = PathPartitionParser(partitioning)
+    values_by_file = [parser.parse_texts(file.path) for file in files]
     names = list(dict.fromkeys(name for pairs in values_by_file for name in pairs))
     if not names:
         return tuple(files)
+    typed = [parser(file.path) for file in files]
     texts = {name: [pairs[name] for pairs in values_by_file if pairs.get(name) is not None] for name in names}
     integers = {name for name in names if texts[name] and all(_is_int64_text(str(text)) for text in texts[name])}
 
-    def parse_value(name: str, text: str | None) -> Any:
-        return int(text) if text is not None and name in integers else text
+    def parse_value(name: str, value: Any) -> Any:
+        return int(value) if value is not None and name in integers - {*(partitioning.field_types or ())} else value
 
     return tuple(
         replace(file, partition=tuple((name, parse_value(name, pairs.get(name))) for name in names))
-        for file, pairs in zip(files, values_by_file, strict=True)
+        for file, pairs in zip(files, typed, strict=True)
     )
-
-
-def _parse_partition_values(path: str) -> dict[str, str | None]:
-    parts = (part.partition("=") for part in posixpath.dirname(path).split("/") if "=" in part)
-    return {unquote(name): None if text == NULL_PARTITION else unquote(text) for name, _, text in parts if name}
 
 
 def _is_int64_text(text: str) -> bool:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paceline.data.sources.files import InputFile, explain_read_errors
-from paceline.data.sources.pruning import ColumnBounds, comparison_family
+from paceline.data.sources.pruning import ColumnBounds, Family, comparison_family
 from paceline.data.sources.schemas import check_unique_names
 
 PARQUET = "Parquet"
@@ -144,7 +144,8 @@ def group_bounds(file: InputFile, metadata: Any, index: int, schema: Any, target
 def _constant_bounds(value: Any) -> ColumnBounds:
     if value is None:
         return ColumnBounds(nulls=True, values=False)
-    return ColumnBounds(nulls=False, family="whole" if isinstance(value, int) else "text", low=value, high=value)
+    families: dict[type, Family] = {bool: "bool", int: "whole", float: "float64", str: "text"}
+    return ColumnBounds(nulls=False, family=families.get(type(value)), low=value, high=value)
 
 
 def _statistics_bounds(statistics: Any, kind: Any, num_rows: int) -> ColumnBounds:

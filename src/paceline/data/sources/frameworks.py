@@ -187,3 +187,24 @@ def _iterate_tables(value: Any, how: str) -> Iterator[Any]:
             yield value.collect().to_arrow()
         case _:
             raise AssertionError(how)
+
+
+@dataclass(frozen=True)
+class DaskUnit:
+    name: str
+    partition: SharedObject
+    num_rows: int | None = None
+    num_bytes: int | None = None
+
+    def read(self) -> Iterator[Block]:
+        yield Block.from_pandas(self.partition.get().compute(scheduler="synchronous"))
+
+
+@dataclass(frozen=True)
+class DaskSource(PlainSource):
+    name: str
+    partitions: tuple[SharedObject, ...]
+
+    def units(self) -> Sequence[DaskUnit]:
+        total = len(self.partitions)
+        return [DaskUnit(f"partition {index + 1} of {total}", each) for index, each in enumerate(self.partitions)]

@@ -8,6 +8,7 @@ be played without its end.
 from __future__ import annotations
 
 import io
+import math
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,6 +38,8 @@ _CHANNELS = {"L": (), "RGB": (3,), "RGBA": (4,), "CMYK": (4,), "YCbCr": (3,), "H
 """The channel dimension of an array by Pillow mode, for modes with one byte per channel."""
 _WIDE_BYTES = 1 << 30
 """From this size on, Arrow's 32-bit binary type may be too small for a joined column."""
+_TIME_ERROR = 1e-6
+"""Of frames, when times are compared with a frame rate."""
 _BLOCK_BYTES = 8 << 20
 """Rows are passed on once they reach this size, so that the first ones do not wait for the last."""
 
@@ -246,6 +249,10 @@ class AudioReader(FileReader):
 @dataclass(frozen=True)
 class VideoReader(FileReader):
     include_timestamps: bool
+    fps: float | None = None
+    """Frames per second to keep: the first frame at or after each time 0, 1/fps, 2/fps, ...; None: all."""
+    size: tuple[int, int] | None = None
+    """Height and width; None: as in the file."""
 
     def read_blocks(self, file: InputFile) -> Iterator[Block]:
         av = import_extra("av", "read_videos")
@@ -256,8 +263,14 @@ class VideoReader(FileReader):
                     if not container.streams.video:
                         raise InvalidContentError("it has no video stream")
                     stream = container.streams.video[0]
+                    start: float | None = None
+                    due = 0
                     for frame in container.decode(stream):
-                        yield self._frame_block(frame, index)
+                        start = start if start is not None else frame.time
+                        since = 0.0 if frame.time is None or start is None else frame.time - start
+                        if self.fps is None or since * self.fps >= due - _TIME_ERROR:
+                            yield self._frame_block(frame, index)
+                            due = math.floor(since * (self.fps or 0) + _TIME_ERROR) + 1
                         index += 1
             except av.FFmpegError as error:
                 raise InvalidContentError(
@@ -265,7 +278,9 @@ class VideoReader(FileReader):
                 ) from error
 
     def _frame_block(self, frame: Any, index: int) -> Block:
-        columns = {"frame": frame.to_ndarray(format="rgb24")[None], "frame_index": np.array([index])}
+        height, width = self.size or (frame.height, frame.width)
+        pixels = frame.to_ndarray(format="rgb24", width=width, height=height)
+        columns = {"frame": pixels[None], "frame_index": np.array([index])}
         if self.include_timestamps:
             begin = float(frame.time) if frame.time is not None else np.nan
             duration = float(frame.duration * frame.time_base) if frame.duration and frame.time_base else np.nan

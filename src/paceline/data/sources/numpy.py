@@ -1,7 +1,7 @@
 """NumPy files: `.npy`, whose rows are those of its array, and `.npz`, whose arrays are columns.
 
-A large array is split into several units by ranges of rows. Object arrays are rejected: they are pickled in these
-files.
+A large array is split into several units by ranges of rows. Object arrays are pickled in these files, and rejected
+unless the user allows that.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class NpyLayout:
         return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
 
 
-def read_layout(file: InputFile, opened: Any) -> NpyLayout | None:
+def read_layout(file: InputFile, opened: Any, allow_pickle: bool = False) -> NpyLayout | None:
     """Read the header; None if the array is not stored row by row."""
     version = np.lib.format.read_magic(opened)
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
@@ -49,11 +49,16 @@ def read_layout(file: InputFile, opened: Any) -> NpyLayout | None:
         return None
     shape, fortran, dtype = read(opened)
     if dtype.hasobject:
-        raise InvalidContentError("it has pickled Python objects, which are not loaded")
+        if allow_pickle:
+            return None
+        raise InvalidContentError(
+            "it has pickled Python objects, which are not loaded\n\n"
+            "hint: read_numpy(allow_pickle=True) runs the code in them: only for files that you trust"
+        )
     if not shape:
         raise InvalidContentError("it has a single value, not an array with rows")
     layout = NpyLayout(shape, dtype, opened.tell())
-    if file.size and file.size < layout.data_offset + shape[0] * layout.row_bytes:
+    if file.size and not file.is_packed and file.size < layout.data_offset + shape[0] * layout.row_bytes:
         expected = layout.data_offset + shape[0] * layout.row_bytes
         raise InvalidContentError(f"it is truncated: it has {file.size} of {expected} bytes")
     return None if fortran and len(shape) > 1 else layout
@@ -72,7 +77,7 @@ class NumpySource(MediaSource):
         if others or file.size <= _UNIT_BYTES or file.path.lower().endswith(".npz"):
             return [unit]
         with explain_read_errors(file, "a NumPy array"), file.open() as opened:
-            layout = read_layout(file, opened)
+            layout = read_layout(file, opened, getattr(self.reader, "allow_pickle", False))
         if layout is None or not layout.row_bytes:
             return [unit]
         step = max(1, _UNIT_BYTES // layout.row_bytes)
@@ -86,6 +91,7 @@ class NumpySource(MediaSource):
 
 @dataclass(frozen=True)
 class NumpyReader(FileReader):
+    allow_pickle: bool = False
     unit_bytes = _UNIT_BYTES
 
     def read_blocks(self, file: InputFile) -> Iterator[Block]:
@@ -94,17 +100,17 @@ class NumpyReader(FileReader):
                 yield from self._read_archive(opened)
                 return
             opened.seek(0)
-            layout = read_layout(file, opened)
+            layout = read_layout(file, opened, self.allow_pickle)
             if layout is None:
                 opened.seek(0)
-                yield Block({"data": np.load(opened, allow_pickle=False)})
+                yield Block({"data": np.load(opened, allow_pickle=self.allow_pickle)})
                 return
             yield from _read_rows(file, opened, layout, 0, layout.shape[0])
 
     def _read_archive(self, opened: Any) -> Iterator[Block]:
         opened.seek(0)
         try:
-            with np.load(opened, allow_pickle=False) as archive:
+            with np.load(opened, allow_pickle=self.allow_pickle) as archive:
                 columns = {name: archive[name] for name in archive.files}
         except (zipfile.BadZipFile, zlib.error) as error:
             raise InvalidContentError(summarize_error(error)) from error

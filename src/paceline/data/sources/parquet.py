@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from paceline._storage.store_errors import summarize_error
 from paceline.data.block import Block, Schema, list_columns
@@ -27,6 +29,8 @@ from paceline.data.sources.schemas import (
     with_file_columns,
 )
 
+ROW_HASH = "row_hash"
+"""The column added by `include_row_hash=True`."""
 UNIT_BYTES = 32 << 20
 """The target size of a unit. A larger row group is its own unit: it can only be read from its beginning."""
 PIECE_BYTES = 16 << 20
@@ -51,6 +55,7 @@ class ParquetSource:
     """Row groups in which one of these holds for no row are skipped."""
     num_units: int | None = None
     """The approximate number of units; None: chosen by size."""
+    include_row_hash: bool = False
 
     @property
     def files(self) -> tuple[InputFile, ...]:
@@ -96,7 +101,8 @@ class ParquetSource:
 
     @cached_property
     def _file_columns(self) -> list[Any]:
-        return path_fields(self.files, self.include_paths)
+        hashes = [pa.field(ROW_HASH, pa.uint64())] if self.include_row_hash else []
+        return [*path_fields(self.files, self.include_paths), *hashes]
 
     @cached_property
     def _all_columns(self) -> list[str]:
@@ -188,6 +194,7 @@ class ParquetSource:
             partition=tuple(field for field in partition_fields(self.files) if field.name in self._scanned_columns),
             include_paths=self.include_paths and PATH in self._scanned_columns,
             filter=self.filter,
+            include_row_hash=self.include_row_hash and ROW_HASH in self._scanned_columns,
         )
 
     def _may_match(self, index: int, group: int) -> bool:
@@ -234,13 +241,17 @@ class ParquetScan:
     partition: tuple[Any, ...] = ()
     include_paths: bool = False
     filter: Any = None
+    include_row_hash: bool = False
 
-    def to_blocks(self, table: Any, file: InputFile) -> Iterator[Block]:
+    def to_blocks(self, table: Any, file: InputFile, numbers: Any) -> Iterator[Block]:
+        """Convert rows of a file, given with their numbers in it."""
         if self.target is not None:
             with explain_read_errors(file, PARQUET):
                 table = conform_table(table, self.target)
         if self.partition or self.include_paths:
             table = with_file_columns(table, file, self.partition, self.include_paths)
+        if self.include_row_hash:
+            table = table.append_column(ROW_HASH, pa.array(hash_row_numbers(file, numbers)))
         if self.filter is not None:
             table = filter_table(table, self.filter)
         if tuple(table.schema.names) != self.columns:
@@ -251,6 +262,22 @@ class ParquetScan:
         rows = max(1, block.num_rows * PIECE_BYTES // max(PIECE_BYTES, block.nbytes))
         for start in range(0, block.num_rows, rows):
             yield block.slice(start, start + rows)
+
+
+def _row_numbers(metadata: Any, groups: Sequence[int]) -> Any:
+    """The numbers, in the file, of the rows of some row groups."""
+    sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+    starts = np.cumsum([0, *sizes])
+    return np.concatenate([np.arange(starts[group], starts[group + 1], dtype=np.uint64) for group in groups])
+
+
+def hash_row_numbers(file: InputFile, numbers: Any) -> Any:
+    """A number for each row of a file, by SplitMix64: different in one file, and well spread over all."""
+    with np.errstate(over="ignore"):
+        mixed = numbers * np.uint64(0x9E3779B97F4A7C15) + np.uint64(xxhash.xxh3_64_intdigest(str(file).encode()))
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return mixed ^ (mixed >> np.uint64(31))
 
 
 def filter_table(table: Any, condition: Any) -> Any:
@@ -294,8 +321,11 @@ class RowGroupUnit:
                 # From an object store, merge nearby ranges into one request, and read ahead.
                 opened = pq.ParquetFile(source, metadata=metadata, pre_buffer=local is None)
             for groups, size in group_by_size(self.groups, self.sizes, PIECE_BYTES):
+                numbers, begin = _row_numbers(metadata, groups) if self.scan.include_row_hash else None, 0
                 for table in self._read_tables(opened, groups, size):
-                    yield from self.scan.to_blocks(table, self.file)
+                    end = begin + table.num_rows
+                    yield from self.scan.to_blocks(table, self.file, None if numbers is None else numbers[begin:end])
+                    begin = end
 
     def _read_tables(self, opened: Any, groups: Sequence[int], size: int) -> Iterator[Any]:
         columns = list(self.scan.stored_columns)

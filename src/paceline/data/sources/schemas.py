@@ -104,10 +104,10 @@ def conform_table(table: Any, target: Any) -> Any:
 
 
 def partition_fields(files: Sequence[InputFile]) -> list[Any]:
-    """The columns from directory names: integers if all files have integers there, else strings."""
+    """The columns from directory names, by the type of their values; strings if there are none."""
     names = [name for name, _ in files[0].partition] if files else []
-    is_int = {name: isinstance(value, int) for file in files for name, value in file.partition if value is not None}
-    return [pa.field(name, pa.int64() if is_int.get(name) else pa.string()) for name in names]
+    values = {name: value for file in files for name, value in file.partition if value is not None}
+    return [pa.field(name, pa.scalar(values[name]).type if name in values else pa.string()) for name in names]
 
 
 def check_unique_names(file: InputFile, names: Sequence[str]) -> None:

@@ -80,6 +80,22 @@ class TFRecordReader(FileReader):
         return replace(self, columns=tuple(columns))
 
 
+def parse_feature_types(tf_schema: Any) -> tuple[tuple[str, Any], ...]:
+    """Check a `tf_schema`; return its Arrow types by name of the feature."""
+    if tf_schema is None:
+        return ()
+    if isinstance(tf_schema, pa.Schema):
+        tf_schema = dict(zip(tf_schema.names, tf_schema.types, strict=True))
+    if not isinstance(tf_schema, Mapping):
+        raise TypeError(f"tf_schema must be a dict from features to Arrow types or a pyarrow.Schema, got {tf_schema!r}")
+    for name, kind in tf_schema.items():
+        if not isinstance(kind, pa.DataType):
+            raise TypeError(
+                f"tf_schema[{name!r}] must be an Arrow type such as pyarrow.list_(pyarrow.int64()), got {kind!r}"
+            )
+    return tuple(tf_schema.items())
+
+
 def _take_batch(records: Iterator[bytes]) -> list[bytes]:
     """The next records, up to a number of records or bytes."""
     batch: list[bytes] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import lzma
 import re
 import tarfile
@@ -24,6 +25,8 @@ from paceline._storage.store_errors import summarize_error
 from paceline.data.block import Block
 from paceline.data.sources.files import InputFile, InvalidContentError, explain_read_errors
 from paceline.data.sources.media import FileReader, decode_image
+
+log = logging.getLogger("paceline")
 
 EXTENSIONS = ("tar", "tar.gz", "tgz", "tar.bz2", "tar.xz", "tar.zst")
 
@@ -48,8 +51,11 @@ class WebDatasetReader(FileReader):
     filerename: Callable[[str], str] | Sequence[Callable[[str], str]] | None = None
     expand_json: bool = False
     columns: tuple[str, ...] | None = None
+    verbose_open: bool = False
 
     def read_blocks(self, file: InputFile) -> Iterator[Block]:
+        if self.verbose_open:
+            log.warning("read_webdataset: opening %s", file)
         with explain_read_errors(file, "a tar file of samples"), file.stream() as stream:
             samples: list[Sample] = []
             size = 0

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paceline.data.block import Block, Column
+from paceline._core.arguments import bad_value, check_instance
+from paceline.data.block import Block, Column, as_arrow
 from paceline.data.expressions.nodes import (
     Expr,
     RowSpan,
@@ -199,3 +202,40 @@ class FilterExpression(_ExpressionTransform):
             raise TypeError(f"{self.name} must be True or False for a row, got {matches.type}")
         mask = pc.fill_null(matches, False).to_numpy()
         return block if mask.all() else block.take(mask.nonzero()[0])
+
+
+@dataclass(frozen=True)
+class DecodeTensors(_ColumnTransform):
+    """Turns columns of raw bytes into arrays of known type and shape."""
+
+    label = "tensor_column_schema"
+    tensors: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
+
+    def transform_block(self, block: Block) -> Block:
+        for name, dtype, shape in self.tensors:
+            values = as_arrow(block.column(name)).to_pylist()
+            size = dtype.itemsize * math.prod(shape)
+            wrong = next((value for value in values if not isinstance(value, bytes) or len(value) != size), b"")
+            if wrong != b"":
+                actual = f"{len(wrong)} bytes" if isinstance(wrong, bytes) else type(wrong).__name__
+                raise ValueError(
+                    f"tensor_column_schema: each value of column {name!r} must be the {size} bytes of a {dtype} array "
+                    f"of shape {shape}, got {actual}"
+                )
+            block = block.with_column(name, np.frombuffer(b"".join(values), dtype).reshape(len(values), *shape))
+        return block
+
+
+def parse_tensor_columns(schema: Any) -> tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]:
+    """Check a `tensor_column_schema`: a type of NumPy or Arrow and a shape by column."""
+    check_instance("tensor_column_schema", schema, Mapping, "a dict from column to (type, shape)", optional=True)
+    parsed = []
+    for name, value in (schema or {}).items():
+        try:
+            kind, shape = value
+            dtype = np.dtype(kind.to_pandas_dtype() if isinstance(kind, pa.DataType) else kind)
+            parsed.append((str(name), dtype, tuple(int(size) for size in shape)))
+        except (TypeError, ValueError, NotImplementedError):
+            expected = "a pair such as (numpy.uint8, (28, 28))"
+            raise bad_value(f"tensor_column_schema[{name!r}]", expected, value) from None
+    return tuple(parsed)

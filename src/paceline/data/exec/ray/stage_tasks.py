@@ -168,7 +168,7 @@ def _input_blocks(head: RowHeader, data: Any) -> Iterator[Block]:
 def _run_stage(stage: RayStage, head: RowHeader, read: Callable[[], Iterator[Block]]) -> Iterator[Any]:
     job = _load_stage(stage)
     scope, meter, started = job.scope, StageMeter(), time.perf_counter()
-    scope.unit = head.name
+    scope.unit, scope.number = head.name, head.unit
     scope.skipped.clear()
     failure = head.failure
     packed: list[Any] = []

@@ -6,17 +6,20 @@ processes read. A run resumes at a task's index in that list and a row number, s
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Unpack
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Annotated, Any, Self, Unpack
 
 import cloudpickle
 import pyarrow as pa
 
-from paceline._core.arguments import check_int, with_options
+from paceline._core.arguments import bad_value, check_int, with_options
 from paceline._core.lazy_imports import explain_module
 from paceline.data.block import Block, Schema
 from paceline.data.dataset import Dataset
+from paceline.data.expressions import Expr
 from paceline.data.planning.plan import PlainSource, Read
 from paceline.data.read import check_read_options
 from paceline.data.sources.schemas import to_schema
@@ -71,7 +74,14 @@ class ReadTask:
 
 
 class Datasource:
-    """Lists what to read: subclasses implement `get_read_tasks`."""
+    """Lists what to read: subclasses implement `get_read_tasks`.
+
+    One whose `supports_projection_pushdown` or `supports_predicate_pushdown` returns True is told of the columns and
+    conditions that steps after it need, before its tasks are listed; conditions are applied to its rows all the same.
+    """
+
+    _projection_map: dict[str, str] | None = None
+    _predicate: Expr | None = None
 
     def get_name(self) -> str:
         """Return the name used in messages."""
@@ -86,6 +96,47 @@ class Datasource:
     ) -> Sequence[ReadTask]:
         """Return about `parallelism` tasks: the same ones in the same order every time."""
         raise NotImplementedError(f"{type(self).__name__} must implement get_read_tasks(parallelism)")
+
+    @property
+    def should_create_reader(self) -> bool:
+        """Whether this is an older source with `create_reader`: none is."""
+        return False
+
+    @property
+    def supports_distributed_reads(self) -> bool:
+        """Whether tasks can run in several processes. If False, there is one, which runs all tasks."""
+        return True
+
+    def supports_projection_pushdown(self) -> bool:
+        """Whether `get_read_tasks` heeds `get_projection_map()`: it then reads only these columns."""
+        return False
+
+    def supports_predicate_pushdown(self) -> bool:
+        """Whether `get_read_tasks` heeds `get_current_predicate()`: it may then leave out rows that fail it."""
+        return False
+
+    def get_projection_map(self) -> dict[str, str] | None:
+        """Return the columns that are needed, as a dict from their names to their names; None: all."""
+        return self._projection_map
+
+    def get_current_predicate(self) -> Expr | None:
+        """Return the condition that all needed rows fulfil; None if there is none."""
+        return self._predicate
+
+    def apply_projection(self, projection_map: dict[str, str] | None) -> Datasource:
+        """Return a copy that reads only these columns. Columns cannot be renamed on the way."""
+        if projection_map is not None and any(old != new for old, new in projection_map.items()):
+            raise bad_value("projection_map", "a dict from each column to itself", projection_map)
+        changed = copy.copy(self)
+        changed._projection_map = projection_map
+        return changed
+
+    def apply_predicate(self, predicate_expr: Expr) -> Datasource:
+        """Return a copy that may leave out rows for which the condition, and any earlier one, is not true."""
+        changed = copy.copy(self)
+        before = self.get_current_predicate()
+        changed._predicate = predicate_expr if before is None else before & predicate_expr
+        return changed
 
 
 class DatasourceOptions(ReadOptions, total=False):
@@ -107,6 +158,12 @@ def read_datasource(datasource: Datasource, **options: Unpack[DatasourceOptions]
         size = datasource.estimate_inmemory_data_size()
         check_int("estimate_inmemory_data_size()", size, at_least=0, optional=True)
         number = min(max(-(-(size or 0) // _TASK_BYTES), _FEWEST), _MOST)
+    source = DatasourceRead(datasource, number)
+    return Dataset(Read(source.validate()))
+
+
+def _list_units(datasource: Datasource, number: int) -> tuple[tuple[ReadTaskUnit, ...], Any]:
+    """Ask a source for its tasks; return them as units, with their schema if it is known."""
     tasks = list(datasource.get_read_tasks(number))
     wrong = next((task for task in tasks if not callable(getattr(task, "read_fn", None))), None)
     if wrong is not None:
@@ -114,8 +171,23 @@ def read_datasource(datasource: Datasource, **options: Unpack[DatasourceOptions]
     name = f"read_datasource({datasource.get_name()})"
     units = tuple(_make_unit(task, index, len(tasks), name) for index, task in enumerate(tasks))
     _check_units(units)
+    if units and not getattr(datasource, "supports_distributed_reads", True):
+        units = (_join_units(name, units),)
     schema = next((task.schema for task in tasks if task.schema is not None), None)
-    return Dataset(Read(ReadTaskSource(name, units, schema)))
+    return units, schema
+
+
+def _join_units(name: str, units: Sequence[ReadTaskUnit]) -> ReadTaskUnit:
+    """One unit of all: a source that does not support distributed reads is read by one process."""
+    numbers, sizes = [unit.num_rows for unit in units], [unit.num_bytes for unit in units]
+    num_rows = None if None in numbers else sum(number or 0 for number in numbers)
+    num_bytes = None if None in sizes else sum(size or 0 for size in sizes)
+    return ReadTaskUnit(name, partial(_read_all, units), num_rows, num_bytes, None)
+
+
+def _read_all(units: Sequence[ReadTaskUnit]) -> Iterator[Block]:
+    for unit in units:
+        yield from unit.read()
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,16 +219,43 @@ class ReadTaskUnit:
 
 
 @dataclass(frozen=True, eq=False)
-class ReadTaskSource(PlainSource):
-    name: str
-    tasks: tuple[ReadTaskUnit, ...]
-    arrow_schema: Any = None
+class DatasourceRead(PlainSource):
+    datasource: Datasource
+    parallelism: int
+
+    @property
+    def name(self) -> str:
+        return f"read_datasource({self.datasource.get_name()})"
+
+    @cached_property
+    def _units_and_schema(self) -> tuple[tuple[ReadTaskUnit, ...], Any]:
+        return _list_units(self.datasource, self.parallelism)
+
+    def validate(self) -> Self:
+        """Ask for the tasks now, so that errors point at the call; return self."""
+        self.units()
+        return self
 
     def units(self) -> Sequence[ReadTaskUnit]:
-        return self.tasks
+        return self._units_and_schema[0]
 
     def schema(self) -> Schema | None:
-        return to_schema(self.arrow_schema) if isinstance(self.arrow_schema, pa.Schema) else None
+        schema = self._units_and_schema[1]
+        return to_schema(schema) if isinstance(schema, pa.Schema) else None
+
+    def project_columns(self, columns: Sequence[str]) -> DatasourceRead | None:
+        if not columns or not _supports(self.datasource, "supports_projection_pushdown"):
+            return None
+        return replace(self, datasource=self.datasource.apply_projection({name: name for name in columns}))
+
+    def prune_units(self, predicate: Expr) -> DatasourceRead | None:
+        if not _supports(self.datasource, "supports_predicate_pushdown"):
+            return None
+        return replace(self, datasource=self.datasource.apply_predicate(predicate))
+
+
+def _supports(datasource: Any, question: str) -> bool:
+    return bool(getattr(datasource, question, lambda: False)())
 
 
 def _make_unit(task: ReadTask, index: int, number: int, source: str) -> ReadTaskUnit:
