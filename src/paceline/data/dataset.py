@@ -98,8 +98,8 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         """Apply a function, a generator function or a class to batches. A class is instantiated once per process.
 
         With `udf_modifying_row_count=False` the function must return as many rows as it gets: they are counted without
-        calling it, and a limit or a split is applied before it. Several calls of an async function are in flight at a time (see
-        `ActorPoolStrategy`), here and in `map`, `flat_map` and `filter`; the order of rows stays.
+        calling it, and a limit or a split is applied before it. Several calls of an async function are in flight at a
+        time (see `ActorPoolStrategy`), here and in `map`, `flat_map` and `filter`; the order of rows stays.
 
         `batch_size=None` or "auto" passes blocks as they come. A batch never spans two units (such as files). A batch
         is a dict of arrays ("numpy", the default), a DataFrame or an Arrow table; the function returns or yields one of

@@ -173,7 +173,7 @@ class UnitCalls:
         call = self.transform.call
         if call.is_async:
             for number, (row, get_result) in enumerate(call_ahead(fn, rows, call.num_in_flight), first):
-                for result in self.call_row(lambda _, get=get_result: get(), row, number):
+                for result in self.call_row(lambda _: get_result(), row, number):  # noqa: B023 -- called at once
                     yield number, result
             return
         for number, row in enumerate(rows, first):
