@@ -5,8 +5,11 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
+
+T = TypeVar("T")
 
 V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 
@@ -69,8 +72,10 @@ def still_running(processes: Collection[psutil.Process], within_s: float = 60.0)
     return find_processes(lambda p: p in left and p.status() != psutil.STATUS_ZOMBIE, [p.pid for p in left])
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], T], timeout_s: float = 100.0) -> T:
+    """The first answer of the condition that is true."""
     deadline = time.monotonic() + timeout_s
-    while not condition():
+    while not (answer := condition()):
         assert time.monotonic() < deadline, f"nothing happened in {timeout_s:g} s"
         time.sleep(0.005)
+    return answer

@@ -25,7 +25,7 @@ PARTS = {
         "_control", "_core", "_engine", "_storage", "_worker", "contracts", "golden", "properties", "surface",
         "testing", "test_guards.py", "test_run_parts.py",
     ),
-    "train": ("train", "terminal", "seeds"),
+    "train": ("train", "terminal"),
     "frameworks": (
         "train/torch", "train/trees", "train/with_huggingface", "train/with_jax", "train/with_lightning",
         "train/with_tensorflow",

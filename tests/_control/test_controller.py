@@ -7,11 +7,13 @@ import pytest
 
 from _control.controller_runs import RecordingObserver, drive
 from paceline._control.events import CommitFailed, Committed, HangCleared, HangSuspected, StopRequested, Timestamp
-from paceline._control.extensions import Extension, HangWatch
+from paceline._control.extensions import CapacityWatch, Extension, HangWatch, TaskDispatch
 from paceline._control.run import BackingOff, Finished
+from paceline._control.worker_sync import TaskQueue
 from paceline._core.checkpoint_records import StagedFiles
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._core.system import ProcessStatus
+from paceline._engine.base import WorkerResources
 from paceline._engine.messages import (
     CheckpointStaged,
     Hold,
@@ -143,7 +145,7 @@ def test_attempts_that_fail_at_once_wait_longer_and_longer_unless_the_run_is_sto
         (tmp_path / name).mkdir()
     run, _, engine = drive(tmp_path / "a", worker, max_failures=4)
     assert (run.phase.ending, len(engine.groups)) == ("failed", 5)
-    assert 0.5 + 1 + 2 <= engine._clock.now() < 0.5 + 1 + 2 + 4
+    assert 0.5 + 1 + 2 <= engine._clock.now() < 0.5 + 1 + 2 + 0.5, "each wait ends when it is due"
     run, _, engine = drive(
         tmp_path / "b", worker, max_failures=4, observers=[observer], before=lambda it: setattr(observer, "control", it)
     )
@@ -211,6 +213,19 @@ def test_an_extension_that_raises_is_dropped_but_a_journal_that_cannot_be_writte
     assert "BrokenListener failed and is disabled" in caplog.text
     with pytest.raises(OSError, match="the disk is full"):
         drive(tmp_path / "b", worker, extensions=[Writes()])
+
+
+@pytest.mark.parametrize("extension", [CapacityWatch(WorkerResources()), TaskDispatch(TaskQueue())], ids=type)
+def test_a_run_ends_if_what_places_its_workers_or_sends_their_tasks_raises(tmp_path, monkeypatch, extension):
+    def worker(begin):
+        yield WorkerReturned(begin.attempt, begin.rank, 0)
+
+    def fail():
+        raise ValueError("broken")
+
+    monkeypatch.setattr(extension, "poll", fail)
+    with pytest.raises(ValueError, match="broken"):
+        drive(tmp_path, worker, extensions=[extension])
 
 
 class Fence:

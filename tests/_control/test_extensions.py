@@ -14,6 +14,7 @@ from paceline._control.worker_sync import TaskQueue
 from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._core.errors import StorageError
 from paceline._engine.base import WorkerResources
+from paceline._engine.messages import TaskAnswered
 from paceline.testing import FakeClock
 
 COMMITTED = events.Committed(CheckpointRecord(1, "checkpoint_000001", 1, Raw(b"{}")))
@@ -43,6 +44,28 @@ def test_a_task_is_sent_to_all_ranks_which_are_busy_from_then_on(is_watched):
     assert calls == ["cleared", *([5.0] if is_watched else []), task]
 
 
+def test_a_rank_whose_answer_counts_is_idle_and_returned_and_other_messages_are_left_to_others():
+    calls = []
+    detector = SimpleNamespace(mark_idle=lambda rank, now: calls.append(("idle", rank)))
+    queue = SimpleNamespace(add_answer=lambda answer, run: answer.number == 2)
+    dispatch = TaskDispatch(queue, SimpleNamespace(detector=detector))
+    barriers = SimpleNamespace(mark_returned=lambda rank: calls.append(("returned", rank)))
+    dispatch.control = SimpleNamespace(clock=FakeClock(5.0), run=Run(), barriers=barriers)
+    messages = [TaskAnswered(1, 3, 1, 0), TaskAnswered(1, 4, 2, 0), events.WorkersStopped(1)]
+    assert [dispatch.on_message(message) for message in messages] == [True, True, False]
+    assert calls == [("returned", 4), ("idle", 4)]
+
+
+def test_capacity_is_polled_when_the_workers_are_gone_and_no_message_is_kept_from_others():
+    added = []
+    watch = CapacityWatch(WorkerResources())
+    run = Run(sizes=(1, 2), num_places=1, attempt=1)
+    engine = SimpleNamespace(capacity=lambda needs, smallest, largest: 2)
+    watch.attach(SimpleNamespace(clock=FakeClock(100.0), run=run, engine=engine, add_event=added.append))
+    assert not any(map(watch.on_message, [events.WorkersStopped(1), TaskAnswered(1, 0, 1, 0)]))
+    assert added == [events.CapacityChanged(1, 2)]
+
+
 @pytest.mark.parametrize(
     ("event", "resize_every_s", "is_polled"),
     [(COMMITTED, 0.0, True), (COMMITTED, CAPACITY_POLL_S, False), (STOP, 0.0, False)],
@@ -56,7 +79,7 @@ def test_capacity_is_polled_out_of_turn_after_commits_at_which_the_run_may_grow(
     watch.attach(SimpleNamespace(clock=FakeClock(100.0), run=run, engine=engine))
     watch.on_event(event, 100.0)
     assert list(watch.poll()) == ([events.CapacityChanged(1, 2)] if is_polled else [])
-    assert len(polls) == is_polled
+    assert polls == [(WorkerResources(), 1, 2)] * is_polled
 
 
 def test_an_abandoned_journal_writes_nothing_more_and_may_be_abandoned_twice(tmp_path):

@@ -16,7 +16,7 @@ from paceline._control.hang_detector import (
     RankTracker,
     SampleRequest,
 )
-from paceline._control.run import RankProgress, Run, Running
+from paceline._control.run import PendingCheckpoint, RankProgress, Run, Running
 from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles
 from paceline._core.system import ProcessStatus
 from paceline._engine.messages import DataProcessSampled, Joined, StackFrame, StacksSampled
@@ -381,6 +381,17 @@ def test_workers_are_not_restarted_for_a_commit_that_the_driver_cannot_finish():
     group.wait(100)
     assert "the checkpoint of report 1 has waited" in group.sentence
     assert group.reports[-1].event.action == "warn"
+
+
+def test_of_several_pending_checkpoints_the_ranks_that_the_first_waits_for_are_named():
+    group = Group(size=3)
+    own = StackFrame("train", "train_fn", "train.py:44", is_user_code=True)
+    group.doing = dict.fromkeys(range(3), ((own, StackFrame("paceline._worker.context", "report", "context.py:1")), ""))
+    pending = tuple(PendingCheckpoint(seq, f"checkpoint_{seq}", 0, "train.py:44", RAW) for seq in (2, 4))
+    group.run = Run(size=3, attempt=1, phase=Running(RankProgress((4, 3, 1), 1), pending=pending))
+    group.report()
+    group.wait(100)
+    assert "in report 2 with a checkpoint at train.py:44 in train_fn: rank 2 has made 1 and stands" in group.sentence
 
 
 def test_ranks_that_wait_for_a_validation_wait_as_long_as_it_runs():

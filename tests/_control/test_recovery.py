@@ -16,6 +16,7 @@ from paceline._control.recovery import (
     iter_reports_so_far,
     load_history,
     load_outline,
+    rebuild_events,
     recover_run,
 )
 from paceline._control.step import step
@@ -129,6 +130,16 @@ def test_a_lost_journal_of_several_attempts_gives_back_the_reports_that_count(la
     assert step(run, DriverStarted(2, 0))[1]
 
 
+def test_a_rebuilt_journal_starts_the_attempts_without_reports_too(tmp_path):
+    layout = RunLayout(tmp_path)
+    for attempt in (1, 3):
+        layout.reports(attempt, 0).parent.mkdir(parents=True)
+        report = Reported(attempt, 0, 1, msgspec.Raw(b"{}"), 0.0, "x.py:1")
+        layout.reports(attempt, 0).write_bytes(seal_line(encode_event(report)))
+    found = rebuild_events(SimpleNamespace(layout=layout, list_manifests=list))
+    assert sum(isinstance(event, DriverStarted) for event in found) == 3
+
+
 def test_without_a_journal_and_a_valid_manifest_no_checkpoint_directory_is_overwritten(layout, tmp_path):
     layout.journal.unlink()
     manifest = layout.checkpoint("checkpoint_000005") / ".manifest.json"
@@ -149,9 +160,9 @@ def test_without_a_journal_and_a_valid_manifest_no_checkpoint_directory_is_overw
     assert (layout.quarantine / "checkpoint_000005" / "state.json").exists()
 
 
-@pytest.mark.parametrize(("count", "named"), [(5, r"a, b, c, d, e\. A new"), (7, r"a, b, c, d, e and 2 more\. A new")])
+@pytest.mark.parametrize(("count", "named"), [(5, r"a, b, c, d, e\. A new"), (6, r"a, b, c, d, e and 1 more\. A new")])
 def test_five_directories_without_a_valid_manifest_are_named(count, named):
-    store = SimpleNamespace(uri="/run", find_damaged=lambda: list("abcdefg"[:count]), list_manifests=list)
+    store = SimpleNamespace(uri="/run", find_damaged=lambda: list("abcdef"[:count]), list_manifests=list)
     with pytest.raises(train.StorageError, match=f"no valid manifest: {named}"):
         _secure_damaged_checkpoints(store, UNFENCED)
 

@@ -8,8 +8,8 @@ from paceline._control.events import DriverStarted, Reported, Retention, Retenti
 from paceline._control.hang_detector import HangDetector
 from paceline._control.run import Run, Stopping
 from paceline._control.step import step
-from paceline._control.worker_sync import TaskQueue
-from paceline._engine.messages import RunTask, TaskAnswered
+from paceline._control.worker_sync import Barriers, TaskQueue
+from paceline._engine.messages import Joined, Release, RunTask, TaskAnswered
 
 
 def running(num_ready: int = 2, attempt: int = 1) -> Run:
@@ -89,6 +89,13 @@ def test_a_checkpoint_that_waits_for_a_rank_that_is_done_is_reported_once(queue:
     assert "rank 0 waits for every rank in report 1" in failure.message
     assert "rank 1 returned after 0 reports" in failure.message
     assert queue.find_mismatch(run, 0.0) is None
+
+
+@pytest.mark.parametrize(("gathers", "gathered"), [(False, ()), (True, (b"0", b"1"))])
+def test_a_barrier_gives_the_data_of_rank_0_or_of_every_rank(gathers: bool, gathered: tuple[bytes, ...]) -> None:
+    barriers = Barriers(2)
+    last, first = (Joined(1, rank, 1, "x.py:1", b"%d" % rank, gathers) for rank in (0, 1))
+    assert [barriers.join(each) for each in (first, last, last)] == [None, Release(1, b"0", gathered), None]
 
 
 def test_idle_ranks_are_not_sampled_and_busy_ones_are() -> None:

@@ -1,21 +1,10 @@
-from __future__ import annotations
-
 import math
 import re
 
 import pytest
 
-from paceline._core.arguments import (
-    check_bool,
-    check_callable,
-    check_choice,
-    check_instance,
-    check_int,
-    check_names,
-    check_number,
-    flatten_dict,
-    is_finite_number,
-)
+from paceline._core import arguments
+from paceline._core.arguments import check_bool, check_callable, check_choice, check_instance, check_int, check_number
 
 
 @pytest.mark.parametrize(
@@ -38,8 +27,8 @@ from paceline._core.arguments import (
         (lambda: check_choice("m", "x", ["y"], hint="use y"), "m must be 'y', got 'x'\n\nhint: use y"),
         (lambda: check_instance("d", 3, dict, "a dict", optional=True), "d must be a dict or None, got 3"),
         (lambda: check_callable("fn", "f"), "fn must be a function, got 'f'"),
-        (lambda: check_names("cols", "ab"), "cols must be a list of names, got 'ab'"),
-        (lambda: check_names("cols", ["a", 1]), "cols must be a list of names, got ['a', 1]"),
+        (lambda: arguments.check_names("cols", "ab"), "cols must be a list of names, got 'ab'"),
+        (lambda: arguments.check_names("cols", ["a", 1]), "cols must be a list of names, got ['a', 1]"),
     ],
 )
 def test_a_bad_value_is_named_with_what_is_allowed(check, message):
@@ -56,10 +45,10 @@ def test_a_good_value_is_returned():
     assert check_choice("mode", None, [None, "a"]) is None
     assert check_instance("d", {}, dict, "a dict") == {}
     assert check_callable("fn", None, optional=True) is None
-    assert check_names("cols", ("a", "b")) == ("a", "b")
-    assert not is_finite_number(math.inf)
+    assert arguments.check_names("cols", ("a", "b")) == ("a", "b")
+    assert not arguments.is_finite_number(math.inf)
 
 
 def test_a_nested_dict_is_flattened_by_its_keys():
-    assert flatten_dict({"a": {"b": 1, "c": {}}, "d": [2]}) == {"a/b": 1, "a/c": {}, "d": [2]}
-    assert flatten_dict({"a": {1: 2}}, separator=".") == {"a.1": 2}
+    assert arguments.flatten_dict({"a": {"b": 1, "c": {}}, "d": [2]}) == {"a/b": 1, "a/c": {}, "d": [2]}
+    assert arguments.flatten_dict({"a": {1: 2}}, separator=".") == {"a.1": 2}

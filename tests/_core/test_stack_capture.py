@@ -7,15 +7,15 @@ from types import FrameType
 from paceline._core.frames import capture_stack
 
 
-def test_the_stack_of_a_busy_thread_is_whole_each_time() -> None:
+def test_the_stack_of_a_busy_thread_is_whole_each_time():
     ending, started = threading.Event(), threading.Event()
 
-    def count(depth: int):
+    def count(depth):
         if depth:
             yield from count(depth - 1)
         yield depth
 
-    def work_busily() -> None:
+    def work_busily():
         started.set()
         while not ending.is_set():
             sum(count(8))
@@ -37,7 +37,7 @@ def test_the_stack_of_a_busy_thread_is_whole_each_time() -> None:
     assert capture_stack(thread.ident or 0) == []
 
 
-def test_a_stack_is_innermost_first_and_can_be_limited() -> None:
+def test_a_stack_is_innermost_first_and_can_be_limited():
     names = [frame.f_code.co_name for frame in capture_stack(threading.get_ident())]
     assert names[:2] == ["capture_stack", "test_a_stack_is_innermost_first_and_can_be_limited"]
     assert len(capture_stack(threading.get_ident(), 3)) == 3

@@ -8,16 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline._core import time_accounting
-from paceline._core.time_accounting import (
-    CHECKPOINT,
-    DATA,
-    REPORT,
-    SETUP,
-    USER_CODE,
-    TimeAccounting,
-    account_data_wait,
-    account_time,
-)
+from paceline._core.time_accounting import CHECKPOINT, DATA, REPORT, SETUP, USER_CODE, TimeAccounting
 
 
 class Hands:
@@ -25,12 +16,12 @@ class Hands:
 
     at = 100.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.at
 
 
 @pytest.fixture
-def hands() -> Hands:
+def hands():
     return Hands()
 
 
@@ -88,10 +79,10 @@ def test_time_after_the_stop_is_not_counted(clock, hands):
 
 
 def test_another_thread_neither_moves_the_clock_nor_has_one(clock, hands):
-    def other() -> None:
-        with clock.at(REPORT), account_time(DATA):
+    def other():
+        with clock.at(REPORT), time_accounting.account_time(DATA):
             hands.at += 1
-        list(account_data_wait(iter([1, 2])))
+        list(time_accounting.account_data_wait(iter([1, 2])))
 
     thread = threading.Thread(target=other)
     with clock.at(USER_CODE):
@@ -109,14 +100,14 @@ def test_the_time_until_each_item_is_there_is_waiting_for_data_and_what_is_done_
         raise ValueError("broken")
 
     def use_items():
-        for _ in account_data_wait(items()):
+        for _ in time_accounting.account_data_wait(items()):
             hands.at += 1
 
     with clock.at(USER_CODE):
         with pytest.raises(ValueError, match="broken"):
             use_items()
         hands.at += 1
-        assert list(account_data_wait(iter([1, 2]))) == [1, 2]
+        assert list(time_accounting.account_data_wait(iter([1, 2]))) == [1, 2]
     assert clock.read()[1][DATA] == 35
     assert clock.read()[1][USER_CODE] == 4
 
@@ -124,10 +115,10 @@ def test_the_time_until_each_item_is_there_is_waiting_for_data_and_what_is_done_
 def test_a_run_within_a_run_is_on_its_own_clock(clock, hands):
     inner = TimeAccounting(hands)
     time_accounting.attach_clock(inner)
-    with account_time(DATA):
+    with time_accounting.account_time(DATA):
         hands.at += 1
     time_accounting.detach_clock(inner)
-    with account_time(DATA):
+    with time_accounting.account_time(DATA):
         hands.at += 2
     assert inner.read()[1][DATA] == 1
     assert clock.read()[1][DATA] == 2

@@ -3,12 +3,12 @@
 import contextlib
 import socket
 import threading
-import time
 
 import pytest
 
 from paceline._engine.messages import WorkerFailed, WorkerFailure, WorkersStopped
 from paceline._engine.ray.cluster_monitor import ClusterLostError, ClusterMonitor, MonitoredEngine
+from processes import wait_until
 
 FAILED = WorkerFailed(1, 0, WorkerFailure(0, "killed", "its node was lost"))
 
@@ -42,14 +42,6 @@ class ScriptedEngine:
 
     def close(self):
         self.closed = True
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not (answer := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return answer
 
 
 def test_reports_a_lost_worker_at_once_while_the_head_answers(monitor):

@@ -11,13 +11,7 @@ from pathlib import Path
 import pytest
 
 from paceline._engine.ray import code_bundle
-from paceline._engine.ray.code_bundle import (
-    SourceRoot,
-    find_user_modules,
-    pack_code,
-    script_directories,
-    split_runtime_env,
-)
+from paceline._engine.ray.code_bundle import find_user_modules, pack_code, script_directories, split_runtime_env
 
 
 def _module(name: str, path: Path, text: str = "") -> types.ModuleType:
@@ -30,7 +24,7 @@ def _module(name: str, path: Path, text: str = "") -> types.ModuleType:
     return module
 
 
-def _names(roots: list[SourceRoot]) -> dict[str, list[str]]:
+def _names(roots: list[code_bundle.SourceRoot]) -> dict[str, list[str]]:
     return {root.path.name: [file.relative_to(root.path).as_posix() for file in root.files] for root in roots}
 
 

@@ -123,6 +123,9 @@ def test_capacity_is_what_the_part_has():
     assert devices.compute_local_capacity(PART, WorkerResources(1.0, 0.0), 1, 8) == 2
     assert devices.compute_local_capacity(PART, WorkerResources(1.0, 0.0), 4, 8) == 4
     assert devices.compute_local_capacity(MACHINE, WorkerResources(0.0, 0.3), 1, 20) == 12
+    assert devices.compute_local_capacity(MACHINE, WorkerResources(2.0), 1, 8) == 4
+    assert devices.compute_local_capacity(Machine(8, ("0",)), WorkerResources(0.0, 1), 2, 4) == 1, "GPUs are not shared"
+    assert devices.compute_local_capacity(Machine(8, ()), WorkerResources(0.0, 1), 1, 4) == 0
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from paceline._control.recovery import load_history
+from paceline._control.events import WorkerFailed
 from paceline._core import system
 from paceline._engine.local.engine import MemoryMonitor
-from paceline._storage.files import LocalFiles
-from paceline._storage.run_layout import RunLayout
-from paceline._storage.run_store import DiskRunStore
 from paceline._worker.main import _make_failure
 from paceline.data import DataError
 from paceline.train import DataParallelTrainer, RunConfig, WorkerGroupError
 from processes import inside, small_memory, use_up_memory
+from written_runs import read_events
 
 
 @pytest.fixture
@@ -66,8 +64,7 @@ def test_reports_an_oom_kill_of_a_process_of_a_data_loader(small_group, tmp_path
     sentence = r"out of memory: the kernel killed a process that this worker started: RuntimeError: DataLoader worker"
     assert re.search(sentence, str(caught.value))
     assert caught.value.worker_failures[0] is not None
-    run, _ = load_history(DiskRunStore(LocalFiles(), RunLayout(tmp_path / "run")))
-    assert run.phase.failures[0].kind == "memory"
+    assert read_events(tmp_path / "run", WorkerFailed)[0].failure.kind == "memory"
 
 
 KILLED = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
@@ -92,16 +89,6 @@ def test_a_killed_child_is_out_of_memory_only_if_the_kernel_counted_a_kill(monke
     context = SimpleNamespace(begin=SimpleNamespace(rank=0), num_oom_kills=3, secondary_error=None)
     monkeypatch.setattr(system, "num_oom_kills", lambda: 3 + num_kills)
     assert _make_failure(context, error).kind == kind
-
-
-def test_a_memory_error_in_the_function_has_the_same_kind(tmp_path):
-    def function():
-        raise MemoryError("numpy: unable to allocate 1 TiB")
-
-    with pytest.raises(WorkerGroupError, match="MemoryError"):
-        DataParallelTrainer(function, run_config=RunConfig(name="run", storage_path=tmp_path)).fit()
-    run, _ = load_history(DiskRunStore(LocalFiles(), RunLayout(tmp_path / "run")))
-    assert run.phase.failures[0].kind == "memory"
 
 
 def test_another_kill_is_not_reported_as_out_of_memory(monkeypatch):

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 import types
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from paceline._engine.ray.code_bundle import PackedCode, find_user_modules, pack_code
 from paceline._engine.ray.node_code import has_same_files
+from processes import wait_until
 
 HOLDER = """
 import sys
@@ -67,10 +67,7 @@ def test_unpacked_code_exists_until_its_last_holder_is_killed(tmp_path: Path, ho
     assert (place / "0" / "alone.py").exists()
     late.kill()
     late.wait()
-    deadline = time.monotonic() + 60
-    while [*(tmp_path / "node").iterdir()]:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not [*(tmp_path / "node").iterdir()])
 
 
 def test_does_not_use_a_half_unpacked_directory(tmp_path: Path, hold, parcel: PackedCode) -> None:

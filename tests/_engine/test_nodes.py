@@ -2,15 +2,9 @@
 
 import pytest
 
+from paceline._engine.ray import nodes
 from paceline._engine.ray.actor_pool import choose_bundles
-from paceline._engine.ray.nodes import (
-    ActorLoss,
-    ClusterSurvey,
-    NodeStatus,
-    find_drain_notices,
-    make_loss_failure,
-    parse_loss,
-)
+from paceline._engine.ray.nodes import ActorLoss, ClusterSurvey, NodeStatus, find_drain_notices, parse_loss
 from paceline._engine.ray.worker_actor import ActorPlacement
 
 HERE = ActorPlacement("b1", "10.0.0.7", "host-b", 41, 8)
@@ -52,7 +46,7 @@ OUT_OF_MEMORY = "1 worker was killed.\nOOM kill reason: Memory usage 353B exceed
     ],
 )
 def test_classifies_how_an_actor_was_lost(loss, survey, drained, kind, message):
-    failure = make_loss_failure(loss, 3, HERE, survey, drained=drained, at=1.5)
+    failure = nodes.make_loss_failure(loss, 3, HERE, survey, drained=drained, at=1.5)
     assert (failure.rank, failure.kind, failure.at, failure.host) == (3, kind, 1.5, "host-b")
     assert message in failure.message
     assert "\n" not in failure.message

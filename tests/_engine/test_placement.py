@@ -103,14 +103,6 @@ def test_devices_are_in_the_order_of_their_numbers_and_named_ones_in_that_of_the
     assert [worker.begin.devices for worker in workers] == [(0, 3), (1, 2)]
 
 
-def test_a_worker_without_a_gpu_sees_none_and_a_fraction_shares_one():
-    _, (worker,) = place_all([placement("a")])
-    assert (worker.env["CUDA_VISIBLE_DEVICES"], worker.begin.devices) == ("", ())
-    _, workers = place_all([placement("a", "5"), placement("a", "5")], PlacementSpec({"GPU": 0.5}))
-    assert [worker.begin.devices for worker in workers] == [(0,), (0,)]
-    assert {worker.env["CUDA_VISIBLE_DEVICES"] for worker in workers} == {"5"}
-
-
 @pytest.mark.parametrize(
     ("spec", "threads", "variable"),
     [

@@ -102,11 +102,8 @@ def _hold(free, bundle, count):
 @pytest.mark.parametrize(
     ("free", "bundle", "fit"),
     [
-        ({"CPU": 2}, {"CPU": 0.1}, 20),
-        ({"GPU": 2}, {"GPU": 0.3}, 6),
         ({"GPU": 1.5}, {"GPU": 0.3}, 4),
         ({"GPU": 1.5}, {"GPU": 1}, 1),
-        ({"CPU": 8, "GPU": 1}, {"CPU": 1, "GPU": 1}, 1),
         ({"CPU": 8}, {"CPU": 1, "special": 1}, 0),
         ({"GPU": 4, "accelerator_type:A100": 1}, {"GPU": 1, "accelerator_type:A100": 0.001}, 4),
         ({"CPU": 0.3}, {"CPU": 0.1}, 3),

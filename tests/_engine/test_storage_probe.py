@@ -6,13 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline._engine.ray.storage_probe import (
-    ProbeQuestion,
-    RunStorage,
-    StorageProbe,
-    answer_probe,
-    format_unshared_error,
-)
+from paceline._engine.ray import storage_probe
+from paceline._engine.ray.storage_probe import ProbeQuestion, RunStorage, StorageProbe, answer_probe
 
 
 @pytest.fixture
@@ -65,7 +60,7 @@ def test_removes_the_probe_of_a_killed_driver(probe: StorageProbe, tmp_path: Pat
 
 def test_the_error_names_nodes_location_and_solution() -> None:
     nodes = {"10.0.0.2 (abc)": "missing", "10.0.0.3 (def)": "ditto"}
-    text = format_unshared_error(RunStorage("/data/runs/a", "/data/runs/a"), nodes)
+    text = storage_probe.format_unshared_error(RunStorage("/data/runs/a", "/data/runs/a"), nodes)
     for part in ("/data/runs/a", "10.0.0.2 (abc)", "10.0.0.3 (def)", "NFS", "s3://"):
         assert part in text
-    assert "env_vars" in format_unshared_error(RunStorage("s3://b/a", "/spool", "s3://b/a"), nodes)
+    assert "env_vars" in storage_probe.format_unshared_error(RunStorage("s3://b/a", "/spool", "s3://b/a"), nodes)

@@ -129,11 +129,13 @@ def test_a_crash_while_deleting_never_leaves_half_a_checkpoint_visible(layout, c
     assert left == {"checkpoint_000002": 2}
 
 
-def test_a_directory_without_a_manifest_is_no_checkpoint(layout):
+def test_a_directory_without_a_manifest_or_with_that_of_another_name_is_no_checkpoint(layout, commit_text):
     (layout.root / "checkpoint_000009").mkdir()
     (layout.root / "checkpoint_000009" / "model").write_text("x")
     assert list(commit.iter_manifests(layout)) == []
     assert "is missing" in commit.find_problem(layout.root / "checkpoint_000009")
+    shutil.copytree(commit_text(1), layout.root / "my-copy")
+    assert list_committed(layout) == {"checkpoint_000001": 1}
 
 
 def test_a_link_or_a_file_is_no_checkpoint_and_is_never_removed(layout, stage, commit_text):
@@ -153,11 +155,6 @@ def test_a_link_or_a_file_is_no_checkpoint_and_is_never_removed(layout, stage, c
             commit.commit_checkpoint(LocalFiles(), layout, later, parts, world_size=1, created_at=0)
     assert commit.find_problem(target) is None
     assert layout.checkpoint("checkpoint_000002").read_text() == "mine"
-
-
-def test_a_copy_of_a_checkpoint_under_another_name_is_ignored(layout, commit_text):
-    shutil.copytree(commit_text(1), layout.root / "my-copy")
-    assert list_committed(layout) == {"checkpoint_000001": 1}
 
 
 @pytest.mark.parametrize("victim", ["shard-0", "sub/common", MANIFEST])

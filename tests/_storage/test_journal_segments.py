@@ -1,32 +1,30 @@
 """The journal in a store: consecutive segments, one writer, and which of two journals counts."""
 
 import uuid
-from pathlib import Path
 
 import pytest
 
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._storage.address import open_store_at
 from paceline._storage.run_store import JournalUploader, read_stored_journal, reconcile_journal
-from paceline._storage.store import Store
 
 
 @pytest.fixture
-def store() -> Store:
+def store():
     return open_store_at(f"memory://{uuid.uuid4().hex}")
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "journal.jsonl"
 
 
-def append(path: Path, text: bytes) -> None:
+def append(path, text):
     with path.open("ab") as file:
         file.write(text)
 
 
-def test_segments_hold_whole_lines_and_the_next_driver_continues_them(store: Store, path: Path) -> None:
+def test_segments_hold_whole_lines_and_the_next_driver_continues_them(store, path):
     segments = JournalUploader(store, path)
     for text, journal in ((b"one\ntw", b"one\n"), (b"o\nthree\n", b"one\ntwo\nthree\n"), (b"", b"one\ntwo\nthree\n")):
         append(path, text)
@@ -38,7 +36,7 @@ def test_segments_hold_whole_lines_and_the_next_driver_continues_them(store: Sto
     assert read_stored_journal(store) == b"one\ntwo\nthree\nfour\n"
 
 
-def test_the_slower_of_two_drivers_learns_that_the_run_was_taken_over(store: Store, path: Path) -> None:
+def test_the_slower_of_two_drivers_learns_that_the_run_was_taken_over(store, path):
     path.write_bytes(b"ours\n")
     store.create("journal/0000000000000000", b"theirs\n")
     with pytest.raises(RunHeldError, match="taken over"):
@@ -46,7 +44,7 @@ def test_the_slower_of_two_drivers_learns_that_the_run_was_taken_over(store: Sto
     assert read_stored_journal(store) == b"theirs\n"
 
 
-def test_a_missing_segment_is_an_error_and_not_a_shorter_journal(store: Store, path: Path) -> None:
+def test_a_missing_segment_is_an_error_and_not_a_shorter_journal(store, path):
     segments = JournalUploader(store, path)
     for text in (b"one\n", b"two\n", b"three\n"):
         append(path, text)
@@ -67,9 +65,7 @@ def test_a_missing_segment_is_an_error_and_not_a_shorter_journal(store: Store, p
     ],
     ids=["a tail of its own", "the same", "behind", "another", "none"],
 )
-def test_the_local_journal_counts_if_it_continues_the_stored_one(
-    path: Path, local: bytes | None, journal: bytes, believed: bytes
-) -> None:
+def test_the_local_journal_counts_if_it_continues_the_stored_one(path, local, journal, believed):
     if local is not None:
         path.write_bytes(local)
     reconcile_journal(path, journal)

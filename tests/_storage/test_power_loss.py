@@ -31,7 +31,7 @@ Tree = dict[str, "bytes | Tree"]
 class Platter:
     """What of a directory tree would survive. Inodes are held open, so that their numbers are not used again."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         self.root = root
         self.open_fds: dict[int, int] = {}
         self.synced_names: Names = {}
@@ -39,7 +39,7 @@ class Platter:
         self.earlier: list[Names] = []
         self.look()
 
-    def look(self) -> Names:
+    def look(self):
         """The tree as a process sees it now."""
         names: Names = {}
         for parent, below, files in os.walk(self.root):
@@ -49,13 +49,13 @@ class Platter:
             self.earlier.append(names)
         return names
 
-    def _pin(self, path: str) -> int:
+    def _pin(self, path):
         number = os.lstat(path).st_ino
         if number not in self.open_fds:
             self.open_fds[number] = os.open(path, os.O_RDONLY)
         return number
 
-    def synced(self, fd: int) -> None:
+    def synced(self, fd):
         path = os.readlink(f"/proc/self/fd/{fd}")
         if not Path(path).is_relative_to(self.root):
             return  # What a reader does after the power is back.
@@ -67,7 +67,7 @@ class Platter:
         else:
             self.synced_bytes[number] = Path(path).read_bytes()
 
-    def after_a_cut(self) -> list["Tree"]:
+    def after_a_cut(self):
         """The states that the power could leave."""
         now = self.look()
         top = os.stat(self.root).st_ino
@@ -82,7 +82,7 @@ class Platter:
         ]
         return states + [self._tree(top, names, keep="none") for names in self.earlier]
 
-    def _tree(self, directory: int, names: Names, keep: str) -> "Tree":
+    def _tree(self, directory, names, keep):
         tree: Tree = {}
         for name, number in names.get(directory, {}).items():
             if os.path.isdir(f"/proc/self/fd/{self.open_fds[number]}"):
@@ -94,12 +94,12 @@ class Platter:
                 tree[name] = data[: len(data) // 2] if keep == "half" else b""
         return tree
 
-    def close(self) -> None:
+    def close(self):
         for fd in self.open_fds.values():
             os.close(fd)
 
 
-def build(tree: Tree, target: Path) -> Path:
+def build(tree, target):
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     for name, below in tree.items():
@@ -121,7 +121,7 @@ def platter(layout, monkeypatch):
 class Promises:
     """At every moment, which checkpoints must be found after a power cut, and which may."""
 
-    def __init__(self, platter, tmp_path) -> None:
+    def __init__(self, platter, tmp_path):
         self.platter = platter
         self.target = tmp_path / "after"
         self.must: dict[str, int] = {}
@@ -129,7 +129,7 @@ class Promises:
         self.num_states = 0
         self.checked: list[tuple[object, ...]] = []
 
-    def check(self) -> None:
+    def check(self):
         for tree in self.platter.after_a_cut():
             # What differs in how it is promised, or in itself, from all that was looked at before.
             case = (dict(self.must), dict(self.may), tree)

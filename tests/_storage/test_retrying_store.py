@@ -2,7 +2,6 @@
 
 import errno
 import threading
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,7 +15,7 @@ from paceline._storage.arrow_store import ArrowStore
 from paceline._storage.object_store import ObjectStore
 from paceline._storage.retrying_store import DEFAULT_RETRY_POLICY, PROBE_INTERVAL_S, RetryingStore, StoreRetryPolicy
 from paceline._storage.run_location import is_remote, join_storage_path
-from paceline._storage.store import ProgressCallback, download_all, ignore_progress, run_in_parallel, upload_all
+from paceline._storage.store import download_all, ignore_progress, run_in_parallel, upload_all
 from paceline._storage.store_errors import http_status, is_transient, summarize_error
 from paceline.testing import FakeClock
 
@@ -24,67 +23,62 @@ from paceline.testing import FakeClock
 class Failing(ArrowStore):
     """A store in memory whose calls raise what they are told, in turn, before they work."""
 
-    def __init__(self, *failures: BaseException) -> None:
+    def __init__(self, *failures):
         from fsspec.implementations.memory import MemoryFileSystem
         from pyarrow.fs import FSSpecHandler, PyFileSystem
 
         super().__init__(PyFileSystem(FSSpecHandler(MemoryFileSystem())), "/failing", "memory://failing")
         self.failures = list(failures)
 
-    def write(self, key: str, data: bytes) -> None:
+    def write(self, key, data):
         if self.failures:
             raise self.failures.pop(0)
         super().write(key, data)
 
 
-def _retrying(
-    store: ArrowStore, pauses: list[float], patience: StoreRetryPolicy = DEFAULT_RETRY_POLICY
-) -> RetryingStore:
+def _retrying(store, patience=DEFAULT_RETRY_POLICY):
     clock = FakeClock(1000.0)
 
-    def sleep(seconds: float) -> None:
-        pauses.append(seconds)
+    def sleep(seconds):
+        retrying.pauses.append(seconds)
         clock.advance(seconds)
 
-    return RetryingStore(store, patience, clock=clock, sleep=sleep, chance=lambda: 1.0)
+    retrying = RetryingStore(store, patience, clock=clock, sleep=sleep, chance=lambda: 1.0)
+    retrying.pauses = []
+    return retrying
 
 
-def test_pauses_grow_to_a_limit() -> None:
-    pauses: list[float] = []
-    store = _retrying(
-        Failing(*[TimeoutError("late")] * 6), pauses, StoreRetryPolicy(first_pause_s=1, longest_pause_s=8)
-    )
+def test_pauses_grow_to_a_limit():
+    store = _retrying(Failing(*[TimeoutError("late")] * 6), StoreRetryPolicy(first_pause_s=1, longest_pause_s=8))
     store.write("key", b"x")
-    assert pauses == [1, 2, 4, 8, 8, 8]
+    assert store.pauses == [1, 2, 4, 8, 8, 8]
 
 
 @given(num_failed=st.integers(1, 200), chance=st.floats(0, 1))
-def test_a_pause_is_scattered_and_bounded(num_failed: int, chance: float) -> None:
+def test_a_pause_is_scattered_and_bounded(num_failed, chance):
     patience = StoreRetryPolicy()
     full_pause_s = patience.backoff_s(num_failed, 1.0)
     assert full_pause_s / 2 <= patience.backoff_s(num_failed, chance) <= full_pause_s <= patience.longest_pause_s
 
 
-def test_the_error_counts_the_tries_and_quotes_the_last() -> None:
-    pauses: list[float] = []
-    store = _retrying(Failing(*[OSError(errno.EIO, "the disk is on fire")] * 99), pauses, StoreRetryPolicy(num_tries=3))
+def test_the_error_counts_the_tries_and_quotes_the_last():
+    store = _retrying(Failing(*[OSError(errno.EIO, "the disk is on fire")] * 99), StoreRetryPolicy(num_tries=3))
     with pytest.raises(StorageError, match=r"cannot write memory://failing/key: 3 tries in .*on fire"):
         store.write("key", b"x")
-    assert len(pauses) == 2
+    assert len(store.pauses) == 2
     # The deadline ends tries that move nothing, though some were left.
     patience = StoreRetryPolicy(num_tries=99, first_pause_s=10, longest_pause_s=10, stall_timeout_s=35)
     with pytest.raises(StorageError, match="5 tries in 35 s"):
-        _retrying(Failing(*[TimeoutError("late")] * 99), pauses, patience).write("key", b"x")
+        _retrying(Failing(*[TimeoutError("late")] * 99), patience).write("key", b"x")
 
 
-def test_after_one_call_gave_up_the_next_fail_at_once_until_the_store_answers() -> None:
-    pauses: list[float] = []
+def test_after_one_call_gave_up_the_next_fail_at_once_until_the_store_answers():
     broken = Failing(*[ConnectionRefusedError("gone")] * 11)
-    store = _retrying(broken, pauses, StoreRetryPolicy(num_tries=8, first_pause_s=1, longest_pause_s=1))
+    store = _retrying(broken, StoreRetryPolicy(num_tries=8, first_pause_s=1, longest_pause_s=1))
     for key in "abc":
         with pytest.raises(StorageError, match=f"cannot write memory://failing/{key}: .*gone") as raised:
             store.write(key, b"x")
-        assert len(pauses) == 7, "the first has used up the budget of all"
+        assert len(store.pauses) == 7, "the first has used up the budget of all"
     assert "not tried" in str(raised.value)
     assert "cannot write memory://failing/a: 8 tries in 7 s" in str(raised.value.__cause__)
     # Now and then one is let through, for one try: the tenth failure, then an answer.
@@ -94,15 +88,15 @@ def test_after_one_call_gave_up_the_next_fail_at_once_until_the_store_answers() 
             store.write("d", b"x")
     store.retry_anew()  # As for a new attempt: all tries again.
     store.write("e", b"x")
-    assert len(pauses) == 8
+    assert len(store.pauses) == 8
     store.write("f", b"x")
 
 
-def test_a_call_that_is_stuck_or_pauses_ends_with_the_first_that_gives_up() -> None:
+def test_a_call_that_is_stuck_or_pauses_ends_with_the_first_that_gives_up():
     clock, both_wait, stuck = FakeClock(), threading.Barrier(3), threading.Event()
 
     class Gone(Failing):
-        def write(self, key: str, data: bytes) -> None:
+        def write(self, key, data):
             if key == "stuck":
                 both_wait.wait(60)
                 stuck.wait(60)
@@ -112,12 +106,12 @@ def test_a_call_that_is_stuck_or_pauses_ends_with_the_first_that_gives_up() -> N
     store = RetryingStore(Gone(), policy, clock=clock)
     errors: list[OSError] = []
 
-    def write(key: str) -> None:
+    def write(key):
         with pytest.raises(StorageError) as raised:
             store.write(key, b"x")
         errors.append(raised.value)
 
-    def wait_before_the_pause() -> float:
+    def wait_before_the_pause():
         both_wait.wait(60)
         return 1.0
 
@@ -136,15 +130,14 @@ def test_a_call_that_is_stuck_or_pauses_ends_with_the_first_that_gives_up() -> N
     assert len(errors) == 3
 
 
-def test_a_store_that_never_answered_is_given_up_early_with_what_to_check() -> None:
-    pauses: list[float] = []
+def test_a_store_that_never_answered_is_given_up_early_with_what_to_check():
     broken = Failing(*[ConnectionRefusedError("refused")] * 99)
     broken.uri = "s3://bucket/runs"
     policy = StoreRetryPolicy(num_tries=99, contact_timeout_s=10)
     with pytest.raises(StorageError, match=r"tries in 10 s; .*refused(.|\n)*hint: .*credentials.*endpoint.*region"):
-        _retrying(broken, pauses, policy).write("key", b"x")
+        _retrying(broken, policy).write("key", b"x")
     del broken.failures[3:]
-    store = _retrying(broken, pauses, policy)
+    store = _retrying(broken, policy)
     store.write("key", b"x")
     broken.failures = [ConnectionRefusedError("refused")] * 99
     with pytest.raises(StorageError, match="hint: check the network") as raised:
@@ -152,11 +145,11 @@ def test_a_store_that_never_answered_is_given_up_early_with_what_to_check() -> N
     assert "tries in 120 s" in str(raised.value), "one that has answered gets all of its time"
 
 
-def test_a_transfer_longer_than_the_deadline_is_left_alone_while_it_moves(tmp_path: Path) -> None:
+def test_a_transfer_longer_than_the_deadline_is_left_alone_while_it_moves(tmp_path):
     clock = FakeClock()
 
     class Slow(Failing):
-        def upload(self, source: Path, key: str, moved: ProgressCallback = ignore_progress) -> FileEntry:
+        def upload(self, source, key, moved=ignore_progress):
             for _ in range(10):
                 clock.advance(100)
                 moved(1)
@@ -179,12 +172,11 @@ def test_a_transfer_longer_than_the_deadline_is_left_alone_while_it_moves(tmp_pa
     ],
     ids=lambda failure: str(failure)[:30],
 )
-def test_does_not_retry_permanent_errors(failure: BaseException) -> None:
-    pauses: list[float] = []
-    store = _retrying(Failing(failure), pauses)
+def test_does_not_retry_permanent_errors(failure):
+    store = _retrying(Failing(failure))
     with pytest.raises(StorageError):
         store.write("key", b"x")
-    assert pauses == []
+    assert store.pauses == []
 
 
 @pytest.mark.parametrize(
@@ -205,11 +197,11 @@ def test_does_not_retry_permanent_errors(failure: BaseException) -> None:
     ],
     ids=lambda failure: repr(failure)[:40],
 )
-def test_retries_transient_errors(failure: BaseException) -> None:
+def test_retries_transient_errors(failure):
     assert is_transient(failure)
 
 
-def test_a_status_is_found_where_libraries_put_it_and_an_error_is_shortened_to_what_a_person_can_use() -> None:
+def test_a_status_is_found_where_libraries_put_it_and_an_error_is_shortened_to_what_a_person_can_use():
     class WithResponse(Exception):
         response = {"ResponseMetadata": {"HTTPStatusCode": 503}}  # noqa: RUF012
 
@@ -230,12 +222,12 @@ def test_a_status_is_found_where_libraries_put_it_and_an_error_is_shortened_to_w
     assert "\n" not in shortened
 
 
-def test_a_few_are_under_way_at_once_answers_keep_their_order_and_after_a_failure_nothing_more_begins() -> None:
+def test_a_few_are_under_way_at_once_answers_keep_their_order_and_after_a_failure_nothing_more_begins():
     running, most = 0, 0
     lock = threading.Lock()
     full = threading.Barrier(4)
 
-    def call(index: int) -> int:
+    def call(index):
         nonlocal running, most
         with lock:
             running += 1
@@ -250,7 +242,7 @@ def test_a_few_are_under_way_at_once_answers_keep_their_order_and_after_a_failur
 
     begun: list[int] = []
 
-    def fail(index: int) -> None:
+    def fail(index):
         begun.append(index)
         raise OSError(f"number {index}")
 
@@ -259,7 +251,7 @@ def test_a_few_are_under_way_at_once_answers_keep_their_order_and_after_a_failur
     assert begun == [0]
 
 
-def test_uploads_and_downloads_many_files(tmp_path: Path) -> None:
+def test_uploads_and_downloads_many_files(tmp_path):
     store = open_store_at("memory://many")
     names = [f"part_{number}/file_{number}" for number in range(9)]
     for name in names:
@@ -271,7 +263,7 @@ def test_uploads_and_downloads_many_files(tmp_path: Path) -> None:
     assert [entry.path for entry in up] == names
 
 
-def test_directory_markers_are_no_entries_of_a_listing() -> None:
+def test_directory_markers_are_no_entries_of_a_listing():
     client = MemoryStore()
     store = ObjectStore(lambda retry_config: client, filesystem=lambda: None, bucket="b", path="b/p", uri="s3://b/p")
     for key in ("run", "run/a", "run/a/b", "run/c", "run/cd", "runner"):
@@ -283,17 +275,14 @@ def test_directory_markers_are_no_entries_of_a_listing() -> None:
     ("path", "remote"),
     [("/data/runs", False), ("runs", False), ("file:///data", False), ("s3://b/x", True), ("memory://x", True)],
 )
-def test_a_path_tells_whether_it_is_a_store(path: str, remote: bool) -> None:
+def test_a_path_tells_whether_it_is_a_store(path, remote):
     assert is_remote(path) is remote
 
 
-def test_options_stay_at_the_end_and_out_of_messages() -> None:
+def test_options_of_an_address_stay_at_its_end_and_out_of_messages_and_wrong_ones_are_refused(monkeypatch):
     address = join_storage_path("s3://key:secret@bucket/runs/?region=eu-west-1", "alpha")
     assert address == "s3://key:secret@bucket/runs/alpha?region=eu-west-1"
     assert open_store_at(address).uri == "s3://bucket/runs/alpha"
-
-
-def test_refuses_an_invalid_address_without_showing_secrets() -> None:
     with pytest.raises(ValueError, match="unknown option 'regoin'") as raised:
         open_store_at("s3://key:secret@bucket/runs?regoin=eu")
     assert "secret" not in str(raised.value)
@@ -301,11 +290,6 @@ def test_refuses_an_invalid_address_without_showing_secrets() -> None:
         open_store_at("/x", object())
     with pytest.raises(ValueError, match="nosuch"):
         open_store_at("nosuch://x/y")
-
-
-def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from paceline._storage import address
-
-    monkeypatch.setattr(address, "find_spec", lambda name: None)
+    monkeypatch.setattr("paceline._storage.address.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r'pip install "paceline\[cloud\]"'):
         open_store_at("memory://x")

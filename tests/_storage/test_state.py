@@ -7,7 +7,6 @@ import os
 import pickle
 import random
 from collections import Counter, OrderedDict, defaultdict, namedtuple
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,17 +50,17 @@ class Tagged(torch.Tensor):
 class DTensor(torch.Tensor):
     """Stands in for torch.distributed.tensor.DTensor, which needs a process group."""
 
-    def full_tensor(self) -> torch.Tensor:
+    def full_tensor(self):
         return self
 
 
-def a_function() -> None:
+def a_function():
     pass
 
 
 @pytest.fixture
-def saved(tmp_path: Path) -> Callable[..., Any]:
-    def save(tree: Any, **options: Any) -> Any:
+def saved(tmp_path):
+    def save(tree, **options):
         write_state(tree, tmp_path, allow_pickle=options.get("allow_pickle", False))
         return read_state(tmp_path, **options)
 
@@ -85,12 +84,12 @@ NUMPY_SCALARS = [
 ]
 
 
-def make_tensor(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+def make_tensor(dtype, shape):
     data = [number % 2 for number in range(math.prod(shape) * dtype.itemsize)]
     return torch.tensor(data, dtype=torch.uint8).view(dtype).view(shape)
 
 
-def make_array(dtype: Any, shape: tuple[int, ...]) -> Any:
+def make_array(dtype, shape):
     return np.ndarray(shape, dtype, bytearray(n % 2 for n in range(math.prod(shape) * np.dtype(dtype).itemsize)))
 
 
@@ -105,14 +104,14 @@ def make_array(dtype: Any, shape: tuple[int, ...]) -> Any:
     ],
     ids=["plain", "scalars", "tensors", "arrays"],
 )
-def test_every_kind_of_value_survives(saved: Callable[..., Any], values: list[Any]) -> None:
+def test_every_kind_of_value_survives(saved, values):
     for value, restored in zip(values, saved(values), strict=True):
         assert facts(restored) == facts(value)
     third = saved([np.longdouble(1) / 3])[0]  # Six of its sixteen bytes mean nothing.
     assert (type(third), third) == (np.longdouble, np.longdouble(1) / 3)
 
 
-def test_a_bfloat16_array_of_ml_dtypes_survives(saved: Callable[..., Any]) -> None:
+def test_a_bfloat16_array_of_ml_dtypes_survives(saved):
     ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes comes with jax: its arrays were not checked")
     array = np.arange(6).astype(ml_dtypes.bfloat16).reshape(2, 3)
     restored = saved([array, array[0, 1]])
@@ -121,18 +120,16 @@ def test_a_bfloat16_array_of_ml_dtypes_survives(saved: Callable[..., Any]) -> No
     assert restored[1] == array[0, 1]
 
 
-def test_training_resumes_from_real_state_dicts(
-    saved: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_resumes_from_real_state_dicts(saved, tmp_path, monkeypatch):
     # The first optimizer of a process imports the compiler, which sets this variable.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
 
-    def make_parts() -> tuple[Any, ...]:
+    def make_parts():
         model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, amsgrad=True)
         return model, optimizer, torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 3])
 
-    def step(model: Any, optimizer: Any, scheduler: Any) -> None:
+    def step(model, optimizer, scheduler):
         optimizer.zero_grad()
         model(torch.ones(3, 4).cumsum(0)).sum().backward()
         optimizer.step()
@@ -154,7 +151,7 @@ def test_training_resumes_from_real_state_dicts(
         assert torch.equal(ours, theirs)
 
 
-def test_parameters_and_views_are_stored_as_plain_tensors_in_order(saved: Callable[..., Any]) -> None:
+def test_parameters_and_views_are_stored_as_plain_tensors_in_order(saved):
     restored = saved(torch.nn.Parameter(torch.ones(2)))
     assert type(restored) is torch.Tensor
     assert not restored.requires_grad
@@ -170,9 +167,7 @@ def test_parameters_and_views_are_stored_as_plain_tensors_in_order(saved: Callab
         assert np.array_equal(restored, view)
 
 
-def test_values_that_share_all_memory_are_stored_once_and_come_back_as_one(
-    saved: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_values_that_share_all_memory_are_stored_once_and_come_back_as_one(saved, tmp_path):
     weight = torch.nn.Parameter(torch.ones(32, 32))
     restored = saved([weight, weight, weight.data, weight.detach().view(32, 32)])
     assert len({id(each) for each in restored}) == 1
@@ -219,7 +214,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("value", "message", "hint"), REFUSED.values(), ids=REFUSED.keys())
-def test_refuses_unsupported_values_with_their_path(tmp_path: Path, value: Any, message: str, hint: str) -> None:
+def test_refuses_unsupported_values_with_their_path(tmp_path, value, message, hint):
     with pytest.raises(TypeError) as caught:
         write_state({"model": [1, {"hook": value}]}, tmp_path)
     first, _, last = str(caught.value).partition("\n\nhint: ")
@@ -231,14 +226,14 @@ def test_refuses_unsupported_values_with_their_path(tmp_path: Path, value: Any, 
 
 
 @pytest.mark.filterwarnings("ignore:.*quantiz.*")
-def test_refuses_more_values_with_their_path(tmp_path: Path) -> None:
+def test_refuses_more_values_with_their_path(tmp_path):
     quantized = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
     with pytest.raises(TypeError, match=r"^state\['q'\] is a quantized tensor\n"):
         write_state({"q": quantized}, tmp_path)
     with pytest.raises(TypeError, match=r"^optimizer\[\(1, 'a'\)\] is a function"):
         take_snapshot({(1, "a"): a_function}, SnapshotMemory(), path="optimizer")
     state = torch.nn.Linear(1, 1).state_dict()
-    state.note = 1  # type: ignore[attr-defined]
+    state.note = 1
     with pytest.raises(TypeError, match=r"^state\['m'\]\.note is an attribute"):
         write_state({"m": state}, tmp_path)
     flat = torch.ones(8)
@@ -250,9 +245,7 @@ def test_refuses_more_values_with_their_path(tmp_path: Path) -> None:
         write_state({"f": file}, tmp_path, allow_pickle=True)
 
 
-def test_a_value_that_contains_itself_is_refused_and_one_that_stands_twice_is_not(
-    saved: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_value_that_contains_itself_is_refused_and_one_that_stands_twice_is_not(saved, tmp_path):
     circle: list[Any] = [1]
     circle.append({"again": circle})
     for allow_pickle in (False, True):
@@ -267,9 +260,7 @@ def test_a_value_that_contains_itself_is_refused_and_one_that_stands_twice_is_no
     [lambda x: [x], lambda x: (x,), lambda x: {"a": x}, lambda x: {1: x}, lambda x: OrderedDict(a=x)],
     ids=["list", "tuple", "dict", "pairs", "ordered"],
 )
-def test_nesting_survives_up_to_the_limit_and_is_refused_beyond(
-    saved: Callable[..., Any], around: Callable[[Any], Any]
-) -> None:
+def test_nesting_survives_up_to_the_limit_and_is_refused_beyond(saved, around):
     tree = around(0)
     for _ in range(MAX_DEPTH - 1):
         tree = around(tree)
@@ -278,7 +269,7 @@ def test_nesting_survives_up_to_the_limit_and_is_refused_beyond(
         saved(around(tree))
 
 
-def test_a_pickle_is_stored_and_loaded_only_where_both_sides_say_so(tmp_path: Path) -> None:
+def test_a_pickle_is_stored_and_loaded_only_where_both_sides_say_so(tmp_path):
     factor = 3
     state = {"f": lambda x: x * factor, "key": {Colour.RED: 1}, "point": Point(1, 2), "n": np.array([None])}
     write_state(state, tmp_path, allow_pickle=True)
@@ -294,7 +285,7 @@ def test_a_pickle_is_stored_and_loaded_only_where_both_sides_say_so(tmp_path: Pa
     assert read_state(tmp_path)["t"] == (1, {2})
 
 
-def test_restored_values_are_writable_views_that_leave_the_file_alone_and_let_it_go(tmp_path: Path) -> None:
+def test_restored_values_are_writable_views_that_leave_the_file_alone_and_let_it_go(tmp_path):
     write_state({"t": torch.ones(1000), "a": np.ones(1000)}, tmp_path)
     before = (tmp_path / "state.bin").read_bytes()
     restored = read_state(tmp_path)
@@ -315,7 +306,7 @@ def test_restored_values_are_writable_views_that_leave_the_file_alone_and_let_it
     assert f"{tmp_path}/state.bin" not in Path("/proc/self/maps").read_text()
 
 
-def test_map_location_says_where_tensors_go_and_the_default_device_does_not_matter(saved: Callable[..., Any]) -> None:
+def test_map_location_says_where_tensors_go_and_the_default_device_does_not_matter(saved):
     restored = saved({"t": torch.ones(2), "a": np.ones(2)}, map_location="meta")
     assert restored["t"].device.type == "meta"
     assert type(restored["a"]) is np.ndarray
@@ -329,16 +320,14 @@ def test_map_location_says_where_tensors_go_and_the_default_device_does_not_matt
     assert torch.equal(restored[0], tensors[0])
 
 
-def test_every_buffer_is_aligned_to_64_bytes(tmp_path: Path) -> None:
+def test_every_buffer_is_aligned_to_64_bytes(tmp_path):
     write_state([torch.ones(1), b"x" * 65, np.ones(3), torch.ones(())], tmp_path)
     buffers = json.loads((tmp_path / "state.json").read_bytes())["buffers"]
     assert [buffer["offset"] for buffer in buffers] == [0, 64, 192, 256]
     assert all(tensor.data_ptr() % 64 == 0 for tensor in read_state(tmp_path) if isinstance(tensor, torch.Tensor))
 
 
-def test_the_entries_tell_size_and_hash_of_both_files_which_are_synced_though_writes_are_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_entries_tell_size_and_hash_of_both_files_which_are_synced_though_writes_are_short(tmp_path, monkeypatch):
     write, synced = os.write, []
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[: 1 << 20]))
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
@@ -351,7 +340,7 @@ def test_the_entries_tell_size_and_hash_of_both_files_which_are_synced_though_wr
     assert torch.equal(read_state(tmp_path), tensor)
 
 
-def test_a_snapshot_does_not_see_what_happens_after_it(tmp_path: Path) -> None:
+def test_a_snapshot_does_not_see_what_happens_after_it(tmp_path):
     tensor, array, items = torch.ones(4), np.ones(4), {"a": [1]}
     snapshot = take_snapshot({"t": tensor, "a": array, "i": items}, SnapshotMemory())
     tensor.zero_()
@@ -363,7 +352,7 @@ def test_a_snapshot_does_not_see_what_happens_after_it(tmp_path: Path) -> None:
     assert restored["i"] == {"a": [1]}
 
 
-def test_the_arena_is_reused_and_grows() -> None:
+def test_the_arena_is_reused_and_grows():
     arena = SnapshotMemory()
     first = arena.reserve(10_000)
     first[:3] = b"abc"
@@ -374,15 +363,13 @@ def test_the_arena_is_reused_and_grows() -> None:
     assert len(arena.reserve(0)) == 0
 
 
-def test_equal_states_have_equal_bytes_whatever_the_order_of_a_set(tmp_path: Path) -> None:
+def test_equal_states_have_equal_bytes_whatever_the_order_of_a_set(tmp_path):
     one, other = {0, 8}, {8, 0}
     assert list(one) != list(other)
     assert write_state([torch.ones(3), one], tmp_path) == write_state([torch.ones(3), other], tmp_path)
 
 
-def test_nothing_of_numpy_or_torch_is_loaded_for_a_state_without_them(
-    run_script: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_nothing_of_numpy_or_torch_is_loaded_for_a_state_without_them(run_script, tmp_path):
     ended = run_script(
         "import sys\n"
         "from pathlib import Path\n"
@@ -395,7 +382,7 @@ def test_nothing_of_numpy_or_torch_is_loaded_for_a_state_without_them(
     assert (ended.stdout, ended.stderr) == ("[]\n", "")
 
 
-def test_a_directory_holds_a_state_when_both_files_are_there(tmp_path: Path) -> None:
+def test_a_directory_holds_a_state_when_both_files_are_there(tmp_path):
     assert not has_state(tmp_path)
     write_state(None, tmp_path)
     assert has_state(tmp_path)
@@ -404,7 +391,7 @@ def test_a_directory_holds_a_state_when_both_files_are_there(tmp_path: Path) -> 
     assert not has_state(tmp_path)
 
 
-def test_a_later_format_a_file_cut_short_and_buffers_that_overlap_are_refused(tmp_path: Path) -> None:
+def test_a_later_format_a_file_cut_short_and_buffers_that_overlap_are_refused(tmp_path):
     write_state([1], tmp_path)
     _alter(tmp_path, lambda document: document.update(version=7))
     with pytest.raises(ValueError, match=r"json has format 7; this Paceline reads format 1"):
@@ -424,7 +411,7 @@ def test_a_later_format_a_file_cut_short_and_buffers_that_overlap_are_refused(tm
     [b"", b"\xff\xfe", b"{", b"[]", b"3", b'{"version": 1}', b'{"version": true}', b"[" * 100_000, b"1" * 9000],
     ids=lambda text: repr(text)[:20],
 )
-def test_refuses_an_invalid_document_by_name(tmp_path: Path, text: bytes) -> None:
+def test_refuses_an_invalid_document_by_name(tmp_path, text):
     write_state([1], tmp_path)
     (tmp_path / "state.json").write_bytes(text)
     with pytest.raises(ValueError, match=r"state\.json (is not valid JSON|is not a valid state)"):
@@ -462,7 +449,7 @@ BUFFERS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("change", "message"), BUFFERS.values(), ids=BUFFERS.keys())
-def test_a_hostile_buffer_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_a_hostile_buffer_is_refused(tmp_path, change, message):
     write_state({"t": torch.ones(16)}, tmp_path)
     _alter(tmp_path, lambda document: document["buffers"][0].update(change))
     with pytest.raises(ValueError, match=rf"state\.json(:| is not a valid state:) (.|\n)*({message})"):
@@ -483,7 +470,7 @@ def test_a_hostile_buffer_is_refused(tmp_path: Path, change: dict[str, Any], mes
     ],
     ids=str,
 )
-def test_a_hostile_node_is_refused_with_its_path(tmp_path: Path, node: Any) -> None:
+def test_a_hostile_node_is_refused_with_its_path(tmp_path, node):
     write_state({"a": [torch.ones(2)]}, tmp_path)
     _alter(tmp_path, lambda document: document.update(tree={"a": [0, node]}))
     with pytest.raises(ValueError, match=r"state\.json: state\['a'\]\[1\]"):
@@ -494,7 +481,7 @@ def test_a_hostile_node_is_refused_with_its_path(tmp_path: Path, node: Any) -> N
                 read(tmp_path)
 
 
-def test_a_document_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+def test_a_document_nested_too_deeply_is_refused(tmp_path):
     write_state(None, tmp_path)
     text = (tmp_path / "state.json").read_text()
     for depth in (300, 500, 900, 5000):
@@ -506,7 +493,7 @@ def test_a_document_nested_too_deeply_is_refused(tmp_path: Path) -> None:
                 assert "state.json" in str(error)  # noqa: PT017
 
 
-def test_nothing_is_unpickled_from_a_document_that_calls_a_pickle_bytes(tmp_path: Path) -> None:
+def test_nothing_is_unpickled_from_a_document_that_calls_a_pickle_bytes(tmp_path):
     write_state({"a": b"x" * 200}, tmp_path)
     bomb = pickle.dumps(_Bomb())
     data = bomb + bytes(256 - len(bomb))
@@ -520,10 +507,10 @@ def test_nothing_is_unpickled_from_a_document_that_calls_a_pickle_bytes(tmp_path
 )
 class TestOnTheGpu:
     @pytest.fixture(autouse=True, params=[snapshot_memory.PIECE_BYTES, 64 << 10])
-    def memory(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    def memory(self, request, monkeypatch):
         monkeypatch.setattr(snapshot_memory, "PIECE_BYTES", request.param)
 
-    def test_values_survive_and_come_back_on_the_cpu_or_where_asked(self, tmp_path: Path) -> None:
+    def test_values_survive_and_come_back_on_the_cpu_or_where_asked(self, tmp_path):
         base = torch.randn(64, 33, device="cuda")
         values = {
             "views": [base, base.t(), base[:, ::2], base[:1].expand(7, 33), base[3, 3], base[:0]],
@@ -541,7 +528,7 @@ class TestOnTheGpu:
                     assert facts(ours) == facts(theirs.cpu() if isinstance(theirs, torch.Tensor) else theirs)
         assert read_state(tmp_path, map_location="cuda")["views"][0].is_cuda
 
-    def test_equal_states_have_equal_bytes_and_tied_tensors_are_stored_once(self, tmp_path: Path) -> None:
+    def test_equal_states_have_equal_bytes_and_tied_tensors_are_stored_once(self, tmp_path):
         state = [torch.ones(3, device="cuda"), torch.ones(5, device="cuda", dtype=torch.int8), torch.ones(2)]
         arena = SnapshotMemory()
         expected = take_snapshot(state, arena).write(tmp_path)
@@ -553,7 +540,7 @@ class TestOnTheGpu:
         assert first is second
         assert (tmp_path / "state.bin").stat().st_size == weight.nbytes
 
-    def test_copies_run_after_what_came_before_and_before_what_comes_after(self, tmp_path: Path) -> None:
+    def test_copies_run_after_what_came_before_and_before_what_comes_after(self, tmp_path):
         arena = SnapshotMemory()
         weight = torch.ones(8 << 20, device="cuda")
         turned = weight.view(2048, 4096).t()
@@ -569,7 +556,7 @@ class TestOnTheGpu:
         for restored in read_state(tmp_path):
             assert bool((restored == 2).all())
 
-    def test_memory_that_is_freed_after_the_snapshot_is_copied_first(self, tmp_path: Path) -> None:
+    def test_memory_that_is_freed_after_the_snapshot_is_copied_first(self, tmp_path):
         arena = SnapshotMemory()
         other = torch.cuda.Stream()
         with torch.cuda.stream(other):
@@ -587,7 +574,7 @@ class TestOnTheGpu:
 
 
 @given(st.integers(0, 300), st.integers(0, 300), st.integers(1, 64))
-def test_bytes_in_pieces_are_the_same_bytes(offset: int, nbytes: int, size: int) -> None:
+def test_bytes_in_pieces_are_the_same_bytes(offset, nbytes, size):
     covered = [
         piece * size + at + number
         for piece, at, part in snapshot_memory._iter_spans(offset, nbytes, size)
@@ -598,11 +585,11 @@ def test_bytes_in_pieces_are_the_same_bytes(offset: int, nbytes: int, size: int)
 
 
 class _Bomb:
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self):
         return pytest.fail, ("a pickle was loaded",)
 
 
-def _alter(directory: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def _alter(directory, change):
     file = directory / "state.json"
     document = json.loads(file.read_bytes())
     change(document)

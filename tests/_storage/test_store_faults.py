@@ -1,55 +1,50 @@
 """A store behind a faulty proxy: transient faults are outlasted, others are reported."""
 
 import uuid
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from faulty_proxy import FaultyProxy
 from paceline._core.errors import StorageError
 from paceline._core.system import SystemClock
 from paceline._storage import address
 from paceline._storage.address import open_store_at
 from paceline._storage.retrying_store import RetryingStore, StoreRetryPolicy
 from paceline._storage.store import CHUNK
-from servers import BUCKET, Server, s3_variables
+from servers import BUCKET, s3_variables
 
 QUICK = StoreRetryPolicy(first_pause_s=0.01, longest_pause_s=0.05, stall_timeout_s=30)
 
 
 @pytest.fixture(params=["obstore", "pyarrow"])
-def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def client(request, monkeypatch):
     if request.param == "pyarrow":
         monkeypatch.setattr(address, "find_spec", lambda name: None)
     return str(request.param)
 
 
 @pytest.fixture
-def proxied(s3_proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RetryingStore]:
+def proxied(s3_proxy, monkeypatch):
     for name, value in s3_variables(s3_proxy.authority).items():
         monkeypatch.setenv(name, value)
 
-    def opened(patience: StoreRetryPolicy = QUICK, bucket: str = BUCKET) -> RetryingStore:
+    def opened(patience=QUICK, bucket=BUCKET):
         return open_store_at(f"s3://{bucket}/faults/{uuid.uuid4().hex[:8]}", retry_policy=patience)
 
     return opened
 
 
 @pytest.fixture
-def store(client: str, proxied: Callable[..., RetryingStore]) -> RetryingStore:
+def store(client, proxied):
     return proxied()
 
 
 @pytest.mark.parametrize(
     "fault", ["503", "lost reply", *(pytest.param(fault, marks=pytest.mark.slow) for fault in ("500", "429", "reset"))]
 )
-def test_every_call_outlasts_a_fault_that_passes(
-    store: RetryingStore, s3_proxy: FaultyProxy, tmp_path: Path, fault: str
-) -> None:
+def test_every_call_outlasts_a_fault_that_passes(store, s3_proxy, tmp_path, fault):
     (tmp_path / "source").write_bytes(b"file")
 
-    def faced(call: Callable[[], object], num_faults: int = 2) -> object:
+    def faced(call, num_faults=2):
         s3_proxy.plant(fault, times=num_faults)
         answer = call()
         assert s3_proxy.left() == 0
@@ -72,9 +67,7 @@ def test_every_call_outlasts_a_fault_that_passes(
 
 
 @pytest.mark.parametrize("fault", [pytest.param("500", marks=pytest.mark.slow), "reset"])
-def test_one_part_of_a_large_file_is_sent_again(
-    store: RetryingStore, s3_proxy: FaultyProxy, tmp_path: Path, fault: str
-) -> None:
+def test_one_part_of_a_large_file_is_sent_again(store, s3_proxy, tmp_path, fault):
     (tmp_path / "source").write_bytes(bytes(2 * CHUNK))
     s3_proxy.plant(fault, method="PUT", path="partNumber=2")
     entry = store.upload(tmp_path / "source", "large")
@@ -82,9 +75,7 @@ def test_one_part_of_a_large_file_is_sent_again(
     assert store.download("large", tmp_path / "target") == entry
 
 
-def test_a_create_whose_reply_was_lost_is_our_own_unless_it_had_lost(
-    store: RetryingStore, s3_proxy: FaultyProxy
-) -> None:
+def test_a_create_whose_reply_was_lost_is_our_own_unless_it_had_lost(store, s3_proxy):
     s3_proxy.plant("lost reply", method="PUT" if store.has_conditional_puts else "POST")
     assert store.create("journal/0", b"ours")
     assert store.read("journal/0") == b"ours"
@@ -96,8 +87,8 @@ def test_a_create_whose_reply_was_lost_is_our_own_unless_it_had_lost(
 
 @pytest.mark.parametrize("fault", ["cut", "short", "500", "reset"])
 def test_a_listing_that_failed_is_repeated_and_one_that_always_fails_is_an_error_and_not_an_empty_store(
-    store: RetryingStore, s3_proxy: FaultyProxy, fault: str
-) -> None:
+    store, s3_proxy, fault
+):
     for number in range(3):
         store.write(f"journal/{number}", b"x")
     s3_proxy.plant(fault, method="GET", path="list-type=2")
@@ -108,7 +99,7 @@ def test_a_listing_that_failed_is_repeated_and_one_that_always_fails_is_an_error
         store.list_entries("journal")
 
 
-def test_a_denied_call_fails_at_once_with_a_hint(store: RetryingStore, s3_proxy: FaultyProxy) -> None:
+def test_a_denied_call_fails_at_once_with_a_hint(store, s3_proxy):
     s3_proxy.plant("403", times=1000)
     for call in (lambda: store.write("key", b"x"), lambda: store.list_entries(), lambda: store.create("key", b"x")):
         s3_proxy.requests.clear()
@@ -118,9 +109,7 @@ def test_a_denied_call_fails_at_once_with_a_hint(store: RetryingStore, s3_proxy:
         assert len(s3_proxy.requests) == 1
 
 
-def test_a_bucket_that_is_missing_is_not_an_empty_store(
-    client: str, proxied: Callable[..., RetryingStore], tmp_path: Path
-) -> None:
+def test_a_bucket_that_is_missing_is_not_an_empty_store(client, proxied, tmp_path):
     store = proxied(bucket="no-such-bucket")
     (tmp_path / "source").write_bytes(b"x")
     for call in (
@@ -133,7 +122,7 @@ def test_a_bucket_that_is_missing_is_not_an_empty_store(
             call()
 
 
-def test_a_bucket_of_gcs_that_is_missing_is_not_an_empty_store(gcs_server: Server) -> None:
+def test_a_bucket_of_gcs_that_is_missing_is_not_an_empty_store(gcs_server):
     store = open_store_at(f"gs://anonymous@no-such-bucket/x?scheme=http&endpoint_override={gcs_server.authority}")
     with pytest.raises(StorageError, match="bucket 'no-such-bucket' does not exist"):
         store.list_entries()
@@ -141,23 +130,21 @@ def test_a_bucket_of_gcs_that_is_missing_is_not_an_empty_store(gcs_server: Serve
         store.write("key", b"x")
 
 
-def test_a_slow_answer_is_waited_for(store: RetryingStore, s3_proxy: FaultyProxy, tmp_path: Path) -> None:
+def test_a_slow_answer_is_waited_for(store, s3_proxy, tmp_path):
     (tmp_path / "source").write_bytes(bytes(CHUNK))
     entry = store.upload(tmp_path / "source", "slow")
     s3_proxy.plant("slow", method="GET", times=10)
     assert store.download("slow", tmp_path / "target") == entry
 
 
-def test_gives_up_on_a_stalled_call(client: str, proxied: Callable[..., RetryingStore], s3_proxy: FaultyProxy) -> None:
+def test_gives_up_on_a_stalled_call(client, proxied, s3_proxy):
     store = proxied(StoreRetryPolicy(stall_timeout_s=0.5))
     s3_proxy.plant("stall", times=1000)
     with pytest.raises(StorageError, match=r"cannot read .*/key: no progress for 0.5 s, after 0 bytes"):
         store.read("key")
 
 
-def test_an_upload_that_stalls_half_way_says_how_far_it_came(
-    client: str, proxied: Callable[..., RetryingStore], s3_proxy: FaultyProxy, tmp_path: Path
-) -> None:
+def test_an_upload_that_stalls_half_way_says_how_far_it_came(client, proxied, s3_proxy, tmp_path):
     (tmp_path / "source").write_bytes(bytes(8 * CHUNK))
     for number in range(3, 9):
         s3_proxy.plant("stall", path=f"partNumber={number}", times=1000)
@@ -166,7 +153,7 @@ def test_an_upload_that_stalls_half_way_says_how_far_it_came(
     class FromTwoChunksOn(SystemClock):
         """Stands still before: however slow the machine is, so much is moved."""
 
-        def now(self) -> float:
+        def now(self):
             return super().now() if sum(moved) >= 2 * CHUNK else 0.0
 
     store = RetryingStore(proxied()._store, StoreRetryPolicy(stall_timeout_s=0.5), clock=FromTwoChunksOn())
@@ -178,9 +165,7 @@ def test_an_upload_that_stalls_half_way_says_how_far_it_came(
 
 
 @pytest.mark.slow
-def test_a_process_ends_though_a_call_of_its_own_is_stuck(
-    client: str, s3_proxy: FaultyProxy, run_script: Callable
-) -> None:
+def test_a_process_ends_though_a_call_of_its_own_is_stuck(client, s3_proxy, run_script):
     s3_proxy.plant("stall", times=1000)
     source = f"""
 from paceline._storage import address

@@ -28,7 +28,7 @@ from paceline.train import DataParallelTrainer
 
 cloudpickle.register_pickle_by_value(oracle)
 function, options = getattr(oracle, sys.argv[1]), json.loads(sys.argv[2])
-options["config"] = {{**options.get("config", {{}}), "driver": os.getpid()}}
+os.environ["DRIVER_PID"] = str(os.getpid())  # not in the configuration: a script that runs again asks for the same run
 trainer = oracle.trainer_of(DataParallelTrainer, function, "runs", **options)
 faults = eval(sys.argv[3], {{"At": At, "Faults": Faults}})
 (faults.applied_to(trainer) if faults.all else trainer).fit()

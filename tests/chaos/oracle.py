@@ -105,7 +105,8 @@ def returning(config):
             train.report({"step": model.step, "loss": loss}, checkpoint=Checkpoint.from_dict(model.state))
             notes.write(b"returned %d\n" % model.step)
             if model.step in config.get("driver_dies_after", ()) and rank == 0:
-                threading.Timer(config["delay_s"], os.kill, (config["driver"], signal.SIGKILL)).start()
+                driver = int(os.environ["DRIVER_PID"])
+                threading.Timer(config["delay_s"], os.kill, (driver, signal.SIGKILL)).start()
     return model.weights
 
 

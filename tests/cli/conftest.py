@@ -49,6 +49,10 @@ class CommandResult:
     out: str
     err: str
 
+    def assert_refused(self, *texts: str) -> None:
+        assert self.code == 2, self
+        assert [text for text in texts if text not in self.err] == [], self.err
+
 
 Command = Callable[..., CommandResult]
 

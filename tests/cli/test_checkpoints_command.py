@@ -8,8 +8,6 @@ import sys
 import pytest
 
 from paceline._control.events import PinsSet
-from paceline._core.system import SystemClock
-from paceline._storage.lease import acquire_lease
 from paceline._storage.run_location import RunLocation
 from paceline.train import Checkpoint, Result
 from paceline.train.driver.run_directory import open_run
@@ -50,9 +48,7 @@ def test_a_checkpoint_is_exported_whole_and_never_over_another_file(paceline, od
         assert exported.to_dict()["step"] == step
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("mine")
-    result = paceline("checkpoints", "resnet", "--export", "latest", "mine")
-    assert result.code == 2
-    assert "already exists" in result.err
+    paceline("checkpoints", "resnet", "--export", "latest", "mine").assert_refused("already exists")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["file"]
     assert paceline("checkpoints", "resnet", "--export", "checkpoint_000009", "new").code == 2
 
@@ -77,13 +73,9 @@ def test_pruning_keeps_the_newest_the_best_and_pinned_ones_and_only_acts_with_ye
 
 def test_pruning_is_refused_while_a_driver_holds_the_run(paceline, copy_run):
     run = copy_run("resnet")
-    lease = acquire_lease(RunLocation.from_path(str(run)).open_lease_store(), ttl_s=600, clock=SystemClock(), say=print)
-    try:
+    with open_run(RunLocation.from_path(str(run)), RunEnvironment(), print):
         result = paceline("checkpoints", str(run), "--prune", "--keep", "1", "--yes")
-    finally:
-        lease.close()
-    assert result.code == 2
-    assert "is being written by process" in result.err
+    result.assert_refused("is being written by process")
     assert len(names(paceline("checkpoints", str(run), "--json"))) == 5
 
 
@@ -93,8 +85,7 @@ def test_pruning_a_trial_is_refused_until_its_search_is_complete(paceline, copy_
     (search / "journal.jsonl").write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
     result = paceline("checkpoints", str(search / "trial_00000"), "--prune", "--keep", "1", "--yes")
     (search / "journal.jsonl").write_bytes(whole)
-    assert result.code == 2
-    assert "is a trial of the search 'sweep'" in result.err
+    result.assert_refused("is a trial of the search 'sweep'")
     assert paceline("checkpoints", str(search / "trial_00000"), "--prune", "--keep", "1", "--yes").code == 0
 
 

@@ -45,15 +45,13 @@ def test_help_has_an_example_exit_codes_and_json(command, paceline):
 def test_a_missing_run_is_exit_code_2_and_a_similar_name_is_suggested(paceline, runs):
     for command in ("logs", "metrics", "checkpoints", "resume"):
         result = paceline(command, "resne")
-        assert (result.code, result.out) == (2, "")
-        assert "there is no run 'resne'" in result.err
-        assert "did you mean resnet or resnet-2?" in result.err
+        result.assert_refused("there is no run 'resne'", "did you mean resnet or resnet-2?")
+        assert result.out == ""
     result = paceline("show", str(runs.root / "vitt"))
     assert f"did you mean {runs.root / 'vit'}?" in result.err
     for run in ("nothing/like/it", "/", ".", "../..", "", "\x1b[2J"):
         result = paceline("show", run)
-        assert result.code == 2, run
-        assert "no run" in result.err
+        result.assert_refused("no run")
         assert "\x1b" not in result.err
 
 
@@ -69,25 +67,16 @@ def test_a_run_is_found_by_name_by_path_and_from_the_current_directory(paceline,
 
 def test_commands_for_runs_refuse_a_search(paceline):
     for command in ("logs", "metrics", "checkpoints"):
-        result = paceline(command, "sweep")
-        assert result.code == 2
-        assert "is a search, not a run" in result.err
+        paceline(command, "sweep").assert_refused("is a search, not a run")
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "ls --limit 0",
-        "logs resnet --rank -1",
-        "show",
-        "checkpoints resnet --prune",
-        "checkpoints resnet --keep 2",
-        "checkpoints resnet --prune --keep 0",
+        *("ls --limit 0", "logs resnet --rank -1", "show", "metrics resnet --parquet -", "resume vit --json"),
+        *("report resnet -o - --json", "dashboard --port 70000", "checkpoints resnet --prune"),
+        *("checkpoints resnet --keep 2", "checkpoints resnet --prune --keep 0"),
         "checkpoints resnet --prune --keep 2 --verify",
-        "metrics resnet --parquet -",
-        "resume vit --json",
-        "report resnet -o - --json",
-        "dashboard --port 70000",
     ],
 )
 def test_bad_usage_is_exit_code_2(line, paceline):
@@ -128,9 +117,7 @@ def test_characters_that_a_terminal_lacks_are_spelled_out(start_command):
 
 def test_a_setting_that_cannot_be_read_is_named(paceline, monkeypatch):
     monkeypatch.setenv("PACELINE_STORAGE_PATIENCE_S", "soon")
-    result = paceline("show", "s3://bucket/runs/resnet")
-    assert result.code == 2
-    assert "PACELINE_STORAGE_PATIENCE_S must be a positive number" in result.err
+    paceline("show", "s3://bucket/runs/resnet").assert_refused("PACELINE_STORAGE_PATIENCE_S must be a positive number")
 
 
 ACTED_UPON = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

@@ -39,14 +39,11 @@ if __name__ == "__main__":
 """
 
 
-def test_logs_are_those_of_the_last_attempt_rank_by_rank(paceline):
+def test_logs_are_those_of_the_last_attempt_and_of_one_rank_without_marks_and_escape_codes(paceline, odd_run):
     out = paceline("logs", "bert").out.splitlines()
     assert "rank 1 | rank 1 begins at 3" in out
     assert "rank 1 | rank 1 begins at 0" not in out
     assert "rank 1 | ValueError: batch 4 has a nan in it" in out
-
-
-def test_logs_of_one_rank_have_no_marks_and_no_escape_codes(paceline, odd_run):
     assert paceline("logs", str(odd_run), "--rank", "1").out.splitlines() == [
         "rank 1 begins at 0",
         "red and  hostile ",
@@ -61,10 +58,7 @@ def test_lines_are_filtered_counted_and_printed_as_json(paceline):
     assert (nothing.code, nothing.out) == (1, "")
     found = json.loads(paceline("logs", "resnet", "--json", "--rank", "0").out)["logs"]
     assert [(log["attempt"], log["rank"], log["lines"][-1]) for log in found] == [(1, 0, "step 5 loss 0.200")]
-    missing = paceline("logs", "resnet", "--rank", "7")
-    assert missing.code == 2
-    assert "has no log of rank 7" in missing.err
-    assert "attempt 1, rank 0" in missing.err
+    paceline("logs", "resnet", "--rank", "7").assert_refused("has no log of rank 7", "attempt 1, rank 0")
 
 
 @pytest.mark.parametrize("follow", [[], ["-f"]], ids=["printed", "followed"])

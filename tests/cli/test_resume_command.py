@@ -39,11 +39,8 @@ def test_a_run_with_a_driver_is_refused_and_so_is_a_copy(paceline, copy_run, run
         result = paceline("resume", str(run), "--dry-run")
     finally:
         lease.close()
-    assert result.code == 2
-    assert "a driver holds it" in result.err
-    result = paceline("resume", str(run), "--dry-run")
-    assert result.code == 2
-    assert f"the script would continue {runs.root / 'vit'}" in result.err
+    result.assert_refused("a driver holds it")
+    paceline("resume", str(run), "--dry-run").assert_refused(f"the script would continue {runs.root / 'vit'}")
     assert paceline("resume", str(run), "--dry-run", "--force").code == 0
 
 
@@ -51,10 +48,8 @@ def test_a_script_that_has_changed_is_named_and_can_be_forced(paceline, runs):
     before = runs.script.read_text()
     runs.script.write_text(before + "\n# Better now.\n")
     try:
-        result = paceline("resume", "vit", "--dry-run")
-        assert result.code == 2
-        assert f"{runs.script} has changed since run vit started" in result.err
-        assert "--force" in result.err
+        changed = f"{runs.script} has changed since run vit started"
+        paceline("resume", "vit", "--dry-run").assert_refused(changed, "--force")
         assert json.loads(paceline("resume", "vit", "--dry-run", "--json").out)["refused"] is True
         assert paceline("resume", "vit", "--dry-run", "--force").code == 0
         runs.script.rename(runs.script.with_suffix(".gone"))
@@ -93,9 +88,8 @@ def copy_with_environment(copy_run, script=None, **environment):
     ],
 )
 def test_a_run_that_no_script_can_continue_is_refused(argv, script, says, paceline, copy_run):
-    result = paceline("resume", copy_with_environment(copy_run, script, argv=argv), "--dry-run", "--force")
-    assert result.code == 2
-    assert says in result.err
+    run = copy_with_environment(copy_run, script, argv=argv)
+    paceline("resume", run, "--dry-run", "--force").assert_refused(says)
 
 
 def test_a_directory_that_is_gone_is_named(paceline, copy_run):

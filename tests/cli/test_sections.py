@@ -62,15 +62,12 @@ def test_a_run_that_hangs_is_shown_with_its_verdict_devices_and_stages():
         assert said in text, f"{said!r} is not in\n{text}"
 
 
-def test_of_many_workers_those_in_trouble_are_shown():
+def test_of_many_workers_those_in_trouble_and_of_many_checkpoints_the_newest_and_the_best_are_shown():
     workers = tuple(Worker(rank=rank, state="failed" if rank == 90 else "running") for rank in range(100))
     attempt = Attempt(number=1, began_at=0.0, size=100, workers=workers)
     text = "\n".join(run_sections.format_workers([attempt]))
     assert "    90  failed" in text
     assert "and 84 more" in text
-
-
-def test_of_many_checkpoints_the_newest_and_the_best_are_shown():
     fixed = {"attempt": 1, "path": "", "num_bytes": 1, "at": 0.0, "status": "COMMITTED"}
     made = tuple(
         model.ShownCheckpoint(name=f"c{seq}", seq=seq, kept=seq != 30, is_best=seq == 3, is_latest=seq == 29, **fixed)

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 from left_over import MARK, assert_nothing_is_left
-from waiting import wait_until
+
+from processes import wait_until
 
 HERE = Path(__file__).parent
 sys.path += [str(HERE.parent / "chaos"), str(HERE.parent / "contracts")]  # programs that run on every engine

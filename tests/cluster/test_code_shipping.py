@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 import ray
-from waiting import wait_until
 
 import paceline
 from paceline import train
 from paceline.train import TrainingFailedError
+from processes import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import ray
-from waiting import wait_until
 
 from paceline import train
 from paceline._commands import attach
@@ -25,6 +24,7 @@ from paceline._storage.controller_registry import ControllerNote
 from paceline._storage.lease_stores import DiskLeaseStore
 from paceline.train import Checkpoint, Result, RunConfig, TrainingFailedError, UserCallback
 from paceline.train.driver import detached
+from processes import wait_until
 from written_runs import read_events
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,6 @@ import pytest
 import ray
 import torch
 from msgspec.structs import replace
-from waiting import wait_until
 
 from paceline import train
 from paceline._engine.base import WorkerGroupSpec, WorkerSpec
@@ -27,6 +26,7 @@ from paceline._engine.ray.placement import PlacementSpec
 from paceline._worker.context import current
 from paceline.train import BackendConfig, Checkpoint, Result, RunConfig, ScalingConfig
 from paceline.train.torch import TorchTrainer
+from processes import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,6 @@ import ray
 import ray.data
 from ray._private.internal_api import memory_summary
 from ray.util.placement_group import placement_group, remove_placement_group
-from waiting import wait_until
 
 import paceline.data as data
 from paceline._core.errors import DataError
@@ -31,6 +30,7 @@ from paceline.data.exec.ray import RayExecutor, pack_for_ray, stream_blocks, unp
 from paceline.data.exec.ray import executor as ray_executor
 from paceline.data.exec.ray.shipping import ShippedValue
 from paceline.data.exec.stats import StatsRecorder
+from processes import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from waiting import wait_until
 
 import paceline.data
 from paceline._core.errors import DataError
@@ -20,6 +19,7 @@ from paceline.data.exec.ray.serving.row_service import serve_with_stats
 from paceline.data.iterator import DataIterator
 from paceline.data.order.feeds import LocalFeeds
 from paceline.data.order.sharding import WorkerShard, merge_cursors
+from processes import wait_until
 
 MODES = ("equal", "exact", "all")
 

@@ -13,12 +13,12 @@ import psutil
 import pytest
 import ray
 from left_over import MARK
-from waiting import wait_until
 
 from paceline import train
 from paceline._core.codec import unseal_line
 from paceline._storage.address import open_store_at
 from paceline.train import Checkpoint, Result, StorageError, TrainingFailedError
+from processes import wait_until
 from servers import BUCKET, s3_variables
 
 pytestmark = pytest.mark.slow

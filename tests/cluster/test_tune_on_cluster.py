@@ -10,7 +10,6 @@ import time
 
 import pytest
 import ray
-from waiting import wait_until
 
 from paceline import train, tune
 from paceline._core.resource_planner import ResourceBundle
@@ -25,6 +24,7 @@ from paceline.tune.driver import cluster_capacity, search_storage
 from paceline.tune.driver.resource_ledger import TrialNeeds
 from paceline.tune.driver.search_capacity import open_search_capacity
 from paceline.tune.results.report_history import replay_search
+from processes import wait_until
 
 
 def search(path, trainable, space, **config):

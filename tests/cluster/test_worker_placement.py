@@ -10,11 +10,11 @@ import psutil
 import pytest
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from waiting import wait_until
 
 from paceline import train
 from paceline._worker.context import current
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig, TrainingInterrupt, ValidationConfig
+from processes import wait_until
 
 SPECIAL = {"num_gpus": 2, "labels": {"zone": "b"}, "resources": {"special": 4, "accelerator_type:A100": 1}}
 

@@ -12,16 +12,7 @@ from pathlib import Path
 
 import paceline.data
 from paceline import train
-from paceline.train import (
-    Checkpoint,
-    CheckpointConfig,
-    CheckpointUploadMode,
-    FailureConfig,
-    RunConfig,
-    ScalingConfig,
-    UserCallback,
-    ValidationConfig,
-)
+from paceline.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig, UserCallback, ValidationConfig
 
 NUM_SAMPLES, NUM_ROWS = 24, 40
 EPOCHS, STEPS = 2, 8
@@ -82,7 +73,7 @@ def report(metrics, state):
             train.report(metrics, checkpoint=shard_in(directory, metrics))
     elif step == AS_FILES[1]:
         checkpoint = shard_in(train.staging_directory(), metrics)
-        train.report(metrics, checkpoint=checkpoint, checkpoint_upload_mode=CheckpointUploadMode.ASYNC)
+        train.report(metrics, checkpoint=checkpoint, checkpoint_upload_mode=train.CheckpointUploadMode.ASYNC)
     else:
         train.report(metrics)
 
@@ -146,7 +137,7 @@ def trained(path, files, *, fails=True, **run_config):
         run_config=RunConfig(
             name="run",
             storage_path=path,
-            checkpoint_config=CheckpointConfig(2, "score", "min"),
+            checkpoint_config=train.CheckpointConfig(2, "score", "min"),
             failure_config=FailureConfig(max_failures=1),
             callbacks=[watch],
             **run_config,

@@ -14,14 +14,7 @@ from paceline._control.events import Event, Reported, WorkerReady
 from paceline._control.journal import JournalReader
 from paceline._control.requests import Answer, StopRequest, UserRequest, send_request
 from paceline._storage.run_location import RunLocation
-from paceline.train import (
-    Checkpoint,
-    DataParallelTrainer,
-    FailureConfig,
-    RunConfig,
-    ScalingConfig,
-    TrainingInterrupt,
-)
+from paceline.train import Checkpoint, DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig, TrainingInterrupt
 
 WITHIN_S = 60.0
 

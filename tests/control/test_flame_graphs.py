@@ -4,7 +4,6 @@ import json
 import shutil
 import sys
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,18 +19,18 @@ NAMES = st.text("ab <>&'\"\\/é\u2028", min_size=1, max_size=8)
 STACKS = st.lists(st.tuples(st.lists(NAMES, min_size=1, max_size=6), st.integers(1, 1000)), max_size=20)
 
 
-def folded_of(stacks: list[tuple[list[str], int]]) -> str:
+def folded_of(stacks):
     return "".join(f"{';'.join(names)} {count}\n" for names, count in stacks)
 
 
-def data_of(page: str) -> list[list[object]]:
+def data_of(page):
     begin = page.index('id="data">') + len('id="data">')
     nodes: list[list[object]] = json.loads(page[begin : page.index("</script>", begin)])["nodes"]
     return nodes
 
 
 @given(STACKS)
-def test_every_sample_is_counted_in_its_stack(stacks: list[tuple[list[str], int]]) -> None:
+def test_every_sample_is_counted_in_its_stack(stacks):
     root = parse_folded_stacks(folded_of(stacks))
     assert root.count == sum(count for _, count in stacks)
     outermost: Counter[str] = Counter()
@@ -41,7 +40,7 @@ def test_every_sample_is_counted_in_its_stack(stacks: list[tuple[list[str], int]
 
 
 @given(STACKS, st.text(max_size=30))
-def test_no_name_is_markup(stacks: list[tuple[list[str], int]], title: str) -> None:
+def test_no_name_is_markup(stacks, title):
     hostile = [([*names, "</script><script>alert(1)</script>", "<!--"], count) for names, count in stacks]
     page = render_flame_page(folded_of(hostile), f"{title}<img src=x>")
     assert page.count("<script") == 2
@@ -54,7 +53,7 @@ def test_no_name_is_markup(stacks: list[tuple[list[str], int]], title: str) -> N
         assert 0 <= start <= start + count <= sum(count for _, count in stacks)
 
 
-def test_more_boxes_than_a_page_can_hold_lose_the_narrowest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_boxes_than_a_page_can_hold_lose_the_narrowest(monkeypatch):
     monkeypatch.setattr(flame_graph, "MOST_NODES", 50)
     stacks = [([f"wide_{n}"], 100) for n in range(10)] + [([f"narrow_{n}"], 1) for n in range(500)]
     nodes = data_of(render_flame_page(folded_of(stacks), "many"))
@@ -64,14 +63,14 @@ def test_more_boxes_than_a_page_can_hold_lose_the_narrowest(monkeypatch: pytest.
     assert nodes[0][3] == 1500, "what was left out is still counted"
 
 
-def test_a_sample_weighs_as_much_as_the_time_since_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_weighs_as_much_as_the_time_since_the_last(monkeypatch):
     now = [100.0]
     turns_s = []
 
     class Ending:
         """Each wait takes half a second, as where C code keeps the GIL."""
 
-        def wait(self, timeout_s: float) -> bool:
+        def wait(self, timeout_s):
             now[0] += 0.5
             turns_s.append(sys.getswitchinterval())
             return False
@@ -87,7 +86,7 @@ def test_a_sample_weighs_as_much_as_the_time_since_the_last(monkeypatch: pytest.
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == 200, "two seconds, in hundredths"
 
 
-def chromium() -> str:
+def chromium():
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
         pytest.skip("there is no Chromium")
@@ -95,7 +94,7 @@ def chromium() -> str:
 
 
 @pytest.mark.slow
-def test_the_page_zooms_searches_and_runs_nothing_of_a_name(tmp_path: Path) -> None:
+def test_the_page_zooms_searches_and_runs_nothing_of_a_name(tmp_path):
     sync_api = pytest.importorskip("playwright.sync_api")
     alert = "</script><script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
     page_file = tmp_path / "flame.html"

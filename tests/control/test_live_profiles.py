@@ -18,14 +18,14 @@ from paceline._control.requests import ProfileRequest, StopRequest
 HOSTILE = "</script><script>alert(1)</script>;\x1b[31m"
 
 
-def busy(config: dict[str, Any]) -> None:
+def busy(config):
     """Computes in two functions, of which one has a name that is markup."""
     namespace: dict[str, Any] = {}
     exec(compile("def f():\n    return sum(range(200_000))\n", "hostile.py", "exec"), namespace)
     strange = namespace["f"]
     strange.__code__ = strange.__code__.replace(co_name=HOSTILE, co_qualname=HOSTILE)
 
-    def plainly_named() -> int:
+    def plainly_named():
         return sum(range(200_000))
 
     n, is_over = 0, False
@@ -41,7 +41,7 @@ def busy(config: dict[str, Any]) -> None:
     train.report({"n": -1})
 
 
-def test_a_live_run_is_profiled_with_no_change_to_its_code(tmp_path: Path) -> None:
+def test_a_live_run_is_profiled_with_no_change_to_its_code(tmp_path):
     with live(busy, tmp_path / "run", config={"at": str(tmp_path)}, workers=2) as run:
         run.until_reported(1, ranks=2)
         # Where torch is imported, the first profile makes it import more, in the main thread: for seconds, at times.
@@ -77,7 +77,7 @@ def test_a_live_run_is_profiled_with_no_change_to_its_code(tmp_path: Path) -> No
         assert run.ended().metrics["n"] == -1
 
 
-def test_a_second_profile_is_refused_and_a_stop_ends_the_first(tmp_path: Path) -> None:
+def test_a_second_profile_is_refused_and_a_stop_ends_the_first(tmp_path):
     with live(busy, tmp_path / "run", config={"at": str(tmp_path)}) as run:
         run.until_reported()
         for wrong in (0.0, -1.0, 601.0, float("nan")):
@@ -94,7 +94,7 @@ def test_a_second_profile_is_refused_and_a_stop_ends_the_first(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_while_it_is_profiled(tmp_path: Path) -> None:
+def test_a_worker_that_dies_while_it_is_profiled(tmp_path):
     with live(standing, tmp_path / "run", config={"at": str(tmp_path)}, workers=2, max_failures=1) as run:
         run.until(lambda: len(run.pids()) == 2 and (tmp_path / "stands_0").exists())
         request = PendingRequest(run.home, ProfileRequest(seconds=600.0))
@@ -105,7 +105,7 @@ def test_a_worker_that_dies_while_it_is_profiled(tmp_path: Path) -> None:
         assert "rank 1 sent no profile" in answer.text
 
 
-def test_a_run_that_ends_while_it_is_profiled_has_its_files_all_the_same(tmp_path: Path) -> None:
+def test_a_run_that_ends_while_it_is_profiled_has_its_files_all_the_same(tmp_path):
     with live(busy, tmp_path / "run", config={"at": str(tmp_path)}) as run:
         run.until_reported()
         request = PendingRequest(run.home, ProfileRequest(seconds=600.0))
@@ -120,7 +120,7 @@ def test_a_run_that_ends_while_it_is_profiled_has_its_files_all_the_same(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_run_in_the_drivers_own_process_is_profiled_too(tmp_path: Path) -> None:
+def test_a_run_in_the_drivers_own_process_is_profiled_too(tmp_path):
     """`num_workers=0`: the function runs in the thread that called fit()."""
     with live(busy, tmp_path / "run", config={"at": str(tmp_path)}, workers=0) as run:
         run.until_reported()
@@ -135,11 +135,11 @@ def test_a_run_in_the_drivers_own_process_is_profiled_too(tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def torch_trainer() -> Any:
+def torch_trainer():
     return pytest.importorskip("paceline.train.torch").TorchTrainer
 
 
-def train_linear(config: dict[str, Any]) -> None:
+def train_linear(config):
     import torch
 
     torch.set_num_threads(1)
@@ -164,7 +164,7 @@ no_gpu = pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="there i
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=no_gpu)])
-def test_what_torch_does_in_the_training_thread_is_traced(device: str, torch_trainer: Any, tmp_path: Path) -> None:
+def test_what_torch_does_in_the_training_thread_is_traced(device, torch_trainer, tmp_path):
     config, use_gpu = {"at": str(tmp_path), "device": device}, device == "cuda"
     with live(train_linear, tmp_path / "run", config=config, trainer=torch_trainer, use_gpu=use_gpu) as run:
         run.until_reported(2)
@@ -184,11 +184,11 @@ def test_what_torch_does_in_the_training_thread_is_traced(device: str, torch_tra
     assert not list((tmp_path / "run").glob(".staging/**/trace.json*"))
 
 
-def with_its_own_profiler(config: dict[str, Any]) -> None:
+def with_its_own_profiler(config):
     """Uses torch's profiler itself: first one that warms up for a while, later another one."""
     import torch
 
-    def profile(**more: Any) -> Any:
+    def profile(**more):
         return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], **more)
 
     at = Path(config["at"])
@@ -218,7 +218,7 @@ def with_its_own_profiler(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_code_that_uses_torchs_profiler_itself_has_it_alone(torch_trainer: Any, tmp_path: Path) -> None:
+def test_code_that_uses_torchs_profiler_itself_has_it_alone(torch_trainer, tmp_path):
     """Two of them in a process crash it."""
     with live(with_its_own_profiler, tmp_path / "run", config={"at": str(tmp_path)}, trainer=torch_trainer) as run:
         run.until((tmp_path / "warms up").exists)

@@ -21,7 +21,7 @@ from paceline.train import DataParallelTrainer
 HOSTILE = "<script>alert(1)</script>\x1b[31m;fake 99"
 
 
-def with_a_thread(config: dict[str, Any]) -> None:
+def with_a_thread(config):
     """Stands in a function with a hostile name, and has a thread beside it."""
     ended = threading.Event()
     beside = threading.Thread(target=ended.wait, name="loads-\x1b[2Jdata")
@@ -37,7 +37,7 @@ def with_a_thread(config: dict[str, Any]) -> None:
         beside.join()
 
 
-def test_every_rank_shows_where_its_threads_stand_and_a_stopped_one_is_named(tmp_path: Path) -> None:
+def test_every_rank_shows_where_its_threads_stand_and_a_stopped_one_is_named(tmp_path):
     with live(with_a_thread, tmp_path / "run", config={"at": str(tmp_path)}, workers=2) as run:
         run.until(lambda: all((tmp_path / f"stands_{rank}").exists() for rank in (0, 1)) and len(run.pids()) == 2)
         answer = run.ask(StacksRequest())
@@ -74,7 +74,7 @@ def test_every_rank_shows_where_its_threads_stand_and_a_stopped_one_is_named(tmp
         (tmp_path / "go").touch()
 
 
-def keeps_the_gil(config: dict[str, Any]) -> None:
+def keeps_the_gil(config):
     train.report({"n": 1})
     Path(config["at"], "stands_0").touch()
     # C code that gives nobody a turn, for longer than any test lasts.
@@ -82,9 +82,7 @@ def keeps_the_gil(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_that_keeps_the_interpreter_is_reported_as_computing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_keeps_the_interpreter_is_reported_as_computing(tmp_path, monkeypatch):
     monkeypatch.setattr(request_handler, "STACKS_TIMEOUT_S", 2.0)
     with live(keeps_the_gil, tmp_path / "run", config={"at": str(tmp_path)}) as run:
         run.until((tmp_path / "stands_0").exists)
@@ -93,13 +91,13 @@ def test_a_rank_that_keeps_the_interpreter_is_reported_as_computing(
         assert "computes without answering" in stacks.condition
 
 
-def reads(config: dict[str, Any]) -> None:
+def reads(config):
     for _ in train.get_dataset_shard("train").iter_batches(batch_size=10):
         train.report({"n": 1})
 
 
-def test_a_data_process_shows_where_it_stands(tmp_path: Path) -> None:
-    def tokenize(batch: dict[str, Any]) -> dict[str, Any]:
+def test_a_data_process_shows_where_it_stands(tmp_path):
+    def tokenize(batch):
         if 5000 in batch["id"]:
             Path(tmp_path, "stands").touch()
             threading.Event().wait()

@@ -2,8 +2,6 @@
 
 import time
 import uuid
-from pathlib import Path
-from typing import Any
 
 import pytest
 from live_runs import Live, counting
@@ -22,9 +20,7 @@ from servers import BUCKET
         pytest.param(False, id="from elsewhere", marks=pytest.mark.slow),
     ],
 )
-def test_a_run_in_a_store_is_asked(
-    tmp_path: Path, s3_environment: Any, monkeypatch: pytest.MonkeyPatch, near: bool
-) -> None:
+def test_a_run_in_a_store_is_asked(tmp_path, s3_environment, monkeypatch, near):
     monkeypatch.setattr(request_inbox, "LOOK_FAR_EVERY_S", 0.3)
     monkeypatch.setattr(requests, "_POLL_STORE_S", 0.2)
     if not near:

@@ -8,26 +8,17 @@ import time
 from pathlib import Path
 
 import msgspec
-import pytest
-from live_runs import Live, PendingRequest, counting, live, run_command, standing
+from live_runs import PendingRequest, counting, live, run_command, standing
 
 from paceline import train
+from paceline._control import requests
 from paceline._control.events import Reported, WorkerFailed
-from paceline._control.requests import (
-    Answer,
-    ProfileRequest,
-    RequestEnvelope,
-    StacksRequest,
-    StopRequest,
-    encode,
-    find_holder,
-    send_request,
-)
+from paceline._control.requests import Answer, ProfileRequest, StacksRequest, StopRequest, find_holder, send_request
 from paceline._storage.run_location import RunLocation
 from paceline.train import Result
 
 
-def test_a_stopped_run_resumes_with_nothing_lost(tmp_path: Path) -> None:
+def test_a_stopped_run_resumes_with_nothing_lost(tmp_path):
     """Stopped first by a request, then by the command."""
     config = {"until": 100_000, "hurry": str(tmp_path / "hurry")}
     accepted: list[Answer] = []
@@ -65,7 +56,7 @@ def test_a_stopped_run_resumes_with_nothing_lost(tmp_path: Path) -> None:
     assert not list((tmp_path / "run" / ".requests").glob("*")), "nothing is left lying there"
 
 
-def stop_within_a_second(run: Live, *options: str) -> "subprocess.CompletedProcess[str]":
+def stop_within_a_second(run, *options):
     """Run the command, again while the driver had no turn within that second."""
     while True:
         ended = run_command("stop", str(run.path), "--timeout", "1", *options)
@@ -73,7 +64,7 @@ def stop_within_a_second(run: Live, *options: str) -> "subprocess.CompletedProce
             return ended
 
 
-def test_a_run_that_comes_to_no_report_is_stopped_now(tmp_path: Path) -> None:
+def test_a_run_that_comes_to_no_report_is_stopped_now(tmp_path):
     with live(standing, tmp_path / "run", config={"at": str(tmp_path)}, workers=2) as run:
         run.until(lambda: (tmp_path / "stands_1").exists() and (tmp_path / "stands_0").exists())
         ended = stop_within_a_second(run)
@@ -89,9 +80,7 @@ def test_a_run_that_comes_to_no_report_is_stopped_now(tmp_path: Path) -> None:
         assert run.interrupt is not None, "as after Ctrl-C twice"
 
 
-def test_requests_that_are_broken_or_for_another_driver_are_refused_and_stop_nobody(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_requests_that_are_broken_or_for_another_driver_are_refused_and_stop_nobody(tmp_path, caplog):
     config = {"until": 100_000, "hurry": str(tmp_path / "hurry")}
     with live(counting, tmp_path / "run", config=config) as run:
         run.until_reported()
@@ -99,10 +88,10 @@ def test_requests_that_are_broken_or_for_another_driver_are_refused_and_stop_nob
         run.until(directory.is_dir)
         number = find_holder(run.home).number
         near, _ = run.home.open_mailboxes()
-        near.put("later", encode(RequestEnvelope(number + 1, time.time(), StopRequest(now=True))))
+        near.put("later", requests.encode(requests.RequestEnvelope(number + 1, time.time(), StopRequest(now=True))))
         broken = {
-            "earlier": encode(RequestEnvelope(number - 1, time.time(), StopRequest(now=True))),
-            "stale": encode(RequestEnvelope(number, time.time() - 3600, StopRequest(now=True))),
+            "earlier": requests.encode(requests.RequestEnvelope(number - 1, time.time(), StopRequest(now=True))),
+            "stale": requests.encode(requests.RequestEnvelope(number, time.time() - 3600, StopRequest(now=True))),
             "empty": b"",
             "garbage": os.urandom(200),
             "deep": b"[" * 50_000,
@@ -134,7 +123,7 @@ def test_requests_that_are_broken_or_for_another_driver_are_refused_and_stop_nob
         assert isinstance(run.ended(), Result)
 
 
-def test_a_run_whose_requests_cannot_be_read_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_whose_requests_cannot_be_read_goes_on(tmp_path, caplog):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".requests").write_text("not a directory")
     (tmp_path / "hurry").touch()
@@ -145,7 +134,7 @@ def test_a_run_whose_requests_cannot_be_read_goes_on(tmp_path: Path, caplog: pyt
     (tmp_path / "run" / ".requests").unlink()
 
 
-def fails_once_and_then_waits(config: dict[str, str]) -> None:
+def fails_once_and_then_waits(config):
     if not Path(config["at"], "failed").exists():
         Path(config["at"], "failed").touch()
         train.report({"n": 1})
@@ -155,7 +144,7 @@ def fails_once_and_then_waits(config: dict[str, str]) -> None:
         time.sleep(0.01)
 
 
-def test_a_run_whose_workers_are_started_again_is_stopped(tmp_path: Path) -> None:
+def test_a_run_whose_workers_are_started_again_is_stopped(tmp_path):
     with live(fails_once_and_then_waits, tmp_path / "run", config={"at": str(tmp_path)}, max_failures=1) as run:
         run.until(lambda: run.of(WorkerFailed))
         answer = run.ask(StacksRequest())
@@ -181,7 +170,7 @@ DataParallelTrainer(wait, run_config=RunConfig(name="run", storage_path=".")).fi
 """
 
 
-def test_a_request_to_a_driver_that_is_killed_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_request_to_a_driver_that_is_killed_is_not_waited_for(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     driver = subprocess.Popen([sys.executable, "script.py"], cwd=tmp_path, stderr=subprocess.DEVNULL)
     try:

@@ -2,9 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from live_runs import Live
 
@@ -16,7 +14,7 @@ from paceline.tune.driver.events import TrialEnded
 from paceline.tune.driver.search_storage import load_past_events
 
 
-def trial(config: dict[str, Any]) -> None:
+def trial(config):
     begun = tune.get_checkpoint()
     n = begun.to_dict()["n"] if begun else 0
     at = Path(config["at"])
@@ -28,7 +26,7 @@ def trial(config: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def running_search(tmp_path: Path) -> Iterator[Live]:
+def running_search(tmp_path):
     """A search of two trials that both have reported; they return afterwards."""
     for name in ("go", "reported_1", "reported_2"):
         (tmp_path / name).unlink(missing_ok=True)
@@ -47,12 +45,12 @@ def running_search(tmp_path: Path) -> Iterator[Live]:
         live.ended()
 
 
-def stopped_trials(live: Live) -> list[tuple[str, str]]:
+def stopped_trials(live):
     events = [event for event in load_past_events(live.home) if isinstance(event, TrialEnded)]
     return [(event.trial[-5:], event.why) for event in events if event.ending == "stopped"]
 
 
-def test_a_search_is_stopped_and_continued_and_then_its_trials_one_by_one(tmp_path: Path) -> None:
+def test_a_search_is_stopped_and_continued_and_then_its_trials_one_by_one(tmp_path):
     with running_search(tmp_path) as live:
         for wrong in (StacksRequest(), ProfileRequest(seconds=1.0)):
             refused = live.ask(wrong)

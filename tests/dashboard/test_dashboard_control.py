@@ -1,9 +1,5 @@
 """What a page may ask of a run that is being driven, if the dashboard was started so."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import httpx
 import pytest
 from dashboard_server import Run, dashboard, events, training
 
@@ -12,18 +8,18 @@ from paceline._dashboard.query_fields import RequestRefusedError
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     (tmp_path / "runs").mkdir()
     return tmp_path / "runs"
 
 
 @pytest.fixture
-def client(root: Path, tmp_path: Path) -> Iterator[httpx.Client]:
+def client(root, tmp_path):
     with dashboard(root, tmp_path, control=True) as served:
         yield served.client(**{"X-Paceline": "1", "Origin": served.base})
 
 
-def test_a_live_run_shows_its_stacks_is_profiled_and_stops(client: httpx.Client, root: Path, tmp_path: Path) -> None:
+def test_a_live_run_shows_its_stacks_is_profiled_and_stops(client, root, tmp_path):
     assert client.get("/api/about").json()["control"] is True
     end = tmp_path / "end"
     with events(client, "live") as heard, training(root, end) as process:
@@ -46,7 +42,7 @@ def test_a_live_run_shows_its_stacks_is_profiled_and_stops(client: httpx.Client,
         assert not end.exists()
 
 
-def test_nobody_is_there_to_ask_of_a_run_that_has_ended(client: httpx.Client, root: Path) -> None:
+def test_nobody_is_there_to_ask_of_a_run_that_has_ended(client, root):
     Run(root / "a").report({"loss": 1.0}).end()
     for what in ("stop", "stacks", "profile"):
         answer = client.post(f"/api/{what}?run=a", json={})
@@ -57,7 +53,7 @@ def test_nobody_is_there_to_ask_of_a_run_that_has_ended(client: httpx.Client, ro
     assert client.post("/api/stop?run=a", json={}, headers={"Origin": "http://evil.example"}).status_code == 403
 
 
-def test_a_body_asks_for_what_there_is() -> None:
+def test_a_body_asks_for_what_there_is():
     assert parse_control_body("stop", b"") == StopBody()
     assert parse_control_body("stop", b'{"now": true}') == StopBody(True)
     assert parse_control_body("stacks", b"{}") == StacksBody()

@@ -1,7 +1,6 @@
 """Files are opened below the run's own directory only, whatever somebody has put there."""
 
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
@@ -13,7 +12,7 @@ from paceline._storage.run_location import RunLocation
 from paceline._view.model import Attempt, RunSnapshot, ShownFile, ShownHang, Summary
 
 
-def make_run(top: Path) -> RunLocation:
+def make_run(top):
     """With a file of its own, and a secret beside it."""
     (top / "secret.txt").write_text("secret")
     (top / "run" / "profiles").mkdir(parents=True, exist_ok=True)
@@ -21,7 +20,7 @@ def make_run(top: Path) -> RunLocation:
     return RunLocation.from_path(str(top / "run"))
 
 
-def test_only_a_file_of_the_run_is_read_and_no_link_is_followed(tmp_path: Path) -> None:
+def test_only_a_file_of_the_run_is_read_and_no_link_is_followed(tmp_path):
     location, run = make_run(tmp_path), tmp_path / "run"
     assert b"".join(iter_file_chunks(open_run_file(location, "profiles/a.txt"))) == b"own"
     os.symlink(tmp_path / "secret.txt", run / "out.txt")
@@ -36,7 +35,7 @@ def test_only_a_file_of_the_run_is_read_and_no_link_is_followed(tmp_path: Path) 
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["..", ".", "", "run", "profiles", "a.txt", "secret.txt", "\0"]), max_size=6))
-def test_no_path_leads_out(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
+def test_no_path_leads_out(tmp_path_factory, parts):
     top = tmp_path_factory.getbasetemp() / "ways-out"
     top.mkdir(exist_ok=True)
     location, path = make_run(top), "/".join(parts)
@@ -45,7 +44,7 @@ def test_no_path_leads_out(tmp_path_factory: pytest.TempPathFactory, parts: list
         open_run_file(location, path)
 
 
-def detail(*files: tuple[str, str], stacks: str | None = None) -> RunSnapshot:
+def detail(*files, stacks=None):
     hangs = (ShownHang(rank=0, verdict="", action="warn", at=0.0, stacks=stacks),)
     return RunSnapshot(
         summary=Summary(id="a", name="a", path="a", kind="run", state="running", began_at=0.0, updated_at=0.0),
@@ -54,7 +53,7 @@ def detail(*files: tuple[str, str], stacks: str | None = None) -> RunSnapshot:
     )
 
 
-def test_only_what_the_run_lists_is_offered_and_only_flame_graphs_are_pages() -> None:
+def test_only_what_the_run_lists_is_offered_and_only_flame_graphs_are_pages():
     listed = detail(
         ("flame", "p/f.html"), ("trace", "p/t.html"), ("stacks-folded", "p/x.txt"), stacks="logs/stacks.txt"
     )
@@ -69,7 +68,7 @@ def test_only_what_the_run_lists_is_offered_and_only_flame_graphs_are_pages() ->
 
 @settings(deadline=None)
 @given(st.text())
-def test_the_name_of_a_download_fits_into_a_header(name: str) -> None:
+def test_the_name_of_a_download_fits_into_a_header(name):
     headers = find_delivery(detail(("trace", name)), name).headers()
     assert headers["Content-Disposition"].isascii()
     assert not set(headers["Content-Disposition"]) & set("\r\n\\")

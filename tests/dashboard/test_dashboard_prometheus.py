@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from paceline._dashboard.prometheus import format_families, to_number
-from paceline._view.model import Attempt, RunSnapshot, ShownCheckpoint, ShownGpu, Summary, TimeBreakdown, Value, Worker
+from paceline._view.model import Attempt, RunSnapshot, ShownCheckpoint, ShownGpu, Summary, TimeBreakdown, Worker
 
 NAMES = st.text(max_size=30)
 VALUES = (
@@ -15,13 +15,13 @@ VALUES = (
 )
 
 
-def summary(id: str = "a", metrics: dict[str, Value] | None = None) -> Summary:
+def summary(id="a", metrics=None):
     counts = {"attempt": 2, "num_reports": 7, "num_failures": 1, "num_checkpoints": 3, "steps_per_s": 2.5}
     fixed = {"path": f"/runs/{id}", "kind": "run", "state": "running", "began_at": 1.0, "updated_at": 2.0, **counts}
     return Summary(id=id, name=id, metrics=metrics or {}, **fixed)
 
 
-def parse_samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
+def parse_samples(text):
     samples: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -29,7 +29,7 @@ def parse_samples(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
     return samples
 
 
-def test_a_run_is_exported() -> None:
+def test_a_run_is_exported():
     kept = {"name": "c", "seq": 1, "attempt": 1, "path": "c", "num_bytes": 1, "status": "COMMITTED", "kept": True}
     worker = Worker(rank=3, state="running", cpu=1.5, rss_bytes=100, gpus=(ShownGpu(0, 5, 10, 0.5),))
     detail = RunSnapshot(
@@ -65,7 +65,7 @@ def test_a_run_is_exported() -> None:
 
 @settings(deadline=None)
 @given(st.dictionaries(NAMES, st.dictionaries(NAMES, VALUES, max_size=4), max_size=4))
-def test_any_name_and_value_is_exported(runs: dict[str, dict[str, Value]]) -> None:
+def test_any_name_and_value_is_exported(runs):
     samples = parse_samples(format_families([summary(run, metrics) for run, metrics in runs.items()], {}, 0.0))
     text = {(labels["run"], labels["name"]): float(value) for labels, value in samples.get("paceline_metric", [])}
     expected = {

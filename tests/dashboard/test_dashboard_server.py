@@ -5,7 +5,7 @@ import io
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from dashboard_server import TOKEN, Dashboard, Run, dashboard, events, training
+from dashboard_server import TOKEN, Run, dashboard, events, training
 from prometheus_client.parser import text_string_to_metric_families
 
 from paceline._commands.searches import open_search
@@ -23,7 +23,7 @@ from paceline._dashboard.files import iter_file_chunks, open_run_file
 from paceline._dashboard.query_fields import RequestRefusedError
 from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import JournalUploader
-from servers import BUCKET, Server
+from servers import BUCKET
 
 RunScript = Callable[..., CompletedProcess[str]]
 
@@ -35,7 +35,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
+def server(tmp_path_factory):
     """A dashboard of two runs that have ended: `plain`, which lists files of others, and one with hostile names."""
     top = tmp_path_factory.mktemp("dashboard")
     root = top / "runs"
@@ -61,7 +61,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
         assert found.errors.read_text() == "", "the terminal of the dashboard stays quiet"
 
 
-def test_without_the_token_there_is_nothing(server: Dashboard) -> None:
+def test_without_the_token_there_is_nothing(server):
     paths = ["/", "/app.js", "/api/runs", "/api/events", "/metrics", "/nothing", "/api/file?run=plain&path=x"]
     for token in (None, "wrong", TOKEN[:-1]):
         client = server.client(token)
@@ -72,7 +72,7 @@ def test_without_the_token_there_is_nothing(server: Dashboard) -> None:
     assert "text/html" in server.client(None).get("/").headers["content-type"]
 
 
-def test_the_printed_address_opens_the_page(server: Dashboard) -> None:
+def test_the_printed_address_opens_the_page(server):
     client = server.client(None)
     answer = client.get(server.url)
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
@@ -86,7 +86,7 @@ def test_the_printed_address_opens_the_page(server: Dashboard) -> None:
         assert client.get(path).status_code in (307, 404), path
 
 
-def test_nothing_can_be_asked_of_a_run_without_the_flag_or_by_another_page(server: Dashboard) -> None:
+def test_nothing_can_be_asked_of_a_run_without_the_flag_or_by_another_page(server):
     client = server.client()
     for what in ("stop", "stacks", "profile"):
         answer = client.post(f"/api/{what}?run=plain", json={}, headers={"X-Paceline": "1"})
@@ -96,7 +96,7 @@ def test_nothing_can_be_asked_of_a_run_without_the_flag_or_by_another_page(serve
     assert "access-control-allow-origin" not in client.get("/api/runs").headers
 
 
-def test_runs_metrics_and_use_are_answered_also_for_prometheus(server: Dashboard) -> None:
+def test_runs_metrics_and_use_are_answered_also_for_prometheus(server):
     client = server.client()
     found = {run["id"]: run for run in client.get("/api/runs").json()["runs"]}
     assert (found["plain"]["state"], found["plain"]["num_reports"]) == ("finished", 100)
@@ -117,7 +117,7 @@ def test_runs_metrics_and_use_are_answered_also_for_prometheus(server: Dashboard
         assert answer.content == as_it_is.content
 
 
-def test_all_rows_come_as_csv_and_no_cell_is_a_formula(server: Dashboard) -> None:
+def test_all_rows_come_as_csv_and_no_cell_is_a_formula(server):
     text = server.client().get("/api/metrics.csv", params={"run": "plain"}).text
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [int(row["step"]) for row in rows] == list(range(1, 101))
@@ -130,7 +130,7 @@ def test_all_rows_come_as_csv_and_no_cell_is_a_formula(server: Dashboard) -> Non
     assert lines == [b"step,time,attempt,reported/step,loss", b"1,,1,100,"]
 
 
-def test_logs_are_paged_and_searched(server: Dashboard) -> None:
+def test_logs_are_paged_and_searched(server):
     client, params = server.client(), {"run": "plain", "attempt": 1, "rank": 0, "limit": 10}
     last = client.get("/api/logs", params=params).json()
     assert [line["text"] for line in last["lines"]] == [f"line {n}" for n in range(990, 1000)]
@@ -141,7 +141,7 @@ def test_logs_are_paged_and_searched(server: Dashboard) -> None:
     assert client.get("/api/logs", params={**params, "rank": 7}).status_code == 404
 
 
-def test_a_flame_graph_is_shown_in_a_sandbox_and_other_files_are_saved(server: Dashboard) -> None:
+def test_a_flame_graph_is_shown_in_a_sandbox_and_other_files_are_saved(server):
     flame = server.client().get("/api/file", params={"run": "plain", "path": "profiles/flame.html"})
     assert flame.text == "<script>1</script>"
     policy = flame.headers["content-security-policy"]
@@ -153,7 +153,7 @@ def test_a_flame_graph_is_shown_in_a_sandbox_and_other_files_are_saved(server: D
     assert trace.headers["content-type"] == "application/octet-stream"
 
 
-def test_no_other_file_or_folder_is_handed_out(server: Dashboard) -> None:
+def test_no_other_file_or_folder_is_handed_out(server):
     client, secret = server.client(), str(server.errors.parent / "secret.txt")
     paths = ["../../secret.txt", "..%2f..%2fsecret.txt", secret, "link.txt", "linked/secret.txt", "not-listed.txt"]
     for path in (*paths, "..", "", "profiles", "./profiles/flame.html", "journal.jsonl", "\0", "gone.txt"):
@@ -177,21 +177,21 @@ def test_no_other_file_or_folder_is_handed_out(server: Dashboard) -> None:
     ],
     ids=["no run", "no number", "both directions", "too long", "no such question"],
 )
-def test_a_wrong_question_is_refused_with_an_error(server: Dashboard, path: str, status: int) -> None:
+def test_a_wrong_question_is_refused_with_an_error(server, path, status):
     client = server.client()
     answer = client.get(path)
     assert (answer.status_code, bool(answer.json()["error"])) == (status, True)
     assert client.post("/api/runs", json={}, headers={"X-Paceline": "1"}).status_code == 405
 
 
-def read_data(page: str) -> dict[str, Any]:
+def read_data(page):
     """The values that a report embeds."""
     (data,) = re.findall(r'<script type="application/json" id="report">(.*?)</script>', page, re.DOTALL)
     found: dict[str, Any] = msgspec.json.decode(data)
     return found
 
 
-def test_a_report_is_one_file_that_needs_no_other(server: Dashboard) -> None:
+def test_a_report_is_one_file_that_needs_no_other(server):
     page = server.client().get("/api/report", params={"run": "plain"}).text
     outside_data = re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.DOTALL)
     markup = re.sub(r"<(script|style)\b[^>]*>.*?</\1>", "", outside_data, flags=re.DOTALL)
@@ -209,7 +209,7 @@ def test_a_report_is_one_file_that_needs_no_other(server: Dashboard) -> None:
     assert values["cut"] == ["of each log, the last 300 lines"]
 
 
-def test_a_script_in_a_name_stays_text_in_a_report(server: Dashboard) -> None:
+def test_a_script_in_a_name_stays_text_in_a_report(server):
     page = server.client().get("/api/report", params={"run": HOSTILE_RUN}).text
     assert page.count("<script") == page.count("</script>") == 2
     assert "<title>&lt;" in page
@@ -218,7 +218,7 @@ def test_a_script_in_a_name_stays_text_in_a_report(server: Dashboard) -> None:
     assert values["logs"][0]["page"]["lines"][0]["text"] == HOSTILE
 
 
-def test_a_page_sees_a_live_run_appear_grow_and_end(tmp_path: Path) -> None:
+def test_a_page_sees_a_live_run_appear_grow_and_end(tmp_path):
     root, end = tmp_path / "runs", tmp_path / "end"
     root.mkdir()
     with dashboard(root, tmp_path) as server:
@@ -227,7 +227,7 @@ def test_a_page_sees_a_live_run_appear_grow_and_end(tmp_path: Path) -> None:
             assert all_runs.next("runs") == {"runs": [], "gone": []}
             states = set()
 
-            def has_reported(data: Any) -> bool:
+            def has_reported(data):
                 states.update(run["state"] for run in data["runs"])
                 return any(run["num_reports"] > 2 for run in data["runs"])
 
@@ -251,7 +251,7 @@ def test_a_page_sees_a_live_run_appear_grow_and_end(tmp_path: Path) -> None:
                 assert again.next("points")["last"] == ended["summary"]["num_reports"]
 
 
-def test_pages_come_and_go_a_run_is_removed_and_ctrl_c_ends_the_server(tmp_path: Path) -> None:
+def test_pages_come_and_go_a_run_is_removed_and_ctrl_c_ends_the_server(tmp_path):
     run = Run(tmp_path / "runs" / "a").report({"loss": 1.0}).end()
     with dashboard(tmp_path / "runs", tmp_path) as server:
         # More pages than may be open at once, one after the other.
@@ -275,7 +275,7 @@ Listing.refresh = lambda self: time.sleep(600)
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_server_while_storage_does_not_answer(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_server_while_storage_does_not_answer(tmp_path):
     with dashboard(tmp_path, tmp_path, fault=STUCK) as server:
         assert server.client().get("/api/about").status_code == 200
         with pytest.raises(httpx.ReadTimeout):
@@ -284,7 +284,7 @@ def test_ctrl_c_ends_the_server_while_storage_does_not_answer(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_run_in_a_store_is_shown_like_any_other(s3_environment: Server, tmp_path: Path) -> None:
+def test_a_run_in_a_store_is_shown_like_any_other(s3_environment, tmp_path):
     root = f"s3://{BUCKET}/dashboard"
     home, run = RunLocation.from_path(f"{root}/live"), Run(tmp_path / "live").report({"loss": 1.0}).end()
     JournalUploader(home.open_store(), run.journal).upload_new()
@@ -301,7 +301,7 @@ def test_a_run_in_a_store_is_shown_like_any_other(s3_environment: Server, tmp_pa
             open_run_file(home, path)
 
 
-def test_a_search_is_shown_with_its_trials(tmp_path: Path) -> None:
+def test_a_search_is_shown_with_its_trials(tmp_path):
     release = max(path.parent for path in GOLDEN.glob("*/search"))
     with dashboard(release, tmp_path) as server:
         client = server.client()
@@ -330,7 +330,7 @@ Listing.refresh = refresh
 """
 
 
-def test_a_server_for_other_machines_warns_and_its_bugs_are_not_sent_to_the_page(tmp_path: Path) -> None:
+def test_a_server_for_other_machines_warns_and_its_bugs_are_not_sent_to_the_page(tmp_path):
     with dashboard(tmp_path, tmp_path, host="0.0.0.0", fault=BROKEN) as server:
         assert server.url.startswith("http://127.0.0.1:")
         assert "warning: 0.0.0.0 can be reached from other machines" in server.errors.read_text()
@@ -356,14 +356,14 @@ except ModuleNotFoundError as missing:
 
 
 @pytest.mark.parametrize("package", ["starlette", "uvicorn"])
-def test_a_missing_package_is_named_with_the_extra_that_has_it(run_script: RunScript, package: str) -> None:
+def test_a_missing_package_is_named_with_the_extra_that_has_it(run_script, package):
     ended = run_script(MISSING, package)
     assert ended.stdout == (
         f'the dashboard needs {package}, which is not installed\n\nhint: pip install "paceline[dashboard]"\n'
     ), ended.stderr
 
 
-def test_a_port_that_is_in_use_is_named_and_the_default_one_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_is_in_use_is_named_and_the_default_one_gives_way(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=rf"cannot listen at 127\.0\.0\.1, port {port}.*\n\nhint: --port 0"):
@@ -374,6 +374,6 @@ def test_a_port_that_is_in_use_is_named_and_the_default_one_gives_way(monkeypatc
 
 
 @pytest.mark.parametrize("token", ["short", "a b" * 10, "\u00fcber" * 6])
-def test_a_token_that_no_address_can_have_is_refused(token: str, tmp_path: Path) -> None:
+def test_a_token_that_no_address_can_have_is_refused(token, tmp_path):
     with pytest.raises(ValueError, match="token must have at least 16 characters"):
         serve.serve(str(tmp_path), open_search, token=token, open_browser=False)

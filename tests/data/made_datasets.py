@@ -1,9 +1,11 @@
 """Datasets of units and blocks that a test makes itself, and what comes of a dataset, run by the reference executor."""
 
 import dataclasses
+import io
 import itertools
 import math
 import pickle
+import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +14,7 @@ import cloudpickle
 import numpy as np
 import pandas as pd
 from hypothesis import strategies as st
+from PIL import Image
 
 from paceline.data.block import Block, Schema
 from paceline.data.context import DataContext
@@ -232,6 +235,25 @@ def run(plan: PlanNode, epoch: int = 0, executor: Executor | None = None) -> lis
 
 def rows(plan: PlanNode, epoch: int = 0, executor: Executor | None = None) -> list[dict[str, Any]]:
     return [row for block in run(plan, epoch, executor) for row in block.rows()]
+
+
+def save_array(array: Any, **options: Any) -> bytes:
+    np.save(file := io.BytesIO(), array, **options)
+    return file.getvalue()
+
+
+def save_image(array: Any, kind: str = "PNG") -> bytes:
+    Image.fromarray(array).save(file := io.BytesIO(), kind)
+    return file.getvalue()
+
+
+def write_tar(*members: tuple[str, bytes], mode: Any = "w") -> bytes:
+    with tarfile.open(fileobj=(file := io.BytesIO()), mode=mode) as archive:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return file.getvalue()
 
 
 # What properties are checked on: keys with few values, so that many are equal, and everything that can be missing.

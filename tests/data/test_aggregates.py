@@ -191,7 +191,6 @@ def test_a_function_gets_each_group_whole(table, keys):
 
 
 @given(st.lists(st.integers(0, 3), max_size=20), st.lists(st.integers(0, 20), max_size=5))
-@settings(deadline=None)
 def test_a_group_is_whole_however_its_rows_are_cut(keys, cuts):
     block = Block({"key": np.array(sorted(keys), np.int64), "id": np.arange(len(keys))})
     ends = sorted(min(place, len(keys)) for place in cuts)

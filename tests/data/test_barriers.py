@@ -277,7 +277,6 @@ def test_the_parts_are_alike_in_all_epochs(data_context):
 
 
 @given(st.lists(st.integers(0, 200), min_size=1, max_size=5), st.integers(0, 10), st.booleans())
-@settings(deadline=None)
 def test_a_hash_is_found_by_its_rank(sizes, seed, crowded):
     every = hash_indices(np.arange(sum(sizes)), seed)
     if crowded:  # far from even, so that the place it is looked for first is wrong

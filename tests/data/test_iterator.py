@@ -6,10 +6,12 @@ import pickle
 import re
 import threading
 
+import jax  # noqa: F401  it sets variables of the environment when it is first imported
 import numpy as np
 import pandas
 import pyarrow as pa
 import pytest
+import torch
 
 from numbered_rows import Rows
 from paceline.data.iterator import DataIterator
@@ -142,9 +144,8 @@ def test_without_a_batch_size_it_is_256_or_the_share_of_the_global_one():
         DataIterator(Rows([1]), global_batch_size=0)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+WRONG = {
+    "iter_batches": [
         ({"batch_size": 0}, "batch_size must be a positive integer or None, got 0"),
         ({"batch_size": True}, "batch_size must be a positive integer or None, got True"),
         ({"prefetch_batches": -1}, "prefetch_batches must be a non-negative integer, got -1"),
@@ -153,12 +154,30 @@ def test_without_a_batch_size_it_is_256_or_the_share_of_the_global_one():
         ({"local_shuffle_buffer_size": 0}, "local_shuffle_buffer_size must be a positive integer or None, got 0"),
         ({"_collate_fn": 3}, "_collate_fn must be a function or None, got 3"),
     ],
-)
-def test_a_wrong_argument_is_named_at_the_call(arguments, message):
+    "iter_torch_batches": [
+        ({"device": "gpu0"}, "a torch.device or None, got 'gpu0'"),
+        ({"dtypes": "float32"}, "dtypes must be a torch.dtype or a dict from columns to torch.dtypes, got 'float32'"),
+        ({"dtypes": {"z": torch.float32}}, "dtypes has an unknown column 'z'; the columns are: 'x'"),
+        ({"dtypes": torch.float32, "collate_fn": len}, "dtypes and collate_fn cannot be combined"),
+        ({"collate_fn": 3}, "collate_fn must be a function or None, got 3"),
+        ({"pin_memory": 1}, "pin_memory must be True or False, got 1"),
+    ],
+    "iter_jax_batches": [
+        ({"dtypes": "z"}, "dtypes must be a type such as jax.numpy.float32, or a dict from columns to types, got 'z'"),
+        ({"dtypes": {"z": np.float32}}, "dtypes has an unknown column 'z'; the columns are: 'x'"),
+        ({"device": "cpu"}, "device must be one of jax.devices() or None, got 'cpu'"),
+        ({"sharding": "x"}, "sharding must be a jax.sharding.Sharding or None, got 'x'"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("method", "arguments", "message"), [(name, *each) for name in WRONG for each in WRONG[name]])
+def test_a_wrong_argument_is_named_at_the_call(method, arguments, message):
+    iterator = DataIterator(Rows([4], columns=lambda ids: {"x": ids}))
     with pytest.raises(ValueError, match=re.escape(message)):
-        DataIterator(Rows([1])).iter_batches(**arguments)
+        getattr(iterator, method)(**arguments)
     with pytest.raises(TypeError, match="iter_batches"):
-        iter(DataIterator(Rows([1])))
+        iter(iterator)
 
 
 def test_a_state_of_other_data_and_what_is_no_state_are_refused():

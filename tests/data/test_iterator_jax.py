@@ -1,7 +1,5 @@
 """Batches as JAX arrays."""
 
-import re
-
 import numpy as np
 import pytest
 
@@ -39,20 +37,6 @@ def test_arrays_have_the_types_the_device_and_the_sharding_that_are_given():
     assert batches_of(columns, device=device)[0]["x"].devices() == {device}
     sharding = jax.sharding.SingleDeviceSharding(device)
     assert batches_of(columns, sharding=sharding)[0]["x"].sharding == sharding
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"dtypes": "z"}, "dtypes must be a type such as jax.numpy.float32, or a dict from columns to types, got 'z'"),
-        ({"dtypes": {"z": np.float32}}, "dtypes has an unknown column 'z'; the columns are: 'x'"),
-        ({"device": "cpu"}, "device must be one of jax.devices() or None, got 'cpu'"),
-        ({"sharding": "x"}, "sharding must be a jax.sharding.Sharding or None, got 'x'"),
-    ],
-)
-def test_a_wrong_argument_is_named_at_the_call(arguments, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        DataIterator(Rows([4], columns=lambda ids: {"x": ids})).iter_jax_batches(**arguments)
 
 
 def test_columns_and_places_that_cannot_be_are_refused():

@@ -169,21 +169,6 @@ def test_any_history_of_interruptions_uses_every_row_once(data):
     check(feeds, [*groups, last], epochs)
 
 
-def test_the_place_after_the_last_batch_is_not_the_next_epoch():
-    """Whoever counts epochs finds the rest of this one empty."""
-    it = DataIterator(Rows([4]))
-    for _ in it.iter_batches(batch_size=2):
-        state = it.get_state()
-    assert (state["row"], "epoch" in state) == (4, False)
-    assert it.get_state()["epoch"] == 1
-    again = DataIterator(Rows([4]))
-    again.set_state(state)
-    batches = again.iter_batches(batch_size=2)
-    assert list(batches) == []
-    assert [batch["id"].tolist() for batch in batches] == [[0, 1], [2, 3]]
-    assert again.get_state()["epoch"] == 2
-
-
 def test_what_is_done_is_not_read_again():
     feeds = Rows([10] * 10)
     it = DataIterator(feeds)

@@ -32,33 +32,24 @@ def flat(batches):
 
 @pytest.mark.parametrize("world", WORKERS)
 @pytest.mark.parametrize("without", [None, 5], ids=["all rows", "filtered"])
-def test_equal_parts_are_equal_and_leave_out_less_than_one_row_for_each_worker(world, without):
+@pytest.mark.parametrize("mode", ["equal", "exact"])
+def test_exact_parts_have_every_row_and_equal_ones_leave_out_less_than_one_for_each_worker(world, without, mode):
     for num_rows, batch_size in itertools.product(SIZES, [*BATCHES, None]):
         feeds = Rows(units(num_rows), without=without)
         order, seen = feeds.order(0), set()
-        for shards in epochs_of(feeds, world, "equal", batch_size, 2):
+        for shards in epochs_of(feeds, world, mode, batch_size, 2):
             rows = sorted(itertools.chain(*map(flat, shards)))
-            assert len(set(rows)) == len(rows) == len(order) - len(order) % world
+            assert len(set(rows)) == len(rows) == len(order) - (len(order) % world if mode == "equal" else 0)
             assert set(rows) <= set(order)
-            assert len({tuple(map(len, batches)) for batches in shards}) == 1
+            lengths = [*map(len, map(flat, shards))]
+            assert max(lengths) - min(lengths) <= (mode == "exact")
+            assert mode == "exact" or len({tuple(map(len, batches)) for batches in shards}) == 1
             sizes = [*map(len, shards[0])]
-            assert all(sizes)
+            assert all(batch for batches in shards for batch in batches)
             assert batch_size is None or sizes[:-1] == [batch_size] * len(sizes[:-1])
             assert batch_size is None or all(size <= batch_size for size in sizes)
             seen.update(rows)
         assert seen == set(order) or len(order) < world, "over epochs, no row is left out for good"
-
-
-@pytest.mark.parametrize("world", WORKERS)
-@pytest.mark.parametrize("batch_size", [*BATCHES, None])
-def test_exact_parts_have_every_row_once(world, batch_size):
-    for num_rows in SIZES:
-        feeds = Rows(units(num_rows), block_rows=4)
-        for shards in epochs_of(feeds, world, "exact", batch_size, 2):
-            assert sorted(itertools.chain(*map(flat, shards))) == list(range(num_rows))
-            assert all(batch for batches in shards for batch in batches)
-            lengths = [*map(len, map(flat, shards))]
-            assert max(lengths) - min(lengths) <= 1
 
 
 @pytest.mark.parametrize("mode", ["equal", "exact"])

@@ -1,9 +1,11 @@
 """Batches as TensorFlow tensors, and as a tf.data.Dataset."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from numbered_rows import Rows
+from paceline import data
 from paceline.data.iterator import DataIterator
 
 tf = pytest.importorskip("tensorflow")
@@ -43,6 +45,27 @@ def test_lists_are_ragged_where_the_spec_says_so(lengths):
     [(ragged, _)] = list(dataset)
     assert ragged.to_list() == [[float(i) for i in range(length)] for length in lengths]
     assert spec.is_compatible_with(ragged)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "spec"),
+    [
+        (pa.list_(pa.float32(), 2), [[1, 2], [3, 4], [5, 6]], tf.TensorSpec((None, 2), tf.float32)),
+        (pa.list_(pa.float32()), [[1, 2], [3, 4], [5, 6]], tf.RaggedTensorSpec((None, None), tf.float32)),
+        (pa.large_list(pa.int16()), [[1, 2], [3], []], tf.RaggedTensorSpec((None, None), tf.int16)),
+        (pa.list_(pa.string()), [[b"a"], [b"b", b"c"], []], tf.RaggedTensorSpec((None, None), tf.string)),
+        (pa.list_(pa.list_(pa.int64())), [[[1], [2, 3]], [], [[]]], tf.RaggedTensorSpec((None,) * 3, tf.int64)),
+    ],
+    ids=str,
+)
+def test_lists_are_tensors_if_their_type_has_a_length_and_else_ragged(kind, rows, spec):
+    dataset = data.from_arrow(pa.table({"x": pa.array(rows, kind), "y": range(3)}))
+    tensors = dataset.to_tf("x", "y", batch_size=2)
+    assert tensors.element_spec[0] == spec
+    assert [row for x, _ in tensors for row in (x.to_list() if hasattr(x, "to_list") else x.numpy().tolist())] == rows
+    [batch] = dataset.iter_tf_batches(batch_size=3)
+    assert batch["x"].dtype == spec.dtype
+    assert (batch["x"].to_list() if hasattr(batch["x"], "to_list") else batch["x"].numpy().tolist()) == rows
 
 
 def test_columns_that_cannot_be_tensors_or_are_not_there_are_named():

@@ -1,6 +1,5 @@
 """read_images, read_audio, read_videos and read_numpy: what comes of files, and what is refused."""
 
-import io
 from fractions import Fraction
 from pathlib import Path
 
@@ -41,16 +40,6 @@ def test_images_of_one_size_are_one_tensor_in_the_order_of_their_names(pictures)
     assert found.columns["path"].to_pylist() == [str(pictures / f"{number}.png") for number in range(5)]
     filesystem = pyarrow.fs.SubTreeFileSystem(str(pictures), pyarrow.fs.LocalFileSystem())
     assert block(read_images("0.png", filesystem=filesystem)).num_rows == 1
-
-
-def test_hive_directories_become_columns_on_request(tmp_path):
-    for label in ("cat", "dog"):
-        (tmp_path / f"class={label}").mkdir()
-        Image.fromarray(picture(0)).save(tmp_path / f"class={label}" / "0.png")
-    assert list(block(read_images(tmp_path)).columns) == ["image"]
-    found = block(read_images(tmp_path, partitioning="hive", include_paths=True))
-    assert list(found.columns) == ["image", "class", "path"]
-    assert found.columns["class"].to_pylist() == ["cat", "dog"]
 
 
 def test_images_of_several_sizes_and_modes_are_ragged_unless_size_and_mode_make_them_alike(tmp_path):
@@ -97,32 +86,6 @@ def test_shuffled_files_have_another_order_in_every_epoch_and_the_same_in_each(p
     assert sorted(orders[0]) == sorted(orders[1]) != orders[0]
 
 
-@pytest.mark.parametrize("content", ["other", "truncated", "header only", "half a JPEG"])
-def test_a_broken_image_is_named(pictures, content):
-    whole, buffer = (pictures / "0.png").read_bytes(), io.BytesIO()
-    Image.fromarray(picture(0, 64, 64)).save(buffer, "JPEG")
-    half = buffer.getvalue()[: len(buffer.getvalue()) // 2]
-    broken = {"other": b"no image", "truncated": whole[:-40], "header only": whole[:20], "half a JPEG": half}
-    (pictures / "3.png").write_bytes(broken[content])
-    with pytest.raises((ValueError, OSError), match=r"cannot read \S*3\.png"):
-        block(read_images(pictures))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"size": (0, 5)}, r"size must be .* got \(0, 5\)"),
-        ({"mode": "rgb"}, "mode must be .* got 'rgb'"),
-        ({"shuffle": "rows"}, "shuffle must be 'files', a FileShuffleConfig or None, got 'rows'"),
-        ({"override_num_blocks": 0}, "override_num_blocks must be a positive integer or None, got 0"),
-        ({"partitioning": "dir"}, "partitioning must be 'hive' or None, got 'dir'"),
-    ],
-)
-def test_bad_arguments_are_refused_at_once(pictures, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        read_images(pictures, **arguments)
-
-
 # Sound and video
 
 RATE = 8000
@@ -152,14 +115,6 @@ def test_sound_of_several_lengths_and_formats_is_ragged(tmp_path):
     amplitudes = block(read_audio(tmp_path)).columns["amplitude"]
     assert [amplitude.shape for amplitude in amplitudes] == [(1, 800), (1, 1600)]
     np.testing.assert_allclose(amplitudes[0][0], tone(440)[:, 0], atol=1e-4)
-
-
-@pytest.mark.parametrize("content", [b"", b"RIFFbut not for long"], ids=["empty", "cut off"])
-def test_broken_sound_is_named(tmp_path, content):
-    soundfile.write(tmp_path / "a.wav", tone(440), RATE)
-    (tmp_path / "b.wav").write_bytes(content)
-    with pytest.raises(ValueError, match=r"cannot read \S*b\.wav as audio"):
-        block(read_audio(tmp_path))
 
 
 def film(path, num_frames=12, height=32, width=48):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_datasets import READ, Listed, listed
+from made_datasets import Listed, listed
 
 from paceline.data.exec.exchange import resolve_barrier
 from paceline.data.exec.pipeline import InlineExecutor, lower_plan
@@ -186,9 +186,3 @@ def test_two_selections_become_one_only_if_no_error_is_lost_and_other_plans_stay
     wrong = four().select_columns(["a", "typo"]).select_columns(["a"])
     with pytest.raises(KeyError, match="unknown column 'typo'"):
         wrong.take_all()
-
-
-def test_what_is_not_needed_is_not_read():
-    READ.clear()
-    assert four().filter(expr="a == 11").select_columns(["b"]).take_all() == [{"b": 11}]
-    assert [(unit, columns) for unit, columns, num_rows in READ if num_rows] == [("part-1.file", ["a", "b"])]

@@ -168,18 +168,6 @@ class TestSchemas:
         with pytest.raises(ValueError, match=r"1\.parquet has two columns named 'a'"):
             read_parquet(tmp_path)
 
-    def test_partitions_and_paths_are_columns(self, tmp_path):
-        for year, kind in ((2023, "a"), (2024, "b")):
-            (tmp_path / f"year={year}/kind={kind}").mkdir(parents=True)
-            table = pa.table({"n": [year], "kind": ["in the file"]})
-            pq.write_table(table, tmp_path / f"year={year}/kind={kind}/x.parquet")
-        dataset = read_parquet(tmp_path, include_paths=True)
-        first = {"n": 2023, "kind": "a", "year": 2023, "path": str(tmp_path / "year=2023/kind=a/x.parquet")}
-        assert rows_of(dataset)[0] == first
-        assert source_of(dataset).schema().names == list(rows_of(dataset)[0])
-        assert rows_of(read_parquet(tmp_path, columns=["year"])) == [{"year": 2023}, {"year": 2024}]
-        assert rows_of(read_parquet(tmp_path, partitioning=None))[0] == {"n": 2023, "kind": "in the file"}
-
 
 class TestTensors:
     def test_tensors_are_arrays_whatever_their_shapes(self, tmp_path):

@@ -153,7 +153,6 @@ def rows(found):
     return [row for begin, stop in found for row in range(begin, stop)]
 
 
-@settings(deadline=None)
 @given(some)
 def test_joined_ranges_are_sorted_and_apart(given):
     found = sharding.join_ranges(given)
@@ -162,19 +161,16 @@ def test_joined_ranges_are_sorted_and_apart(given):
     assert sharding.num_rows_in(found) == len(rows(found))
 
 
-@settings(deadline=None)
 @given(edges, some)
 def test_what_is_left_of_a_range(span, gone):
     assert rows(sharding.subtract_ranges(span, gone)) == sorted({*rows([span])} - {*rows(gone)})
 
 
-@settings(deadline=None)
 @given(some, some)
 def test_what_both_have(first, second):
     assert rows(sharding.intersect_ranges(first, second)) == sorted({*rows(first)} & {*rows(second)})
 
 
-@settings(deadline=None)
 @given(some, st.lists(st.integers(0, 12), max_size=5))
 def test_drop_front_removes_the_first_rows(given, numbers):
     found = sharding.join_ranges(given)

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import paceline.data
@@ -52,14 +52,12 @@ def test_the_number_is_that_of_the_rows_that_come():
     assert parse_quality(shuffled.stats()) > 0.97
 
 
-@settings(deadline=None)
 @given(st.integers(2, 500))
 def test_rows_in_order_have_none(num):
     assert shuffle_quality(np.arange(num)) == 0.0
     assert shuffle_quality(np.arange(num)[::-1]) < (0.5 if num < 10 else 0.1)
 
 
-@settings(deadline=None)
 @given(st.integers(50, 3000), st.integers(0, 1000))
 def test_a_random_order_is_near_one(num, seed):
     assert shuffle_quality(permutation(num, seed)) > 0.8
@@ -73,7 +71,6 @@ def test_almost_every_random_order_is_one_and_those_that_keep_neighbours_or_only
     assert shuffle_quality(interleaved) < 0.5
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(), unique=True, max_size=60))
 def test_it_is_a_part_of_one_and_knows_ranks_only(order):
     found = shuffle_quality(np.array(order, dtype=object))

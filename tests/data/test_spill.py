@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,11 +69,8 @@ def test_an_allowance_counts_for_all_units_together(tmp_path):
             for _ in range(10):
                 kept.append(writer.write(Block({"x": np.zeros(25)})).path == stores.memory)
 
-    threads = [threading.Thread(target=write, args=(place,)) for place in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
     assert len(kept) == 80
     assert kept.count(True) == 25  # of 200 bytes each
     held.close()

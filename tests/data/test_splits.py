@@ -40,24 +40,9 @@ def test_split_partitions_the_rows_of_every_size(num):
         equal = [ids(part) for part in numbered_dataset(size).split(num, equal=True)]
         assert {len(part) for part in equal} == {size // num}
         assert [*chain(*equal)] == [*range(size - size % num)]
-
-
-@pytest.mark.parametrize("num", WORKERS)
-@pytest.mark.parametrize("equal", [True, False])
-def test_streaming_split_partitions_the_rows_of_every_size(num, equal):
-    for size in SIZES:
-        iterators = numbered_dataset(size).streaming_split(num, equal=equal)
-        seen = Counter()
-        for _ in range(2):  # epochs
-            parts = [[row["id"] for row in iterator.iter_rows()] for iterator in iterators]
-            rows = Counter(chain(*parts))
-            assert set(rows.values()) <= {1}
-            assert {*rows} <= {*range(size)}
-            assert rows.total() == (size - size % num if equal else size)
-            assert not equal or len({len(part) for part in parts}) == 1
-            seen += rows
-        if equal and size >= num:
-            assert {*seen} == {*range(size)}  # what one epoch leaves out is in the next
+    for equal in (True, False):  # for all sizes, see `test_iterator_splits.py`
+        shards = [[*shard.iter_rows()] for shard in numbered_dataset(11).streaming_split(num, equal=equal)]
+        assert sum(map(len, shards)) == (11 - 11 % num if equal else 11)
 
 
 @given(st.integers(0, 40), st.lists(st.integers(0, 50), min_size=1, max_size=4).map(sorted), st.booleans())
@@ -183,13 +168,3 @@ def test_workers_at_the_same_time_share_one_run_also_from_another_process(run_sc
     assert sorted(chain(*parts)) == [*range(40)]
     assert all(parts)
     assert sorted(map(int, log.read_text().split())) == [*range(40)]
-
-
-def test_iterators_go_to_other_processes_and_know_where_they_stood():
-    (whole,) = numbered_dataset(10).streaming_split(1)
-    rows = iter(whole.iter_rows())
-    assert [next(rows)["id"] for _ in range(4)] == [0, 1, 2, 3]
-    copied = pickle.loads(pickle.dumps(whole))
-    copied.set_state(copied.get_state())
-    assert [row["id"] for row in copied.iter_rows()] == [4, 5, 6, 7, 8, 9]
-    assert [row["id"] for row in copied.iter_rows()] == [*range(10)]

@@ -27,22 +27,6 @@ from servers import BUCKET, s3_variables
 FILES = {"a.csv": b"n\n1\n2\n", "b.jsonl": b'{"n": 1}\n', "c.txt": b"one\ntwo\n", "_d": b"x"}
 
 
-@pytest.fixture(scope="module")
-def s3fs_filesystem(s3_server):
-    import s3fs
-
-    filesystem = s3fs.S3FileSystem(
-        key="test",
-        secret="test",
-        endpoint_url=f"http://{s3_server.authority}",
-        client_kwargs={"region_name": "us-east-1"},
-        skip_instance_cache=True,
-    )
-    filesystem.connect()
-    yield filesystem
-    s3fs.S3FileSystem.close_session(filesystem.loop, filesystem._s3)
-
-
 def write_files(filesystem, root):
     for number in range(2):
         table = pa.table({"n": [number * 10, number * 10 + 1], "s": ["x", None]})

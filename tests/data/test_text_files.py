@@ -57,16 +57,18 @@ def test_projection_is_selection(tmp_path):
     assert source.project_columns(["nowhere"]) is None
 
 
-def test_the_schema_is_that_of_the_first_file_with_partitions_and_paths_as_columns(tmp_path):
+def test_the_schema_is_that_of_the_first_file_and_its_columns_have_different_names(tmp_path):
     (tmp_path / "k=7").mkdir()
     (tmp_path / "k=7/a.csv").write_text("n,x,empty\n1,1.5,\n")
     dataset = read_csv(tmp_path, include_paths=True)
-    assert rows_of(dataset) == [{"n": 1, "x": 1.5, "empty": "", "k": 7, "path": str(tmp_path / "k=7/a.csv")}]
     source = source_of(dataset)
     assert source.schema().names == ["n", "x", "empty", "k", "path"]
     assert source.schema().types[:3] == [pa.int64(), pa.float64(), pa.string()]
     projected = source.project_columns(["k", "n"]).units()
     assert [row for unit in projected for block in unit.read() for row in block.rows()] == [{"k": 7, "n": 1}]
+    (tmp_path / "k=7/a.csv").write_text("n,n\n1,2\n")
+    with pytest.raises(ValueError, match=r"a\.csv has two columns named 'n'"):
+        read_csv(tmp_path)
 
 
 def test_options_of_pyarrow_are_used(tmp_path):
@@ -114,16 +116,6 @@ def test_a_value_that_does_not_fit_is_named_with_its_row_and_its_column_where_on
     options = arrow_csv.ConvertOptions(include_columns=["n"])
     with pytest.raises(ValueError, match=r"b\.csv .*column 'n', after row \d{3}: .*'none'\n\nhint: "):
         rows_of(read_csv(tmp_path, convert_options=options))
-
-
-def test_a_wrong_argument_or_header_is_named(tmp_path):
-    (tmp_path / "a.csv").write_text("n,n\n1,2\n")
-    with pytest.raises(ValueError, match=r"a\.csv has two columns named 'n'"):
-        read_csv(tmp_path)
-    with pytest.raises(ValueError, match=r"parse_options must be a pyarrow\.csv\.ParseOptions.*, got ';'"):
-        read_csv(tmp_path, parse_options=";")
-    with pytest.raises(TypeError, match=r"read_csv\(\) has no argument 'delimiter'; it has .*parse_options"):
-        read_csv(tmp_path, delimiter=";")
 
 
 ROWS = [{"n": number, "s": f"row {number}", "l": [number], "o": {"k": number / 2}} for number in range(500)]
@@ -221,26 +213,6 @@ def test_another_encoding_is_read(tmp_path, encoding):
     assert column(read_text(tmp_path, encoding=encoding), "text") == ["ñandú", "zwölf"]
 
 
-@pytest.mark.parametrize(
-    ("read", "content", "column", "kind", "value"),
-    [
-        (read_text, "x\n", "text", pa.string(), "x"),
-        (read_binary_files, "x\n", "bytes", pa.binary(), b"x\n"),
-        (read_json, '{"n": 1}', "n", pa.int64(), 1),
-    ],
-)
-def test_partitions_and_paths_are_columns(tmp_path, read, content, column, kind, value):
-    path = tmp_path / "k=1" / ("a.json" if read is read_json else "a.txt")
-    path.parent.mkdir()
-    path.write_text(content)
-    if read is read_json:
-        (tmp_path / "README.md").write_text("# left out: not JSON")
-    dataset = read(tmp_path, include_paths=True)
-    assert rows_of(dataset) == [{column: value, "k": 1, "path": str(path)}]
-    schema = source_of(dataset).schema()
-    assert (schema.names, schema.types) == ([column, "k", "path"], [kind, pa.int64(), pa.string()])
-
-
 def test_small_files_share_a_unit_and_large_ones_do_not(tmp_path, monkeypatch):
     monkeypatch.setattr(media.BinaryReader, "unit_bytes", 1000)
     monkeypatch.setattr(media.BinaryReader, "max_unit_files", 3)
@@ -256,12 +228,3 @@ def test_small_files_share_a_unit_and_large_ones_do_not(tmp_path, monkeypatch):
     for number, sizes in ((2, [4, 4]), (100, [1] * 8)):
         units = source_of(read_binary_files(tmp_path, override_num_blocks=number)).units()
         assert [unit.num_rows for unit in units] == sizes
-
-
-def test_packed_files_are_unpacked_and_one_that_is_gone_is_named(tmp_path):
-    (tmp_path / "a.gz").write_bytes(gzip.compress(b"content"))
-    dataset = read_binary_files(tmp_path)
-    assert column(dataset, "bytes") == [b"content"]
-    (tmp_path / "a.gz").unlink()
-    with pytest.raises(FileNotFoundError, match=r"/a\.gz no longer exists"):
-        rows_of(dataset)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_datasets import block, pipeline
+from made_datasets import block
 
 from paceline.data.block import Block
 from paceline.data.read import read_tfrecords
@@ -211,17 +211,6 @@ def test_features_of_one_value_are_values_and_others_lists(tmp_path):
         assert found.columns[name].to_pylist() == columns[name]
     assert found.columns["tags"].type == pa.list_(pa.int64())
     assert found.columns["missing text"].to_pylist() == [b"a", None, None]
-
-
-def test_files_come_one_after_the_other_with_their_paths(tmp_path):
-    for number, name in enumerate("ba"):
-        (tmp_path / f"{name}.tfrecord").write_bytes(content({"x": np.array([number, number + 10])}))
-    (tmp_path / "empty.tfrecord").write_bytes(b"")
-    dataset = read_tfrecords(tmp_path, include_paths=True)
-    assert [task.unit.name for task in pipeline(dataset).tasks][:2] == ["a.tfrecord", "b.tfrecord"]
-    found = block(dataset)
-    assert found.columns["x"].tolist() == [1, 11, 0, 10]
-    assert found.columns["path"].to_pylist()[0] == str(tmp_path / "a.tfrecord")
 
 
 @pytest.mark.parametrize(

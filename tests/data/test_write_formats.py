@@ -252,6 +252,12 @@ def test_tensors_images_and_samples_come_back(tmp_path):
 
 STRANGE = np.empty(1, object)
 STRANGE[0] = range(3)
+
+
+def unread():
+    raise AssertionError("a wrong argument is refused before a row is read")
+
+
 REFUSED = [
     (write_csv, {"y": np.zeros((2, 3))}, {}, "write_csv: column 'y' has .*which CSV cannot hold"),
     (write_csv, {"y": pa.array([[1], [2]])}, {}, "write_csv: column 'y' has .*which CSV cannot hold"),
@@ -271,6 +277,14 @@ REFUSED = [
     (write_webdataset, {"cls": [1, 2], "__key__": ["a", "a"]}, {}, "got 'a' twice: they would be read as one row"),
     (write_webdataset, {"cls": [1]}, {"encoder": "json"}, "encoder must be True, False, or a function .*, got 'json'"),
     (paceline.data.write.write_tfrecords, {"image": TENSORS["image"]}, {}, "'image'"),
+    (write_parquet, unread, {"mode": "replace"}, "mode must be 'append', 'overwrite', 'error' or 'ignore', got"),
+    (write_parquet, unread, {"min_rows_per_file": 0}, "min_rows_per_file must be a positive integer or None, got 0"),
+    (write_parquet, unread, {"min_rows_per_file": 5, "max_rows_per_file": 4}, "at most max_rows_per_file=4, got 5"),
+    (write_parquet, unread, {"partition_cols": "x"}, r"must be a list of columns such as \['x'\], got 'x'"),
+    (write_parquet, unread, {"partition_cols": ["x", "x"]}, "a list of different columns"),
+    (write_parquet, unread, {"concurrency": -1}, "concurrency must be a positive integer or None, got -1"),
+    (write_parquet, unread, {"row_group_size": 0}, "row_group_size must be a positive integer or None, got 0"),
+    (write_parquet, unread, {"colour": "red"}, "colour"),
     (write_parquet, {"x": [1]}, {"partition_cols": ["x"]}, "must leave a column to write"),
     (write_parquet, {"x": [1]}, {"partition_cols": ["z"]}, "unknown column 'z'; the columns are: 'x'"),
     (write_parquet, TENSORS, {"partition_cols": ["flat"]}, "'flat' has type .* cannot be a directory name"),
@@ -280,5 +294,5 @@ REFUSED = [
 @pytest.mark.parametrize(("write", "rows", "arguments", "message"), REFUSED)
 def test_what_a_format_cannot_hold_is_refused_by_name_and_nothing_is_left(tmp_path, write, rows, arguments, message):
     with pytest.raises((ValueError, TypeError, KeyError), match=message):
-        write(dataset_of([rows]), tmp_path / "out", **arguments)
+        write(dataset_of(rows if callable(rows) else [rows]), tmp_path / "out", **arguments)
     assert list(tmp_path.iterdir()) == []

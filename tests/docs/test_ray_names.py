@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +15,11 @@ from paceline.cli import main
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.fixture(scope="module")
-def page() -> Any:
-    sys.path.insert(0, str(DOCS / "_site"))
-    try:
-        import ray_names_page
-    finally:
-        sys.path.pop(0)
-    return ray_names_page
-
-
-@pytest.fixture(scope="module")
-def coverage(page: Any) -> Any:
-    sys.path.insert(0, str(DOCS / "_site"))
-    try:
-        import ray_coverage
-    finally:
-        sys.path.pop(0)
-    return ray_coverage
+@pytest.fixture(scope="module", autouse=True)
+def _builders_of_the_site() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DOCS / "_site")
+        yield
 
 
 def run_on_all_frameworks(command: str) -> str:
@@ -49,7 +37,10 @@ def test_everything_of_train_tune_and_air_is_here_or_left_out_on_purpose() -> No
     assert not problems, f"add it, or change docs/ray_names/omissions.txt:\n{problems}"
 
 
-def test_what_is_left_out_is_ray_s_and_has_a_reason(page: Any, coverage: Any) -> None:
+def test_what_is_left_out_is_ray_s_and_has_a_reason() -> None:
+    import ray_coverage
+    import ray_names_page
+
     class Anything:
         """Has every member, and takes every argument."""
 
@@ -59,62 +50,48 @@ def test_what_is_left_out_is_ray_s_and_has_a_reason(page: Any, coverage: Any) ->
         members = facts[module][name].get("members") or {}
         return type(name, (Anything,), dict.fromkeys(members, Anything))
 
-    facts = page.load_facts()
-    parts = list(coverage.list_parts(facts, find))
+    facts = ray_names_page.load_facts()
+    parts = list(ray_coverage.list_parts(facts, find))
     labels = {part.label for part in parts}
     assert all(part.is_present for part in parts)
-    omitted = page.load_list("omissions.txt")
+    omitted = ray_names_page.load_list("omissions.txt")
     assert not {*omitted} - labels
     assert all(omitted.values())
-    assert len(omitted) <= coverage.MAX_OMITTED * len(parts)
+    assert len(omitted) <= ray_coverage.MAX_OMITTED * len(parts)
 
 
-def test_parts_are_counted_as_names_members_and_arguments(coverage: Any) -> None:
+@pytest.mark.slow
+def test_every_missing_name_says_what_to_use() -> None:
+    unexplained = run_on_all_frameworks("import ray_names_page; print(*ray_names_page.find_unexplained(), sep='\\n')")
+    assert not unexplained, "these need a note in src/paceline/_core/ray_names.toml"
+
+
+def test_missing_members_and_arguments_are_found_by_comparison() -> None:
+    import ray_coverage
+    import ray_names_page as page
+
     class Ours:
         def __init__(self, a: int) -> None: ...
 
         def method(self, a: int) -> None: ...
 
-    members = {
-        "method": {"params": [["a", "", None], ["b", "", None]]},
-        "gone": "value",
-        "old": {"status": "DEPRECATED"},
+    described = {
+        "kind": "class",
+        "params": [["a", "", None], ["c", "", None], ["d", "VAR_KEYWORD", None], ["_e", "", None]],
+        "members": {
+            "method": {"params": [["a", "", None], ["b", "", None]]},
+            "gone": "value",
+            "old": {"status": "DEPRECATED"},
+        },
     }
-    params = [["a", "", None], ["c", "", None], ["d", "VAR_KEYWORD", None], ["_e", "", None]]
-    names = {
-        "Ours": {"kind": "class", "params": params, "members": members},
-        "Gone": {"kind": "class", "params": params, "members": members},
-        "Old": {"kind": "class", "status": "DEPRECATED"},
-    }
-    found = [*coverage.list_parts({"ray.tune.x": names}, lambda _, name: Ours if name == "Ours" else None)]
+    names = {"Ours": described, "Gone": described, "Old": {"kind": "class", "status": "DEPRECATED"}}
+    found = [*ray_coverage.list_parts({"ray.tune.x": names}, lambda _, name: Ours if name == "Ours" else None)]
     assert {part.label.removeprefix("ray.tune.x."): part.is_present for part in found} == {
         "Ours": True, "Ours(a)": True, "Ours(c)": False, "Ours.method": True, "Ours.method(a)": True,
         "Ours.method(b)": False, "Ours.gone": False, "Gone": False,
     }  # fmt: skip
-
-
-@pytest.mark.slow
-def test_every_missing_name_says_what_to_use(page: Any) -> None:
-    unexplained = run_on_all_frameworks("import ray_names_page; print(*ray_names_page.find_unexplained(), sep='\\n')")
-    assert not unexplained, "these need a note in src/paceline/_core/ray_names.toml"
-
-
-def test_missing_members_and_arguments_are_found_by_comparison(page: Any) -> None:
-    class Ours:
-        def __init__(self, present: int) -> None: ...
-
-        def method(self, first: int) -> None: ...
-
-    members = {
-        "method": {"params": [["first", "", None], ["second", "", None]], "status": ""},
-        "absent": {"params": [], "status": ""},
-        "old": {"params": [], "status": "DEPRECATED"},
-    }
-    params = [["present", "POSITIONAL_OR_KEYWORD", None], ["gone", "KEYWORD_ONLY", None], ["args", "VAR_KEYWORD", None]]
-    entry = {"kind": "class", "params": params, "members": members}
-    assert list(page.find_missing(Ours, entry)) == ["gone=", "method(second=)", "absent"]
-    assert page.find_ours("ray.train", "ScalingConfig").__module__.startswith("paceline.train")
-    assert page.find_ours("ray.data.Dataset", "map_batches") is not None
+    assert list(page.find_missing(Ours, described)) == ["c=", "method(b=)", "gone"]
+    assert page.find_ours("ray.data.Dataset", "map_batches").__module__.startswith("paceline.data")
     assert page.find_ours("ray.nowhere.at_all", "x") is None
     reason = {"ray.train.ScalingConfig(use_tpu)": "no slices"}
     assert page._format_missing("use_tpu=", "ray.train.ScalingConfig", reason) == "`use_tpu=` (no slices)"

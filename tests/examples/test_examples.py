@@ -112,6 +112,14 @@ def test_the_language_model_takes_text_of_ones_own_and_says_when_it_is_too_short
     assert "the text has less than one batch: use a smaller --batch-size or --context" in printed
 
 
+def test_no_document_comes_twice_from_tokenized_text_when_a_worker_is_killed(run):
+    code, printed = run("tokenize_text.py", "--stories", "2000", "--report-every", "10", kill="1@report:3")
+    assert code == 0, printed
+    assert "paceline: attempt 2, from checkpoint checkpoint_00000" in printed
+    (documents,) = re.findall(r"^documents  (\d+) of 2000$", printed, re.MULTILINE)
+    assert 1990 <= int(documents) <= 2000
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is room for one worker only")
 @pytest.mark.slow
 def test_the_elastic_run_shrinks_grows_and_has_the_loss_of_the_undisturbed_one(run):

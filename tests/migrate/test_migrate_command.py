@@ -55,6 +55,10 @@ CASES = {
     "from ray.tune import (\n    suggest as s,\n    run,\n)": (
         "from paceline.tune import (\n    run,\n)\nfrom paceline.tune import search as s"
     ),
+    "from ray.train.base_trainer import BaseTrainer": "from paceline.train import BaseTrainer",
+    "from ray.train.callbacks.logging import JsonLoggerCallback": (
+        "from paceline.train.callbacks import JsonLoggerCallback"
+    ),
     "from ray.tune.experiment import trial": "from paceline.tune import experiment as trial",
 }  # fmt: skip
 
@@ -135,6 +139,7 @@ t.TorchTrainer.nothing, t.TorchTrainer(f).any, t.prepare_model(f)(any=1)
 report({}, **more)
 os.environ["RAY_TRAIN_V2_ENABLED"]
 ray.data.read_csv("x", 1, 2)
+from ray.train._internal.session import get_session
 """
     assert migrate(source, "--json", "--diff")[1] == 0
     (file,) = json.loads(capsys.readouterr().out)["files"]
@@ -151,6 +156,7 @@ ray.data.read_csv("x", 1, 2)
     assert [name for line, kind, name in found if (line, kind) == (7, "missing")] == [
         "ray.train.torch.TorchTrainer.nothing"
     ]
+    assert "private to Ray" in found[11, "missing", "ray.train._internal"]["text"]
     assert "2 by position" not in found[10, "missing", "ray.data.read_csv()"]["text"]
 
 

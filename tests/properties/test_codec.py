@@ -1,6 +1,5 @@
 """Bytes that are cut anywhere come back whole, and bytes that are damaged anywhere come back as a valid prefix."""
 
-import zlib
 from bisect import bisect_right
 from itertools import accumulate, pairwise
 
@@ -14,7 +13,6 @@ payloads = st.lists(st.binary(max_size=40), max_size=8)
 lines = st.lists(st.binary(max_size=30).map(lambda data: data.replace(b"\n", b"\r")), max_size=5)
 
 
-@settings(deadline=None)
 @given(payloads, st.lists(st.integers(0, 400), max_size=20))
 def test_frames_cut_at_any_boundaries_come_back_whole_and_in_order(sent, cuts):
     stream = b"".join(map(encode_frame, sent))
@@ -42,7 +40,6 @@ def test_a_sealed_line_gives_its_payload_back_and_a_payload_with_a_newline_is_re
         seal_line(payload + b"\n")
 
 
-@settings(deadline=None)
 @given(lines)
 def test_lines_truncated_at_every_offset_give_the_lines_before_it(sent):
     data = b"".join(map(seal_line, sent))
@@ -64,12 +61,3 @@ def test_every_byte_altered_gives_a_prefix_that_holds_all_lines_before_it(sent, 
             prefix = list(valid_prefix(altered))
             assert prefix == sent[: len(prefix)]
             assert len(prefix) >= number
-
-
-@settings(deadline=None)
-@given(lines, st.binary(max_size=30))
-def test_lines_after_a_damaged_one_are_not_read(sent, damage):
-    torn = b"00000000 x" + damage.replace(b"\n", b"") + b"\n"
-    before, after = b"".join(map(seal_line, sent)), seal_line(b"after")
-    if zlib.crc32(torn[9:-1]):
-        assert list(valid_prefix(before + torn + after)) == sent

@@ -8,10 +8,11 @@ from fractions import Fraction
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+import torch
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from paceline._core.plain_values import from_plain, get_metric, to_plain
+from paceline._core.plain_values import decode_plain, from_plain, get_metric, to_plain
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 keys = text.filter(lambda key: key != "$number")
@@ -35,14 +36,13 @@ def same(one, other):
         return False
     if isinstance(one, float):
         return one == other or (math.isnan(one) and math.isnan(other))
-    if isinstance(one, list):
+    if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     return bool(one == other)
 
 
-@settings(deadline=None)
 @given(values)
 @example([math.nan, math.inf, -math.inf, -0.0])
 @example([sign * (2**bits + by) for bits in (31, 53, 63, 64) for by in (-1, 0, 1) for sign in (1, -1)])
@@ -57,8 +57,37 @@ def test_any_value_comes_back_from_json_that_others_read_too(value):
 
 
 @given(st.lists(st.one_of(numbers, text), max_size=4))
-def test_a_tuple_comes_back_as_a_list(items):
-    assert same(from_plain(to_plain(tuple(items))), items)
+def test_a_tuple_comes_back_as_it_was_if_types_are_kept_else_as_a_list(items):
+    nested, as_lists = {"eval": (items, tuple(items), [tuple(items)])}, {"eval": [items, items, [items]]}
+    wire = msgspec.Raw(msgspec.json.encode(to_plain(nested, keep_types=True)))
+    assert same(decode_plain(wire), nested)
+    assert same(from_plain(msgspec.json.decode(wire), as_lists=True), as_lists)
+    assert same(from_plain(to_plain(nested)), as_lists)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "uint64", "bool"])
+@pytest.mark.parametrize("shape", [(3,), (2, 2), (0, 3), (10, 100)])
+def test_a_small_array_comes_back_as_it_was_if_types_are_kept(dtype, shape):
+    values = {"f": [0.1, np.nan, -np.inf], "u": [2**64 - 1, 0, 200]}.get(dtype[0], [1, 0, 100])
+    array = np.resize(np.array(values, dtype), shape)
+    wire = msgspec.Raw(msgspec.json.encode(to_plain({"x": (array,)}, keep_types=True)))
+    back = decode_plain(wire)["x"][0]
+    assert (back.dtype, back.shape) == (array.dtype, array.shape)
+    assert np.array_equal(back, array, equal_nan=dtype[0] == "f")
+    for value in (msgspec.json.decode(wire), decode_plain(wire)):
+        assert same(from_plain(value, as_lists=True), {"x": [array.tolist()]})
+
+
+@pytest.mark.parametrize("array", [np.zeros(1001), np.zeros((2, 501), "int8")])
+def test_a_large_array_is_refused_by_its_path(array):
+    with pytest.raises(ValueError, match=r"(?s)^metrics\['x'\] must have at most 1000 .* save it in a checkpoint"):
+        to_plain({"x": array}, keep_types=True)
+
+
+@pytest.mark.parametrize("array", [np.zeros(2, "c8"), np.zeros(2, "M8[s]"), np.zeros(2, np.longdouble)])
+def test_arrays_of_numbers_that_json_does_not_have_are_refused(array):
+    with pytest.raises(ValueError, match=r"^metrics\['x'\] must be one number"):
+        to_plain({"x": array}, keep_types=True)
 
 
 @given(
@@ -107,29 +136,19 @@ def test_values_that_could_not_come_back_are_refused_by_their_path(value, error,
         (np.float32("-inf"), -math.inf),
         (np.array(3), 3),
         (np.array([[4.5]]), 4.5),
+        (torch.tensor(1.5, requires_grad=True), 1.5),
+        (torch.tensor([0.5], dtype=torch.bfloat16), 0.5),
+        (torch.tensor([[7]]), 7),
+        (torch.tensor(True), True),
+        (torch.tensor(math.nan), math.nan),
     ],
     ids=lambda value: f"{type(value).__name__}",
 )
-def test_scalars_of_numpy_become_numbers(value, number):
+def test_scalars_of_numpy_and_tensors_of_one_element_become_numbers(value, number):
     assert same(from_plain(msgspec.json.decode(msgspec.json.encode(to_plain({"x": value})))), {"x": number})
 
 
-def test_tensors_of_one_element_become_numbers_and_others_are_refused():
-    torch = pytest.importorskip("torch")
-    metrics = {
-        "loss": torch.tensor(1.5, requires_grad=True),
-        "half": torch.tensor([0.5], dtype=torch.bfloat16),
-        "count": torch.tensor([[7]]),
-        "done": torch.tensor(True),
-        "nan": torch.tensor(float("nan")),
-    }
-    expected = {"loss": 1.5, "half": 0.5, "count": 7, "done": True, "nan": math.nan}
-    assert same(from_plain(to_plain(metrics)), expected)
-    with pytest.raises(ValueError, match=r"^metrics\['acc'\] must be one number, got a Tensor of shape \(2, 3\)"):
-        to_plain({"acc": torch.zeros(2, 3)})
-
-
-@pytest.mark.parametrize("value", [np.zeros((2, 3)), np.zeros(0)])
+@pytest.mark.parametrize("value", [np.zeros((2, 3)), np.zeros(0), torch.zeros(2, 3)])
 def test_an_array_of_many_elements_is_refused_with_its_path_and_shape(value):
     with pytest.raises(ValueError) as refusal:
         to_plain({"eval": [1, {"acc": value}]})

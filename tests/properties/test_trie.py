@@ -1,4 +1,4 @@
-"""`Trie` against a dict, every version of it kept and looked at again in the end."""
+"""Trees that share their parts: `Trie` against a dict, every version kept, and `RankProgress` against a list."""
 
 import sys
 
@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline._control.run import RankProgress
 from paceline._core.trie import Trie
 
 KEYS = st.one_of(st.integers(0, 40), st.integers(0, 1200), st.integers(0, 10**9))
 CHANGES = st.lists(st.tuples(st.sampled_from(["put", "put", "without"]), KEYS, st.one_of(st.none(), st.integers())))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(CHANGES, st.lists(KEYS, max_size=5))
 def test_a_trie_is_a_dict_whose_every_version_stays_as_it_was(changes, others):
     plain = {}
@@ -39,7 +40,7 @@ def test_a_trie_is_a_dict_whose_every_version_stays_as_it_was(changes, others):
             assert trie.get(key, "none") == plain.get(key, "none")
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.dictionaries(KEYS, st.integers(), max_size=40), KEYS, st.randoms(use_true_random=False))
 def test_tries_are_equal_if_their_entries_are_whatever_was_there_before(plain, other, random):
     keys = list(plain)
@@ -78,3 +79,34 @@ def test_a_change_copies_little_however_many_entries_there_are():
         return (sys.getallocatedblocks() - before) // len(versions)
 
     assert copied(10_000) <= copied(1_000) + 8
+
+
+SIZES = st.one_of(st.integers(1, 70), st.integers(1000, 1100), st.just(32 * 32 * 3 + 5))
+"""Of one, two and three levels."""
+
+
+@settings(max_examples=150)
+@given(SIZES, st.integers(0, 5), st.data())
+def test_progress_is_a_list_that_knows_its_least(size, first, data):
+    plain, progress = [first] * size, RankProgress.start_at(size, first)
+    moves = st.lists(st.tuples(st.integers(0, size - 1), st.integers(1, 3)), max_size=40)
+    for rank, by in data.draw(moves):
+        plain[rank] += by
+        progress = progress.advance(rank, plain[rank])
+        assert progress[rank] == plain[rank]
+        assert progress.minimum == min(plain)
+    assert [progress[at] for at in range(size)] == plain
+
+
+@settings(max_examples=20)
+@given(SIZES, st.randoms(use_true_random=False))
+def test_the_least_moves_with_the_last_rank_of_each_round(size, random):
+    progress = RankProgress.start_at(size, 0)
+    for seq in (1, 2):
+        ranks = list(range(size))
+        random.shuffle(ranks)
+        for rank in ranks:
+            assert progress.minimum == seq - 1
+            progress = progress.advance(rank, seq)
+        assert progress.minimum == seq
+    assert progress == RankProgress.start_at(size, 2), "it does not matter by which way it came there"

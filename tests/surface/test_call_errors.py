@@ -84,6 +84,24 @@ def test_explained_classes_and_functions_stay_what_they_are() -> None:
         ("from paceline.tune import TorchTrainer", ImportError, "TorchTrainer is in paceline.train.torch"),
         ("from paceline.tune import TuneConfg", ImportError, "did you mean TuneConfig?"),
         ("from paceline.train.horovod import HorovodTrainer", ImportError, "use `TorchTrainer` or `TensorflowTrainer`"),
+        (
+            "from paceline.train.callbacks import TorchTensorboardProfilerCallback",
+            ImportError,
+            "`paceline profile RUN`",
+        ),
+        ("from paceline.train.trainer import TrainingIterator", ImportError, "`Trainer.run_iterator()` returns"),
+        ("from paceline.train import Trainer; Trainer().to_worker_group", AttributeError, "`run()` calls functions"),
+        ("from paceline.train.huggingface import HuggingFaceTrainer", ImportError, "`prepare_trainer` of"),
+        ("from paceline.train.sklearn import SklearnTrainer", ModuleNotFoundError, "fit the estimator in the function"),
+        (
+            "import paceline.train._internal.session",
+            ModuleNotFoundError,
+            "_internal is not in Paceline: private to Ray",
+        ),
+        ("from paceline.air._internal import mlflow", ModuleNotFoundError, "import the public name instead"),
+        ("from paceline.data import DatasetPipeline", ImportError, "iterate over it once per epoch"),
+        ("import paceline.data; paceline.data.range(3).window", AttributeError, "streams by itself, with bounded"),
+        ("import paceline.data; paceline.data.range(3).repeat", AttributeError, "iterate over the dataset once per"),
         ("import paceline.rllib", ModuleNotFoundError, "keep `import ray.rllib`"),
         ("import paceline; paceline.remote", AttributeError, "keep `import ray` and `ray.remote`"),
         ("import paceline.data; paceline.data.range(3).write_bigquery", AttributeError, "write Parquet, or see"),
@@ -105,8 +123,20 @@ def test_names_of_a_module_of_ray_are_found_in_the_package_above() -> None:
 
     assert Trial is tune.Trial
     assert MLflowLoggerCallback is importlib.import_module("paceline.train.loggers").MLflowLoggerCallback
+    assert importlib.import_module("paceline.train.constants").TRAIN_DATASET_KEY == train.TRAIN_DATASET_KEY
     assert not hasattr(data, "read_kafka")
     assert not hasattr(tune, "__path_of_nothing__")
+
+
+def test_the_base_classes_of_older_versions_of_ray_are_those_of_ours() -> None:
+    for module in ("base_trainer", "trainer"):
+        base = importlib.import_module(f"paceline.train.{module}").BaseTrainer
+        assert isinstance(TorchTrainer(print), base)
+        assert isinstance(train.Trainer(num_workers=1), base)
+    assert importlib.import_module("paceline.train.base_trainer").TrainingFailedError is train.TrainingFailedError
+    assert issubclass(train.TrainingFailedError, importlib.import_module("paceline.train.error").RayTrainError)
+    with pytest.raises(TypeError, match=r"Mine.training_loop would never be called[^$]*hint: pass the function as"):
+        type("Mine", (train.BaseTrainer,), {"training_loop": print})
 
 
 def test_calls_that_ray_takes_are_taken_here() -> None:
@@ -116,5 +146,6 @@ def test_calls_that_ray_takes_are_taken_here() -> None:
     changed = data.DataContext.get_current().copy()
     changed.execution_options.resource_limits.cpu = 7
     assert data.DataContext.get_current().execution_options.resource_limits.cpu != 7
-    with pytest.raises(ValueError, match=r'hint: search over it with Tuner.*"scaling_config": {"num_workers"'):
-        train.ScalingConfig(num_workers=tune.grid_search([1, 2]))
+    searched = train.ScalingConfig(num_workers=tune.grid_search([1, 2]))
+    with pytest.raises(ValueError, match=r"must have no domains outside of a search\n\nhint: use Tuner\(trainer"):
+        train.DataParallelTrainer(print, scaling_config=searched)

@@ -42,7 +42,12 @@ def test_importing_paceline_takes_less_than_50_ms(run_script: RunScript) -> None
     assert took_s < 0.050
 
 
-def test_importing_train_leaves_heavy_packages_alone(run_script: RunScript) -> None:
-    _, packages = imported(run_script, "paceline.train, psutil")
+FRAMEWORKS = ("huggingface.transformers", "jax", "lightgbm", "lightning", "tensorflow", "torch", "xgboost")
+HEAVY = {"accelerate", "jax", "lightgbm", "lightning", "numpy", "pandas", "pyarrow", "ray", "tensorflow", "torch"}
+
+
+@pytest.mark.parametrize("modules", ["paceline.train", ", ".join(f"paceline.train.{each}" for each in FRAMEWORKS)])
+def test_importing_train_leaves_heavy_packages_alone(run_script: RunScript, modules: str) -> None:
+    _, packages = imported(run_script, f"{modules}, psutil")
     assert "psutil" in packages, "what is loaded is seen"
-    assert not {"numpy", "pandas", "pyarrow", "ray", "torch"} & set(packages)
+    assert not {*HEAVY, "transformers", "xgboost"} & set(packages)

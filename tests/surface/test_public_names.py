@@ -14,15 +14,16 @@ PUBLIC = {
     for module, names in {
         "paceline": "__version__ air data init is_initialized shutdown testing train tune",
         "paceline.train": """
-            Backend BackendConfig Checkpoint CheckpointConfig CheckpointConsistencyMode CheckpointCorruptError
-            CheckpointStrategy CheckpointUploadMode ControllerError DataConfig DataParallelTrainer FailureConfig
-            LoggerCallback LoggingConfig PacelineError PreemptionError PreemptionInfo ReportMismatchError
-            ReportedCheckpoint ReportedCheckpointStatus Result ResumeProof RunConfig RunExistsError RunHeldError
-            ScalingConfig SessionMisuseError StorageError SyncConfig TRAIN_DATASET_KEY TrainContext TrainRunContext
-            Trainer TrainingCallback TrainingFailedError TrainingInterrupt UserCallback ValidationConfig ValidationFn
-            ValidationTaskConfig WorkerError WorkerGroupError collective get_all_reported_checkpoints get_checkpoint
-            get_context get_dataset_shard get_preemption_info load_checkpoint local_rank report save_checkpoint
-            staging_directory verify_resume world_rank world_size
+            Backend BackendConfig BaseTrainer Checkpoint CheckpointConfig CheckpointConsistencyMode
+            CheckpointCorruptError CheckpointStrategy CheckpointUploadMode ControllerError DataConfig
+            DataParallelTrainer FailureConfig LoggerCallback LoggingConfig PacelineError PreemptionError
+            PreemptionInfo RayTrainError ReportMismatchError ReportedCheckpoint ReportedCheckpointStatus Result
+            ResumeProof RunConfig RunExistsError RunHeldError ScalingConfig SessionMisuseError StorageError SyncConfig
+            TRAIN_DATASET_KEY TrainContext TrainRunContext Trainer TrainingCallback TrainingFailedError
+            TrainingInterrupt UserCallback ValidationConfig ValidationFn ValidationTaskConfig WorkerError
+            WorkerGroupError collective get_all_reported_checkpoints get_checkpoint get_context get_dataset_shard
+            get_preemption_info load_checkpoint local_rank report save_checkpoint staging_directory verify_resume
+            world_rank world_size
         """,
         "paceline.air": "Checkpoint CheckpointConfig FailureConfig Result RunConfig ScalingConfig config session",
         "paceline.air.config": "CheckpointConfig FailureConfig RunConfig ScalingConfig",

@@ -32,7 +32,7 @@ class RunEvents:
             self.happens(events.WorkerReady(self.run.attempt, rank, 100 + rank))
 
     def reported(self, seq, rank=0, **metrics):
-        raw = msgspec.Raw(json.dumps(to_plain(metrics)).encode())
+        raw = msgspec.Raw(json.dumps(to_plain(metrics, keep_types=True)).encode())
         self.happens(messages.Reported(self.run.attempt, rank, seq, raw, self.at, "train.py:41"))
 
     def committed(self, seq, num_bytes=1000):

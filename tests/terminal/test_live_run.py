@@ -113,10 +113,8 @@ def test_narrow_resized_in_colour_and_with_standard_output_in_a_file(tmp_path):
     assert "run resnet finished after 5 reports" in text.replace("\r\n", "")
 
 
-@pytest.mark.parametrize(
-    ("times", "last"), [(1, "paceline: run resnet was stopped after"), (2, "paceline: run resnet was stopped after")]
-)
-def test_ctrl_c_leaves_a_clean_screen(times, last, tmp_path):
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_leaves_a_clean_screen(times, tmp_path):
     script = """
 def forever(config):
     for epoch in range(100_000):
@@ -140,7 +138,7 @@ def forever(config):
     result, text = run_on_terminal(SCRIPT + script, cwd=tmp_path, act=act)
     assert result == 130, text
     lines = screen_lines(text)
-    assert any(line.startswith(last) for line in lines), text
+    assert any(line.startswith("paceline: run resnet was stopped after") for line in lines), text
     assert "paceline: stopping at the next report; press Ctrl-C again to stop now" in lines
     assert not any(line.startswith(("run resnet", "  rank", "     0")) for line in lines), "the block is gone"
 

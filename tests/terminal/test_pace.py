@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline._core.cursor import Cursor, count_dataset_epochs
-from paceline._view.pace import MIN_SAMPLES, PaceEstimate, PaceEstimator
+from paceline._view.pace import MIN_SAMPLES, PaceEstimator
 
 
 def estimator_for(rows, config=None):
@@ -21,12 +21,28 @@ def every(seconds, number, name="epoch", first=0, seq=1, start=100.0, attempt=1)
     return [(start + i * seconds, seq + i, {name: first + i, "loss": 1.0}, attempt) for i in range(number)]
 
 
-def test_an_epoch_of_each_report_counts_from_zero_and_is_done_when_it_is_reported():
-    now = estimator_for(every(10, 4), {"num_epochs": 10}).estimate(130.0)
-    assert now.progress == pytest.approx(0.4)
-    assert now.left_s == pytest.approx(60)
-    assert now.epochs_per_s == now.reports_per_s == pytest.approx(0.1)
-    assert (now.kind, now.done, now.goal, now.steps_per_s) == ("epoch", 4, 10, None)
+UNKNOWN = {"progress": None, "left_s": None, "kind": None, "steps_per_s": None, "reports_per_s": 1.0}
+NO_NUMBERS = (True, "5", None, math.nan, math.inf, -1, 10**400)
+
+
+@pytest.mark.parametrize(
+    ("rows", "config", "at", "expected"),
+    [
+        (every(10, 4), {"num_epochs": 10}, 130, {"progress": 0.4, "left_s": 60, "steps_per_s": None}),
+        (every(10, 4), {"num_epochs": 10}, 130, {"kind": "epoch", "done": 4, "goal": 10, "epochs_per_s": 0.1}),
+        ([(100.0 + i, i + 1, {"step": i % 10}, 1) for i in range(35)], {"max_steps": 40}, 134, UNKNOWN),
+        (every(1, 30, "step"), {"num_steps": 20}, 130, {"progress": None, "left_s": None, "steps_per_s": 1.0}),
+        ([(1.0, 3, {"trainer/global_step": 5}, 1)], {"trainer": {"max_steps": 10}}, 1, {"progress": 0.5}),
+        ([(1.0, 3, {"train": {"step": 5}}, 1)], {"training/num_steps": 10}, 1, {"progress": 0.5}),
+        ([(1.0, 3, {"training_iteration": 5}, 1)], {"num_iterations": 10.0}, 1, {"progress": 0.5}),
+        *(([(1.0, 3, {"step": value}, 1)], {"max_steps": 10}, 1, {"progress": None}) for value in NO_NUMBERS),
+        *(([(1.0, 3, {"step": 1}, 1)], {"max_steps": value}, 1, {"progress": None}) for value in NO_NUMBERS),
+        ([], {"epochs": 3}, 5, {**UNKNOWN, "reports_per_s": None}),
+    ],
+)
+def test_the_estimate_follows_from_what_was_reported_and_configured(rows, config, at, expected):
+    now = estimator_for(rows, config).estimate(at)
+    assert {name: getattr(now, name) for name in expected} == pytest.approx(expected)
 
 
 def test_steps_within_epochs_count_the_epochs_that_are_over():
@@ -35,14 +51,6 @@ def test_steps_within_epochs_count_the_epochs_that_are_over():
     assert now.steps_per_s == pytest.approx(5)
     assert now.progress == pytest.approx(170 / 300)  # The steps, of which more are done than of the epochs.
     assert now.left_s == pytest.approx(130 / 5)
-
-
-def test_a_step_that_begins_anew_in_each_epoch_or_is_past_its_end_tells_no_progress():
-    rows = [(100.0 + i, i + 1, {"step": i % 10}, 1) for i in range(35)]
-    now = estimator_for(rows, {"max_steps": 40}).estimate(134.0)
-    assert now == PaceEstimate(reports_per_s=pytest.approx(1.0))
-    now = estimator_for(every(1, 30, "step"), {"num_steps": 20}).estimate(130.0)
-    assert (now.progress, now.left_s, now.steps_per_s) == (None, None, pytest.approx(1.0))
 
 
 def test_a_resumed_run_counts_from_where_it_resumed_and_one_report_after_that_is_no_rate():
@@ -63,25 +71,6 @@ def test_an_overdue_report_lowers_the_rate():
     assert pace.estimate(310.0).epochs_per_s == pytest.approx(3 / 200)
     assert pace.estimate(310.0).left_s > 300
     assert estimator_for(every(10, 10), {"num_epochs": 10}).estimate(191.0).left_s == 0, "nothing is left"
-    assert PaceEstimator({"epochs": 3}).estimate(5.0) == PaceEstimate(), "nobody has reported"
-
-
-@pytest.mark.parametrize(
-    ("metrics", "config"),
-    [
-        ({"trainer/global_step": 5}, {"trainer": {"max_steps": 10}}),
-        ({"train": {"step": 5}}, {"training/num_steps": 10}),
-        ({"training_iteration": 5}, {"num_iterations": 10.0}),
-    ],
-)
-def test_names_within_the_usual_dictionaries_count(metrics, config):
-    assert estimator_for([(1.0, 3, metrics, 1)], config).estimate(1.0).progress == 0.5
-
-
-@pytest.mark.parametrize("value", [True, "5", None, math.nan, math.inf, -1, 10**400])
-def test_a_value_that_is_no_number_counts_nothing(value):
-    assert estimator_for([(1.0, 3, {"step": value}, 1)], {"max_steps": 10}).estimate(1.0).progress is None
-    assert estimator_for([(1.0, 3, {"step": 1}, 1)], {"max_steps": value}).estimate(1.0).progress is None
 
 
 def test_fast_reports_are_sampled():

@@ -15,16 +15,7 @@ from paceline import train
 from paceline._control.events import WorkerFailed
 from paceline._control.retry_policy import first_failure
 from paceline.testing import At, Faults
-from paceline.train import (
-    Checkpoint,
-    CheckpointUploadMode,
-    DataParallelTrainer,
-    FailureConfig,
-    PreemptionError,
-    RunConfig,
-    ScalingConfig,
-    TrainingFailedError,
-)
+from paceline.train import Checkpoint, DataParallelTrainer, FailureConfig, PreemptionError, RunConfig, ScalingConfig
 from written_runs import read_events
 
 
@@ -42,7 +33,9 @@ def count(config):
     while step < config["steps"]:
         step += 1
         checkpoint = Checkpoint.from_dict({"step": step, "data": b"x" * 4096}) if step % 2 == 0 else None
-        train.report({"step": step}, checkpoint=checkpoint, checkpoint_upload_mode=CheckpointUploadMode(config["mode"]))
+        train.report(
+            {"step": step}, checkpoint=checkpoint, checkpoint_upload_mode=train.CheckpointUploadMode(config["mode"])
+        )
     return step
 
 
@@ -125,7 +118,7 @@ def test_a_full_disk_under_one_upload_is_a_storage_failure_that_a_restart_surviv
 
 def test_a_disk_that_stays_full_ends_the_run_and_leaves_the_checkpoint_before(tmp_path):
     faults = Faults().fail_write("*checkpoint_000004/rank_*/state.bin", error=errno.EIO, times=None)
-    with pytest.raises(TrainingFailedError, match="Input/output error") as caught:
+    with pytest.raises(train.TrainingFailedError, match="Input/output error") as caught:
         faults.applied_to(trainer(tmp_path, max_failures=1)).fit()
     assert caught.value.result.checkpoint.to_dict()["step"] == 2
 

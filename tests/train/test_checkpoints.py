@@ -1,7 +1,6 @@
 """Checkpoints of a run: the ways in, what is kept, what is seen."""
 
 import fcntl
-import json
 import os
 import shutil
 import tempfile
@@ -15,7 +14,7 @@ import pytest
 from paceline import train
 from paceline.data import from_items
 from paceline.data.preprocessors import StandardScaler
-from paceline.train import Checkpoint, CheckpointConfig, CheckpointUploadMode, WorkerGroupError
+from paceline.train import Checkpoint, CheckpointUploadMode, WorkerGroupError
 
 
 def names(result):
@@ -56,45 +55,6 @@ def test_directories_are_copied_staged_ones_moved_async_ones_removed_and_a_name_
     assert (copied / "sub" / "model.txt").read_text() == "weights"
     assert (removed / "x").read_text() == "1"
     assert result.checkpoint.to_dict() == {"i": 1}
-
-
-def test_files_of_all_ranks_make_one_checkpoint_and_where_they_differ_the_lowest_ranks_are_kept(fit, caplog):
-    def function():
-        rank = train.get_context().get_world_rank()
-        directory = train.staging_directory()
-        (directory / f"shard-{rank}").write_text(str(rank))
-        (directory / "common").write_text("same")
-        (directory / "own").write_text(str(rank))
-        train.report({"rank": rank}, checkpoint=Checkpoint.from_directory(directory))
-
-    result = fit(function, 3)
-    path = Path(result.checkpoint.path)
-    expected = ["common", "own", "shard-0", "shard-1", "shard-2"]
-    assert sorted(file.name for file in path.iterdir()) == [".manifest.json", *expected]
-    manifest = json.loads((path / ".manifest.json").read_text())
-    assert [entry["path"] for entry in manifest["files"]] == expected
-    assert result.best_checkpoints[0][1] == {"rank": 0}
-    assert (path / "own").read_text() == "0"
-    assert "ranks wrote different contents to own" in caplog.text
-
-
-def test_only_the_best_are_kept_and_always_the_newest(fit):
-    scores = [0.3, 0.9, float("nan"), 0.8, 0.1]
-
-    def function():
-        for score in scores:
-            train.report({"eval": {"acc": score}}, checkpoint=Checkpoint.from_dict({"score": score}))
-
-    keep = CheckpointConfig(num_to_keep=2, checkpoint_score_attribute="eval/acc")
-    result = fit(function, checkpoint_config=keep)
-    assert names(result) == ["checkpoint_000002", "checkpoint_000004", "checkpoint_000005"]
-    assert [metrics["eval"]["acc"] for _, metrics in result.best_checkpoints] == [0.1, 0.8, 0.9]
-    assert result.get_best_checkpoint("eval/acc", "max").to_dict() == {"score": 0.9}
-    assert result.get_best_checkpoint("eval/acc", "min").to_dict() == {"score": 0.1}
-    with pytest.raises(RuntimeError, match="Invalid metric name 'nope'; the metrics are eval/acc"):
-        result.get_best_checkpoint("nope", "max")
-    with pytest.raises(ValueError, match="mode must be"):
-        result.get_best_checkpoint("eval/acc", "best")
 
 
 def test_no_upload_commits_files_where_they_lie(fit):
@@ -154,17 +114,6 @@ def test_a_checkpoint_is_not_a_path(tmp_path):
     with pytest.raises(TypeError, match="as_directory"):
         os.fspath(Checkpoint(tmp_path))
     assert repr(Checkpoint(tmp_path)) == f"Checkpoint(filesystem=local, path={tmp_path})"
-
-
-def test_a_checkpoint_on_another_filesystem_comes_as_a_local_directory(tmp_path):
-    from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
-
-    (tmp_path / "bucket" / "c").mkdir(parents=True)
-    (tmp_path / "bucket" / "c" / "x").write_text("remote")
-    checkpoint = Checkpoint("c", SubTreeFileSystem(str(tmp_path / "bucket"), LocalFileSystem()))
-    with checkpoint.as_directory() as directory:
-        assert Path(directory, "x").read_text() == "remote"
-    assert not Path(directory).exists()
 
 
 def test_no_upload_of_a_committed_checkpoint_or_of_one_elsewhere_is_refused(fit, tmp_path):
@@ -251,6 +200,7 @@ def test_a_checkpoint_is_read_from_a_filesystem_of_fsspec():
     checkpoint.set_metadata({"a": 1})
     with checkpoint.as_directory() as directory:
         assert Path(directory, "model").read_bytes() == b"abc"
+    assert not Path(directory).exists()
     assert checkpoint.get_metadata() == {"a": 1}
 
 

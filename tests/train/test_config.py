@@ -5,7 +5,7 @@ import os
 import psutil
 import pytest
 
-from paceline import tune
+from paceline import train, tune
 from paceline.data import ExecutionOptions, ExecutionResources
 from paceline.data import range as range_
 from paceline.train import (
@@ -13,15 +13,17 @@ from paceline.train import (
     DataConfig,
     DataParallelTrainer,
     FailureConfig,
-    LoggingConfig,
     RunConfig,
     ScalingConfig,
-    UserCallback,
+    ValidationConfig,
 )
 from paceline.train.driver.datasets import build_dataset_spec
 from paceline.train.driver.execution_target import LocalTarget
+from paceline.train.jax import JaxConfig
+from paceline.train.lightgbm import LightGBMConfig
 from paceline.train.placement_group import PlacementGroupFactory
 from paceline.train.torch import TorchConfig, TorchTrainer
+from paceline.train.xgboost import XGBoostConfig
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,7 @@ from paceline.train.torch import TorchConfig, TorchTrainer
         (lambda: RunConfig(stop=3), "stop must be a dict such as"),
         (lambda: RunConfig(stop={"loss": "low"}), r"stop\['loss'\] must be a number to reach, got 'low'"),
         (lambda: RunConfig(log_to_file="../out"), "log_to_file must be True, False, the name of a file"),
-        (lambda: LoggingConfig("loud"), "log_level must be 'DEBUG', 'INFO'"),
+        (lambda: train.LoggingConfig("loud"), "log_level must be 'DEBUG', 'INFO'"),
         (lambda: ScalingConfig(use_tpu=True), "workers on TPUs are not supported"),
         (lambda: FailureConfig(relax_collectives_on_preemption=True), "all ranks stop at the same report"),
         (lambda: FailureConfig(1, fail_fast=True), "contradict each other"),
@@ -70,6 +72,23 @@ from paceline.train.torch import TorchConfig, TorchTrainer
         (lambda: RunConfig(callbacks=[print]), "must be a UserCallback, TrainingCallback"),
         (lambda: TorchConfig(init_method="file"), "init_method must be 'env' or 'tcp', got 'file'"),
         (lambda: TorchConfig(timeout_s=0), "timeout_s must be a positive number, got 0"),
+        (lambda: ValidationConfig("fn"), "fn must be a function, got 'fn'"),
+        (lambda: ValidationConfig(print, 3), "Invalid `ValidationTaskConfig` type: task_config must be"),
+        (lambda: ValidationConfig(print, ray_remote_kwargs={"memory": 1}), r"\['memory'\]; the options are num_cpus"),
+        (lambda: ValidationConfig(print, ray_remote_kwargs={"num_gpus": 1.5}), "below 1 or an integer, got 1.5"),
+        (lambda: ValidationConfig(print, ray_remote_kwargs={"max_retries": -2}), "or -1 for no limit"),
+        (lambda: ValidationConfig(print, ray_remote_kwargs={"retry_exceptions": 3}), "must be True, False or a list"),
+        (lambda: train.ValidationTaskConfig([1]), r"fn_kwargs must be a dict of keyword arguments, got \[1\]"),
+        (lambda: train.ValidationTaskConfig(timeout_s=float("nan")), "must be a positive number or None, got nan"),
+        (lambda: JaxConfig(platform="abacus"), "must be 'cpu', 'cuda', 'rocm', 'tpu' or None, got 'abacus'"),
+        (lambda: JaxConfig(initialization_timeout_s=0), "initialization_timeout_s must be a positive integer, got 0"),
+        (lambda: JaxConfig(heartbeat_timeout_s=True), "heartbeat_timeout_s must be a positive integer, got True"),
+        (lambda: XGBoostConfig(xgboost_communicator="federated"), "communicator must be 'rabit', got 'federated'"),
+        (lambda: XGBoostConfig(timeout_s=-1), "timeout_s must be a positive number, got -1"),
+        (lambda: LightGBMConfig(tree_learner="feature"), "tree_learner must be 'data' or 'voting', got 'feature'"),
+        (lambda: LightGBMConfig(timeout_s=0), "timeout_s must be a positive number, got 0"),
+        (lambda: LightGBMConfig(ports=(1, 70000)), r"ports must be .*, got \(1, 70000\)"),
+        (lambda: DataParallelTrainer(print, validation_config=print), "Invalid `ValidationConfig` type"),
         (lambda: DataParallelTrainer(3), "train_loop_per_worker must be a function, got 3"),
         (lambda: DataParallelTrainer(lambda a, b: None), "got a function with 2 arguments: a, b"),
         (
@@ -191,5 +210,5 @@ def test_the_resources_add_up():
 
 def test_making_configs_and_trainers_touches_no_storage(tmp_path):
     path = tmp_path / "not yet"
-    DataParallelTrainer(print, run_config=RunConfig(storage_path=path, callbacks=[UserCallback()]))
+    DataParallelTrainer(print, run_config=RunConfig(storage_path=path, callbacks=[train.UserCallback()]))
     assert not path.exists()

@@ -11,18 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fits import fit_in
 
 import paceline.data
 from paceline import train
-from paceline.train import (
-    Checkpoint,
-    DataConfig,
-    DataParallelTrainer,
-    FailureConfig,
-    RunConfig,
-    ScalingConfig,
-    TrainingFailedError,
-)
+from paceline.train import Checkpoint, DataConfig, DataParallelTrainer, TrainingFailedError
 
 NUM_ROWS = 60
 
@@ -68,17 +61,9 @@ def ids(lines: list[dict]) -> Counter[int]:
 def fitted(tmp_path: Path, dataset, *, num_workers=2, dataset_config=None, max_failures=0, name="run", **config):
     notes = tmp_path / "notes" / name
     notes.mkdir(parents=True, exist_ok=True)
-    trainer = DataParallelTrainer(
-        noted,
-        train_loop_config={"path": str(notes), "batch": 4, **config},
-        datasets={"train": dataset},
-        dataset_config=dataset_config,
-        scaling_config=ScalingConfig(num_workers=num_workers),
-        run_config=RunConfig(
-            storage_path=str(tmp_path), name=name, failure_config=FailureConfig(max_failures=max_failures)
-        ),
-    )
-    return trainer.fit(), observed(notes)
+    config = {"path": str(notes), "batch": 4, **config}
+    options = {"config": config, "datasets": {"train": dataset}, "dataset_config": dataset_config}
+    return fit_in(tmp_path, noted, num_workers, name=name, max_failures=max_failures, **options), observed(notes)
 
 
 def test_workers_divide_the_rows_and_each_row_comes_once(files, tmp_path):

@@ -14,16 +14,7 @@ from paceline import train
 from paceline._storage import commit, files
 from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import RunLayout
-from paceline.train import (
-    Checkpoint,
-    CheckpointConfig,
-    CheckpointUploadMode,
-    ControllerError,
-    Result,
-    StorageError,
-    UserCallback,
-    WorkerGroupError,
-)
+from paceline.train import Checkpoint, CheckpointUploadMode, ControllerError, StorageError, WorkerGroupError
 
 SIZE = 4 << 20
 
@@ -135,7 +126,7 @@ def test_a_disk_full_of_metrics_is_a_clear_error_and_a_freed_one_lets_the_run_co
     with pytest.raises((WorkerGroupError, ControllerError), match="No space left on device: ") as caught:
         fit(function, 1)
     assert f"{small_disk}/run/" in str(caught.value)
-    assert Result.from_path(small_disk / "run").checkpoint.to_dict() == {"i": 0}
+    assert train.Result.from_path(small_disk / "run").checkpoint.to_dict() == {"i": 0}
     (small_disk / "filler").unlink()
     result = fit(function, 1)
     assert result.return_value == "done"
@@ -217,7 +208,7 @@ def test_when_one_rank_cannot_store_its_files_all_are_told_and_stay_in_step(fit,
 
     events = {}
 
-    class Reports(UserCallback):
+    class Reports(train.UserCallback):
         def after_report(self, run_context, metrics, checkpoint):
             events[metrics[0]["i"]] = (metrics, checkpoint)
 
@@ -253,21 +244,6 @@ def test_a_rank_that_brought_no_files_is_not_told_of_those_that_failed_and_no_ra
     assert [checkpoint.to_dict() for checkpoint, _ in result.best_checkpoints] == [{"i": 2}]
 
 
-@pytest.mark.slow
-def test_the_rank_whose_disk_is_full_is_the_cause_and_not_the_one_that_waited_for_it(fit):
-    def function():
-        if train.get_context().get_world_rank() == 1:
-            train.session._require_context("test").uploader._files = Failing()
-        train.report({}, checkpoint=Checkpoint.from_dict({"x": 1}))
-
-    for attempt in range(2):
-        with pytest.raises(WorkerGroupError) as caught:
-            fit(function, name=f"run-{attempt}")
-        line = str(caught.value).splitlines()[2]
-        assert line.startswith("  rank 1, "), str(caught.value)
-        assert "report 1: cannot stage the checkpoint: [Errno 28]" in line
-
-
 def count(until, *, fail_at=None):
     def function():
         last = train.get_checkpoint()
@@ -285,7 +261,7 @@ def failed_run(fit_in, tmp_path_factory):
     """A run that failed after four checkpoints, of which three are kept."""
     path = tmp_path_factory.mktemp("runs")
     with pytest.raises(WorkerGroupError):
-        fit_in(path, count(9, fail_at=3), 1, checkpoint_config=CheckpointConfig(num_to_keep=3))
+        fit_in(path, count(9, fail_at=3), 1, checkpoint_config=train.CheckpointConfig(num_to_keep=3))
     return path / "run"
 
 
@@ -364,27 +340,3 @@ def test_with_every_checkpoint_broken_the_run_begins_anew_or_from_what_it_was_gi
     assert "no checkpoint of the run is left" in output
     assert (str(given) in output) is with_initial
     assert len(list(damaged.quarantine.iterdir())) == 3
-
-
-def places(whole):
-    """All bytes of the journal, but for some within the long line that describes the run."""
-    at = 0
-    for line in whole.splitlines(keepends=True):
-        within = range(len(line))
-        if len(line) > 1000:
-            within = [*within[:100], *within[100:-100:41], *within[-100:]]
-        yield from (at + place for place in within)
-        at += len(line)
-
-
-@pytest.mark.slow
-def test_a_journal_cut_at_every_byte_shows_every_checkpoint_to_a_reader(damaged):
-    """And so does one with a byte altered."""
-    whole = damaged.journal.read_bytes()
-    damage = {f"cut at {at}": whole[:at] for at in [*places(whole), len(whole)]}
-    for at in [*places(whole)][::3]:
-        damage[f"altered at {at}"] = whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :]
-    for what, data in damage.items():
-        damaged.journal.write_bytes(data)
-        result = Result.from_path(damaged.root)
-        assert [metrics["i"] for _, metrics in result.best_checkpoints] == [1, 2, 3], what

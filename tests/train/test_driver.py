@@ -182,17 +182,6 @@ def test_an_exception_in_the_driver_ends_the_workers(fit, monkeypatch):
         fit(lambda: signal.pause())
 
 
-@pytest.mark.parametrize(
-    "variable", [pytest.param("PACELINE_PORTABLE", marks=pytest.mark.slow), "PACELINE_START_METHOD"]
-)
-def test_spawned_workers_behave_like_forked_ones(run_script, tmp_path, variable):
-    value = "1" if variable == "PACELINE_PORTABLE" else "spawn"
-    ended = run_script(COUNT, "6", "2", "0", env={variable: value})
-    assert ended.returncode == 0, ended.stderr
-    assert "value returned metrics {'i': 5.5}" in ended.stdout
-    assert Result.from_path(tmp_path / "runs" / "run").metrics_dataframe["i"].tolist() == [i / 2 for i in range(12)]
-
-
 @pytest.mark.parametrize("env", [pytest.param({"PACELINE_PORTABLE": "1"}, marks=pytest.mark.slow), {}])
 def test_a_driver_killed_by_sigkill_takes_spawned_and_forked_workers_along(run_script, tmp_path, processes_in, env):
     ended = run_script(COUNT, "100000", "2", str(int(signal.SIGKILL)), env=env)

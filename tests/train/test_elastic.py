@@ -2,27 +2,8 @@
 
 import os
 
-import pytest
-
 from paceline import train
-from paceline._engine.base import WorkerResources
-from paceline._engine.local.devices import Machine, compute_local_capacity
 from paceline.train import ScalingConfig
-
-
-@pytest.mark.parametrize(
-    ("machine", "needs", "bounds", "room"),
-    [
-        (Machine(4, ()), WorkerResources(1), (1, 8), 4),
-        (Machine(4, ()), WorkerResources(2), (1, 8), 2),
-        (Machine(1, ()), WorkerResources(1), (2, 8), 2),
-        (Machine(8, ("0", "1")), WorkerResources(0, 0.5), (1, 8), 4),
-        (Machine(8, ("0",)), WorkerResources(0, 1), (2, 4), 1),
-        (Machine(8, ()), WorkerResources(0, 1), (1, 4), 0),
-    ],
-)
-def test_room_is_what_cores_and_gpus_allow(machine, needs, bounds, room):
-    assert compute_local_capacity(machine, needs, *bounds) == room
 
 
 def test_only_numbers_of_workers_that_divide_the_global_batch_are_used():

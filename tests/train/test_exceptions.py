@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from paceline import train
-from paceline._control import journal
 from paceline._control.events import WorkerFailed
 from paceline.train import WorkerGroupError
+from written_runs import read_events
 
 
 class Unpicklable(Exception):
@@ -125,9 +125,8 @@ def fail(fit, tmp_path):
     def fail(function):
         with pytest.raises(WorkerGroupError) as caught:
             fit(lambda: function(), 1)
-        events = journal.read_events(tmp_path / "run" / "journal.jsonl")
-        failures = [event.failure for event in events if isinstance(event, WorkerFailed)]
-        return caught.value, failures[-1], (tmp_path / "run/logs/attempt_1/rank_0.log").read_text()
+        failure = read_events(tmp_path / "run", WorkerFailed)[-1].failure
+        return caught.value, failure, (tmp_path / "run/logs/attempt_1/rank_0.log").read_text()
 
     return fail
 
@@ -184,7 +183,7 @@ def test_an_exit_or_an_exception_in_a_thread_of_the_users_ends_that_thread_only(
 
 
 def report_array():
-    train.report({"loss": np.ones(3)})
+    train.report({"loss": np.ones(1001)})
 
 
 def raise_because_of_it():

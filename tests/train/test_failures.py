@@ -5,7 +5,6 @@ import pickle
 import re
 import signal
 import subprocess
-import sys
 
 import psutil
 import pytest
@@ -98,17 +97,6 @@ def test_a_failure_after_a_report_leaves_the_others_time_to_save_at_that_report(
     assert fit(function, max_failures=1).metrics == {"resumed": 1}
 
 
-@pytest.mark.parametrize(
-    ("end", "message"),
-    [(lambda: os.kill(os.getpid(), signal.SIGKILL), "killed by SIGKILL"), (lambda: sys.exit(3), "SystemExit: 3")],
-)
-def test_however_a_worker_ends_early_it_is_a_failure_and_says_how(fit, end, message):
-    with pytest.raises(WorkerGroupError) as caught:
-        fit(count_up(3, at=1, then=end))
-    assert message in str(caught.value).splitlines()[2]
-    assert str(caught.value).splitlines()[2].startswith("  rank 1")
-
-
 def test_an_exception_that_comes_again_at_the_same_place_is_called_deterministic(fit, tmp_path):
     def function():
         train.report({"loss": 1.0})
@@ -152,18 +140,6 @@ def test_ranks_that_report_a_different_number_of_times_are_told_with_both_call_s
     assert "attempt 1" in str(caught.value).splitlines()[0], "a mismatch is not tried again"
 
 
-def test_ranks_that_report_metrics_a_different_number_of_times_are_told_and_what_they_reported_is_kept(fit):
-    def function():
-        for i in range(2 + train.get_context().get_world_rank()):
-            train.report({"i": i})
-
-    with pytest.raises(WorkerGroupError, match=r"rank 0 returned after 2 reports, .* while rank 1 made 3,") as caught:
-        fit(function, max_failures=3)
-    assert isinstance(caught.value.__cause__, ReportMismatchError)
-    assert caught.value.result.metrics_dataframe["i"].tolist() == [0, 1]
-    assert "attempt 1" in str(caught.value).splitlines()[0], "a mismatch is not tried again"
-
-
 def test_a_barrier_that_a_rank_never_comes_to_is_told(fit):
     def function():
         if train.get_context().get_world_rank() == 0:
@@ -171,34 +147,6 @@ def test_a_barrier_that_a_rank_never_comes_to_is_told(fit):
 
     with pytest.raises(WorkerGroupError, match="rank 1 has returned without it"):
         fit(function)
-
-
-def test_ranks_in_different_collective_calls_are_told_so_at_once(fit):
-    def function():
-        if train.get_context().get_world_rank() == 0:
-            train.collective.broadcast_from_rank_zero("first")
-        else:
-            train.collective.barrier()
-
-    with pytest.raises(WorkerGroupError) as caught:
-        fit(function)
-    line = str(caught.value).splitlines()[2]
-    assert "calls barrier at" in line
-    assert "calls broadcast_from_rank_zero at" in line
-    assert line.count("test_failures.py:") == 2
-
-
-def test_a_rank_that_returns_early_is_the_cause_when_the_others_break(fit):
-    def function():
-        import torch
-        import torch.distributed as dist
-
-        train.report({"step": 1})
-        if train.get_context().get_world_rank() == 0:
-            dist.all_reduce(torch.ones(1))
-
-    with pytest.raises(WorkerGroupError, match=r"rank 1: returned after 1 report, .* rank 0 still waited for it at"):
-        TorchTrainer(function, scaling_config={"num_workers": 2}).fit()
 
 
 def test_the_death_is_the_cause_and_not_the_broken_connection_it_leaves(fit):

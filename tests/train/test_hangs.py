@@ -14,9 +14,7 @@ import numpy as np
 import pytest
 
 from paceline import data, train
-from paceline._storage.files import LocalFiles
-from paceline.train import Checkpoint, FailureConfig, UserCallback, WorkerGroupError
-from paceline.train.driver.run_spec import RunEnvironment
+from paceline.train import FailureConfig, UserCallback, WorkerGroupError
 
 FOR_EVER_S = 1000
 
@@ -85,64 +83,9 @@ def test_a_rank_asleep_is_named_with_its_line_and_who_waits_for_it(hang, tmp_pat
     assert "calling time.sleep" in text
 
 
-def test_an_upload_that_storage_does_not_take_is_told_with_the_path(hang, tmp_path):
-    def function():
-        train.report({"i": 1})
-        if rank() == 1:
-            held = threading.Lock()
-            held.acquire()
-            os.fsync = held.acquire  # storage that never says that it has it
-        train.report({"i": 2}, checkpoint=Checkpoint(tmp_path / "mine"))
-
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "weights").write_bytes(b"x")
-    message = hang(function)
-    assert re.match(rf"rank 1 has stood for \d+ s storing the checkpoint of report 2 at {tmp_path / 'run'} at", message)
-    assert line_of(function, "checkpoint=") in message
-    assert "rank 0 waits for it in report()" in message
-
-
 def suspected(path):
     """Whether a hang is in the journal of the run, which has the source of this file too."""
     return b'"type":"hang_suspected"' in (path / "run" / "journal.jsonl").read_bytes()
-
-
-def until_told(path):
-    while not suspected(path):
-        time.sleep(0.2)
-
-
-def test_a_hang_that_passes_is_told_once_and_so_is_its_end(fit, tmp_path, capsys):
-    def function():
-        train.report({"i": 1})
-        if rank() == 1:
-            until_told(tmp_path)
-        train.collective.barrier()
-        train.report({"i": 2})
-
-    fit(function, timeout_s=0.5)
-    output = capsys.readouterr().err
-    assert output.count("rank 1 has stood at") == 1
-    assert output.count(f"all stacks: {tmp_path / 'run' / 'logs' / 'attempt_1' / 'stacks.txt'}") == 1
-    assert len(re.findall(r"paceline: rank 1 continues after \d+ s", output)) == 1
-
-
-def test_storage_that_does_not_finish_a_commit_is_told_and_never_restarted_for(fit, tmp_path, capsys):
-    class Slow(LocalFiles):
-        def rename(self, source, target):
-            if target.name.startswith("checkpoint_"):
-                until_told(tmp_path)
-            super().rename(source, target)
-
-    def function():
-        train.report({"i": 1})
-        train.report({"i": 2}, checkpoint=Checkpoint.from_dict({"i": 2}))
-
-    result = fit(function, timeout_s=0.5, action="fail", environment=RunEnvironment(files=Slow()))
-    output = capsys.readouterr().err
-    assert re.search(rf"report 2 has waited \d+ s for storage at {tmp_path / 'run'}; ranks 0 and 1", output)
-    assert line_of(function, "checkpoint=") in output
-    assert result.checkpoint.to_dict() == {"i": 2}
 
 
 def test_workers_that_are_throttled_to_a_tenth_are_not_hung(fit, tmp_path):

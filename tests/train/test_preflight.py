@@ -15,15 +15,7 @@ import pytest
 from paceline import train
 from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import RunLayout
-from paceline.train import (
-    Checkpoint,
-    CheckpointConfig,
-    DataParallelTrainer,
-    RunConfig,
-    RunHeldError,
-    ScalingConfig,
-    StorageError,
-)
+from paceline.train import Checkpoint, CheckpointConfig, DataParallelTrainer, RunConfig, RunHeldError, StorageError
 from paceline.train.driver import job, preflight
 from paceline.train.driver.run_directory import open_run
 from paceline.train.driver.run_spec import RunEnvironment
@@ -37,7 +29,7 @@ class Model:
 def trainer_in(place, function=lambda: None, *, name="run", environment=None, config=None, scaling=1, **run_config):
     run = RunConfig(name=name, storage_path=place, **run_config)
     trainer = DataParallelTrainer(
-        function, train_loop_config=config, scaling_config=ScalingConfig(scaling), run_config=run
+        function, train_loop_config=config, scaling_config=train.ScalingConfig(scaling), run_config=run
     )
     if environment is not None:
         trainer = trainer.replace_arguments(environment=environment)

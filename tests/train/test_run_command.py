@@ -118,7 +118,7 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(run, tmp_path, arg
 
 @pytest.mark.chaos
 def test_a_hang_is_told_with_the_rank_that_stands_and_the_collective_that_waits_for_it(run):
-    ended = run("-n", "2", "--hang-timeout", "1", "--hang-action", "fail", "script.py", "hang")
+    ended = run("-n", "2", "--hang-timeout", "10", "--hang-action", "fail", "script.py", "hang")
     assert ended.returncode == 1
     assert f"rank 1 has stood at script.py:{line_of('sleep')} in <module> (time.sleep)" in ended.stderr
     assert (

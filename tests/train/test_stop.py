@@ -3,7 +3,7 @@
 import pytest
 
 from paceline import train
-from paceline.train import Checkpoint, DataParallelTrainer, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+from paceline.train import Checkpoint, FailureConfig, LoggingConfig, RunConfig
 from paceline.tune.stopper import MaximumIterationStopper
 
 
@@ -61,7 +61,7 @@ def test_fail_fast_ends_the_run_and_can_raise_what_the_worker_raised(fit):
         fit(function, failure_config=FailureConfig(fail_fast="raise"))
 
 
-def test_workers_and_checkpoints_have_the_metadata_of_the_trainer(tmp_path):
+def test_workers_and_checkpoints_have_the_metadata_of_the_trainer(fit, tmp_path):
     def function():
         context = train.get_context()
         assert context.get_trial_id().endswith("_00000")
@@ -69,13 +69,7 @@ def test_workers_and_checkpoints_have_the_metadata_of_the_trainer(tmp_path):
         checkpoint.set_metadata({"own": 1, "model": "mine"})
         train.report(context.get_metadata(), checkpoint=checkpoint)
 
-    trainer = DataParallelTrainer(
-        function,
-        metadata={"model": "small", "labels": ["a", "b"]},
-        scaling_config=ScalingConfig(2),
-        run_config=RunConfig(storage_path=tmp_path, name="run"),
-    )
-    result = trainer.fit()
+    result = fit(function, metadata={"model": "small", "labels": ["a", "b"]})
     assert result.metrics == {"model": "small", "labels": ["a", "b"]}
     assert result.checkpoint.get_metadata() == {"model": "mine", "labels": ["a", "b"], "own": 1}
     assert RunConfig(storage_path=tmp_path, name="run").storage_context.experiment_fs_path == str(tmp_path / "run")

@@ -3,7 +3,6 @@
 import functools
 import os
 import pickle
-import re
 import shutil
 import signal
 import uuid
@@ -17,23 +16,10 @@ from faulty_proxy import FaultyProxy
 from paceline import train
 from paceline._storage.address import open_store_at
 from paceline._storage.store import Store
-from paceline.train import (
-    Checkpoint,
-    CheckpointConfig,
-    DataParallelTrainer,
-    PreemptionError,
-    Result,
-    RunConfig,
-    RunHeldError,
-    ScalingConfig,
-    StorageError,
-    TrainingFailedError,
-    ValidationConfig,
-    WorkerGroupError,
-)
+from paceline.train import Checkpoint, CheckpointConfig, Result, RunConfig, RunHeldError, StorageError, ValidationConfig
 from paceline.train.driver.run_directory import open_run
 from paceline.train.driver.run_spec import RunEnvironment
-from servers import AZURITE_KEY, BUCKET, Server, azure_path, run_s3_server, s3_variables
+from servers import AZURITE_KEY, BUCKET, Server, azure_path, s3_variables
 
 SCRIPT = f"""{HEAD}
 def function(config):
@@ -93,7 +79,7 @@ SAVE_THREE = _save()
 
 def _fit(path: str, function: Callable = SAVE_THREE, name: str = "alpha", workers: int = 2, **config) -> Result:
     run_config = RunConfig(name=name, storage_path=path, **config)
-    return DataParallelTrainer(function, scaling_config=ScalingConfig(workers), run_config=run_config).fit()
+    return train.DataParallelTrainer(function, scaling_config=train.ScalingConfig(workers), run_config=run_config).fit()
 
 
 def _keys(store: Store, below: str = "") -> list[str]:
@@ -159,7 +145,7 @@ def test_a_finished_run_reads_the_same_anywhere_and_a_bit_flip_in_it_is_found(s3
     assert len(_manifests(store)) == 3
 
 
-def test_old_checkpoints_go_and_where_ranks_wrote_one_path_differently_the_lowest_rank_is_kept(s3_path: str):
+def test_old_checkpoints_go_and_where_ranks_wrote_one_path_differently_the_lowest_rank_is_kept(s3_path: str, caplog):
     def function():
         rank = train.get_context().get_world_rank()
         for name in (None, None, "last", "last"):
@@ -177,26 +163,7 @@ def test_old_checkpoints_go_and_where_ranks_wrote_one_path_differently_the_lowes
     with result.checkpoint.as_directory() as directory:
         read = {name: Path(directory, name).read_text() for name in os.listdir(directory) if name[0] != "."}
     assert read == {"same": "rank 0", "own_0": "rank 0", "own_1": "rank 1"}
-
-
-@pytest.mark.parametrize("harm", [pytest.param("missing", marks=pytest.mark.slow), "cut"])
-def test_a_broken_checkpoint_is_set_aside_and_the_one_before_it_used(s3_path: str, harm: str):
-    _fit(s3_path, _save(3))
-    store = open_store_at(f"{s3_path}/alpha")
-    key = "attempt_1/checkpoint_000003/state.json"
-    store.delete(key) if harm == "missing" else store.write(key, b"{")
-
-    def function():
-        step = train.get_checkpoint().to_dict()["step"]
-        train.report({"from": step}, checkpoint=Checkpoint.from_dict({"step": step}))
-
-    # A run that was complete is not run again: take the line that says so away.
-    last = _keys(store, "journal")[-1]
-    store.delete(last)
-    shutil.rmtree(os.environ["PACELINE_SPOOL_PATH"])
-    result = _fit(s3_path, function, workers=1)
-    assert result.metrics["from"] == 1
-    assert any(key.startswith(".broken/") for key in _keys(store))
+    assert "ranks wrote different contents to same" in caplog.text
 
 
 def test_a_second_driver_is_told_who_holds_the_run(s3_path: str):
@@ -221,42 +188,6 @@ def test_a_store_that_cannot_be_reached_is_told_with_what_to_check(spool: Path, 
     assert not spool.exists()
 
 
-@pytest.mark.slow
-def test_when_the_store_is_gone_for_good_the_first_error_is_raised_and_no_later_step_waits_for_it(
-    spool: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    def function(config):
-        train.report({"step": 0}, checkpoint=Checkpoint.from_dict({"step": 0}))
-        if train.get_context().get_world_rank() == 0:
-            os.kill(config["server"], signal.SIGKILL)
-        train.collective.barrier()
-        train.report({"step": 1}, checkpoint=Checkpoint.from_dict({"step": 1}))
-
-    monkeypatch.setenv("PACELINE_STORAGE_PATIENCE_S", "2")
-    with run_s3_server() as server:
-        for name, value in s3_variables(server.authority).items():
-            monkeypatch.setenv(name, value)
-        with pytest.raises(WorkerGroupError, match=r"report 2: .* cannot upload s3://.*checkpoint_000002") as raised:
-            _fit(f"s3://{BUCKET}/runs", functools.partial(function, {"server": server.pid}))
-    assert isinstance(raised.value.__cause__, StorageError)
-    said = caplog.text
-    for left in ("files that are in no checkpoint stay in", "cannot store the end of the journal", "release the lease"):
-        assert re.search(f"{left}.*(not tried|1 try)", said), said
-    # The spool has what could not be stored.
-    assert b'"step":1' in (next(spool.rglob("journal.jsonl"))).read_bytes()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["500", "503", "reset", "lost reply"])
-def test_a_run_outlasts_faults_that_pass(proxied_path: str, s3_proxy: FaultyProxy, fault: str):
-    for part in ("journal", "checkpoint_000002/state", "checkpoint_000002/.manifest", "lease", "list-type"):
-        s3_proxy.plant(fault, path=part, times=2)
-    result = _fit(proxied_path)
-    assert s3_proxy.left() == 0
-    assert result.checkpoint.to_dict() == {"step": 2}
-    assert list(result.metrics_dataframe["step"]) == [0, 1, 2]
-
-
 def test_training_goes_on_with_the_last_good_checkpoint_while_few_enough_saves_fail(proxied_path, s3_proxy):
     s3_proxy.plant("403", method="PUT", path="checkpoint_000002/.rank_1", times=1000)
     s3_proxy.plant("403", method="PUT", path="checkpoint_000004/.manifest", times=1000)
@@ -268,7 +199,7 @@ def test_training_goes_on_with_the_last_good_checkpoint_while_few_enough_saves_f
 def test_one_more_failed_save_in_a_row_than_allowed_ends_the_run(proxied_path: str, s3_proxy: FaultyProxy):
     for number in (2, 3):
         s3_proxy.plant("403", method="PUT", path=f"checkpoint_00000{number}/.rank_1", times=1000)
-    with pytest.raises(TrainingFailedError, match=r"2 saves in a row, max_failed_saves=1") as raised:
+    with pytest.raises(train.TrainingFailedError, match=r"2 saves in a row, max_failed_saves=1") as raised:
         _fit(proxied_path, _save(5), checkpoint_config=CheckpointConfig(max_failed_saves=1))
     assert raised.value.result.checkpoint.to_dict() == {"step": 0}
     assert isinstance(raised.value.worker_failures[1], StorageError)
@@ -296,7 +227,7 @@ def test_checkpoints_in_a_store_are_validated_and_a_notice_makes_the_last_one(s3
             on_stop = functools.partial(Checkpoint.from_dict, {"step": step})
             train.report({"step": step}, checkpoint=saved, validation=saved is not None, checkpoint_on_stop=on_stop)
 
-    with pytest.raises(PreemptionError) as caught:
+    with pytest.raises(train.PreemptionError) as caught:
         fit_in(s3_path, function, validation_config=ValidationConfig(validate))
     assert caught.value.result.checkpoint.to_dict() == {"step": caught.value.result.metrics["step"]}
     result = fit_in(s3_path, function, validation_config=ValidationConfig(validate))

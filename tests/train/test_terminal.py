@@ -4,19 +4,8 @@ import io
 
 import msgspec
 
-from paceline._control.events import (
-    CommitFailed,
-    Committed,
-    DeadlinePassed,
-    DriverStarted,
-    HangCleared,
-    HangSuspected,
-    Reported,
-    Retention,
-    WorkerFailed,
-    WorkerFailure,
-    WorkersStopped,
-)
+from paceline._control import events
+from paceline._control.events import Committed, DriverStarted, HangSuspected, Reported, Retention, WorkerFailure
 from paceline._control.run import Run
 from paceline._control.step import step
 from paceline._core.checkpoint_records import CheckpointRecord
@@ -56,7 +45,7 @@ def test_a_checkpoint_that_waits_for_another_rank_is_told_once_with_the_call_sit
 
 def test_a_commit_that_failed_is_told(tmp_path):
     out = io.StringIO()
-    Terminal(RunLayout(tmp_path), 1, 30, Screen(out)).on_event(CommitFailed(1, 4, "OSError: disk full"), after())
+    Terminal(RunLayout(tmp_path), 1, 30, Screen(out)).on_event(events.CommitFailed(1, 4, "OSError: disk full"), after())
     assert out.getvalue() == "paceline: cannot commit the checkpoint of report 4: OSError: disk full\n"
 
 
@@ -68,7 +57,12 @@ def test_a_failure_is_told_at_once_and_so_is_the_wait_before_the_next_attempt(tm
     for attempt in (1, 2):
         failure = WorkerFailure(1, "killed", "killed by SIGKILL")
         ahead = Reported(attempt, 1, 1, msgspec.Raw(b"{}"), 0.0, "train.py:41")
-        for event in (ahead, WorkerFailed(attempt, 1, failure), DeadlinePassed(attempt), WorkersStopped(attempt)):
+        for event in (
+            ahead,
+            events.WorkerFailed(attempt, 1, failure),
+            events.DeadlinePassed(attempt),
+            events.WorkersStopped(attempt),
+        ):
             run, _ = step(run, event, 0.125)
             terminal.on_event(event, run)
             texts.append(out.getvalue())
@@ -100,7 +94,7 @@ def test_a_hang_and_its_end_are_told_at_every_verbosity(tmp_path):
         terminal = Terminal(RunLayout(tmp_path), verbosity, 30, Screen(out))
         terminal.on_event(HangSuspected(1, failure), after())
         terminal.on_event(HangSuspected(1, failure, "restart"), after())
-        terminal.on_event(HangCleared(1, 1, 61.2), after())
+        terminal.on_event(events.HangCleared(1, 1, 61.2), after())
         stacks = tmp_path / "logs" / "attempt_1" / "stacks.txt"
         assert out.getvalue().splitlines() == [
             f"paceline: rank 1 has stood at train.py:41 for 45 s; all stacks: {stacks}",

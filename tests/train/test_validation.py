@@ -11,15 +11,7 @@ import pytest
 from training_scripts import HEAD
 
 from paceline import train
-from paceline.train import (
-    Checkpoint,
-    CheckpointConsistencyMode,
-    DataParallelTrainer,
-    Result,
-    ValidationConfig,
-    ValidationTaskConfig,
-    WorkerGroupError,
-)
+from paceline.train import Checkpoint, CheckpointConsistencyMode, Result, ValidationConfig, ValidationTaskConfig
 from processes import still_running
 
 
@@ -166,28 +158,6 @@ def test_one_that_takes_too_long_is_ended_and_the_next_has_its_turn(fit, capfd):
     assert "cannot validate checkpoint_000002: stopped after its timeout of 0.4 s" in output
 
 
-@pytest.mark.parametrize(
-    ("options", "failure", "num_tries", "status"),
-    [
-        ({"max_retries": 2}, is_killed, 3, "VALIDATED"),
-        ({"retry_exceptions": [KeyError]}, raises, 1, "VALIDATION_FAILED"),
-    ],
-)
-def test_it_is_tried_again_as_often_as_asked_for(fit, tmp_path, options, failure, num_tries, status):
-    def validate(checkpoint):
-        with (tmp_path / "tries").open("a") as file:
-            file.write("x")
-        return failure(checkpoint) if (tmp_path / "tries").stat().st_size < 3 else {}
-
-    def function():
-        reports(1)
-        return statuses()
-
-    result = fit(function, ValidationConfig(validate, ray_remote_kwargs=options), 1)
-    assert [found for _, found in result.return_value] == [status]
-    assert (tmp_path / "tries").read_text() == "x" * num_tries
-
-
 def test_the_training_does_not_wait_a_worker_sees_it_pending_and_a_restart_does_not_disturb_it(fit, gate, tmp_path):
     def function():
         if train.get_checkpoint() is None:
@@ -231,26 +201,6 @@ def test_without_a_checkpoint_or_a_way_to_validate_it_is_refused_where_it_is_ask
         return statuses()
 
     assert fit(function, None, 1).return_value == []
-
-
-@pytest.mark.parametrize(
-    ("make", "output"),
-    [
-        (lambda: ValidationConfig("fn"), "fn must be a function, got 'fn'"),
-        (lambda: ValidationConfig(doubled, 3), "Invalid `ValidationTaskConfig` type: task_config must be"),
-        (lambda: ValidationTaskConfig([1]), r"fn_kwargs must be a dict of keyword arguments, got \[1\]"),
-        (lambda: ValidationTaskConfig(timeout_s=0), "timeout_s must be a positive number or None, got 0"),
-        (lambda: ValidationTaskConfig(timeout_s=float("nan")), "timeout_s must be a positive number or None, got nan"),
-        (lambda: ValidationConfig(doubled, ray_remote_kwargs={"memory": 1}), r"\['memory'\]; the options are num_cpus"),
-        (lambda: ValidationConfig(doubled, ray_remote_kwargs={"num_gpus": 1.5}), "below 1 or an integer, got 1.5"),
-        (lambda: ValidationConfig(doubled, ray_remote_kwargs={"max_retries": -2}), "or -1 for no limit"),
-        (lambda: ValidationConfig(doubled, ray_remote_kwargs={"retry_exceptions": 3}), "must be True, False or a list"),
-        (lambda: DataParallelTrainer(print, validation_config=doubled), "Invalid `ValidationConfig` type"),
-    ],
-)
-def test_a_wrong_argument_is_refused_where_it_is_given(make, output):
-    with pytest.raises(ValueError, match=output):
-        make()
 
 
 def test_what_cannot_be_sent_or_has_no_gpu_is_refused_before_any_process_starts(fit, tmp_path):
@@ -357,7 +307,7 @@ def test_a_failed_training_and_a_launch_that_cannot_validate_leave_it_pending_an
             raise ValueError("no")
         return statuses()
 
-    with pytest.raises(WorkerGroupError) as failed:
+    with pytest.raises(train.WorkerGroupError) as failed:
         fit(function, lambda checkpoint: signal.pause())
     assert metrics_of(failed.value.result) == [{"value": 1}]
     result = fit(function, None)

@@ -123,7 +123,12 @@ def test_the_room_is_that_of_the_engine(run_config):
     capacity = open_search_capacity(run_config)
     capacity.refresh()
     assert capacity._ledger.describe() == "8 cores, 3 GPUs"
+    other = open_search_capacity(run_config)
+    assert capacity.allocate(needs(ScalingConfig(8, resources_per_worker={"CPU": 1}))) is not None
+    assert other.allocate(needs(ScalingConfig(1))) is None  # Searches of one process share the machine.
     capacity.close()
+    assert other.allocate(needs(ScalingConfig(1))) is not None
+    other.close()
 
 
 @pytest.fixture(autouse=True)

@@ -113,20 +113,6 @@ def test_each_clone_says_what_is_different_and_whole_numbers_stay_whole_where_th
     assert rate.from_share(0.3, 0.5) == 0.3
 
 
-@pytest.mark.parametrize(
-    ("bounds", "message"),
-    [
-        (None, "hyperparam_bounds must be a dict"),
-        ({"lr": 0.1}, r"hyperparam_bounds\['lr'\] must be a list"),
-        ({"lr": [0, float("inf")]}, "two finite numbers"),
-        ({"lr": [1.0, 0.0]}, "the lowest value below the highest"),
-    ],
-)
-def test_wrong_bounds_are_refused_where_they_are_given(bounds, message):
-    with pytest.raises(ValueError, match=message):
-        pb2(hyperparam_bounds=bounds)
-
-
 # The toy: a score rises by what its two parameters give, a bell around a point that moves from left to right. A small
 # population, so that chance finds the narrow bell seldom.
 

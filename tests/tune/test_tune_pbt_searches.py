@@ -59,9 +59,3 @@ def test_bandits_run_as_well_and_what_a_configuration_lacks_is_drawn_by_the_sche
     drawn = {result.metrics_dataframe["rates"][0][0] for result in results}
     assert len(drawn) == 3
     assert all(0.0 <= rate <= 10.0 for rate in drawn)
-
-
-@pytest.mark.parametrize("policy", [[], [(1, {})], [(0, {}), (0, {})], [(0, 1)]], ids=["none", "late", "twice", "bad"])
-def test_a_policy_that_is_none_is_refused(policy):
-    with pytest.raises(ValueError, match="policy"):
-        PopulationBasedTrainingReplay(policy)

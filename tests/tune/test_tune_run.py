@@ -1,6 +1,7 @@
 """Scripts written for Ray Tune's `tune.run`: what they print, what they return, and how they go on."""
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,28 @@ def test_failed_trials_raise_and_are_run_again_when_the_search_is_resumed(tmp_pa
     analysis = tune.run(Counter, resume="AUTO+ERRORED", **common)
     assert [trial.last_result["count"] for trial in analysis.trials] == [3, 8]
     assert tune.run(Counter, resume=False, **common).experiment_path == str(tmp_path / "exp-2")
+
+
+def test_experiments_run_side_by_side_and_call_the_same_callbacks(tmp_path):
+    def wait_for_other(config):
+        (tmp_path / config["own"]).touch()
+        ends_at = time.monotonic() + 60
+        while not (tmp_path / config["other"]).exists():
+            assert time.monotonic() < ends_at, "the other experiment has not begun"
+            time.sleep(0.01)
+        tune.report({"a": 1})
+
+    class Collect(tune.Callback):
+        def on_trial_complete(self, iteration, trials, trial, **info):
+            ended.append(trial.config["own"])
+
+    ended = []
+    spec = {"run": wait_for_other, "resources_per_trial": {"cpu": 0.5}, "storage_path": tmp_path / "searches"}
+    configs = {"one": {"own": "a", "other": "b"}, "two": {"own": "b", "other": "a"}}
+    experiments = {name: {**spec, "config": config} for name, config in configs.items()}
+    trials = tune.run_experiments(experiments, verbose=0, callbacks=[Collect()])
+    assert [(trial.config["own"], trial.status) for trial in trials] == [("a", "TERMINATED"), ("b", "TERMINATED")]
+    assert sorted(ended) == ["a", "b"]
 
 
 def test_run_experiments_returns_the_trials_of_all(tmp_path):

@@ -1,12 +1,15 @@
-"""Logs by pages, in both directions, with search; and none that lies outside of the run."""
+"""Logs by pages, in both directions, with search, none outside of the run; and in a store while the run goes on."""
 
 import os
 import tracemalloc
+import uuid
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline._storage import run_store
+from paceline._storage.files import LocalFiles
 from paceline._storage.run_location import RunLocation
 from paceline._view import logs
 
@@ -115,3 +118,56 @@ def test_a_path_that_leads_out_of_the_run_is_none_of_its_files(location, tmp_pat
     assert logs.resolve_inside(location, "logs/attempt_1/rank_0.log") is not None
     for path in ("/etc/passwd", "../run2/x", "logs/../../x", "", "a\0b", "link/x"):
         assert logs.resolve_inside(location, path) is None, path
+
+
+@pytest.fixture
+def in_store(tmp_path, monkeypatch):
+    """A run in a store: its location, where it is written, and its log, which has a line."""
+    monkeypatch.setenv("PACELINE_SPOOL_PATH", str(tmp_path / "spool"))
+    location = RunLocation(f"memory://{uuid.uuid4().hex}", "run")
+    opened = location.open_run_store(LocalFiles(), is_new=True)
+    location.layout.journal.write_bytes(b"line\n")
+    return location, opened, write(location, b"one\n")
+
+
+def test_logs_that_grew_are_in_the_store_before_the_run_ends_the_more_seldom_the_larger_they_are(in_store, monkeypatch):
+    def upload(after_s=0.0):
+        nonlocal now
+        now += after_s
+        opened.upload_journal()
+
+    location, opened, log = in_store
+    interval_s, now = run_store.LOG_UPLOAD_INTERVAL_S, 100.0
+    monkeypatch.setattr(run_store.time, "monotonic", lambda: now)
+    upload()
+    assert logs.list_log_files(location) == ()
+    upload(interval_s)
+    assert texts(logs.read_log_page(location, 1, 0)) == ["one"]
+    log.write_bytes(b"one\ntwo\n")
+    upload()
+    assert texts(logs.read_log_page(location, 1, 0)) == ["one"], "not so soon again"
+    upload(interval_s)
+    assert texts(logs.read_log_page(location, 1, 0)) == ["one", "two"]
+    log.write_bytes(b"x" * (3 * run_store._SMALL_LOG_BYTES))
+    upload(interval_s)
+    log.write_bytes(b"y" * (4 * run_store._SMALL_LOG_BYTES))
+    upload(2 * interval_s)
+    assert logs.list_log_files(location)[0].num_bytes == 3 * run_store._SMALL_LOG_BYTES, "a large one"
+    opened.close()
+    assert logs.list_log_files(location)[0].num_bytes == 4 * run_store._SMALL_LOG_BYTES
+
+
+def test_a_log_that_cannot_be_brought_over_is_tried_again_and_said_once(in_store, monkeypatch, caplog):
+    def refuse(path):
+        raise OSError("no room there")
+
+    location, opened, _ = in_store
+    monkeypatch.setattr(run_store, "LOG_UPLOAD_INTERVAL_S", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(opened, "_upload_logs", refuse)
+        opened.upload_journal()
+        opened.upload_journal()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "no room there" in caplog.text
+    opened.upload_journal()
+    assert len(logs.list_log_files(location)) == 1

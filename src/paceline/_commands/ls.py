@@ -74,6 +74,8 @@ def format_runs(runs: Sequence[Summary], now: float) -> str:
     rows = [("NAME", "STATE", "PROGRESS", "BEST", "LAST", "WORKERS", "AGE")]
     for run in runs:
         name = run.id if run.id != "." else run.name
+        if run.kind == "trial" and run.name != run.id.rpartition("/")[2]:
+            name += f" ({run.name})"
         best = f"{run.best.metric}={formatting.number(run.best.value)}" if run.best is not None else ""
         age = formatting.duration(max(0.0, now - run.began_at))
         workers = str(run.num_workers or "")

@@ -189,12 +189,15 @@ def _complete_recovery(
     return RecoveredRun(replay.run, journal_file, tuple(history.events), fence, reported)
 
 
-def iter_reports_so_far(layout: RunLayout) -> Iterator[RunReport]:
-    """Yield every report of an opened run; repeated reports are yielded again."""
+def iter_reports_so_far(
+    layout: RunLayout, on_event: Callable[[Event], None] = lambda event: None
+) -> Iterator[RunReport]:
+    """Yield every report of an opened run; repeated reports are yielded again. `on_event` gets each event."""
     replay, aggregator = RunReplay(), ReportAggregator()
     for event in journal.JournalReader(layout.journal):
         replay.apply_event(event)
         yield from aggregator.add_event(event, replay.run)
+        on_event(event)
     yield from aggregator.flush()
 
 

@@ -175,4 +175,4 @@ def own_metrics(event: Reported) -> dict[str, Any]:
 def encode_reduced_metrics(reports: Iterable[Reported]) -> msgspec.Raw:
     """Reduce the reports of several ranks, encoded as if one rank had reported the result."""
     metrics = reduce_metrics((own_metrics(event), event.reduce) for event in reports)
-    return msgspec.Raw(msgspec.json.encode(to_plain(metrics)))
+    return msgspec.Raw(msgspec.json.encode(to_plain(metrics, keep_types=True)))

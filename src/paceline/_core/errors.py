@@ -28,6 +28,10 @@ class PacelineError(Exception):
     """The base class of Paceline's exceptions."""
 
 
+RayTrainError = PacelineError
+"""Ray's name for the base class of its own."""
+
+
 class TrainingFailedError(PacelineError, RuntimeError):
     """Training did not finish. `result` holds the metrics and checkpoints that were reached."""
 

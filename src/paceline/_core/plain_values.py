@@ -2,6 +2,9 @@
 
 JSON has no nan and no infinity, and most writers turn both into null. A loss that became nan is the one number a user
 must not lose, so these values are written as `{"$number": "nan"}`.
+
+Reported tuples and small NumPy arrays come back as they were. They are written with the same reserved key, such as
+`{"$number": "tuple", "items": [1, 2]}`. Views read them as lists.
 """
 
 import math
@@ -13,14 +16,18 @@ import msgspec
 _ESCAPE = "$number"
 _ESCAPE_WRITTEN = b'"$number"'
 """As written in JSON; msgspec escapes none of these letters."""
+_TUPLE, _ARRAY = "tuple", "array"
 _INT_LIMIT = 1 << 63
 _MAX_DECIMAL_BITS = 2000
+_MAX_ARRAY_ITEMS = 1000
+"""A report is one line of the journal, which every reader of the run parses."""
 
 
-def to_plain(value: Any, path: str = "metrics") -> Any:
+def to_plain(value: Any, path: str = "metrics", *, keep_types: bool = False) -> Any:
     """Convert `value` to plain form; raise an error with the path if it has none.
 
-    Numpy scalars and one-element tensors become numbers.
+    Numpy scalars and one-element arrays and tensors become numbers. With `keep_types`, tuples and small arrays can be
+    read back as they are; otherwise tuples become lists, and arrays are refused.
     """
     kind = type(value)
     if kind is float:
@@ -32,10 +39,13 @@ def to_plain(value: Any, path: str = "metrics") -> Any:
     if value is None or kind is bool:
         return value
     if isinstance(value, dict):
-        return _dict_to_plain(value, path)
+        return _dict_to_plain(value, path, keep_types)
     if isinstance(value, (list, tuple)):
-        return [to_plain(item, f"{path}[{index}]") for index, item in enumerate(value)]
+        items = [to_plain(item, f"{path}[{index}]", keep_types=keep_types) for index, item in enumerate(value)]
+        return {_ESCAPE: _TUPLE, "items": items} if keep_types and isinstance(value, tuple) else items
     if hasattr(value, "item") and hasattr(value, "shape"):
+        if keep_types and _is_array(value) and value.size != 1 and value.dtype.kind in "biuf" and value.itemsize <= 8:
+            return _array_to_plain(value, path)
         number = _single_item(value, path)
         if type(number) is not kind:
             return to_plain(number, path)
@@ -49,15 +59,22 @@ def to_plain(value: Any, path: str = "metrics") -> Any:
     )
 
 
-def from_plain(value: Any) -> Any:
-    """The inverse of `to_plain`, except that tuples become lists."""
+def from_plain(value: Any, *, as_lists: bool = False) -> Any:
+    """The inverse of `to_plain`, except that tuples become lists if it did not keep types.
+
+    With `as_lists`, all tuples and arrays become lists, also those in a value that is already converted.
+    """
     if isinstance(value, dict):
-        if len(value) == 1 and isinstance(value.get(_ESCAPE), str):
+        kind = value.get(_ESCAPE)
+        if isinstance(kind, str) and len(value) == 1:
             return _parse_escaped_number(value)
-        return {key: from_plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [from_plain(item) for item in value]
-    return value
+        if kind in (_TUPLE, _ARRAY) and "items" in value:
+            items = from_plain(value["items"], as_lists=as_lists)
+            return items if as_lists else _restore_type(value, items)
+        return {key: from_plain(item, as_lists=as_lists) for key, item in value.items()}
+    if isinstance(value, list) or (as_lists and isinstance(value, tuple)):
+        return [from_plain(item, as_lists=as_lists) for item in value]
+    return value.tolist() if as_lists and _is_array(value) else value
 
 
 def decode_plain(raw: msgspec.Raw) -> Any:
@@ -82,7 +99,7 @@ def to_printable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-def _dict_to_plain(value: dict[Any, Any], path: str) -> dict[str, Any]:
+def _dict_to_plain(value: dict[Any, Any], path: str, keep_types: bool) -> dict[str, Any]:
     items: dict[str, Any] = {}
     for key, item in value.items():
         text = to_metric_key(key, path)
@@ -91,7 +108,10 @@ def _dict_to_plain(value: dict[Any, Any], path: str) -> dict[str, Any]:
             raise ValueError(
                 f"{path} has the keys {' and '.join(map(repr, duplicates))}, which are the same text: {text!r}"
             )
-        items[text] = to_plain(item, f"{path}[{key!r}]")
+        if type(item) is float and math.isfinite(item):  # Almost every metric is: spare it the path of an error.
+            items[text] = item
+        else:
+            items[text] = to_plain(item, f"{path}[{key!r}]", keep_types=keep_types)
     return items
 
 
@@ -117,6 +137,30 @@ def _parse_escaped_number(value: dict[str, Any]) -> Any:
         return float(text) if text in ("nan", "inf", "-inf") else int(text, 16 if "x" in text else 10)
     except ValueError:
         return value  # Not written by `to_plain`; left as it is.
+
+
+def _restore_type(value: dict[str, Any], items: list[Any]) -> Any:
+    if value[_ESCAPE] == _TUPLE:
+        return tuple(items)
+    import numpy
+
+    return numpy.array(items, value["dtype"]).reshape(value["shape"])
+
+
+def _is_array(value: Any) -> bool:
+    """Return whether this is a NumPy array, without importing NumPy."""
+    kind = type(value)
+    return kind.__name__ == "ndarray" and kind.__module__ == "numpy"
+
+
+def _array_to_plain(value: Any, path: str) -> dict[str, Any]:
+    if value.size > _MAX_ARRAY_ITEMS:
+        raise ValueError(
+            f"{path} must have at most {_MAX_ARRAY_ITEMS} elements, got an array of shape {value.shape}\n\n"
+            "hint: report a reduction of it, such as x.mean().item(), or save it in a checkpoint"
+        )
+    items = to_plain(value.tolist(), path)
+    return {_ESCAPE: _ARRAY, "dtype": value.dtype.name, "shape": list(value.shape), "items": items}
 
 
 def _single_item(value: Any, path: str) -> Any:

@@ -30,7 +30,8 @@ PAGE = "docs/guides/ray-names.md"
 _INNER_MODULES = {
     "train.v2.api": "callback context exceptions preemption report_config reported_checkpoint train_fn_utils "
     "validation_config",
-    "train": "base_trainer context",
+    "train": "base_trainer checkpoint constants context",
+    "train.callbacks": "callback logging print profile",
     **{f"train{v}.{name}": f"{name}_trainer" for v in ("", ".v2") for name in ("lightgbm", "tensorflow", "xgboost")},
     **{f"train{v}.torch": "torch_checkpoint torch_trainer train_loop_utils" for v in ("", ".v2")},
     "tune": "context",
@@ -159,9 +160,12 @@ def find_ray_module(name: str) -> ModuleSpec | None:
     notes, ray_module = load_notes(), _to_ray(name)
     if ray_module.rpartition(".")[2][:1].isupper():
         return None  # A table about the methods of a class.
-    if any(f"{table}.".replace(".v2.", ".").startswith(f"{ray_module}.") for table in notes):
+    if ray_module in MODULES or any(f"{t}.".replace(".v2.", ".").startswith(f"{ray_module}.") for t in notes):
         return ModuleSpec(name, _RayModuleLoader(), is_package=True)
-    if hint := notes["ray"].get(ray_module.removeprefix("ray.")):
+    hint = notes["ray"].get(ray_module.removeprefix("ray."))
+    if hint is None and find_prefix(ray_module) and ray_module.rpartition(".")[2].startswith("_"):
+        hint = notes["ray"]["_internal"]
+    if hint:
         raise ModuleNotFoundError(
             f"No module named {name!r}\n\nhint: {ray_module} is not in Paceline: {_expand_links(hint)}", name=name
         )

@@ -59,6 +59,10 @@ class WorkerReady(_RankMessage, frozen=True, tag="worker_ready"):
     """The framework is set up; the user's function runs next."""
 
     pid: int
+    host: str = ""
+    address: str = ""
+    """Of its machine, as `WorkerInit.node_address`."""
+    at: float = 0.0
 
 
 class Reported(_RankMessage, frozen=True, tag="reported", omit_defaults=True):

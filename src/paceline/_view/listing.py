@@ -38,6 +38,8 @@ class SearchFollower(Protocol):
 
     def refresh(self) -> bool: ...
 
+    def trial_names(self) -> dict[str, str]: ...
+
     def summary(self, id: str = ".") -> Summary: ...
 
     def detail(
@@ -58,6 +60,8 @@ class Listing:
         self._lock = threading.RLock()
         self._entries: dict[str, RunEntry] = {}
         self._summaries: dict[str, Summary] = {}
+        self._trial_names: dict[str, dict[str, str]] = {}
+        """By search and run: the names that users gave trials."""
         self._live_readers: dict[str, RunReader | SearchFollower] = {}
         self._ended_readers: OrderedDict[str, RunReader | SearchFollower] = OrderedDict()
 
@@ -68,6 +72,7 @@ class Listing:
             changed = set(before) - set(self._entries)
             for id in changed:
                 self._summaries.pop(id, None)
+                self._trial_names.pop(id, None)
                 self._live_readers.pop(id, None)
                 self._ended_readers.pop(id, None)
             for id, entry in self._entries.items():
@@ -169,10 +174,13 @@ class Listing:
 
     def _summarize(self, entry: RunEntry, reader: RunReader | SearchFollower) -> Summary:
         summary = reader.summary(entry.id)
+        if not isinstance(reader, RunReader):
+            self._trial_names[entry.id] = reader.trial_names()
         parent = entry.id.rpartition("/")[0] or "."
         above = self._entries.get(parent)
         if entry.kind == "run" and entry.id != "." and above is not None and above.kind == "search":
-            return replace(summary, kind="trial", search=parent)
+            name = self._trial_names.get(parent, {}).get(summary.name, summary.name)
+            return replace(summary, kind="trial", search=parent, name=name)
         return summary
 
     def _record_unreadable(self, entry: RunEntry, problem: str) -> bool:

@@ -46,6 +46,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """Path below the listed root, with `/`; `.` for the root itself."""
     name: str
+    """Of a trial: what `TuneConfig(trial_name_creator)` returned, else the name of its run."""
     path: str
     kind: Literal["run", "search", "trial"]
     state: State

@@ -193,13 +193,13 @@ class WorkerContext:
         try:
             reduce: tuple[ReductionMark, ...] = ()
             try:
-                values = Raw(encode_message(to_plain(metrics)))
+                values = Raw(encode_message(to_plain(metrics, keep_types=True)))
             except TypeError:
                 # Only now look for reductions: metrics without any pay nothing for it.
                 metrics, reduce = split_reductions(metrics)
                 if not reduce:
                     raise
-                values = Raw(encode_message(to_plain(metrics)))
+                values = Raw(encode_message(to_plain(metrics, keep_types=True)))
             where = call_site()
             make_source = (lambda: source) if source is not None else on_stop
             seq, stop, saves = self._begin_report(source is not None, on_stop is not None)

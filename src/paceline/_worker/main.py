@@ -139,7 +139,11 @@ def work(context: WorkerContext, link: DriverLink, usage: UsageMeter, load: Call
             if begin.log_level:
                 logging.getLogger("paceline").setLevel(begin.log_level)
             with _copy_output(begin), backend.around(context):
-                link.send(messages.WorkerReady(begin.attempt, begin.rank, os.getpid()))
+                link.send(
+                    messages.WorkerReady(
+                        begin.attempt, begin.rank, os.getpid(), socket.gethostname(), begin.node_address, time.time()
+                    )
+                )
                 try:
                     with context.time_accounting.at(time_accounting.USER_CODE):
                         value = function() if config is None else function(config)

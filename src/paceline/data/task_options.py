@@ -71,8 +71,8 @@ def warn_unused(function: str, options: Mapping[str, Any], names: Iterable[str] 
 def parse_num_units(options: UnitOptions) -> int | None:
     """Check the arguments; return the number of units that was asked for, or None."""
     check_int("concurrency", options.get("concurrency"), at_least=1, optional=True)
-    number = check_int("override_num_blocks", options.get("override_num_blocks"), at_least=1, optional=True)
-    older = check_int("parallelism", options.get("parallelism", -1), at_least=-1)
+    number: int | None = check_int("override_num_blocks", options.get("override_num_blocks"), at_least=1, optional=True)
+    older: int = check_int("parallelism", options.get("parallelism", -1), at_least=-1)
     if number is not None and older > 0:
         raise ValueError("parallelism and override_num_blocks cannot be combined: both set the number of units")
     return older if older > 0 else number

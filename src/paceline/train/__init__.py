@@ -10,6 +10,7 @@ from paceline._core.errors import (
     ControllerError,
     PacelineError,
     PreemptionError,
+    RayTrainError,
     ReportMismatchError,
     RunExistsError,
     RunHeldError,
@@ -61,11 +62,12 @@ if TYPE_CHECKING:
         report,
         staging_directory,
     )
-    from paceline.train.trainer import DataParallelTrainer
+    from paceline.train.trainer import BaseTrainer, DataParallelTrainer
 
 __all__ = [
     "Backend",
     "BackendConfig",
+    "BaseTrainer",
     "Checkpoint",
     "CheckpointConfig",
     "CheckpointConsistencyMode",
@@ -81,6 +83,7 @@ __all__ = [
     "PacelineError",
     "PreemptionError",
     "PreemptionInfo",
+    "RayTrainError",
     "ReportMismatchError",
     "ReportedCheckpoint",
     "ReportedCheckpointStatus",
@@ -170,7 +173,7 @@ __getattr__ = make_lazy_getattr(
             "report",
             "staging_directory",
         ),
-        "paceline.train.trainer": ("DataParallelTrainer",),
+        "paceline.train.trainer": ("BaseTrainer", "DataParallelTrainer"),
         "paceline.train.driver.validation": (
             "ValidationConfig",
             "ValidationFn",

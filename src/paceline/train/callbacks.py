@@ -76,6 +76,8 @@ class LoggedReport:
     time: float
     """When rank 0 made the report, in seconds since the epoch."""
     metrics: dict[str, Any]
+    worker: Any = None
+    """The process of rank 0, if known: its `pid`, `host` and `address`, and `at`, when its function began."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,6 @@ _MIN_AMOUNT = 0.0001
 """Cluster resources are counted in units of 1/10,000."""
 
 _WORKERS = "a non-negative integer or a range such as (1, 4)"
-_SEARCHED_WORKERS = 'search over it with Tuner(trainer, param_space={"scaling_config": {"num_workers": ...}})'
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 
@@ -56,6 +55,20 @@ def _short_repr(config: Any) -> str:
         if value != default and not (isinstance(value, float) and math.isnan(value)):
             fields.append(f"{f.name}={value!r}")
     return f"{type(config).__name__}({', '.join(fields)})"
+
+
+def is_searched(scaling: ScalingConfig) -> bool:
+    """Whether a value is a domain such as `tune.choice([1, 2])`: such a config is for `param_space` only."""
+    resources = scaling.resources_per_worker
+    values = [*vars(scaling).values(), *(resources.values() if isinstance(resources, Mapping) else ())]
+    return any(type(value).__module__ == "paceline.tune.space.domains" for value in values)
+
+
+def check_not_searched(scaling: ScalingConfig) -> ScalingConfig:
+    if is_searched(scaling):
+        hint = 'use Tuner(trainer, param_space={"scaling_config": ScalingConfig(...)})'
+        raise ValueError(f"{scaling!r} must have no domains outside of a search\n\nhint: {hint}")
+    return scaling
 
 
 def config_class(cls: type[C]) -> type[C]:
@@ -95,11 +108,12 @@ class ScalingConfig:
     topology: str | None = None
 
     def __post_init__(self) -> None:
+        if is_searched(self):
+            return  # A search checks the values that it draws.
         if isinstance(self.num_workers, list | tuple):
             object.__setattr__(self, "num_workers", _parse_worker_range(self.num_workers))
         elif not is_int(self.num_workers) or self.num_workers < 0:
-            is_searched = type(self.num_workers).__module__.startswith("paceline.tune.")
-            raise bad_value("num_workers", _WORKERS, self.num_workers, _SEARCHED_WORKERS if is_searched else None)
+            raise bad_value("num_workers", _WORKERS, self.num_workers)
         interval = self.elastic_resize_monitor_interval_s
         if interval != math.inf:
             check_number("elastic_resize_monitor_interval_s", interval, at_least=0)

@@ -88,6 +88,11 @@ class DataParallelTrainer(TrainerVerbs):
         `**arguments: Any` also takes others, which the constructor checks itself.
         """
         super().__init_subclass__(**kwargs)
+        if "training_loop" in vars(cls):
+            raise TypeError(
+                f"{cls.__name__}.training_loop would never be called: a trainer runs a function on its workers\n\n"
+                "hint: pass the function as train_loop_per_worker to DataParallelTrainer or a subclass"
+            )
         init: Any = cls.__init__
         *own, last = inspect.signature(init).parameters.values()
         if last.kind is last.VAR_KEYWORD and last.name == "arguments":
@@ -163,6 +168,9 @@ class DataParallelTrainer(TrainerVerbs):
         trainer.trainer_arguments = self.trainer_arguments.replace(**changes)
         return trainer
 
+
+BaseTrainer = DataParallelTrainer
+"""The name of all trainers' base class in Ray 2.0, for type hints and `isinstance`."""
 
 Fit = Callable[[DataParallelTrainer], Result]
 

@@ -167,7 +167,9 @@ class _TableReporter(ProgressReporter):
         if best is None:
             return []
         trial, value = best
-        return [f"Current best trial: {trial.label} with {self._metric}={value:g} and parameters={dict(trial.config)}"]
+        return [
+            f"Current best trial: {trial.trial_name} with {self._metric}={value:g} and parameters={dict(trial.config)}"
+        ]
 
     def _format_trials(self, trials: Sequence[Trial], num_rows: int) -> list[str]:
         if not trials or not num_rows:
@@ -179,7 +181,7 @@ class _TableReporter(ProgressReporter):
         if parameters is None:
             parameters = {name: name for trial in trials for name in flatten_dict(trial.config)}
         columns: list[tuple[str, list[str]]] = [
-            ("Trial name", [trial.label for trial in listed]),
+            ("Trial name", [trial.trial_name for trial in listed]),
             ("status", [trial.status for trial in listed]),
         ]
         columns += [
@@ -220,7 +222,7 @@ class _TableReporter(ProgressReporter):
             return []
         lines = [f"Number of errored trials: {len(failed)}"]
         for trial in failed[: self._max_error_rows]:
-            lines.append(f"  {trial.label}: {formatting.first_line(trial.why)}; see {trial.local_path}")
+            lines.append(f"  {trial.trial_name}: {formatting.first_line(trial.why)}; see {trial.local_path}")
         if len(failed) > self._max_error_rows:
             lines.append(f"  ... {len(failed) - self._max_error_rows} more")
         return lines

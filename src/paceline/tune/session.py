@@ -39,9 +39,9 @@ class TuneContext(TrainContext):
         return matched[1]
 
     def get_trial_name(self) -> str:
-        """The name from `TuneConfig(trial_name_creator)`, else that of the trial's run, such as `trial_00012`.
+        """The name from `TuneConfig(trial_name_creator)`, else such as `train_fn_a1b2c_00012`.
 
-        That is `trial_00012-1` if it continues from another trial.
+        That is `train_fn_a1b2c_00012-1` if it continues from another trial.
         """
         return self._begin.trial_name or self._begin.run_name
 

@@ -57,11 +57,18 @@ class Trial:
     local_path: str = ""
     """The directory of its run on the machine of the driver; for a search in a store, one that is not uploaded."""
     trial_name: str = ""
-    """The name from `TuneConfig(trial_name_creator)`, if any."""
+    """The name from `TuneConfig(trial_name_creator)`, else such as `train_fn_a1b2c_00012`."""
     trainable_name: str = ""
 
     resources: PlacementGroupFactory | None = None
     """What it has, or is to have when it runs again; None if that is not known, as in a search that is only read."""
+
+    def __post_init__(self) -> None:
+        self.trial_name = self.trial_name or self._default_name
+
+    @property
+    def _default_name(self) -> str:
+        return f"{self.trainable_name.strip('<>') or 'trial'}_{self.trial_id}"  # Not `<lambda>`.
 
     @property
     def placement_group_factory(self) -> PlacementGroupFactory | None:
@@ -74,12 +81,21 @@ class Trial:
         return hash(self.trial_id)
 
     def __str__(self) -> str:
-        return self.trial_name or f"trial_{self.trial_id}"
+        return self.trial_name
 
     @property
     def label(self) -> str:
-        """What messages call it: its name, if it has one, else its id."""
-        return self.trial_name or self.trial_id
+        """What messages call it: the name that the user gave it, else its id."""
+        return self.trial_name if self.trial_name != self._default_name else self.trial_id
+
+    def is_finished(self) -> bool:
+        return self.is_over
+
+    @property
+    def experiment_tag(self) -> str:
+        """Its number and its configuration, as `3_lr=0.1,model/layers=2`."""
+        values = (f"{name}={value}" for name, value in self.evaluated_params.items())
+        return f"{int(self.trial_id.rpartition('_')[2])}_{','.join(values)}"
 
     @property
     def evaluated_params(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from paceline.tune.trainables.trainable import Trainable
 from paceline.tune.trainables.wrapping import as_wrapped, with_resources
 from paceline.tune.trial import Trial
 from paceline.tune.tune_config import TuneConfig
-from paceline.tune.tuner import Tuner, set_resume
+from paceline.tune.tuner import SearchGroup, Tuner, set_resume
 
 _MAX_SHOWN = 10
 """How many failed trials an error lists."""
@@ -145,7 +145,88 @@ def run(
             restore=restore,
             local_dir=local_dir,
         )
-    older = (keep_checkpoints_num, checkpoint_score_attr, checkpoint_freq, checkpoint_at_end)
+    tuner = _make_tuner(
+        experiment,
+        metric=metric,
+        mode=mode,
+        search_alg=search_alg,
+        scheduler=scheduler,
+        verbose=verbose,
+        progress_reporter=progress_reporter,
+        fail_fast=fail_fast,
+        resume=resume,
+        resume_config=resume_config,
+        reuse_actors=reuse_actors,
+        callbacks=callbacks,
+        max_concurrent_trials=max_concurrent_trials,
+        chdir_to_trial_dir=True if isinstance(chdir_to_trial_dir, str) else chdir_to_trial_dir,
+        older=(keep_checkpoints_num, checkpoint_score_attr, checkpoint_freq, checkpoint_at_end),
+    )
+    grid = tuner.fit()
+    if raise_on_failed_trial:
+        _raise_if_failed([grid])
+    return ExperimentAnalysis.from_results(grid)
+
+
+def run_experiments(
+    experiments: Experiment | Sequence[Experiment] | Mapping[str, Any],
+    scheduler: TrialScheduler | str | None = None,
+    verbose: int | None = None,
+    progress_reporter: Any = None,
+    resume: bool | str | None = None,
+    resume_config: ResumeConfig | None = None,
+    reuse_actors: bool | None = None,
+    raise_on_failed_trial: bool = True,
+    concurrent: bool = True,
+    callbacks: Sequence[Any] | None = None,
+) -> list[Trial]:
+    """Run several searches, side by side, and return the trials of all of them.
+
+        run_experiments({"first": {"run": train, "config": {"lr": 0.1}}, "second": {"run": train, "num_samples": 3}})
+
+    The searches share this machine or cluster; with `concurrent=False` they run one after the other. Each has its own
+    copy of the scheduler, and all call the same callbacks, one call at a time. Ctrl-C stops all of them. Failed trials
+    raise `TuneError` after the last one.
+    """
+    check_bool("concurrent", concurrent)
+    check_bool("raise_on_failed_trial", raise_on_failed_trial)
+    tuners = [
+        _make_tuner(
+            experiment,
+            scheduler=copy.deepcopy(scheduler),
+            verbose=verbose,
+            progress_reporter=copy.deepcopy(progress_reporter),
+            resume=resume,
+            resume_config=resume_config,
+            reuse_actors=reuse_actors,
+            callbacks=callbacks,
+        )
+        for experiment in list_experiments(experiments)
+    ]
+    grids = SearchGroup().fit_all(tuners) if concurrent else [tuner.fit() for tuner in tuners]
+    if raise_on_failed_trial:
+        _raise_if_failed(grids)
+    return [trial for grid in grids for trial in grid.trials]
+
+
+def _make_tuner(
+    experiment: Experiment,
+    *,
+    scheduler: TrialScheduler | str | None,
+    verbose: int | None,
+    progress_reporter: Any,
+    resume: bool | str | None,
+    resume_config: ResumeConfig | None,
+    reuse_actors: bool | None,
+    callbacks: Sequence[Any] | None,
+    metric: str | None = None,
+    mode: str | None = None,
+    search_alg: Searcher | str | None = None,
+    fail_fast: bool | str = False,
+    max_concurrent_trials: int | None = None,
+    chdir_to_trial_dir: bool = True,
+    older: tuple[int | None, str | None, int, bool] = (None, None, 0, False),
+) -> Tuner:
     tune_config = TuneConfig(
         metric=metric,
         mode=mode,
@@ -155,7 +236,7 @@ def run(
         max_concurrent_trials=max_concurrent_trials,
         time_budget_s=experiment.time_budget_s,
         reuse_actors=reuse_actors,
-        chdir_to_trial_dir=True if isinstance(chdir_to_trial_dir, str) else chdir_to_trial_dir,
+        chdir_to_trial_dir=chdir_to_trial_dir,
         trial_name_creator=experiment.trial_name_creator,
         trial_dirname_creator=experiment.trial_dirname_creator,
     )
@@ -180,49 +261,7 @@ def run(
         _make_trainable(experiment), param_space=experiment.config, tune_config=tune_config, run_config=run_config
     )
     _prepare_resume(tuner, resume, resume_config)
-    grid = tuner.fit()
-    if raise_on_failed_trial:
-        _raise_if_failed([grid])
-    return ExperimentAnalysis.from_results(grid)
-
-
-def run_experiments(
-    experiments: Experiment | Sequence[Experiment] | Mapping[str, Any],
-    scheduler: TrialScheduler | str | None = None,
-    verbose: int | None = None,
-    progress_reporter: Any = None,
-    resume: bool | str | None = None,
-    resume_config: ResumeConfig | None = None,
-    reuse_actors: bool | None = None,
-    raise_on_failed_trial: bool = True,
-    concurrent: bool = True,
-    callbacks: Sequence[Any] | None = None,
-) -> list[Trial]:
-    """Run several searches, one after the other, and return the trials of all of them.
-
-        run_experiments({"first": {"run": train, "config": {"lr": 0.1}}, "second": {"run": train, "num_samples": 3}})
-
-    `concurrent` has no effect: the trials of each search run at once, and no two searches do. Each search has its own
-    copy of the scheduler. Failed trials raise `TuneError` after the last one.
-    """
-    check_bool("concurrent", concurrent)
-    analyses = [
-        run(
-            experiment,
-            scheduler=copy.deepcopy(scheduler),
-            verbose=verbose,
-            progress_reporter=copy.deepcopy(progress_reporter),
-            resume=resume,
-            resume_config=resume_config,
-            reuse_actors=reuse_actors,
-            raise_on_failed_trial=False,
-            callbacks=callbacks,
-        )
-        for experiment in list_experiments(experiments)
-    ]
-    if check_bool("raise_on_failed_trial", raise_on_failed_trial):
-        _raise_if_failed([ResultGrid(analysis) for analysis in analyses])
-    return [trial for analysis in analyses for trial in analysis.trials]
+    return tuner
 
 
 def _make_searcher(search_alg: Any) -> Any:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import copy
 import dataclasses
 import os
 import random
 import secrets
 import socket
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from paceline._core import settings
 from paceline._core.errors import PreemptionError, TrainingInterrupt
 from paceline._engine.local.launchers import prewarm
 from paceline._storage.run_location import RunLocation, join_storage_path
-from paceline.train.config import RunConfig, coerce_config
+from paceline.train.config import RunConfig, ScalingConfig, coerce_config, is_searched
 from paceline.train.display.screen import Screen, open_screen
 from paceline.train.driver.interrupts import SignalInterrupts
 from paceline.train.driver.run_directory import choose_name, make_different_run_error
@@ -42,7 +45,7 @@ from paceline.tune.driver.search_description import (
 )
 from paceline.tune.driver.search_driver import SearchDriver
 from paceline.tune.driver.search_spec import SearchOutcome, SearchSpec, TrialRunSpec
-from paceline.tune.driver.search_state import Search
+from paceline.tune.driver.search_state import Search, run_name
 from paceline.tune.driver.search_storage import OpenSearch
 from paceline.tune.driver.trial_run import FailedEarlierError
 from paceline.tune.logger import make_default_loggers
@@ -83,6 +86,7 @@ class Tuner:
     """
 
     _run_environment: RunEnvironment = RunEnvironment()
+    _group: SearchGroup | None = None
 
     def __init__(
         self,
@@ -112,6 +116,7 @@ class Tuner:
             )
         self._trainable_plan = make_trainable_plan(trainable)
         self._trainable_plan.check(self.run_config)
+        param_space = _unfold_scaling(param_space)
         self.param_space: Mapping[str, Any] = param_space if param_space is not None else {}
         self._space = Space(param_space)
         self._trainable_plan.check_space(self._space)
@@ -125,12 +130,7 @@ class Tuner:
         self._reset_errored = ""
         self._grid: ResultGrid | None = None
         self._given_run_config = self.run_config
-        given = self.run_config.callbacks
-        self._callbacks = SearchCallbacks(
-            [*given, *make_default_loggers(given)],
-            self.run_config.location.name,
-            can_save=self._trainable_plan.can_save,
-        )
+        self._callbacks = self._make_callbacks()
         _check_metric(self.tune_config, self._searcher, self._scheduler)
 
     def fit(self) -> ResultGrid:
@@ -143,7 +143,7 @@ class Tuner:
         self.run_config = choose_name(self._given_run_config)
         location = self.run_config.location
         if self.run_config is not self._given_run_config:
-            self._callbacks = SearchCallbacks(self.run_config.callbacks, location.name)
+            self._callbacks = self._make_callbacks()
         prewarm(*PRELOADED, *find_preloads(getattr(self.trainable, "trainable", self.trainable)))
         verbose = getattr(self.run_config, "verbose", None)
         verbosity = min(verbose, 2) if verbose is not None else settings.load().verbosity
@@ -221,6 +221,12 @@ class Tuner:
         set_resume(tuner, resume_unfinished=resume_unfinished, reset_errored=reset_errored)
         return tuner
 
+    def _make_callbacks(self) -> SearchCallbacks:
+        given, name = self.run_config.callbacks, self.run_config.location.name
+        lock = self._group.callback_lock if self._group is not None else None
+        callbacks = [*given, *make_default_loggers(given)]
+        return SearchCallbacks(callbacks, name, can_save=self._trainable_plan.can_save, lock=lock)
+
     def _drive_search(self, open_search: OpenSearch, terminal: SearchTerminal) -> SearchOutcome:
         previous = next(
             (event for event in reversed(open_search.past_events) if isinstance(event, SearchStarted)), None
@@ -244,7 +250,9 @@ class Tuner:
                 "To continue, increase num_samples or use another name"
             )
             return driver.outcome
-        interrupts = SignalInterrupts(driver)
+        interrupts: contextlib.AbstractContextManager[None] = (
+            SignalInterrupts(driver) if self._group is None else self._group.watch(driver)
+        )
         self._callbacks.setup(getattr(self.run_config, "stop", None), self.tune_config.num_samples, driver.num_trials)
         self._callbacks.restore_states(open_search.past_events)
         with contextlib.closing(capacity), interrupts:
@@ -288,7 +296,7 @@ class Tuner:
             own_place = dataclasses.replace(
                 self.run_config, name=run_spec.run, storage_path=storage_path, if_exists="resume"
             )
-            run_config = self._callbacks.for_trial(own_place)
+            run_config = self._callbacks.for_trial(own_place, trial)
             trainer = self._trainable_plan.make_trainer(trial.config, run_config, run_spec.initial, run_spec.resources)
             target = allocation.make_target(trainer.scaling_config, run_config)
             spec = dataclasses.replace(
@@ -299,7 +307,7 @@ class Tuner:
                 pinned=run_spec.pinned_seqs,
                 purpose=run_spec.purpose,
                 trial_id=trial.trial_id,
-                trial_name=trial.trial_name,
+                trial_name=_name_run(trial, run_spec.run),
             )
             trial_terminal = TrialTerminal(trial.label, run_config.location.layout, terminal, notice_s)
             return execute_run(spec, trial_terminal, self._run_environment, hooks)
@@ -398,6 +406,69 @@ class Tuner:
         if terminal.verbosity < 1:  # Otherwise it has been said already.
             terminal.say(str(ending), error=True)
         raise ending
+
+
+def _unfold_scaling(space: Any) -> Any:
+    """Replace a `ScalingConfig` with domains by the dict of its arguments."""
+    scaling = space.get("scaling_config") if isinstance(space, Mapping) else None
+    if not isinstance(scaling, ScalingConfig) or not is_searched(scaling):
+        return space
+    given = {each.name: getattr(scaling, each.name) for each in dataclasses.fields(scaling)}
+    changed = {name: value for name, value in given.items() if value != getattr(ScalingConfig(), name)}
+    return {**space, "scaling_config": changed}
+
+
+def _name_run(trial: Trial, run: str) -> str:
+    """Return the trial's name; a default one with the number of the run, if the trial continues another one."""
+    first = run_name(trial.trial_id, 0)
+    is_default = trial.label == trial.trial_id and run.startswith(f"{first}-")
+    return trial.trial_name + run.removeprefix(first) if is_default else trial.trial_name
+
+
+class SearchGroup:
+    """Searches that run side by side in threads: they are stopped together, and call callbacks one at a time."""
+
+    def __init__(self) -> None:
+        self.callback_lock = threading.RLock()
+        self._lock = threading.Lock()  # protects both below
+        self._drivers: list[SearchDriver] = []
+        self._requests: list[Callable[[SearchDriver], None]] = []
+
+    def fit_all(self, tuners: Sequence[Tuner]) -> list[ResultGrid]:
+        """Run all searches to their end, then raise the first error, if any."""
+        for tuner in tuners:
+            tuner._group = self
+            tuner._callbacks = tuner._make_callbacks()
+        with SignalInterrupts(self), ThreadPoolExecutor(max(1, len(tuners)), "paceline-search") as threads:
+            futures = [threads.submit(contextvars.copy_context().run, tuner.fit) for tuner in tuners]
+        return [future.result() for future in futures]
+
+    def request_stop(self, *, now: bool) -> None:
+        self._request(lambda driver: driver.request_stop(now=now))
+
+    def request_preemption(self, grace_s: float) -> None:
+        self._request(lambda driver: driver.request_preemption(grace_s))
+
+    @contextlib.contextmanager
+    def watch(self, driver: SearchDriver) -> Iterator[None]:
+        """Pass requests on to a driver, also those made before it began."""
+        with self._lock:
+            self._drivers.append(driver)
+            requests = list(self._requests)
+        for request in requests:
+            request(driver)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._drivers.remove(driver)
+
+    def _request(self, request: Callable[[SearchDriver], None]) -> None:
+        with self._lock:
+            self._requests.append(request)
+            drivers = list(self._drivers)
+        for driver in drivers:
+            request(driver)
 
 
 def set_resume(tuner: Tuner, *, resume_unfinished: bool, reset_errored: str) -> None:

@@ -16,7 +16,28 @@ from paceline.data.planning.barriers import RandomShuffle
 from paceline.data.planning.plan import Map, ReorderUnits, Union
 from processes import wait_until
 
-MEMBER = str(Path(__file__).parent / "exec_member.py")
+MEMBER = """
+import sys
+from paceline.data.exec.service_client import RemoteFeeds
+
+def wait_for_a_line(state):
+    print(state, flush=True)
+    sys.stdin.readline()
+
+address, member, members, epochs, *mode = sys.argv[1:]
+feeds = RemoteFeeds(address, "train", int(member), int(members), False)
+if mode == ["together"]:
+    wait_for_a_line("ready")
+for epoch in range(int(epochs)):
+    seen = []
+    for delivered in feeds.open(epoch, 0, 0):
+        if mode == ["hold"] and not seen:
+            wait_for_a_line("holding")
+        seen += delivered.block.column("number").tolist()
+    print(len(seen), sum(seen), flush=True)
+feeds.close()
+"""
+"""Prints for each epoch how many numbers it saw, and their sum; waits for a line before or after the first block."""
 
 
 @pytest.fixture(autouse=True)
@@ -37,10 +58,10 @@ def start():
     """Starts members; those that are left are ended."""
     started = []
 
-    def begin(service, member, members, *more, epochs=1, shared="split"):
-        arguments = [service.address, "train", str(member), str(members), shared, str(epochs), *more]
+    def begin(service, member, members, *mode, epochs=1):
+        arguments = [service.address, str(member), str(members), str(epochs), *mode]
         ends = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        started.append(subprocess.Popen([sys.executable, MEMBER, *arguments], **ends, text=True))
+        started.append(subprocess.Popen([sys.executable, "-c", MEMBER, *arguments], **ends, text=True))
         return started[-1]
 
     yield begin

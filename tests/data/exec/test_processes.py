@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -120,13 +121,9 @@ def test_two_streams_at_once_do_not_hold_each_other_up(make_service):
 
 def test_streams_of_several_threads(service):
     run = pipeline(numbers(10), Scaled(by=2))
-    found = []
     executor = ProcessExecutor(service)
-    threads = [threading.Thread(target=lambda: found.append(collect_column(executor.run(run)))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: collect_column(executor.run(run)), range(4)))
     assert found == [collect_column(InlineExecutor().run(run))] * 4
 
 

@@ -51,13 +51,6 @@ def test_multi_hot_vectors_count_what_is_in_a_list(data):
     assert found.reshape(len(values), -1).tolist() == [[Counter(row)[item] for item in categories] for row in values]
 
 
-def test_unseen_categories_are_nan_for_ordinals_and_zeros_for_vectors():
-    seen, unseen = cut({"c": ["a", "b"]}), cut({"c": ["b", "z"]})
-    for encoder in (OrdinalEncoder(["c"]), LabelEncoder("c")):
-        np.testing.assert_array_equal(as_columns(encoder.fit(seen).transform(unseen))["c"], [1, math.nan])
-    assert as_columns(OneHotEncoder(["c"]).fit(seen).transform(unseen))["c"].tolist() == [[0, 1], [0, 0]]
-
-
 @pytest.mark.parametrize("make", [OrdinalEncoder, OneHotEncoder, MultiHotEncoder, lambda names: LabelEncoder(*names)])
 @pytest.mark.parametrize("zeros", [np.array([-0.0, 0.0]), [-0.0, 0.0], [[-0.0], [0.0]]])
 def test_both_zeros_are_the_same_category(make, zeros):

@@ -54,6 +54,10 @@ def test_results_frames_checkpoints_and_the_terminal_have_values_reduced_over_th
     assert newest.to_dict()["losses"] == (0.3, 0.6)
     assert its_metrics["samples"] == 3
     assert result.get_best_checkpoint("loss", "min").to_dict()["losses"] == (0.2, 0.3)
+    with pytest.raises(RuntimeError, match=r"Invalid metric name 'nope'; the metrics are .*loss"):
+        result.get_best_checkpoint("nope", "max")
+    with pytest.raises(ValueError, match="mode must be"):
+        result.get_best_checkpoint("loss", "best")
     assert result.return_value == [0.45, 0.25], "workers know the same, the best last"
 
 
@@ -73,24 +77,6 @@ def test_a_run_that_is_complete_or_continues_has_the_reduced_values_of_before(fi
         assert raised.value.result.metrics == {"x": 4}, "the last that there is"
     assert run(works=True, number=2).metrics == {"x": 2}
     assert run(works=True, number=2).metrics == {"x": 2}, "and nothing was run"
-
-
-def test_different_reductions_of_one_metric_are_an_error_that_names_both_lines(fit):
-    def function():
-        if train.get_context().get_world_rank() == 0:
-            train.report({"x": {"y": train.mean(1)}})
-        else:
-            train.report({"x": {"y": train.sum(1)}})
-        train.collective.barrier()
-
-    with pytest.raises(train.TrainingFailedError) as raised:
-        fit(function, max_failures=3)
-    text = str(raised.value)
-    assert "'x/y' by train.mean" in text
-    assert "by train.sum" in text
-    assert text.count("test_aggregation.py:") >= 2
-    assert "hint: reduce a metric in the same way on all ranks" in text
-    assert isinstance(raised.value.__cause__, train.ReportMismatchError)
 
 
 def test_builtins_are_left_alone_by_a_star():

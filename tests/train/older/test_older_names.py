@@ -5,19 +5,12 @@ import pytest
 
 from paceline import train
 from paceline.data import from_items
-from paceline.data.exec.service import shutdown
 from paceline.data.preprocessors import Concatenator
 from paceline.train import Checkpoint, RunConfig
 from paceline.train.batch_predictor import BatchPredictor
 from paceline.train.predictor import Predictor
 from paceline.train.trainer import Trainer
 from paceline.tune import Tuner, grid_search
-
-
-@pytest.fixture
-def data_processes():
-    yield
-    shutdown()
 
 
 class Scaled(Predictor):

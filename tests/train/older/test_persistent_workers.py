@@ -3,23 +3,16 @@
 import builtins
 import gc
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 
+import paceline.data
 from paceline import train
-from paceline.train import (
-    Backend,
-    BackendConfig,
-    Checkpoint,
-    DataConfig,
-    RunConfig,
-    ScalingConfig,
-    Trainer,
-    TrainingFailedError,
-)
+from paceline.train import Backend, BackendConfig, Checkpoint, CheckpointStrategy, Trainer, TrainingFailedError
 from paceline.train.torch import TorchConfig
 from processes import still_running
 
@@ -162,6 +155,39 @@ def test_a_function_of_the_caller_is_found_by_its_name(trainer):
         trainer.run("nowhere")
 
 
+def test_the_usual_name_of_a_function_is_found_and_a_run_has_datasets_and_a_strategy_for_checkpoints(trainer):
+    def train_loop_per_worker(config):
+        for loss in config["losses"]:
+            train.report(loss=loss)
+            train.save_checkpoint(loss=loss)
+        return sum(row["x"] for row in train.get_dataset_shard().iter_rows())
+
+    def sum_both():
+        return [sum(row["x"] for row in train.get_dataset_shard(name).iter_rows()) for name in ("train", "validation")]
+
+    rows = paceline.data.from_items([{"x": i} for i in range(8)])
+    best_two = CheckpointStrategy(num_to_keep=2, checkpoint_score_attribute="loss", checkpoint_score_order="min")
+    parts = trainer.run(config={"losses": [3, 1, 2, 4]}, dataset=rows, checkpoint_strategy=best_two)
+    assert sum(parts) == 28
+    assert (trainer.best_checkpoint, trainer.latest_checkpoint) == ({"loss": 1}, {"loss": 4})
+    assert Checkpoint(trainer.best_checkpoint_path).to_dict() == {"loss": 1}
+    assert len(list(trainer.logdir.glob("saved_*"))) == 3, "the newest stays beside the best"
+    both = trainer.run(sum_both, dataset={"train": rows, "validation": rows.limit(2)})
+    assert [sum(values) for values in zip(*both, strict=True)] == [28, 1]
+
+
+def test_a_worker_that_dies_within_a_run_costs_no_saved_epoch(trainer):
+    def function():
+        first = (train.load_checkpoint() or {"epoch": 0})["epoch"]
+        for epoch in range(first, 4):
+            if (epoch, first, train.world_rank()) == (2, 0, 1):
+                os.kill(os.getpid(), signal.SIGKILL)
+            train.save_checkpoint(epoch=epoch + 1)
+        return first
+
+    assert trainer.run(function) == [2, 2]
+
+
 def test_a_run_report_by_report(trainer):
     def function():
         for step in range(3):
@@ -253,21 +279,19 @@ def test_a_framework_is_set_up_once_around_all_runs_of_workers_that_are_spawned(
 def test_what_cannot_be_is_refused_where_it_is_said(tmp_path):
     assert isinstance(Trainer("torch").backend_config, TorchConfig)
     assert isinstance(Trainer(TouchingConfig("x"), num_workers=2).backend_config, TouchingConfig)
-    with pytest.raises(ValueError, match=r"backend must be 'torch', .*, got 'mxnet'"):
-        Trainer(backend="mxnet")
-    with pytest.raises(ValueError, match="use scaling_config or num_workers, not both"):
-        Trainer(num_workers=2, scaling_config=ScalingConfig(2))
-    with pytest.raises(ValueError, match="not both"):
-        Trainer(logdir=tmp_path, run_config=RunConfig(name="x", storage_path=tmp_path))
-    with pytest.raises(ValueError, match="persistent workers need num_workers"):
-        Trainer(num_workers=0, logdir=tmp_path / "run").start()
-    with pytest.raises(ValueError, match="must be a function"):
-        Trainer(train_loop_per_worker=3)
-    own = type("Own", (DataConfig,), {"configure": lambda self, *args, **options: []})()
-    with pytest.raises(ValueError, match=r"Own\.configure\(\) is not called for persistent workers"):
-        Trainer(logdir=tmp_path / "run", dataset_config=own).run(print)
-    with pytest.raises(ValueError, match=r"fit\(\) needs"):
-        Trainer(logdir=tmp_path / "run").fit()
+    own = type("Own", (train.DataConfig,), {"configure": lambda self, *args, **options: []})()
+    run, config = tmp_path / "run", train.RunConfig(name="x", storage_path=tmp_path)
+    for make, message in (
+        (lambda: Trainer(backend="mxnet"), r"backend must be 'torch', .*, got 'mxnet'"),
+        (lambda: Trainer(num_workers=2, scaling_config={"num_workers": 2}), "scaling_config or num_workers, not both"),
+        (lambda: Trainer(logdir=tmp_path, run_config=config), "not both"),
+        (lambda: Trainer(num_workers=0, logdir=run).start(), "persistent workers need num_workers"),
+        (lambda: Trainer(train_loop_per_worker=3), "must be a function"),
+        (lambda: Trainer(logdir=run, dataset_config=own).run(print), r"Own\.configure\(\) is not called for persist"),
+        (lambda: Trainer(logdir=run).fit(), r"fit\(\) needs"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make()
 
 
 LEFT = """

@@ -5,14 +5,8 @@ import math
 import pytest
 
 from paceline._storage.state import RawLeaf
-from paceline.train.resume_proof.compare import (
-    Difference,
-    _is_equal,
-    _max_distance,
-    find_ignored_metrics,
-    find_metric_differences,
-    flatten_tree,
-)
+from paceline.train.resume_proof import compare
+from paceline.train.resume_proof.compare import Difference, _is_equal, _max_distance, find_ignored_metrics, flatten_tree
 from paceline.train.resume_proof.diagnosis import classify_name, diagnose
 
 
@@ -98,7 +92,7 @@ def test_names_in_a_checkpoint_are_understood(path, part):
 def test_the_first_difference_comes_first_and_nan_is_nan():
     one = {0: {5: {"loss": math.nan, "eval": {"acc": 1}}, 6: {"loss": 2.0}}}
     other = {0: {5: {"loss": math.nan, "eval": {"acc": 2}}, 6: {"loss": 2.5}}}
-    found = find_metric_differences(one, other, range(5, 8), ignored=frozenset(), tolerance=0.0)
+    found = compare.find_metric_differences(one, other, range(5, 8), ignored=frozenset(), tolerance=0.0)
     assert [str(difference) for difference in found] == [
         "eval/acc of rank 0 at report 5: 1 in the run, 2 when resumed (by 1)",
         "loss of rank 0 at report 6: 2.0 in the run, 2.5 when resumed (by 0.5)",

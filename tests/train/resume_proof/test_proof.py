@@ -13,15 +13,7 @@ from pathlib import Path
 import pytest
 
 from paceline import train
-from paceline.train import (
-    Checkpoint,
-    CheckpointConfig,
-    DataParallelTrainer,
-    FailureConfig,
-    RunConfig,
-    ScalingConfig,
-    verify_resume,
-)
+from paceline.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, verify_resume
 from paceline.train.resume_proof.shadow import run_shadow
 
 pytest.importorskip("torch")
@@ -112,7 +104,7 @@ def test_more_reports_than_until_the_next_checkpoint_can_be_asked_for(tmp_path):
 
 
 def run_of(function, place, num_workers=1, **run_config):
-    return DataParallelTrainer(
+    return train.DataParallelTrainer(
         function,
         scaling_config=ScalingConfig(num_workers),
         run_config=RunConfig(name="run", storage_path=place, **run_config),
@@ -199,19 +191,6 @@ def test_metrics_that_differ_by_nature_can_be_ignored_and_numbers_may_differ_a_l
     proof = verify_resume(trainer, ignore=["perf/*"], tolerance=1e-6)
     assert proof.exact, proof
     assert proof.not_compared == ("perf/luck",)
-
-
-def test_reports_that_are_not_made_again_are_differences(tmp_path):
-    def function():
-        if train.get_checkpoint() is None:
-            train.report({"i": 1}, checkpoint=Checkpoint.from_dict({"i": 1}))
-            train.report({"i": 2})
-            train.report({"i": 3})
-
-    trainer = run_of(function, tmp_path)
-    trainer.fit()
-    message = [str(difference) for difference in verify_resume(trainer).differences]
-    assert message == ["report 2 of rank 0 was not made", "report 3 of rank 0 was not made"]
 
 
 def test_a_name_that_is_used_again_is_committed_again_in_a_shadow(tmp_path):

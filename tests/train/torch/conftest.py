@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from fits import gather
 from torch_fits import fit
 
 from paceline._worker import context as worker_context
@@ -15,11 +16,7 @@ def on_each(tmp_path):
 
     def on_each(function, num_workers=2, *, gpus_per_worker=0, backend=None):
         def gathering():
-            import torch.distributed as dist
-
-            found = [None] * dist.get_world_size()
-            dist.all_gather_object(found, function())
-            return found
+            return gather(function())
 
         name, config = f"run-{len(list(tmp_path.iterdir()))}", TorchConfig(backend=backend)
         scaling = {"gpus_per_worker": gpus_per_worker}

@@ -6,17 +6,7 @@ import time
 
 import pytest
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    Dataset,
-    DistributedSampler,
-    IterableDataset,
-    RandomSampler,
-    Sampler,
-    SequentialSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, Sampler, SequentialSampler
 
 from paceline._core import time_accounting
 from paceline._core.time_accounting import DATA, USER_CODE, TimeAccounting
@@ -207,7 +197,7 @@ def test_a_prepared_loader_keeps_its_type_and_every_argument(on_each):
     on_each(function)
 
 
-class Doubles(IterableDataset):
+class Doubles(torch.utils.data.IterableDataset):
     def __iter__(self):
         return iter(range(0, 8, 2))
 
@@ -233,7 +223,7 @@ def test_what_the_user_brought_is_kept_and_said_once(on_each):
             "distributed batches": DataLoader(data, batch_sampler=BatchSampler(DistributedSampler(data), 4, True)),
             "own": DataLoader(data, sampler=EveryOther()),
             "own batches": DataLoader(data, batch_sampler=Pairs()),
-            "weighted": DataLoader(data, sampler=WeightedRandomSampler(weights, 16)),
+            "weighted": DataLoader(data, sampler=torch.utils.data.WeightedRandomSampler(weights, 16)),
             "replacing": DataLoader(data, sampler=RandomSampler(data, replacement=True)),
             "a part": DataLoader(data, sampler=SequentialSampler(range(4))),
         }
@@ -366,7 +356,7 @@ def batches_of(length, rank, world_size, shuffle, drop_last, epoch):
     return all_batches
 
 
-class Slow(Dataset):
+class Slow(torch.utils.data.Dataset):
     def __len__(self):
         return 4
 

@@ -4,15 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.train.torch import (
-    accelerate,
-    backward,
-    get_device,
-    get_devices,
-    prepare_data_loader,
-    prepare_model,
-    prepare_optimizer,
-)
+import paceline.train.torch
+from paceline.train.torch import get_device, get_devices, prepare_model
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: models on a GPU were not checked")
 
@@ -93,10 +86,10 @@ OF_WORKERS = {
     get_device: (),
     get_devices: (),
     prepare_model: (torch.nn.Linear(1, 1),),
-    prepare_data_loader: (torch.utils.data.DataLoader(range(4)),),
-    accelerate: (),
-    prepare_optimizer: (None,),
-    backward: (None,),
+    paceline.train.torch.prepare_data_loader: (torch.utils.data.DataLoader(range(4)),),
+    paceline.train.torch.accelerate: (),
+    paceline.train.torch.prepare_optimizer: (None,),
+    paceline.train.torch.backward: (None,),
 }
 
 

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 import paceline.data
-from paceline.data.exec.service import shutdown
 from paceline.train import Checkpoint
 from paceline.train.torch import ShardedCheckpoint, TorchCheckpoint, TorchPredictor
 
@@ -21,12 +20,6 @@ def net(seed=0, dtype=torch.float32):
 def expected(x, dtype=torch.float32):
     with torch.inference_mode():
         return net(dtype=dtype).eval()(torch.as_tensor(x, dtype=dtype)).float().numpy()
-
-
-@pytest.fixture
-def data_processes():
-    yield
-    shutdown()
 
 
 X = np.random.default_rng(0).normal(size=(6, 2))

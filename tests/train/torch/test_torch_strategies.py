@@ -7,6 +7,7 @@ import itertools
 
 import pytest
 import torch
+from fits import gather
 from small_nets import make_net, make_rows, train_alone, train_net
 from torch import nn
 from torch_fits import fit
@@ -84,12 +85,7 @@ def trained(tmp_path_factory):
     """What each rank found, for each case."""
 
     def function():
-        import torch.distributed as dist
-
-        found = {case: one_training(case[0], **VARIANTS[case[1]]) for case in CASES}
-        gathered = [None] * dist.get_world_size()
-        dist.all_gather_object(gathered, found)
-        return gathered
+        return gather({case: one_training(case[0], **VARIANTS[case[1]]) for case in CASES})
 
     return fit(tmp_path_factory.mktemp("runs"), function).return_value
 

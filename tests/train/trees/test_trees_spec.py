@@ -53,37 +53,35 @@ def test_a_wrong_declaration_is_refused_by_name(changes, error, message):
 ROWS = {"train": paceline.data.from_items([{"x": 1.0, "y": 0}])}
 
 
+@pytest.fixture(scope="module")
+def lightgbm():
+    """Imported before a test begins, because it changes the environment."""
+    return pytest.importorskip("lightgbm")
+
+
+def declare(**params):
+    return {"datasets": ROWS, "label_column": "y", "params": params}
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "error", "message"),
     [
-        ({}, "has nothing to train"),
-        ({"train_loop_per_worker": print, "params": {}}, "train_loop_per_worker or params, not both"),
-        ({"train_loop_config": {}, "params": {}}, "train_loop_config only with a train_loop_per_worker"),
-        ({"datasets": ROWS, "label_column": "y", "params": {}, "epochs": 3}, "takes no argument 'epochs'"),
+        ({}, TypeError, "has nothing to train"),
+        ({"train_loop_per_worker": print, "params": {}}, TypeError, "train_loop_per_worker or params, not both"),
+        ({"train_loop_config": {}, "params": {}}, TypeError, "train_loop_config only with a train_loop_per_worker"),
+        ({**declare(), "epochs": 3}, TypeError, "takes no argument 'epochs'"),
+        (declare(machines=1), ValueError, r"params\['machines'\] cannot be set with LightGBMTrainer"),
+        (declare(n_estimators=1), ValueError, r"params\['n_estimators'\] cannot be set with LightGBMTrainer"),
+        (declare(tree="feature"), ValueError, r"params\['tree'\] must be 'data', .*, got 'feature'"),
+        (declare(pre_partition=False), ValueError, r"params\['pre_partition'\] must be True, got False"),
     ],
 )
-def test_a_function_and_a_declaration_do_not_mix(arguments, message):
-    pytest.importorskip("lightgbm")
-    with pytest.raises(TypeError, match=message):
+def test_a_trainer_refuses_a_mix_with_a_function_and_our_own_parameters(lightgbm, arguments, error, message):
+    with pytest.raises(error, match=message):
         LightGBMTrainer(**arguments)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("machines", 1, " cannot be set with LightGBMTrainer"),
-        ("n_estimators", 1, " cannot be set with LightGBMTrainer"),
-        ("tree", "feature", " must be 'data', .*, got 'feature'"),
-        ("pre_partition", False, " must be True, got False"),
-    ],
-)
-def test_parameters_that_are_ours_to_give_are_refused(name, value, message):
-    with pytest.raises(ValueError, match=rf"params\['{name}'\]{message}"):
-        LightGBMTrainer(datasets=ROWS, label_column="y", params={name: value})
-
-
-def test_evaluation_sets_are_whole_on_every_rank_and_no_row_to_train_on_is_left_out():
-    pytest.importorskip("lightgbm")
+def test_evaluation_sets_are_whole_on_every_rank_and_no_row_to_train_on_is_left_out(lightgbm):
     trainer = LightGBMTrainer(datasets={**ROWS, "valid": ROWS["train"]}, label_column="y", params={})
     shards = trainer.dataset_config.shards(("train", "valid"))
     assert [(shard.name, shard.mode) for shard in shards] == [("train", "exact"), ("valid", "all")]

@@ -12,7 +12,6 @@ import pytest
 
 import paceline.data
 from paceline import train
-from paceline.data.exec.service import shutdown
 from paceline.train import FailureConfig, PreemptionError, RunConfig, ScalingConfig, WorkerGroupError
 
 NUM_ROUNDS = 20
@@ -203,22 +202,6 @@ def test_every_round_is_reported_and_models_are_kept_on_the_way(library, declare
     of_path = library.checkpoint(declared.checkpoint.path).get_model()
     assert library.num_rounds(of_callback) == library.num_rounds(of_path) == NUM_ROUNDS
     assert library.names(of_path) == FEATURES
-
-
-@pytest.mark.slow
-def test_a_predictor_gives_its_model_the_features_by_name(library, declared):
-    backwards = {name: VALID[name] for name in reversed(list(VALID))}
-    constructor_kwargs = {"checkpoint": declared.checkpoint, "keep_columns": ["y"]}
-    try:
-        predicted = dataset(backwards).map_batches(
-            library.predictor, fn_constructor_kwargs=constructor_kwargs, concurrency=1
-        )
-        rows = predicted.take_all()
-    finally:
-        shutdown()
-    assert [row["y"] for row in rows] == VALID["y"].tolist()
-    expected = library.predict(library.trainer.get_model(declared.checkpoint))
-    np.testing.assert_allclose([row["predictions"] for row in rows], expected, rtol=1e-6)
 
 
 def test_a_declared_training_is_restored_without_a_function(library, declared):

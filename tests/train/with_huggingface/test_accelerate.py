@@ -5,9 +5,10 @@ import os
 import signal
 
 import pytest
+from fits import gather
 
 from paceline import train
-from paceline.train import Checkpoint, RunConfig, ScalingConfig
+from paceline.train import Checkpoint, ScalingConfig
 from paceline.train.torch import TorchTrainer
 
 pytestmark = pytest.mark.skipif(not importlib.util.find_spec("accelerate"), reason="accelerate is not installed")
@@ -67,9 +68,7 @@ def train_func():
         "seen": seen,
         "weights": accelerator.unwrap_model(model).weight.tolist(),
     }
-    every = [None] * 2
-    dist.all_gather_object(every, found)
-    return every, accelerator.gather(torch.tensor([accelerator.process_index])).tolist()
+    return gather(found), accelerator.gather(torch.tensor([accelerator.process_index])).tolist()
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +96,7 @@ def test_it_learns_and_goes_on_after_a_kill_from_the_state_that_was_reported(end
     assert ended.return_value[0][0]["weights"][0] == pytest.approx([1.0, -2.0], abs=0.2)
 
 
-def test_an_accelerator_is_on_the_gpu_of_its_worker(tmp_path):
+def test_an_accelerator_is_on_the_gpu_of_its_worker(fit):
     import torch
 
     if not torch.cuda.is_available():
@@ -109,7 +108,5 @@ def test_an_accelerator_is_on_the_gpu_of_its_worker(tmp_path):
         accelerator = Accelerator()
         return str(accelerator.device), accelerator.num_processes, torch.distributed.get_backend()
 
-    result = TorchTrainer(
-        found, scaling_config=ScalingConfig(1, use_gpu=True), run_config=RunConfig(name="run", storage_path=tmp_path)
-    ).fit()
+    result = fit(found, ScalingConfig(1, use_gpu=True), trainer=TorchTrainer)
     assert result.return_value == ["cuda:0", 1, "nccl"]

@@ -1,6 +1,7 @@
 """A Transformers trainer on two workers: it finds ranks and device, reports what it logs and saves, and resumes."""
 
 import contextlib
+import functools
 import importlib.util
 import os
 import signal
@@ -8,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fits import fit_in, gather
 
 import paceline.data
 import paceline.train.huggingface.transformers
 from paceline import train
 from paceline._engine.local.launchers import close_shared_zygote, prewarm
-from paceline.train import FailureConfig, RunConfig, ScalingConfig
 from paceline.train.torch import TorchTrainer
 
 # Looked for, not imported: that is for the workers to do.
@@ -81,14 +82,6 @@ def weights(model):
     return [parameter.double().sum().item() for parameter in model.parameters()]
 
 
-def from_all(value):
-    import torch.distributed as dist
-
-    found = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
-    return found
-
-
 def on_shards(kills=()):
     """A train function that reads its part of a dataset.
 
@@ -118,7 +111,7 @@ def on_shards(kills=()):
         group = dist.group.WORLD
         with checkpoint.as_directory() if checkpoint else contextlib.nullcontext() as directory:
             trainer.train(resume_from_checkpoint=os.path.join(directory, "checkpoint") if directory else None)
-        return from_all(
+        return gather(
             {
                 "rank": trainer.args.process_index,
                 "world_size": trainer.args.world_size,
@@ -132,13 +125,7 @@ def on_shards(kills=()):
     return train_func
 
 
-def run_fit(function, path, **trainer):
-    return TorchTrainer(
-        function,
-        scaling_config=ScalingConfig(2),
-        run_config=RunConfig(name="run", storage_path=path, failure_config=FailureConfig(2)),
-        **trainer,
-    ).fit()
+fit = functools.partial(fit_in, trainer=TorchTrainer, max_failures=2)
 
 
 def datasets():
@@ -148,14 +135,14 @@ def datasets():
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    return run_fit(on_shards(), tmp_path_factory.mktemp("undisturbed"), datasets=datasets())
+    return fit(tmp_path_factory.mktemp("undisturbed"), on_shards(), datasets=datasets())
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
     # Of an epoch's eight steps, nothing is left after the checkpoint of step 8, and a half after that of step 12.
     kills = {(None, 9), ("checkpoint_000004", 13)}
-    return run_fit(on_shards(kills), tmp_path_factory.mktemp("killed"), datasets=datasets())
+    return fit(tmp_path_factory.mktemp("killed"), on_shards(kills), datasets=datasets())
 
 
 def test_two_workers_with_one_process_group_share_gradients_and_learn_the_labels(undisturbed):
@@ -214,11 +201,11 @@ def test_other_datasets_are_the_trainers_own_to_divide(tmp_path):
         trainer.train()
         del os.environ["ACCELERATE_USE_CPU"]
         alone = made_trainer(tmp_path / "b", rows, rows, num_train_epochs=1)
-        return from_all(
+        return gather(
             {"seen": seen, "weights": weights(trainer.model), "refused": [refusal("trainer"), refusal(alone)]}
         )
 
-    result = run_fit(train_func, tmp_path)
+    result = fit(tmp_path, train_func)
     first, second = result.return_value
     # Of two epochs; the accelerator looks one batch ahead, never beyond its part.
     assert set(first["seen"]) | set(second["seen"]) == set(range(NUM_ROWS))

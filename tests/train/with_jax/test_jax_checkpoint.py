@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from paceline import train
-from paceline.train import Checkpoint, CheckpointUploadMode, RunConfig, ScalingConfig
+from paceline.train import Checkpoint, CheckpointUploadMode
 from paceline.train.jax import JaxTrainer, OrbaxCheckpoint
 from paceline.train.jax.checkpoint import _share_directory
 
@@ -68,13 +68,10 @@ def committed(wait=False):
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    return JaxTrainer(
-        saves_and_loads,
-        scaling_config=ScalingConfig(num_workers=2),
-        run_config=RunConfig(name="saved", storage_path=str(tmp_path_factory.mktemp("saved"))),
-        resume_from_checkpoint=OrbaxCheckpoint.from_pytree({"w": np.arange(4, dtype=np.float32), "step": 5}),
-    ).fit()
+def saved(tmp_path_factory, fit_in):
+    before = OrbaxCheckpoint.from_pytree({"w": np.arange(4, dtype=np.float32), "step": 5})
+    path = tmp_path_factory.mktemp("saved")
+    return fit_in(path, saves_and_loads, trainer=JaxTrainer, resume_from_checkpoint=before)
 
 
 def checkpoint_of(saved, n):

@@ -4,22 +4,11 @@ import numpy as np
 import pytest
 
 import paceline.data
-from paceline.data.context import DataContext
-from paceline.data.exec.service import shutdown
 from paceline.train import Checkpoint
 from paceline.train.jax import JaxPredictor, OrbaxCheckpoint
 
 jax = pytest.importorskip("jax", reason="jax is not installed: JaxPredictor was not checked")
 pytest.importorskip("orbax.checkpoint", reason="orbax is not installed: JaxPredictor was not checked")
-
-
-@pytest.fixture
-def data_processes(tmp_path):
-    """Processes of this test's own, that spill to its own directory."""
-    before, DataContext._current = DataContext._current, DataContext(spill_path=str(tmp_path / "spill"))
-    yield
-    shutdown()
-    DataContext._current = before
 
 
 def double(params, batch):

@@ -1,5 +1,6 @@
 """JaxTrainer on two real processes: one JAX program, that learns, is killed, and goes on from its checkpoint."""
 
+import functools
 import os
 import re
 import signal
@@ -10,24 +11,15 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from fits import fit_in
 
 import paceline.data
 from paceline import train
-from paceline._control import journal
 from paceline._control.events import WorkerFailed
-from paceline._worker.main import _is_secondary
-from paceline.train import (
-    Checkpoint,
-    DataParallelTrainer,
-    FailureConfig,
-    PreemptionError,
-    ReportMismatchError,
-    RunConfig,
-    ScalingConfig,
-    TrainingFailedError,
-)
+from paceline.train import Checkpoint, FailureConfig, PreemptionError, ScalingConfig, TrainingFailedError
 from paceline.train.jax import JaxConfig, JaxTrainer, OrbaxCheckpoint
 from paceline.train.jax.config import _reserve_port
+from written_runs import read_events
 
 pytest.importorskip("jax", reason="jax is not installed: nothing of JaxTrainer was checked")
 pytest.importorskip("orbax.checkpoint", reason="orbax is not installed: nothing of JaxTrainer was checked")
@@ -43,13 +35,7 @@ def rows():
     return paceline.data.from_items([{"x": row, "y": y} for row, y in zip(x, x @ WEIGHTS, strict=True)])
 
 
-def fit(path, function, num_workers=2, *, failures=None, use_gpu=False, **arguments):
-    return JaxTrainer(
-        function,
-        scaling_config=ScalingConfig(num_workers=num_workers, use_gpu=use_gpu),
-        run_config=RunConfig(name="run", storage_path=str(path), failure_config=failures or FailureConfig()),
-        **arguments,
-    ).fit()
+fit = functools.partial(fit_in, trainer=JaxTrainer)
 
 
 def learn(config):
@@ -118,7 +104,7 @@ def learn(config):
 def learned(tmp_path_factory):
     """A run of two workers, one of which is killed."""
     path = tmp_path_factory.mktemp("learned")
-    return fit(path, learn, failures=FailureConfig(1), train_loop_config={"dies": 1}, datasets={"train": rows()})
+    return fit(path, learn, max_failures=1, config={"dies": 1}, datasets={"train": rows()})
 
 
 def test_two_workers_are_one_program_that_learns_from_the_rows_of_both(learned):
@@ -174,26 +160,14 @@ def test_the_first_failure_is_told_and_not_that_jax_ends_the_others(tmp_path):
 
 
 def failures_in(root):
-    return [event.failure for event in journal.read_events(root / "journal.jsonl") if isinstance(event, WorkerFailed)]
+    return [event.failure for event in read_events(root, WorkerFailed)]
 
 
 def test_an_abort_may_be_the_echo_of_another_end(tmp_path):
     """The cause is told in its stead where there is one; here there is none."""
     with pytest.raises(TrainingFailedError, match="killed by SIGABRT"):
-        DataParallelTrainer(lambda: os.abort(), run_config=RunConfig(name="run", storage_path=str(tmp_path))).fit()
+        fit_in(tmp_path, lambda: os.abort(), 1)
     assert [failure.collateral for failure in failures_in(tmp_path / "run")] == [True]
-
-
-@pytest.mark.parametrize(
-    ("text", "is_echo"),
-    [
-        ("UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task was preempted/died", True),
-        ("UNKNOWN: Gloo all-reduce failed: Read error [127.0.0.1]:4484: Connection reset by peer", True),
-        ("INVALID_ARGUMENT: shapes do not match", False),
-    ],
-)
-def test_what_jax_says_of_a_lost_peer_is_told_from_errors_of_the_users_own(text, is_echo):
-    assert _is_secondary(ValueError(text)) is is_echo
 
 
 def until_told():
@@ -239,7 +213,7 @@ def one_sleeps():
 @pytest.mark.slow
 def test_of_workers_that_wait_for_each_other_the_one_that_does_not_compute_is_told(tmp_path):
     with pytest.raises(TrainingFailedError) as caught:
-        fit(tmp_path, one_sleeps, failures=FailureConfig(hang_timeout_s=1.0, hang_action="fail"))
+        fit(tmp_path, one_sleeps, failure_config=FailureConfig(hang_timeout_s=1.0, hang_action="fail"))
     told = r"rank 1 has stood at \S+ in one_sleeps \(time\.sleep\) for \d+ s; rank 0 waits for it in a collective"
     assert re.search(told, str(caught.value))
 
@@ -256,7 +230,7 @@ def test_a_worker_that_returns_while_another_waits_for_it_is_told_at_once(tmp_pa
     """JAX's own end would have it wait for the other one."""
     with pytest.raises(TrainingFailedError) as caught:
         fit(tmp_path, one_reports_more, jax_config=JaxConfig(shutdown_timeout_s=600))
-    assert isinstance(caught.value.worker_failures[0], ReportMismatchError)
+    assert isinstance(caught.value.worker_failures[0], train.ReportMismatchError)
 
 
 def test_without_processes_the_function_finds_jax_as_the_script_has_it(tmp_path):
@@ -280,7 +254,7 @@ def test_gpu_workers_see_the_gpus_they_were_given(tmp_path):
         x = jax.numpy.ones((8, 8))
         return [device.platform for device in jax.local_devices()], float((x @ x).sum())
 
-    assert list(fit(tmp_path, function, 1, use_gpu=True).return_value) == [["gpu"], 512.0]
+    assert list(fit(tmp_path, function, ScalingConfig(1, use_gpu=True)).return_value) == [["gpu"], 512.0]
 
 
 def test_nobody_else_gets_the_port_that_is_held_for_jax():
@@ -292,19 +266,6 @@ def test_nobody_else_gets_the_port_that_is_held_for_jax():
         like_jax.listen()
         with socket.create_connection(("127.0.0.1", port), timeout=10):
             like_jax.accept()[0].close()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"platform": "abacus"}, "platform must be 'cpu', 'cuda', 'rocm', 'tpu' or None, got 'abacus'"),
-        ({"initialization_timeout_s": 0}, "initialization_timeout_s must be a positive integer, got 0"),
-        ({"heartbeat_timeout_s": True}, "heartbeat_timeout_s must be a positive integer, got True"),
-    ],
-)
-def test_a_wrong_setting_is_named(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        JaxConfig(**arguments)
 
 
 def test_a_platform_that_has_no_use_for_the_gpus_is_refused():

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import functools
 import importlib.util
 import os
 import re
@@ -10,12 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
+from fits import fit_in, gather
 
 import paceline.data
 import paceline.train.lightning
 from paceline import train
 from paceline._engine.local.launchers import close_shared_zygote, prewarm
-from paceline.train import FailureConfig, PreemptionError, RunConfig, ScalingConfig
+from paceline.train import PreemptionError, ScalingConfig
 from paceline.train.torch import TorchTrainer
 
 # Looked for, not imported: that is for the workers to do.
@@ -34,13 +36,7 @@ def imported_ahead():
     close_shared_zygote()
 
 
-def run_fit(function, path, *, name="run", num_workers=2, max_failures=0, **trainer):
-    return TorchTrainer(
-        function,
-        scaling_config=trainer.pop("scaling_config", ScalingConfig(num_workers)),
-        run_config=RunConfig(name=name, storage_path=path, failure_config=FailureConfig(max_failures)),
-        **trainer,
-    ).fit()
+fit = functools.partial(fit_in, trainer=TorchTrainer)
 
 
 def regression(pl):
@@ -82,14 +78,6 @@ def regression(pl):
     return Line(), rows
 
 
-def from_all(value):
-    import torch.distributed as dist
-
-    found = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
-    return found
-
-
 def resuming(kill_in_epoch=None, package="lightning.pytorch", moment="train_epoch_end"):
     """A train function that goes on from its checkpoint; on the first attempt rank 1 is killed within an epoch."""
 
@@ -125,7 +113,7 @@ def resuming(kill_in_epoch=None, package="lightning.pytorch", moment="train_epoc
         loaders = DataLoader(rows, batch_size=8, shuffle=True), DataLoader(rows, batch_size=8)
         with checkpoint.as_directory() if checkpoint else contextlib.nullcontext() as directory:
             trainer.fit(model, *loaders, ckpt_path=os.path.join(directory, "checkpoint.ckpt") if directory else None)
-        return from_all(
+        return gather(
             {
                 "rank": trainer.global_rank,
                 "world_size": trainer.world_size,
@@ -142,12 +130,12 @@ def resuming(kill_in_epoch=None, package="lightning.pytorch", moment="train_epoc
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    return run_fit(resuming(), tmp_path_factory.mktemp("undisturbed"))
+    return fit(tmp_path_factory.mktemp("undisturbed"), resuming())
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    return run_fit(resuming(kill_in_epoch=3), tmp_path_factory.mktemp("killed"), max_failures=1)
+    return fit(tmp_path_factory.mktemp("killed"), resuming(kill_in_epoch=3), max_failures=1)
 
 
 def test_two_workers_with_one_process_group_divide_the_rows_share_gradients_and_learn(undisturbed):
@@ -228,8 +216,8 @@ def test_pytorch_lightning_is_served_too_and_a_notice_of_preemption_stops_at_the
         return ordinary()
 
     with pytest.raises(PreemptionError):
-        run_fit(train_func, tmp_path)
-    result = run_fit(train_func, tmp_path)
+        fit(tmp_path, train_func)
+    result = fit(tmp_path, train_func)
     assert [[epoch for epoch, _ in one["rows"]] for one in result.return_value] == [[2, 3, 4, 5]] * 2
     assert list(result.metrics_dataframe["epoch"]) == list(range(6))
     assert result.metrics["val_loss"] < 0.2
@@ -255,13 +243,13 @@ def test_loaders_that_are_divided_already_and_callbacks_of_ones_own_are_left_as_
             trainer.fit(model, batches)
             seen.append(list(model.rows.values()))
             assert trainer.checkpoint_callback is keeping
-        return from_all(seen)
+        return gather(seen)
 
     import numpy as np
 
     rows = [{"x": np.ones(len(SLOPES), "float32"), "y": np.float32(1), "row": row} for row in range(NUM_ROWS)]
     data = paceline.data.from_items(rows)
-    result = run_fit(train_func, tmp_path, datasets={"train": data})
+    result = fit(tmp_path, train_func, datasets={"train": data})
     first, second = result.return_value
     for of_first, of_second in zip(first, second, strict=True):
         for epoch in range(2):
@@ -328,7 +316,7 @@ def test_what_does_not_fit_the_workers_is_refused_and_says_what_to_change(tmp_pa
         "RuntimeError: PacelineFSDPStrategy needs a GPU",
         "" if importlib.util.find_spec("deepspeed") else r'[\s\S]*pip install "paceline\[deepspeed\]"',
     ]
-    outcomes = run_fit(train_func, tmp_path, num_workers=1).return_value
+    outcomes = fit(tmp_path, train_func, 1).return_value
     assert [line for line, pattern in zip(outcomes, expected, strict=True) if not re.match(pattern, line)] == []
 
 
@@ -363,8 +351,8 @@ def test_lightning_trains_on_a_gpu_and_resumes(tmp_path, strategy):
         return str(trainer.strategy.root_device), sorted(model.rows)
 
     gpus = ScalingConfig(1, use_gpu=True)
-    first = run_fit(train_func, tmp_path, name="first", scaling_config=gpus)
+    first = fit(tmp_path, train_func, gpus, name="first")
     assert first.return_value == ["cuda:0", [0, 1, 2, 3]]
-    second = run_fit(train_func, tmp_path, name="second", scaling_config=gpus, resume_from_checkpoint=first.checkpoint)
+    second = fit(tmp_path, train_func, gpus, name="second", resume_from_checkpoint=first.checkpoint)
     assert second.return_value == ["cuda:0", [4, 5, 6, 7]]
     assert second.metrics["loss"] < 0.2

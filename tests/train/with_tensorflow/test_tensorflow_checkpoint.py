@@ -8,8 +8,6 @@ import zipfile
 import numpy as np
 import pytest
 
-from paceline.data import from_items
-from paceline.data.exec import service
 from paceline.train.tensorflow import TensorflowCheckpoint, TensorflowPredictor, prepare_dataset_shard
 from paceline.train.tensorflow.checkpoint import _has_stored_code
 from paceline.train.tensorflow.keras import ReportCheckpointCallback
@@ -53,8 +51,9 @@ def test_a_saved_model_comes_back_as_what_can_be_called(model, tmp_path):
     checkpoint = TensorflowCheckpoint.from_saved_model(tmp_path / "exported")
     loaded = checkpoint.get_model()
     np.testing.assert_allclose(loaded.serve(FEATURES), model(FEATURES), rtol=1e-6)
-    predicted = TensorflowPredictor(checkpoint).predict(FEATURES)
+    predicted = TensorflowPredictor(checkpoint.path, feature_columns="x")({"x": FEATURES, "id": [7, 8]})
     np.testing.assert_allclose(predicted["predictions"], model(FEATURES), rtol=1e-6)
+    assert predicted["id"] == [7, 8]
 
 
 def test_layers_of_ones_own_are_named_and_code_that_is_stored_in_a_file_is_not_run(tf):
@@ -148,21 +147,3 @@ def test_a_callback_is_one_of_keras_and_has_only_the_hooks_it_needs(tf, monkeypa
 def test_what_a_callback_cannot_do_is_refused(tf, given, message):
     with pytest.raises(ValueError, match=message):
         ReportCheckpointCallback(**given)
-
-
-@pytest.mark.slow
-def test_a_predictor_is_applied_to_a_dataset_in_processes_of_its_own(model):
-    checkpoint = TensorflowCheckpoint.from_model(model)
-    dataset = from_items([{"x": row, "id": number} for number, row in enumerate(np.float32(np.eye(2)[[0, 1] * 4]))])
-    try:
-        rows = dataset.map_batches(
-            TensorflowPredictor,
-            fn_constructor_args=[checkpoint.path],
-            fn_constructor_kwargs={"feature_columns": "x"},
-            concurrency=1,
-        ).take_all()
-    finally:
-        service.shutdown()
-    assert [row["id"] for row in rows] == [*range(8)]
-    expected = model(np.float32(np.eye(2)[[0, 1] * 4])).numpy()
-    np.testing.assert_allclose(np.stack([row["predictions"] for row in rows]), expected, rtol=1e-6)

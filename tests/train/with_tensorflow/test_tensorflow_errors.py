@@ -4,15 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from paceline.train.tensorflow import TensorflowConfig
-from paceline.train.tensorflow.config import (
-    KERAS_HINT,
-    _environment,
-    _set_visible_gpus,
-    explain_error,
-    extract_reason,
-    is_secondary_error,
-)
+from paceline.train.tensorflow import TensorflowConfig, config
+from paceline.train.tensorflow.config import KERAS_HINT, _environment, explain_error, extract_reason, is_secondary_error
 
 GRAPH = """Graph execution error:
 
@@ -97,7 +90,7 @@ def test_a_proxy_for_the_web_is_passed_by(monkeypatch):
 def test_gpus_that_tensorflow_does_not_see_are_an_error(tf):
     number = len(tf.config.list_physical_devices("GPU"))
     with pytest.raises(RuntimeError, match=f"this worker has GPU {number}, but TensorFlow finds {number}"):
-        _set_visible_gpus(begin(devices=(number,)))
+        config._set_visible_gpus(begin(devices=(number,)))
 
 
 def test_a_worker_sees_its_own_gpu_only(tf, run_script):

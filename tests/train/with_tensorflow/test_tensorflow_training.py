@@ -10,7 +10,7 @@ import pytest
 
 from paceline import train
 from paceline.data import from_items
-from paceline.train import FailureConfig, PreemptionError, RunConfig, ScalingConfig, WorkerGroupError
+from paceline.train import PreemptionError, ScalingConfig, WorkerGroupError
 from paceline.train.tensorflow import TensorflowCheckpoint, TensorflowTrainer, prepare_dataset_shard
 from paceline.train.tensorflow.keras import ReportCheckpointCallback
 
@@ -89,20 +89,13 @@ def note(directory, **found):
 
 
 @pytest.fixture(scope="module")
-def preempted(tmp_path_factory):
+def preempted(tmp_path_factory, fit_in):
     """A run in which a worker was killed, and later told that its machine goes: the result, and notes of both ranks."""
     notes = tmp_path_factory.mktemp("notes")
-    trainer = TensorflowTrainer(
-        train_func,
-        train_loop_config={"notes": str(notes)},
-        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 2}),
-        run_config=RunConfig(
-            storage_path=str(tmp_path_factory.mktemp("runs")), name="run", failure_config=FailureConfig(max_failures=1)
-        ),
-        datasets={"train": dataset()},
-    )
+    scaling = ScalingConfig(2, resources_per_worker={"CPU": 2})
+    options = {"config": {"notes": str(notes)}, "max_failures": 1, "datasets": {"train": dataset()}}
     with pytest.raises(PreemptionError) as caught:
-        trainer.fit()
+        fit_in(tmp_path_factory.mktemp("runs"), train_func, scaling, trainer=TensorflowTrainer, **options)
     found = [[json.loads(line) for line in (notes / f"rank_{rank}").read_text().splitlines()] for rank in (0, 1)]
     return caught.value.result, found
 

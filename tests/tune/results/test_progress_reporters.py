@@ -7,17 +7,10 @@ from paceline.tune.trial import Trial
 
 
 def make_trials():
-    failed = Trial(
-        "x_0", {"lr": 0.1, "model": {"layers": 2}}, "ERROR", why="ValueError: boom\nmore", local_path="/runs/0"
-    )
-    result = {
-        "loss": 0.5,
-        "eval": {"f1": 1},
-        "name": "text",
-        "training_iteration": 3,
-        "time_total_s": 1.5,
-        "config": {},
-    }
+    config = {"lr": 0.1, "model": {"layers": 2}}
+    failed = Trial("x_0", config, "ERROR", why="ValueError: boom\nmore", local_path="/runs/0")
+    times = {"training_iteration": 3, "time_total_s": 1.5}
+    result = {"loss": 0.5, "eval": {"f1": 1}, "name": "text", **times, "config": {}}
     ran = [Trial(f"x_{n}", {"lr": n}, "RUNNING", {**result, "loss": 1 / n}) for n in (1, 2, 3)]
     return [failed, *ran, Trial("x_4", {"lr": "a value that is much too long"}, "PENDING")]
 
@@ -26,33 +19,21 @@ def test_the_table_has_the_columns_rows_and_errors_that_were_asked_for():
     reporter = tune.CLIReporter(max_progress_rows=4, max_column_length=10, metric="loss", mode="min", total_samples=9)
     text = reporter.format_report(make_trials(), False, "Using FIFO")
     assert "Number of trials: 5/9 (3 RUNNING, 1 PENDING, 1 ERROR)" in text
-    assert "Current best trial: x_3 with loss=0.333333 and parameters={'lr': 3}" in text
+    assert "Current best trial: trial_x_3 with loss=0.333333 and parameters={'lr': 3}" in text
     table = [line.split() for line in text.splitlines() if line.startswith("  ")]
-    assert table[0] == [
-        "Trial",
-        "name",
-        "status",
-        "lr",
-        "model/layers",
-        "iter",
-        "total",
-        "time",
-        "(s)",
-        "loss",
-        "eval/f1",
-    ]
-    assert [row[0] for row in table[1:5]] == ["x_1", "x_2", "x_3", "x_4"]
+    assert " ".join(table[0]) == "Trial name status lr model/layers iter total time (s) loss eval/f1"
+    assert [row[0] for row in table[1:5]] == [f"trial_x_{number}" for number in (1, 2, 3, 4)]
     assert table[4][2:] == ["...oo", "long"]
     assert "... 1 more trials not shown (1 ERROR)" in text
-    assert "x_0: ValueError: boom; see /runs/0" in text
+    assert "  trial_x_0: ValueError: boom; see /runs/0" in text
     reporter = tune.CLIReporter(metric_columns={"eval/f1": "F1"}, parameter_columns=[], sort_by_metric=True)
     assert reporter.set_search_properties("loss", "min")
     assert not reporter.set_search_properties("accuracy", "max")
     reporter.add_metric_column("name", "called")
     text = reporter.format_report(make_trials(), False)
     table = [line.split() for line in text.splitlines() if line.startswith("  ")]
-    assert table[:2] == [["Trial", "name", "status", "F1", "called"], ["x_3", "RUNNING", "1", "text"]]
-    assert [row[0] for row in table[1:6]] == ["x_3", "x_2", "x_1", "x_0", "x_4"]
+    assert table[:2] == [["Trial", "name", "status", "F1", "called"], ["trial_x_3", "RUNNING", "1", "text"]]
+    assert [row[0] for row in table[1:6]] == [f"trial_x_{number}" for number in (3, 2, 1, 0, 4)]
     with pytest.raises(ValueError, match="there is a column of metric 'name' already"):
         reporter.add_metric_column("name")
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from paceline import cli, train, tune
 from paceline.train.backend import is_installed
 from paceline.tune.logger import CSVLoggerCallback, JsonLoggerCallback, LoggerCallback
+from paceline.tune.results.report_history import ADDED_METRICS
 
 NUM_REPORTS = 200
 
@@ -65,20 +67,58 @@ def test_hooks_get_every_result_of_trials_that_stay_the_same_and_each_trial_has_
         assert len([*path.glob("events.out.tfevents.*")]) == is_installed("tensorboard")
 
 
-def test_show_ranks_trials_by_the_metric_and_mode_of_the_search(tmp_path, capsys):
+def test_results_and_files_have_what_ray_adds_after_a_restart_too_and_the_own_metric_wins(tmp_path, capsys):
+    def fail_once(config):
+        first = tune.get_checkpoint().to_dict()["step"] + 1 if tune.get_checkpoint() else 0
+        for step in range(first, 3):
+            added = {"node_ip": "mine"} if step == 2 else {}
+            tune.report({"step": step, **added}, checkpoint=tune.Checkpoint.from_dict({"step": step}))
+            if first == step == 0:
+                raise ValueError("once")
+
+    class Collect(tune.Callback):
+        def on_trial_result(self, iteration, trials, trial, result, **info):
+            results.append(result)
+
+    results = []
+    grid = search(tmp_path, fail_once, {"x": 1}, [Collect()], failure_config={"max_failures": 1})
+    rows = [json.loads(line) for line in Path(grid[0].path, "result.json").read_text().splitlines()]
+    cells = [*csv.DictReader(Path(grid[0].path, "progress.csv").read_text().splitlines())]
+    added = set(ADDED_METRICS)
+    for each in (results, rows):
+        assert [set(result) - {"step"} for result in each] == [added] * 3
+        assert [result["iterations_since_restore"] for result in each] == [1, 1, 2]
+        assert [result["node_ip"] for result in each] == ["127.0.0.1", "127.0.0.1", "mine"]
+        assert len({result["pid"] for result in each}) == 2
+        assert (each[1]["trial_id"], each[1]["config"]) == (grid[0].trial_id, {"x": 1})
+        assert each[2]["time_total_s"] >= each[2]["time_since_restore"] >= each[1]["time_since_restore"] >= 0
+    assert [set(cell) - {"step"} for cell in cells] == [added - {"config"}] * 3
+    assert {"config/x", *added} - set(grid.get_dataframe().columns) == {"config"}
+    assert cli.main(["show", str(tmp_path / "search")]) == 0
+    assert not added & {*re.findall(r"\w+", capsys.readouterr().out)} - {"config"}
+
+
+def test_show_ranks_named_trials_by_the_metric_and_mode_of_the_search(tmp_path, capsys):
     def train_func(config):
         tune.report({"eval": {"acc": config["x"]}, "loss": config["x"]})
 
-    tune_config = tune.TuneConfig(metric="eval/acc", mode="max")
+    def create_name(trial):
+        assert str(trial) == trial.trial_name == f"train_func_{trial.trial_id}"
+        return f"x{trial.config['x']}"
+
+    tune_config = tune.TuneConfig(metric="eval/acc", mode="max", trial_name_creator=create_name)
     run_config = tune.RunConfig(name="search", storage_path=tmp_path, verbose=0)
     space = {"x": tune.grid_search([1, 3, 2])}
     tune.Tuner(train_func, param_space=space, tune_config=tune_config, run_config=run_config).fit()
     capsys.readouterr()
     assert cli.main(["show", str(tmp_path / "search")]) == 0
     printed = capsys.readouterr().out
-    assert "best trial  trial_00001 with x=3\n" in printed
+    assert "best trial  x3 with x=3\n" in printed
     rows = [line.split() for line in printed.splitlines() if line.startswith("  trial_")]
-    assert [(row[0][-1], row[4]) for row in rows] == [(f"{n}", f"eval/acc={x}") for n, x in ((1, 3), (2, 2), (0, 1))]
+    ranked = [(f"trial_0000{n}", f"(x{x})", f"eval/acc={x}") for n, x in ((1, 3), (2, 2), (0, 1))]
+    assert [(row[0], row[1], row[5]) for row in rows] == ranked
+    assert cli.main(["ls", "--trials", "--sort", "name", str(tmp_path)]) == 0
+    assert "\nsearch/trial_00000 (x1) " in capsys.readouterr().out
 
 
 def test_files_of_trials_are_not_written_if_switched_off_or_where_a_logger_is_given(tmp_path, monkeypatch):
@@ -181,4 +221,4 @@ def test_a_subclass_of_a_logger_for_files_sees_and_changes_each_result(tmp_path)
 
     (result,) = search(tmp_path, lambda config: tune.report({"loss": 1.4}), {}, [Rounded()])
     (row,) = map(json.loads, Path(result.path, "result.json").read_text().splitlines())
-    assert (row["loss"], row["who"], row["training_iteration"]) == (1, "trial_00000", 1)
+    assert (row["loss"], row["who"], row["training_iteration"]) == (1, f"lambda_{result.trial_id}", 1)

@@ -5,7 +5,6 @@ import uuid
 from pathlib import Path
 
 import pytest
-from recorded_search import RecordedSearch
 
 from paceline import tune
 from paceline.tune.driver import events, search_spec
@@ -103,17 +102,3 @@ def test_the_results_of_a_search_in_a_store(s3_environment, tmp_path, monkeypatc
     assert list(best.metrics_dataframe["loss"]) == [1.0, 0.0, -1.0, -2.0]
     assert len(best.best_checkpoints) == 4
     assert "lr is too high" in str(results.errors[0])
-
-
-def test_a_search_is_plotted(tmp_path):
-    pytest.importorskip("matplotlib")
-    recorded = RecordedSearch().starts()
-    for number in range(6):
-        recorded.trial(f"{number:05d}", 1 / (number + 1), 0.5 / (number + 1), config={"lr": number / 10, "act": "relu"})
-    recorded.trial("00006", ending="failed", why="ValueError: boom")
-    results = recorded.results(tmp_path / "search")
-    for kind in ("all", "parallel", "importance", "curves"):
-        results.plot(kind).savefig(tmp_path / f"{kind}.png")
-        assert (tmp_path / f"{kind}.png").stat().st_size > 5000
-    with pytest.raises(RuntimeError, match="no trial has reported 'acc'"):
-        results.plot(metric="acc", mode="max")

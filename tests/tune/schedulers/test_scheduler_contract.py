@@ -85,6 +85,12 @@ def train(config):
         tune.report({"loss": config["x"] / step, "step": step, "cpus": cpus}, checkpoint=checkpoint)
 
 
+def search(path, trainable, space, **tune_config):
+    run_config = tune.RunConfig(storage_path=path, verbose=0)
+    tune_config = tune.TuneConfig(**tune_config)
+    return tune.Tuner(trainable, param_space=space, tune_config=tune_config, run_config=run_config).fit()
+
+
 class WrittenForRay(FIFOScheduler):
     """Pauses each trial at its second report, resumes them in reverse order, and stops one by way of the controller."""
 
@@ -117,13 +123,8 @@ class WrittenForRay(FIFOScheduler):
 
 def test_a_scheduler_written_for_ray_pauses_resumes_and_stops_trials(tmp_path):
     scheduler = WrittenForRay()
-    tuner = tune.Tuner(
-        train,
-        param_space={"x": tune.grid_search([1, 2, 3]), "steps": 4},
-        tune_config=tune.TuneConfig(scheduler=scheduler, max_concurrent_trials=1),
-        run_config=tune.RunConfig(name="ray", storage_path=str(tmp_path), verbose=0),
-    )
-    results = tuner.fit()
+    space = {"x": tune.grid_search([1, 2, 3]), "steps": 4}
+    results = search(tmp_path, train, space, scheduler=scheduler, max_concurrent_trials=1)
     assert [result.metrics["step"] for result in results] == [4, 4, 3]
     events = [event for event in scheduler.events if event[0] != "add"]
     runs = [trial for kind, trial in events if kind == "run"]
@@ -191,13 +192,9 @@ def test_all_free_resources_go_to_the_best_trial():
 
 def test_a_trial_continues_from_its_checkpoint_with_more_cores_once_others_have_ended(tmp_path, monkeypatch):
     monkeypatch.setattr("paceline._core.system.num_cores", lambda: 4)
-    tuner = tune.Tuner(
-        tune.with_resources(train, {"cpu": 1}),
-        param_space={"x": 1, "steps": tune.grid_search([1, 40])},
-        tune_config=tune.TuneConfig(scheduler=ResourceChangingScheduler()),
-        run_config=tune.RunConfig(name="more", storage_path=str(tmp_path), verbose=0),
-    )
-    short, long = tuner.fit()
+    space = {"x": 1, "steps": tune.grid_search([1, 40])}
+    trainable = tune.with_resources(train, {"cpu": 1})
+    short, long = search(tmp_path, trainable, space, scheduler=ResourceChangingScheduler())
     assert [short.error, long.error] == [None, None]
     frame = long.metrics_dataframe
     assert list(frame["step"]) == list(range(1, 41)), "no step is lost or made twice"

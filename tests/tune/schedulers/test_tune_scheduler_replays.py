@@ -7,7 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from played_search import Search, fates, negate, replay, searches, without_reasons
 
-from paceline.tune.schedulers import ASHAScheduler, FIFOScheduler, HyperBandScheduler, MedianStoppingRule
+from paceline.tune.schedulers import PB2, ASHAScheduler, FIFOScheduler, HyperBandScheduler, MedianStoppingRule
+from paceline.tune.schedulers import PopulationBasedTraining as PBT
+from paceline.tune.schedulers import PopulationBasedTrainingReplay as Replay
+from paceline.tune.space.domains import sample_from, uniform
 
 TURNS = {"time_attr": "training_iteration", "grace_period": 0, "min_samples_required": 2}
 SCHEDULERS = {
@@ -65,8 +68,24 @@ def test_fifo_decides_nothing(planned):
         (MedianStoppingRule, {"grace_period": -1}, "grace_period must be a non-negative number, got -1"),
         (MedianStoppingRule, {"min_samples_required": 0}, "min_samples_required must be a positive integer, got 0"),
         (MedianStoppingRule, {"min_time_slice": math.inf}, "min_time_slice must be a non-negative number, got inf"),
+        (PBT, {"perturbation_interval": 0}, "perturbation_interval must be a positive number, got 0"),
+        (PBT, {"quantile_fraction": 0.6}, "quantile_fraction must be .* at least 0 and of at most 0.5, got 0.6"),
+        (PBT, {"resample_probability": 2}, "resample_probability must be .*, got 2"),
+        (PBT, {"perturbation_factors": (1.2, -0.8)}, "perturbation_factors"),
+        (PBT, {"hyperparam_mutations": None}, "must name at least one hyperparameter"),
+        (PBT, {"hyperparam_mutations": {"a": {"lr": "x"}}}, r"\['a/lr'\] must be a list of options, .*, got 'x'"),
+        (PBT, {"hyperparam_mutations": {"lr": []}}, "must have at least one option"),
+        (PBT, {"hyperparam_mutations": {"lr": [1, uniform(0, 1)]}}, "must be plain values"),
+        (PBT, {"hyperparam_mutations": {"lr": sample_from(lambda spec: 1)}}, "must be something to draw from again"),
+        (PB2, {"hyperparam_bounds": None}, "hyperparam_bounds must be a dict"),
+        (PB2, {"hyperparam_bounds": {"lr": 0.1}}, r"hyperparam_bounds\['lr'\] must be a list"),
+        (PB2, {"hyperparam_bounds": {"lr": [0, math.inf]}}, "two finite numbers"),
+        (PB2, {"hyperparam_bounds": {"lr": [1.0, 0.0]}}, "the lowest value below the highest"),
+        *((Replay, {"policy_file": policy}, "policy_file") for policy in ([], [(1, {})], [(0, {}), (0, {})], [(0, 1)])),
     ],
 )
 def test_bad_arguments_are_named(kind, options, message):
+    fine = {} if kind is Replay else {"metric": "loss", "mode": "min"}
+    fine |= {"hyperparam_mutations": {"lr": [1]}} if kind is PBT else {}
     with pytest.raises(ValueError, match=message):
-        kind(**{"metric": "loss", "mode": "min", **options})
+        kind(**{**fine, **options})

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import math
 import random
+import statistics
 import sys
 import types
 
@@ -174,7 +175,8 @@ def test_learns_from_trials_of_another_search_and_knows_what_it_cannot_search(ma
     searcher.add_evaluated_trials(trials, "loss")
     assert len(searcher.get_state()["history"]) >= 5
     assert -1 <= searcher.suggest("a")["x"] <= 1
-    for space, problem in (({"x": tune.grid_search([1])}, "grid_search"), ({"x": tune.randn()}, "randn")):
+    spaces = [({"x": tune.grid_search([1])}, "grid_search"), ({"x": tune.randn()}, "randn")]
+    for space, problem in spaces[: 1 if make.name == "hyperopt" else 2]:
         with pytest.raises(ValueError, match=problem):
             make(space)
 
@@ -264,6 +266,11 @@ def test_a_space_in_the_words_of_its_library_is_converted():
         "size": hp.uniformint("size", 1, 2),
         "kind": hp.choice("kind", options),
         "own": tune.uniform(0, 1),
+        "normal": hp.normal("normal", 100, 1),
+        "steps": hp.qnormal("steps", 0, 1, 2),
+        "positive": hp.lognormal("positive", 0, 1),
+        "rounded": hp.qlognormal("rounded", 0, 1, 1),
+        "likely": hp.pchoice("likely", [(0.01, {"rare": tune.uniform(0, 1)}), (0.99, "often")]),
     }
     searcher = HyperOptSearch(space, "loss", "min", random_state_seed=0)
     found = [searcher.suggest(str(number)) for number in range(40)]
@@ -273,8 +280,62 @@ def test_a_space_in_the_words_of_its_library_is_converted():
     assert all(math.exp(-3) <= kind["a"] <= 1 for kind in kinds if "a" in kind)
     assert {kind["b"] for kind in kinds if "b" in kind} == {0, 1, 2}
     assert "c" in kinds
-    with pytest.raises(ValueError, match=r"must be hp\.choice, .*, got 'hp\.pchoice'"):
-        HyperOptSearch({"p": hp.pchoice("p", [(0.5, 1), (0.5, 2)])})
+    assert 99 < statistics.mean(each["normal"] for each in found) < 101
+    assert {0, 2} < {each["steps"] for each in found} <= {*range(-8, 9, 2)}
+    assert min(each["positive"] for each in found) < 1 < max(each["positive"] for each in found)
+    assert {0, 1, 2} < {each["rounded"] for each in found}
+    assert [each["likely"] for each in found].count("often") > 35
+    for number, each in enumerate(found):
+        searcher.on_trial_complete(str(number), {"loss": abs(each["normal"] - 101)})
+    assert isinstance(searcher.suggest("later")["rounded"], float)
+
+
+def test_ax_takes_a_list_of_its_parameters():
+    pytest.importorskip("ax")
+    from paceline.tune.search.ax import AxSearch
+
+    parameters = [
+        {"name": "lr", "type": "range", "bounds": [1e-4, 1e-1], "log_scale": True, "value_type": "float"},
+        {"name": "net/layers", "type": "range", "bounds": [1, 2]},
+        {"name": "kind", "type": "choice", "values": ["a", "b"]},
+        {"name": "fixed", "type": "fixed", "value": 7},
+    ]
+    searcher = AxSearch(space=parameters, metric="loss", mode="min", seed=0)
+    found = [searcher.suggest(str(number)) for number in range(4)]
+    for number, each in enumerate(found):
+        assert 1e-4 <= each["lr"] <= 0.1
+        assert (each["net"]["layers"] in (1, 2), each["kind"] in ("a", "b"), each["fixed"]) == (True, True, 7)
+        searcher.on_trial_complete(str(number), {"loss": each["lr"]})
+    with pytest.raises(ValueError, match="the type of 'x' in space must be 'range', 'choice' or 'fixed', got 'ragne'"):
+        AxSearch([{"name": "x", "type": "ragne", "bounds": [0, 1]}])
+
+
+@pytest.mark.filterwarnings("ignore::Warning")
+def test_nevergrad_takes_its_own_parameters_and_names_for_those_of_an_optimizer():
+    ng = pytest.importorskip("nevergrad")
+    from paceline.tune.search.nevergrad import NevergradSearch
+
+    space = ng.p.Dict(
+        width=ng.p.Scalar(lower=0, upper=20),
+        lr=ng.p.Log(lower=1e-3, upper=1),
+        size=ng.p.Scalar(lower=1, upper=2).set_integer_casting(),
+        kind=ng.p.Choice([ng.p.Dict(a=ng.p.Scalar(lower=5, upper=6)), "b"]),
+        fixed=7,
+    )
+    searcher = NevergradSearch(ng.optimizers.RandomSearch, space=space, metric="loss", mode="min", seed=0)
+    found = [searcher.suggest(str(number)) for number in range(20)]
+    assert all(0 <= each["width"] <= 20 and 1e-3 <= each["lr"] <= 1 and each["fixed"] == 7 for each in found)
+    assert {each["size"] for each in found} == {1, 2}
+    kinds = [each["kind"] for each in found]
+    assert "b" in kinds
+    assert all(5 <= kind["a"] <= 6 for kind in kinds if kind != "b")
+
+    array = ng.p.Array(shape=(2,)).set_bounds(-1, 1)
+    optimizer = ng.optimizers.PSO(parametrization=array, budget=10)
+    searcher = NevergradSearch(optimizer, space=["x", "y"], metric="loss", mode="min")
+    assert all(-1 <= value <= 1 for value in searcher.suggest("0").values())
+    with pytest.raises(ValueError, match="'x' of Nevergrad's parameters must be a number with lower and upper bounds"):
+        NevergradSearch(space=ng.p.Dict(x=ng.p.Scalar()))
 
 
 def test_two_numbers_are_the_bounds_of_a_parameter_for_bayesopt():

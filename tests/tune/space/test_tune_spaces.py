@@ -204,13 +204,8 @@ def test_a_function_is_called_once_for_a_trial_and_only_where_its_option_is_chos
 
 
 def test_refuses_functions_that_depend_on_each_other_in_a_circle():
-    space = Space(
-        {
-            "a": {"x": tune.sample_from(lambda spec: spec.config.b)},
-            "b": tune.sample_from(lambda spec: spec.config.c),
-            "c": tune.sample_from(lambda spec: spec.config.a.x),
-        }
-    )
+    a, b = {"x": tune.sample_from(lambda spec: spec.config.b)}, tune.sample_from(lambda spec: spec.config.c)
+    space = Space({"a": a, "b": b, "c": tune.sample_from(lambda spec: spec.config.a.x)})
     circle = "param_space['a']['x'] needs param_space['b'] needs param_space['c'] needs param_space['a']['x']"
     with pytest.raises(ValueError, match=re.escape(circle)):
         space.draw(0, 0)

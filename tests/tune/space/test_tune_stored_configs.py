@@ -147,40 +147,29 @@ BEFORE = {
     "fixed": (1, [True, "x"]),
     "made": tune.sample_from(activation),
 }
+WIDER, FIELDS = {"kind": "a", "width": 8}, {"options": 1, "function": 2, "fields": 3}
+DRAWN = tune.sample_from(abs)
 
 
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
-        (
-            {"lr": tune.loguniform(1e-5, 1e-1)},
-            "param_space['lr'] was loguniform(0.0001, 0.1) and is now loguniform(1e-05, 0.1)",
-        ),
-        (
-            {"model": tune.choice([{"kind": "a", "width": tune.randint(1, 10)}, {"kind": "b"}])},
-            "param_space['model'](option 0)['width'] was randint(1, 9) and is now randint(1, 10)",
-        ),
-        (
-            {"act": tune.choice([activation, Color.BLUE])},
-            "param_space['act'](option 1) was drawn_spaces.Color.RED and is now drawn_spaces.Color.BLUE",
-        ),
-        ({"scaling": Scaling(4)}, "param_space['scaling'].num_workers was 2 and is now 4"),
-        ({"fixed": (1, [1, "x"])}, "param_space['fixed'][1][0] was True and is now 1"),
+        ({"lr": tune.loguniform(1e-5, 1)}, "['lr'] was loguniform(0.0001, 0.1) and is now loguniform(1e-05, 1.0)"),
+        ({"model": tune.choice([WIDER, {"kind": "b"}])}, "['model'](option 0)['width'] was randint(1, 9) and is now 8"),
+        ({"act": tune.choice([activation, abs])}, "['act'](option 1) was drawn_spaces.Color.RED and is now abs"),
+        ({"scaling": Scaling(4)}, "['scaling'].num_workers was 2 and is now 4"),
+        ({"fixed": (1, [1, "x"])}, "['fixed'][1][0] was True and is now 1"),
         (
             {"made": tune.sample_from(abs)},
-            "param_space['made'] was sample_from(drawn_spaces.activation) and is now sample_from(abs)",
+            "['made'] was sample_from(drawn_spaces.activation) and is now sample_from(abs)",
         ),
-        (
-            {"scaling": {"options": 1, "function": 2, "fields": 3}},
-            "param_space['scaling'] was test_tune_stored_configs.Scaling(num_workers=2, kind=None) and is now "
-            "{'options': 1, 'function': 2, 'fields': 3}",
-        ),
-        ({"new": float("nan")}, "param_space['new'] is new: nan"),
+        ({"scaling": FIELDS}, f"['scaling'] was {__name__}.Scaling(num_workers=2, kind=None) and is now {FIELDS}"),
+        ({"new": float("nan")}, "['new'] is new: nan"),
     ],
 )
 def test_a_difference_is_named(change, difference):
     before = through_json(Space(BEFORE).describe())
-    assert Space({**BEFORE, **change}).find_differences(before) == [difference]
+    assert Space({**BEFORE, **change}).find_differences(before) == [f"param_space{difference}"]
     assert Space(BEFORE).find_differences(before) == []
     gone = {name: part for name, part in BEFORE.items() if name != "lr"}
     assert Space(gone).find_differences(before) == ["param_space['lr'] was loguniform(0.0001, 0.1) and is gone"]

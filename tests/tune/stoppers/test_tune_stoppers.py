@@ -108,6 +108,8 @@ def test_a_search_ends_when_its_best_results_hardly_differ():
     assert not stopper.stop_all()
     stopper = ExperimentPlateauStopper("loss", top=2, mode="max", patience=2)
     assert stops(stopper, [1, 1, 0, 0, 0]) == [False, False, False, True, True]
+    stopper = ExperimentPlateauStopper("loss", top=2, patience=5)
+    assert [stopper("a", {"loss": 1.0}) or stopper.has_plateaued() for _ in range(3)] == [False, True, True]
 
 
 @pytest.mark.parametrize("timeout", [60, timedelta(minutes=1)])
@@ -145,6 +147,8 @@ def test_functions_and_several_stoppers_stop_trials():
     assert stopper.why.startswith("reached 4 iterations")
     assert not stopper.stop_all()
     assert not CombinedStopper()("a", {})
+    assert FunctionStopper.is_valid_function(is_low)
+    assert not any(map(FunctionStopper.is_valid_function, (stopper, 3, lambda only: True)))
     stopper = stopper_of([{"training_iteration": 2}, lambda trial_id, result: result["loss"] > 9])
     assert stops(stopper, [1, 1]) == [False, True]
     assert stops(stopper, [10], "b") == [True]
@@ -191,11 +195,3 @@ def test_only_stoppers_that_may_stop_a_trial_keep_it_waiting():
 def test_what_is_no_stopper_is_refused_with_what_would_be(make, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
-
-
-def test_a_plateau_and_a_valid_function_can_be_asked_for():
-    stopper = ExperimentPlateauStopper("loss", top=2, patience=5)
-    answers = [stopper("a", {"loss": 1.0}) or stopper.has_plateaued() for _ in range(3)]
-    assert answers == [False, True, True]
-    assert FunctionStopper.is_valid_function(lambda trial_id, result: True)
-    assert not any(map(FunctionStopper.is_valid_function, (stopper, 3, lambda only: True)))

@@ -36,10 +36,10 @@ def trial(config):
         if os.path.exists("kill") and open("kill").read() == f"{trial_id} {step}":
             os.unlink("kill")
             os.kill(driver, 9)
+        if config.get("fails") and step == 3:  # before a report: a driver that follows comes here again
+            raise ValueError("this one fails")
         loss = (config["x"] - 0.3) ** 2 + config.get("g", 0) + 1 / step
         tune.report({"loss": loss, "step": step}, checkpoint=tune.Checkpoint.from_dict({"step": step}))
-        if config.get("fails") and step == 2:
-            raise ValueError("this one fails")
 
 space = {"x": tune.uniform(0, 1)}
 about = {"max_concurrent_trials": 1}
@@ -218,7 +218,8 @@ def finished(path):
     if not (path / "journal.jsonl").exists():
         return {}
     rows = collect_report_rows(search_storage.load_past_events(RunLocation.from_path(str(path))))
-    timed = ("time_total_s", "time_this_iter_s", "timestamp", "trial_id")
+    timed = ("time_total_s", "time_this_iter_s", "time_since_restore", "iterations_since_restore", "timestamp")
+    timed += ("date", "pid", "hostname", "node_ip", "trial_id")
     return {
         trial.trial_id[-5:]: {
             "config": dict(trial.config),

@@ -20,14 +20,14 @@ STEPS = 8
 NUM = 4
 
 SCRIPT = f"""
-import sys
+import os, sys
 from paceline import tune
 from paceline.tune.schedulers import PopulationBasedTraining
 
 def trial(config):
     last = tune.get_checkpoint()
     state = last.to_dict() if last else {{"score": 0.0, "made": []}}
-    who = tune.get_context().get_trial_name()
+    who = os.path.basename(tune.get_context().get_trial_dir())
     while len(state["made"]) < {STEPS}:
         # The state says by whom, and with what, each of its steps was made.
         state = {{"score": state["score"] + config["lr"], "made": [*state["made"], [who, config["lr"]]]}}

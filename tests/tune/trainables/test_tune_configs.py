@@ -44,6 +44,8 @@ def test_arguments_without_a_name_are_those_of_ray_in_its_order():
     assert restoring == ["resume_unfinished", "resume_errored", "restart_errored", "param_space", "storage_filesystem"]
     with pytest.raises(TypeError, match=r"RunConfig\(\) has no argument 'stopp'; it has name, .*stop"):
         RunConfig(stopp=3)
+    with pytest.warns(UserWarning, match="has no effect here"):
+        RunConfig(sync_config={"sync_period": 1})
 
 
 @pytest.mark.parametrize(
@@ -60,12 +62,6 @@ def test_arguments_without_a_name_are_those_of_ray_in_its_order():
 def test_wrong_values_are_refused(kind, arguments, message):
     with pytest.raises(ValueError, match=message):
         kind(**arguments)
-
-
-@pytest.mark.parametrize("arguments", [{"sync_config": {"sync_period": 1}}])
-def test_what_has_no_effect_says_so(arguments):
-    with pytest.warns(UserWarning, match="has no effect here"):
-        RunConfig(**arguments)
 
 
 def never_run(config):
@@ -88,21 +84,17 @@ def test_a_function_needs_one_cpu_by_default():
         plan.resolve_needs({"wanted": 7})
 
 
-@pytest.mark.parametrize("names", [("CPU", "GPU"), ("Cpu", "gPu")])
-def test_names_of_resources_may_be_in_any_case(names):
-    assert bundles({names[0]: 2, names[1]: 0.5, "License": 1}) == (ResourceBundle(2.0, 0.5, (("License", 1.0),)),)
-
-
 @pytest.mark.parametrize(
     "resources",
     [
         {"CPU": 4, "GPU": 2},
+        {"Cpu": 4, "gPu": 2},
         PlacementGroupFactory([{"CPU": 1}, {"CPU": 1.5, "GPU": 1}, {"CPU": 1.5, "GPU": 1}]),
         ScalingConfig(num_workers=2, use_gpu=True, resources_per_worker={"CPU": 2, "GPU": 1}),
         lambda config: {"cpu": config["n"], "gpu": 2},
         lambda config: PlacementGroupFactory([{"CPU": config["n"], "GPU": 2}]),
     ],
-    ids=["dict", "bundles", "workers", "function of a dict", "function of bundles"],
+    ids=["dict", "any case", "bundles", "workers", "function of a dict", "function of bundles"],
 )
 def test_the_process_of_a_trial_has_all_requested_resources(resources):
     assert bundles(resources, {"n": 4}) == (ResourceBundle(4.0, 2.0),)

@@ -61,29 +61,19 @@ def test_a_number_that_a_function_returns_is_the_default_metric(run_trial):
 def test_a_trial_knows_which_it_is(run_trial, tmp_path):
     def train(config):
         context = tune.get_context()
-        return {
-            "id": context.get_trial_id(),
-            "name": context.get_trial_name(),
-            "dir": context.get_trial_dir(),
-            "experiment": context.get_experiment_name(),
-            "CPU": context.get_trial_resources()["CPU"],
-            "together": context.get_trial_resources().required_resources,
-            "bundles": context.get_trial_resources().bundles,
-        }
+        names = [context.get_trial_id(), context.get_trial_name(), context.get_trial_dir()]
+        needs = context.get_trial_resources()
+        resources = [needs["CPU"], needs.required_resources, needs.bundles]
+        return {"names": [*names, context.get_experiment_name()], "resources": resources}
 
     metrics = run_trial(with_resources(train, {"cpu": 2}), number=12).metrics
     assert metrics == {
-        "id": "00012",
-        "name": "trial_00012",
-        "dir": str(tmp_path / "search" / "trial_00012"),
-        "experiment": "search",
-        "CPU": 2.0,
-        "together": {"CPU": 2.0, "GPU": 0.0},
-        "bundles": [{"CPU": 2.0, "GPU": 0.0}],
+        "names": ["00012", "trial_00012", str(tmp_path / "search" / "trial_00012"), "search"],
+        "resources": [2.0, {"CPU": 2.0, "GPU": 0.0}, [{"CPU": 2.0, "GPU": 0.0}]],
     }
     run_config = RunConfig(name="trial_00012-2", storage_path=tmp_path)
     later_life = make_trainable_plan(train).make_trainer({}, run_config, None).fit()
-    assert later_life.metrics["id"] == "00012"
+    assert later_life.metrics["names"][0] == "00012"
 
 
 def test_a_function_travels_as_it_is_when_the_plan_is_made_and_is_a_trial_only_in_one(of_trial, tmp_path):

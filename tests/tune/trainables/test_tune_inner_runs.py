@@ -106,6 +106,7 @@ def test_never_resumes_an_inner_run_of_another_search(tmp_path):
         return Tuner(
             named_after_trial,
             param_space={"lr": grid_search(rates), "place": str(tmp_path / "inner"), "by": by},
+            tune_config={"trial_name_creator": lambda trial: "mine"},
             run_config=SearchRunConfig(name=name, storage_path=tmp_path, failure_config={"max_failures": 1}),
         ).fit()
 

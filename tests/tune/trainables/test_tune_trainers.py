@@ -1,4 +1,4 @@
-"""Trainers as trials: a trial's configuration merged into a copy; and trainers and classes in a search."""
+"""Trainers as trials: a trial's configuration merged into a copy; and a trainer in a search."""
 
 import numpy as np
 import pandas as pd
@@ -49,6 +49,24 @@ def test_the_number_of_workers_is_a_trials_to_choose(of_trial, scaling):
     assert (made.scaling_config.num_workers, made.scaling_config.num_cpus_per_worker) == (2, per_worker)
     assert plan.resolve_needs({"scaling_config": scaling}).bundles == (ResourceBundle(per_worker),) * 2
     assert trainer.scaling_config.num_workers == 1
+
+
+def test_a_search_draws_from_the_domains_in_a_scaling_config(tmp_path):
+    amount = {"CPU": tune.choice([0.5])}
+    searched = ScalingConfig(num_workers=tune.grid_search([1, 2]), resources_per_worker=amount)
+    tuner = tune.Tuner(
+        DataParallelTrainer(reports_config),
+        param_space={"scaling_config": searched},
+        run_config=RunConfig(name="search", storage_path=tmp_path),
+    )
+    results = tuner.fit()
+    assert sorted(result.metrics["workers"] for result in results) == [1, 2]
+    assert {result.config["scaling_config"]["resources_per_worker"]["CPU"] for result in results} == {0.5}
+    for refused in (searched, ScalingConfig(resources_per_worker=amount), ScalingConfig(use_gpu=tune.choice([True]))):
+        with pytest.raises(ValueError, match="must have no domains outside of a search"):
+            DataParallelTrainer(reports_config, scaling_config=refused)
+        with pytest.raises(ValueError, match="must have no domains"):
+            make_trainable_plan(tune.with_resources(reports_config, refused)).resolve_needs({})
 
 
 @pytest.mark.parametrize(
@@ -156,53 +174,14 @@ def test_a_config_that_does_not_fit_is_refused(of_trial, config, message):
         plan.resolve_needs({"scaling_config": {"workers": 2}})
 
 
-@pytest.fixture
-def search(tmp_path):
-    def run(trainable, param_space, **run_config):
-        tuner = tune.Tuner(
-            trainable,
-            param_space=param_space,
-            tune_config=tune.TuneConfig(metric="score", mode="max"),
-            run_config=tune.RunConfig(name="search", storage_path=tmp_path, **run_config),
-        )
-        return tuner.fit()
-
-    return run
-
-
-def scores(grid):
-    return sorted(result.metrics["score"] for result in grid if result.metrics is not None)
-
-
-def test_a_trainer_with_a_space_for_its_config_and_its_workers(search):
+def test_a_trainer_with_a_space_for_its_config_and_its_workers(tmp_path):
     def loop(config):
         train.report({"score": config["base"] + config["x"] * train.get_context().get_world_size()})
 
     trainer = DataParallelTrainer(loop, train_loop_config={"base": 100})
     space = {
         "train_loop_config": {"x": tune.grid_search([1, 5])},
-        "scaling_config": {"num_workers": tune.grid_search([1, 2]), "resources_per_worker": {"CPU": 0.5}},
+        "scaling_config": ScalingConfig(num_workers=tune.grid_search([1, 2]), resources_per_worker={"CPU": 0.5}),
     }
-    assert scores(search(trainer, space)) == [101, 102, 105, 110]
-
-
-class Counts(tune.Trainable):
-    def setup(self, config):
-        self.score = config["x"]
-
-    def step(self):
-        self.score += 1
-        return {"score": self.score}
-
-    def save_checkpoint(self, checkpoint_dir):
-        return {"score": self.score}
-
-    def load_checkpoint(self, checkpoint):
-        self.score = checkpoint["score"]
-
-
-def test_a_class_is_stopped_and_leaves_its_last_checkpoint(search):
-    config = tune.CheckpointConfig(checkpoint_at_end=True)
-    grid = search(Counts, {"x": tune.grid_search([10, 20])}, stop={"training_iteration": 3}, checkpoint_config=config)
-    assert scores(grid) == [13, 23]
-    assert sorted(result.checkpoint.to_dict()["score"] for result in grid if result.checkpoint) == [13, 23]
+    grid = tune.Tuner(trainer, param_space=space, run_config=tune.RunConfig(storage_path=tmp_path)).fit()
+    assert sorted(result.metrics["score"] for result in grid) == [101, 102, 105, 110]

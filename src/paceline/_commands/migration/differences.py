@@ -277,8 +277,8 @@ def _walk(path: str) -> Any:
                 except ModuleNotFoundError as missing:
                     if missing.name and not missing.name.startswith("paceline"):
                         return _UNKNOWN
-                    hint = str(error).rpartition("\n\nhint: ")[2] if "hint: " in str(error) else ""
-                    return _Gap(name, hint or f"is not in {found.__name__}")
+                    hints = (str(each).partition("\n\nhint: ")[2] for each in (missing, error))
+                    return _Gap(name, next(filter(None, hints), f"is not in {found.__name__}"))
                 except ImportError:
                     return _UNKNOWN
             elif isinstance(found, type) and found.__module__.startswith("paceline."):

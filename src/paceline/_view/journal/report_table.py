@@ -215,7 +215,7 @@ class ReportTable:
                 return
         for row, value in enumerate(values, start=first):
             if value is not UNSET:
-                self._add_value(name, row, from_plain(value))
+                self._add_value(name, row, from_plain(value, as_lists=True))
 
     def _truncate(self, num_rows: int) -> None:
         for values in (self.seqs, self.ats, self.attempts):
@@ -236,10 +236,10 @@ def flatten_metrics(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tu
         kind = type(value)
         if kind is float or kind is int or kind is str:
             yield f"{prefix}{name}", value
-        elif isinstance(value, dict) and value and type(number := from_plain(value)) is dict:
+        elif isinstance(read := from_plain(value, as_lists=True), dict) and read:
             yield from flatten_metrics(value, f"{prefix}{name}/")
         else:
-            yield f"{prefix}{name}", number if isinstance(value, dict) and value else from_plain(value)
+            yield f"{prefix}{name}", read
 
 
 def _columns_by_key(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ def make_tensor(name: str, values: np.ndarray[Any, Any], dtype: Any = None, ragg
             "hint: convert it to numbers in map_batches"
         )
     if values.dtype == object and any(isinstance(value, np.ndarray) for value in values):
-        tensor = tf.ragged.stack([tf.convert_to_tensor(value) for value in values])
+        tensor = _make_ragged(list(values), ragged)
         # TensorFlow picks the row splits dtype by the rows. A spec has int64 unless it says otherwise.
         tensor = tensor.with_row_splits_dtype(ragged.row_splits_dtype if ragged is not None else tf.int64)
     else:
@@ -42,6 +42,30 @@ def make_tensor(name: str, values: np.ndarray[Any, Any], dtype: Any = None, ragg
                 tensor, ragged_rank=ragged.ragged_rank, row_splits_dtype=ragged.row_splits_dtype
             )
     return tensor if dtype is None else tf.cast(tensor, dtype)
+
+
+def _make_ragged(rows: Sequence[Any], spec: Any) -> Any:
+    """Convert rows of different lengths, which may be lists of lists, to a ragged tensor."""
+    tf = import_framework("TensorFlow")
+    objects = [row for row in rows if row.dtype == object]  # Rows of texts or of lists; an empty row may be either.
+    if any(isinstance(item, np.ndarray) for row in objects for item in row):
+        dtype = spec.dtype if spec is not None else next(_iter_number_types(objects), None)
+        return tf.ragged.constant(_to_lists(rows), dtype=dtype)
+    if objects and spec is not None and spec.ragged_rank > 1:
+        return tf.ragged.constant(_to_lists(rows), dtype=spec.dtype, ragged_rank=spec.ragged_rank)
+    return tf.ragged.stack([tf.convert_to_tensor(row) for row in rows])
+
+
+def _iter_number_types(rows: Iterable[Any]) -> Iterator[Any]:
+    for row in rows:
+        if isinstance(row, np.ndarray):
+            yield from [row.dtype] if row.dtype != object else _iter_number_types(row)
+
+
+def _to_lists(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return value.tolist()
+    return [_to_lists(item) for item in value] if isinstance(value, np.ndarray | list) else value
 
 
 def make_tf_dataset(
@@ -99,11 +123,10 @@ def _spec(name: str, kind: Any) -> Any:
         return tf.TensorSpec((None, *kind.shape), tf.as_dtype(kind.dtype))
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind):
         return tf.TensorSpec((None,), tf.string)
-    if pa.types.is_fixed_size_list(kind):
-        return tf.TensorSpec((None, kind.list_size), tf.as_dtype(kind.value_type.to_pandas_dtype()))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        raise ValueError(
-            f"the lists of the column {name!r} may differ in length\n\n"
-            "hint: set its spec in feature_type_spec or label_type_spec"
-        )
+    if pa.types.is_fixed_size_list(kind) and not pa.types.is_nested(kind.value_type):
+        return tf.TensorSpec((None, kind.list_size), _spec(name, kind.value_type).dtype)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        inner = _spec(name, kind.value_type)
+        rank = inner.shape.rank
+        return tf.RaggedTensorSpec((None,) * (rank + 1), inner.dtype, ragged_rank=rank)
     return tf.TensorSpec((None,), tf.as_dtype(kind.to_pandas_dtype()))

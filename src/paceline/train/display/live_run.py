@@ -17,6 +17,7 @@ from paceline._control.report_aggregator import ReportAggregator, RunReport
 from paceline._control.run import Run, Running
 from paceline._core.arguments import flatten_dict
 from paceline._core.cursor import count_dataset_epochs
+from paceline._core.plain_values import from_plain
 from paceline._view.history import build_attempt
 from paceline._view.model import RunSnapshot, ShownCheckpoint, TimeBreakdown
 from paceline._view.pace import PaceEstimate, PaceEstimator
@@ -81,7 +82,8 @@ class LiveRun:
             report = self._unread.popleft()
             epochs = count_dataset_epochs(report.rank_reports[0].data)
             self._pace.add_report(report.at, report.seq, report.metrics, report.attempt, epochs)
-            self._metrics = {name: value for name, value in flatten_dict(report.metrics).items() if value != {}}
+            metrics = from_plain(report.metrics, as_lists=True)
+            self._metrics = {name: value for name, value in flatten_dict(metrics).items() if value != {}}
             for name, value in self._metrics.items():
                 if isinstance(value, int | float) and not isinstance(value, bool):
                     if name not in self.traces and len(self.traces) < MAX_TRACE:

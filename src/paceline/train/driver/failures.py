@@ -146,13 +146,23 @@ class LoggerObserver(GuardedObserver):
             store.layout.root,
             store.uri,
             continues,
-            (to_logged_report(report) for report in iter_reports_so_far(store.layout)) if continues else iter(()),
+            self._iter_past() if continues else iter(()),
         )
+        self._worker: events.WorkerReady | None = None
+
+    def _iter_past(self) -> Iterator[LoggedReport]:
+        for report in iter_reports_so_far(self._run_store.layout, self._note_worker):
+            yield to_logged_report(report, self._worker)
+
+    def _note_worker(self, event: events.Event) -> None:
+        if isinstance(event, events.WorkerReady) and event.rank == 0:
+            self._worker = event
 
     def _handle_event(self, event: events.Event, run: Run) -> None:
         self._start()
         for report in self._aggregator.add_event(event, run):
-            self._logger.log_report(to_logged_report(report))
+            self._logger.log_report(to_logged_report(report, self._worker))
+        self._note_worker(event)
         if isinstance(event, events.Committed):
             record, uri = event.record, self._run_store.checkpoint_uri(event.record)
             metrics = decode_plain(record.metrics)
@@ -176,12 +186,14 @@ class LoggerObserver(GuardedObserver):
     def _finish(self, failed: bool) -> None:
         if self._unstarted_run is None:
             for report in self._aggregator.flush():
-                self._logger.log_report(to_logged_report(report))
+                self._logger.log_report(to_logged_report(report, self._worker))
             self._logger.log_end(failed)
 
 
-def to_logged_report(report: RunReport) -> LoggedReport:
-    return LoggedReport(report.seq, report.attempt, report.at, report.metrics)
+def to_logged_report(report: RunReport, worker: events.WorkerReady | None) -> LoggedReport:
+    """`worker`: the last process of rank 0, which has made the report if it is of the same attempt."""
+    is_its_own = worker is not None and worker.attempt == report.attempt
+    return LoggedReport(report.seq, report.attempt, report.at, report.metrics, worker if is_its_own else None)
 
 
 class TracingObserver(GuardedObserver):

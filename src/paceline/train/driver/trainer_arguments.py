@@ -12,7 +12,7 @@ from paceline._worker.main import Job
 from paceline.train.backend import BackendConfig
 from paceline.train.callbacks import LoggerCallback, TracingCallback, TrainingCallback, TrainRunContext, UserCallback
 from paceline.train.checkpoint import Checkpoint
-from paceline.train.config import RunConfig, ScalingConfig, coerce_config
+from paceline.train.config import RunConfig, ScalingConfig, check_not_searched, coerce_config
 from paceline.train.display.terminal import make_terminal
 from paceline.train.driver import preflight
 from paceline.train.driver.datasets import DataConfig, DatasetSpec, build_dataset_spec
@@ -58,6 +58,7 @@ class TrainerArguments:
         if "dataset_spec" not in values:
             values["dataset_spec"] = build_dataset_spec(values["datasets"], values["dataset_config"])
         backend, scaling = values["backend_config"], values["scaling_config"]
+        check_not_searched(scaling)
         check_instance("backend_config", backend, BackendConfig, "a paceline.train.BackendConfig")
         initial, expected = values["resume_from_checkpoint"], "a paceline.train.Checkpoint"
         check_instance("resume_from_checkpoint", initial, Checkpoint, expected, optional=True)

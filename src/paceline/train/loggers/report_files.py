@@ -12,13 +12,14 @@ import csv
 import io
 import json
 import os
+import time
 from array import array
 from bisect import bisect_left
 from pathlib import Path
 from typing import Any, Self
 
 from paceline._core.arguments import flatten_dict
-from paceline._core.plain_values import to_plain
+from paceline._core.plain_values import from_plain, to_plain
 from paceline._storage.files import LocalFiles
 from paceline.train.callbacks import LoggedReport, LoggerCallback
 from paceline.train.loggers.trial_hooks import LoggedTrial, TrialHooksMixin
@@ -123,6 +124,39 @@ def _is_file_at(fd: int, path: Path) -> bool:
         return False
 
 
+class AddedMetrics:
+    """Computes what Ray adds to each report of a trial, from the reports of its run alone."""
+
+    def __init__(self, trial_id: str, config: Any) -> None:
+        self._own = {"trial_id": trial_id, "done": False, "config": json.loads(_encode_config(config))}
+        self._totals = array("d", [0.0])
+        """By number of a report, from 0: how long the run had trained."""
+        self._attempt = self._first = 0
+        self._restored_at = self._last_at = 0.0
+
+    def compute(self, report: LoggedReport) -> dict[str, Any]:
+        if report.attempt != self._attempt:
+            self._attempt, self._first = report.attempt, report.number - 1
+            self._restored_at = self._last_at = report.worker.at if report.worker is not None else report.time
+            del self._totals[report.number :]  # The reports from here on are repeated.
+        took_s, self._last_at = max(0.0, report.time - self._last_at), report.time
+        self._totals.append(self._totals[-1] + took_s)
+        place: dict[str, Any] = {}
+        if (worker := report.worker) is not None:
+            place = {"pid": worker.pid, "hostname": worker.host, "node_ip": worker.address}
+        return {
+            "training_iteration": report.number,
+            "time_total_s": self._totals[-1],
+            "time_this_iter_s": took_s,
+            "time_since_restore": max(0.0, report.time - self._restored_at),
+            "iterations_since_restore": report.number - self._first,
+            "timestamp": report.time,
+            "date": time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(report.time)),
+            **place,
+            **self._own,
+        }
+
+
 class FileLoggerCallback(TrialHooksMixin, LoggerCallback):
     """Writes a `ReportFile` to the run's directory, or to `logdir`. Subclasses write reports in `log_trial_result`."""
 
@@ -133,6 +167,7 @@ class FileLoggerCallback(TrialHooksMixin, LoggerCallback):
         self._logdir = logdir
         self._file: ReportFile | None = None
         self._is_for_trial = False
+        self._added_metrics: AddedMetrics | None = None
 
     def for_trial(self, search: str, run: str) -> Self:
         """Log to a folder of the trial's own below `logdir`."""
@@ -143,6 +178,8 @@ class FileLoggerCallback(TrialHooksMixin, LoggerCallback):
 
     def log_trial_start(self, trial: LoggedTrial) -> None:
         path = Path(self._logdir or trial.local_path) / self._filename
+        if self._is_for_trial:
+            self._added_metrics = AddedMetrics(trial.trial_id, trial.config)
         self._file = ReportFile(path, is_durable=self.is_durable)
         for report in trial.run.past:
             self.log_report(report)
@@ -152,6 +189,10 @@ class FileLoggerCallback(TrialHooksMixin, LoggerCallback):
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _make_result(self, report: LoggedReport) -> dict[str, Any]:
+        added = self._added_metrics.compute(report) if self._added_metrics is not None else {}
+        return {**added, **report.metrics}
 
     def _discard_replaced(self, report: LoggedReport) -> ReportFile:
         """Return the file, without the report that this one replaces and those after it."""
@@ -165,9 +206,10 @@ class JsonLoggerCallback(FileLoggerCallback):
     """Writes `result.json` to the run's directory, or to `logdir`: one line per report, with nested metrics as they
     are.
 
-    Each line has the report's number as `training_iteration` and the time when rank 0 made it as `timestamp`; a user's
-    metrics of these names take precedence. Values that are not finite are written as `NaN` and `Infinity`, which Python
-    can read. The configuration of a trial is in `params.json`.
+    Each line has the report's number as `training_iteration` and the time when rank 0 made it as `timestamp`, and in a
+    search what Ray adds (`time_total_s`, `pid`, `config` and so on); a user's metrics of these names take precedence.
+    Values that are not finite are written as `NaN` and `Infinity`, which Python can read. The configuration of a trial
+    is in `params.json` too.
     """
 
     def __init__(self, logdir: str | os.PathLike[str] | None = None, filename: str = "result.json") -> None:
@@ -183,7 +225,7 @@ class JsonLoggerCallback(FileLoggerCallback):
         """Write the configuration of a trial to `params.json`."""
         path = Path(self._logdir or trial.local_path) / "params.json"
         part = path.with_name(".params.json.part")
-        part.write_text(json.dumps(config, indent=2, ensure_ascii=False, default=_to_json))
+        part.write_text(_encode_config(config))
         part.rename(path)
 
     def log_trial_result(self, iteration: int, trial: LoggedTrial, result: dict[str, Any]) -> None:
@@ -195,9 +237,10 @@ class JsonLoggerCallback(FileLoggerCallback):
 class CSVLoggerCallback(FileLoggerCallback):
     """Writes `progress.csv` to the run's directory, or to `logdir`: one row per report.
 
-    Nested metrics become columns such as `eval/loss`; the report's number and time are logged as in
-    `JsonLoggerCallback`. A metric that first appears later becomes the last column: the file is then rewritten with the
-    longer header and replaced atomically. Reports without a metric have an empty cell; lists are written as JSON.
+    Nested metrics become columns such as `eval/loss`; other columns are as in `JsonLoggerCallback`, without `config`. A
+    metric that first appears later becomes the last column: the file is then rewritten with the longer header and
+    replaced atomically. Reports without a metric have an empty cell; lists, tuples and arrays are
+    written as JSON.
     """
 
     def __init__(self, logdir: str | os.PathLike[str] | None = None, filename: str = "progress.csv") -> None:
@@ -212,6 +255,8 @@ class CSVLoggerCallback(FileLoggerCallback):
     def log_trial_result(self, iteration: int, trial: LoggedTrial, result: dict[str, Any]) -> None:
         assert trial.report is not None
         file = self._discard_replaced(trial.report)
+        if self._added_metrics is not None and "config" not in trial.report.metrics:
+            result = {name: value for name, value in result.items() if name != "config"}
         cells = {name: _to_cell(value) for name, value in flatten_dict(_to_row(trial.report, result)).items()}
         new = [name for name in cells if name not in self._columns]
         if new:
@@ -226,7 +271,7 @@ _END = "\n"
 
 
 def _to_row(report: LoggedReport, metrics: dict[str, Any]) -> dict[str, object]:
-    return {"training_iteration": report.number, "timestamp": report.time, **metrics}
+    return {"training_iteration": report.number, "timestamp": report.time, **from_plain(metrics, as_lists=True)}
 
 
 def _to_cell(value: Any) -> Any:
@@ -239,9 +284,13 @@ def _to_cell(value: Any) -> Any:
 def _to_json(value: Any) -> Any:
     """Convert a value that JSON does not have: arrays to lists, other objects to their description."""
     try:
-        return to_plain(value)
-    except TypeError:
+        return to_plain(from_plain(value, as_lists=True))
+    except (TypeError, ValueError):
         return repr(value)
+
+
+def _encode_config(config: Any) -> str:
+    return json.dumps(config, indent=2, ensure_ascii=False, default=_to_json)
 
 
 def _encode_row(cells: Any) -> bytes:

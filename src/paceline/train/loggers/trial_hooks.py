@@ -19,12 +19,16 @@ class LoggedTrial:
     report: LoggedReport | None = None
     checkpoint: LoggedCheckpoint | None = None
     """The newest report and checkpoint."""
+    identity: tuple[str, str] | None = None
+    """Its id and its name in a search."""
 
     @property
     def trial_id(self) -> str:
-        return self.run.context.run_id
+        return self.identity[0] if self.identity is not None else self.run.context.run_id
 
-    trial_name = trial_id
+    @property
+    def trial_name(self) -> str:
+        return self.identity[1] if self.identity is not None else self.run.context.run_id
 
     @property
     def config(self) -> Any:
@@ -49,6 +53,8 @@ class TrialHooksMixin:
 
     _has_trial_hooks = True
     _trial: LoggedTrial | None = None
+    _identity: tuple[str, str] | None = None
+    """In a search: the id and the name of the trial whose run is logged."""
     _last_logged: tuple[int, int] = (0, 0)
     """The attempt and number of the last report that was logged."""
 
@@ -121,8 +127,11 @@ class TrialHooksMixin:
     def set_state(self, state: dict[str, Any]) -> None:
         """Never called, as `get_state`."""
 
+    def _make_result(self, report: LoggedReport) -> dict[str, Any]:
+        return dict(report.metrics)
+
     def log_start(self, run: LoggedRun) -> None:
-        trial = self._trial = LoggedTrial(run)
+        trial = self._trial = LoggedTrial(run, identity=self._identity)
         self._last_logged = (0, 0)
         self.setup()
         self.on_trial_start(0, [trial], trial)
@@ -140,7 +149,7 @@ class TrialHooksMixin:
             self.on_trial_recover(report.number, [trial], trial)
         trial.report = report
         self.on_step_begin(report.number, [trial])
-        self.on_trial_result(report.number, [trial], trial, dict(report.metrics))
+        self.on_trial_result(report.number, [trial], trial, self._make_result(report))
         self.on_step_end(report.number, [trial])
 
     def log_checkpoint(self, checkpoint: LoggedCheckpoint) -> None:

@@ -18,7 +18,7 @@ from paceline._control.events import Committed, Event, Reported
 from paceline._control.recovery import load_history
 from paceline._control.run import Run
 from paceline._core.errors import StorageError, TrainingInterrupt
-from paceline._core.plain_values import decode_plain
+from paceline._core.plain_values import decode_plain, from_plain
 from paceline._storage.commit import read_manifest
 from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import MANIFEST, METADATA, RunLayout
@@ -54,7 +54,9 @@ class RecordedRun:
         metrics: dict[int, dict[int, dict[str, Any]]] = {}
         for report in self.reports:
             if attempt in (None, report.attempt):
-                metrics.setdefault(report.rank, {})[report.seq] = decode_plain(report.metrics)
+                # Arrays cannot be compared with `==` like other values.
+                values = from_plain(decode_plain(report.metrics), as_lists=True)
+                metrics.setdefault(report.rank, {})[report.seq] = values
         return metrics
 
     def find_checkpoint(self, seq: int) -> Path | None:

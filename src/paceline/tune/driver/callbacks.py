@@ -28,6 +28,7 @@ from paceline.train.callbacks import (
 )
 from paceline.train.checkpoint import Checkpoint
 from paceline.train.config import RunConfig
+from paceline.train.loggers.trial_hooks import TrialHooksMixin
 from paceline.tune.callback import Callback as SearchCallback
 from paceline.tune.driver.events import (
     CallbackStatesSaved,
@@ -52,10 +53,13 @@ log = logging.getLogger("paceline")
 class SearchCallbacks:
     """The callbacks of one search. Its loop calls `on_event`; any thread calls `for_trial` before a trial's run."""
 
-    def __init__(self, callbacks: Sequence[Callback], search_name: str, *, can_save: bool = False) -> None:
+    def __init__(
+        self, callbacks: Sequence[Callback], search_name: str, *, can_save: bool = False, lock: Any = None
+    ) -> None:
         """Raise `ValueError` for a logger that cannot be created once per trial.
 
-        `can_save`: a checkpoint can be made of a trial whenever a callback asks for one.
+        `can_save`: a checkpoint can be made of a trial whenever a callback asks for one. `lock`: held in each call of a
+        callback, which other searches use too.
         """
         self._search_name = search_name
         self._trials: dict[str, Trial] = {}
@@ -67,22 +71,22 @@ class SearchCallbacks:
         """The trials and reports of which callbacks want a checkpoint."""
         self._has_warned = False
         self._saved_states = encode_raw([])
-        self._guarded = [_GuardedCallback(callback) for callback in callbacks]
+        self._guarded = [_GuardedCallback(callback, lock) for callback in callbacks]
         self._search_callbacks = [guarded for guarded in self._guarded if isinstance(guarded.callback, SearchCallback)]
         self._iteration = 0
         for callback in callbacks:
             if isinstance(callback, LoggerCallback):
                 self._copy_logger(callback, "trial_00000")
 
-    def for_trial(self, run_config: RunConfig) -> RunConfig:
-        """Return the run config for one run, with the callbacks that observe it."""
+    def for_trial(self, run_config: RunConfig, trial: Trial | None = None) -> RunConfig:
+        """Return the run config for one run of a trial, with the callbacks that observe it."""
         assert run_config.name is not None
         callbacks: list[Callback] = []
         for guarded in self._guarded:
             if guarded.handles_run_events:
                 callbacks.append(_RunCallbackForwarder(guarded))
             if isinstance(guarded.callback, LoggerCallback):
-                callbacks.append(self._copy_logger(guarded.callback, run_config.name))
+                callbacks.append(self._copy_logger(guarded.callback, run_config.name, trial))
             if isinstance(guarded.callback, TracingCallback):
                 callbacks.append(guarded.callback)  # It holds nothing open: each run gets its own watcher.
         return dataclasses.replace(run_config, callbacks=tuple(callbacks))
@@ -164,7 +168,7 @@ class SearchCallbacks:
     def tick(self, search: Search, now: float) -> None:
         """Do nothing: callbacks are not driven by the clock."""
 
-    def _copy_logger(self, logger: LoggerCallback, run: str) -> LoggerCallback:
+    def _copy_logger(self, logger: LoggerCallback, run: str, trial: Trial | None = None) -> LoggerCallback:
         try:
             copied = logger.for_trial(self._search_name, run)
         except Exception as error:
@@ -173,6 +177,8 @@ class SearchCallbacks:
                 f"{type(error).__name__}: {error}\n\n"
                 "hint: open its files in log_start(), or implement for_trial(search, run)"
             ) from error
+        if isinstance(copied, TrialHooksMixin) and trial is not None:
+            copied._identity = trial.trial_id, trial.trial_name
         if not isinstance(copied, UserCallback | TrainingCallback):
             return copied
         # If the class is of several kinds, keep only the logger: one shared object handles the others for all trials.
@@ -212,9 +218,9 @@ def _list_calls(
 class _GuardedCallback:
     """Serializes calls to one callback and drops it once it raises."""
 
-    def __init__(self, callback: Any) -> None:
+    def __init__(self, callback: Any, lock: Any = None) -> None:
         self.callback = callback
-        self._lock = threading.RLock()
+        self._lock = lock if lock is not None else threading.RLock()
         self._is_dropped = False
 
     @property

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from paceline._engine.messages import WorkerReady
 from paceline.tune.schedulers.scheduler import Action, Exploit, Pause, Reallocate, Resume, Stop
 from paceline.tune.trial import TrialCheckpoint
 
@@ -104,6 +105,8 @@ class TrialReported(msgspec.Struct, frozen=True, tag="trial_reported", omit_defa
     metrics: msgspec.Raw
     at: float
     then: tuple[TrialDecision, ...] = ()
+    worker: WorkerReady | None = None
+    """The process of rank 0, with the first report that the search has of it."""
 
 
 class TrialSaved(msgspec.Struct, frozen=True, tag="trial_saved"):

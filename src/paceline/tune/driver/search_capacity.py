@@ -5,6 +5,7 @@ Only the search loop calls `allocate` and `release`; the thread that drives the 
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -52,22 +53,38 @@ def open_search_capacity(run_config: RunConfig, say: Say = lambda _: None) -> Se
         from paceline.tune.driver.cluster_capacity import ClusterSearchCapacity
 
         return ClusterSearchCapacity(run_config, choice, say)
-    return LocalSearchCapacity(this_machine(), say)
+    machine = this_machine()
+    with _lock:
+        ledger = _ledgers.setdefault(machine, make_local_ledger(machine))
+    return LocalSearchCapacity(machine, say, ledger)
+
+
+def make_local_ledger(machine: Machine) -> ResourceLedger:
+    return ResourceLedger([PlacementNode("", machine.num_cores, len(machine.gpus))], shares_cores=True)
+
+
+_lock = threading.Lock()
+"""Protects the ledgers: searches that run in threads of one process share the machine."""
+_ledgers: dict[Machine, ResourceLedger] = {}
 
 
 class LocalSearchCapacity:
     """This machine. Its capacity does not change."""
 
-    def __init__(self, machine: Machine, say: Say = lambda _: None) -> None:
+    def __init__(self, machine: Machine, say: Say = lambda _: None, ledger: ResourceLedger | None = None) -> None:
+        """`ledger`: shared with the other searches of this process."""
         self._machine = machine
         self._say = say
         self._said_notes: set[str] = set()
-        self._ledger = ResourceLedger([PlacementNode("", machine.num_cores, len(machine.gpus))], shares_cores=True)
+        self._ledger = ledger if ledger is not None else make_local_ledger(machine)
+        self._held: dict[int, ResourceAllocation] = {}
 
     def allocate(self, needs: TrialNeeds) -> LocalTrialAllocation | None:
-        allocation = self._ledger.allocate(_without_cluster_resources(needs))
+        with _lock:
+            allocation = self._ledger.allocate(_without_cluster_resources(needs))
         if allocation is None:
             return None
+        self._held[allocation.number] = allocation
         if allocation.note and allocation.note not in self._said_notes:
             self._said_notes.add(allocation.note)
             self._say(allocation.note)
@@ -75,7 +92,12 @@ class LocalSearchCapacity:
 
     def release(self, allocation: TrialAllocation) -> None:
         assert isinstance(allocation, LocalTrialAllocation)
-        self._ledger.release(allocation.allocation)
+        self._release(allocation.allocation)
+
+    def _release(self, allocation: ResourceAllocation) -> None:
+        with _lock:
+            self._ledger.release(allocation)
+        self._held.pop(allocation.number, None)
 
     def find_refusal(self, needs: TrialNeeds) -> str | None:
         return self._ledger.find_refusal(_without_cluster_resources(needs))
@@ -90,7 +112,8 @@ class LocalSearchCapacity:
         return False
 
     def close(self) -> None:
-        pass
+        for allocation in list(self._held.values()):  # Of a search that failed: its trials have been stopped.
+            self._release(allocation)
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,9 @@ class TrialSource:
             if not isinstance(name, str) or not name or not name.isprintable():
                 raise bad_value("the name that trial_name_creator returns", "a printable text", name)
             trial = replace(trial, trial_name=name)
+        name = trial.trial_name if create_name is not None else ""
         if create_directory is None:
-            return trial.trial_name, ""
+            return name, ""
         directory = create_directory(trial)
         if not isinstance(directory, str) or not is_checkpoint_name(directory):
             raise bad_value("the directory that trial_dirname_creator returns", "a plain directory name", directory)
@@ -107,7 +108,7 @@ class TrialSource:
                 f"trial_dirname_creator returned {directory!r} for trial {trial_id}, but trial {other} has it\n\n"
                 "hint: include the trial's id, as in lambda trial: f\"lr{trial.config['lr']}_{trial.trial_id}\""
             )
-        return trial.trial_name, directory
+        return name, directory
 
     def _resume_trial(self, is_idle: bool) -> Trial | None:
         """If nothing runs and nothing can, let the scheduler resume a trial; if it resumes none, resume all."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +17,7 @@ import msgspec
 
 from paceline._core.arguments import is_number
 from paceline._core.plain_values import from_plain, get_metric
+from paceline._engine.messages import WorkerReady
 from paceline.train.placement_group import PlacementGroupFactory
 from paceline.tune.driver import events
 from paceline.tune.trial import Status, Trial, TrialCheckpoint
@@ -67,6 +69,11 @@ class TrialRecord:
     """Fingerprint of the current run's configuration and initial checkpoint. Any other run is not its own."""
     is_retried: bool = False
     """It failed and is to run again, so the failure of its run is already known."""
+    restored_at: float | None = None
+    """When its workers were last started; and the report they continued from."""
+    restored_seq: int = 0
+    worker: WorkerReady | None = None
+    """The process of its rank 0."""
     resources: PlacementGroupFactory | None = None
     """What a scheduler decided that it gets; None: what it asks for."""
 
@@ -142,15 +149,21 @@ class Search:
         # A report recovered by a driver may be older than that driver. Time must not go backwards.
         at, before = max(event.at, record.reported_at), record.reported_at or event.at
         total_s = record.ran_s + (at - record.started_at if record.started_at is not None else 0.0)
+        worker = event.worker or record.worker
         own = {
             "training_iteration": record.first_iteration + event.seq,
             "time_total_s": total_s,
             "time_this_iter_s": at - before,
+            "time_since_restore": max(0.0, at - record.restored_at) if record.restored_at is not None else total_s,
+            "iterations_since_restore": max(0, event.seq - record.restored_seq),
             "timestamp": int(event.at),
+            "date": time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(event.at)),
             "trial_id": event.trial,
             "done": False,
             "config": dict(self.trials[event.trial].config),
         }
+        if worker is not None:
+            own |= {"pid": worker.pid, "hostname": worker.host, "node_ip": worker.address}
         return {**own, **from_plain(events.decode_raw(event.metrics))}
 
     def is_new_report(self, trial_id: str, run: str, seq: int) -> bool:
@@ -185,6 +198,9 @@ class Search:
                 record.started_at = record.reported_at = at
                 record.num_starts += 1
                 self._update_trial(trial, status="RUNNING")
+                self._remember_restore(trial, at)
+            case events.TrialRetried(trial=trial, at=at):
+                self._remember_restore(trial, at)
             case events.TrialReported():
                 self._on_trial_reported(event)
             case events.TrialSaved(trial=trial, run=run, seq=seq, name=name):
@@ -260,10 +276,16 @@ class Search:
             return
         result = self.build_result(event)
         record.last_seq, record.reported_at = event.seq, max(record.reported_at, event.at)
+        record.worker = event.worker or record.worker
         iteration = record.first_iteration + event.seq
         self._update_trial(event.trial, last_result=result, iteration=iteration)
         self._remember_saved_result(event.trial)
         self._update_best(self.trials[event.trial])
+
+    def _remember_restore(self, trial_id: str, at: float) -> None:
+        record, saved = self.trial_records[trial_id], self.trials[trial_id].checkpoint
+        record.restored_at = at
+        record.restored_seq = saved.seq if saved is not None and saved.run == record.run else 0
 
     def _remember_saved_result(self, trial_id: str) -> None:
         """Remember the result that belongs to the last checkpoint, whichever of the two arrives first."""
@@ -310,7 +332,9 @@ class Search:
         if donated is not None and donated["training_iteration"] == event.saved.iteration:
             # Show its current state now: its own first report may take a while, or never come.
             own = {"trial_id": event.trial, "config": dict(config), "done": False, "time_total_s": record.ran_s}
-            record.saved_result = {**donated, **own}
+            own |= {"time_since_restore": 0.0, "iterations_since_restore": 0}
+            of_donor = ("pid", "hostname", "node_ip")
+            record.saved_result = {name: value for name, value in donated.items() if name not in of_donor} | own
             self._update_trial(event.trial, last_result=record.saved_result)
 
     def _on_trial_ended(self, event: events.TrialEnded) -> None:

@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from paceline._control.controller import Controller
-from paceline._control.events import CheckpointRecord, CommitFailed, Committed, PinsSet, StagingFailed, WorkerFailed
+from paceline._control.events import (
+    CheckpointRecord,
+    CommitFailed,
+    Committed,
+    PinsSet,
+    StagingFailed,
+    WorkerFailed,
+    WorkerReady,
+)
 from paceline._control.events import Event as RunEvent
 from paceline._control.recovery import RecoveredRun
 from paceline._control.report_aggregator import (
@@ -215,6 +223,8 @@ class _TrialRunReporter:
     was_interrupted: bool = False
     _attempt: int = 0
     _has_failed: bool = False
+    _worker: WorkerReady | None = None
+    """The process of rank 0, until a report has named it."""
     _aggregator: ReportAggregator = field(default_factory=ReportAggregator)
     _held_reports: deque[RunReport] = field(default_factory=deque)
 
@@ -246,6 +256,8 @@ class _TrialRunReporter:
         match event:
             case WorkerFailed():
                 self._has_failed = True
+            case WorkerReady(rank=0):
+                self._worker = event
             case Committed(record=record):
                 self._send_checkpoint(record)
                 self._release_until(record.seq)
@@ -279,7 +291,8 @@ class _TrialRunReporter:
     def _send_report(self, report: RunReport) -> None:
         first = report.rank_reports[0]
         metrics = encode_reduced_metrics(report.rank_reports) if first.reduce else first.metrics
-        event = TrialReported(self._trial_id, self._run, report.seq, metrics, report.at)
+        event = TrialReported(self._trial_id, self._run, report.seq, metrics, report.at, worker=self._worker)
+        self._worker = None
         self._send(TrialReportMessage(event, report.attempt))
 
 

@@ -24,7 +24,21 @@ def decode_without_objects(plain: Any) -> Mapping[str, Any]:
     return config
 
 
-ADDED_METRICS = ("training_iteration", "time_total_s", "time_this_iter_s", "timestamp", "trial_id", "done", "config")
+ADDED_METRICS = (
+    "training_iteration",
+    "time_total_s",
+    "time_this_iter_s",
+    "time_since_restore",
+    "iterations_since_restore",
+    "timestamp",
+    "date",
+    "pid",
+    "hostname",
+    "node_ip",
+    "trial_id",
+    "done",
+    "config",
+)
 """The metrics that a search adds to each report, as `Search.build_result` does."""
 
 

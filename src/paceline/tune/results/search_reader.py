@@ -75,6 +75,13 @@ class SearchReader(JournalFollower):
                 failure=failed[-1].why or None if failed else None,
             )
 
+    def trial_names(self) -> dict[str, str]:
+        """Return the names that the user gave trials, by run."""
+        with self._lock:
+            search = self._require_search()
+            named = ((trial, search.trial_records[trial.trial_id]) for trial in search.trials.values())
+            return {run: trial.label for trial, record in named if trial.label != trial.trial_id for run in record.runs}
+
     def detail(
         self, id: str, trials: Sequence[Summary], metric: str | None = None, mode: str | None = None
     ) -> SearchDetail:
@@ -90,7 +97,7 @@ class SearchReader(JournalFollower):
             if metric is not None and mode is not None:
                 trial_ids = {record.run: trial_id for trial_id, record in search.trial_records.items()}
                 trials = [
-                    replace(trial, best=self._find_best(trial_ids.get(trial.name, ""), metric, mode))
+                    replace(trial, best=self._find_best(trial_ids.get(_run_of(trial), ""), metric, mode))
                     for trial in trials
                 ]
             configs = {
@@ -103,7 +110,7 @@ class SearchReader(JournalFollower):
             metric=metric,
             mode=mode,
             trials=tuple(trials),
-            configs={trial.id: configs[trial.name] for trial in trials if trial.name in configs},
+            configs={trial.id: configs[run] for trial in trials if (run := _run_of(trial)) in configs},
             **(_build_plots(plotted, metric, mode, space) if metric is not None and mode is not None else {}),
         )
 
@@ -212,6 +219,10 @@ def _compute_progress(search: Search, num_over: int, *, is_complete: bool) -> fl
         return 1.0
     expected = len(search.trials) if search.is_exhausted else max(search.num_samples, len(search.trials))
     return min(1.0, num_over / expected) if expected > 0 and search.num_samples > 0 else None
+
+
+def _run_of(trial: Summary) -> str:
+    return trial.path.rstrip("/").rpartition("/")[2]
 
 
 def _drop_filled(result: Mapping[str, Any] | None) -> dict[str, Any]:

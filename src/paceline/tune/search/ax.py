@@ -6,8 +6,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paceline._core.arguments import bad_value, check_choice
 from paceline._core.lazy_imports import import_extra
 from paceline.tune.search.library_search import LibraryParameter, LibrarySearch
+from paceline.tune.space import domains
 
 ax_client = import_extra("ax.api.client", "AxSearch")
 
@@ -17,12 +19,13 @@ __all__ = ["AxSearch"]
 class AxSearch(LibrarySearch):
     """Suggests configurations with Ax. `ax_kwargs` are arguments of its `Client`.
 
+    `space` may also be a list of Ax's own parameters: `{"name": "lr", "type": "range", "bounds": [0.0, 1.0]}`.
     Constraints are not supported: Ax sees all numbers from 0 to 1.
     """
 
     def __init__(
         self,
-        space: Mapping[str, Any] | None = None,
+        space: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         metric: str | None = None,
         mode: str | None = None,
         points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
@@ -45,6 +48,9 @@ class AxSearch(LibrarySearch):
         self.seed = seed
         self.ax_kwargs = ax_kwargs
         self._asked: dict[str, Mapping[str, Any]] = {}
+
+    def _set_space(self, space: Any, name: str) -> None:
+        super()._set_space(_convert_space(space) if isinstance(space, list | tuple) else space, name)
 
     def _create(self, parameters: tuple[LibraryParameter, ...], seed: int) -> None:
         from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
@@ -78,3 +84,34 @@ class AxSearch(LibrarySearch):
                 self._client.mark_trial_abandoned(index)
             index = self._client.attach_trial(units)
         self._client.complete_trial(index, {"loss": loss})
+
+
+def _convert_space(parameters: Sequence[Any]) -> dict[str, Any]:
+    """Convert a list of Ax's parameters; `a/b` is the name of `b` in the dict `a`."""
+    space: dict[str, Any] = {}
+    for parameter in parameters:
+        if not isinstance(parameter, Mapping) or not isinstance(parameter.get("name"), str):
+            expected = "dicts such as {'name': 'lr', 'type': 'range', 'bounds': [0.0, 1.0]}"
+            raise bad_value("the parameters in space", expected, parameter)
+        *path, last = parameter["name"].split("/")
+        inner = space
+        for key in path:
+            inner = inner.setdefault(key, {})
+        inner[last] = _convert_parameter(parameter)
+    return space
+
+
+def _convert_parameter(parameter: Mapping[str, Any]) -> Any:
+    kind, name = parameter.get("type", "range" if "bounds" in parameter else "choice"), parameter["name"]
+    check_choice(f"the type of {name!r} in space", kind, ("range", "choice", "fixed"))
+    if kind == "fixed":
+        return parameter["value"]
+    if kind == "choice":
+        return domains.choice(parameter["values"])
+    low, high = parameter["bounds"]
+    is_log = bool(parameter.get("log_scale", False))
+    both_int = isinstance(low, int) and isinstance(high, int)
+    if parameter.get("value_type", "int" if both_int else "float") == "int":
+        first, end = int(low), int(high) + 1
+        return domains.lograndint(first, end) if is_log else domains.randint(first, end)
+    return domains.loguniform(low, high) if is_log else domains.uniform(low, high)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 from paceline._core.arguments import bad_value, join_or
@@ -23,6 +27,8 @@ class HyperOptSearch(LibrarySearch):
 
     `space` may also be made of Hyperopt's own `hp.uniform`, `hp.choice` and so on.
     """
+
+    _takes_normals = True
 
     def __init__(
         self,
@@ -45,10 +51,7 @@ class HyperOptSearch(LibrarySearch):
     def _create(self, parameters: tuple[LibraryParameter, ...], seed: int) -> None:
         hp = hyperopt.hp
         space = {
-            each.name: hp.choice(each.name, list(range(each.num_options)))
-            if each.num_options
-            else hp.uniform(each.name, 0, 1)
-            for each in parameters
+            each.name: _make_options(each) if each.num_options else hp.uniform(each.name, 0, 1) for each in parameters
         }
         self._hp_domain = hyperopt.Domain(lambda drawn: drawn, space)
         self._hp_trials = hyperopt.Trials()
@@ -80,11 +83,45 @@ class HyperOptSearch(LibrarySearch):
         self._hp_trials.refresh()
 
 
+def _make_options(parameter: LibraryParameter) -> Any:
+    hp, numbers = hyperopt.hp, range(parameter.num_options)
+    if isinstance(parameter.domain, _WeightedChoice):
+        return hp.pchoice(parameter.name, list(zip(parameter.domain.weights, numbers, strict=True)))
+    return hp.choice(parameter.name, list(numbers))
+
+
+class _LogNormal(domains.Normal):
+    """The values of `hp.lognormal` and `hp.qlognormal`."""
+
+    log = True
+
+    def pick(self, chance: KeyedRandom) -> float:
+        return self.nearest(math.exp(NormalDist(self.mean, self.sd).inv_cdf(chance.draw_unit())))
+
+    def contains(self, picked: Any) -> bool:
+        return super().contains(picked) and picked >= 0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _WeightedChoice(domains.Categorical):
+    """The options of `hp.pchoice`."""
+
+    weights: tuple[float, ...] = ()
+
+    def pick(self, chance: KeyedRandom) -> int:
+        unit = chance.draw_unit() * sum(self.weights)
+        return min(bisect.bisect(list(itertools.accumulate(self.weights)), unit), len(self.weights) - 1)
+
+
 _DOMAINS: dict[str, Callable[..., Domain]] = {
     "uniform": domains.uniform,
     "quniform": domains.quniform,
     "loguniform": lambda low, high: domains.loguniform(math.exp(low), math.exp(high)),
     "qloguniform": lambda low, high, q: domains.qloguniform(math.exp(low), math.exp(high), q),
+    "normal": domains.randn,
+    "qnormal": domains.qrandn,
+    "lognormal": _LogNormal,
+    "qlognormal": _LogNormal,
     "randint": lambda *bounds: domains.randint(*(0, *bounds)[-2:]),
 }
 
@@ -109,9 +146,13 @@ def _convert_space(space: Any) -> Any:
         inner = inner.pos_args[0]
     if inner.name == "switch" and inner.pos_args[0].pos_args[1].name == "randint":
         return domains.choice([_convert_space(option) for option in inner.pos_args[1:]])
-    name = "pchoice" if inner.name == "switch" else inner.pos_args[1].name
+    if inner.name == "switch":
+        (weights,) = inner.pos_args[0].pos_args[1].pos_args
+        options = tuple(_convert_space(option) for option in inner.pos_args[1:])
+        return _WeightedChoice(options, tuple(map(float, _convert_space(weights))))
+    name = inner.pos_args[1].name
     if name not in _DOMAINS:
-        known = ("choice", "uniformint", *_DOMAINS)
+        known = ("choice", "pchoice", "uniformint", *_DOMAINS)
         raise bad_value("an expression of Hyperopt", f"hp.{join_or(known)}", f"hp.{name}")
     drawn = inner.pos_args[1]
     arguments = [each.obj for each in (*drawn.pos_args, *(value for _, value in drawn.named_args))]

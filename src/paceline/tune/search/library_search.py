@@ -15,12 +15,22 @@ import random
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from statistics import NormalDist
+from typing import Any, ClassVar
 
 from paceline._core.arguments import bad_value, check_choice, check_int, is_finite_number
 from paceline._core.plain_values import get_metric
 from paceline.tune.search.searcher import Names, Searcher, check_points
-from paceline.tune.space.domains import Categorical, Domain, Float, Grid, Integer, KeyedRandom, seed_global_generators
+from paceline.tune.space.domains import (
+    Categorical,
+    Domain,
+    Float,
+    Grid,
+    Integer,
+    KeyedRandom,
+    Normal,
+    seed_global_generators,
+)
 from paceline.tune.space.space import Space
 from paceline.tune.space.tree import SpaceParameter, format_path
 
@@ -43,6 +53,9 @@ class LibraryParameter:
         return len(self.domain.categories) if isinstance(self.domain, Categorical) else 0
 
     def from_unit(self, unit: float) -> Any:
+        if isinstance(self.domain, Normal):
+            value = NormalDist(self.domain.mean, self.domain.sd).inv_cdf(min(max(float(unit), 1e-9), 1 - 1e-9))
+            return self.domain.nearest(math.exp(value) if self.domain.log else value)
         low, high, log_scale = self._bounds
         unit = min(max(float(unit), 0.0), 1.0)
         value = math.exp(low + unit * (high - low)) if log_scale else low + unit * (high - low)
@@ -51,6 +64,10 @@ class LibraryParameter:
         return self.domain.nearest(round(value) if self.domain.q is None else value)
 
     def to_unit(self, picked: float) -> float:
+        if isinstance(self.domain, Normal):
+            if self.domain.log:
+                picked = math.log(picked) if picked > 0 else -math.inf
+            return NormalDist(self.domain.mean, self.domain.sd).cdf(picked)
         low, high, log_scale = self._bounds
         value = math.log(picked) if log_scale else picked
         return min(max((value - low) / (high - low), 0.0), 1.0) if high > low else 0.5
@@ -70,9 +87,12 @@ class LibraryParameter:
 class LibrarySearch(Searcher):
     """Base of searchers that ask a library. Subclasses implement `_create`, `_ask` and `_tell`."""
 
+    _takes_normals: ClassVar[bool] = False
+    """Whether the library can search numbers without bounds."""
+
     def __init__(
         self,
-        space: Mapping[str, Any] | None = None,
+        space: Mapping[str, Any] | Any = None,
         metric: str | None = None,
         mode: str | None = None,
         points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
@@ -207,7 +227,8 @@ class LibrarySearch(Searcher):
             raise bad_value(name, expected, space, 'use {"lr": tune.loguniform(1e-5, 1e-1)}')
         parsed = Space(space)
         for place in parsed.domains().values():
-            if not isinstance(place.domain, Float | Integer | Categorical) or isinstance(place.domain, Grid):
+            kinds = (Float, Integer, Categorical, *((Normal,) if self._takes_normals else ()))
+            if not isinstance(place.domain, kinds) or isinstance(place.domain, Grid):
                 what = "a grid_search" if isinstance(place.domain, Grid) else str(place.domain)
                 raise ValueError(
                     f"{format_path(place.path, name)} is {what}, which {type(self).__name__} does not support\n\n"

@@ -271,6 +271,8 @@ class Integer(Interval):
 @dataclass(frozen=True, repr=False)
 class Normal(Domain):
     function, arguments = "randn", ("mean", "sd")
+    log: ClassVar[bool] = False
+    """Whether it is the logarithm of the value that is normally distributed."""
 
     mean: float = 0.0
     sd: float = 1.0

@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline._core.arguments import bad_value
 from paceline._core.resource_planner import ResourceBundle
-from paceline.train.config import ScalingConfig
+from paceline.train.config import ScalingConfig, check_not_searched
 from paceline.train.placement_group import PlacementGroupFactory, check_bundle
 from paceline.tune.driver.resource_ledger import TrialNeeds
 
@@ -76,6 +76,7 @@ def _to_placement_group(resources: Any, name: str) -> PlacementGroupFactory:
     if isinstance(resources, PlacementGroupFactory):
         return resources
     if isinstance(resources, ScalingConfig):
+        check_not_searched(resources)
         if resources.max_workers == 0:
             raise bad_value(name, "a ScalingConfig with at least one worker", resources)
         own = {"CPU": resources.num_cpus_per_worker, "GPU": resources.num_gpus_per_worker}

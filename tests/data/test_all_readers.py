@@ -1,28 +1,34 @@
-"""Readers name the file that they cannot read and refuse wrong arguments when they are called."""
+"""What all readers have in common: rows in the order of files, with their partitions and paths; a file that cannot be
+read is named, and a wrong argument is refused when the reader is called."""
 
 import gzip
 import io
 import json
-import tarfile
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from made_datasets import block
+from made_datasets import block, save_array, save_image, write_tar
 
-from paceline.data import col, read_json, read_numpy, read_parquet, read_text, read_tfrecords, read_webdataset
+from paceline.data import col
 from paceline.data.block import Block
-from paceline.data.read import read_binary_files
+from paceline.data.read import (
+    read_audio,
+    read_binary_files,
+    read_csv,
+    read_images,
+    read_json,
+    read_numpy,
+    read_parquet,
+    read_text,
+    read_tfrecords,
+    read_webdataset,
+)
 from paceline.data.sources import text
 from paceline.data.sources.tf_examples import encode_examples
 from paceline.data.sources.tfrecords import frame_record
-
-
-def save_array(array, **options):
-    np.save(file := io.BytesIO(), array, **options)
-    return file.getvalue()
 
 
 def save_archive(**arrays):
@@ -30,13 +36,9 @@ def save_archive(**arrays):
     return file.getvalue()
 
 
-def write_tar(*members, mode="w"):
-    with tarfile.open(fileobj=(file := io.BytesIO()), mode=mode) as archive:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return file.getvalue()
+def save_table(**columns):
+    pq.write_table(pa.table(columns), file := pa.BufferOutputStream())
+    return file.getvalue().to_pybytes()
 
 
 def write_records(column):
@@ -53,11 +55,46 @@ ARRAY = save_array(np.arange(100.0))
 RECORDS = write_records(np.arange(5000))
 TAR = write_tar(*((f"s{number}.txt", b"x" * 400) for number in range(3)))
 PACKED_TAR = write_tar(("a.bin", np.random.default_rng(0).bytes(20000)), mode="w:gz")
-pq.write_table(pa.table({"n": range(100), "x": range(100), "s": ["x"] * 100}), parquet_file := pa.BufferOutputStream())
-TABLE = parquet_file.getvalue().to_pybytes()
+TABLE = save_table(n=range(100), x=range(100), s=["x"] * 100)
+PNG = save_image(np.arange(144, dtype=np.uint8).reshape(8, 6, 3))
+JPEG = save_image(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8), "JPEG")
+
+READERS = {
+    read_binary_files: ("bin", lambda n: b"%d" % n, "bytes", lambda n: b"%d" % n),
+    read_csv: ("csv", lambda n: b"n,x\n%d,a\n" % n, "n", int),
+    read_images: ("png", lambda n: save_image(np.full((2, 2), n, np.uint8)), "image", lambda n: [[n, n]] * 2),
+    read_json: ("json", lambda n: b'{"n": %d}' % n, "n", int),
+    read_numpy: ("npy", lambda n: save_array(np.array([n])), "data", int),
+    read_parquet: ("parquet", lambda n: save_table(n=[n], x=[0], s=["x"], k=["in the file"]), "n", int),
+    read_text: ("txt", lambda n: b"%d\n" % n, "text", str),
+    read_tfrecords: ("tfrecord", lambda n: write_records([n]), "x", int),
+    read_webdataset: ("tar", lambda n: write_tar(("s.cls", b"%d" % n)), "cls", int),
+}
+"""The suffix and the content of a file with a number, and the column with what is read of it."""
+
+
+@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
+def test_rows_come_in_the_order_of_the_files_with_their_partitions_and_paths(tmp_path, read):
+    suffix, write, column, value = READERS[read]
+    paths = [tmp_path / f"{name}.{suffix}" for name in ("k=7/a", "k=7/b", "k=8/a")]
+    for number, path in [*enumerate(paths)][::-1]:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(write(number))
+    dataset = read(tmp_path, partitioning="hive", include_paths=True)
+    found = block(dataset)
+    assert [np.asarray(row[column]).tolist() for row in found.rows()] == [value(number) for number in range(3)]
+    assert [(row["k"], row["path"]) for row in found.rows()] == [*zip((7, 7, 8), map(str, paths), strict=True)]
+    schema = dataset._plan.source.schema()
+    assert schema is None or (schema.names, schema.types[-2:]) == (list(found.columns), [pa.int64(), pa.string()])
+    plain = block(read(tmp_path, partitioning=None))
+    assert "path" not in plain.columns
+    assert plain.columns["k"].to_pylist() == ["in the file"] * 3 if read is read_parquet else "k" not in plain.columns
+
 
 KINDS = {
+    read_audio: " as audio: ",
     read_binary_files: "",
+    read_images: "",
     read_json: " as JSON: ",
     read_numpy: " as a NumPy array: ",
     read_parquet: " as Parquet: ",
@@ -67,6 +104,8 @@ KINDS = {
 }
 RECORD_FILE, TAR_FILE = (read_tfrecords, "a.tfrecord"), (read_webdataset, "a.tar")
 BROKEN = [
+    *((read_audio, "a.wav", content, "") for content in (b"", b"RIFFbut not for long")),
+    *((read_images, "a.png", content, "") for content in (b"no image", PNG[:-40], PNG[:20], JPEG[: len(JPEG) // 2])),
     (read_binary_files, "a.gz", gzip.compress(b"content")[:-9], ""),
     (read_json, "a.json", b'{"n": 1}\n{"n": \n', "row 2: Expecting value"),
     (read_json, "a.json", b'{"n": 1}\n[1]\n', "row 2: it is a list, not an object"),
@@ -123,14 +162,12 @@ def test_a_broken_file_is_named_with_what_is_wrong(tmp_path, read, name, content
         block(read(tmp_path))
 
 
-FILES = {
-    read_json: ("a.json", b'{"n": 1}'),
-    read_parquet: ("a.parquet", TABLE),
-    read_text: ("a.txt", b"x"),
-    read_tfrecords: ("a.tfrecord", b""),
-    read_webdataset: ("a.tar", write_tar()),
-}
 WRONG = [
+    (read_csv, {"parse_options": ";"}, r"parse_options must be a pyarrow\.csv\.ParseOptions.*, got ';'"),
+    (read_csv, {"delimiter": ";"}, r"read_csv\(\) has no argument 'delimiter'; it has .*parse_options"),
+    (read_images, {"size": (0, 5)}, r"size must be .* got \(0, 5\)"),
+    (read_images, {"mode": "rgb"}, "mode must be .* got 'rgb'"),
+    (read_images, {"partitioning": "dir"}, "partitioning must be 'hive' or None, got 'dir'"),
     (read_json, {"lines": "yes"}, "lines must be True or False, got 'yes'"),
     (read_json, {"orient": "records"}, r"read_json\(\) has no argument 'orient'"),
     (read_parquet, {"colums": ["x"]}, r"read_parquet\(\) has no argument 'colums'; it has paths, .*columns"),
@@ -159,7 +196,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("read", "arguments", "message"), WRONG)
 def test_a_wrong_argument_is_refused_at_once(tmp_path, read, arguments, message):
-    name, content = FILES[read]
-    (tmp_path / name).write_bytes(content)
+    suffix, write, *_ = READERS[read]
+    (tmp_path / f"a.{suffix}").write_bytes(write(1))
     with pytest.raises((TypeError, ValueError), match=message):
         read(tmp_path, **arguments)

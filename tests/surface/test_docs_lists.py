@@ -1,4 +1,4 @@
-"""The docs name every environment variable that is read, with its default."""
+"""The docs list what there is: every environment variable that is read, with its default, and every module."""
 
 import re
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 from paceline._core import settings
 
 ROOT = Path(__file__).parents[2]
+FOLDER = re.compile(r"^((?:  )+)(\w+)/")
 ROW = re.compile(r"^\| `(PACELINE_\w+)` \| `([^`]*)` \|", re.MULTILINE)
 
 DOCUMENTED = dict(ROW.findall((ROOT / "docs" / "reference" / "environment.md").read_text()))
@@ -30,3 +31,23 @@ def test_a_documented_variable_has_an_effect(name: str) -> None:
         except ValueError:
             continue
     pytest.fail(f"{name} changes no setting")
+
+
+def read_map() -> set[str]:
+    """The modules that the map lists, as paths below src/paceline."""
+    page = (ROOT / "docs" / "design.md").read_text()
+    block = page.split("```\nsrc/paceline/\n")[1].split("\nfrontend/")[0]
+    folders: list[str] = []
+    modules = set()
+    for line in block.splitlines():
+        if match := FOLDER.match(line):
+            folders = [*folders[: len(match[1]) // 2 - 1], match[2]]
+        else:
+            modules |= {"/".join([*folders, name]) for name in line.split()}
+    return modules
+
+
+def test_the_map_lists_exactly_the_modules_there_are() -> None:
+    package = ROOT / "src" / "paceline"
+    there = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if path.name != "__init__.py"}
+    assert read_map() == there
