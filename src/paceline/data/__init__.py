@@ -31,7 +31,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "from_torch",
     ),
     "paceline.data.grouped_data": ("GroupedData",),
-    "paceline.data.iterator": ("DataIterator",),
+    "paceline.data.iterator": ("DataIterator", "DatasetIterator"),
     "paceline.data.transforms.user_calls": ("ActorPoolStrategy", "TaskPoolStrategy"),
     "paceline.data.preprocessor": ("Preprocessor",),
     "paceline.data.read": (
