@@ -39,7 +39,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "from_torch",
     ),
     "paceline.data.grouped_data": ("GroupedData",),
-    "paceline.data.iterator": ("DataIterator",),
+    "paceline.data.iterator": ("DataIterator", "DatasetIterator"),
     "paceline.data.transforms.user_calls": ("ActorPoolStrategy", "TaskPoolStrategy"),
     "paceline.data.planning.mix_pattern": ("MixStoppingCondition",),
     "paceline.data.preprocessor": ("Preprocessor",),

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import copy
+import math
+import operator
 import os
+import uuid
 import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from functools import reduce
 from typing import Any, ClassVar
 
 from paceline._core import system
@@ -27,7 +33,7 @@ _RAY_SETTINGS = """
     hash_shuffle_reduce_get_timeout_s iceberg_config isolate_read_workers issue_detectors_config
     join_operator_actor_num_cpus_override label_selector lance_config large_args_threshold locality_with_output
     log_internal_stack_trace max_consecutive_actor_init_deaths max_errored_blocks max_hash_shuffle_aggregators
-    max_hash_shuffle_finalization_batch_size max_map_retries max_tasks_in_flight_per_actor memory
+    max_hash_shuffle_finalization_batch_size max_map_retries max_tasks_in_flight_per_actor
     memory_usage_poll_interval_s min_hash_shuffle_aggregator_wait_time_in_s min_parallelism
     op_resource_reservation_enabled op_resource_reservation_ratio optimizer_enabled
     override_object_store_memory_limit_fraction pandas_block_ignore_metadata parquet_chunker_target_chunk_size
@@ -41,6 +47,14 @@ _RAY_SETTINGS = """
 """
 """Settings of Ray's `DataContext`, `ExecutionOptions` and `ExecutionResources` that mean nothing here."""
 _RAY_NAMES = frozenset(_RAY_SETTINGS.split())
+_OUTPUT_SETTINGS = """
+    enable_auto_log_stats enable_operator_progress_bars enable_progress_bar_name_truncation enable_progress_bars
+    enable_rich_progress_bars print_on_execution_start use_ray_tqdm verbose_progress verbose_stats_logs
+"""
+_OUTPUT_SWITCHES = frozenset(_OUTPUT_SETTINGS.split())
+"""Of Ray's settings, those that turn output on. Datasets print nothing, so turning it off needs no warning."""
+_RESOURCE_KEYS = {"cpu": "CPU", "gpu": "GPU", "object_store_memory": "object_store_memory", "memory": "memory"}
+"""The fields of `ExecutionResources`, with Ray's keys for them."""
 _warned: set[str] = set()
 
 
@@ -52,9 +66,8 @@ class _DatasetSettings:
         owner = type(self).__name__
         is_default = hasattr(type(self), name) and value == getattr(type(self), name)
         if name in _RAY_NAMES and not is_default:
-            if f"{owner}.{name}" not in _warned:
-                _warned.add(f"{owner}.{name}")
-                warnings.warn(f"{owner}.{name} has no effect here: it is a setting of Ray Data", stacklevel=2)
+            if not (name in _OUTPUT_SWITCHES and value is False):
+                _warn_once(f"{owner}.{name}", stacklevel=3)
         elif name not in names and not hasattr(type(self), name):
             import difflib
 
@@ -64,20 +77,150 @@ class _DatasetSettings:
         super().__setattr__(name, value)
 
 
+def _warn_once(setting: str, stacklevel: int) -> None:
+    if setting not in _warned:
+        _warned.add(setting)
+        warnings.warn(f"{setting} has no effect here: it is a setting of Ray Data", stacklevel=stacklevel + 1)
+
+
 @dataclass
 class ExecutionResources(_DatasetSettings):
-    """Limits on what the processes of a dataset may use together; None means everything available."""
+    """Limits on what the processes of a dataset may use together; None means everything available.
+
+    As amounts they can be added and compared; None then counts as 0, but as no limit in `satisfies_limit`.
+    """
 
     cpu: float | None = None
     gpu: float | None = None
     object_store_memory: float | None = None
     """Bytes in flight between producers and consumers of blocks. None: a quarter of the free memory."""
 
+    memory: float | None = None
+    """Bytes. Has no effect as a limit."""
+
     def __post_init__(self) -> None:
-        for name in ("cpu", "gpu", "object_store_memory"):
+        for name in _RESOURCE_KEYS:
             value = getattr(self, name)
             if value is not None and not (is_number(value) and value >= 0):
                 raise bad_value(name, "a non-negative number, or None for all that is available", value)
+
+    @classmethod
+    def zero(cls) -> ExecutionResources:
+        return cls(0.0, 0.0, 0, 0)
+
+    @classmethod
+    def inf(cls) -> ExecutionResources:
+        return cls.for_limits()
+
+    @classmethod
+    def for_limits(
+        cls,
+        cpu: float | None = None,
+        gpu: float | None = None,
+        object_store_memory: float | None = None,
+        memory: float | None = None,
+    ) -> ExecutionResources:
+        """Return limits, which are infinite where none is given."""
+        given = (cpu, gpu, object_store_memory, memory)
+        return cls(*(math.inf if limit is None else limit for limit in given))
+
+    @classmethod
+    def from_resource_dict(cls, resource_dict: Mapping[str, float]) -> ExecutionResources:
+        """Create from a dict with the keys CPU, GPU, object_store_memory and memory; others are ignored."""
+        return cls(**{name: resource_dict.get(key, 0) for name, key in _RESOURCE_KEYS.items()})
+
+    def to_resource_dict(self) -> dict[str, float]:
+        return {key: self._amount(name) for name, key in _RESOURCE_KEYS.items()}
+
+    @classmethod
+    def combine(
+        cls, resources: Iterable[ExecutionResources], fn: Callable[[float, float], float]
+    ) -> ExecutionResources:
+        """Combine the amounts of several with a function of two numbers; zero if there are none."""
+        found = list(resources)
+        if not found:
+            return cls.zero()
+        return cls._from_amounts({name: reduce(fn, (each._amount(name) for each in found)) for name in _RESOURCE_KEYS})
+
+    @classmethod
+    def combine_sum(cls, resources: Iterable[ExecutionResources]) -> ExecutionResources:
+        return cls.combine(resources, operator.add)
+
+    def copy(
+        self,
+        cpu: float | None = None,
+        gpu: float | None = None,
+        memory: float | None = None,
+        object_store_memory: float | None = None,
+    ) -> ExecutionResources:
+        """Return a copy with the given amounts replaced."""
+        given = {"cpu": cpu, "gpu": gpu, "object_store_memory": object_store_memory, "memory": memory}
+        copied = copy.copy(self)
+        vars(copied).update({name: value for name, value in given.items() if value is not None})
+        copied.__post_init__()
+        return copied
+
+    def add(self, other: ExecutionResources) -> ExecutionResources:
+        return self.combine((self, other), operator.add)
+
+    def subtract(self, other: ExecutionResources) -> ExecutionResources:
+        """Return the difference, which may be negative."""
+        return self.combine((self, other), operator.sub)
+
+    def max(self, other: ExecutionResources) -> ExecutionResources:
+        return self.combine((self, other), max)
+
+    def min(self, other: ExecutionResources) -> ExecutionResources:
+        return self.combine((self, other), min)
+
+    def scale(self, f: float) -> ExecutionResources:
+        return self._from_amounts({name: self._amount(name) * f if f else 0.0 for name in _RESOURCE_KEYS})
+
+    def floordiv(self, other: ExecutionResources) -> ExecutionResources:
+        """Return how often `other` fits into each amount: infinitely often if it is 0."""
+        return self.combine((self, other), lambda one, each: one // each if each else math.inf)
+
+    def is_zero(self) -> bool:
+        return not any(map(self._amount, _RESOURCE_KEYS))
+
+    def is_non_negative(self) -> bool:
+        return all(self._amount(name) >= 0 for name in _RESOURCE_KEYS)
+
+    def satisfies_limit(self, limit: ExecutionResources, *, ignore_object_store_memory: bool = False) -> bool:
+        """Whether no amount exceeds that of `limit`."""
+        limits = {name: getattr(limit, name) for name in _RESOURCE_KEYS}
+        if ignore_object_store_memory:
+            del limits["object_store_memory"]
+        return all(most is None or self._amount(name) <= most for name, most in limits.items())
+
+    def object_store_memory_str(self) -> str:
+        return _format_bytes(self._amount("object_store_memory"))
+
+    def memory_str(self) -> str:
+        return _format_bytes(self._amount("memory"))
+
+    def _amount(self, name: str) -> float:
+        value: float | None = getattr(self, name)
+        return 0.0 if value is None else value
+
+    @classmethod
+    def _from_amounts(cls, amounts: Mapping[str, float]) -> ExecutionResources:
+        """Create without a check, because a difference may be negative. Five digits hide errors of rounding."""
+        result = cls()
+        for name, value in amounts.items():
+            is_whole = "memory" in name and math.isfinite(value)
+            vars(result)[name] = int(value) if is_whole else round(value, 5) if math.isfinite(value) else value
+        return result
+
+
+def _format_bytes(number: float) -> str:
+    if math.isinf(number):
+        return str(number)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(number) < 1024:
+            return f"{number:.1f}{unit}"
+        number /= 1024
+    return f"{number:.1f}TiB"
 
 
 @dataclass
@@ -90,9 +233,19 @@ class ExecutionOptions(_DatasetSettings):
     verbose_progress: bool = False
     """Has no effect."""
 
-    def __post_init__(self) -> None:
-        expected = "a paceline.data.ExecutionResources"
-        check_instance("resource_limits", self.resource_limits, ExecutionResources, expected)
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "resource_limits":
+            value = ExecutionResources() if value is None else value
+            check_instance(name, value, ExecutionResources, "a paceline.data.ExecutionResources")
+            if not value.is_non_negative():
+                raise bad_value(name, "non-negative", value)
+            if value.memory not in (None, math.inf):
+                _warn_once("ExecutionResources.memory", stacklevel=3)
+            if math.inf in vars(value).values():
+                value = ExecutionResources(
+                    **{key: None if most == math.inf else most for key, most in vars(value).items()}
+                )
+        super().__setattr__(name, value)
 
 
 @dataclass
@@ -109,6 +262,10 @@ class DataContext(_DatasetSettings):
     spill_path: str | None = None
     """Directory for rows that a shuffle or a sort cannot keep in memory. None: the system's temporary directory."""
 
+    _configs: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    _configs_id: str = field(default="", repr=False)
+    """Another one after each change of `_configs`, whose values may be of a kind that cannot be compared."""
+
     in_data_process: ClassVar[bool] = False
     """Whether this process is a data process. Data processes start no others."""
     _current: ClassVar[DataContext | None] = None
@@ -119,6 +276,29 @@ class DataContext(_DatasetSettings):
         if cls._current is None:
             cls._current = cls()
         return cls._current
+
+    @classmethod
+    @contextmanager
+    def current(cls, context: DataContext) -> Iterator[DataContext]:
+        """Make a context that of this process, within a `with` block."""
+        check_instance("context", context, DataContext, "a paceline.data.DataContext")
+        before, cls._current = cls._current, context
+        try:
+            yield context
+        finally:
+            cls._current = before
+
+    def set_config(self, key: str, value: Any) -> None:
+        """Keep a value of your own, which functions over rows read with `DataContext.get_current().get_config(key)`."""
+        self._configs[key], self._configs_id = value, uuid.uuid4().hex
+
+    def get_config(self, key: str, default: Any = None) -> Any:
+        return self._configs.get(key, default)
+
+    def remove_config(self, key: str) -> None:
+        """Remove a value; there need not be one."""
+        self._configs.pop(key, None)
+        self._configs_id = uuid.uuid4().hex
 
     def copy(self) -> DataContext:
         """Return a copy that can be changed on its own."""

@@ -37,6 +37,7 @@ from paceline.data.sinks import tables
 from paceline.data.stats import DatasetSummary
 from paceline.data.task_options import ColumnOptions, PlacementOptions, TaskOptions, warn_unused
 from paceline.data.transforms import columns
+from paceline.data.transforms.async_calls import DEFAULT_CALLS_IN_FLIGHT
 from paceline.data.transforms.rows import (
     AddColumn,
     AnyFormat,
@@ -48,7 +49,15 @@ from paceline.data.transforms.rows import (
     SplitRows,
     parse_batch_format,
 )
-from paceline.data.transforms.user_calls import Compute, Concurrency, OnError, UserCall, resolve_pool
+from paceline.data.transforms.user_calls import (
+    ActorPoolStrategy,
+    Compute,
+    Concurrency,
+    OnError,
+    UserCall,
+    parse_compute,
+    resolve_pool,
+)
 
 
 class PoolOptions(TypedDict, total=False):
@@ -103,9 +112,14 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         batch_size: int | Literal["auto", "default"] | None = None,
         batch_format: AnyFormat = "default",
         zero_copy_batch: bool = True,
+        udf_modifying_row_count: bool = True,
         **options: Unpack[CallOptions],
     ) -> Dataset:
         """Apply a function, a generator function or a class to batches. A class is instantiated once per process.
+
+        With `udf_modifying_row_count=False` the function must return as many rows as it gets: they are counted without
+        calling it, and a limit or a split is applied before it. Several calls of an async function are in flight at a
+        time (see `ActorPoolStrategy`), here and in `map`, `flat_map` and `filter`; the order of rows stays.
 
         `batch_size=None` or "auto" passes blocks as they come. A batch never spans two units (such as files). A batch
         is a dict of arrays ("numpy", the default), a DataFrame or an Arrow table; the function returns or yields one of
@@ -118,7 +132,9 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         num_rows: Any = None if batch_size in ("auto", "default") else batch_size
         check_int("batch_size", num_rows, at_least=1, optional=True)
         call = self._make_call(fn, options)
-        return self._with_transform(MapBatches(call, num_rows, parse_batch_format(batch_format), zero_copy_batch))
+        form = parse_batch_format(batch_format)
+        keeps_rows = not check_bool("udf_modifying_row_count", udf_modifying_row_count)
+        return self._with_transform(MapBatches(call, num_rows, form, zero_copy_batch, keeps_rows))
 
     @with_options(CallOptions)
     def map(self, fn: Any, **options: Unpack[CallOptions]) -> Dataset:
@@ -653,6 +669,7 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
 
     def _make_call(self, fn: Any, options: CallOptions) -> UserCall:
         warn_unused(getattr(fn, "__name__", "fn"), options, _UNUSED_CALL_OPTIONS)
+        compute = parse_compute(options["compute"])
         gpus, cpus = options.get("num_gpus"), options.get("num_cpus")
         return UserCall(
             fn,
@@ -660,8 +677,9 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
             dict(options.get("fn_kwargs") or {}),
             tuple(options.get("fn_constructor_args") or ()),
             dict(options.get("fn_constructor_kwargs") or {}),
-            resolve_pool(fn, options["compute"], options["concurrency"], cpus, gpus),
+            resolve_pool(fn, compute, options["concurrency"], cpus, gpus),
             options["on_error"],
+            compute.num_in_flight if isinstance(compute, ActorPoolStrategy) else DEFAULT_CALLS_IN_FLIGHT,
             last_row_change(self._plan),
         )
 

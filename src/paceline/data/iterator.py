@@ -15,6 +15,8 @@ from paceline._core.arguments import bad_value, check_bool, check_callable, chec
 from paceline._core.call_errors import explain_calls
 from paceline.data.batches import import_framework
 from paceline.data.block import BatchFormat, Block, Schema, list_columns
+from paceline.data.collate_fn import collate_block
+from paceline.data.context import DataContext
 from paceline.data.order.epochs import Batch, BatchAssembly, BatchingOptions, EpochIterator
 from paceline.data.order.feeds import Feeds
 from paceline.data.order.sharding import Cursor, WorkerShard
@@ -89,7 +91,8 @@ class BatchIteration:
         """Iterate over batches as dicts of torch tensors on a device; `"auto"` is the worker's device.
 
         `dtypes` is one dtype for all columns, or a dict for some of them. `collate_fn` receives a dict of NumPy arrays,
-        and its result is moved to the device. On a GPU the next batch is copied while the current one is used.
+        or what its base class in `paceline.data.collate_fn` says, and its result is moved to the device. On a GPU the
+        next batch is copied while the current one is used.
         """
         from paceline.data.batches import torch as form
 
@@ -115,8 +118,10 @@ class BatchIteration:
                 return form.concat_parts([_to_arrays(part, dtypes) for part in parts], dtypes, pin_memory=True)
 
         def make_batch(block: Block) -> Batch:
-            batch = _to_arrays(block, dtypes)
-            batch = form.make_tensors(batch, dtypes) if collate_fn is None else collate_fn(batch)
+            if collate_fn is None:
+                batch: Any = form.make_tensors(_to_arrays(block, dtypes), dtypes)
+            else:
+                batch = collate_block(block, collate_fn)
             if pin_memory:
                 batch = form.pin_batch(batch, target)
             stays = target.type == "cpu" and collate_fn is None
@@ -134,15 +139,21 @@ class BatchIteration:
         prefetch_batches: int = 1,
         batch_size: int | DefaultBatchSize | None = DEFAULT,
         dtypes: Any = None,
+        collate_fn: Callable[[Any], Any] | None = None,
         device: Any = None,
         sharding: Any = None,
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
-    ) -> Iterable[dict[str, Any]]:
+        synchronize_batches: bool = False,
+        paddings: Any = None,
+    ) -> Iterable[Any]:
         """Iterate over batches as dicts of JAX arrays, on the default device, a given device, or with a sharding.
 
         With a sharding over the devices of all workers, each array is assembled from the batches of all workers.
+        `collate_fn` is that of `iter_torch_batches`; it returns an array or a dict of arrays. `paddings` fills the last
+        batch up to `batch_size` rows: one value, or a dict with one for each column. `synchronize_batches` compares the
+        shapes of each batch between the processes of JAX, and raises an error where they differ.
         """
         from paceline.data.batches import jax as form
 
@@ -150,13 +161,27 @@ class BatchIteration:
         iterator = self._as_iterator()
         iterator._check_columns("dtypes", dtypes)
         target = form.check_target(device, sharding)
-        form.check_even_batches(target, drop_last)
+        form.check_even_batches(target, drop_last or paddings is not None)
         check_int("prefetch_batches", prefetch_batches, at_least=0)
+        check_callable("collate_fn", collate_fn, optional=True)
+        check_bool("synchronize_batches", synchronize_batches)
+        if collate_fn is not None and dtypes is not None:
+            raise ValueError("dtypes and collate_fn cannot be combined: let collate_fn create the right types")
+        cutting = iterator._batching_options(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
+        if paddings is not None and cutting.chunk_rows is None:
+            raise ValueError(f"paddings needs a batch_size, got {batch_size!r}")
+        num_rows = (cutting.chunk_rows or 0) // iterator._split.num_parts
 
         def make_batch(block: Block) -> Batch:
-            return form.make_arrays(_to_arrays(block, dtypes), dtypes, target)
+            batch = _to_arrays(block, dtypes) if collate_fn is None else collate_block(block, collate_fn)
+            arrays = form.check_arrays(batch)
+            if paddings is not None:
+                arrays = form.pad_arrays(arrays, paddings, num_rows)
+            if synchronize_batches:
+                form.compare_shapes(arrays)
+            made = form.make_arrays(arrays, dtypes, target)
+            return made if isinstance(batch, Mapping) else made[""]
 
-        cutting = iterator._batching_options(batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed)
         num_ahead = prefetch_batches if form.leaves_host(target) else 0
         return iterator._epochs.batches(cutting, BatchAssembly(make_batch, num_prefetched=num_ahead))
 
@@ -323,6 +348,10 @@ class DataIterator(BatchIteration):
         blocks = tuple(self._epochs.batches(BatchingOptions(), copied))
         return MaterializedDataset(Read(MemorySource(f"materialize({self._name or 'dataset'})", blocks)))
 
+    def get_context(self) -> DataContext:
+        """Return the context of this process."""
+        return DataContext.get_current()
+
     def schema(self) -> Schema | None:
         return self._feeds.schema()
 
@@ -363,6 +392,10 @@ class DataIterator(BatchIteration):
         check_int("local_shuffle_seed", seed, optional=True)
         chunk_rows = None if batch_size is None else batch_size * self._split.num_parts
         return BatchingOptions(chunk_rows, window_rows or 0, seed or 0, drop_last)
+
+
+DatasetIterator = DataIterator
+"""The older name."""
 
 
 def _to_arrays(block: Block, dtypes: Any) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pyarrow as pa
 
-from paceline._core.arguments import bad_value, check_names
+from paceline._core.arguments import bad_value, check_instance, check_int, check_names
 from paceline._core.errors import PacelineError
 from paceline._core.frames import warn_caller
 from paceline._core.lazy_imports import explain_module
-from paceline.data.block import Block, Column, as_arrow, as_numpy
+from paceline.data.block import BatchFormat, Block, Column, as_arrow, as_numpy
 from paceline.data.preprocessors.columns import check_columns
 from paceline.data.preprocessors.fitting import NamedBlockFunction, Statistic, apply_function, compute_statistics
 from paceline.data.preprocessors.json_values import (
@@ -33,12 +33,26 @@ from paceline.data.preprocessors.json_values import (
     name_functions,
     to_json_value,
 )
+from paceline.data.task_options import warn_unused
 
 if TYPE_CHECKING:
     from paceline.data.dataset import Dataset
 
-_FORMAT = 1
 _PACKAGE = "paceline.data.preprocessors"
+
+
+class ConstructorArgument:
+    """What a constructor was given, as an attribute of the same name; on the class, it documents the attribute."""
+
+    def __init__(self, owner: str, name: str) -> None:
+        self.__doc__ = f"The argument `{name}` of {owner}."
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type[Any]) -> Any:
+        # The attribute of an instance comes first, so this is called only where there is none.
+        if instance is None:
+            return self
+        raise AttributeError(f"{owner.__name__} has no attribute {self._name!r}: its constructor has not set it")
 
 
 class PreprocessorNotFittedException(PacelineError, RuntimeError):
@@ -56,12 +70,26 @@ class Preprocessor:
         """A chain in which only some preprocessors are fitted."""
         FITTED = "FITTED"
 
+    SERIALIZER_FORMAT_VERSION: ClassVar[int] = 1
+    """Of what `to_dict` returns."""
     _is_fittable: ClassVar[bool] = True
+    _attributes: ClassVar[dict[str, str]] = {}
+    """Of arguments that cannot be attributes of the same name."""
     _fitted: bool = False
+    _version: ClassVar[int] = 1
+    _class_id: ClassVar[str | None] = None
 
     def __init__(self) -> None:
         self.stats_: dict[str, Any] = {}
         """What was learned, such as `mean(x)`; empty before fitting."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "_class_id" not in vars(cls):
+            cls._class_id = None  # a subclass is stored under its own name
+        for name in (cls._attributes.get(name, name) for name in cls._argument_names()):
+            if not hasattr(cls, name):
+                setattr(cls, name, ConstructorArgument(cls.__name__, name))
 
     # Fitting
 
@@ -85,11 +113,18 @@ class Preprocessor:
         self._fitted = True
         return self
 
+    @property
+    def stat_computation_plan(self) -> Sequence[Statistic]:
+        """The statistics that `fit` computes, in one pass; empty if it learns nothing, or in another way."""
+        own_fit = type(self)._fit is not Preprocessor._fit
+        return () if own_fit or self.fit_status() is Preprocessor.FitStatus.NOT_FITTABLE else tuple(self._statistics())
+
     def fit_transform(
         self,
         ds: Dataset,
         *,
         transform_num_cpus: float | None = None,
+        transform_memory: float | None = None,
         transform_batch_size: int | None = None,
         transform_concurrency: int | None = None,
     ) -> Dataset:
@@ -97,6 +132,7 @@ class Preprocessor:
         return self.fit(ds).transform(
             ds,
             num_cpus=transform_num_cpus,
+            memory=transform_memory,
             batch_size=transform_batch_size,
             concurrency=transform_concurrency,
         )
@@ -109,10 +145,12 @@ class Preprocessor:
         *,
         batch_size: int | None = None,
         num_cpus: float | None = None,
+        memory: float | None = None,
         concurrency: int | None = None,
     ) -> Dataset:
-        """Return the transformed dataset, lazily. The arguments are those of `map_batches`."""
+        """Return the transformed dataset, lazily. The arguments are those of `map_batches`; `memory` has no effect."""
         _check_dataset(ds, "transform")
+        warn_unused("Preprocessor.transform", {"memory": memory})
         self._check_fitted("transform")
         return apply_function(
             ds,
@@ -137,11 +175,11 @@ class Preprocessor:
     def to_dict(self) -> dict[str, Any]:
         """Return the preprocessor as JSON values, for a checkpoint's metadata or your own file."""
         cls = type(self)
-        ours = cls.__module__.startswith(f"{_PACKAGE}.")
-        name = cls.__name__ if ours else importable_name(cls, cls.__name__)
+        has_id = cls._class_id is not None or _is_ours(cls)
         return {
-            "format": _FORMAT,
-            "type": name,
+            "format": Preprocessor.SERIALIZER_FORMAT_VERSION,
+            "type": cls.get_preprocessor_class_id() if has_id else importable_name(cls, cls.__name__),
+            **({} if cls._version == 1 else {"version": cls._version}),
             "arguments": {
                 key: to_json_value(value, f"{cls.__name__}.{key}") for key, value in self._arguments().items()
             },
@@ -162,13 +200,18 @@ class Preprocessor:
     def _from_stored(data: Any, functions: Functions) -> Preprocessor:
         if not isinstance(data, dict) or "type" not in data or "arguments" not in data:
             raise ValueError(f"data must be from Preprocessor.to_dict(), got {data!r:.100}")
-        if data.get("format") != _FORMAT:
+        readable = Preprocessor.SERIALIZER_FORMAT_VERSION
+        if data.get("format") != readable:
             raise ValueError(
-                f"cannot read a {data['type']} in format {data.get('format')!r}; this release reads {_FORMAT}\n\n"
+                f"cannot read a {data['type']} in format {data.get('format')!r}; this release reads {readable}\n\n"
                 "hint: it was saved by another release of Paceline"
             )
         functions = _our_functions() | dict(functions)
-        preprocessor = _find_class(data["type"], functions)._from_arguments(data["arguments"], functions)
+        cls = _find_class(data["type"], functions)
+        if data.get("version", 1) > cls._version:
+            found = f"version {data['version']} of {data['type']}"
+            raise ValueError(f"cannot read {found}: this {cls.__name__} has version {cls._version}")
+        preprocessor = cls._from_arguments(data["arguments"], functions)
         preprocessor._fitted = bool(data["fitted"])
         preprocessor.stats_ = from_json_value(data["stats"], functions)
         return preprocessor
@@ -201,6 +244,28 @@ class Preprocessor:
             raise ValueError(f"cannot parse a preprocessor: {error!s:.200}") from None
         return Preprocessor.from_dict(data, allowed_functions=allowed_functions)
 
+    @classmethod
+    def get_version(cls) -> int:
+        """Return the version of the class, which is stored with each of its preprocessors."""
+        return cls._version
+
+    @classmethod
+    def set_version(cls, version: int) -> None:
+        """Set the version of your class: older ones then refuse to load what newer ones stored."""
+        cls._version = check_int("version", version, at_least=1)
+
+    @classmethod
+    def get_preprocessor_class_id(cls) -> str:
+        """Return the name that preprocessors of this class are stored under."""
+        return cls._class_id or (cls.__name__ if _is_ours(cls) else f"{cls.__module__}:{cls.__qualname__}")
+
+    @classmethod
+    def set_preprocessor_class_id(cls, identifier: str) -> None:
+        """Set the name that your class is stored under, so that it can move to another module."""
+        if _is_ours(cls):
+            raise TypeError(f"the name of {cls.__name__} cannot be changed: it is a class of Paceline")
+        cls._class_id = check_instance("identifier", identifier, str, "a string")
+
     # For subclasses
 
     def get_input_columns(self) -> list[str]:
@@ -208,6 +273,11 @@ class Preprocessor:
 
     def get_output_columns(self) -> list[str]:
         return list(getattr(self, "output_columns", None) or ())
+
+    @classmethod
+    def preferred_batch_format(cls) -> BatchFormat:
+        """Return the format of the batches that the transform works on."""
+        return "numpy" if cls._transform_pandas is Preprocessor._transform_pandas else "pandas"
 
     def _fit(self, ds: Dataset) -> Any:
         fit_together([self], ds)
@@ -239,18 +309,19 @@ class Preprocessor:
     def _needed_columns(self) -> Sequence[str]:
         return self.get_input_columns()
 
-    def _argument_names(self) -> list[str]:
-        return [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
+    @classmethod
+    def _argument_names(cls) -> list[str]:
+        return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
 
     def _arguments(self) -> dict[str, Any]:
-        names = self._argument_names()
-        missing = [name for name in names if not hasattr(self, name)]
+        attributes = {name: self._attributes.get(name, name) for name in self._argument_names()}
+        missing = [name for name in attributes.values() if not hasattr(self, name)]
         if missing:
             raise TypeError(
                 f"cannot save {type(self).__name__}: its argument {missing[0]!r} is not an attribute\n\n"
                 f"hint: set self.{missing[0]} in __init__"
             )
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, attribute) for name, attribute in attributes.items()}
 
     @classmethod
     def _from_arguments(cls, stored: dict[str, Any], functions: Functions) -> Preprocessor:
@@ -265,8 +336,9 @@ class Preprocessor:
             )
 
     def __repr__(self) -> str:
-        names = (name for name in self._argument_names() if hasattr(self, name))
-        arguments = (f"{name}={_format_argument(getattr(self, name))}" for name in names)
+        attributes = {name: self._attributes.get(name, name) for name in self._argument_names()}
+        given = {name: getattr(self, each) for name, each in attributes.items() if hasattr(self, each)}
+        arguments = (f"{name}={_format_argument(value)}" for name, value in given.items())
         return f"{type(self).__name__}({', '.join(arguments)})"
 
 
@@ -373,13 +445,18 @@ def _our_functions() -> dict[str, Any]:
     return name_functions([split_on_spaces])
 
 
+def _is_ours(cls: type[Preprocessor]) -> bool:
+    return cls.__module__.startswith(f"{_PACKAGE}.")
+
+
 def _find_class(name: Any, functions: Functions) -> type[Preprocessor]:
     from paceline.data import preprocessors
 
-    if isinstance(name, str) and ":" in name:
+    cls = getattr(preprocessors, name) if isinstance(name, str) and name in preprocessors.__all__ else None
+    if cls is None and isinstance(name, str):
+        cls = next((each for each in functions.values() if getattr(each, "_class_id", None) == name), None)
+    if cls is None and isinstance(name, str) and ":" in name:
         cls = find_allowed(name, functions)
-    else:
-        cls = getattr(preprocessors, name) if name in preprocessors.__all__ else None
     if not (isinstance(cls, type) and issubclass(cls, Preprocessor)):
         raise ValueError(f"{name!r} is not a preprocessor")
     return cls

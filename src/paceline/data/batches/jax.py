@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from paceline._core.arguments import check_instance
 from paceline.data.batches import dtype_of, import_framework
@@ -46,6 +47,47 @@ def leaves_host(target: Any) -> bool:
         return bool(jax.default_backend() != "cpu")
     devices = target.device_set if hasattr(target, "device_set") else [target]
     return any(device.platform != "cpu" for device in devices)
+
+
+def check_arrays(batch: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the arrays of a batch by column; a single array has the name ""."""
+    arrays = dict(batch) if isinstance(batch, Mapping) else {"": batch}
+    for name, values in arrays.items():
+        if not isinstance(values, np.ndarray):
+            of = f" of {name!r}" if name else ""
+            raise TypeError(f"collate_fn must return an array or a dict of arrays, got {type(values).__name__}{of}")
+    return arrays
+
+
+def pad_arrays(arrays: Mapping[str, np.ndarray[Any, Any]], paddings: Any, num_rows: int) -> dict[str, Any]:
+    """Fill each array up to `num_rows` rows."""
+    return {name: _pad_array(name, values, paddings, num_rows) for name, values in arrays.items()}
+
+
+def _pad_array(name: str, values: np.ndarray[Any, Any], paddings: Any, num_rows: int) -> np.ndarray[Any, Any]:
+    if len(values) >= num_rows:
+        return values
+    padding = dtype_of(paddings, name)
+    if padding is None:
+        raise ValueError(f"paddings must have a value for each column, got none for {name!r}: {paddings!r}")
+    filled = np.full((num_rows - len(values), *values.shape[1:]), padding).astype(values.dtype)
+    if not np.array_equal(filled, np.full(filled.shape, padding), equal_nan=values.dtype.kind == "f"):
+        raise ValueError(f"paddings must fit the type of each column, got {padding!r} for {name!r} of {values.dtype}")
+    return np.concatenate([values, filled])
+
+
+def compare_shapes(arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Raise an error if another process of JAX has a batch of other shapes."""
+    jax = import_framework("JAX")
+    if jax.process_count() == 1:
+        return
+    from jax.experimental import multihost_utils
+
+    shapes = {name: values.shape for name, values in sorted(arrays.items())}
+    digest = xxhash.xxh32_intdigest(repr(shapes).encode()) & 0x7FFFFFFF
+    found = multihost_utils.process_allgather(np.array([digest], np.int32)).reshape(-1)
+    if (found != digest).any():
+        raise ValueError(f"batches must have the same shapes on all workers, got {shapes} here and others elsewhere")
 
 
 def make_arrays(batch: Mapping[str, np.ndarray[Any, Any]], dtypes: Any = None, target: Any = None) -> dict[str, Any]:

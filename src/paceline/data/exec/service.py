@@ -283,20 +283,25 @@ class ProcessExecutor:
 
 
 _shared: tuple[DataService, DataContext] | None = None
-_lock = threading.Lock()  # protects `_shared`
+_replaced: list[DataService] = []
+"""Services of earlier contexts, which end when nothing runs in them any more."""
+_lock = threading.Lock()  # protects `_shared` and `_replaced`
 
 
 def shared_service() -> DataService:
-    """The service of this process: started if there is none, restarted if the context has changed."""
+    """The service of this process: started if there is none, replaced if the context has changed."""
     global _shared
     context = DataContext.get_current()
     with _lock:
         if _shared is None:
             atexit.register(shutdown)
-        elif _shared[0].is_alive and (_shared[1] == context or _shared[0].is_busy):
+        elif _shared[0].is_alive and _shared[1] == context:
             return _shared[0]
         else:
-            _shared[0].close()
+            _replaced.append(_shared[0])
+        for service in [each for each in _replaced if not each.is_busy]:
+            _replaced.remove(service)
+            service.close()
         service = DataService(context)
         _shared = service, copy.deepcopy(context)
         return service
@@ -306,6 +311,8 @@ def shutdown() -> None:
     """Stop the data processes of this process, and free their memory."""
     global _shared
     with _lock:
-        shared, _shared = _shared, None
-    if shared is not None:
-        shared[0].close()
+        services = [*_replaced, *([_shared[0]] if _shared is not None else [])]
+        _replaced.clear()
+        _shared = None
+    for service in services:
+        service.close()

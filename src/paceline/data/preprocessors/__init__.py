@@ -28,6 +28,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "UniformKBinsDiscretizer",
     ),
     "paceline.data.preprocessors.text": ("CountVectorizer", "FeatureHasher", "HashingVectorizer", "Tokenizer"),
+    "paceline.data.preprocessors.torchvision": ("TorchVisionPreprocessor",),
 }
 
 __all__ = sorted(name for names in _NAMES.values() for name in names)

@@ -107,6 +107,10 @@ class OneHotEncoder(_VectorEncoder):
 
     _in_lists = False
 
+    def safe_get(self, v: Any, stats: Mapping[Any, int]) -> int:
+        """Return the number that `stats` has for a category, -1 if it has none. Whole lists are tuples in it."""
+        return stats.get(tuple(v) if isinstance(v, list | np.ndarray) else v, -1)
+
     def _encode_column(self, values: Column, column: str) -> Column:
         numbers = look_up_indices(values, self._index(column))
         vectors = np.zeros((len(numbers), len(self._index(column))), np.uint8)

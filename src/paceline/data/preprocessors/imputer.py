@@ -20,7 +20,7 @@ from paceline.data.preprocessors.fitting import MomentsStatistic, Statistic, Val
 class SimpleImputer(ColumnPreprocessor):
     """Replaces null and nan by the mean of a column, its most frequent value, or `fill_value`.
 
-    Among equally frequent values, the last one when sorted as text is used. A column that a batch lacks is created,
+    Among equally frequent values, the first one in the dataset is used. A column that a batch lacks is created,
     with that value in all rows.
     """
 
@@ -80,8 +80,7 @@ class SimpleImputer(ColumnPreprocessor):
 
 def _most_frequent(counts: Counter[Any]) -> Any:
     del counts[None]
-    most = max(counts.values(), default=0)
-    return max((value for value, count in counts.items() if count == most), key=str, default=None)
+    return max(counts, key=counts.__getitem__, default=None)
 
 
 def _should_fill_floats(values: Column, fill: Any) -> bool:

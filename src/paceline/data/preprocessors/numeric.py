@@ -26,6 +26,10 @@ _NORMS = {
 }
 
 
+_NEARLY_ZERO = 1e-8
+"""Dividing by a smaller deviation or range would amplify rounding errors."""
+
+
 class _Scaler(ColumnPreprocessor):
     """Subtracts and divides. Missing values stay missing; a column without values becomes nan."""
 
@@ -55,25 +59,26 @@ class _Scaler(ColumnPreprocessor):
 
 
 class StandardScaler(_Scaler):
-    """(x - mean) / population standard deviation. A constant column becomes zeros."""
+    """(x - mean) / population standard deviation. A deviation below 1e-8 counts as 1."""
 
     _statistic_type = MomentsStatistic
     _names = ("mean", "std")
 
     def _shift_and_scale(self, learned: Sequence[Any]) -> tuple[Any, Any]:
         mean, std = learned
-        return mean, 1.0 if std == 0 else std
+        return mean, 1.0 if std is not None and std < _NEARLY_ZERO else std
 
 
 class MinMaxScaler(_Scaler):
-    """(x - min) / (max - min). A constant column becomes zeros."""
+    """(x - min) / (max - min). A range below 1e-8 counts as 1."""
 
     _statistic_type = MinMaxStatistic
     _names = ("min", "max")
 
     def _shift_and_scale(self, learned: Sequence[Any]) -> tuple[Any, Any]:
         low, high = learned
-        return low, None if low is None else (high - low) or 1.0
+        scale = None if low is None else high - low
+        return low, 1.0 if scale is not None and scale < _NEARLY_ZERO else scale
 
 
 class MaxAbsScaler(_Scaler):
@@ -96,6 +101,7 @@ class RobustScaler(_Scaler):
     each doubling of the rows keeps as many values again, and the error in rank is a few millionths.
     """
 
+    DEFAULT_QUANTILE_PRECISION: ClassVar[int] = 1 << 20
     _names = ("low_quantile", "median", "high_quantile")
 
     def __init__(
@@ -103,7 +109,7 @@ class RobustScaler(_Scaler):
         columns: list[str],
         quantile_range: tuple[float, float] = (0.25, 0.75),
         output_columns: list[str] | None = None,
-        quantile_precision: int = 1 << 20,
+        quantile_precision: int = DEFAULT_QUANTILE_PRECISION,
     ) -> None:
         super().__init__(columns, output_columns)
         low, high = quantile_range

@@ -1,17 +1,17 @@
 """Text preprocessors: split into tokens, and count tokens or their hashes.
 
-Hashes use xxhash, which is the same in every process and on every machine. A missing text has no tokens.
+Hashes use SHA-256, as those of Ray do, so that a model can move between the two. A missing text has no tokens.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from paceline._core.arguments import check_int
 from paceline.data.block import Block, Column
@@ -28,7 +28,8 @@ def split_on_spaces(text: str) -> list[str]:
 
 
 def hash_bucket(token: Any, num_features: int) -> int:
-    return int(xxhash.xxh3_64_intdigest(str(token).encode("utf-8", "surrogatepass")) % num_features)
+    digest = hashlib.sha256(str(token).encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest, "big") % num_features
 
 
 class _TextPreprocessor(ColumnPreprocessor):

@@ -15,6 +15,7 @@ from paceline.data.context import DataContext
 from paceline.data.order.shuffle import hash_indices
 from paceline.data.planning.key_hashes import hash_keys
 from paceline.data.planning.plan import Transform, TransformScope
+from paceline.data.transforms.async_calls import call_ahead, call_async, run_async
 from paceline.data.transforms.user_calls import UnitCalls, UserTransform
 
 _CACHE_BYTES = 1 << 20
@@ -29,17 +30,17 @@ class _CreateRows(UserTransform):
     """Calls a function that returns a row, or with `returns_lists` a list of rows."""
 
     returns_lists = False
+    takes_async = True
 
     def run(self, blocks: Iterator[Block], calls: UnitCalls) -> Iterator[Block]:
         buffer = _RowBuffer()
         for first, block in split_batches(blocks, None):
-            fn = _list_results(calls.fn) if self.returns_lists else calls.fn
-            for number, row in enumerate(block.rows(), first):
-                for result in calls.call_row(fn, row, number):
-                    for item in self._check_list(result) if self.returns_lists else (result,):
-                        buffer.add(_check_row(item, self))
-                        if buffer.is_full:
-                            yield buffer.take_block()
+            fn = _list_results(calls.fn) if self.returns_lists and not self.call.is_async else calls.fn
+            for _, result in calls.call_rows(fn, block.rows(), first):
+                for item in self._check_list(result) if self.returns_lists else (result,):
+                    buffer.add(_check_row(item, self))
+                    if buffer.is_full:
+                        yield buffer.take_block()
             if buffer.rows:
                 yield buffer.take_block()
 
@@ -64,14 +65,13 @@ class FlatMap(_CreateRows):
 
 class FilterRows(UserTransform):
     label = "filter({0.call.name})"
+    takes_async = True
 
     def run(self, blocks: Iterator[Block], calls: UnitCalls) -> Iterator[Block]:
         for first, block in split_batches(blocks, None):
-            fn = calls.fn
             matching = [
-                number
-                for number, row in enumerate(block.rows())
-                for result in calls.call_row(fn, row, first + number)
+                number - first
+                for number, result in calls.call_rows(calls.fn, block.rows(), first)
                 if _to_bool(result, self)
             ]
             yield block if len(matching) == block.num_rows else block.take(matching)
@@ -256,10 +256,19 @@ class MapBatches(UserTransform):
     zero_copy: bool = False
     can_divide: bool = True
     """Whether a batch may be divided, to fit the processor's cache or to find rows that fail: a group may not."""
+    one_to_one: bool = False
 
     label = "map_batches({0.call.name})"
+    takes_async = True
+
+    @property
+    def keeps_rows(self) -> bool:
+        return self.one_to_one and self.call.on_error == "raise"
 
     def run(self, blocks: Iterator[Block], calls: UnitCalls) -> Iterator[Block]:
+        if self.call.is_async:
+            yield from self._run_async(blocks, calls)
+            return
         writes = not self.zero_copy
 
         def results(block: Block) -> Iterator[Any]:
@@ -278,15 +287,38 @@ class MapBatches(UserTransform):
 
         for first, block in split_batches(blocks, self.batch_size):
             if self.batch_size is not None or self.call.on_error == "skip" or not self.can_divide:
-                for result in calls.call_batch(block, first, results):
-                    yield self._to_block(result)
+                yield from self._to_blocks(block, calls.call_batch(block, first, results))
                 continue
             converted = [
-                self._to_block(result)
+                result
                 for offset, piece in split_for_cache(block)
-                for result in calls.call_batch(piece, first + offset, results)
+                for result in self._to_blocks(piece, calls.call_batch(piece, first + offset, results))
             ]
             yield from converted if len(converted) < 2 else [Block.concat(converted)]
+
+    def _run_async(self, blocks: Iterator[Block], calls: UnitCalls) -> Iterator[Block]:
+        def call(numbered: tuple[int, Block]) -> Any:
+            return calls.fn(make_batch(numbered[1], self.batch_format, writable=True))
+
+        batches = split_batches(blocks, self.batch_size)
+        for (first, batch), get_result in call_ahead(call, batches, self.call.num_in_flight):
+
+            def results(block: Block, whole: Block = batch, get: Callable[[], Any] = get_result) -> Iterable[Any]:
+                # A failing batch is halved, and each half is called by itself.
+                result = get() if block is whole else run_async(call_async(call, (0, block)))
+                return result if isinstance(result, list) else (result,)
+
+            yield from self._to_blocks(batch, calls.call_batch(batch, first, results))
+
+    def _to_blocks(self, batch: Block, results: Iterable[Any]) -> Iterator[Block]:
+        num_rows = 0
+        for result in results:
+            block = self._to_block(result)
+            num_rows += block.num_rows
+            yield block
+        if self.keeps_rows and num_rows != batch.num_rows:
+            expected = f"as many rows as it gets, because of udf_modifying_row_count=False: {batch.num_rows}"
+            raise self.result_error(f"{expected}, got {num_rows}", ValueError)
 
     def _to_block(self, result: Any) -> Block:
         try:

@@ -18,12 +18,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
-from paceline._core.arguments import bad_value, check_choice, check_int, check_number
+from paceline._core.arguments import bad_value, check_bool, check_choice, check_int, check_number
 from paceline.data.block import Block, list_columns
 from paceline.data.context import DataContext
 from paceline.data.planning.plan import PoolSpec, SkippedRows, Transform, TransformScope
+from paceline.data.task_options import warn_unused
+from paceline.data.transforms.async_calls import DEFAULT_CALLS_IN_FLIGHT, call_ahead, is_async
 
 T = TypeVar("T")
 
@@ -45,6 +47,8 @@ class UserCall:
     constructor_kwargs: Mapping[str, Any] = field(default_factory=dict)
     pool: PoolSpec | None = None
     on_error: OnError = "raise"
+    num_in_flight: int = DEFAULT_CALLS_IN_FLIGHT
+    """How many calls of an async function run at the same time."""
     counted_after: str | None = None
     """The last earlier step that changed the set of rows; None: rows are numbered as they were read."""
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -57,15 +61,16 @@ class UserCall:
             raise TypeError(
                 f"fn must be a function or a class with __call__, got {self.fn.__name__}, a class without it"
             )
-        called = self.fn.__call__ if is_class else self.fn
-        if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
-            raise TypeError(f"fn must be a plain function or a generator, got {self.name}, which is async")
         if not is_class and (self.constructor_args or self.constructor_kwargs):
             raise ValueError(
                 f"fn_constructor_args and fn_constructor_kwargs are for classes, got the function {self.name}\n\n"
                 "hint: use fn_args and fn_kwargs"
             )
         check_choice("on_error", self.on_error, get_args(OnError))
+
+    @property
+    def is_async(self) -> bool:
+        return is_async(self.fn)
 
     @property
     def name(self) -> str:
@@ -95,6 +100,14 @@ class UserTransform(Transform):
     call: UserCall
 
     can_divide = True
+    takes_async: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.call.is_async and not self.takes_async:
+            raise TypeError(
+                f"fn must be a plain function, got {self.call.name}, which is async\n\n"
+                "hint: map, flat_map, filter and map_batches take async functions"
+            )
 
     @property
     def pool(self) -> PoolSpec | None:
@@ -155,6 +168,18 @@ class UnitCalls:
             yield from self._call_halving(block.slice(middle), first + middle, results)
         else:
             yield from values
+
+    def call_rows(self, fn: Callable[[Any], T], rows: Iterable[Any], first: int) -> Iterator[tuple[int, T]]:
+        """Yield what the function returns for each row, with the row's number. Skipped rows are left out."""
+        call = self.transform.call
+        if call.is_async:
+            for number, (row, get_result) in enumerate(call_ahead(fn, rows, call.num_in_flight), first):
+                for result in self.call_row(lambda _: get_result(), row, number):  # noqa: B023 -- called at once
+                    yield number, result
+            return
+        for number, row in enumerate(rows, first):
+            for result in self.call_row(fn, row, number):
+                yield number, result
 
     def call_row(self, fn: Callable[[Any], T], row: Any, number: int) -> tuple[T, ...]:
         """What the function returns for a row; empty if the row is skipped."""
@@ -226,23 +251,52 @@ class TaskPoolStrategy:
 
 @dataclass(frozen=True)
 class ActorPoolStrategy:
-    """Dedicated processes for a function or class: `size` of them, or between `min_size` and `max_size`."""
+    """Dedicated processes for a function or class: `size` of them, or between `min_size` and `max_size`.
+
+    `initial_size` processes start at once and stay; the default is `min_size`. An async function has up to
+    `max_concurrent_calls_per_actor` calls in flight in each process, or else `max_tasks_in_flight_per_actor`, by
+    default 16. Other functions are called one at a time, so `enable_true_multi_threading` has no effect.
+    """
 
     size: int | None = None
     min_size: int | None = None
     max_size: int | None = None
+    initial_size: int | None = None
+    max_tasks_in_flight_per_actor: int | None = None
+    max_concurrent_calls_per_actor: int | None = None
+    enable_true_multi_threading: bool | None = None
 
     def __post_init__(self) -> None:
-        for name in ("size", "min_size", "max_size"):
+        sizes = ("size", "min_size", "max_size", "initial_size")
+        for name in (*sizes, "max_tasks_in_flight_per_actor", "max_concurrent_calls_per_actor"):
             check_int(f"ActorPoolStrategy.{name}", getattr(self, name), at_least=1, optional=True)
-        if self.size is not None and (self.min_size is not None or self.max_size is not None):
-            raise ValueError("ActorPoolStrategy takes either size or min_size and max_size, not both")
-        if self.min_size is not None and self.max_size is not None and self.min_size > self.max_size:
-            raise ValueError(f"min_size must be at most max_size={self.max_size}, got {self.min_size}")
+        check_bool("ActorPoolStrategy.enable_true_multi_threading", self.enable_true_multi_threading, optional=True)
+        least, most, initial = self.min_size, self.max_size, self.initial_size
+        if self.size is not None and not least is most is initial is None:
+            raise ValueError("ActorPoolStrategy takes either size or min_size and max_size with initial_size, not both")
+        if least is not None and most is not None and least > most:
+            raise ValueError(f"min_size must be at most max_size={most}, got {least}")
+        if initial is not None and not (least or 1) <= initial <= (most or initial):
+            raise ValueError(f"initial_size must be between min_size={least} and max_size={most}, got {initial}")
+        unused = {"enable_true_multi_threading": self.enable_true_multi_threading or None}
+        warn_unused("ActorPoolStrategy", unused, unused)
+
+    @property
+    def num_in_flight(self) -> int:
+        return self.max_concurrent_calls_per_actor or self.max_tasks_in_flight_per_actor or DEFAULT_CALLS_IN_FLIGHT
 
 
-Compute = ActorPoolStrategy | TaskPoolStrategy
+Compute = ActorPoolStrategy | TaskPoolStrategy | Literal["actors", "tasks"]
 Concurrency = int | tuple[int, int]
+
+
+def parse_compute(compute: Compute | None) -> ActorPoolStrategy | TaskPoolStrategy | None:
+    if isinstance(compute, str):
+        is_pool = check_choice("compute", compute, ("actors", "tasks")) == "actors"
+        return ActorPoolStrategy() if is_pool else TaskPoolStrategy()
+    if compute is None or isinstance(compute, ActorPoolStrategy | TaskPoolStrategy):
+        return compute
+    raise TypeError(f"compute must be an ActorPoolStrategy or a TaskPoolStrategy, got {compute!r}")
 
 
 def resolve_pool(
@@ -257,6 +311,7 @@ def resolve_pool(
     check_number("num_gpus", num_gpus, at_least=0, optional=True)
     if compute is not None and concurrency is not None:
         raise ValueError("compute and concurrency cannot be combined: both set the number of processes")
+    compute = parse_compute(compute)
     is_class = inspect.isclass(fn)
     cpus = 1.0 if num_cpus is None else float(num_cpus)
     gpus = float(num_gpus or 0)
@@ -270,20 +325,18 @@ def resolve_pool(
     return PoolSpec(least, most, cpus, gpus)
 
 
-def _strategy_bounds(compute: Compute, is_class: bool) -> tuple[int, int | None]:
+def _strategy_bounds(compute: ActorPoolStrategy | TaskPoolStrategy, is_class: bool) -> tuple[int, int | None]:
     match compute:
         case ActorPoolStrategy(size=int(size)):
             return size, size
-        case ActorPoolStrategy(min_size=least, max_size=most):
-            return least or 1, most
+        case ActorPoolStrategy(min_size=least, max_size=most, initial_size=initial):
+            return initial or least or 1, most
         case TaskPoolStrategy(size=size) if not is_class:
             return 1, size
-        case TaskPoolStrategy():
-            raise ValueError(
-                "compute=TaskPoolStrategy() is for functions: a class needs a pool of processes\n\n"
-                "hint: use compute=ActorPoolStrategy(size=2) or concurrency=2"
-            )
-    raise TypeError(f"compute must be an ActorPoolStrategy or a TaskPoolStrategy, got {compute!r}")
+    raise ValueError(
+        "compute=TaskPoolStrategy() is for functions: a class needs a pool of processes\n\n"
+        "hint: use compute=ActorPoolStrategy(size=2) or concurrency=2"
+    )
 
 
 def _concurrency_bounds(concurrency: Concurrency | None, is_class: bool) -> tuple[int, int | None]:

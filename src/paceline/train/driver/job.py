@@ -16,7 +16,7 @@ import types
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
@@ -24,6 +24,10 @@ from paceline._core.arguments import check_callable, check_instance
 from paceline._core.frames import warn_caller
 from paceline._core.process_setup import prepare_driver
 from paceline.train.backend import BackendConfig
+
+if TYPE_CHECKING:
+    from paceline._worker.main import Job
+    from paceline.data.context import DataContext
 
 
 def resolve_loop_config(function: Any, config: Any) -> Any:
@@ -52,16 +56,46 @@ def resolve_loop_config(function: Any, config: Any) -> Any:
 def pickle_job(function: Any, config: Any, backend: BackendConfig) -> bytes:
     """Pickle the job. If part of it does not pickle, the error names that object and the path to it."""
     prepare_driver()
+    job, context = (function, config, backend), _data_context()
     try:
         with _keep_references():
-            return bytes(cloudpickle.dumps((function, config, backend)))
+            return bytes(cloudpickle.dumps(job if context is None else _JobWithContext(job, context)))
     except Exception as problem:
-        parts = {"train_loop_per_worker": function, "train_loop_config": config, "backend_config": backend}
+        parts = {
+            "train_loop_per_worker": function,
+            "train_loop_config": config,
+            "backend_config": backend,
+            "DataContext": context,
+        }
         path, reason = explain_unpicklable(parts, "something that goes with train_loop_per_worker", problem)
         raise TypeError(
             f"{path} cannot be sent to the workers: {reason}\n\n"
             "hint: create locks, connections, files and data loaders inside train_loop_per_worker"
         ) from problem
+
+
+@dataclass(frozen=True)
+class _JobWithContext:
+    """Unpickles as the job, and sets the driver's `DataContext` in the worker."""
+
+    job: Job
+    context: DataContext
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _set_context, (self.context, self.job)
+
+
+def _set_context(context: DataContext, job: Job) -> Job:
+    from paceline.data.context import DataContext
+
+    DataContext._current = context
+    return job
+
+
+def _data_context() -> DataContext | None:
+    """The context of the driver; None if it has none, because it uses no datasets."""
+    module = sys.modules.get("paceline.data.context")
+    return module.DataContext._current if module is not None else None
 
 
 def _keep_references() -> contextlib.AbstractContextManager[None]:
