@@ -289,14 +289,24 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 NAMESPACES = sorted({name.partition(".")[0] for name in FUNCTIONS if "." in name})
 
-_SAMPLES = {"str": pa.array(["a"]), "list": pa.array([[1]]), "dt": pa.array([0], pa.timestamp("us"))}
+_SAMPLES: dict[str, tuple[Any, Any]] = {
+    "str": ("a", pa.string()),
+    "list": ([1], pa.list_(pa.int64())),
+    "dt": (0, pa.timestamp("us")),
+}
+"""A value of each namespace and its type; not an array, since making one imports pandas."""
+
+
+def _make_sample(namespace: str) -> Any:
+    value, kind = _SAMPLES[namespace]
+    return pa.array([value], kind)
 
 
 def call_function(function: str, values: Sequence[Any], options: Mapping[str, Any]) -> Any:
     kind = function.partition(".")[0]
     if kind in NAMESPACES and pa.types.is_null(values[0].type):
         # Rows without any value have no type: some units of a column may be like that.
-        sample = FUNCTIONS[function](_SAMPLES[kind], **options).type if kind in ("str", "dt") else pa.null()
+        sample = FUNCTIONS[function](_make_sample(kind), **options).type if kind in ("str", "dt") else pa.null()
         return pa.scalar(None, sample) if isinstance(values[0], pa.Scalar) else pa.nulls(len(values[0]), sample)
     return FUNCTIONS[function](*values, **options)
 
@@ -312,7 +322,7 @@ def bind_options(function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     namespace = function.partition(".")[0]
     if namespace in _SAMPLES and options:
         try:
-            compute(_SAMPLES[namespace], **options)
+            compute(_make_sample(namespace), **options)
         except (TypeError, ValueError) as error:
             shown = ", ".join(f"{name}={value!r}" for name, value in options.items())
             raise type(error)(f"{function}({shown}): {error}") from None

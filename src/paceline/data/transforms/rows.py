@@ -254,9 +254,9 @@ class MapBatches(UserTransform):
     batch_size: int | None = None
     batch_format: BatchFormat = "numpy"
     zero_copy: bool = False
+    one_to_one: bool = False
     can_divide: bool = True
     """Whether a batch may be divided, to fit the processor's cache or to find rows that fail: a group may not."""
-    one_to_one: bool = False
 
     label = "map_batches({0.call.name})"
     takes_async = True
