@@ -51,6 +51,19 @@ def write_join_tables(left: Path, right: Path, num_rows: int, num_files: int) ->
             pq.write_table(table, directory / f"part-{number:04d}.parquet")
 
 
+def write_query_table(directory: Path, num_rows: int, num_files: int) -> None:
+    """Write rows with a key of 1,000, a number below 10, and a random `x`."""
+    directory.mkdir()
+    for number, rows in enumerate(_split_evenly(num_rows, num_files)):
+        random = np.random.default_rng(number)
+        columns = {
+            "key": random.integers(0, 1000, rows),
+            "number": random.integers(0, 10, rows),
+            "x": random.random(rows),
+        }
+        pq.write_table(pa.table(columns), directory / f"part-{number:04d}.parquet")
+
+
 def write_images(directory: Path, num_rows: int, num_files: int) -> None:
     """Write JPEGs as bytes, with a label."""
     directory.mkdir()
@@ -141,5 +154,14 @@ def time_epoch(batches: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return {"began": began, "ended": time.perf_counter(), "rows": rows, "sum": total}
 
 
-def write_result(directory: str | Path, rank: int, epochs: Sequence[Mapping[str, float]]) -> None:
-    Path(directory, f"rank_{rank}.json").write_text(json.dumps(epochs))
+def time_query(query: Callable[[], float], times: int) -> dict[str, Any]:
+    seconds, answer = [], 0.0
+    for _ in range(times):
+        began = time.perf_counter()
+        answer = query()
+        seconds.append(time.perf_counter() - began)
+    return {"seconds": seconds, "answer": answer}
+
+
+def write_result(directory: str | Path, rank: int, results: Sequence[Mapping[str, float]] | Mapping[str, Any]) -> None:
+    Path(directory, f"rank_{rank}.json").write_text(json.dumps(results))
