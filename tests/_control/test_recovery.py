@@ -12,6 +12,7 @@ from paceline import train
 from paceline._control import journal
 from paceline._control.events import CheckpointVerified, Committed, DriverStarted, Reported, encode_event
 from paceline._control.recovery import (
+    _finish_commits,
     _secure_damaged_checkpoints,
     iter_reports_so_far,
     load_history,
@@ -184,6 +185,20 @@ def test_a_commit_that_was_asked_for_but_not_done_is_finished_if_its_files_are_t
     run = recover(layout).run
     assert run.latest.seq == (seq if staged_files_are_there else seq - 1)
     assert commit.find_problem(layout.checkpoint(run.latest.name)) is None
+
+
+def test_a_commit_that_cannot_be_finished_does_not_keep_the_later_ones_from_it():
+    finished = []
+
+    def finish(record, parts, **rest):
+        if record == 1:
+            raise FileNotFoundError("its files are gone")
+        finished.append(record)
+
+    asked = [SimpleNamespace(record=record, parts=()) for record in (1, 2)]
+    replay = SimpleNamespace(run=SimpleNamespace(size=2), unanswered_commits=lambda: asked)
+    _finish_commits(SimpleNamespace(commit=finish), replay, 0.0, UNFENCED)
+    assert finished == [2]
 
 
 def test_reports_in_a_workers_file_are_recovered_once(layout):
