@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,12 +13,14 @@ from made_datasets import reading, rows, tables
 
 from paceline.data import aggregate as agg
 from paceline.data.aggregate import AggregateFn, Count, Max, Mean, Min, Quantile, Std, Sum, Unique
-from paceline.data.block import Block
+from paceline.data.block import Block, as_numpy
 from paceline.data.exec.exchange import resolve_barrier
 from paceline.data.exec.pipeline import InlineExecutor, lower_plan
 from paceline.data.grouped_data import GroupedData, MapGroups
 from paceline.data.planning.barriers import GroupBy, GroupRows
+from paceline.data.planning.group_aggregation import GroupAggregation
 from paceline.data.planning.plan import Map, PoolSpec, Transform, TransformScope
+from paceline.data.planning.sort_keys import SortKeys
 
 KEYS = st.lists(st.sampled_from(["i", "f", "s"]), min_size=1, max_size=2, unique=True)
 
@@ -227,3 +230,17 @@ def test_aggregates_are_named_as_in_ray_and_without_keys_all_rows_are_one_group(
     for key in (["k", "k"], [1]):
         with pytest.raises(ValueError, match="key must be the name of a column"):
             GroupedData(reading([]), key)
+
+
+@pytest.mark.parametrize("other", [[], [Unique("x")]], ids=["in a hash table", "in sorted rows"])
+def test_the_groups_of_a_block_are_sorted_and_equal_keys_are_one_group(other):
+    keys = pa.array([2.0, -0.0, None, 1.0, 0.0, float("nan"), 2.0])
+    block = Block.from_arrow(pa.table({"k": keys, "x": range(7)}))
+    aggregation = GroupAggregation(SortKeys.ascending(("k",)), (Sum("x"), Count(), *other))
+    states, _ = aggregation.arrange(block, 0, 0)
+    assert states.num_rows == 4
+    groups = aggregation.finish_states([states]).to_pandas()
+    assert groups["k"].tolist()[:3] == [0, 1, 2]
+    assert groups["k"].isna().tolist() == [False, False, False, True]
+    assert (groups["sum(x)"].tolist(), groups["count()"].tolist()) == ([5, 3, 6, 7], [2, 1, 2, 2])
+    assert as_numpy(states.column("k"))[:3].tolist() == [0, 1, 2], "the exchange finds groups by bisection"
