@@ -57,7 +57,6 @@ def test_what_is_left_out_is_ray_s_and_has_a_reason() -> None:
     omitted = ray_names_page.load_list("omissions.txt")
     assert not {*omitted} - labels
     assert all(omitted.values())
-    assert len(omitted) <= ray_coverage.MAX_OMITTED * len(parts)
 
 
 @pytest.mark.slow
