@@ -129,6 +129,23 @@ def _checkpoint(bench: Bench, tiny: bool) -> Report:
         notes[f"{gigabytes:g} GB, report() returned"] = note(result["ours returned"][1:], "s")
         notes[f"{gigabytes:g} GB, committed"] = note(result["committed"][1:], "s")
         notes[f"{gigabytes:g} GB, first save, with its pinned memory"] = note(result["ours"][:1], "s")
+        bare = {"bare copy": result["copy"][1:]}
+        for trained_s, bar in ((4, Bar("<=", 1.5, ratio=True)), (0, Bar("<=", 1.2))):
+            blocked, slowest = [], []
+            for _ in bench.rounds():
+                directory = bench.directory("first-save")
+                first = json.dumps({"gigabytes": gigabytes, "trained_s": trained_s})
+                bench.run(python("ours/gpu.py", directory, "first save", first), directory)
+                result = read_result(directory)
+                blocked.append(result["blocked"])
+                slowest.append(max(result["steps"][1:], default=0) * 1000)
+            name = f"{gigabytes:g} GB: the first save blocks, {'after 4 s of training' if trained_s else 'at once'}"
+            measures.append(Measure(name, "s", blocked, bare, bar, floor=bare))
+            if trained_s:
+                usual = note([1000 * step for step in sorted(result["steps"])[len(result["steps"]) // 2 :][:1]], "ms")
+                notes[f"{gigabytes:g} GB, slowest step while memory is page-locked"] = (
+                    f"{note(slowest, 'ms')}, usual {usual}"
+                )
     return Report(measures, notes)
 
 

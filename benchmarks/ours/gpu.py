@@ -88,6 +88,35 @@ def time_checkpoints(config):
     write_result(config["directory"], times)
 
 
+def time_first_save(config):
+    """Save a model and its optimizer for the first time, after training for a while or at once."""
+    device, parts, steps = get_device(), 32, []
+    size = int(config["gigabytes"] * 1e9) // 4 // 3 // parts
+    weights = torch.nn.ParameterList(torch.randn(size, device=device) for _ in range(parts))
+    optimizer = torch.optim.Adam(weights.parameters(), lr=1e-3)
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    if not config["trained_s"]:
+        optimizer = torch.optim.SGD(weights.parameters(), lr=1e-3)
+        state = {"weights": [torch.randn(size, device=device) for _ in range(3 * parts)]}
+    began = time.perf_counter()
+    while time.perf_counter() - began < config["trained_s"]:
+        begun = time.perf_counter()
+        for _ in range(5):
+            optimizer.step()
+        wait_for(device)
+        steps.append((time.perf_counter() - begun) / 5)
+    if config["trained_s"]:
+        state = {"model": weights.state_dict(), "optimizer": optimizer.state_dict()}
+    wait_for(device)
+    began = time.perf_counter()
+    train.report({}, checkpoint=Checkpoint.from_dict(state), checkpoint_upload_mode=CheckpointUploadMode.ASYNC)
+    wait_for(device)
+    blocked = time.perf_counter() - began
+    train.get_all_reported_checkpoints()
+    write_result(config["directory"], {"blocked": blocked, "steps": steps})
+
+
 class Timer:
     def __init__(self, samples, device):
         self.samples, self.device = samples, device
@@ -123,9 +152,13 @@ def main():
         datasets["train"] = rows.map_batches(decode_batch, batch_format="numpy")
     has_gpu = torch.cuda.is_available()
     TorchTrainer(
-        {"tokens": train_gpt, "pictures": train_on_images, "checkpoint": time_checkpoints, "recovery": recover}[
-            question
-        ],
+        {
+            "tokens": train_gpt,
+            "pictures": train_on_images,
+            "checkpoint": time_checkpoints,
+            "first save": time_first_save,
+            "recovery": recover,
+        }[question],
         train_loop_config={**config, "directory": directory},
         torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if has_gpu else "gloo"),
         scaling_config=ScalingConfig(num_workers=1, use_gpu=has_gpu),

@@ -16,13 +16,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline._storage import snapshot_memory, state
+from paceline._storage import pinned_memory, state
 from paceline._storage.files import hash_file
 from paceline._storage.state import SnapshotMemory, has_state, read_state, take_snapshot, write_state
 from paceline._storage.state_tree import MAX_DEPTH
 from properties.test_state import facts
 
-PIECE = snapshot_memory.PIECE_BYTES
+PIECE = pinned_memory.PIECE_BYTES
 
 TORCH_DTYPES = {each for each in vars(torch).values() if isinstance(each, torch.dtype) and "torch.q" not in str(each)}
 NUMPY_DTYPES = [
@@ -506,9 +506,9 @@ def test_nothing_is_unpickled_from_a_document_that_calls_a_pickle_bytes(tmp_path
     reason="no CUDA device: asynchronous copies to pinned memory, and their order against kernels, were not checked",
 )
 class TestOnTheGpu:
-    @pytest.fixture(autouse=True, params=[snapshot_memory.PIECE_BYTES, 64 << 10])
+    @pytest.fixture(autouse=True, params=[pinned_memory.PIECE_BYTES, 64 << 10])
     def memory(self, request, monkeypatch):
-        monkeypatch.setattr(snapshot_memory, "PIECE_BYTES", request.param)
+        monkeypatch.setattr(pinned_memory, "PIECE_BYTES", request.param)
 
     def test_values_survive_and_come_back_on_the_cpu_or_where_asked(self, tmp_path):
         base = torch.randn(64, 33, device="cuda")
@@ -550,7 +550,7 @@ class TestOnTheGpu:
         weight.fill_(2)
         snapshot = take_snapshot([weight, turned], arena)
         weight.fill_(3)
-        if snapshot_memory.PIECE_BYTES == PIECE:  # Of more copies than some hundreds the driver makes us wait.
+        if pinned_memory.PIECE_BYTES == PIECE:  # Of more copies than some hundreds the driver makes us wait.
             assert not any(event.query() for event in snapshot._gpu_snapshot.events), "snapshot waited for the GPU"
         snapshot.write(tmp_path)
         for restored in read_state(tmp_path):
@@ -577,11 +577,11 @@ class TestOnTheGpu:
 def test_bytes_in_pieces_are_the_same_bytes(offset, nbytes, size):
     covered = [
         piece * size + at + number
-        for piece, at, part in snapshot_memory._iter_spans(offset, nbytes, size)
+        for piece, at, part in pinned_memory._iter_spans(offset, nbytes, size)
         for number in range(part)
     ]
     assert covered == list(range(offset, offset + nbytes))
-    assert all(0 < part <= size - at for _, at, part in snapshot_memory._iter_spans(offset, nbytes, size))
+    assert all(0 < part <= size - at for _, at, part in pinned_memory._iter_spans(offset, nbytes, size))
 
 
 class _Bomb:

@@ -1,8 +1,7 @@
 """The memory for snapshots, and the copy into it.
 
 Each tensor is copied once, from where it is to the memory that is written to disk. Pages that were faulted in for one
-save are kept for the next. Values on GPUs are copied to page-locked memory, which is allocated in pieces: torch would
-round one large allocation up to the next power of two, and take 16 GB of host memory for 9 GB of state.
+save are kept for the next. Values on GPUs are copied to page-locked memory.
 """
 
 import contextlib
@@ -13,13 +12,15 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from paceline._core.system import is_linux
+from paceline._storage.pinned_memory import PinnedMemory
 from paceline._storage.state_leaves import Leaf, view_as_copyable
 
 ALIGNMENT = 64
-PIECE_BYTES = 64 << 20
+_STREAMED_BYTES = 64 << 20
 
 PlacedLeaves = Iterable[tuple[Leaf, int]]
 """Leaves, each with its offset in the target memory."""
@@ -30,58 +31,26 @@ def padding_after(nbytes: int) -> int:
     return -nbytes % ALIGNMENT
 
 
-class PinnedMemory:
-    """Page-locked memory that grows, and the streams for copies into it."""
-
-    def __init__(self) -> None:
-        self._pieces: list[Any] = []
-        self._size = PIECE_BYTES
-        self._streams: dict[Any, Any] = {}
-
-    def stream(self, device: Any) -> Any:
-        """Return the device's copy stream. All saves share it, since torch caches memory per stream."""
-        if device not in self._streams:
-            self._streams[device] = sys.modules["torch"].cuda.Stream(device)
-        return self._streams[device]
-
-    def copy(self, values: Any, offset: int) -> None:
-        """Enqueue a copy of GPU bytes to an offset, on the current stream."""
-        begin = 0
-        for piece, at, length in _iter_spans(offset, len(values), self._size):
-            self._piece(piece)[at : at + length].copy_(values[begin : begin + length], non_blocking=True)
-            begin += length
-
-    def clear(self, offset: int, length: int) -> None:
-        for piece, at, part in _iter_spans(offset, length, self._size):
-            self._piece(piece)[at : at + part].zero_()
-
-    def views(self, nbytes: int) -> Iterator[memoryview]:
-        """Yield views of the first `nbytes`."""
-        for piece, at, length in _iter_spans(0, nbytes, self._size):
-            yield memoryview(self._piece(piece).numpy())[at : at + length]
-
-    def close(self) -> None:
-        """Release the memory, as soon as nothing refers to it."""
-        self._pieces = []
-        self._streams.clear()
-
-    def _piece(self, number: int) -> Any:
-        torch = sys.modules["torch"]
-        while len(self._pieces) <= number:
-            self._pieces.append(torch.empty(self._size, dtype=torch.uint8, device="cpu", pin_memory=True))
-        return self._pieces[number]
-
-
 class GpuSnapshot:
-    """The GPU values of a state, as they were when this was created."""
+    """The GPU values of a state, as they were when this was created.
+
+    Where the host lacks memory for a copy, `is_streamed` is true: the values are then copied while they are written,
+    and must not change until that is done.
+    """
 
     def __init__(self, placed: PlacedLeaves, nbytes: int, memory: PinnedMemory) -> None:
         self._nbytes = nbytes
         self._memory = memory
+        self.is_streamed = not memory.can_hold(nbytes)
         by_device = defaultdict(list)
         for leaf, offset in placed:
             by_device[leaf.value.device].append((leaf, offset))
-            memory.clear(offset + leaf.nbytes, padding_after(leaf.nbytes))
+        if self.is_streamed:
+            in_order = sorted(chain.from_iterable(by_device.values()), key=lambda part: part[1])
+            self._streamed = [leaf for leaf, _ in in_order]
+            self.events = tuple(_record_event(device) for device in by_device)
+            return
+        memory.reserve(nbytes)
         self.events = tuple(self._start_copy(device, parts) for device, parts in by_device.items())
         """Complete when the values have been copied."""
 
@@ -89,7 +58,15 @@ class GpuSnapshot:
         """Wait for the copies, then yield the bytes. Callable from any thread."""
         for event in self.events:
             event.synchronize()
-        yield from self._memory.views(self._nbytes)
+        if not self.is_streamed:
+            yield from self._memory.views(self._nbytes)
+            return
+        torch = sys.modules["torch"]
+        for leaf in self._streamed:
+            for part in _tensor_bytes(leaf.value, torch).split(_STREAMED_BYTES):
+                yield memoryview(part.cpu().numpy())
+            if padding := padding_after(leaf.nbytes):
+                yield memoryview(bytes(padding))
 
     def _start_copy(self, device: Any, parts: Iterable[tuple[Leaf, int]]) -> Any:
         torch = sys.modules["torch"]
@@ -97,6 +74,7 @@ class GpuSnapshot:
         side.wait_stream(current)
         with torch.cuda.stream(side):
             for leaf, offset in parts:
+                self._memory.clear(offset + leaf.nbytes, padding_after(leaf.nbytes))
                 self._memory.copy(_tensor_bytes(leaf.value, torch), offset)
                 # Or memory freed meanwhile would be reused for another tensor before it is copied.
                 leaf.value.record_stream(side)
@@ -108,21 +86,18 @@ class GpuSnapshot:
         return done
 
 
+def _record_event(device: Any) -> Any:
+    torch = sys.modules["torch"]
+    event = torch.cuda.Event(blocking=True)
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
 def _tensor_bytes(value: Any, torch: Any) -> Any:
     source = view_as_copyable(value.detach(), torch)
     if source.is_complex():
         source = torch.view_as_real(source)
     return source.contiguous().reshape(-1).view(torch.uint8)
-
-
-def _iter_spans(offset: int, nbytes: int, size: int) -> Iterator[tuple[int, int, int]]:
-    """Split a range into pieces of `size`: yields piece number, offset in the piece, and length."""
-    end = offset + nbytes
-    while offset < end:
-        piece, at = divmod(offset, size)
-        length = min(size - at, end - offset)
-        yield piece, at, length
-        offset += length
 
 
 _MADV_POPULATE_WRITE = 23

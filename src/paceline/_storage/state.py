@@ -55,6 +55,11 @@ class StateSnapshot:
     notes: bytes = b""
     """The user's own notes, written to a separate file."""
 
+    @property
+    def is_streamed(self) -> bool:
+        """Whether values are read while they are written, so that they must not change until `write` returns."""
+        return self._gpu_snapshot.is_streamed
+
     def write(self, directory: Path, files: Files = _DISK) -> tuple[FileEntry, ...]:
         """Write the files; an error may leave a partial one. Does not sync the directory itself."""
         document = {
@@ -77,7 +82,7 @@ def take_snapshot(
     """Copy a state into the arena. Raises a TypeError that names the path of an unsupported value.
 
     Copies of GPU values are in progress when this returns: later work on the current stream runs after them. The owner
-    of another stream that changes the values must order its work.
+    of another stream that changes the values must order its work. See `StateSnapshot.is_streamed` for the exception.
     """
     node, leaves = encode_tree(tree, path=path, allow_pickle=allow_pickle)
     buffers, num_host_bytes, num_bytes = _lay_out_leaves(leaves)

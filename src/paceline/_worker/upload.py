@@ -101,6 +101,12 @@ class Uploader:
 
         self._thread = threading.Thread(target=work, name="paceline-upload", daemon=True)
         self._thread.start()
+        if isinstance(frozen, StateSnapshot) and frozen.is_streamed:
+            self.wait()
+
+    def prepare_gpu_memory(self, nbytes: int) -> None:
+        """Page-lock memory in the background for the first snapshot of GPU values, whose size is known by now."""
+        self._arena.pinned.prepare(nbytes)
 
     def discard(self, seq: int) -> None:
         """Free what was staged for a checkpoint that was given up: it may fill the disk."""
@@ -122,6 +128,7 @@ class Uploader:
         if isinstance(source, State):
             snapshot = take_snapshot(source.tree, self._arena, allow_pickle=source.allow_pickle, stem=source.stem)
             return replace(snapshot, notes=source.notes)
+        self._arena.pinned.release_unused()  # This script writes its own files.
         return source
 
     def _take_directory(self, source: Directory) -> Directory:

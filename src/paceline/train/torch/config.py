@@ -12,6 +12,7 @@ from paceline._core.arguments import check_choice, check_instance, check_number
 from paceline._core.settings import override_environment
 from paceline.train.backend import BackendConfig
 from paceline.train.torch import process_group
+from paceline.train.torch.pinning import prepare_for_saves
 
 if TYPE_CHECKING:
     from paceline._worker.context import WorkerContext
@@ -81,7 +82,12 @@ class TorchConfig(BackendConfig):
             if store.add(_NUM_SET_UP, 1) == begin.world_size:
                 store.set(_ALL_SET_UP, b"")
             try:
-                yield
+                with (
+                    prepare_for_saves(context.uploader.prepare_gpu_memory)
+                    if begin.devices
+                    else contextlib.nullcontext()
+                ):
+                    yield
             except Exception as error:
                 # Leave the group as it is: peers may be gone, and waiting for them would hide the cause.
                 if begin.world_size == 1:  # It may be in the driver's process, where the next attempt makes a new one.
