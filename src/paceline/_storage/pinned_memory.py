@@ -29,9 +29,6 @@ _MAX_TOUCHING_THREADS = 8
 _NUM_PATIENT_THREADS = 2
 """Threads that touch memory while nobody waits for it."""
 
-_MADV_DONTFORK = 10
-_MADV_POPULATE_WRITE = 23
-
 log = logging.getLogger("paceline")
 
 Register = Callable[[int, int], bool]
@@ -200,19 +197,12 @@ def _allocate_piece() -> _Piece:
     piece = _Piece(-1, PIECE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if is_linux():
         # Copy-on-write after a fork would move pages away from where the GPU writes.
-        piece.madvise(_MADV_DONTFORK)
-    _touch(ctypes.addressof(ctypes.c_char.from_buffer(piece)), PIECE_BYTES)
+        piece.madvise(mmap.MADV_DONTFORK)
+        with contextlib.suppress(OSError):  # Not every kernel has huge pages, which are faster to touch and to lock.
+            piece.madvise(mmap.MADV_HUGEPAGE)
+    # Without the GIL; on several threads this is faster than MADV_POPULATE_WRITE.
+    ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(piece)), 0, PIECE_BYTES)
     return piece
-
-
-def _touch(address: int, nbytes: int) -> None:
-    """Fault in the pages, without the GIL."""
-    if is_linux():
-        libc = ctypes.CDLL(None, use_errno=True)
-        with contextlib.suppress(AttributeError):
-            if libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(nbytes), _MADV_POPULATE_WRITE) == 0:
-                return
-    ctypes.memset(address, 0, nbytes)  # Kernels before 5.14 do not support that advice.
 
 
 def _num_pieces(nbytes: int) -> int:
