@@ -165,7 +165,7 @@ def _explain_attribute(self: Any, name: str) -> Any:
         from paceline._core.ray_names import explain_member
 
         ours = [cls for cls in type(self).__mro__ if cls.__module__.startswith("paceline.")]
-        if said := explain_member(ours[0].__module__, [cls.__name__ for cls in ours], name):
+        if said := explain_member(ours[0].__module__, tuple(cls.__name__ for cls in ours), name):
             text = f"{type(self).__name__!r} object has no attribute {name!r}\n\nhint: this differs from Ray: {said}"
             raise AttributeError(text, name=name, obj=self)
     return object.__getattribute__(self, name)  # Raises what it raised before.

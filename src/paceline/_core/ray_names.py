@@ -97,7 +97,8 @@ def explain_argument(module: str, owners: Sequence[str], function: str, argument
     return _find_clause(_list_notes(module, owners, function), argument)
 
 
-def explain_member(module: str, owners: Sequence[str], name: str) -> str:
+@functools.cache
+def explain_member(module: str, owners: tuple[str, ...], name: str) -> str:
     """Return what the notes say about an attribute that a class with base classes `owners` does not have."""
     notes = load_notes()
     for table in _rank_tables(module):

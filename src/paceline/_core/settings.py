@@ -74,7 +74,7 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         storage_path=environ.get("PACELINE_STORAGE_PATH") or default.storage_path,
         prewarm=_parse_flag(environ, "PACELINE_PREWARM", default.prewarm),
         start_method=_parse_choice(environ, "PACELINE_START_METHOD", ("fork", "spawn"), default.start_method),
-        portable=_parse_flag(environ, "PACELINE_PORTABLE", default.portable),
+        portable=is_portable(environ),
         verbosity=int(_parse_choice(environ, "PACELINE_VERBOSITY", ("0", "1", "2"), str(default.verbosity))),
         progress_s=_parse_seconds(environ, "PACELINE_PROGRESS_S", default.progress_s),
         report_notice_s=_parse_seconds(environ, "PACELINE_REPORT_NOTICE_S", default.report_notice_s),
@@ -96,6 +96,11 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
         omp_num_threads=environ.get("OMP_NUM_THREADS") or None,
         no_color=bool(environ.get("NO_COLOR")),
     )
+
+
+def is_portable(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return `Settings.portable` alone, since it is asked for often."""
+    return _parse_flag(environ, "PACELINE_PORTABLE", Settings.portable)
 
 
 _MACHINE_PREFIXES = ("RAY_", "LD_", "PYTHON", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")

@@ -4,11 +4,11 @@
 """
 
 import contextlib
+import functools
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -41,7 +41,7 @@ class SystemClock:
 
 
 def is_linux() -> bool:
-    return sys.platform == "linux" and not settings.load().portable
+    return sys.platform == "linux" and not settings.is_portable()
 
 
 def is_fork_safe() -> bool:
@@ -201,9 +201,15 @@ def usable_memory(root: Path = Path("/")) -> UsableMemory:
     return UsableMemory(total, free)
 
 
-def _memory_groups(root: Path) -> Iterator[Path]:
+def _memory_groups(root: Path) -> tuple[Path, ...]:
     """The directories of the control groups that may limit the memory of this process, its own first."""
-    groups = [line.split(":", 2) for line in _read_lines(root / "proc/self/cgroup")]
+    return _find_memory_groups(root, tuple(_read_lines(root / "proc/self/cgroup")))
+
+
+@functools.lru_cache(maxsize=8)  # The process may be moved to another group, but mounts stay.
+def _find_memory_groups(root: Path, lines: tuple[str, ...]) -> tuple[Path, ...]:
+    groups = [line.split(":", 2) for line in lines]
+    found: list[Path] = []
     for line in _read_lines(root / "proc/self/mountinfo"):
         mount, _, kind = line.partition(" - ")
         mounted, point = mount.split()[3:5]
@@ -216,7 +222,8 @@ def _memory_groups(root: Path) -> Iterator[Path]:
         inside = Path(name).relative_to(mounted) if Path(name).is_relative_to(mounted) else Path()
         inside = Path() if ".." in inside.parts else inside
         top = root / point.lstrip("/")
-        yield from (top / each for each in (inside, *inside.parents))
+        found += (top / each for each in (inside, *inside.parents))
+    return tuple(found)
 
 
 def _read_lines(path: Path) -> list[str]:

@@ -260,7 +260,7 @@ class PaceEstimator:
 
 def find_goal(config: Mapping[str, Any], kind: Kind) -> float | None:
     """Return the number a run counts up to, if its configuration has one."""
-    return _find_first(config, _GOALS[kind])
+    return _find_first(config, _GOALS[kind]) if config else None
 
 
 def is_pace_metric(name: str) -> bool:

@@ -284,7 +284,7 @@ def _walk(path: str) -> Any:
             elif isinstance(found, type) and found.__module__.startswith("paceline."):
                 if part in {*getattr(found, "__dataclass_fields__", ()), *getattr(found, "__annotations__", ())}:
                     return _UNKNOWN
-                said = explain_member(found.__module__, [each.__name__ for each in found.__mro__], part)
+                said = explain_member(found.__module__, tuple(each.__name__ for each in found.__mro__), part)
                 return _Gap(name, said or f"{found.__name__} has no {part}")
             else:
                 return _UNKNOWN

@@ -55,8 +55,9 @@ _PACKAGES = (
 
 _GIT_TIMEOUT_S = 1.0
 _CACHE_S = 60.0
-"""How long an answer from git is cached, because a search asks for each of its trials."""
+"""How long an answer from git, and the description of a trial's program, are kept: a search asks for each trial."""
 
+_last_program: tuple[Any, int, float, tuple[dict[str, Any], dict[str, Any]]] | None = None
 _dirty_cache: dict[Path, tuple[float, bool | None]] = {}
 
 
@@ -163,17 +164,31 @@ def collect_metadata(spec: RunSpec) -> bytes:
     function, _, backend = spec.job_parts
     limit = MAX_TRIAL_SOURCE_BYTES if spec.purpose else MAX_SOURCE_BYTES
     limit = limit if spec.run_config.record_source else 0
+    environment, code = _describe_trial_program(function, limit) if spec.purpose else _describe_program(function, limit)
     about = {
         "config": mask_value(spec.run_context.train_loop_config) or {},
         "scaling": mask_value(spec.scaling_config),
         "run": _describe_run_config(spec.run_config),
         "backend": {"name": type(backend).__name__, **_mask_fields(backend)},
         "datasets": _describe_datasets(spec),
-        "environment": _describe_environment(),
-        "code": _describe_code(function, limit),
+        "environment": environment,
+        "code": code,
         "fingerprint": _fingerprint(spec),
     }
     return msgspec.json.encode(about, enc_hook=str)
+
+
+def _describe_program(function: Any, limit: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    return _describe_environment(), _describe_code(function, limit)
+
+
+def _describe_trial_program(function: Any, limit: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The environment and the code of a trial, described once for the trials of a search that start close together."""
+    global _last_program
+    inner, last = _unwrap_function(function), _last_program
+    if last is None or last[0] is not inner or last[1] != limit or time.monotonic() - last[2] >= _CACHE_S:
+        last = _last_program = (inner, limit, time.monotonic(), _describe_program(function, limit))
+    return last[3]
 
 
 def _mask_fields(value: Any) -> dict[str, Any]:
@@ -182,7 +197,7 @@ def _mask_fields(value: Any) -> dict[str, Any]:
 
 
 def _describe_run_config(config: Any) -> dict[str, Any]:
-    fields = _mask_fields(config)
+    fields = _mask_fields(dataclasses.replace(config, callbacks=[]))
     fields["callbacks"] = [type(callback).__name__ for callback in config.callbacks]
     if config.fork_from is not None:
         fields["fork_from"] = to_printable(str(getattr(config.fork_from, "path", config.fork_from)))
