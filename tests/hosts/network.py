@@ -1,0 +1,245 @@
+"""Hosts on one machine: network namespaces joined by a bridge, each with its own name, processes and temporary files.
+
+A host shares no file with the others but the installed software and what is mounted on purpose. Packets are real:
+links go down, and iptables drops what a test tells it to. Nothing leaves these namespaces. Needs root, `ip` and
+`iptables`.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+from processes import wait_until
+
+SHARED = Path("/mnt/paceline-shared")
+"""Where hosts see the directory that they share."""
+PORT = 6379
+_SUBNET = "10.87.0"
+_LIMIT_S = 60
+_APART = ["setsid", "--fork"]
+"""Starts what outlives a test, and is no process of it."""
+_MARK = "PACELINE_TEST_SESSION"
+
+_LIST_NODES = """
+import sys, ray
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+print(*(node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]))
+"""
+_WAIT_FOR_NODES = """
+import sys, time, ray
+for _ in range(400):
+    try:
+        ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+        break
+    except ConnectionError:
+        time.sleep(0.1)
+while sum(node["Alive"] for node in ray.nodes()) != int(sys.argv[2]):
+    time.sleep(0.05)
+"""
+
+
+def missing_tools():
+    """Return what this machine lacks to make hosts; empty if nothing."""
+    missing = [tool for tool in ("ip", "iptables", "unshare", "nsenter") if shutil.which(tool) is None]
+    if os.geteuid() != 0:
+        return "root"
+    if missing:
+        return ", ".join(missing)
+    probe = f"probe-{uuid.uuid4().hex[:6]}"
+    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, check=False)
+    if made.returncode:
+        return "network namespaces"
+    subprocess.run(["ip", "netns", "del", probe], check=False)
+    return ""
+
+
+def _call(*command):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
+    return done.stdout
+
+
+class Host:
+    def __init__(self, network, number):
+        self.name = f"host{number}"
+        self.address = f"{_SUBNET}.{number}"
+        self._network = network
+        self._namespace = f"{network.name}-{number}"
+        self._port = f"{network.name}p{number}"
+        self._processes = []
+        _call("ip", "netns", "add", self._namespace)
+        inner = ["type", "veth", "peer", "name", "eth0", "netns", self._namespace]
+        _call("ip", "link", "add", self._port, "netns", network.switch, *inner)
+        _call("ip", "-n", network.switch, "link", "set", self._port, "master", "bridge", "up")
+        _call("ip", "-n", self._namespace, "addr", "add", f"{self.address}/24", "dev", "eth0")
+        for device in ("eth0", "lo"):
+            _call("ip", "-n", self._namespace, "link", "set", device, "up")
+        self._start_init()
+
+    def _start_init(self):
+        """Start the process that holds the namespaces of this host. All others of the host die with it."""
+        own = self._network.directory / self.name
+        own.mkdir()
+        (own / "hosts").write_text(self._network.names())
+        steps = [
+            "read -r pid rest < /proc/self/stat",  # as seen from outside
+            "echo $pid",
+            "mount --make-rprivate /",
+            "mount -t proc proc /proc",
+            f"hostname {self.name}",
+            f"mount --bind {own}/hosts /etc/hosts",
+            f"mkdir -p {SHARED}",
+            f"mount --bind {self._network.shared} {SHARED}",
+            "mount -t tmpfs -o size=2g tmpfs /dev/shm",
+            "mount -t tmpfs -o size=2g tmpfs /tmp",
+            "mkdir /tmp/home",
+            "echo ready",
+            "exec sleep infinity >/dev/null 2>&1",
+        ]
+        enter = ["ip", "netns", "exec", self._namespace, "unshare", "--mount", "--uts", "--ipc", "--pid", "--fork"]
+        command = [*_APART, *enter, "--kill-child", "sh", "-ec", "\n".join(steps)]
+        variables = {name: value for name, value in os.environ.items() if name != _MARK}
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": variables}
+        with subprocess.Popen(command, **options) as process:
+            lines = [process.stdout.readline().strip() for _ in range(2)]
+        if lines[1] != "ready":
+            raise OSError(f"cannot set up {self.name}: {lines}")
+        self._pid = int(lines[0])
+
+    def _enter(self, *command):
+        where = ["nsenter", "-t", str(self._pid), "-m", "-u", "-i", "-n", "-p", "--wd=/tmp"]
+        return [*where, *map(str, command)]
+
+    def popen(self, *command, env=None, **options):
+        """Start a command on this host."""
+        variables = {**os.environ, "HOME": "/tmp/home", "RAY_USAGE_STATS_ENABLED": "0", **(env or {})}
+        process = subprocess.Popen(self._enter(*command), env=variables, **options)
+        self._processes.append(process)
+        return process
+
+    def run(self, *command, env=None, timeout=_LIMIT_S):
+        """Run a command on this host to its end; return its output."""
+        process = self.popen(*command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        output, _ = process.communicate(timeout=timeout)
+        if process.returncode:
+            raise AssertionError(f"{command} ended with {process.returncode}:\n{output}")
+        return output
+
+    def start_ray(self, *options, num_cpus=2):
+        ray = Path(sys.executable).with_name("ray")
+        where = ["--head", f"--port={PORT}", "--include-dashboard=false"]
+        if self._network.head is not None:
+            where = [f"--address={self._network.head.address}:{PORT}"]
+        else:
+            self._network.head = self
+        common = [f"--node-ip-address={self.address}", f"--num-cpus={num_cpus}", "--object-store-memory=100000000"]
+        command = [ray, "start", *where, *common, "--disable-usage-stats", "--block", *options]
+        variables = {name: value for name, value in os.environ.items() if name != _MARK}
+        variables["HOME"] = "/tmp/home"
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run([*_APART, *self._enter(*command)], env=variables, check=True, **quiet)
+
+    def has_ray_node(self):
+        return self.is_alive and bool(self.run("sh", "-c", "pgrep -x raylet || true").strip())
+
+    def set_link(self, state):
+        """Set the link `up` or `down`, as when a cable is pulled: at the bridge, which the host does not notice."""
+        _call("ip", "-n", self._network.switch, "link", "set", self._port, state)
+
+    @contextlib.contextmanager
+    def dropping(self, *rule):
+        """Drop incoming packets that match a rule of iptables."""
+        table = ["ip", "netns", "exec", self._namespace, "iptables", "-w"]
+        _call(*table, "-A", "INPUT", *rule, "-j", "DROP")
+        try:
+            yield
+        finally:
+            _call(*table, "-D", "INPUT", *rule, "-j", "DROP")
+
+    def kill(self):
+        """End the host with all its processes, at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        wait_until(lambda: not self.is_alive)
+        for process in self._processes:
+            process.wait()
+            for stream in (process.stdout, process.stderr, process.stdin):
+                if stream is not None:
+                    stream.close()
+
+    @property
+    def is_alive(self):
+        return Path(f"/proc/{self._pid}").exists()
+
+    def remove(self):
+        self.kill()
+        _call("ip", "netns", "del", self._namespace)
+
+
+class Network:
+    """Hosts and the bridge between them. `shared` is a directory that all of them see at `SHARED`."""
+
+    def __init__(self, directory, num_hosts):
+        self.name = f"pl{uuid.uuid4().hex[:6]}"
+        self.switch = f"{self.name}-switch"
+        self.directory = Path(directory)
+        self.shared = self.directory / "shared"
+        self.shared.mkdir()
+        self.head = None
+        self.hosts = []
+        self._num_hosts = num_hosts
+        _call("ip", "netns", "add", self.switch)
+        try:
+            _call("ip", "-n", self.switch, "link", "add", "bridge", "type", "bridge")
+            _call("ip", "-n", self.switch, "link", "set", "bridge", "up")
+            for number in range(1, num_hosts + 1):
+                self.hosts.append(Host(self, number))
+        except BaseException:
+            self.close()
+            raise
+
+    def names(self):
+        lines = ["127.0.0.1 localhost", *(f"{_SUBNET}.{n} host{n}" for n in range(1, self._num_hosts + 1))]
+        return "\n".join(lines) + "\n"
+
+    def start_ray(self, num_cpus=2):
+        """Start a node of one cluster on each host, and return its address."""
+        for number, host in enumerate(self.hosts, 1):
+            host.start_ray(num_cpus=num_cpus)
+            self.wait_for_nodes(number if host is self.head else None)
+        self.wait_for_nodes(len(self.hosts))
+        return self.address
+
+    @property
+    def address(self):
+        return f"{self.head.address}:{PORT}"
+
+    def restore(self):
+        """Bring back links, and the nodes of hosts that were lost, as after a restart of those machines."""
+        for host in self.hosts:
+            host.set_link("up")
+        alive = self.head.run(sys.executable, "-c", _LIST_NODES, self.address).split()
+        for number, host in enumerate(self.hosts):
+            # Ray takes back a node that it has given up only as a new one.
+            if host.address not in alive or not host.has_ray_node():
+                host.remove()
+                shutil.rmtree(self.directory / host.name)
+                self.hosts[number] = Host(self, number + 1)
+                self.hosts[number].start_ray()
+        self.wait_for_nodes(len(self.hosts))
+
+    def wait_for_nodes(self, num_nodes):
+        """Wait until the cluster has this many nodes."""
+        if num_nodes is not None:
+            self.head.run(sys.executable, "-c", _WAIT_FOR_NODES, f"{self.head.address}:{PORT}", num_nodes, timeout=120)
+
+    def close(self):
+        for host in self.hosts:
+            host.remove()
+        _call("ip", "netns", "del", self.switch)
