@@ -179,6 +179,7 @@ class Host:
 
     def remove(self):
         self.kill()
+        _call("ip", "-n", self._network.switch, "link", "del", self._port)
         _call("ip", "netns", "del", self._namespace)
 
 
