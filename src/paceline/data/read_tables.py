@@ -134,8 +134,8 @@ def read_zarr(
     `allow_full_metadata_scan=True`.
 
     With `align_axis_0=True` a row has a range of the first axis, `t_start` to `t_stop`, of all arrays, which must have
-    one length: one column per array. `overlap` adds so many elements of the next range to each. `filesystem` is one of
-    fsspec.
+    one length: one column per array. `overlap` adds so many elements of the next range to each, beyond `t_stop`.
+    `filesystem` is one of fsspec.
     """
     number = check_read_options("read_zarr", options)
     check_bool("allow_full_metadata_scan", allow_full_metadata_scan)
