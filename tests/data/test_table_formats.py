@@ -166,12 +166,14 @@ def test_lance_datasets_have_versions_filters_and_whole_commits(tmp_path):
         rows_of().write_lance(path)
 
 
-def test_zarr_chunks_are_rows(tmp_path):
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_zarr_chunks_are_rows(tmp_path, zarr_format):
     zarr = pytest.importorskip("zarr")
-    group = zarr.open_group(tmp_path / "z", mode="w")
+    group = zarr.open_group(tmp_path / "z", mode="w", zarr_format=zarr_format)
     a, b = np.arange(20).reshape(10, 2), np.arange(10.0)
     group.create_array("g/a", data=a, chunks=(4, 2))
     group.create_array("b", data=b, chunks=(5,))
+    assert (tmp_path / "z" / "b" / ".zarray").exists() == (zarr_format == 2)
     read = paceline.data.read_zarr
     with pytest.raises(ValueError, match="no consolidated metadata"):
         read(tmp_path / "z")
@@ -185,6 +187,9 @@ def test_zarr_chunks_are_rows(tmp_path):
     assert np.array_equal(aligned[1]["g/a"], a[4:9])
     assert np.array_equal(aligned[1]["b"], b[4:9])
     assert read(tmp_path / "z" / "b").count() == 2
+    if zarr_format == 2:
+        zarr.consolidate_metadata(tmp_path / "z")
+        assert read(tmp_path / "z").count() == 5
     with pytest.raises(ValueError, match="needs arrays of one chunk length"):
         read(tmp_path / "z", array_paths=["g/a", "b"], align_axis_0=True)
 
