@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_datasets import dataset_of
-from pyarrow import orc
+from pyarrow import fs, orc
 
 import paceline.data
 from paceline.data import from_items
@@ -187,6 +187,8 @@ def test_zarr_chunks_are_rows(tmp_path, zarr_format):
     assert np.array_equal(aligned[1]["g/a"], a[4:9])
     assert np.array_equal(aligned[1]["b"], b[4:9])
     assert read(tmp_path / "z" / "b").count() == 2
+    with pytest.raises(ValueError, match="filesystem must be one of fsspec"):
+        read(tmp_path / "z" / "b", filesystem=fs.LocalFileSystem())
     if zarr_format == 2:
         zarr.consolidate_metadata(tmp_path / "z")
         assert read(tmp_path / "z").count() == 5

@@ -142,6 +142,8 @@ def read_zarr(
     check_int("overlap", overlap, at_least=0)
     if overlap and not check_bool("align_axis_0", align_axis_0):
         raise bad_value("overlap", "0 without align_axis_0=True", overlap)
+    if not (filesystem is None or hasattr(filesystem, "get_mapper")):
+        raise bad_value("filesystem", "one of fsspec, or None", filesystem)
     store = zarr.ZarrStore(os.fspath(path), filesystem)
     arrays = zarr.find_arrays(store, array_paths, allow_full_metadata_scan)
     rows = zarr.cut_aligned(arrays, chunk_shapes, overlap) if align_axis_0 else zarr.cut_arrays(arrays, chunk_shapes)
