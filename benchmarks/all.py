@@ -57,6 +57,7 @@ QUESTIONS = {
 MORE = {
     "spawned_fit": Question(30, ("--fits", "2")),
     "data_join": Question(60, ("--rows", "40000", "--files", "2")),
+    "data_tokens": Question(50, ("--documents", "2000")),
     "data_queries": Question(60, ("--rows", "40000", "--files", "2")),
     "data_wait": Question(40, ("--steps", "20", "--step-ms", "5")),
     "data_memory": Question(150, ("--files", "1", "--step-ms", "0")),

@@ -1,14 +1,15 @@
-"""Text for a language model: JSON lines are tokenized and packed to rows of equal length while workers use them.
+"""Text for a language model: documents are tokenized and packed to rows of equal length while workers use them.
 
     python examples/tokenize_text.py                                     two workers, text made on the spot
     python examples/tokenize_text.py --name tokens                       run it again after a crash: it continues
     python examples/tokenize_text.py --text 'books/*.jsonl' --tokenizer tokenizer.json --length 2048
 
-Data processes read the files in another order in each epoch, tokenize with a tokenizer of Hugging Face, and pack: a row
-has `length` tokens of one or more documents, `document` tells them apart (attention must not look across), and what is
-left at the end of a batch of documents is padded. Workers get rows shuffled in windows. A checkpoint keeps the place in
-the text: after a crash no document comes twice. It prints how many documents and tokens came, and how fast, and exits
-with 1 if one came twice or more are missing than the two rows that an epoch leaves out at most.
+Data processes read JSON lines or Parquet, files in another order in each epoch, tokenize with a tokenizer of Hugging
+Face, and pack: a row has `length` tokens of one or more documents, `document` tells them apart (attention must not look
+across), and what is left at the end of a batch of documents is padded. Workers get rows shuffled in windows. A
+checkpoint keeps the place in the text: after a crash no document comes twice. It prints how many documents and tokens
+came, and how fast, and exits with 1 if one came twice or more are missing than the two rows that an epoch leaves out at
+most.
 """
 
 import argparse
@@ -54,36 +55,33 @@ def tokenizer_at(path: Path, files: list[str]) -> Path:
     return path
 
 
-class Tokenized:
-    """A class is created once in each data process: the tokenizer is loaded there, not pickled."""
+class PackedTokens:
+    """Documents, one after the other, in rows of `length` tokens; a long one goes on in the next row."""
 
-    def __init__(self, path: Path) -> None:
-        self.tokenizer = Tokenizer.from_file(str(path))
-
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        return {"tokens": [[*encoded.ids, END] for encoded in self.tokenizer.encode_batch(list(batch["text"]))]}
-
-
-class Packed:
-    """Documents, one after the other, in rows of equal length; a long one goes on in the next row."""
-
-    def __init__(self, length: int) -> None:
-        self.length = length
+    def __init__(self, path: Path, length: int) -> None:
+        self.path, self.length = path, length
+        self.tokenizer: Tokenizer | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        lengths = [len(each) for each in batch["tokens"]]
+        if self.tokenizer is None:  # in each data process, at its first batch
+            self.tokenizer = Tokenizer.from_file(str(self.path))
+        documents = [[*encoded.ids, END] for encoded in self.tokenizer.encode_batch(list(batch["text"]))]
+        lengths = [len(each) for each in documents]
         num_rows = -(-sum(lengths) // self.length)
         tokens = np.full(num_rows * self.length, PADDING, np.int32)
         document = np.full(num_rows * self.length, -1, np.int32)
-        tokens[: sum(lengths)] = np.concatenate(list(batch["tokens"]))
+        tokens[: sum(lengths)] = np.concatenate(documents)
         document[: sum(lengths)] = np.repeat(np.arange(len(lengths)), lengths)
         return {"tokens": tokens.reshape(num_rows, -1), "document": document.reshape(num_rows, -1)}
 
 
+def read_documents(files: list[str]) -> paceline.data.Dataset:
+    read = paceline.data.read_parquet if files[0].endswith(".parquet") else paceline.data.read_json
+    return read(files, shuffle="files")
+
+
 def rows_of(files: list[str], tokenizer: Path, length: int) -> paceline.data.Dataset:
-    documents = paceline.data.read_json(files, shuffle="files")
-    tokenized = documents.map_batches(Tokenized, fn_constructor_args=(tokenizer,), concurrency=1, batch_size=1000)
-    return tokenized.map_batches(Packed(length), batch_size=1000)
+    return read_documents(files).map_batches(PackedTokens(tokenizer, length), batch_size=1000)
 
 
 def use_tokens(config: dict[str, Any]) -> None:
@@ -108,7 +106,7 @@ def use_tokens(config: dict[str, Any]) -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-workers", type=int, default=2)
-    parser.add_argument("--text", help="a pattern of JSON lines with the column `text`")
+    parser.add_argument("--text", help="a pattern of JSON lines or Parquet with the column `text`")
     parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json of Hugging Face")
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--batch-size", type=int, default=16)
@@ -135,7 +133,7 @@ def main() -> int:
     ).fit()
     rows = result.metrics_dataframe
     documents, tokens = int(rows["documents"].sum()), int(rows["tokens"].sum())
-    present = paceline.data.read_json(files).count()
+    present = read_documents(files).count()
     seconds = time.monotonic() - began
     print(f"documents  {documents} of {present}")
     print(f"tokens     {tokens}, {tokens / seconds:.0f} a second, from the start of the run to its end")

@@ -16,6 +16,7 @@ SMALL = {
     "data_images": "--rows 34 --files 2",
     "data_shuffle": "--rows 20000 --files 2",
     "data_join": "--rows 20000 --files 2",
+    "data_tokens": "--documents 400",
     "data_queries": "--rows 20000 --files 2",
     "data_resume": "--rows 130000 --files 2 --times 1 --pause-s 0",
     "data_wait": "--steps 4 --step-ms 1",

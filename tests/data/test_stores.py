@@ -20,6 +20,7 @@ from paceline._storage.retrying_store import RetryingStore
 from paceline.data import read_binary_files, read_csv, read_json, read_parquet, read_text
 from paceline.data.block import Block
 from paceline.data.context import DataContext
+from paceline.data.datasource import FilenameProvider
 from paceline.data.sources.files import list_files
 from paceline.data.write import write_images, write_json, write_parquet
 from servers import BUCKET, s3_variables
@@ -165,6 +166,22 @@ def test_partitions_are_prefixes(place):
     rows = {"day": pa.array(["2024-01-01", "a b/c"]), "x": np.arange(2)}
     write_parquet(dataset_of([rows]), place, partition_cols=["day"])
     assert _read(place) == {"day=2024-01-01/part-000000.parquet": [0], "day=a%20b%2Fc/part-000000.parquet": [1]}
+
+
+class ByUnit(FilenameProvider):
+    def get_filename_for_task(self, write_uuid, task_index):
+        return f"day-{task_index}"
+
+
+def test_files_of_a_bucket_have_the_names_of_a_provider(place):
+    write_parquet(dataset_of([_rows(0)], [_rows(1)]), place, filename_provider=ByUnit())
+    named = {"day-0.parquet": [0], "day-1.parquet": [1]}
+    assert _read(place) == named
+    with pytest.raises(FileExistsError, match=r"day-0\.parquet"):
+        write_parquet(dataset_of([_rows(5)]), place, filename_provider=ByUnit())
+    assert _read(place) == named, "nothing was written over"
+    write_parquet(dataset_of([_rows(6)]), place, mode="overwrite", filename_provider=ByUnit())
+    assert _read(place) == {"day-0.parquet": [6]}
 
 
 def test_a_filesystem_of_pyarrow_leads_there_too_and_a_bucket_that_is_not_there_is_named(place, s3_environment):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_datasets import dataset_of
-from pyarrow import orc
+from pyarrow import fs, orc
 
 import paceline.data
 from paceline.data import from_items
@@ -54,7 +54,7 @@ def check_resume(dataset):
 def test_orc_files_hold_what_pyarrow_finds_in_them(tmp_path_factory, pairs):
     path = tmp_path_factory.mktemp("orc")
     table = pa.table({"x": [x for x, _ in pairs], "s": pa.array([s for _, s in pairs], pa.string())})
-    paceline.data.from_arrow(table, override_num_blocks=2).write_orc(path, arrow_orc_args={"compression": "zstd"})
+    paceline.data.from_arrow(table, override_num_blocks=2).write_orc(path, compression="zstd")
     files = sorted(path.iterdir())
     assert pa.concat_tables(orc.read_table(file) for file in files).equals(table)
     read = paceline.data.read_orc(path)
@@ -66,7 +66,7 @@ def test_orc_refuses_tensors_and_options_that_pyarrow_does(tmp_path):
     with pytest.raises(ValueError, match="column 't' has tensors"):
         from_items([{"t": np.zeros((2, 2))}]).write_orc(tmp_path / "a")
     with pytest.raises(ValueError, match="pyarrow rejects"):
-        rows_of().write_orc(tmp_path / "a", arrow_orc_args={"compression": "rar"})
+        rows_of().write_orc(tmp_path / "a", compression="rar")
     assert not (tmp_path / "a").exists()
 
 
@@ -166,12 +166,14 @@ def test_lance_datasets_have_versions_filters_and_whole_commits(tmp_path):
         rows_of().write_lance(path)
 
 
-def test_zarr_chunks_are_rows(tmp_path):
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_zarr_chunks_are_rows(tmp_path, zarr_format):
     zarr = pytest.importorskip("zarr")
-    group = zarr.open_group(tmp_path / "z", mode="w")
+    group = zarr.open_group(tmp_path / "z", mode="w", zarr_format=zarr_format)
     a, b = np.arange(20).reshape(10, 2), np.arange(10.0)
     group.create_array("g/a", data=a, chunks=(4, 2))
     group.create_array("b", data=b, chunks=(5,))
+    assert (tmp_path / "z" / "b" / ".zarray").exists() == (zarr_format == 2)
     read = paceline.data.read_zarr
     with pytest.raises(ValueError, match="no consolidated metadata"):
         read(tmp_path / "z")
@@ -181,10 +183,15 @@ def test_zarr_chunks_are_rows(tmp_path):
     assert rows[4]["chunk_index"].tolist() == [2, 0]
     assert np.array_equal(np.concatenate([row["chunk"] for row in rows[2:]]), a)
     aligned = read(tmp_path / "z", array_paths=["g/a", "b"], chunk_shapes=[4], align_axis_0=True, overlap=1).take_all()
-    assert [(row["t_start"], row["t_stop"]) for row in aligned] == [(0, 5), (4, 9), (8, 10)]
+    assert [(row["t_start"], row["t_stop"]) for row in aligned] == [(0, 4), (4, 8), (8, 10)]
     assert np.array_equal(aligned[1]["g/a"], a[4:9])
     assert np.array_equal(aligned[1]["b"], b[4:9])
     assert read(tmp_path / "z" / "b").count() == 2
+    with pytest.raises(ValueError, match="filesystem must be one of fsspec"):
+        read(tmp_path / "z" / "b", filesystem=fs.LocalFileSystem())
+    if zarr_format == 2:
+        zarr.consolidate_metadata(tmp_path / "z")
+        assert read(tmp_path / "z").count() == 5
     with pytest.raises(ValueError, match="needs arrays of one chunk length"):
         read(tmp_path / "z", array_paths=["g/a", "b"], align_axis_0=True)
 

@@ -171,7 +171,7 @@ class Joined(BlockBasedFileDatasink):
         assert (write_result.num_rows, write_result.size_bytes) == (3, len("a+b+c"))
 
     def write_block_to_file(self, block, file):
-        file.write("+".join(block["x"].to_pylist()).encode())
+        file.write("+".join(block.to_arrow()["x"].to_pylist()).encode())
 
 
 class Words(FileBasedDatasource):

@@ -105,7 +105,7 @@ def test_explained_classes_and_functions_stay_what_they_are() -> None:
         ("import paceline.rllib", ModuleNotFoundError, "keep `import ray.rllib`"),
         ("import paceline; paceline.remote", AttributeError, "keep `import ray` and `ray.remote`"),
         ("import paceline.data; paceline.data.range(3).write_bigquery", AttributeError, "write Parquet, or see"),
-        ("import paceline.data; paceline.data.col('x').to_pyarrow", AttributeError, "this differs from Ray: "),
+        ("import paceline.data; paceline.data.FileShuffleConfig().get_seed", AttributeError, "this differs from Ray: "),
     ],
 )
 def test_a_name_that_only_ray_has_says_what_to_use(line: str, kind: type[Exception], told: str) -> None:

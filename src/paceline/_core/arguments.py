@@ -174,11 +174,12 @@ def flatten_dict(values: Mapping[Any, Any], separator: str = "/", prefix: str = 
     return flat
 
 
-def with_options(options: type, **defaults: Any) -> Callable[[F], F]:
+def with_options(options: type, *, rest: str = "", **defaults: Any) -> Callable[[F], F]:
     """Pass a function all its `**options: Unpack[...]`, which several functions share, and show them in its signature.
 
     `options` is a TypedDict of `Annotated[type, default]`; `defaults` are those that differ for this function. An
-    unknown argument raises a TypeError that lists the known ones.
+    unknown argument raises a TypeError that lists the known ones; if `rest` names an argument of the function, that one
+    gets all unknown ones as a dict.
     """
 
     def decorate(function: F) -> F:
@@ -186,6 +187,7 @@ def with_options(options: type, **defaults: Any) -> Callable[[F], F]:
         types = get_type_hints(options, include_extras=True)
         defaults_here = {name: defaults.get(name, kind.__metadata__[0]) for name, kind in types.items()}
         parameters = {name: each for name, each in own.parameters.items() if each.kind is not each.VAR_KEYWORD}
+        parameters.pop(rest, None)
         for name, kind in types.items():
             parameters[name] = inspect.Parameter(
                 name, inspect.Parameter.KEYWORD_ONLY, default=defaults_here[name], annotation=kind.__origin__
@@ -193,12 +195,13 @@ def with_options(options: type, **defaults: Any) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def call(*args: Any, **arguments: Any) -> Any:
-            for name in arguments:
-                if name not in parameters:
-                    raise make_argument_error(call, function.__name__, name)
-            return function(*args, **{**defaults_here, **arguments})
+            others = {name: arguments.pop(name) for name in [*arguments] if name not in parameters}
+            if others and not rest:
+                raise make_argument_error(call, function.__name__, next(iter(others)))
+            return function(*args, **{**defaults_here, **arguments, **({rest: others} if rest else {})})
 
-        call.__signature__ = own.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
+        shown = [*parameters.values(), *([inspect.Parameter(rest, inspect.Parameter.VAR_KEYWORD)] if rest else ())]
+        call.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
         return call  # type: ignore[return-value]
 
     return decorate

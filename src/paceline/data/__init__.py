@@ -24,7 +24,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "paceline.data.dataset": ("Dataset", "MaterializedDataset"),
     "paceline.data.datasource.datasink": ("Datasink",),
     "paceline.data.datasource.file_datasink": ("BlockBasedFileDatasink", "RowBasedFileDatasink"),
-    "paceline.data.datasource.datasource": ("BlockMetadata", "Datasource", "ReadTask", "read_datasource"),
+    "paceline.data.datasource.datasource": ("Datasource", "ReadTask", "read_datasource"),
     "paceline.data.expressions": ("col", "lit"),
     "paceline.data.interop": (
         "as_dataset",
@@ -67,7 +67,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "read_webdataset",
     ),
     "paceline.data.read_tables": ("read_delta", "read_iceberg", "read_lance", "read_zarr"),
-    "paceline.data.block": ("Block", "Schema"),
+    "paceline.data.block": ("Block", "BlockMetadata", "Schema"),
     "paceline.data.stats": ("DatasetSummary",),
     "paceline.data.write": ("SaveMode",),
 }

@@ -13,13 +13,22 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from paceline._core.arguments import find_nearest
 from paceline._core.lazy_imports import import_extra
 from paceline.data.column import Column as Column
 from paceline.data.column import TensorType as TensorType
 from paceline.data.column import as_arrow as as_arrow
-from paceline.data.column import as_column, as_values, concat_columns, from_arrow_column, from_series, nbytes_of
+from paceline.data.column import (
+    as_column,
+    as_nullable,
+    as_values,
+    concat_columns,
+    from_arrow_column,
+    from_series,
+    nbytes_of,
+)
 from paceline.data.column import as_numpy as as_numpy
 from paceline.data.column import column_of as column_of
 from paceline.data.column import type_of as type_of
@@ -263,6 +272,94 @@ class Block:
 
     def __repr__(self) -> str:
         return f"Block({self.num_rows} rows: {', '.join(self.columns)})"
+
+
+@dataclass(frozen=True)
+class BlockMetadata:
+    """What is known about the rows of a task before they are read."""
+
+    num_rows: int | None = None
+    """None if unknown. A task that yields another number of rows fails."""
+    size_bytes: int | None = None
+    """Approximate size in memory."""
+    exec_stats: Any = None
+    task_exec_stats: Any = None
+    input_files: Sequence[str] | None = None
+    """Where the rows come from. Names the task if it has no other name."""
+
+
+class BlockAccessor:
+    """Converts and reduces the rows that a sink or an aggregate of one's own is given."""
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+
+    @staticmethod
+    def for_block(block: Any) -> BlockAccessor:
+        """Create it for a `pyarrow.Table`, a DataFrame or a dict of arrays."""
+        return BlockAccessor(Block.from_batch(block))
+
+    @staticmethod
+    def batch_to_block(batch: Any) -> Any:
+        """Convert a batch to a `pyarrow.Table`."""
+        return Block.from_batch(batch).to_arrow()
+
+    def num_rows(self) -> int:
+        return self._block.num_rows
+
+    def size_bytes(self) -> int:
+        return self._block.nbytes
+
+    def schema(self) -> Any:
+        return self.to_arrow().schema
+
+    def to_arrow(self) -> Any:
+        return self._block.to_arrow()
+
+    to_block = to_arrow
+
+    def to_pandas(self) -> Any:
+        return self._block.to_pandas()
+
+    def to_numpy(self, columns: str | Sequence[str] | None = None) -> Any:
+        """Return a dict of arrays by column, or the array of one column."""
+        arrays = self._block.to_numpy()
+        if isinstance(columns, str):
+            return as_numpy(self._block.column(columns))
+        return arrays if columns is None else {name: arrays[name] for name in columns}
+
+    def to_batch_format(self, batch_format: BatchFormat) -> Any:
+        return self._block.to_batch(batch_format)
+
+    def iter_rows(self, public_row_format: bool = True) -> Iterator[dict[str, Any]]:
+        return self._block.rows()
+
+    def slice(self, start: int, end: int, copy: bool = False) -> Any:
+        return self._block.slice(start, end).to_arrow()
+
+    def take(self, indices: Sequence[int]) -> Any:
+        return self._block.take(indices).to_arrow()
+
+    def select(self, columns: Sequence[str]) -> Any:
+        return self._block.select(columns).to_arrow()
+
+    def count(self, on: str, ignore_nulls: bool = False) -> int:
+        return int(pc.count(self._values(on), mode="only_valid" if ignore_nulls else "all").as_py())
+
+    def sum(self, on: str, ignore_nulls: bool) -> Any:
+        return pc.sum(self._values(on), skip_nulls=ignore_nulls).as_py()
+
+    def min(self, on: str, ignore_nulls: bool) -> Any:
+        return pc.min(self._values(on), skip_nulls=ignore_nulls).as_py()
+
+    def max(self, on: str, ignore_nulls: bool) -> Any:
+        return pc.max(self._values(on), skip_nulls=ignore_nulls).as_py()
+
+    def mean(self, on: str, ignore_nulls: bool) -> Any:
+        return pc.mean(self._values(on), skip_nulls=ignore_nulls).as_py()
+
+    def _values(self, on: str) -> Any:
+        return as_nullable(self._block.column(on))
 
 
 def list_columns(names: Iterable[str], wrong: str) -> str:

@@ -53,6 +53,13 @@ _OUTPUT_SETTINGS = """
 """
 _OUTPUT_SWITCHES = frozenset(_OUTPUT_SETTINGS.split())
 """Of Ray's settings, those that turn output on. Datasets print nothing, so turning it off needs no warning."""
+_ORIGINAL_ERRORS = "raise_original_map_exception"
+_COUNTERPARTS = {
+    "max_errored_blocks": "on_error='skip' leaves out the rows that a function fails on",
+    "checkpoint_config": "a writer continues a job with resume=True",
+    _ORIGINAL_ERRORS: "the exception of a function is always raised as it is",
+}
+"""What does the same here as a setting of Ray's."""
 _RESOURCE_KEYS = {"cpu": "CPU", "gpu": "GPU", "object_store_memory": "object_store_memory", "memory": "memory"}
 """The fields of `ExecutionResources`, with Ray's keys for them."""
 _warned: set[str] = set()
@@ -66,7 +73,8 @@ class _DatasetSettings:
         owner = type(self).__name__
         is_default = hasattr(type(self), name) and value == getattr(type(self), name)
         if name in _RAY_NAMES and not is_default:
-            if not (name in _OUTPUT_SWITCHES and value is False):
+            is_so_already = value is False if name in _OUTPUT_SWITCHES else name == _ORIGINAL_ERRORS and value is True
+            if not is_so_already:
                 _warn_once(f"{owner}.{name}", stacklevel=3)
         elif name not in names and not hasattr(type(self), name):
             import difflib
@@ -80,7 +88,9 @@ class _DatasetSettings:
 def _warn_once(setting: str, stacklevel: int) -> None:
     if setting not in _warned:
         _warned.add(setting)
-        warnings.warn(f"{setting} has no effect here: it is a setting of Ray Data", stacklevel=stacklevel + 1)
+        hint = _COUNTERPARTS.get(setting.rpartition(".")[2])
+        text = f"{setting} has no effect here: it is a setting of Ray Data" + (f"\n\nhint: {hint}" if hint else "")
+        warnings.warn(text, stacklevel=stacklevel + 1)
 
 
 @dataclass

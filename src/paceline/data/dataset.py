@@ -34,6 +34,7 @@ from paceline.data.planning.optimizer import known_types
 from paceline.data.planning.plan import Map, PlanNode, Read, ReorderUnits, Transform, Union, last_row_change
 from paceline.data.planning.plan_queries import explain_plan
 from paceline.data.sinks import tables
+from paceline.data.sources.memory import divide_for_batches
 from paceline.data.stats import DatasetSummary
 from paceline.data.task_options import ColumnOptions, PlacementOptions, TaskOptions, warn_unused
 from paceline.data.transforms import columns
@@ -121,9 +122,9 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         calling it, and a limit or a split is applied before it. Several calls of an async function are in flight at a
         time (see `ActorPoolStrategy`), here and in `map`, `flat_map` and `filter`; the order of rows stays.
 
-        `batch_size=None` or "auto" passes blocks as they come. A batch never spans two units (such as files). A batch
-        is a dict of arrays ("numpy", the default), a DataFrame or an Arrow table; the function returns or yields one of
-        these.
+        `batch_size=None` or "auto" passes blocks as they come. A batch never spans two units (such as files); rows in
+        memory are divided into units of whole batches. A batch is a dict of arrays ("numpy", the default), a DataFrame
+        or an Arrow table; the function returns or yields one of these.
 
         Arrays are passed without a copy. A function that writes to them is called again with copies;
         `zero_copy_batch=False` passes copies from the start. With `on_error="skip"`, a failing batch is halved until
@@ -134,7 +135,8 @@ class Dataset(BatchIteration, ColumnAggregates[Any]):
         call = self._make_call(fn, options)
         form = parse_batch_format(batch_format)
         keeps_rows = not check_bool("udf_modifying_row_count", udf_modifying_row_count)
-        return self._with_transform(MapBatches(call, num_rows, form, zero_copy_batch, keeps_rows))
+        plan = self._plan if num_rows is None else divide_for_batches(self._plan, num_rows)
+        return Dataset(Map(plan, MapBatches(call, num_rows, form, zero_copy_batch, keeps_rows)))
 
     @with_options(CallOptions)
     def map(self, fn: Any, **options: Unpack[CallOptions]) -> Dataset:

@@ -134,14 +134,16 @@ def read_zarr(
     `allow_full_metadata_scan=True`.
 
     With `align_axis_0=True` a row has a range of the first axis, `t_start` to `t_stop`, of all arrays, which must have
-    one length: one column per array. `overlap` adds so many elements of the next range to each. `filesystem` is one of
-    fsspec.
+    one length: one column per array. `overlap` adds so many elements of the next range to each, beyond `t_stop`.
+    `filesystem` is one of fsspec.
     """
     number = check_read_options("read_zarr", options)
     check_bool("allow_full_metadata_scan", allow_full_metadata_scan)
     check_int("overlap", overlap, at_least=0)
     if overlap and not check_bool("align_axis_0", align_axis_0):
         raise bad_value("overlap", "0 without align_axis_0=True", overlap)
+    if not (filesystem is None or hasattr(filesystem, "get_mapper")):
+        raise bad_value("filesystem", "one of fsspec, or None", filesystem)
     store = zarr.ZarrStore(os.fspath(path), filesystem)
     arrays = zarr.find_arrays(store, array_paths, allow_full_metadata_scan)
     rows = zarr.cut_aligned(arrays, chunk_shapes, overlap) if align_axis_0 else zarr.cut_arrays(arrays, chunk_shapes)

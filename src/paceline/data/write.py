@@ -168,21 +168,22 @@ def write_csv(
     write_dataset(dataset, path, formats.CsvSink.from_arguments(arguments, compression), options)
 
 
-@with_options(WriteOptions)
+@with_options(WriteOptions, rest="pandas_json_args")
 def write_json(
     dataset: Dataset,
     path: str | os.PathLike[str],
     *,
     compression: str | None = None,
     pandas_json_args_fn: Callable[[], dict[str, Any]] | None = None,
+    pandas_json_args: Mapping[str, Any],
     **options: Unpack[WriteOptions],
 ) -> None:
     """Write one JSON object per line. Tensors become lists, bytes base64, NaN and infinity null.
 
-    With `pandas_json_args_fn`, a function that returns arguments of `pandas.DataFrame.to_json`, pandas encodes the
-    rows; `orient` and `lines` stay "records" and True.
+    With other arguments, those of `pandas.DataFrame.to_json`, or a function `pandas_json_args_fn` that returns some,
+    pandas encodes the rows; `orient` and `lines` stay "records" and True.
     """
-    arguments = _merge_arguments("pandas_json_args_fn", pandas_json_args_fn, {})
+    arguments = _merge_arguments("pandas_json_args_fn", pandas_json_args_fn, dict(pandas_json_args))
     sink = formats.JsonSink.from_arguments(choose_compression(compression, options), arguments)
     write_dataset(dataset, path, sink, options)
 
@@ -354,19 +355,19 @@ def _target_exists_error(sink: FormatSink, target: SinkTarget) -> FileExistsErro
     )
 
 
-@with_options(WriteOptions)
+@with_options(WriteOptions, rest="arrow_orc_args")
 def write_orc(
     dataset: Dataset,
     path: str | os.PathLike[str],
     *,
     arrow_orc_args_fn: Callable[[], dict[str, Any]] | None = None,
-    arrow_orc_args: Mapping[str, Any] | None = None,
+    arrow_orc_args: Mapping[str, Any],
     **options: Unpack[WriteOptions],
 ) -> None:
-    """Write ORC files. `arrow_orc_args`, or what `arrow_orc_args_fn` returns, are arguments of `pyarrow.orc.ORCWriter`,
-    such as `{"compression": "zstd"}`. Tensor columns are not supported."""
+    """Write ORC files. Other arguments, or what `arrow_orc_args_fn` returns, are those of `pyarrow.orc.ORCWriter`, such
+    as `compression="zstd"`. Tensor columns are not supported."""
     _refuse_compression("write_orc", options)
-    arguments = _merge_arguments("arrow_orc_args_fn", arrow_orc_args_fn, dict(arrow_orc_args or {}))
+    arguments = _merge_arguments("arrow_orc_args_fn", arrow_orc_args_fn, dict(arrow_orc_args))
     write_dataset(dataset, path, formats.OrcSink.from_arguments(arguments), options)
 
 

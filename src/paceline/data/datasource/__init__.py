@@ -3,8 +3,9 @@
 from paceline._core.lazy_imports import make_lazy_getattr
 
 _NAMES: dict[str, tuple[str, ...]] = {
+    "paceline.data.block": ("BlockMetadata",),
     "paceline.data.datasource.datasink": ("Datasink", "WriteResult", "WriteTaskContext"),
-    "paceline.data.datasource.datasource": ("BlockMetadata", "Datasource", "ReadTask", "read_datasource"),
+    "paceline.data.datasource.datasource": ("Datasource", "ReadTask", "read_datasource"),
     "paceline.data.datasource.file_based_datasource": ("FileBasedDatasource",),
     "paceline.data.datasource.file_datasink": ("BlockBasedFileDatasink", "RowBasedFileDatasink"),
     "paceline.data.datasource.filename_provider": ("FilenameProvider",),

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from paceline._core.arguments import bad_value, check_int, with_options
 from paceline._core.lazy_imports import explain_module
-from paceline.data.block import Block, Schema
+from paceline.data.block import Block, BlockMetadata, Schema
 from paceline.data.dataset import Dataset
 from paceline.data.expressions import Expr
 from paceline.data.planning.plan import PlainSource, Read
@@ -28,20 +28,6 @@ from paceline.data.task_options import ReadOptions, warn_unused
 _FEWEST = 16
 _MOST = 10_000
 _TASK_BYTES = 8 << 20
-
-
-@dataclass(frozen=True)
-class BlockMetadata:
-    """What is known about a task's rows before they are read."""
-
-    num_rows: int | None = None
-    """None if unknown. A task that yields another number of rows fails."""
-    size_bytes: int | None = None
-    """Approximate size in memory."""
-    exec_stats: Any = None
-    task_exec_stats: Any = None
-    input_files: Sequence[str] | None = None
-    """Where the rows come from. Names the task if it has no other name."""
 
 
 class ReadTask:

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from paceline._core.arguments import bad_value, check_bool
 from paceline._core.lazy_imports import explain_module
-from paceline.data.block import Block
-from paceline.data.datasource.datasource import BlockMetadata, Datasource, ReadTask
+from paceline.data.block import Block, BlockMetadata
+from paceline.data.datasource.datasource import Datasource, ReadTask
 from paceline.data.open_args import parse_open_args
 from paceline.data.order.shuffle import permutation
 from paceline.data.read import FileShuffleConfig

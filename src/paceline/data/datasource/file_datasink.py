@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from paceline._core.arguments import check_int
 from paceline._core.lazy_imports import explain_module
-from paceline.data.block import Block
+from paceline.data.block import Block, BlockAccessor
 from paceline.data.datasource.datasink import Datasink
 from paceline.data.datasource.filename_provider import FilenameProvider
 from paceline.data.sinks.sink import FileWriter, FormatSink, compression_suffix, open_output
@@ -76,12 +74,12 @@ class BlockBasedFileDatasink(FileDatasink):
         super().__init__(path, **options)
         self.min_rows_per_file = check_int("min_rows_per_file", min_rows_per_file, at_least=1, optional=True)
 
-    def write_block_to_file(self, block: pa.Table, file: Any) -> None:
-        """Write rows to an open file, a `pyarrow.NativeFile`."""
+    def write_block_to_file(self, block: BlockAccessor, file: Any) -> None:
+        """Write rows to an open file, a `pyarrow.NativeFile`: `block.to_arrow()` has them."""
         raise NotImplementedError(f"{type(self).__name__} must implement write_block_to_file(block, file)")
 
     def encode_file(self, block: Block, file: Any) -> None:
-        self.write_block_to_file(block.to_arrow(), file)
+        self.write_block_to_file(BlockAccessor(block), file)
 
 
 class DatasinkFileWriter(FileWriter):

@@ -282,20 +282,21 @@ class ProcessExecutor:
         return self.service.streams.stream_stats(self.record)
 
 
-_shared: tuple[DataService, DataContext] | None = None
+_shared: tuple[DataService, DataContext, str] | None = None
+"""The service, and the context and the working directory that its processes were started with."""
 _replaced: list[DataService] = []
 """Services of earlier contexts, which end when nothing runs in them any more."""
 _lock = threading.Lock()  # protects `_shared` and `_replaced`
 
 
 def shared_service() -> DataService:
-    """The service of this process: started if there is none, replaced if the context has changed."""
+    """The service of this process: started if there is none, replaced if context or working directory have changed."""
     global _shared
-    context = DataContext.get_current()
+    context, directory = DataContext.get_current(), system.working_directory()
     with _lock:
         if _shared is None:
             atexit.register(shutdown)
-        elif _shared[0].is_alive and _shared[1] == context:
+        elif _shared[0].is_alive and _shared[1:] == (context, directory):
             return _shared[0]
         else:
             _replaced.append(_shared[0])
@@ -303,7 +304,7 @@ def shared_service() -> DataService:
             _replaced.remove(service)
             service.close()
         service = DataService(context)
-        _shared = service, copy.deepcopy(context)
+        _shared = service, copy.deepcopy(context), directory
         return service
 
 

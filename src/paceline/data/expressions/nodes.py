@@ -21,6 +21,7 @@ from paceline.data.block import Block, Column
 from paceline.data.column import as_computable
 from paceline.data.datatype import as_arrow_type
 from paceline.data.expressions.kernels import (
+    BINARY_OPERATIONS,
     FUNCTIONS,
     REFUSED,
     UNARY_OPERATIONS,
@@ -186,8 +187,54 @@ class Expr:
         are_equal = all(one.structurally_equals(two) for one, two in zip(mine, theirs, strict=False))
         return len(mine) == len(theirs) and are_equal and _own_values(self) == _own_values(other)
 
+    def to_pyarrow(self) -> pc.Expression:
+        """Return the same expression of pyarrow, for its datasets. Raises a ValueError if pyarrow has none."""
+        raise ValueError(f"{self!r} must be an expression that pyarrow has, got a {type(self).__name__}")
+
+    def get_type(self, input_schema: pa.Schema) -> pa.DataType | None:
+        """Return the Arrow type of its values for columns of these types; None if it is not known without rows."""
+        schema = _check_schema(input_schema)
+        declared: dict[builtins.str, Any] = {}
+
+        def declare(part: Expr) -> Expr:
+            """Put a column of the declared type in the place of code that must not run."""
+            if not part.runs_outside_code:
+                return replace_parts(part, declare)
+            name = f"\0{len(declared)}"
+            declared[name] = part.known_type
+            return ColumnNode(name)
+
+        expr = declare(self)
+        fields = [*schema, *(pa.field(name, kind) for name, kind in declared.items())]
+        try:
+            return evaluate_column(expr, Block.from_arrow(pa.schema(fields).empty_table())).type
+        except (KeyError, TypeError):
+            return None
+
+    def nullable(self, input_schema: pa.Schema) -> bool:
+        """Whether a value may be null. False only where that is certain."""
+        return self.may_be_null(_check_schema(input_schema))
+
+    def may_be_null(self, schema: pa.Schema) -> bool:
+        return True
+
+    def to_field(self, input_schema: pa.Schema) -> pa.Field | None:
+        """Return name, type and nullability of its column; None without a name, or if the type is not known."""
+        kind = None if self.name is None else self.get_type(input_schema)
+        return None if kind is None else pa.field(self.name, kind, nullable=self.nullable(input_schema))
+
+    def is_idempotent(self) -> bool:
+        """Whether a row's value depends on its columns only, and not on its place as that of `random()` does."""
+        return not depends_on_row_number(self)
+
     def __bool__(self) -> bool:
         raise TypeError("an expression has no truth value: join conditions with & and |, not with and / or")
+
+
+def _check_schema(schema: Any) -> Any:
+    """Return a `pyarrow.Schema`, which may be that of a `Schema`."""
+    given = getattr(schema, "base_schema", schema)
+    return check_instance("input_schema", given, pa.Schema, "a pyarrow.Schema")
 
 
 def _own_values(expr: Expr) -> dict[str, Any]:
@@ -243,6 +290,12 @@ class ColumnNode(Expr):
     def evaluate(self, block: Block, span: RowSpan) -> Any:
         return as_computable(block.column(self.name))
 
+    def to_pyarrow(self) -> pc.Expression:
+        return pc.field(self.name)
+
+    def may_be_null(self, schema: pa.Schema) -> bool:
+        return self.name not in schema.names or bool(schema.field(self.name).nullable)
+
     def __repr__(self) -> str:
         return f"col({self.name!r})"
 
@@ -257,6 +310,12 @@ class LiteralNode(Expr):
         except OverflowError:
             return pa.scalar(self.value, pa.uint64())
 
+    def to_pyarrow(self) -> pc.Expression:
+        return pc.scalar(self.value)
+
+    def may_be_null(self, schema: pa.Schema) -> bool:
+        return self.value is None
+
     def __repr__(self) -> str:
         return repr(self.value)
 
@@ -270,6 +329,18 @@ class BinaryNode(Expr):
     def evaluate(self, block: Block, span: RowSpan) -> Any:
         return compute_binary(self.operation, self.left.evaluate(block, span), self.right.evaluate(block, span))
 
+    def to_pyarrow(self) -> pc.Expression:
+        left, right = self.left.to_pyarrow(), self.right.to_pyarrow()
+        if self.operation in ("//", "%"):
+            return super().to_pyarrow()
+        if self.operation == "/":
+            return pc.divide(left.cast(pa.float64(), safe=False), right)
+        return BINARY_OPERATIONS[self.operation](left, right)
+
+    def may_be_null(self, schema: pa.Schema) -> bool:
+        is_maybe_by_zero = self.operation in ("//", "%")
+        return is_maybe_by_zero or self.left.may_be_null(schema) or self.right.may_be_null(schema)
+
     def __repr__(self) -> str:
         return f"({self.left!r} {self.operation} {self.right!r})"
 
@@ -281,6 +352,12 @@ class UnaryNode(Expr):
 
     def evaluate(self, block: Block, span: RowSpan) -> Any:
         return UNARY_OPERATIONS[self.operation](self.operand.evaluate(block, span))
+
+    def to_pyarrow(self) -> pc.Expression:
+        return UNARY_OPERATIONS[self.operation](self.operand.to_pyarrow())
+
+    def may_be_null(self, schema: pa.Schema) -> bool:
+        return "null" not in self.operation and self.operand.may_be_null(schema)
 
     def __repr__(self) -> str:
         return f"({self.operation} {self.operand!r})"
@@ -296,6 +373,12 @@ class IsInNode(Expr):
         values = pa.array(self.values)
         return pc.is_in(operand, value_set=values.cast(operand.type) if pa.types.is_null(values.type) else values)
 
+    def to_pyarrow(self) -> pc.Expression:
+        return self.operand.to_pyarrow().isin(pa.array(self.values))
+
+    def may_be_null(self, schema: pa.Schema) -> bool:
+        return False
+
     def __repr__(self) -> str:
         return f"({self.operand!r} in {[*self.values]!r})"
 
@@ -307,6 +390,12 @@ class AliasNode(Expr):
 
     def evaluate(self, block: Block, span: RowSpan) -> Any:
         return self.operand.evaluate(block, span)
+
+    def to_pyarrow(self) -> pc.Expression:
+        return self.operand.to_pyarrow()
+
+    def may_be_null(self, schema: pa.Schema) -> bool:
+        return self.operand.may_be_null(schema)
 
     def __repr__(self) -> str:
         return f"{self.operand!r}.alias({self.name!r})"
@@ -323,6 +412,20 @@ class KernelNode(Expr):
     def evaluate(self, block: Block, span: RowSpan) -> Any:
         values = [operand.evaluate(block, span) for operand in self.operands]
         return call_function(self.function, values, dict(self.options))
+
+    def to_pyarrow(self) -> pc.Expression:
+        operands = [operand.to_pyarrow() for operand in self.operands]
+        if self.function == "cast":
+            options = dict(self.options)
+            return operands[0].cast(options["target_type"], safe=options["safe"])
+        try:
+            return FUNCTIONS[self.function](*operands, **dict(self.options))
+        except (AttributeError, TypeError):  # made of several functions of Arrow, which look at the values
+            return super().to_pyarrow()
+
+    def may_be_null(self, schema: pa.Schema) -> bool:
+        found = [operand.may_be_null(schema) for operand in self.operands]
+        return all(found) if self.function == "coalesce" else "." in self.function or any(found)
 
     def __repr__(self) -> str:
         first, *rest = map(repr, self.operands)
@@ -349,6 +452,15 @@ class WhenNode(Expr):
             holds = pc.fill_null(condition.evaluate(block, span), False)
             chosen = pc.if_else(holds, value.evaluate(block, span), chosen)
         return chosen
+
+    def to_pyarrow(self) -> pc.Expression:
+        chosen = self.default.to_pyarrow()
+        for condition, value in zip(reversed(self.conditions), reversed(self.values), strict=True):
+            chosen = pc.if_else(pc.coalesce(condition.to_pyarrow(), False), value.to_pyarrow(), chosen)
+        return chosen
+
+    def may_be_null(self, schema: pa.Schema) -> bool:
+        return any(value.may_be_null(schema) for value in (*self.values, self.default))
 
     def __repr__(self) -> str:
         pairs = zip(self.conditions, self.values, strict=True)

@@ -106,6 +106,7 @@ def _as_array(values: Any) -> Any:
 class DownloadNode(Expr):
     runs_outside_code = True
     max_rows = 256
+    known_type = pa.large_binary()
 
     uris: ColumnNode
     filesystem: Any = None

@@ -28,6 +28,9 @@ _ROW_BITS = 33
 class _PlaceNode(Expr):
     depends_on_row_number = True
 
+    def may_be_null(self, schema: pa.Schema) -> bool:
+        return False
+
     salt: str = ""
     """Differs between the nodes of a dataset: two random columns are not the same."""
     epoch: int = 0

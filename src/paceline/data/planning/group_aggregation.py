@@ -164,6 +164,8 @@ class AggregateFnV2(AggregateFn, ABC):
         self.on = on
         self.ignore_nulls = ignore_nulls
         self.zero_factory = zero_factory
+        # The names that Ray's guide has subclasses read.
+        self._target_col_name, self._ignore_nulls = on, ignore_nulls
 
     @abstractmethod
     def aggregate_block(self, block: Any) -> Any:

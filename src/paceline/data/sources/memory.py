@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -13,18 +13,23 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.data.block import Block, Schema, TensorType
-from paceline.data.planning.plan import PlainSource
+from paceline.data.planning.plan import Map, PlainSource, PlanNode, Read
 from paceline.data.sources.schemas import RowRangeUnit
 
 _UNIT_BYTES = 8 << 20
 _PIECE_ROWS = 1 << 20
 
 
-def unit_ranges(num_rows: int, num_bytes: int, number: int | None, least: int) -> list[tuple[int, int]]:
-    """The (start, stop) row ranges of units. The same on every machine."""
+def unit_ranges(
+    num_rows: int, num_bytes: int, number: int | None, least: int, batch_size: int = 1
+) -> list[tuple[int, int]]:
+    """The (start, stop) row ranges of units: all but the last are whole batches. The same on every machine."""
     if number is None:
         number = max(least, -(-num_bytes // _UNIT_BYTES))
     number = max(1, min(number, num_rows))
+    if batch_size > 1:
+        each = -(-num_rows // (number * batch_size)) * batch_size
+        return [(start, min(start + each, num_rows)) for start in range(0, num_rows, each)]
     edges = [num_rows * index // number for index in range(number + 1)]
     return [(start, stop) for start, stop in pairwise(edges) if stop > start]
 
@@ -76,6 +81,7 @@ class MemorySource(PlainSource):
     num_units: int | None = None
     min_units: int = 16
     """The minimum number of units, if there are enough rows and `num_units` is not set."""
+    batch_size: int = 1
 
     def units(self) -> Sequence[MemoryUnit]:
         return self._units
@@ -88,14 +94,15 @@ class MemorySource(PlainSource):
         for part in self.parts:
             share = self.num_units and max(1, round(self.num_units * part.num_rows / max(1, num_rows)))
             least = max(1, self.min_units // max(1, len(self.parts)))
-            for start, stop in unit_ranges(part.num_rows, part.nbytes, share, least):
+            for start, stop in unit_ranges(part.num_rows, part.nbytes, share, least, self.batch_size):
                 name = f"{function} (rows {before + start} to {before + stop - 1})"
                 units.append(MemoryUnit(name, part.slice(start, stop)))
             before += part.num_rows
         return units
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MemorySource, (self.name, self.parts, self.num_units, self.min_units)  # without the cached units
+        # Without the cached units.
+        return MemorySource, (self.name, self.parts, self.num_units, self.min_units, self.batch_size)
 
     def schema(self) -> Schema | None:
         first = next((part for part in self.parts if part.num_rows), self.parts[0] if self.parts else None)
@@ -106,9 +113,7 @@ class MemorySource(PlainSource):
             return None
         if all(list(columns) == list(part.columns) for part in self.parts):
             return None
-        return MemorySource(
-            self.name, tuple(part.select(columns) for part in self.parts), self.num_units, self.min_units
-        )
+        return replace(self, parts=tuple(part.select(columns) for part in self.parts))
 
 
 @dataclass(frozen=True)
@@ -133,14 +138,30 @@ class RangeSource(PlainSource):
     column: str = "id"
     shape: tuple[int, ...] = ()
     num_units: int | None = None
+    batch_size: int = 1
 
     def units(self) -> Sequence[RangeUnit]:
         each = 8 * math.prod(self.shape)
+        ranges = unit_ranges(self.num_rows, self.num_rows * each, self.num_units, 16, self.batch_size)
         return [
             RangeUnit(f"range (rows {begin} to {end - 1})", begin, end, (end - begin) * each, self.column, self.shape)
-            for begin, end in unit_ranges(self.num_rows, self.num_rows * each, self.num_units, 16)
+            for begin, end in ranges
         ]
 
     def schema(self) -> Schema:
         kind = TensorType(np.dtype(np.int64), self.shape) if self.shape else pa.int64()
         return Schema.from_columns([self.column], [kind])
+
+
+def divide_for_batches(plan: PlanNode, batch_size: int) -> PlanNode:
+    """Return the plan with the rows it has in memory divided into whole batches, unless the user has divided them.
+
+    A batch never spans two units. With the usual units, a few thousand rows would come in batches of a dozen.
+    """
+    match plan:
+        case Map(input=below, transform=transform) if not transform.depends_on_row_number:
+            changed = divide_for_batches(below, batch_size)
+            return plan if changed is below else replace(plan, input=changed)
+        case Read(source=MemorySource(num_units=None) | RangeSource(num_units=None) as source):
+            return plan if source.batch_size >= batch_size else Read(replace(source, batch_size=batch_size))
+    return plan

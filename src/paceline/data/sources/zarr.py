@@ -43,6 +43,8 @@ class ZarrChunk:
     index: tuple[int, ...]
     slices: Slices
     num_bytes: int
+    overlap: int = 0
+    """How many of its elements, along the first axis, belong to the next row."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class ZarrUnit:
         values = {chunk: _read_chunk(opened, chunk) for chunk in self.chunks} if self.is_aligned else {}
         if self.is_aligned:
             begin, stop = self.chunks[0].slices[0]
+            stop -= self.chunks[0].overlap
             columns = {chunk.array or "data": value[None] for chunk, value in values.items()}
             yield Block({"t_start": np.array([begin]), "t_stop": np.array([stop]), **columns})
             return
@@ -157,19 +160,19 @@ def cut_aligned(arrays: Mapping[str, Any], chunk_shapes: Any, overlap: int) -> l
         )
     rows = []
     for number, begin in enumerate(range(0, length, step)):
-        stop = min(begin + step + overlap, length)
+        own, stop = min(begin + step, length), min(begin + step + overlap, length)
         rows.append(
             tuple(
-                _make_chunk(path, array, (number,), ((begin, stop), *((0, size) for size in array.shape[1:])))
+                _make_chunk(path, array, (number,), ((begin, stop), *((0, n) for n in array.shape[1:])), stop - own)
                 for path, array in arrays.items()
             )
         )
     return rows
 
 
-def _make_chunk(path: str, array: Any, index: tuple[int, ...], slices: Slices) -> ZarrChunk:
+def _make_chunk(path: str, array: Any, index: tuple[int, ...], slices: Slices, overlap: int = 0) -> ZarrChunk:
     size = math.prod(stop - begin for begin, stop in slices) * array.dtype.itemsize
-    return ZarrChunk(path, tuple(index), slices, size)
+    return ZarrChunk(path, tuple(index), slices, size, overlap)
 
 
 def _choose_chunk(path: str, array: Any, chunk_shapes: Any) -> tuple[int, ...]:
