@@ -19,7 +19,15 @@ from paceline._core.lazy_imports import import_extra
 from paceline.data.column import Column as Column
 from paceline.data.column import TensorType as TensorType
 from paceline.data.column import as_arrow as as_arrow
-from paceline.data.column import as_column, as_values, concat_columns, from_arrow_column, from_series, nbytes_of
+from paceline.data.column import (
+    as_column,
+    as_values,
+    concat_columns,
+    from_arrow_column,
+    from_series,
+    is_plain_numbers,
+    nbytes_of,
+)
 from paceline.data.column import as_numpy as as_numpy
 from paceline.data.column import column_of as column_of
 from paceline.data.column import type_of as type_of
@@ -215,6 +223,13 @@ class Block:
 
     # Conversion
 
+    def with_numpy_numbers(self) -> Block:
+        """Convert Arrow numbers without nulls to arrays: those are sliced and reordered in a tenth of the time."""
+        if not any(map(is_plain_numbers, self.columns.values())):
+            return self
+        columns = {n: as_numpy(values) if is_plain_numbers(values) else values for n, values in self.columns.items()}
+        return Block._from_valid_columns(columns, self.num_rows)
+
     def to_numpy(self) -> dict[str, np.ndarray[Any, Any]]:
         return {name: as_numpy(values) for name, values in self.columns.items()}
 
@@ -263,6 +278,34 @@ class Block:
 
     def __repr__(self) -> str:
         return f"Block({self.num_rows} rows: {', '.join(self.columns)})"
+
+
+class ConcatenatedBlock(Block):
+    """The rows of several blocks. They are copied together when a column is requested, or directly to where a writer
+    wants them."""
+
+    def __init__(self, parts: Sequence[Block]) -> None:
+        self.parts = tuple(parts)
+        self.num_rows = sum(part.num_rows for part in parts)
+
+    @cached_property
+    def columns(self) -> dict[str, Column]:  # type: ignore[override]
+        return Block.concat(self.parts).columns
+
+    @cached_property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts)
+
+    def arrays(self) -> dict[str, list[np.ndarray[Any, Any]]] | None:
+        """The columns, each as the arrays it consists of; None if those must be converted to be concatenated."""
+        names = list(self.parts[0].columns)
+        arrays = {name: [part.columns[name] for part in self.parts if name in part.columns] for name in names}
+        is_uniform = all(list(part.columns) == names for part in self.parts) and all(
+            isinstance(part, np.ndarray) and (part.dtype, part.shape[1:]) == (parts[0].dtype, parts[0].shape[1:])
+            for parts in arrays.values()
+            for part in parts
+        )
+        return arrays if is_uniform else None
 
 
 def list_columns(names: Iterable[str], wrong: str) -> str:

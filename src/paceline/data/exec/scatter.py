@@ -120,7 +120,7 @@ class ArrangeRows(Transform):
     ) -> Iterator[tuple[Block, np.ndarray[Any, Any] | None]]:
         first = 0
         for chunk in join_into_chunks(blocks, self.chunk_bytes, self.at_most):
-            yield self.arrangement.arrange(packed_blocks.with_numpy_numbers(chunk), place, first)
+            yield self.arrangement.arrange(chunk.with_numpy_numbers(), place, first)
             first += chunk.num_rows
 
 
