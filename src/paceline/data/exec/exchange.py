@@ -175,7 +175,9 @@ class _BarrierResolver:
         if isinstance(self.executor, StoringExecutor):
             pipeline = Pipeline(tasks, tuple((*chain, arranged) for chain in pipeline.chains))
             return self.executor.store_rows(pipeline, at_most)
-        space, handle = spill.open_spill(len(tasks), context.budget // 2, context.spill_path)
+        reusable = getattr(self.executor, "exchange_memory", None)
+        reusable = reusable if isinstance(arrangement, scatter.OrderByHash) else None
+        space, handle = spill.open_spill(len(tasks), context.budget // 2, context.spill_path, reusable)
         stored = scatter.Scatter(space, arranged)
         pipeline = Pipeline(tasks, tuple((*chain, stored) for chain in pipeline.chains))
         chunks: list[scatter.StoredChunk] = []
@@ -202,7 +204,7 @@ class _BarrierResolver:
         ends = (
             even_ends(num_rows, exchanged.num_parts) if repartition is None else repartition_ends(num_rows, repartition)
         )
-        hashes = [block.column(scatter.HASH) for block in exchanged.load_columns([scatter.HASH])]
+        hashes: list[Any] = [block.column(scatter.HASH) for block in exchanged.load_columns([scatter.HASH])]
         return _make_units(exchanged, hash_cuts(hashes, ends), name, by)
 
     def repartition_rows(self, barrier: barriers.Repartition) -> Sequence[Unit]:

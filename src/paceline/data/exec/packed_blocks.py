@@ -100,12 +100,17 @@ class BlockWriter:
         self.layout = BlockLayout(num_rows, end, tuple(columns), tuple(entries), arrow_at, pickled_at)
 
     def write_into(self, memory: Any) -> None:
-        """Write into a buffer, without an order."""
+        """Write into a buffer."""
         for entry, parts in zip(self.layout.arrays, self._arrays, strict=True):
             begin = entry.offset
             for values in parts:
-                if values.size:
-                    np.copyto(np.ndarray(values.shape, values.dtype, memory, begin), values)
+                shape = values.shape if self._order is None else entry.shape
+                room: np.ndarray[Any, Any] = np.ndarray(shape, values.dtype, memory, begin)
+                if self._order is not None:
+                    # "clip" does not change valid indices, and saves the copy NumPy makes in case of an error.
+                    np.take(values, self._order, axis=0, out=room, mode="clip")
+                elif values.size:
+                    np.copyto(room, values)
                 begin += values.nbytes
         if self.layout.arrow is not None:
             begin, end = self.layout.arrow
@@ -158,7 +163,7 @@ def read_shared(layout: BlockLayout, memory: mmap.mmap, released: Callable[[], N
 
 
 class PackedWriter:
-    """Measures a block, with its rows in this order, and then writes it and its layout to a file."""
+    """Measures a block, with its rows in this order, and then writes it and its layout to a file or into memory."""
 
     def __init__(self, block: Block, order: np.ndarray[Any, Any] | None = None) -> None:
         self._writer = BlockWriter(block, order, combine=True)
@@ -168,6 +173,10 @@ class PackedWriter:
     def write(self, fd: int, offset: int) -> None:
         self._writer.write_to_file(fd, offset)
         _write_all(fd, self._footer, offset + self._writer.layout.nbytes)
+
+    def write_into(self, memory: memoryview) -> None:
+        self._writer.write_into(memory)
+        memory[self._writer.layout.nbytes :] = self._footer
 
 
 def pack_block(block: Block) -> np.ndarray[Any, Any]:
@@ -214,9 +223,15 @@ class PackedSlice:
     length: int
     begin: int
     stop: int
+    memory: memoryview | None = None
+    """The whole block, if it is mapped."""
 
     @cached_property
     def layout(self) -> BlockLayout:
+        if self.memory is not None:
+            layout = _decode_footer(self.memory)
+            assert layout is not None, "a packed block is shorter than its layout"
+            return layout
         end = self.offset + self.length
         begin = max(self.offset, end - PAGE)
         layout = _decode_footer(os.pread(self.fd, end - begin, begin))
@@ -235,14 +250,28 @@ class PackedSlice:
     def read_into(self, name: str, room: memoryview) -> None:
         """Read a column's bytes into a buffer of the same size."""
         row_bytes = room.nbytes // self.num_rows
-        _read_into(self.fd, self.offset + self.arrays[name].offset + self.begin * row_bytes, room)
+        if self.memory is not None:
+            room[:] = self.view_bytes(name, row_bytes).data
+        else:
+            _read_into(self.fd, self.offset + self.arrays[name].offset + self.begin * row_bytes, room)
+
+    def view_bytes(self, name: str, row_bytes: int) -> np.ndarray[Any, Any]:
+        """A column's bytes, if the block is mapped."""
+        first = self.arrays[name].offset + self.begin * row_bytes
+        return self._mapped_bytes[first : first + (self.stop - self.begin) * row_bytes]
+
+    @cached_property
+    def _mapped_bytes(self) -> np.ndarray[Any, Any]:
+        assert self.memory is not None
+        return np.frombuffer(self.memory, np.uint8)
 
     def read_others(self) -> Block:
         """Read the columns that `read_into` cannot read."""
         if self.layout.arrow is None and self.layout.pickled is None:
             return Block({}, num_rows=self.num_rows)
-        block = read_packed(self.fd, self.offset, self.length).slice(self.begin, self.stop)
-        return block.drop(self.arrays)
+        memory = self.memory
+        block = read_packed(self.fd, self.offset, self.length) if memory is None else unpack_block(memory)
+        return block.slice(self.begin, self.stop).drop(self.arrays)
 
 
 def read_sorted(parts: Sequence[PackedSlice], key: str) -> Block:
@@ -252,16 +281,21 @@ def read_sorted(parts: Sequence[PackedSlice], key: str) -> Block:
     touched.
     """
     num_rows = sum(part.num_rows for part in parts)
+    is_mapped = all(part.memory is not None for part in parts)
 
     def fill_column(name: str, room: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         view, passed, row_bytes = _byte_view(room), 0, room.nbytes // num_rows
+        if is_mapped:
+            np.concatenate([part.view_bytes(name, row_bytes) for part in parts], out=np.asarray(view))
+            return room
         for part in parts:
             end = passed + part.num_rows * row_bytes
             part.read_into(name, view[passed:end])
             passed = end
         return room
 
-    order = np.argsort(fill_column(key, np.empty(num_rows, parts[0].arrays[key].dtype)))
+    # Each part is sorted, and a stable sort merges them.
+    order = np.argsort(fill_column(key, np.empty(num_rows, parts[0].arrays[key].dtype)), kind="stable")
     alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     mixed: list[str] = []
     names = list(dict.fromkeys(name for part in parts for name in part.layout.names if name != key))

@@ -192,11 +192,15 @@ class DataProcessSupervisor:
         of_unit = unit.name, work.unit, pickled
         process.post(m.StartWork(work.work, job.name, work.stage, skip, *of_unit, self._block_bytes))
 
-    def check_idle(self, now: float) -> None:
+    def check_idle(self, now: float) -> bool:
+        """Notify the schedule of processes without work; return whether there are any."""
+        has_idle = False
         for process in self._processes.values():
             if process.assignment is None and now - process.idle_since > IDLE_S:
+                has_idle = True
                 process.idle_since = now
                 self._schedule.on_process_idle(process.number)
+        return has_idle
 
     # Stacks
 
