@@ -122,7 +122,10 @@ class ExchangedRows:
 
     def load_columns(self, names: Sequence[str]) -> list[Block]:
         """Load at least these columns of each chunk."""
-        return [chunk.piece.load() for chunk in self.chunks]
+        return [
+            piece.load_columns(names) if isinstance(piece := chunk.piece, spill.SpilledPiece) else piece.load()
+            for chunk in self.chunks
+        ]
 
     def divide(self, cuts: Sequence[Sequence[int]]) -> list[list[scatter.StoredRows]]:
         """For each part, the rows between its two cuts in every chunk."""
@@ -515,7 +518,7 @@ def hash_at_rank(hashes: Sequence[np.ndarray[Any, Any]], num_rows: int, rank: in
     """The hash with `rank` smaller ones. Hashes are uniform, so only those near the expected value are examined."""
     if rank >= num_rows:
         return (1 << 64) - 1
-    spread = 8 * int(num_rows**0.5) + 16
+    spread = 3 * int(num_rows**0.5) + 16
     low, high = (((rank + side) << 64) // num_rows for side in (-spread, spread))
     low, high = max(low, 0), min(high, (1 << 64) - 1)
     num_below, candidates = _hashes_between(hashes, low, high)
@@ -526,7 +529,8 @@ def hash_at_rank(hashes: Sequence[np.ndarray[Any, Any]], num_rows: int, rank: in
 
 def _hashes_between(hashes: Sequence[np.ndarray[Any, Any]], low: int, high: int) -> tuple[int, np.ndarray[Any, Any]]:
     """The number of hashes below `low`, and the hashes from `low` up to `high`."""
-    spans = [np.searchsorted(chunk, np.array([low, high], np.uint64)) for chunk in hashes]
+    bounds = np.array([low, high], np.uint64)
+    spans = [np.searchsorted(chunk, bounds) for chunk in hashes]
     parts = [chunk[begin:end] for chunk, (begin, end) in zip(hashes, spans, strict=True)]
     return sum(int(begin) for begin, _ in spans), np.concatenate(parts)
 

@@ -260,6 +260,12 @@ class PackedSlice:
         first = self.arrays[name].offset + self.begin * row_bytes
         return self._mapped_bytes[first : first + (self.stop - self.begin) * row_bytes]
 
+    def view_column(self, name: str) -> np.ndarray[Any, Any]:
+        """A column that `read_into` can read, if the block is mapped."""
+        entry = self.arrays[name]
+        column: np.ndarray[Any, Any] = np.ndarray(entry.shape, entry.dtype, self.memory, entry.offset)
+        return column[self.begin : self.stop]
+
     @cached_property
     def _mapped_bytes(self) -> np.ndarray[Any, Any]:
         assert self.memory is not None

@@ -188,10 +188,13 @@ class DataService:
         self.streams.check_patience(now)
         if self._supervisor.check_idle(now):
             self.exchange_memory.free()
-        while commands := self._schedule.take_commands():
+        has_more = True
+        while has_more and (commands := self._schedule.take_commands()):
+            has_more = False
             for command in commands:
                 if isinstance(command, ProcessCommand):
                     self._supervisor.execute(command)
+                    has_more = True  # Lent room or work may leave other decisions to take; what follows does not.
                 elif isinstance(command, FreeBlock):
                     self._arena_pool.free_block(command.block)
                 else:

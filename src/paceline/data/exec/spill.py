@@ -147,10 +147,20 @@ class SpilledPiece:
     def part(self, begin: int, stop: int) -> SpilledPiece:
         return replace(self, begin=self.begin + begin, stop=self.begin + stop)
 
+    def load_columns(self, names: Sequence[str]) -> Block:
+        """Load at least these columns."""
+        if self.is_mapped:
+            part = packed_blocks.PackedSlice(-1, self.offset, self.length, self.begin, self.stop, self._view())
+            if all(name in part.arrays for name in names):
+                return Block({name: part.view_column(name) for name in names}, num_rows=self.num_rows)
+        return self.load()
+
+    def _view(self) -> memoryview:
+        return map_memory(self.path)[self.offset : self.offset + self.length]
+
     def load(self) -> Block:
         if self.is_mapped:
-            mapped = map_memory(self.path)[self.offset : self.offset + self.length]
-            return packed_blocks.unpack_block(mapped).slice(self.begin, self.stop)
+            return packed_blocks.unpack_block(self._view()).slice(self.begin, self.stop)
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return packed_blocks.read_packed(fd, self.offset, self.length).slice(self.begin, self.stop)
@@ -167,12 +177,7 @@ def open_pieces(pieces: Sequence[SpilledPiece]) -> Iterator[list[packed_blocks.P
             fds[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         yield [
             packed_blocks.PackedSlice(
-                fds[p.path],
-                p.offset,
-                p.length,
-                p.begin,
-                p.stop,
-                map_memory(p.path)[p.offset : p.offset + p.length] if p.is_mapped else None,
+                fds[p.path], p.offset, p.length, p.begin, p.stop, p._view() if p.is_mapped else None
             )
             for p in pieces
         ]
