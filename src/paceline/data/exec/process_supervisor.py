@@ -34,11 +34,14 @@ PRELOAD = (
     "pyarrow",
     "pyarrow.parquet",
     "pyarrow.compute",
+    "pandas",
     MODULE,
     "paceline.data.exec.service_client",
     "paceline.data.iterator",
+    "paceline.data.sources.parquet",
 )
-"""Modules that data processes, and the workers that take their rows, need."""
+"""Modules that data processes, and the workers that take their rows, need. Arrow imports pandas, where it is installed,
+to convert its first array, and each process would have its own 30 MB of it."""
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
