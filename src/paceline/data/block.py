@@ -281,12 +281,28 @@ class Block:
 
 
 class ConcatenatedBlock(Block):
-    """The rows of several blocks. They are copied together when a column is requested, or directly to where a writer
-    wants them."""
+    """The rows of several blocks that are made one by one.
 
-    def __init__(self, parts: Sequence[Block]) -> None:
-        self.parts = tuple(parts)
-        self.num_rows = sum(part.num_rows for part in parts)
+    A writer that takes them from `stream_parts` copies each while it is in the processor's cache. Any other use makes
+    all of them, and copies them together when a column is requested.
+    """
+
+    def __init__(self, parts: Iterable[Block], num_expected: int) -> None:
+        """`num_expected` is the number of rows that is likely."""
+        self._made_later = iter(parts)
+        self.num_expected = num_expected
+
+    def stream_parts(self) -> Iterator[Block]:
+        """Make the parts, instead of everything else that a block is used for."""
+        return self._made_later
+
+    @cached_property
+    def parts(self) -> tuple[Block, ...]:
+        return tuple(self._made_later)
+
+    @cached_property
+    def num_rows(self) -> int:  # type: ignore[override]
+        return sum(part.num_rows for part in self.parts)
 
     @cached_property
     def columns(self) -> dict[str, Column]:  # type: ignore[override]
@@ -298,7 +314,7 @@ class ConcatenatedBlock(Block):
 
     def arrays(self) -> dict[str, list[np.ndarray[Any, Any]]] | None:
         """The columns, each as the arrays it consists of; None if those must be converted to be concatenated."""
-        names = list(self.parts[0].columns)
+        names = list(self.parts[0].columns) if self.parts else []
         arrays = {name: [part.columns[name] for part in self.parts if name in part.columns] for name in names}
         is_uniform = all(list(part.columns) == names for part in self.parts) and all(
             isinstance(part, np.ndarray) and (part.dtype, part.shape[1:]) == (parts[0].dtype, parts[0].shape[1:])

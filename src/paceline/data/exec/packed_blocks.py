@@ -136,6 +136,45 @@ class BlockWriter:
             _write_all(fd, self._pickled, offset + self.layout.pickled[0])
 
 
+class PieceWriter:
+    """Writes blocks one behind the other, as one block of at most `num_rows` rows, which need not be known before."""
+
+    def __init__(self, first: Block, num_rows: int) -> None:
+        self._room, self._entries, end = num_rows, [], 0
+        for name, values in first.columns.items():
+            assert isinstance(values, np.ndarray)
+            shape = (num_rows, *values.shape[1:])
+            self._entries.append(_ArrayEntry(name, values.dtype.str, shape, end))
+            end = _align(end + values.dtype.itemsize * math.prod(shape))
+        self.nbytes = end
+        self._num_rows = 0
+
+    @staticmethod
+    def can_write(block: Block) -> bool:
+        return all(isinstance(values, np.ndarray) and _is_plain(values.dtype) for values in block.columns.values())
+
+    def fits(self, block: Block) -> bool:
+        """Whether there is room for the block, and its columns are like those of the first."""
+        columns = [
+            (name, values.dtype.str, values.shape[1:]) if isinstance(values, np.ndarray) else None
+            for name, values in block.columns.items()
+        ]
+        alike = columns == [(entry.name, entry.dtype, entry.shape[1:]) for entry in self._entries]
+        return alike and self._num_rows + block.num_rows <= self._room
+
+    def write(self, block: Block, memory: Any) -> None:
+        for entry, values in zip(self._entries, block.columns.values(), strict=True):
+            begin = entry.offset + self._num_rows * (values.nbytes // max(block.num_rows, 1))
+            if values.nbytes:
+                np.copyto(np.ndarray(values.shape, values.dtype, memory, begin), values)
+        self._num_rows += block.num_rows
+
+    def finish(self) -> BlockLayout:
+        """Where the rows are that were written so far."""
+        entries = tuple(_ArrayEntry(e.name, e.dtype, (self._num_rows, *e.shape[1:]), e.offset) for e in self._entries)
+        return BlockLayout(self._num_rows, self.nbytes, tuple(e.name for e in entries), entries)
+
+
 def view_block(layout: BlockLayout, buffer: Any, *, writable: bool = True) -> Block:
     """Return the block in a buffer. Its columns are views, writable if the buffer and `writable` allow it."""
     columns: dict[str, Any] = {}

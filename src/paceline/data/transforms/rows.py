@@ -291,12 +291,19 @@ class MapBatches(UserTransform):
                 continue
             # Once for all pieces: converting a column takes as long as stacking 4,000 of its numbers.
             whole = block.with_numpy_numbers() if self.batch_format == "numpy" else block
-            converted = [
-                result
-                for offset, piece in split_for_cache(whole)
-                for result in self._to_blocks(piece, calls.call_batch(piece, first + offset, results))
-            ]
-            yield from converted if len(converted) < 2 else [ConcatenatedBlock(converted)]
+            pieces = list(split_for_cache(whole))
+            converted = self._convert_pieces(pieces, first, calls, results)
+            yield from converted if len(pieces) < 2 else [ConcatenatedBlock(converted, block.num_rows)]
+
+    def _convert_pieces(
+        self,
+        pieces: Iterable[tuple[int, Block]],
+        first: int,
+        calls: UnitCalls,
+        results: Callable[[Block], Iterator[Any]],
+    ) -> Iterator[Block]:
+        for offset, piece in pieces:
+            yield from self._to_blocks(piece, calls.call_batch(piece, first + offset, results))
 
     def _run_async(self, blocks: Iterator[Block], calls: UnitCalls) -> Iterator[Block]:
         def call(numbered: tuple[int, Block]) -> Any:
