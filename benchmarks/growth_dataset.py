@@ -57,10 +57,9 @@ def measure(bench: Bench) -> Report:
         )
 
     megabytes = FILES * options.file_rows * 32 * 4 / 1e6
-    largest = max(loader["peak"], default=None)
-    beyond = (
-        [] if largest is None else [a - b for a, b in zip(ours["peak"][largest], loader["peak"][largest], strict=True)]
-    )
+    largest = max(loader["peak"], default=0)
+    both = zip(ours["peak"].get(largest, ()), loader["peak"].get(largest, ()), strict=True)
+    beyond = [ours_mb - loader_mb for ours_mb, loader_mb in both]
     return Report(
         [Measure("memory beyond DataLoader's", "MB", beyond, {}, Bar("<=", 100))] if beyond else (),
         {
