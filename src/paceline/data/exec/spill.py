@@ -1,7 +1,8 @@
 """Stores rows between the two halves of an exchange: in memory while there is room, then in files.
 
 The memory is one anonymous file of the process that resolves a barrier. Every unit has its own region in it, of which
-only written pages take memory; a ledger at the beginning of the file records how many bytes each unit uses. The files
+only written pages take memory; a ledger at the beginning of the file records how many bytes each unit uses. A shuffle
+uses the memory of an earlier one again, and its units append to it: see `ReusableMemory`. The files
 on disk have no name either, and units append to them. Other processes reach both through `/proc`. So everything is
 gone when nobody holds the units any more, or when the process ends, however it ends.
 
