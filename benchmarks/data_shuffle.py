@@ -42,7 +42,7 @@ def measure(bench: Bench) -> Report:
     return Report(
         [
             Measure(
-                "shuffled epoch", "s", shuffled, {"in order": plain}, Bar("<=", 2, ratio=True), {"in order": plain}
+                "shuffled epoch", "s", shuffled, {"in order": plain}, Bar("<=", 1.6, ratio=True), {"in order": plain}
             ),
             *([Measure("shuffled epoch", "s", shuffled, {RAY: ray}, None, {"in order": plain})] if ray else []),
         ],

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 from _data import CASES, plain_batches, time_epoch, write_tabular
-from _measure import Bar, Bench, Curve, Report, check, main, python
+from _measure import Bar, Bench, Curve, Measure, Report, check, main, python
 
 FILES, FILE_ROWS = 4, 15_625
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -57,8 +57,11 @@ def measure(bench: Bench) -> Report:
         )
 
     megabytes = FILES * options.file_rows * 32 * 4 / 1e6
+    largest = max(loader["peak"], default=0)
+    both = zip(ours["peak"].get(largest, ()), loader["peak"].get(largest, ()), strict=True)
+    beyond = [ours_mb - loader_mb for ours_mb, loader_mb in both]
     return Report(
-        (),
+        [Measure("memory beyond DataLoader's", "MB", beyond, {}, Bar("<=", 100))] if beyond else (),
         {
             "the smallest": f"{FILES * options.file_rows:,} rows, {megabytes:.3g} MB",
             "the largest": f"{sizes[-1]} times",

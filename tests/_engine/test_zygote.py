@@ -1,6 +1,8 @@
 """The zygote: shared by runs, replaced when lost, and followed by a successor with more imports."""
 
+import importlib
 import json
+import os
 import select
 import socket
 import sys
@@ -10,7 +12,7 @@ import pytest
 
 from paceline import train
 from paceline._core.codec import FrameReader
-from paceline._engine.local import launchers
+from paceline._engine.local import engine, launchers
 from paceline._engine.local.launchers import close_shared_zygote, shared_zygote
 from paceline._engine.local.zygote_channel import Channel
 from paceline.train import BackendConfig, DataParallelTrainer, RunConfig, ScalingConfig
@@ -92,6 +94,32 @@ def test_a_fit_inside_a_worker_works_and_a_worker_starts_no_zygote_before_that(t
     result = DataParallelTrainer(function, run_config=RunConfig(name="outer", storage_path=tmp_path)).fit()
     assert result.return_value == [True, True, 42]
     assert train.Result.from_path(tmp_path / "inner").return_value == 42
+
+
+@pytest.mark.parametrize("is_imported", [True, False])
+def test_a_successor_preloads_what_a_worker_has_imported_and_its_workers_are_not_idle(
+    tmp_path, monkeypatch, is_imported
+):
+    monkeypatch.setattr(engine, "_PRELOAD_AFTER_S", 0.0)
+
+    class Backend(BackendConfig):
+        preload_later = ("this",)
+
+    def function():
+        if is_imported:
+            importlib.import_module("this")
+
+    config = RunConfig(storage_path=tmp_path, name="a")
+    DataParallelTrainer(function, run_config=config, backend_config=Backend()).fit()
+    zygote = shared_zygote()
+    assert (zygote._successor is not None) == is_imported
+    if is_imported:
+        ripen(zygote, ())
+    policies = DataParallelTrainer(
+        lambda: ["this" in sys.modules, os.sched_getscheduler(0)],
+        run_config=RunConfig(storage_path=tmp_path, name="b"),
+    )
+    assert policies.fit().return_value == [is_imported, os.SCHED_OTHER]
 
 
 def test_the_zygote_and_its_successor_have_one_thread_each(tmp_path):

@@ -14,7 +14,7 @@ from numbered_rows import Rows
 from paceline.data.block import Block
 from paceline.data.iterator import DataIterator
 from paceline.data.order import sharding
-from paceline.data.order.batch_cutter import BatchCutter, with_sliceable_columns
+from paceline.data.order.batch_cutter import BatchCutter
 from paceline.data.order.row_ownership import EpochDivision, OwnershipTracker, PartialDelivery, RowOwners, SparseBlock
 from paceline.data.order.sharding import Cursor, RowDelivery, WorkerShard, merge_cursors, replace_cursor, with_order
 
@@ -31,7 +31,7 @@ def dealt(deliveries, division):
     assert [span.num_rows for span in spans] == [delivered.block.num_rows for delivered in blocks]
     sent, num_sent = [[] for _ in range(division.num_parts)], 0
     for span, delivered in zip(spans, blocks, strict=True):
-        whole = with_sliceable_columns(delivered.block)
+        whole = delivered.block.with_numpy_numbers()
         for rank, rows in enumerate(RowOwners.for_division(division).rows_by_rank(span)):
             sparse = SparseBlock(whole.num_rows, rows, whole.take(rows))
             sent[rank].append(PartialDelivery(delivered.unit, delivered.offset, sparse))

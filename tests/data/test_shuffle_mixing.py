@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import paceline.data
 from paceline.data.exec.pipeline import check_gpus
 from paceline.data.exec.process_supervisor import visible_devices
-from paceline.data.order.shuffle import permutation, shuffle_quality
+from paceline.data.order.shuffle import argsort_hashes, permutation, shuffle_quality
 from paceline.data.planning.plan import PoolSpec
 
 
@@ -40,6 +40,12 @@ def test_only_shuffled_rows_have_a_number_and_it_grows_with_the_shuffle():
     assert windows == sorted(windows)
     assert windows[0] < 0.1
     assert windows[-1] > 0.97
+
+
+@given(st.lists(st.integers(0, 2**64 - 1) | st.integers(2**40, 2**40 + 9)))
+def test_hashes_are_sorted_as_numpy_sorts_them_even_if_they_share_their_upper_half(values):
+    hashes = np.array(values, np.uint64)
+    assert argsort_hashes(hashes).tolist() == np.argsort(hashes, kind="stable").tolist()
 
 
 def test_the_number_is_that_of_the_rows_that_come():

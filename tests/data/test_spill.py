@@ -76,6 +76,37 @@ def test_an_allowance_counts_for_all_units_together(tmp_path):
     held.close()
 
 
+@pytest.mark.parametrize("limit", [None, 8000])
+def test_shuffles_use_the_same_memory_one_after_the_other_until_it_is_closed(data_context, limit):
+    if limit is not None:  # the rest is in files
+        data_context.execution_options.resource_limits.object_store_memory = limit
+    gc.collect()
+    before, executor = open_files(), InlineExecutor()
+    executor.exchange_memory = spill.ReusableMemory()
+    plan, seen = RandomShuffle(reading(numbers(2000)), 0), []
+    for epoch in range(4):
+        expected = rows_of(resolve_barrier(plan, epoch, InlineExecutor()))
+        units = resolve_barrier(plan, epoch, executor)
+        paths = {piece.path for unit in units for piece in unit.pieces}
+        assert any(map(is_in_memory, paths))
+        assert all(map(is_in_memory, paths)) == (limit is None)
+        seen += [os.stat(path).st_ino for path in paths if is_in_memory(path)]
+        assert rows_of(units) == expected
+        if epoch == 2:
+            units_of_two = units  # their rows must stay as they are while the next epoch is stored
+        del units
+    assert rows_of(units_of_two) == rows_of(resolve_barrier(plan, 2, InlineExecutor()))
+    assert seen[0] == seen[1] == seen[2] != seen[3]
+    del units_of_two
+    executor.exchange_memory.close()
+    gc.collect()
+    assert open_files() == before
+
+
+def rows_of(units):
+    return [row["id"] for unit in units for block in unit.read() for row in block.rows()]
+
+
 WRITERS = """
 import os, sys
 import numpy as np

@@ -244,6 +244,8 @@ class UsageReported(msgspec.Struct, frozen=True, tag="usage_reported"):
 
     attempt: int
     usage: RankUsage
+    imported: tuple[str, ...] = ()
+    """The modules of the backend's `preload_later` that the worker has imported: a restart will need them."""
 
 
 class ProfileRecorded(_RankMessage, frozen=True, tag="profile_recorded"):

@@ -78,6 +78,8 @@ class WorkerContext:
         self.positions: dict[str, Callable[[], Cursor]] = {}
         """Returns the current cursor of each shard."""
         self.before_return: Callable[[], None] = lambda: None
+        self.restart_modules: tuple[str, ...] = ()
+        """What is preloaded for a restart once a worker has imported it."""
         """Called when the function has returned, before the driver is notified."""
         self._link = link
         # Protects the two below: both the user's thread and the upload thread write reports.

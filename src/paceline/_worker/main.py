@@ -114,7 +114,7 @@ def make_message_handler(
         elif isinstance(message, messages.RecordProfile):
             profiling.start(message.number, message.seconds)
         elif isinstance(message, messages.MeasureUsage):
-            link.send(messages.UsageReported(begin.attempt, usage.measure()))
+            link.send(_report_usage(context, usage))
         else:
             context.handle_message(message)
 
@@ -132,6 +132,7 @@ def work(context: WorkerContext, link: DriverLink, usage: UsageMeter, load: Call
     try:
         try:
             function, config, backend = load()
+            context.restart_modules = backend.preload_later
             expose_script_globals(function)
             if begin.has_own_directory:
                 enter_directory(context.layout.artifacts)
@@ -166,11 +167,16 @@ def work(context: WorkerContext, link: DriverLink, usage: UsageMeter, load: Call
     if context.error is None:
         context.before_return()
     context.time_accounting.stop()
-    link.send(messages.UsageReported(begin.attempt, usage.measure()))
+    link.send(_report_usage(context, usage))
     link.send(message)
     link.flush()
     context.wait_for_exit()
     return 0 if context.error is None else 1
+
+
+def _report_usage(context: WorkerContext, usage: UsageMeter) -> messages.UsageReported:
+    imported = tuple(name for name in context.restart_modules if name in sys.modules)
+    return messages.UsageReported(context.begin.attempt, usage.measure(), imported)
 
 
 def _connect_to_data_service(address: str) -> None:

@@ -27,6 +27,7 @@ from paceline.data.column import (
     concat_columns,
     from_arrow_column,
     from_series,
+    is_plain_numbers,
     nbytes_of,
 )
 from paceline.data.column import as_numpy as as_numpy
@@ -224,6 +225,13 @@ class Block:
 
     # Conversion
 
+    def with_numpy_numbers(self) -> Block:
+        """Convert Arrow numbers without nulls to arrays: those are sliced and reordered in a tenth of the time."""
+        if not any(map(is_plain_numbers, self.columns.values())):
+            return self
+        columns = {n: as_numpy(values) if is_plain_numbers(values) else values for n, values in self.columns.items()}
+        return Block._from_valid_columns(columns, self.num_rows)
+
     def to_numpy(self) -> dict[str, np.ndarray[Any, Any]]:
         return {name: as_numpy(values) for name, values in self.columns.items()}
 
@@ -360,6 +368,48 @@ class BlockAccessor:
 
     def _values(self, on: str) -> Any:
         return as_nullable(self._block.column(on))
+class ConcatenatedBlock(Block):
+    """The rows of several blocks that are made one by one.
+
+    A writer that takes them from `stream_parts` copies each while it is in the processor's cache. Any other use makes
+    all of them, and copies them together when a column is requested.
+    """
+
+    def __init__(self, parts: Iterable[Block], num_expected: int) -> None:
+        """`num_expected` is the number of rows that is likely."""
+        self._made_later = iter(parts)
+        self.num_expected = num_expected
+
+    def stream_parts(self) -> Iterator[Block]:
+        """Make the parts, instead of everything else that a block is used for."""
+        return self._made_later
+
+    @cached_property
+    def parts(self) -> tuple[Block, ...]:
+        return tuple(self._made_later)
+
+    @cached_property
+    def num_rows(self) -> int:  # type: ignore[override]
+        return sum(part.num_rows for part in self.parts)
+
+    @cached_property
+    def columns(self) -> dict[str, Column]:  # type: ignore[override]
+        return Block.concat(self.parts).columns
+
+    @cached_property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts)
+
+    def arrays(self) -> dict[str, list[np.ndarray[Any, Any]]] | None:
+        """The columns, each as the arrays it consists of; None if those must be converted to be concatenated."""
+        names = list(self.parts[0].columns) if self.parts else []
+        arrays = {name: [part.columns[name] for part in self.parts if name in part.columns] for name in names}
+        is_uniform = all(list(part.columns) == names for part in self.parts) and all(
+            isinstance(part, np.ndarray) and (part.dtype, part.shape[1:]) == (parts[0].dtype, parts[0].shape[1:])
+            for parts in arrays.values()
+            for part in parts
+        )
+        return arrays if is_uniform else None
 
 
 def list_columns(names: Iterable[str], wrong: str) -> str:

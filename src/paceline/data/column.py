@@ -271,6 +271,12 @@ def is_list(kind: Any) -> bool:
     return bool(pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
+def is_plain_numbers(values: Column) -> bool:
+    """Whether these are Arrow integers or floats without nulls."""
+    kind = None if isinstance(values, np.ndarray) else values.type
+    return kind is not None and (pa.types.is_integer(kind) or pa.types.is_floating(kind)) and not values.null_count
+
+
 def is_number_type(kind: Any) -> bool:
     is_plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     return bool(is_plain or pa.types.is_decimal(kind) or pa.types.is_null(kind))

@@ -400,7 +400,7 @@ DatasetIterator = DataIterator
 
 def _to_arrays(block: Block, dtypes: Any) -> dict[str, Any]:
     """Convert a block to arrays, and check that it has all columns named in `dtypes`."""
-    if isinstance(dtypes, Mapping):
+    if dtypes is not None and isinstance(dtypes, Mapping):
         check_columns("dtypes", dtypes, block.columns)
     return block.to_numpy()
 

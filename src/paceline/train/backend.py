@@ -43,7 +43,8 @@ class BackendConfig:
     preload: ClassVar[tuple[str, ...]] = ()
     """Modules to import before workers fork; they must survive a fork after import."""
     preload_later: ClassVar[tuple[str, ...]] = ()
-    """Modules that are so slow to import that only restarts and later runs get them preloaded."""
+    """Modules that take so long to import that they are preloaded for restarts and later runs only, and only once a
+    worker has imported them."""
     start_method: ClassVar[str] = "fork"
     """`spawn` for frameworks that must not be imported before a fork."""
 

@@ -64,6 +64,8 @@ class LocalEngine:
         self._attempt = 0
         self._memory_monitor = MemoryMonitor()
         self._preload_due: tuple[float, tuple[str, ...]] | None = None
+        self._imported: set[str] = set()
+        """The modules to preload later that a worker has imported."""
         self._host = socket.gethostname()
 
     waits = False
@@ -84,6 +86,7 @@ class LocalEngine:
                 self._launch(spec, job)
         finally:
             os.close(job)
+        self._imported.clear()
         self._preload_due = (time.monotonic() + _PRELOAD_AFTER_S, group.preload_later)
         self._watch({*self._launcher.watched_fds()})
 
@@ -115,8 +118,8 @@ class LocalEngine:
                 if mask & selectors.EVENT_READ:
                     self._receive(key.data, output)
         if self._launcher is not None and self._workers:
-            if self._preload_due is not None and time.monotonic() >= self._preload_due[0]:
-                self._launcher.preload_ahead(self._preload_due[1])
+            due = self._preload_due
+            if due and time.monotonic() >= due[0] and self._launcher.preload_ahead(due[1], self._imported):
                 self._preload_due = None
             self._memory_monitor.sample(self._workers, self._launcher.pid)
             exits = self._launcher.take_exits()
@@ -207,6 +210,8 @@ class LocalEngine:
             self._disconnect(worker)
         for payload in worker.frames.feed(data):
             message = messages.decode_from_worker(payload)
+            if isinstance(message, messages.UsageReported):
+                self._imported.update(message.imported)
             worker.has_reported_end = worker.has_reported_end or isinstance(
                 message, messages.WorkerReturned | messages.WorkerFailed
             )

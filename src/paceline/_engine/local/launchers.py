@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,8 +53,10 @@ class Launcher(Protocol):
     ) -> None: ...
     def kill(self, token: int) -> None: ...
     def take_exits(self) -> list[ProcessExit]: ...
-    def preload_ahead(self, modules: tuple[str, ...]) -> None:
-        """Preload more modules, for later worker groups."""
+    def preload_ahead(self, modules: tuple[str, ...], imported: Collection[str]) -> bool:
+        """Preload more modules, for later worker groups; `imported` are those that workers have needed so far.
+
+        False if it is too early to know what a restart needs."""
 
     def watched_fds(self) -> list[int]:
         """Return descriptors that become readable when there may be an exit to report."""
@@ -204,8 +206,10 @@ class ZygoteLauncher:
     def pid(self, token: int) -> int:
         return self._pids.get(token, 0)
 
-    def preload_ahead(self, modules: tuple[str, ...]) -> None:
-        self._zygote.preload_in_successor(modules)
+    def preload_ahead(self, modules: tuple[str, ...], imported: Collection[str]) -> bool:
+        needed = tuple(module for module in modules if module in imported)
+        self._zygote.preload_in_successor(needed)
+        return bool(needed) or not modules
 
     def close(self) -> None:
         self._channel.close()
@@ -313,8 +317,9 @@ class InlineLauncher:
     def kill(self, token: int) -> None:
         """Do nothing: a thread cannot be killed, it ends when its function returns."""
 
-    def preload_ahead(self, modules: tuple[str, ...]) -> None:
+    def preload_ahead(self, modules: tuple[str, ...], imported: Collection[str]) -> bool:
         """Do nothing: this process imports what it needs by itself."""
+        return True
 
     def take_exits(self) -> list[ProcessExit]:
         exits, self._exits = self._exits, []

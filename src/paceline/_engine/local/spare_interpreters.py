@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from paceline._core import settings, system
@@ -158,11 +159,12 @@ class SpawnLauncher:
         if process is not None:
             kill_session(process)
 
-    def preload_ahead(self, modules: tuple[str, ...]) -> None:
+    def preload_ahead(self, modules: tuple[str, ...], imported: Collection[str] = ()) -> bool:
         """Start spares for a restart and for the next run."""
         self._has_refilled = True
         if settings.load().prewarm:
             _spares.refill(self._specs, modules)
+        return True
 
     def take_exits(self) -> list[launchers.ProcessExit]:
         ended = [(token, process) for token, process in self._processes.items() if process.poll() is not None]

@@ -16,6 +16,7 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 import time
 from typing import Any, NoReturn
 
@@ -184,7 +185,7 @@ class Zygote:
             if os.getppid() == own_pid:
                 self._close_inherited()
                 successor = Zygote(socket.socket(fileno=fd), request.get("driver", self._driver_pid))
-                _preload(request)
+                _preload_when_idle(request)
                 successor._driver.add_answer({"ready": os.getpid()})
                 try:
                     successor.serve()
@@ -241,8 +242,33 @@ def _preload(request: dict[str, Any]) -> None:
     sys.path[:] = request["path"]
     if request["modules"]:
         preload_modules(request["modules"])
-        gc.collect()
-        gc.freeze()
+        _freeze_objects()
+
+
+def _freeze_objects() -> None:
+    gc.collect()
+    gc.freeze()
+
+
+def _preload_when_idle(request: dict[str, Any]) -> None:
+    """Preload in the time that the processors have left over: the users of this machine train meanwhile.
+
+    In a thread of its own, which has ended before anything is forked: without privileges a process cannot leave the
+    idle class again, and workers would inherit it.
+    """
+
+    def preload() -> None:
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        preload_modules(request["modules"])
+
+    sys.path[:] = request["path"]
+    thread = threading.Thread(target=preload)
+    thread.start()
+    thread.join()
+    while len(os.listdir("/proc/self/task")) > 1:  # Python is done with it, but the system may not be yet.
+        time.sleep(_REAP_INTERVAL_S)
+    _freeze_objects()
 
 
 def _kill_group(pid: int) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
+_SHARED = frozenset(map(np.dtype, ("?", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")))
+"""The types of which torch and NumPy can share the memory."""
 _WIDENED = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
 """Torch supports these types in name only: few operations accept them."""
 
@@ -59,6 +61,8 @@ def check_pinning(pin_memory: bool) -> None:
 
 def make_tensors(batch: Mapping[str, Array], dtypes: Dtypes = None) -> dict[str, torch.Tensor]:
     """Create a tensor for each column. `dtypes` applies to all columns, or to those it names."""
+    if dtypes is None:
+        return {name: make_tensor(name, values) for name, values in batch.items()}
     return {name: make_tensor(name, values, dtype_of(dtypes, name)) for name, values in batch.items()}
 
 
@@ -66,6 +70,10 @@ def make_tensor(name: str, values: Array, dtype: torch.dtype | None = None) -> t
     """Convert one column. Raises with the column's name if torch has no such type."""
     import torch
 
+    flags = values.flags
+    if values.dtype in _SHARED and flags.writeable and flags.c_contiguous:
+        tensor = torch.from_numpy(values)
+        return tensor if dtype is None else tensor.to(dtype)
     _check_numbers(name, values)
     if values.dtype in _WIDENED:
         values = values.astype(_WIDENED[values.dtype])

@@ -122,7 +122,10 @@ class ExchangedRows:
 
     def load_columns(self, names: Sequence[str]) -> list[Block]:
         """Load at least these columns of each chunk."""
-        return [chunk.piece.load() for chunk in self.chunks]
+        return [
+            piece.load_columns(names) if isinstance(piece := chunk.piece, spill.SpilledPiece) else piece.load()
+            for chunk in self.chunks
+        ]
 
     def divide(self, cuts: Sequence[Sequence[int]]) -> list[list[scatter.StoredRows]]:
         """For each part, the rows between its two cuts in every chunk."""
@@ -175,7 +178,9 @@ class _BarrierResolver:
         if isinstance(self.executor, StoringExecutor):
             pipeline = Pipeline(tasks, tuple((*chain, arranged) for chain in pipeline.chains))
             return self.executor.store_rows(pipeline, at_most)
-        space, handle = spill.open_spill(len(tasks), context.budget // 2, context.spill_path)
+        reusable = getattr(self.executor, "exchange_memory", None)
+        reusable = reusable if isinstance(arrangement, scatter.OrderByHash) else None
+        space, handle = spill.open_spill(len(tasks), context.budget // 2, context.spill_path, reusable)
         stored = scatter.Scatter(space, arranged)
         pipeline = Pipeline(tasks, tuple((*chain, stored) for chain in pipeline.chains))
         chunks: list[scatter.StoredChunk] = []
@@ -202,7 +207,7 @@ class _BarrierResolver:
         ends = (
             even_ends(num_rows, exchanged.num_parts) if repartition is None else repartition_ends(num_rows, repartition)
         )
-        hashes = [block.column(scatter.HASH) for block in exchanged.load_columns([scatter.HASH])]
+        hashes: list[Any] = [block.column(scatter.HASH) for block in exchanged.load_columns([scatter.HASH])]
         return _make_units(exchanged, hash_cuts(hashes, ends), name, by)
 
     def repartition_rows(self, barrier: barriers.Repartition) -> Sequence[Unit]:
@@ -504,29 +509,30 @@ def slice_chunks(chunks: Sequence[scatter.StoredChunk], start: int, stop: int) -
 
 def hash_cuts(hashes: Sequence[np.ndarray[Any, Any]], ends: Sequence[int]) -> list[list[int]]:
     """Where parts that end at these ranks begin and end in each chunk; each chunk is sorted by hash."""
-    num_rows = sum(map(len, hashes))
-    firsts = np.array([hash_at_rank(hashes, num_rows, end) for end in ends[:-1]], np.uint64)
+    firsts = np.array(hashes_at_ranks(hashes, sum(map(len, hashes)), ends[:-1]), np.uint64)
     return [[0, *np.searchsorted(chunk, firsts).tolist(), len(chunk)] for chunk in hashes]
 
 
-def hash_at_rank(hashes: Sequence[np.ndarray[Any, Any]], num_rows: int, rank: int) -> int:
-    """The hash with `rank` smaller ones. Hashes are uniform, so only those near the expected value are examined."""
-    if rank >= num_rows:
-        return (1 << 64) - 1
-    spread = 8 * int(num_rows**0.5) + 16
-    low, high = (((rank + side) << 64) // num_rows for side in (-spread, spread))
-    low, high = max(low, 0), min(high, (1 << 64) - 1)
-    num_below, candidates = _hashes_between(hashes, low, high)
-    if not 0 <= rank - num_below < len(candidates):
-        num_below, candidates = 0, np.concatenate(hashes)
-    return int(np.partition(candidates, rank - num_below)[rank - num_below])
+def hashes_at_ranks(hashes: Sequence[np.ndarray[Any, Any]], num_rows: int, ranks: Sequence[int]) -> list[int]:
+    """For each rank, the hash with that many smaller ones.
 
-
-def _hashes_between(hashes: Sequence[np.ndarray[Any, Any]], low: int, high: int) -> tuple[int, np.ndarray[Any, Any]]:
-    """The number of hashes below `low`, and the hashes from `low` up to `high`."""
-    spans = [np.searchsorted(chunk, np.array([low, high], np.uint64)) for chunk in hashes]
-    parts = [chunk[begin:end] for chunk, (begin, end) in zip(hashes, spans, strict=True)]
-    return sum(int(begin) for begin, _ in spans), np.concatenate(parts)
+    Hashes are uniform, so only those near the expected value are examined.
+    """
+    largest, spread = (1 << 64) - 1, 3 * int(num_rows**0.5) + 16
+    near = [[max(0, ((rank + side) << 64) // max(num_rows, 1)) for side in (-spread, spread)] for rank in ranks]
+    bounds = np.array([[min(low, largest), min(high, largest)] for low, high in near], np.uint64).reshape(-1, 2)
+    spans = [np.searchsorted(chunk, bounds) for chunk in hashes]
+    found = []
+    for number, rank in enumerate(ranks):
+        if rank >= num_rows:
+            found.append(largest)
+            continue
+        parts = [chunk[slice(*span[number])] for chunk, span in zip(hashes, spans, strict=True)]
+        num_below, candidates = sum(int(span[number][0]) for span in spans), np.concatenate(parts)
+        if not 0 <= rank - num_below < len(candidates):
+            num_below, candidates = 0, np.concatenate(hashes)
+        found.append(int(np.partition(candidates, rank - num_below)[rank - num_below]))
+    return found
 
 
 def key_cuts(chunks: Sequence[Block], keys: SortKeys, num_parts: int, *, may_split: bool) -> list[list[int]]:

@@ -114,7 +114,8 @@ class ServiceSocket(MessageSocket):
         self._selector = selector
         self._mapped: set[int] = set()
         self._to_forget: list[int] = []
-        selector.register(end, selectors.EVENT_READ, self)
+        self._events = selectors.EVENT_READ
+        selector.register(end, self._events, self)
 
     @property
     def is_open(self) -> bool:
@@ -174,5 +175,6 @@ class ServiceSocket(MessageSocket):
     def _watch(self) -> None:
         """Wait for room to send as long as something is unsent."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
-        if self._selector.get_key(self.sock).events != events:
+        if events != self._events:
+            self._events = events
             self._selector.modify(self.sock, events, self)

@@ -12,7 +12,7 @@ import mmap
 import os
 import pickle
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from paceline.data.block import Block, Column
+from paceline.data.block import Block, Column, ConcatenatedBlock
 
 ALIGNMENT = 64
 PAGE = mmap.ALLOCATIONGRANULARITY
@@ -61,12 +61,19 @@ class BlockWriter:
 
     def __init__(self, block: Block, order: np.ndarray[Any, Any] | None = None, *, combine: bool = False) -> None:
         """`combine` stores each Arrow column as one chunk."""
-        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        parts = block.arrays() if isinstance(block, ConcatenatedBlock) and order is None else None
+        arrays: dict[str, list[np.ndarray[Any, Any]]] = {}
         arrow: dict[str, Any] = {}
         objects: dict[str, Any] = {}
-        for name, values in block.columns.items():
-            is_array = isinstance(values, np.ndarray)
-            (arrow if not is_array else arrays if _is_plain(values.dtype) else objects)[name] = values
+        columns: Mapping[str, Any] = block.columns if parts is None else parts
+        for name, values in columns.items():
+            column = values if isinstance(values, list) else [values]
+            if not isinstance(column[0], np.ndarray):
+                arrow[name] = column[0]
+            elif _is_plain(column[0].dtype):
+                arrays[name] = column
+            else:
+                objects[name] = column[0] if len(column) == 1 else block.columns[name]
         self._order = order
         self._arrays = list(arrays.values())
         self._table: Any = pa.table(arrow)
@@ -78,10 +85,10 @@ class BlockWriter:
         self._pickled = pickle.dumps(objects, protocol=5) if objects else b""
         num_rows = block.num_rows if order is None else len(order)
         end, entries, arrow_at, pickled_at = 0, [], None, None
-        for name, values in arrays.items():
-            shape = (num_rows, *values.shape[1:])
-            entries.append(_ArrayEntry(name, values.dtype.str, shape, end))
-            end = _align(end + values.dtype.itemsize * math.prod(shape))
+        for name, (first, *_) in arrays.items():
+            shape = (num_rows, *first.shape[1:])
+            entries.append(_ArrayEntry(name, first.dtype.str, shape, end))
+            end = _align(end + first.dtype.itemsize * math.prod(shape))
         if arrow:
             sink = pa.MockOutputStream()
             _write_ipc(self._table, sink)
@@ -90,13 +97,21 @@ class BlockWriter:
         if objects:
             pickled_at = (end, end + len(self._pickled))
             end = _align(pickled_at[1])
-        self.layout = BlockLayout(num_rows, end, tuple(block.columns), tuple(entries), arrow_at, pickled_at)
+        self.layout = BlockLayout(num_rows, end, tuple(columns), tuple(entries), arrow_at, pickled_at)
 
     def write_into(self, memory: Any) -> None:
-        """Write into a buffer, without an order."""
-        for entry, values in zip(self.layout.arrays, self._arrays, strict=True):
-            if values.size:
-                np.copyto(np.ndarray(values.shape, values.dtype, memory, entry.offset), values)
+        """Write into a buffer."""
+        for entry, parts in zip(self.layout.arrays, self._arrays, strict=True):
+            begin = entry.offset
+            for values in parts:
+                shape = values.shape if self._order is None else entry.shape
+                room: np.ndarray[Any, Any] = np.ndarray(shape, values.dtype, memory, begin)
+                if self._order is not None:
+                    # "clip" does not change valid indices, and saves the copy NumPy makes in case of an error.
+                    np.take(values, self._order, axis=0, out=room, mode="clip")
+                elif values.size:
+                    np.copyto(room, values)
+                begin += values.nbytes
         if self.layout.arrow is not None:
             begin, end = self.layout.arrow
             target = (ctypes.c_char * (end - begin)).from_buffer(memory, begin)
@@ -108,14 +123,56 @@ class BlockWriter:
 
     def write_to_file(self, fd: int, offset: int) -> None:
         scratch: dict[tuple[Any, ...], np.ndarray[Any, Any]] = {}
-        for entry, values in zip(self.layout.arrays, self._arrays, strict=True):
-            _write_all(fd, _take_in_order(values, self._order, scratch), offset + entry.offset)
+        for entry, parts in zip(self.layout.arrays, self._arrays, strict=True):
+            begin = offset + entry.offset
+            for values in parts:
+                _write_all(fd, _take_in_order(values, self._order, scratch), begin)
+                begin += values.nbytes
         if self.layout.arrow is not None:
             sink = pa.BufferOutputStream()
             _write_ipc(self._table, sink)
             _write_all(fd, sink.getvalue(), offset + self.layout.arrow[0])
         if self.layout.pickled is not None:
             _write_all(fd, self._pickled, offset + self.layout.pickled[0])
+
+
+class PieceWriter:
+    """Writes blocks one behind the other, as one block of at most `num_rows` rows, which need not be known before."""
+
+    def __init__(self, first: Block, num_rows: int) -> None:
+        self._room, self._entries, end = num_rows, [], 0
+        for name, values in first.columns.items():
+            assert isinstance(values, np.ndarray)
+            shape = (num_rows, *values.shape[1:])
+            self._entries.append(_ArrayEntry(name, values.dtype.str, shape, end))
+            end = _align(end + values.dtype.itemsize * math.prod(shape))
+        self.nbytes = end
+        self._num_rows = 0
+
+    @staticmethod
+    def can_write(block: Block) -> bool:
+        return all(isinstance(values, np.ndarray) and _is_plain(values.dtype) for values in block.columns.values())
+
+    def fits(self, block: Block) -> bool:
+        """Whether there is room for the block, and its columns are like those of the first."""
+        columns = [
+            (name, values.dtype.str, values.shape[1:]) if isinstance(values, np.ndarray) else None
+            for name, values in block.columns.items()
+        ]
+        alike = columns == [(entry.name, entry.dtype, entry.shape[1:]) for entry in self._entries]
+        return alike and self._num_rows + block.num_rows <= self._room
+
+    def write(self, block: Block, memory: Any) -> None:
+        for entry, values in zip(self._entries, block.columns.values(), strict=True):
+            begin = entry.offset + self._num_rows * (values.nbytes // max(block.num_rows, 1))
+            if values.nbytes:
+                np.copyto(np.ndarray(values.shape, values.dtype, memory, begin), values)
+        self._num_rows += block.num_rows
+
+    def finish(self) -> BlockLayout:
+        """Where the rows are that were written so far."""
+        entries = tuple(_ArrayEntry(e.name, e.dtype, (self._num_rows, *e.shape[1:]), e.offset) for e in self._entries)
+        return BlockLayout(self._num_rows, self.nbytes, tuple(e.name for e in entries), entries)
 
 
 def view_block(layout: BlockLayout, buffer: Any, *, writable: bool = True) -> Block:
@@ -145,7 +202,7 @@ def read_shared(layout: BlockLayout, memory: mmap.mmap, released: Callable[[], N
 
 
 class PackedWriter:
-    """Measures a block, with its rows in this order, and then writes it and its layout to a file."""
+    """Measures a block, with its rows in this order, and then writes it and its layout to a file or into memory."""
 
     def __init__(self, block: Block, order: np.ndarray[Any, Any] | None = None) -> None:
         self._writer = BlockWriter(block, order, combine=True)
@@ -155,6 +212,10 @@ class PackedWriter:
     def write(self, fd: int, offset: int) -> None:
         self._writer.write_to_file(fd, offset)
         _write_all(fd, self._footer, offset + self._writer.layout.nbytes)
+
+    def write_into(self, memory: memoryview) -> None:
+        self._writer.write_into(memory)
+        memory[self._writer.layout.nbytes :] = self._footer
 
 
 def pack_block(block: Block) -> np.ndarray[Any, Any]:
@@ -192,11 +253,6 @@ def unpack_block(buffer: Any) -> Block:
     return view_block(layout, buffer)
 
 
-def with_numpy_numbers(block: Block) -> Block:
-    """Convert Arrow numbers without nulls to NumPy, which reorders them several times faster."""
-    return Block({name: _to_numpy_numbers(values) for name, values in block.columns.items()}, num_rows=block.num_rows)
-
-
 @dataclass(frozen=True)
 class PackedSlice:
     """A range of rows of a packed block: one column can be read without the others."""
@@ -206,9 +262,15 @@ class PackedSlice:
     length: int
     begin: int
     stop: int
+    memory: memoryview | None = None
+    """The whole block, if it is mapped."""
 
     @cached_property
     def layout(self) -> BlockLayout:
+        if self.memory is not None:
+            layout = _decode_footer(self.memory)
+            assert layout is not None, "a packed block is shorter than its layout"
+            return layout
         end = self.offset + self.length
         begin = max(self.offset, end - PAGE)
         layout = _decode_footer(os.pread(self.fd, end - begin, begin))
@@ -227,14 +289,34 @@ class PackedSlice:
     def read_into(self, name: str, room: memoryview) -> None:
         """Read a column's bytes into a buffer of the same size."""
         row_bytes = room.nbytes // self.num_rows
-        _read_into(self.fd, self.offset + self.arrays[name].offset + self.begin * row_bytes, room)
+        if self.memory is not None:
+            room[:] = self.view_bytes(name, row_bytes).data
+        else:
+            _read_into(self.fd, self.offset + self.arrays[name].offset + self.begin * row_bytes, room)
+
+    def view_bytes(self, name: str, row_bytes: int) -> np.ndarray[Any, Any]:
+        """A column's bytes, if the block is mapped."""
+        first = self.arrays[name].offset + self.begin * row_bytes
+        return self._mapped_bytes[first : first + (self.stop - self.begin) * row_bytes]
+
+    def view_column(self, name: str) -> np.ndarray[Any, Any]:
+        """A column that `read_into` can read, if the block is mapped."""
+        entry = self.arrays[name]
+        column: np.ndarray[Any, Any] = np.ndarray(entry.shape, entry.dtype, self.memory, entry.offset)
+        return column[self.begin : self.stop]
+
+    @cached_property
+    def _mapped_bytes(self) -> np.ndarray[Any, Any]:
+        assert self.memory is not None
+        return np.frombuffer(self.memory, np.uint8)
 
     def read_others(self) -> Block:
         """Read the columns that `read_into` cannot read."""
         if self.layout.arrow is None and self.layout.pickled is None:
             return Block({}, num_rows=self.num_rows)
-        block = read_packed(self.fd, self.offset, self.length).slice(self.begin, self.stop)
-        return block.drop(self.arrays)
+        memory = self.memory
+        block = read_packed(self.fd, self.offset, self.length) if memory is None else unpack_block(memory)
+        return block.slice(self.begin, self.stop).drop(self.arrays)
 
 
 def read_sorted(parts: Sequence[PackedSlice], key: str) -> Block:
@@ -244,16 +326,21 @@ def read_sorted(parts: Sequence[PackedSlice], key: str) -> Block:
     touched.
     """
     num_rows = sum(part.num_rows for part in parts)
+    is_mapped = all(part.memory is not None for part in parts)
 
     def fill_column(name: str, room: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         view, passed, row_bytes = _byte_view(room), 0, room.nbytes // num_rows
+        if is_mapped:
+            np.concatenate([part.view_bytes(name, row_bytes) for part in parts], out=np.asarray(view))
+            return room
         for part in parts:
             end = passed + part.num_rows * row_bytes
             part.read_into(name, view[passed:end])
             passed = end
         return room
 
-    order = np.argsort(fill_column(key, np.empty(num_rows, parts[0].arrays[key].dtype)))
+    # Each part is sorted, and a stable sort merges them.
+    order = np.argsort(fill_column(key, np.empty(num_rows, parts[0].arrays[key].dtype)), kind="stable")
     alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     mixed: list[str] = []
     names = list(dict.fromkeys(name for part in parts for name in part.layout.names if name != key))
@@ -284,14 +371,6 @@ def _read_columns(part: PackedSlice, names: Sequence[str]) -> Block:
             part.read_into(name, _byte_view(room))
             columns[name] = room
     return Block({name: columns[name] for name in names if name in columns}, num_rows=part.num_rows)
-
-
-def _to_numpy_numbers(values: Column) -> Column:
-    if isinstance(values, np.ndarray) or values.null_count or not len(values):
-        return values
-    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
-        return values
-    return values.chunk(0).to_numpy() if values.num_chunks == 1 else values.to_numpy()
 
 
 def _is_plain(dtype: np.dtype[Any]) -> bool:

@@ -227,6 +227,11 @@ class DatasetEntry:
     pipelines: dict[int, Pipeline] = field(default_factory=dict)
     """By epoch."""
 
+    def drop_pipelines_before(self, epoch: int) -> None:
+        """Drop those of old epochs, so that the rows they store make room for those of this epoch."""
+        for old in sorted(old for old in self.pipelines if old < epoch)[: 1 - EPOCHS_KEPT]:
+            del self.pipelines[old]
+
     def keep_pipeline(self, epoch: int, pipeline: Pipeline) -> None:
         """Keep the pipeline, and drop those of old epochs."""
         self.pipelines[epoch] = pipeline

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Any
 
 import cloudpickle
@@ -22,13 +23,13 @@ import pyarrow as pa
 
 from paceline._core import system
 from paceline._core.process_setup import flush_stdio, redirect_stdio, reseed_generators, reset_exit_handlers
-from paceline.data.block import Block
+from paceline.data.block import Block, ConcatenatedBlock
 from paceline.data.context import DataContext
 from paceline.data.exec import messages as m
 from paceline.data.exec.failure import DataFailure, capture_failure
 from paceline.data.exec.inspection import start_inspection
 from paceline.data.exec.message_socket import MessageSocket
-from paceline.data.exec.packed_blocks import BlockWriter, read_shared, split_rows
+from paceline.data.exec.packed_blocks import BlockLayout, BlockWriter, PieceWriter, read_shared, split_rows
 from paceline.data.exec.stats import StageMeter
 from paceline.data.planning.plan import Transform, TransformScope
 
@@ -116,21 +117,50 @@ class DataProcess:
     def _write(self, message: m.StartWork, blocks: Iterator[Block]) -> None:
         work, passed = message.work, 0
         for block in blocks:
+            rest: Block = block
             if message.skip is None:
                 self._write_block(work, block, 0)
             else:
-                for begin, stop in split_rows(block, max(message.skip - passed, 0), message.block_bytes):
-                    self._write_block(work, block.slice(begin, stop), passed + begin)
-                passed += block.num_rows
-            del block  # before the next one is created, which may reuse its memory
+                if isinstance(block, ConcatenatedBlock) and passed >= message.skip:
+                    num_written, rest = self._write_parts(message, block, passed)
+                    passed += num_written
+                for begin, stop in split_rows(rest, max(message.skip - passed, 0), message.block_bytes):
+                    self._write_block(work, rest.slice(begin, stop), passed + begin)
+                passed += rest.num_rows
+            del block, rest  # before the next one is created, which may reuse its memory
+
+    def _write_parts(self, message: m.StartWork, block: ConcatenatedBlock, offset: int) -> tuple[int, Block]:
+        """Write each part as soon as it is made; return the number of rows, and what could not be written so."""
+        parts = block.stream_parts()
+        if (first := next(parts, None)) is None:
+            return 0, Block.empty()
+        rest = ConcatenatedBlock(chain([first], parts), block.num_expected)
+        if not first.num_rows or not PieceWriter.can_write(first):
+            return 0, rest
+        writer = PieceWriter(first, block.num_expected)
+        if writer.nbytes > message.block_bytes or not writer.fits(first):
+            return 0, rest
+        memory = self._wire.memory[self._borrow_arena(message.work, writer.nbytes)]
+        num_rows, unwritten = 0, Block.empty()
+        for part in rest.stream_parts():
+            if not writer.fits(part):
+                unwritten = ConcatenatedBlock(chain([part], parts), block.num_expected)
+                break
+            writer.write(part, memory)
+            num_rows += part.num_rows
+        self._send_written(message.work, offset, writer.finish())
+        return num_rows, unwritten
 
     def _write_block(self, work: int, block: Block, offset: int) -> None:
         writer = BlockWriter(block)
         arena = self._borrow_arena(work, writer.layout.nbytes)
         writer.write_into(self._wire.memory[arena])
-        self._meter.num_rows += block.num_rows
-        self._meter.num_bytes += writer.layout.nbytes
-        self._wire.send_message(m.BlockWritten(work, offset, writer.layout))
+        self._send_written(work, offset, writer.layout)
+
+    def _send_written(self, work: int, offset: int, layout: BlockLayout) -> None:
+        self._meter.num_rows += layout.num_rows
+        self._meter.num_bytes += layout.nbytes
+        self._wire.send_message(m.BlockWritten(work, offset, layout))
 
     def _borrow_arena(self, work: int, nbytes: int) -> int:
         """Use the arena lent ahead if it is large enough; else request one."""

@@ -34,11 +34,14 @@ PRELOAD = (
     "pyarrow",
     "pyarrow.parquet",
     "pyarrow.compute",
+    "pandas",
     MODULE,
     "paceline.data.exec.service_client",
     "paceline.data.iterator",
+    "paceline.data.sources.parquet",
 )
-"""Modules that data processes, and the workers that take their rows, need."""
+"""Modules that data processes, and the workers that take their rows, need. Arrow imports pandas, where it is installed,
+to convert its first array, and each process would have its own 30 MB of it."""
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -192,11 +195,15 @@ class DataProcessSupervisor:
         of_unit = unit.name, work.unit, pickled
         process.post(m.StartWork(work.work, job.name, work.stage, skip, *of_unit, self._block_bytes))
 
-    def check_idle(self, now: float) -> None:
+    def check_idle(self, now: float) -> bool:
+        """Notify the schedule of processes without work; return whether there are any."""
+        has_idle = False
         for process in self._processes.values():
             if process.assignment is None and now - process.idle_since > IDLE_S:
+                has_idle = True
                 process.idle_since = now
                 self._schedule.on_process_idle(process.number)
+        return has_idle
 
     # Stacks
 

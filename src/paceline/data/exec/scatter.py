@@ -16,7 +16,7 @@ from paceline.data.block import Block
 from paceline.data.exec import packed_blocks
 from paceline.data.exec.pipeline import process_unit
 from paceline.data.exec.spill import SpilledPiece, SpillHandle, SpillSpace, open_pieces
-from paceline.data.order.shuffle import hash_indices
+from paceline.data.order.shuffle import argsort_hashes, hash_indices
 from paceline.data.planning.plan import Transform, TransformScope, Unit
 from paceline.data.planning.sort_keys import SortKeys
 
@@ -66,15 +66,17 @@ def position_indices(place: int, first: int, num_rows: int) -> np.ndarray[Any, n
 
 @dataclass(frozen=True)
 class OrderByHash:
-    """Order by a hash of a row's unit number and its index in the unit. The order depends on nothing else."""
+    """Order by a hash of a row's unit number and its index in the unit. The order depends on nothing else.
+
+    Stored rows are copied when they are gathered, so their memory can be used again.
+    """
 
     seed: int
     epoch: int
 
     def arrange(self, block: Block, place: int, first: int) -> tuple[Block, np.ndarray[Any, Any] | None]:
         hashes = hash_indices(position_indices(place, first, block.num_rows), self.seed, self.epoch)
-        # All hashes differ, so the sort need not be stable.
-        return block.with_column(HASH, hashes), np.argsort(hashes)
+        return block.with_column(HASH, hashes), argsort_hashes(hashes)
 
     def gather(self, pieces: Sequence[StoredRows]) -> Block:
         spilled = [piece for piece in pieces if isinstance(piece, SpilledPiece)]
@@ -120,7 +122,7 @@ class ArrangeRows(Transform):
     ) -> Iterator[tuple[Block, np.ndarray[Any, Any] | None]]:
         first = 0
         for chunk in join_into_chunks(blocks, self.chunk_bytes, self.at_most):
-            yield self.arrangement.arrange(packed_blocks.with_numpy_numbers(chunk), place, first)
+            yield self.arrangement.arrange(chunk.with_numpy_numbers(), place, first)
             first += chunk.num_rows
 
 
@@ -199,7 +201,8 @@ def parse_receipts(receipts: Block, space: SpillSpace) -> Iterator[StoredChunk]:
         # A receipt has numbers only; the path follows from them.
         path = space.memory if row["in_memory"] else space.path(row["place"])
         assert path is not None
-        piece = SpilledPiece(path, row["offset"], row["length"], 0, row["num_rows"])
+        is_mapped = space.is_mapped and bool(row["in_memory"])
+        piece = SpilledPiece(path, row["offset"], row["length"], 0, row["num_rows"], is_mapped)
         yield StoredChunk(row["place"], piece, row["num_bytes"])
 
 

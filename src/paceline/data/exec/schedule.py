@@ -203,7 +203,7 @@ class Schedule:
 
     def on_process_idle(self, process: int) -> None:
         """It has had no work for a long time."""
-        used = {pool for stream in self._streams.values() for pools in stream.spec.chains for pool in pools}
+        used = {pool for stream in self._streams.values() for pool in stream.spec.pools}
         self._pools.retire_if_spare(process, used)
 
     # Decisions
@@ -246,13 +246,14 @@ class Schedule:
     def _assign_and_launch(self) -> None:
         """Assign work to idle processes; launch and retire processes."""
         for stream in self._streams.values():
-            for pool in {pool for pools in stream.spec.chains for pool in pools}:
-                self._launch(pool, self._pools.bounds[pool].least - len(self._pools.live(pool)))
+            for pool in stream.spec.pools:
+                if (least := self._pools.bounds[pool].least) > 0:
+                    self._launch(pool, least - len(self._pools.live(pool)))
         idle = self._pools.list_idle()
         # The stream with the least work in progress is served first.
         num_works = Counter(work.stream for work in self._works.values() if not work.is_over)
         streams = sorted(self._streams.values(), key=lambda stream: (num_works[stream.number], stream.number))
-        while streams:
+        while streams and idle:
             streams = [stream for stream in streams if self._try_assign(stream, idle)]
         self._launch_for_ready_work()
         for pool, processes in idle.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import msgspec
 
@@ -164,6 +165,11 @@ class StreamSpec:
     num_members: int = 1
     is_patient: bool = False
     """Wait for members that have not joined, until `stop_waiting`."""
+
+    @cached_property
+    def pools(self) -> frozenset[Hashable]:
+        """Of all chains."""
+        return frozenset(pool for pools in self.chains for pool in pools)
 
 
 class ScheduleCommand(msgspec.Struct, frozen=True):

@@ -40,6 +40,7 @@ from paceline.data.exec.process_supervisor import (
 from paceline.data.exec.schedule import Schedule
 from paceline.data.exec.schedule_state import FreeBlock, ProcessCommand
 from paceline.data.exec.service_client import ServiceConnectionPool
+from paceline.data.exec.spill import ReusableMemory
 from paceline.data.exec.stats import StatsRecorder, StreamStats
 from paceline.data.exec.streams import Peer, RunningStream, StreamServer
 from paceline.data.order.sharding import RowDelivery
@@ -63,6 +64,7 @@ class DataService:
         block_bytes = min(block_bytes, max(MIN_SPLIT_BYTES, limit // (2 * num_processes + 2)))
         self._schedule = Schedule(limit, num_processes, max_deaths=context.max_unit_failures)
         self._arena_pool = ArenaPool(limit)
+        self.exchange_memory = ReusableMemory()
         self._selector = selectors.DefaultSelector()
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_r.setblocking(False)
@@ -184,11 +186,15 @@ class DataService:
             self._supervisor.collect_deaths()
         now = time.monotonic()
         self.streams.check_patience(now)
-        self._supervisor.check_idle(now)
-        while commands := self._schedule.take_commands():
+        if self._supervisor.check_idle(now):
+            self.exchange_memory.free()
+        has_more = True
+        while has_more and (commands := self._schedule.take_commands()):
+            has_more = False
             for command in commands:
                 if isinstance(command, ProcessCommand):
                     self._supervisor.execute(command)
+                    has_more = True  # Lent room or work may leave other decisions to take; what follows does not.
                 elif isinstance(command, FreeBlock):
                     self._arena_pool.free_block(command.block)
                 else:
@@ -211,6 +217,7 @@ class DataService:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
         self._arena_pool.close()
+        self.exchange_memory.close()
         self._selector.close()
 
     # Connections
@@ -271,6 +278,7 @@ class ProcessExecutor:
 
     def __init__(self, service: DataService) -> None:
         self.service = service
+        self.exchange_memory = service.exchange_memory
         self.record = StatsRecorder()
 
     def run(self, pipeline: Pipeline, unit: int = 0, offset: int = 0) -> Iterator[RowDelivery]:

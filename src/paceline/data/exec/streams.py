@@ -242,6 +242,7 @@ class StreamServer:
             dataset.opening[epoch].append((peer, request))
         else:
             dataset.opening[epoch] = [(peer, request)]
+            dataset.drop_pipelines_before(epoch)
             threading.Thread(
                 target=self._lower_in_thread, args=(dataset, epoch), name=f"paceline-data-epoch-{epoch}", daemon=True
             ).start()

