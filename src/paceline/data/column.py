@@ -197,8 +197,11 @@ def object_array(values: Iterable[Any]) -> np.ndarray[Any, Any]:
 
 
 def from_arrow_column(values: Any) -> Column:
-    """Convert a caller's Arrow data to a column. Arrow tensors become NumPy arrays."""
+    """Convert a caller's Arrow data to a column. Arrow tensors become NumPy arrays, and views what they view."""
     chunked = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
+    kind = chunked.type
+    if (other := without_views(kind)) is not kind:
+        chunked = chunked.cast(other)
     if not isinstance(chunked.type, pa.FixedShapeTensorType):
         return chunked
     shape = tuple(chunked.type.shape)
@@ -208,6 +211,33 @@ def from_arrow_column(values: Any) -> Column:
     if any(array.dtype == object for array in arrays):
         return object_array(row for array in arrays for row in array)
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def without_views(kind: Any) -> Any:
+    """Replace string and binary views in a type: Arrow can neither take, filter nor sort their values."""
+    types = pa.types
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind):
+        return pa.large_binary()
+    if types.is_dictionary(kind):
+        values = without_views(kind.value_type)
+        return kind if values is kind.value_type else pa.dictionary(kind.index_type, values, kind.ordered)
+    if types.is_struct(kind):
+        replaced = pa.struct([_field_without_views(field) for field in kind])
+    elif types.is_map(kind):
+        replaced = pa.map_(_field_without_views(kind.key_field), _field_without_views(kind.item_field))
+    elif is_list(kind):
+        make = pa.large_list if types.is_large_list(kind) else pa.list_
+        size = (kind.list_size,) if types.is_fixed_size_list(kind) else ()
+        replaced = make(_field_without_views(kind.value_field), *size)
+    else:
+        return kind
+    return kind if replaced == kind else replaced
+
+
+def _field_without_views(field: Any) -> Any:
+    return field.with_type(without_views(field.type))
 
 
 def _chunk_to_tensors(chunk: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -341,7 +371,7 @@ def _can_promote(dtypes: set[np.dtype[Any]]) -> bool:
 
 
 def is_text(kind: Any) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _concat_arrow(columns: Sequence[Column | None], lengths: Sequence[int]) -> Column:
