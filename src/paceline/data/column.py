@@ -432,11 +432,14 @@ class _ScratchMemory:
 _scratch = _ScratchMemory()
 
 
+def scratch_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array of undefined values; large ones in memory that was used before."""
+    nbytes = int(np.prod(shape)) * dtype.itemsize
+    return np.empty(shape, dtype) if nbytes < _MIN_SCRATCH_BYTES else _scratch.array(shape, dtype, nbytes)
+
+
 def concatenate_arrays(arrays: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     """Like `numpy.concatenate`, for arrays whose rows have the same shape."""
     dtype = np.result_type(*arrays)
     shape = (sum(map(len, arrays)), *arrays[0].shape[1:])
-    nbytes = int(np.prod(shape)) * dtype.itemsize
-    if nbytes < _MIN_SCRATCH_BYTES or dtype.hasobject:
-        return np.concatenate(arrays)
-    return np.concatenate(arrays, out=_scratch.array(shape, dtype, nbytes))
+    return np.concatenate(arrays) if dtype.hasobject else np.concatenate(arrays, out=scratch_array(shape, dtype))
