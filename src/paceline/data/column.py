@@ -24,7 +24,7 @@ Column = Any
 _REFUSED = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 """What Arrow raises for data that it cannot hold."""
 _MIN_SCRATCH_BYTES = 1 << 20
-_MAX_UNUSED_BYTES = 512 << 20
+_MAX_UNUSED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)

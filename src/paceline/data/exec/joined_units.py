@@ -17,7 +17,7 @@ import pyarrow as pa
 from paceline.data.block import Block, Column, as_arrow, type_of
 from paceline.data.column import concat_columns, merge_zeros, object_array
 from paceline.data.context import DataContext
-from paceline.data.exec.scatter import HASH, StoredRows, position_indices
+from paceline.data.exec.scatter import HASH, StoredRows, load_joined, position_indices
 from paceline.data.exec.spill import SpillHandle
 from paceline.data.order.shuffle import hash_indices
 from paceline.data.planning.joins import JoinSpec, check_comparable
@@ -64,7 +64,7 @@ class OrderByKeyHash:
         return block.with_column(HASH, hashes), order_by_hash(hashes)
 
     def gather(self, pieces: Sequence[StoredRows]) -> Block:
-        joined = Block.concat(piece.load() for piece in pieces)
+        joined = load_joined(pieces)
         ordered = joined.drop([HASH]).take(np.argsort(joined.column(HASH), kind="stable"))
         return ordered.take(SortKeys.ascending(self.keys).sort_indices(ordered)) if self.sort else ordered
 
@@ -73,14 +73,15 @@ class OrderByKeyHash:
 class JoinSide:
     """The rows of one dataset that belong to a unit."""
 
-    pieces: tuple[StoredRows, ...]
+    ranges: tuple[tuple[StoredRows, ...], ...]
+    """The pieces of each range of hashes. The ranges of both sides are joined one after the other."""
     sample: StoredRows | Block
     """Some of its rows, which tell its columns; a block without rows if there are none."""
     spill_handle: SpillHandle
 
-    def load(self) -> Block:
-        if self.pieces:
-            return Block.concat(piece.load() for piece in self.pieces)
+    def load(self, number: int) -> Block:
+        if self.ranges[number]:
+            return load_joined(self.ranges[number])
         sample = self.sample if isinstance(self.sample, Block) else self.sample.load()
         return sample.slice(0, 0)
 
@@ -94,7 +95,11 @@ class JoinedUnit:
     num_rows: None = None
 
     def read(self) -> Iterator[Block]:
-        left, right = (side.load() for side in self.sides)
+        for number, pieces in enumerate(zip(*(side.ranges for side in self.sides), strict=True)):
+            if any(pieces):
+                yield from self._join(*(side.load(number) for side in self.sides))
+
+    def _join(self, left: Block, right: Block) -> Iterator[Block]:
         left_hashes, right_hashes = (block.column(HASH) for block in (left, right))
         left, right = left.drop([HASH]), right.drop([HASH])
         output = self.spec.list_output(list(left.columns), list(right.columns))

@@ -265,7 +265,9 @@ class GroupAggregation:
         return groups.take(self.keys.sort_indices(groups))
 
     def gather(self, pieces: Sequence[StoredRows]) -> Block:
-        return self.finish_states([piece.load() for piece in pieces])
+        from paceline.data.exec.scatter import load_joined
+
+        return self.finish_states([load_joined(pieces)])
 
     def finish_states(self, states: Sequence[Block]) -> Block:
         merged = self.merge_states(states)
