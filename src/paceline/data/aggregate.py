@@ -439,6 +439,9 @@ class Unique(_ValueListAggregate):
                 first_rows.setdefault((group, hashable(row)), i)
             kept = np.fromiter(first_rows.values(), np.int64, len(first_rows))
             return super().collect_lists(groups, values.take(pa.array(kept)), ids[kept])
+        if groups.num_groups == 1:  # in the memory of the distinct values
+            distinct = pc.unique(merge_zeros(values))
+            return _pack_lists(distinct, np.array([len(distinct)]))
         lists = groups.reduce_values(merge_zeros(values), "distinct", pc.CountOptions(mode="all"), ids)
         lengths = np.zeros(groups.num_groups, np.int64)
         lengths[np.unique(ids)] = as_numpy(pc.list_value_length(lists))

@@ -279,7 +279,7 @@ class GroupAggregation:
 
     def merge_states(self, pieces: Sequence[Block]) -> Block:
         joined = Block.concat(pieces)
-        ordered = joined.take(self.keys.sort_indices(joined))
+        ordered = joined.take(self.keys.sort_indices(joined)) if self.keys.names else joined
         groups = SortedGroups(ordered, self.keys, self.keys.group_starts(ordered))
         states = [
             aggregate.merge_states(groups, _select_state_columns(ordered, number))
