@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from paceline.data.block import Block, Column
 from paceline.data.column import scratch_array
+from paceline.data.planning.sort_keys import order_by_radix
 
 ALIGNMENT = 64
 PAGE = mmap.ALLOCATIONGRANULARITY
@@ -252,13 +253,13 @@ def read_joined(parts: Sequence[PackedSlice]) -> Block:
 
 
 def read_sorted(parts: Sequence[PackedSlice], key: str) -> Block:
-    """Read the rows of all parts, sorted by a numeric column, without that column.
+    """Read the rows of all parts, sorted by a column of unsigned integers, without that column.
 
     Each column is read into one reused buffer and reordered from there: nothing is mapped, and little memory is
     touched.
     """
     num_rows = sum(part.num_rows for part in parts)
-    order = np.argsort(_fill_column(parts, key, np.empty(num_rows, parts[0].arrays[key].dtype)))
+    order = order_by_radix(_fill_column(parts, key, np.empty(num_rows, parts[0].arrays[key].dtype)))
     alike, mixed = _list_columns(parts, key)
     columns: dict[str, Column] = {}
     for (dtype, shape), group in alike.items():

@@ -18,7 +18,7 @@ from paceline.data.exec.pipeline import process_unit
 from paceline.data.exec.spill import SpilledPiece, SpillHandle, SpillSpace, open_pieces
 from paceline.data.order.shuffle import hash_indices
 from paceline.data.planning.plan import Transform, TransformScope, Unit
-from paceline.data.planning.sort_keys import SortKeys
+from paceline.data.planning.sort_keys import SortKeys, order_by_radix
 
 HASH = "\0hash"
 """The column with the sort key of a shuffle, present only during the exchange."""
@@ -82,8 +82,7 @@ class OrderByHash:
 
     def arrange(self, block: Block, place: int, first: int) -> tuple[Block, np.ndarray[Any, Any] | None]:
         hashes = hash_indices(position_indices(place, first, block.num_rows), self.seed, self.epoch)
-        # All hashes differ, so the sort need not be stable.
-        return block.with_column(HASH, hashes), np.argsort(hashes)
+        return block.with_column(HASH, hashes), order_by_radix(hashes)
 
     def gather(self, pieces: Sequence[StoredRows]) -> Block:
         spilled = [piece for piece in pieces if isinstance(piece, SpilledPiece)]
@@ -91,7 +90,7 @@ class OrderByHash:
             with open_pieces(spilled) as parts:
                 return packed_blocks.read_sorted(parts, HASH)
         joined = load_joined(pieces)
-        return joined.drop([HASH]).take(np.argsort(joined.column(HASH)))
+        return joined.drop([HASH]).take(order_by_radix(joined.column(HASH)))
 
 
 @dataclass(frozen=True)

@@ -108,9 +108,10 @@ def order_by_radix(keys: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
     Sorts by the highest bits, digit by digit, and then the rows with equal ones by all bits.
     """
-    size, low = len(keys), keys.min()
-    if np.count_nonzero(keys[1:] < keys[:-1]) < size // _MIN_RUN:
+    size = len(keys)
+    if np.count_nonzero(keys[1:] < keys[:-1]) <= size // _MIN_RUN:
         return np.argsort(keys, kind="stable")
+    low = keys.min()
     num_bits = int(keys.max() - low).bit_length()
     rest = max(0, num_bits - _DIGIT_BITS * _NUM_DIGITS)
     keys = np.subtract(keys, low, out=scratch_array((size,), keys.dtype))
