@@ -16,14 +16,14 @@ NUM_CPUS = 4
 
 
 @contextlib.contextmanager
-def cluster() -> Iterator[None]:
+def cluster(num_cpus: int = NUM_CPUS, store_bytes: int = 150_000_000) -> Iterator[None]:
     """Start a local Ray cluster and connect to it."""
     import ray
 
     ray.init(
         address="local",
-        num_cpus=NUM_CPUS,
-        object_store_memory=150_000_000,
+        num_cpus=num_cpus,
+        object_store_memory=store_bytes,
         include_dashboard=False,
         log_to_driver=False,
         logging_level="ERROR",

@@ -61,6 +61,7 @@ MORE = {
     "data_queries": Question(60, ("--rows", "40000", "--files", "2")),
     "data_wait": Question(40, ("--steps", "20", "--step-ms", "5")),
     "data_memory": Question(150, ("--files", "1", "--step-ms", "0")),
+    "data_spill": Question(60, ("--megabytes", "20")),
     "scale": Question(300, ("--workers", "10", "100", "--seconds", "15", "--events", "0", "--save-every", "10")),
     "tune_decisions": Question(60, ("--trials", "50", "--reports", "500")),
     "command_line": Question(60, ("--runs", "2", "--times", "1")),
@@ -68,6 +69,7 @@ MORE = {
     "cluster_noop": Question(150),
     "cluster_report": Question(90, ("--reports", "20", "--peer-reports", "2")),
     "cluster_recovery": Question(180),
+    "cluster_data": Question(120, ("--rows", "20000", "--files", "2")),
 }
 EVERY = QUESTIONS | MORE
 MINUTES, MORE_MINUTES = 28.0, 90.0

@@ -49,10 +49,14 @@ def measure(bench: Bench) -> Report:
 
 
 def _peaks(bench: Bench, files: Path, epochs: int) -> tuple[float, float]:
-    """Peak MB of unique pages, and of all pages."""
     directory = bench.directory("ours")
     options = bench.options
     command = python("ours/data_memory.py", directory, files, epochs, options.budget_mb, options.step_ms)
+    return measure_peaks(bench, command, directory)
+
+
+def measure_peaks(bench: Bench, command: list[str], directory: Path) -> tuple[float, float]:
+    """Run a command; return the peak MB of unique pages, and of all pages, of all its processes together."""
     most_unique = most_whole = 0.0
     with bench.start(command, directory, {"OMP_NUM_THREADS": "1"}) as process:
         first = psutil.Process(process.pid)

@@ -21,6 +21,7 @@ SMALL = {
     "data_resume": "--rows 130000 --files 2 --times 1 --pause-s 0",
     "data_wait": "--steps 4 --step-ms 1",
     "data_memory": "--files 1 --step-ms 0 --times 2",
+    "data_spill": "--megabytes 4",
     "growth_workers": "--workers 2 --no-cold --fits 3 --reports 40 --without torchrun",
     "growth_dataset": "--times 2 --peer-times 2 --file-rows 1500",
     "growth_journal": "--reports 100",
@@ -30,8 +31,9 @@ SMALL = {
     "cluster_noop": "",
     "cluster_report": "--reports 20",
     "cluster_recovery": "",
+    "cluster_data": "--rows 20000 --files 2",
 }
-MARKS = {"tune_decisions": (), **dict.fromkeys(("cluster_noop", "cluster_report"), pytest.mark.chaos)}
+MARKS = {"tune_decisions": (), **dict.fromkeys(("cluster_noop", "cluster_report", "cluster_data"), pytest.mark.chaos)}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, pytest.mark.slow)) for name in SMALL])

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -26,9 +27,10 @@ from paceline.data import Dataset, interop
 from paceline.data.block import Block
 from paceline.data.context import DataContext
 from paceline.data.exec.pipeline import Executor, InlineExecutor, lower_epoch
-from paceline.data.exec.ray import RayExecutor, pack_for_ray, stream_blocks, unpack_from_ray
+from paceline.data.exec.ray import RayExecutor, pack_for_ray, stream_blocks, task_limits, unpack_from_ray
 from paceline.data.exec.ray import executor as ray_executor
 from paceline.data.exec.ray.shipping import ShippedValue
+from paceline.data.exec.ray.task_limits import observe_cluster
 from paceline.data.exec.stats import StatsRecorder
 from processes import wait_until
 
@@ -357,6 +359,17 @@ def test_rows_come_where_others_have_all_cores_and_a_line_says_so() -> None:
     (line,) = lines
     assert line.startswith("data: 3 CPUs are needed, and 0 of the cluster's 4 are free: up to 4 processes")
     wait_until(lambda: ray.available_resources().get("CPU", 0) == 4)
+
+
+def test_a_stream_does_not_wait_for_the_cpus_of_the_one_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray reports them as taken for half a second after the tasks have ended."""
+    collect_rows(RayExecutor(), numbers(80, 16))
+
+    def sleep(seconds: float) -> None:
+        raise AssertionError("it waited")
+
+    monkeypatch.setattr(task_limits, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    assert observe_cluster(1.0).free_cpus >= 1
 
 
 @pytest.mark.slow

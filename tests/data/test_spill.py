@@ -301,6 +301,61 @@ def test_more_rows_than_the_memory_of_the_control_group(run_script, tmp_path):
         assert (ended.returncode, ended.stdout.split()) == (0, ["100000"] * 2), ended.stderr
 
 
+TEN_TIMES_THE_LIMIT = """
+import os, sys
+import numpy as np
+from paceline import data
+
+open(sys.argv[1], "w").write(str(os.getpid()))
+data.DataContext.get_current().execution_options.resource_limits.object_store_memory = 32_000_000
+NUM_ROWS = 8_000_000  # 320 MB
+
+
+def columns(batch):
+    mixed = batch["id"] * 2_654_435_761 % NUM_ROWS
+    return {"group": mixed // 4, "x": mixed / 7, "a": batch["id"], "b": batch["id"], "c": batch["id"]}
+
+
+def iterate(rows):
+    return rows.iter_batches(batch_size=10_000)
+
+
+rows = data.range(NUM_ROWS, override_num_blocks=16).map_batches(columns)
+expected = NUM_ROWS * (NUM_ROWS - 1) // 2
+last = -1.0
+num_rows = 0
+for batch in iterate(rows.sort("x")):
+    assert batch["x"][0] >= last and (np.diff(batch["x"]) >= 0).all()
+    last, num_rows = batch["x"][-1], num_rows + len(batch["x"])
+assert num_rows == NUM_ROWS
+print("sort", flush=True)
+groups = [(len(batch["group"]), batch["sum(a)"].sum()) for batch in iterate(rows.groupby("group").sum("a"))]
+assert [sum(each) for each in zip(*groups)] == [NUM_ROWS // 4, expected]
+print("group", flush=True)
+joined = rows.join(data.range(NUM_ROWS, override_num_blocks=16), "inner", on="a", right_on="id")
+assert sum(batch["b"].sum() for batch in iterate(joined)) == expected
+print("join", flush=True)
+assert sum(batch["a"].sum() for batch in iterate(rows.random_shuffle(seed=1))) == expected
+print("shuffle", flush=True)
+tenths = rows.map_batches(lambda batch: {"tenth": batch["group"] // 10})  # The result itself must fit in memory.
+assert len(tenths.unique("tenth")) == NUM_ROWS // 40
+print("unique", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_every_exchange_of_ten_times_the_limit_stays_within_a_small_memory(run_script, tmp_path):
+    with contextlib.ExitStack() as stack:
+        try:
+            group = stack.enter_context(small_memory(450 << 20))
+        except OSError as problem:
+            pytest.skip(f"no control group can be made here ({problem}): a small memory was not tried")
+        env = {"TMPDIR": str(tmp_path)}
+        ended = run_script(TEN_TIMES_THE_LIMIT, str(group / "cgroup.procs"), env=env, timeout=300)
+        wait_until(lambda: not (group / "cgroup.procs").read_text())
+        assert ended.stdout.split() == ["sort", "group", "join", "shuffle", "unique"], ended.stderr
+
+
 def test_pieces_that_cannot_be_written_or_read_are_named(tmp_path):
     stores, held = spill.open_spill(1, 0, str(tmp_path))
     with stores.open_writer(0) as writer:

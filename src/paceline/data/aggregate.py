@@ -439,6 +439,9 @@ class Unique(_ValueListAggregate):
                 first_rows.setdefault((group, hashable(row)), i)
             kept = np.fromiter(first_rows.values(), np.int64, len(first_rows))
             return super().collect_lists(groups, values.take(pa.array(kept)), ids[kept])
+        if groups.num_groups == 1:  # in the memory of the distinct values
+            distinct = pc.unique(merge_zeros(values))
+            return _pack_lists(distinct, np.array([len(distinct)]))
         lists = groups.reduce_values(merge_zeros(values), "distinct", pc.CountOptions(mode="all"), ids)
         lengths = np.zeros(groups.num_groups, np.int64)
         lengths[np.unique(ids)] = as_numpy(pc.list_value_length(lists))
@@ -531,6 +534,10 @@ class PartialAggregates(Transform):
                 yield combined.arrange(block, 0, 0)[0]
 
 
+_MAX_STATES = 256
+_MIN_MERGED_BYTES = 16 << 20
+
+
 def plan_partial_aggregates(plan: PlanNode, aggregates: Sequence[AggregateFn]) -> PlanNode:
     """Return a plan that computes aggregate states over all rows of `plan`, for `finish_aggregates`."""
     return Map(plan, PartialAggregates(check_aggregates(aggregates)))
@@ -540,10 +547,14 @@ def finish_aggregates(deliveries: Iterable[RowDelivery], aggregates: Sequence[Ag
     """Return each aggregate's value by name, from the output of a `plan_partial_aggregates` plan."""
     combined = GroupAggregation(SortKeys.ascending(()), check_aggregates(aggregates))
     states: list[Block] = []
+    num_new, merged_bytes = 0, 0
     for delivery in deliveries:
         states.append(delivery.block)
-        if len(states) >= 256:
+        num_new += delivery.block.nbytes
+        # States such as distinct values grow with the rows: those not yet merged may take as much as the merged ones.
+        if len(states) >= _MAX_STATES or num_new > max(_MIN_MERGED_BYTES, merged_bytes):
             states = [combined.merge_states(states)]
+            num_new, merged_bytes = 0, states[0].nbytes
     if not states:
         return {aggregate.name: aggregate.empty_value() for aggregate in combined.aggregates}
     result = combined.finish_states(states)

@@ -368,6 +368,8 @@ class BlockAccessor:
 
     def _values(self, on: str) -> Any:
         return as_nullable(self._block.column(on))
+
+
 class ConcatenatedBlock(Block):
     """The rows of several blocks that are made one by one.
 

@@ -24,7 +24,7 @@ Column = Any
 _REFUSED = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError)
 """What Arrow raises for data that it cannot hold."""
 _MIN_SCRATCH_BYTES = 1 << 20
-_MAX_UNUSED_BYTES = 512 << 20
+_MAX_UNUSED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -197,8 +197,11 @@ def object_array(values: Iterable[Any]) -> np.ndarray[Any, Any]:
 
 
 def from_arrow_column(values: Any) -> Column:
-    """Convert a caller's Arrow data to a column. Arrow tensors become NumPy arrays."""
+    """Convert a caller's Arrow data to a column. Arrow tensors become NumPy arrays, and views what they view."""
     chunked = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
+    kind = chunked.type
+    if (other := without_views(kind)) is not kind:
+        chunked = chunked.cast(other)
     if not isinstance(chunked.type, pa.FixedShapeTensorType):
         return chunked
     shape = tuple(chunked.type.shape)
@@ -208,6 +211,33 @@ def from_arrow_column(values: Any) -> Column:
     if any(array.dtype == object for array in arrays):
         return object_array(row for array in arrays for row in array)
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def without_views(kind: Any) -> Any:
+    """Replace string and binary views in a type: Arrow can neither take, filter nor sort their values."""
+    types = pa.types
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind):
+        return pa.large_binary()
+    if types.is_dictionary(kind):
+        values = without_views(kind.value_type)
+        return kind if values is kind.value_type else pa.dictionary(kind.index_type, values, kind.ordered)
+    if types.is_struct(kind):
+        replaced = pa.struct([_field_without_views(field) for field in kind])
+    elif types.is_map(kind):
+        replaced = pa.map_(_field_without_views(kind.key_field), _field_without_views(kind.item_field))
+    elif is_list(kind):
+        make = pa.large_list if types.is_large_list(kind) else pa.list_
+        size = (kind.list_size,) if types.is_fixed_size_list(kind) else ()
+        replaced = make(_field_without_views(kind.value_field), *size)
+    else:
+        return kind
+    return kind if replaced == kind else replaced
+
+
+def _field_without_views(field: Any) -> Any:
+    return field.with_type(without_views(field.type))
 
 
 def _chunk_to_tensors(chunk: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -347,7 +377,7 @@ def _can_promote(dtypes: set[np.dtype[Any]]) -> bool:
 
 
 def is_text(kind: Any) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _concat_arrow(columns: Sequence[Column | None], lengths: Sequence[int]) -> Column:
@@ -408,11 +438,14 @@ class _ScratchMemory:
 _scratch = _ScratchMemory()
 
 
+def scratch_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array of undefined values; large ones in memory that was used before."""
+    nbytes = int(np.prod(shape)) * dtype.itemsize
+    return np.empty(shape, dtype) if nbytes < _MIN_SCRATCH_BYTES else _scratch.array(shape, dtype, nbytes)
+
+
 def concatenate_arrays(arrays: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     """Like `numpy.concatenate`, for arrays whose rows have the same shape."""
     dtype = np.result_type(*arrays)
     shape = (sum(map(len, arrays)), *arrays[0].shape[1:])
-    nbytes = int(np.prod(shape)) * dtype.itemsize
-    if nbytes < _MIN_SCRATCH_BYTES or dtype.hasobject:
-        return np.concatenate(arrays)
-    return np.concatenate(arrays, out=_scratch.array(shape, dtype, nbytes))
+    return np.concatenate(arrays) if dtype.hasobject else np.concatenate(arrays, out=scratch_array(shape, dtype))

@@ -38,8 +38,13 @@ _SAMPLES = 20
 _MAX_CUTS = 4
 """Into how many parts of a mix a unit is cut on average, so that a dataset of few files does not limit the others."""
 _MIN_PART_BYTES = 8 << 20
-_CHUNK_BYTES = 32 << 20
+_CHUNK_BYTES = 16 << 20
 """How many bytes of rows are arranged at a time."""
+_RANGE_BYTES = 16 << 20
+"""How many bytes of a new unit are joined and sorted at a time."""
+
+Ranges = list[list[scatter.StoredRows]]
+"""The stored rows of each range of a part."""
 
 
 def resolve_barrier(barrier: Barrier, epoch: int, executor: Executor) -> Sequence[Unit]:
@@ -74,8 +79,8 @@ def resolve_barrier(barrier: Barrier, epoch: int, executor: Executor) -> Sequenc
             by_key = OrderByKeyHash(barrier.keys, sort=barrier.sort)
             exchanged = run.exchange_rows(barrier.input, by_key)
             return [
-                exchanged.make_unit(_part_name(barrier.name, number, num_blocks), pieces, by_key)
-                for number, pieces in enumerate(_divide_by_hash(exchanged, num_blocks))
+                exchanged.make_unit(_part_name(barrier.name, number, num_blocks), ranges, by_key)
+                for number, ranges in enumerate(_divide_by_hash(exchanged, num_blocks))
             ]
         case barriers.Repartition():
             return run.repartition_rows(barrier)
@@ -138,12 +143,34 @@ class ExchangedRows:
             for part in range(len(cuts[0]) - 1 if cuts else 0)
         ]
 
+    def divide_into_ranges(self, cuts: Sequence[Sequence[int]], num_ranges: int) -> list[Ranges]:
+        """For each part, its ranges: the rows between two cuts in every chunk. A part has `num_ranges` of them."""
+        part_cuts = [[*ends[:-1:num_ranges], ends[-1]] for ends in cuts]
+        parts = []
+        for part, pieces in enumerate(self.divide(part_cuts)):
+            piece_of = iter(pieces)
+            ranges: Ranges = [[] for _ in range(num_ranges)]
+            for ends, of_part in zip(cuts, part_cuts, strict=True):
+                first, last = of_part[part], of_part[part + 1]
+                if first == last:
+                    continue
+                piece = next(piece_of)
+                for number, (begin, end) in enumerate(pairwise(ends[part * num_ranges :][: num_ranges + 1])):
+                    if begin < end:
+                        ranges[number].append(piece.part(begin - first, end - first))
+            parts.append(ranges)
+        return parts
+
     def make_unit(
-        self, name: str, pieces: Sequence[scatter.StoredRows], arrangement: scatter.RowArrangement | None = None
+        self,
+        name: str,
+        ranges: Sequence[Sequence[scatter.StoredRows]],
+        arrangement: scatter.RowArrangement | None = None,
     ) -> scatter.GatheredUnit:
-        num_rows = sum(piece.num_rows for piece in pieces)
+        num_rows = sum(piece.num_rows for pieces in ranges for piece in pieces)
         num_bytes = self.num_bytes * num_rows // max(self.num_rows, 1)
-        return scatter.GatheredUnit(name, num_rows, num_bytes, tuple(pieces), self.spill_handle, arrangement)
+        of_ranges = tuple(map(tuple, ranges))
+        return scatter.GatheredUnit(name, num_rows, num_bytes, of_ranges, self.spill_handle, arrangement)
 
 
 @runtime_checkable
@@ -208,7 +235,11 @@ class _BarrierResolver:
             even_ends(num_rows, exchanged.num_parts) if repartition is None else repartition_ends(num_rows, repartition)
         )
         hashes: list[Any] = [block.column(scatter.HASH) for block in exchanged.load_columns([scatter.HASH])]
-        return _make_units(exchanged, hash_cuts(hashes, ends), name, by)
+        num_ranges = choose_num_ranges(exchanged.num_bytes, len(ends))
+        range_ends = [
+            begin + end for begin, stop in pairwise([0, *ends]) for end in even_ends(stop - begin, num_ranges)
+        ]
+        return _make_units(exchanged, hash_cuts(hashes, range_ends), num_ranges, name, by)
 
     def repartition_rows(self, barrier: barriers.Repartition) -> Sequence[Unit]:
         pipeline = self.lower(barrier.input)
@@ -225,7 +256,9 @@ class _BarrierResolver:
         exchanged = self.store_arranged(pipeline, scatter.PreserveOrder())
         ends = repartition_ends(exchanged.num_rows, barrier)
         return [
-            exchanged.make_unit(_part_name(barrier.name, number, len(ends)), slice_chunks(exchanged.chunks, begin, end))
+            exchanged.make_unit(
+                _part_name(barrier.name, number, len(ends)), [slice_chunks(exchanged.chunks, begin, end)]
+            )
             for number, (begin, end) in enumerate(pairwise([0, *ends]))
         ]
 
@@ -241,11 +274,13 @@ class _BarrierResolver:
             side.chunks[0].part(0, 1) if side.chunks else _empty_side(part, keys[number])
             for number, (side, part) in enumerate(zip(sides, barrier.parts, strict=True))
         ]
-        pieces = [_divide_by_hash(side, num_parts) for side in sides]
+        num_ranges = choose_num_ranges(num_bytes, num_parts)
+        ranges = [_divide_by_hash(side, num_parts, num_ranges) for side in sides]
         units = []
         for part in range(num_parts):
             left, right = (
-                JoinSide(tuple(pieces[side][part]), samples[side], sides[side].spill_handle) for side in (0, 1)
+                JoinSide(tuple(map(tuple, ranges[side][part])), samples[side], sides[side].spill_handle)
+                for side in (0, 1)
             )
             units.append(
                 JoinedUnit(_part_name(barrier.name, part, num_parts), num_bytes // num_parts, spec, (left, right))
@@ -288,7 +323,7 @@ class _BarrierResolver:
         stop = exchanged.num_rows if barrier.stop is None else barrier.stop
         pieces = slice_chunks(exchanged.chunks, barrier.start, stop)
         return [
-            exchanged.make_unit(_part_name(barrier.name, number, len(pieces)), [piece])
+            exchanged.make_unit(_part_name(barrier.name, number, len(pieces)), [[piece]])
             for number, piece in enumerate(pieces)
         ]
 
@@ -342,7 +377,7 @@ class _StoredRange:
         return self.exchanged.num_parts
 
     def cut(self, begin: int, end: int) -> Iterable[Unit]:
-        return [self.exchanged.make_unit("", slice_chunks(self.exchanged.chunks, begin, end))]
+        return [self.exchanged.make_unit("", [slice_chunks(self.exchanged.chunks, begin, end)])]
 
 
 def with_unique_names(tasks: Iterable[PipelineTask]) -> tuple[PipelineTask, ...]:
@@ -394,24 +429,30 @@ def _cut_by_keys(
     if not exchanged.chunks:
         return []
     chunks = exchanged.load_columns(keys.names)
+    num_parts = num_parts or exchanged.num_parts
+    num_ranges = choose_num_ranges(exchanged.num_bytes, num_parts) if boundaries is None else 1
     try:
         if boundaries is None:
-            cuts = key_cuts(chunks, keys, num_parts or exchanged.num_parts, may_split=may_split)
+            cuts = key_cuts(chunks, keys, num_parts * num_ranges, may_split=may_split)
         else:
             cuts = boundary_cuts(chunks, keys, boundaries)
     except TypeError as error:
         raise TypeError(f"{name}: cannot compare the values of the keys: {error}") from error
-    return _make_units(exchanged, cuts, name, arrangement)
+    return _make_units(exchanged, cuts, num_ranges, name, arrangement)
 
 
 def _make_units(
-    exchanged: ExchangedRows, cuts: Sequence[Sequence[int]], name: str, arrangement: scatter.RowArrangement
+    exchanged: ExchangedRows,
+    cuts: Sequence[Sequence[int]],
+    num_ranges: int,
+    name: str,
+    arrangement: scatter.RowArrangement,
 ) -> list[scatter.GatheredUnit]:
-    """Make one unit per pair of adjacent cuts, across all chunks."""
-    parts = exchanged.divide(cuts)
+    """Make one unit per `num_ranges` ranges between adjacent cuts, across all chunks."""
+    parts = exchanged.divide_into_ranges(cuts, num_ranges)
     return [
-        exchanged.make_unit(_part_name(name, number, len(parts)), pieces, arrangement)
-        for number, pieces in enumerate(parts)
+        exchanged.make_unit(_part_name(name, number, len(parts)), ranges, arrangement)
+        for number, ranges in enumerate(parts)
     ]
 
 
@@ -438,13 +479,15 @@ def _zip_units(sides: Sequence[ExchangedRows], name: str) -> Sequence[Unit]:
     ]
 
 
-def _divide_by_hash(exchanged: ExchangedRows, num_parts: int) -> list[list[scatter.StoredRows]]:
-    """Divide rows that are ordered by hash into equal ranges of hashes."""
+def _divide_by_hash(exchanged: ExchangedRows, num_parts: int, num_ranges: int = 1) -> list[Ranges]:
+    """Divide rows that are ordered by hash into equal ranges of hashes, some of which are a part."""
     if not exchanged.chunks:
-        return [[] for _ in range(num_parts)]
-    firsts = np.array([(part << 64) // num_parts for part in range(1, num_parts)], np.uint64)
+        return [[[] for _ in range(num_ranges)] for _ in range(num_parts)]
+    num = num_parts * num_ranges
+    firsts = np.array([(number << 64) // num for number in range(1, num)], np.uint64)
     hashes = [block.column(scatter.HASH) for block in exchanged.load_columns([scatter.HASH])]
-    return exchanged.divide([[0, *np.searchsorted(chunk, firsts).tolist(), len(chunk)] for chunk in hashes])
+    cuts = [[0, *np.searchsorted(chunk, firsts).tolist(), len(chunk)] for chunk in hashes]
+    return exchanged.divide_into_ranges(cuts, num_ranges)
 
 
 def _empty_side(plan: PlanNode, keys: Sequence[str]) -> Block:
@@ -463,7 +506,7 @@ def _materialize_units(exchanged: ExchangedRows, name: str) -> list[scatter.Gath
     """One unit per original unit, except those without rows."""
     places = [list(chunks) for _, chunks in groupby(exchanged.chunks, key=lambda chunk: chunk.unit_index)]
     return [
-        exchanged.make_unit(_part_name(name, number, len(places)), [chunk.piece for chunk in chunks])
+        exchanged.make_unit(_part_name(name, number, len(places)), [[chunk.piece for chunk in chunks]])
         for number, chunks in enumerate(places)
     ]
 
@@ -479,6 +522,11 @@ def choose_num_parts(num_bytes: int) -> int:
     """As few as possible, but enough to keep all processes busy until the end."""
     largest = DataContext.get_current().target_max_block_size
     return max(1, -(-num_bytes // largest), min(_ENOUGH_PARTS, num_bytes // _MIN_PART_BYTES))
+
+
+def choose_num_ranges(num_bytes: int, num_parts: int) -> int:
+    """Into how many ranges each part is divided, so that a process joins and sorts few rows at a time."""
+    return max(1, -(-num_bytes // max(1, num_parts) // _RANGE_BYTES))
 
 
 def even_ends(num_rows: int, num_parts: int) -> list[int]:

@@ -17,26 +17,18 @@ import pyarrow as pa
 from paceline.data.block import Block, Column, as_arrow, type_of
 from paceline.data.column import concat_columns, merge_zeros, object_array
 from paceline.data.context import DataContext
-from paceline.data.exec.scatter import HASH, StoredRows, position_indices
+from paceline.data.exec.scatter import HASH, StoredRows, load_joined, position_indices
 from paceline.data.exec.spill import SpillHandle
 from paceline.data.order.shuffle import hash_indices
 from paceline.data.planning.joins import JoinSpec, check_comparable
 from paceline.data.planning.key_hashes import hash_keys
-from paceline.data.planning.sort_keys import SortKeys, key_array
+from paceline.data.planning.sort_keys import SortKeys, key_array, order_by_radix
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 _ROW_BITS = 24
 _ROW_MASK = np.uint64((1 << _ROW_BITS) - 1)
 """The bits of a hash that are left out, so that the number of a row fits there."""
-
-
-def order_by_hash(hashes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the order by hash, then by row. Sorting hashes with row numbers takes two thirds of a stable `argsort`."""
-    if len(hashes) > _ROW_MASK:
-        return np.argsort(hashes, kind="stable")
-    numbered = np.sort(hashes | np.arange(len(hashes), dtype=np.uint64))
-    return (numbered & _ROW_MASK).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -61,10 +53,10 @@ class OrderByKeyHash:
             else:
                 hashes[rows] = hash_indices(position_indices(place, first, block.num_rows)[rows], 0)
         hashes = hashes & ~_ROW_MASK
-        return block.with_column(HASH, hashes), order_by_hash(hashes)
+        return block.with_column(HASH, hashes), order_by_radix(hashes)
 
     def gather(self, pieces: Sequence[StoredRows]) -> Block:
-        joined = Block.concat(piece.load() for piece in pieces)
+        joined = load_joined(pieces)
         ordered = joined.drop([HASH]).take(np.argsort(joined.column(HASH), kind="stable"))
         return ordered.take(SortKeys.ascending(self.keys).sort_indices(ordered)) if self.sort else ordered
 
@@ -73,14 +65,15 @@ class OrderByKeyHash:
 class JoinSide:
     """The rows of one dataset that belong to a unit."""
 
-    pieces: tuple[StoredRows, ...]
+    ranges: tuple[tuple[StoredRows, ...], ...]
+    """The pieces of each range of hashes. The ranges of both sides are joined one after the other."""
     sample: StoredRows | Block
     """Some of its rows, which tell its columns; a block without rows if there are none."""
     spill_handle: SpillHandle
 
-    def load(self) -> Block:
-        if self.pieces:
-            return Block.concat(piece.load() for piece in self.pieces)
+    def load(self, number: int) -> Block:
+        if self.ranges[number]:
+            return load_joined(self.ranges[number])
         sample = self.sample if isinstance(self.sample, Block) else self.sample.load()
         return sample.slice(0, 0)
 
@@ -94,7 +87,11 @@ class JoinedUnit:
     num_rows: None = None
 
     def read(self) -> Iterator[Block]:
-        left, right = (side.load() for side in self.sides)
+        for number, pieces in enumerate(zip(*(side.ranges for side in self.sides), strict=True)):
+            if any(pieces):
+                yield from self._join(*(side.load(number) for side in self.sides))
+
+    def _join(self, left: Block, right: Block) -> Iterator[Block]:
         left_hashes, right_hashes = (block.column(HASH) for block in (left, right))
         left, right = left.drop([HASH]), right.drop([HASH])
         output = self.spec.list_output(list(left.columns), list(right.columns))

@@ -22,6 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.data.block import Block, Column, ConcatenatedBlock
+from paceline.data.column import scratch_array
+from paceline.data.planning.sort_keys import order_by_radix
 
 ALIGNMENT = 64
 PAGE = mmap.ALLOCATIONGRANULARITY
@@ -319,37 +321,27 @@ class PackedSlice:
         return block.slice(self.begin, self.stop).drop(self.arrays)
 
 
-def read_sorted(parts: Sequence[PackedSlice], key: str) -> Block:
-    """Read the rows of all parts, sorted by a numeric column, without that column.
+def read_joined(parts: Sequence[PackedSlice]) -> Block:
+    """Read the rows of all parts, each column directly into one array if it has one type."""
+    num_rows = sum(part.num_rows for part in parts)
+    alike, mixed = _list_columns(parts)
+    columns: dict[str, Column] = {}
+    for (dtype, shape), group in alike.items():
+        for name in group:
+            columns[name] = _fill_column(parts, name, scratch_array((num_rows, *shape), np.dtype(dtype)))
+    if mixed:
+        columns |= Block.concat(_read_columns(part, mixed) for part in parts).columns
+    return Block({name: columns[name] for name in _list_names(parts)}, num_rows=num_rows)
 
-    Each column is read into one reused buffer and reordered from there: nothing is mapped, and little memory is
-    touched.
+
+def read_sorted(parts: Sequence[PackedSlice], key: str) -> Block:
+    """Read the rows of all parts, sorted by a column of unsigned integers, without that column.
+
+    Each column is read into one reused buffer and reordered from there, so that little memory is touched.
     """
     num_rows = sum(part.num_rows for part in parts)
-    is_mapped = all(part.memory is not None for part in parts)
-
-    def fill_column(name: str, room: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        view, passed, row_bytes = _byte_view(room), 0, room.nbytes // num_rows
-        if is_mapped:
-            np.concatenate([part.view_bytes(name, row_bytes) for part in parts], out=np.asarray(view))
-            return room
-        for part in parts:
-            end = passed + part.num_rows * row_bytes
-            part.read_into(name, view[passed:end])
-            passed = end
-        return room
-
-    # Each part is sorted, and a stable sort merges them.
-    order = np.argsort(fill_column(key, np.empty(num_rows, parts[0].arrays[key].dtype)), kind="stable")
-    alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
-    mixed: list[str] = []
-    names = list(dict.fromkeys(name for part in parts for name in part.layout.names if name != key))
-    for name in names:
-        kinds = {(a.dtype, a.shape[1:]) if (a := part.arrays.get(name)) is not None else None for part in parts}
-        if len(kinds) == 1 and (kind := kinds.pop()) is not None:
-            alike.setdefault(kind, []).append(name)
-        else:
-            mixed.append(name)
+    order = order_by_radix(_fill_column(parts, key, np.empty(num_rows, parts[0].arrays[key].dtype)))
+    alike, mixed = _list_columns(parts, key)
     columns: dict[str, Column] = {}
     for (dtype, shape), group in alike.items():
         # One allocation for all: the operating system backs large ones with large pages.
@@ -357,10 +349,41 @@ def read_sorted(parts: Sequence[PackedSlice], key: str) -> Block:
         room = np.empty((num_rows, *shape), dtype)
         for name, values in zip(group, arrays, strict=True):
             # "clip" does not change valid indices, and saves the copy NumPy makes in case of an error.
-            columns[name] = np.take(fill_column(name, room), order, axis=0, out=values, mode="clip")
+            columns[name] = np.take(_fill_column(parts, name, room), order, axis=0, out=values, mode="clip")
     if mixed:
         columns |= Block.concat(_read_columns(part, mixed) for part in parts).take(order).columns
-    return Block({name: columns[name] for name in names}, num_rows=num_rows)
+    return Block({name: columns[name] for name in _list_names(parts, key)}, num_rows=num_rows)
+
+
+def _fill_column(parts: Sequence[PackedSlice], name: str, room: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    view, passed, row_bytes = _byte_view(room), 0, room.nbytes // len(room)
+    if all(part.memory is not None for part in parts):
+        np.concatenate([part.view_bytes(name, row_bytes) for part in parts], out=np.asarray(view))
+        return room
+    for part in parts:
+        end = passed + part.num_rows * row_bytes
+        part.read_into(name, view[passed:end])
+        passed = end
+    return room
+
+
+def _list_names(parts: Sequence[PackedSlice], without: str | None = None) -> list[str]:
+    return list(dict.fromkeys(name for part in parts for name in part.layout.names if name != without))
+
+
+def _list_columns(
+    parts: Sequence[PackedSlice], without: str | None = None
+) -> tuple[dict[tuple[str, tuple[int, ...]], list[str]], list[str]]:
+    """The columns that are arrays of one kind in all parts, by kind, and the others."""
+    alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+    mixed: list[str] = []
+    for name in _list_names(parts, without):
+        kinds = {(a.dtype, a.shape[1:]) if (a := part.arrays.get(name)) is not None else None for part in parts}
+        if len(kinds) == 1 and (kind := kinds.pop()) is not None:
+            alike.setdefault(kind, []).append(name)
+        else:
+            mixed.append(name)
+    return alike, mixed
 
 
 def _read_columns(part: PackedSlice, names: Sequence[str]) -> Block:

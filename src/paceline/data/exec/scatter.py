@@ -18,7 +18,7 @@ from paceline.data.exec.pipeline import process_unit
 from paceline.data.exec.spill import SpilledPiece, SpillHandle, SpillSpace, open_pieces
 from paceline.data.order.shuffle import argsort_hashes, hash_indices
 from paceline.data.planning.plan import Transform, TransformScope, Unit
-from paceline.data.planning.sort_keys import SortKeys
+from paceline.data.planning.sort_keys import SortKeys, order_by_radix
 
 HASH = "\0hash"
 """The column with the sort key of a shuffle, present only during the exchange."""
@@ -49,13 +49,22 @@ class RowArrangement(Protocol):
         ...
 
 
+def load_joined(pieces: Sequence[StoredRows]) -> Block:
+    """Load pieces as one block. What is in files is read, not mapped: pages would stay until all of it is used."""
+    spilled = [piece for piece in pieces if isinstance(piece, SpilledPiece)]
+    if pieces and len(spilled) == len(pieces):
+        with open_pieces(spilled) as parts:
+            return packed_blocks.read_joined(parts)
+    return Block.concat(piece.load() for piece in pieces)
+
+
 @dataclass(frozen=True)
 class PreserveOrder:
     def arrange(self, block: Block, place: int, first: int) -> tuple[Block, np.ndarray[Any, Any] | None]:
         return block, None
 
     def gather(self, pieces: Sequence[StoredRows]) -> Block:
-        return Block.concat(piece.load() for piece in pieces)
+        return load_joined(pieces)
 
 
 def position_indices(place: int, first: int, num_rows: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
@@ -83,8 +92,8 @@ class OrderByHash:
         if len(spilled) == len(pieces):
             with open_pieces(spilled) as parts:
                 return packed_blocks.read_sorted(parts, HASH)
-        joined = Block.concat(piece.load() for piece in pieces)
-        return joined.drop([HASH]).take(np.argsort(joined.column(HASH)))
+        joined = load_joined(pieces)
+        return joined.drop([HASH]).take(order_by_radix(joined.column(HASH)))
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,7 @@ class OrderByKeys:
         return block, self.keys.sort_indices(block)
 
     def gather(self, pieces: Sequence[StoredRows]) -> Block:
-        joined = Block.concat(piece.load() for piece in pieces)
+        joined = load_joined(pieces)
         return joined.take(self.keys.sort_indices(joined))
 
 
@@ -122,7 +131,8 @@ class ArrangeRows(Transform):
     ) -> Iterator[tuple[Block, np.ndarray[Any, Any] | None]]:
         first = 0
         for chunk in join_into_chunks(blocks, self.chunk_bytes, self.at_most):
-            yield self.arrangement.arrange(chunk.with_numpy_numbers(), place, first)
+            block, order = self.arrangement.arrange(chunk.with_numpy_numbers(), place, first)
+            yield block.with_numpy_numbers(), order
             first += chunk.num_rows
 
 
@@ -208,20 +218,25 @@ def parse_receipts(receipts: Block, space: SpillSpace) -> Iterator[StoredChunk]:
 
 @dataclass(frozen=True)
 class GatheredUnit:
-    """A unit whose rows are stored in pieces: joined into one block, or read piece by piece."""
+    """A unit whose rows are stored in pieces: read piece by piece, or joined into a block for each range of rows."""
 
     name: str
     num_rows: int | None
     num_bytes: int | None
-    pieces: tuple[StoredRows, ...]
+    ranges: tuple[tuple[StoredRows, ...], ...]
+    """The pieces of each range. Ranges are small, so that a process needs little memory, however large its unit is."""
     spill_handle: SpillHandle
     arrangement: RowArrangement | None = None
+
+    @property
+    def pieces(self) -> tuple[StoredRows, ...]:
+        return tuple(piece for pieces in self.ranges for piece in pieces)
 
     def read(self) -> Iterator[Block]:
         if self.arrangement is None:
             yield from (piece.load() for piece in self.pieces)
-        elif self.pieces:
-            yield self.arrangement.gather(self.pieces)
+        else:
+            yield from (self.arrangement.gather(pieces) for pieces in self.ranges if pieces)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
+from paceline._core.engine_choice import choose_engine
 from paceline.data.block import Schema
 from paceline.data.context import DataContext
 from paceline.data.exec.pipeline import DatasetFacts, Executor, InlineExecutor, Pipeline, lower_epoch, outline_plan
@@ -48,7 +49,7 @@ def open_shard(feeds: Feeds, division: EpochDivision, rank: int) -> Iterator[Del
 
 
 class LocalFeeds:
-    """Runs a plan for this process alone: inline if it is small, otherwise in data processes."""
+    """Runs a plan for this process alone: inline if it is small, otherwise in data processes or on a Ray cluster."""
 
     def __init__(self, plan: PlanNode, executor: Executor | None = None) -> None:
         self._plan = plan
@@ -101,7 +102,9 @@ class LocalFeeds:
         if self._given_executor is not None:
             self._current_executor = self._given_executor
         elif not DataContext.in_data_process and not is_small(self._plan):
-            self._current_executor = self._process_executor()
+            choice = choose_engine()
+            is_on_ray = choice.engine == "ray"
+            self._current_executor = self._ray_executor(choice.address) if is_on_ray else self._process_executor()
         elif not isinstance(self._current_executor, InlineExecutor):
             self._current_executor = InlineExecutor()
         return self._current_executor
@@ -113,6 +116,13 @@ class LocalFeeds:
         if isinstance(self._current_executor, ProcessExecutor) and self._current_executor.service is service:
             return self._current_executor
         return ProcessExecutor(service)
+
+    def _ray_executor(self, address: str | None) -> Executor:
+        from paceline._engine.ray.connection import connect_to_cluster
+        from paceline.data.exec.ray import RayExecutor
+
+        connect_to_cluster(address)
+        return RayExecutor(self._record)
 
     def _meter_rows(self, deliveries: Iterator[RowDelivery]) -> Iterator[RowDelivery]:
         meter = StageMeter()

@@ -267,7 +267,9 @@ class GroupAggregation:
         return groups.take(self.keys.sort_indices(groups))
 
     def gather(self, pieces: Sequence[StoredRows]) -> Block:
-        return self.finish_states([piece.load() for piece in pieces])
+        from paceline.data.exec.scatter import load_joined
+
+        return self.finish_states([load_joined(pieces)])
 
     def finish_states(self, states: Sequence[Block]) -> Block:
         merged = self.merge_states(states)
@@ -279,7 +281,7 @@ class GroupAggregation:
 
     def merge_states(self, pieces: Sequence[Block]) -> Block:
         joined = Block.concat(pieces)
-        ordered = joined.take(self.keys.sort_indices(joined))
+        ordered = joined.take(self.keys.sort_indices(joined)) if self.keys.names else joined
         groups = SortedGroups(ordered, self.keys, self.keys.group_starts(ordered))
         states = [
             aggregate.merge_states(groups, _select_state_columns(ordered, number))

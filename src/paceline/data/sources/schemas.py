@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.data.block import Block, Schema, TensorType
-from paceline.data.column import Column, is_list, object_array
+from paceline.data.column import Column, is_list, object_array, without_views
 from paceline.data.sources.files import InputFile
 
 PATH = "path"
@@ -49,7 +49,7 @@ def unify_schemas(files: Sequence[InputFile], schemas: Sequence[Any]) -> Any:
     fields: dict[str, list[tuple[Any, InputFile]]] = {}
     for file, schema in distinct:
         for field in schema:
-            fields.setdefault(field.name, []).append((field, file))
+            fields.setdefault(field.name, []).append((field.with_type(without_views(field.type)), file))
     return pa.schema([_unify_fields(same_name) for same_name in fields.values()])
 
 
@@ -141,7 +141,7 @@ def to_schema(schema: Any) -> Schema:
 def _user_type(field: Any) -> Any:
     tensor = parse_tensor_field(field)
     if tensor is None:
-        return field.type
+        return without_views(field.type)
     dtype: Any = np.dtype(tensor.dtype.to_pandas_dtype())
     return TensorType(dtype, tensor.shape) if tensor.shape is not None else TensorType(np.dtype(object), None)
 

@@ -26,6 +26,7 @@ from paceline.data.exec.ray.task_limits import (
     ClusterResources,
     TaskLimits,
     decide_task_limits,
+    note_finished_tasks,
     num_cpus_needed,
     observe_cluster,
 )
@@ -83,6 +84,8 @@ def stream_blocks(
                 yield from _stream_ray_dataset(dataset, offset, limits)
             else:
                 yield from _stream_pipeline(pipeline, unit, offset, limits, record)
+                if limits.requests_cpus:
+                    note_finished_tasks(cluster)
             ended = True
         finally:
             if not ended:

@@ -40,8 +40,21 @@ class TaskLimits:
     notice: str | None = None
 
 
+_released: tuple[float, float] = (-_SETTLE_TIMEOUT_S, 0.0)
+"""When tasks of ours ended last, and how many CPUs were free before they began."""
+
+
+def note_finished_tasks(cluster: ClusterResources) -> None:
+    """Remember that tasks have ended: Ray reports their CPUs as taken for half a second more."""
+    global _released
+    _released = time.monotonic(), cluster.free_cpus
+
+
 def observe_cluster(needed: float) -> ClusterResources:
-    """The cluster now. If too few CPUs are free, waits a moment for finished tasks to release theirs."""
+    """The cluster now. If too few CPUs are free, waits a moment for finished tasks to release theirs.
+
+    If those tasks were our own, it does not wait.
+    """
     ray = import_ray()
     from ray.util import placement_group_table
 
@@ -56,6 +69,9 @@ def observe_cluster(needed: float) -> ClusterResources:
     most = resources.get("CPU", 0.0) - reserved
     free = min(ray.available_resources().get("CPU", 0.0), most)
     deadline = time.monotonic() + _SETTLE_TIMEOUT_S
+    ended_at, num_freed = _released
+    if time.monotonic() - ended_at < _SETTLE_TIMEOUT_S:
+        free = max(free, min(num_freed, most))
     while free < needed <= most and time.monotonic() < deadline:
         time.sleep(_POLL_S)
         free = min(ray.available_resources().get("CPU", 0.0), most)
