@@ -207,6 +207,9 @@ class LocalEngine:
             self._disconnect(worker)
         for payload in worker.frames.feed(data):
             message = messages.decode_from_worker(payload)
+            if type(message) is messages.Reported:  # Nearly all are.
+                output.append(message)
+                continue
             worker.has_reported_end = worker.has_reported_end or isinstance(
                 message, messages.WorkerReturned | messages.WorkerFailed
             )
