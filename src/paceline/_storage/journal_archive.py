@@ -85,7 +85,7 @@ def iter_archived_blocks(journal: Path, archive: JournalArchived) -> Iterator[by
     crc = num_bytes = 0
     try:
         with path.open("rb") as file:
-            for block in _read_ahead(iter_whole_lines(_decompress(file))):
+            for block in iter_whole_lines(_decompress(file)):
                 crc, num_bytes = zlib.crc32(block, crc), num_bytes + len(block)
                 yield block
     except FileNotFoundError:
@@ -116,15 +116,6 @@ def iter_journal_blocks(path: Path, length: float = math.inf) -> Iterator[bytes]
         for archive in iter_archives(file):
             yield from iter_archived_blocks(path, archive)
         yield from iter_whole_lines(iter(lambda: file.read(int(min(BLOCK_BYTES, length - file.tell()))), b""))
-
-
-def _read_ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Decompress the next block while the caller works on one."""
-    with ThreadPoolExecutor(1, "paceline-archive") as pool:
-        ahead = pool.submit(next, blocks, b"")
-        while block := ahead.result():
-            ahead = pool.submit(next, blocks, b"")
-            yield block
 
 
 def compress_segment(data: bytes) -> bytes:

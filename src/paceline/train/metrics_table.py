@@ -168,15 +168,18 @@ def _add_plain_reports(
     table: MetricsTable, collector: ReportCollector, lines: JournalLines, start: int, end: int, uri: str
 ) -> None:
     reports = lines.lines[start:end]
-    attempts = {line.attempt for line in reports}
+    attempts = set(map(attrgetter("attempt"), reports))
     if lines.names is None or len(attempts) > 1 or collector.has_waiting:
         for payload in lines.payloads[start:end]:
             _add_line(table, collector, payload, uri)
         return
     (attempt,) = attempts
     _add_reports(table, collector.begin_attempt(attempt))
-    first = [line for line in reports if line.rank == 0]
-    table.add_numbers(attempt, [line.seq for line in first], lines.names, [line.metrics for line in first])
+    first = reports
+    if set(map(attrgetter("rank"), reports)) != {0}:
+        first = [line for line in reports if line.rank == 0]
+    seqs, metrics = (list(map(attrgetter(name), first)) for name in ("seq", "metrics"))
+    table.add_numbers(attempt, seqs, lines.names, metrics)
 
 
 def _add_line(table: MetricsTable, collector: ReportCollector, payload: bytes, uri: str) -> None:
