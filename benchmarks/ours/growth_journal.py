@@ -72,6 +72,6 @@ if __name__ == "__main__":
         case "dataframe":
             result = time_dataframe(run)
         case "bytes":
-            result = time_read(run, lambda run: len((run / "journal.jsonl").read_bytes()))
+            result = time_read(run, lambda run: sum(len(path.read_bytes()) for path in run.glob("journal*")))
     result["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     Path(result_path).write_text(json.dumps(result))

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pandas
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from paceline._control.events import DriverStarted, Event, Reported, encode_event
+from paceline._control.events import DriverStarted, Event, Reported, decode_event, encode_event
 from paceline._control.recovery import load_history, load_outline, recover_run
 from paceline._control.report_aggregator import drop_superseded_reports, iter_reports
 from paceline._core.codec import seal_line
 from paceline._core.reductions import ReductionMark
 from paceline._engine.messages import WorkerFailed, WorkerFailure, WorkerReturned, WorkersStopped
+from paceline._storage import journal_archive
 from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import RunLayout
 from paceline._storage.run_store import DiskRunStore
-from paceline.train.result import collect_metric_rows
+from paceline._view.journal import lines as journal_lines
+from paceline.train.metrics_table import read_metrics
+from paceline.train.result import to_dataframe
+from view.test_view_replay import journals
 
 
 def report(rank: int, seq: int, attempt: int = 1, reduce: tuple[ReductionMark, ...] = (), **more: Any) -> Reported:
@@ -69,7 +77,25 @@ def test_the_last_report_is_found_without_holding_the_others(name: str, tmp_path
     assert (recovered.last_report.metrics if recovered.last_report else None) == (last.metrics if last else None)
 
 
-def test_rows_are_those_of_the_reports_that_count() -> None:
-    events = [*ENDED["begun again and reported"], report(0, 2, attempt=2)]
-    assert collect_metric_rows(events) == [{"loss": 1.0, "attempt": 2}, {"loss": 2.0, "attempt": 2}]
-    assert [row["loss"] for row in collect_metric_rows(ENDED["reduced now and then"])] == [1.05, 2.0, 3.05, 4.0]
+def long_way(store: DiskRunStore) -> Any:
+    reports = drop_superseded_reports(iter_reports(load_history(store)[1]))
+    return to_dataframe([report.metrics for report in reports])
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_a_data_frame_has_the_reports_that_count(name: str, tmp_path: Path) -> None:
+    store = written(tmp_path, [*ENDED[name], *([report(0, 2, attempt=2)] if "and reported" in name else [])])
+    pandas.testing.assert_frame_equal(read_metrics(store).to_dataframe(), long_way(store))
+
+
+@given(lines=journals(), typed=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_a_data_frame_does_not_depend_on_how_the_journal_is_read(lines: list[bytes], typed: bool) -> None:
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal_lines, "_MIN_TYPED_BYTES", 0 if typed else 1 << 20)
+        patch.setattr(journal_archive, "BLOCK_BYTES", 700)
+        store = written(Path(directory), [decode_event(line) for line in lines])
+        found, expected = read_metrics(store).to_dataframe(), long_way(store)
+        assert (found is None) == (expected is None)
+        if expected is not None:
+            pandas.testing.assert_frame_equal(found, expected)

@@ -1,5 +1,6 @@
 """The journal in a store: consecutive segments, one writer, and which of two journals counts."""
 
+import gzip
 import uuid
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._storage.address import open_store_at
 from paceline._storage.run_store import JournalUploader, read_stored_journal, reconcile_journal
+from paceline._view.journal.tail import RemoteJournalTail
 
 
 @pytest.fixture
@@ -34,6 +36,26 @@ def test_segments_hold_whole_lines_and_the_next_driver_continues_them(store, pat
     append(path, b"four\n")
     JournalUploader(store, path, len(read_stored_journal(store))).upload_new()
     assert read_stored_journal(store) == b"one\ntwo\nthree\nfour\n"
+
+
+def test_large_segments_are_compressed_also_for_those_who_follow(store, path):
+    segments, tail, followed = JournalUploader(store, path), RemoteJournalTail(store), b""
+    for number in range(3):
+        append(path, b"".join(b"line %d of part %d\n" % (line, number) for line in range(1000)))
+        segments.upload_new()
+        assert not tail.reset_if_replaced()
+        while data := tail.read_new():
+            followed += data
+            tail.mark_read(data, len(data))
+    content = path.read_bytes()
+    assert read_stored_journal(store) == followed == content
+    assert b"".join(gzip.decompress(store.read(entry.key)) for entry in store.list_entries()) == content
+    assert sum(entry.size for entry in store.list_entries()) < len(content) / 3
+    store.delete_all("journal")
+    path.write_bytes(b"another\n")
+    JournalUploader(store, path).upload_new()
+    assert tail.reset_if_replaced()
+    assert tail.read_new() == b"another\n"
 
 
 def test_the_slower_of_two_drivers_learns_that_the_run_was_taken_over(store, path):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from paceline._commands import cli_output
 from paceline._core import settings
+from paceline._storage.journal_archive import decompress_segment
 from paceline._storage.run_layout import MANIFEST
 from paceline._storage.run_location import RunLocation, is_remote, join_storage_path
 from paceline._storage.run_store import JOURNAL_PREFIX
@@ -96,7 +97,7 @@ def is_search(location: RunLocation) -> bool:
     else:
         store = location.open_store()
         segments = store.list_entries(JOURNAL_PREFIX)
-        start = store.read(segments[0].key) if segments else b""
+        start = decompress_segment(store.read(segments[0].key)) if segments else b""
     return start[9:].startswith(_SEARCH)
 
 

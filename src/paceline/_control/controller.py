@@ -11,15 +11,17 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from paceline._control import commands, events
 from paceline._control.commands import Command
 from paceline._control.events import Event, Reported
 from paceline._control.extensions import Extension
+from paceline._control.journal_snapshot import EventHistory, SnapshotFile, take_snapshot
 from paceline._control.recovery import RecoveredRun
 from paceline._control.run import Finished, Run, Running
-from paceline._control.step import next_deadline, next_resize, step
+from paceline._control.step import next_deadline, next_resize, step, step_reports
 from paceline._control.storage_thread import CheckpointWork, StorageThread
 from paceline._control.worker_sync import Barriers
 from paceline._core.checkpoint_records import CheckpointRecord
@@ -44,7 +46,7 @@ _ForExtensions = messages.TaskAnswered | messages.StacksSampled | messages.Profi
 
 class Observer(Protocol):
     def on_event(self, event: Event, run: Run) -> None:
-        """Called after an event took effect, with the run after it."""
+        """Called after an event took effect, with the run after it, or after all reports that arrived with it."""
         ...
 
     def tick(self, run: Run, now: float) -> None:
@@ -82,6 +84,8 @@ class Controller:
         self._released_reports: deque[tuple[int, int, bool]] = deque()
         """(attempt, seq, save) of reports that may return."""
         self._synced_at = clock.now()
+        self._history = EventHistory(recovered.history, recovered.last_rank_0_report)
+        self._snapshot_file = SnapshotFile(store.layout, recovered.journal.length)
         self._storage_thread = StorageThread(engine.wake)
         self._checkpoints = CheckpointWork(store, recovered.journal, recovered.fence, clock)
         for extension in self._extensions:
@@ -120,6 +124,7 @@ class Controller:
                     if polled := self._call(extension, extension.poll):
                         self._apply_events(polled)
                 self._sync_journal_if_due()
+                self._write_snapshot_if_due()
                 for observer in list(self._observers):
                     self._notify_observer(observer, partial(observer.tick, self.run, self.clock.now()))
             for extension in list(self._extensions):
@@ -149,14 +154,17 @@ class Controller:
         """Call an extension; drop it if it raises and is not essential."""
         try:
             return call()
-        except Exception as error:
-            # What cannot be written to the journal is not the extension's failure: the run must not go on.
-            if extension.is_essential or error is self._journal_error:
-                raise
-            self._extensions.remove(extension)
-            self._event_listeners = tuple(each for each in self._event_listeners if each is not extension)
-            log.exception("%s failed and is disabled; training continues", type(extension).__name__)
+        except Exception as error:  # noqa: BLE001
+            self._drop_extension(extension, error)
             return None
+
+    def _drop_extension(self, extension: Extension, error: Exception) -> None:
+        # What cannot be written to the journal is not the extension's failure: the run must not go on.
+        if extension.is_essential or error is self._journal_error:
+            raise error
+        self._extensions.remove(extension)
+        self._event_listeners = tuple(each for each in self._event_listeners if each is not extension)
+        log.error("%s failed and is disabled; training continues", type(extension).__name__, exc_info=error)
 
     def request_stop(self, *, now: bool) -> None:
         """Ask the run to stop, at the next report or at once. Safe in signal handlers and other threads."""
@@ -186,6 +194,13 @@ class Controller:
         """Keep checkpoints by other rules from now on. Thread-safe."""
         self._inbox.append(events.RetentionSet(self.run.attempt, retention))
         self.engine.wake()
+
+    def write_last_snapshot(self, summary: bytes) -> None:
+        """Write a snapshot of a run that has ended, with what is shown of it in a list of runs."""
+        assert isinstance(self.run.phase, Finished)
+        if (snapshot := take_snapshot(self.run, self._history)) is not None:
+            length = self.store.layout.journal.stat().st_size
+            self._snapshot_file.write(replace(snapshot, summary=msgspec.Raw(summary)), length, self._journal.num_lines)
 
     def hold_checkpoints(self, is_held: Callable[[CheckpointRecord], bool]) -> None:
         """Let deletions wait while `is_held`; after the run, `delete_deferred` makes up for them."""
@@ -217,6 +232,7 @@ class Controller:
         except Exception as error:
             self._journal_error = error
             raise
+        self._history.add(note)
         for observer in list(self._observers):
             self._notify_observer(observer, partial(observer.on_event, note, self.run))
 
@@ -235,6 +251,15 @@ class Controller:
             self._synced_at = now
             self._journal.has_unsynced = False
             self._storage_thread.submit(self._checkpoints.sync_journal)
+
+    def _write_snapshot_if_due(self) -> None:
+        journal = self._journal
+        if self._snapshot_file.is_due(journal.length) and (snapshot := take_snapshot(self.run, self._history)):
+            length, num_lines = journal.length, journal.num_lines
+            self._snapshot_file.mark_written(length)
+            # After the lines that it covers: after a power cut, it must not stand for lines that are lost.
+            self._storage_thread.submit(self._journal.sync_written)
+            self._storage_thread.submit(partial(self._snapshot_file.write, snapshot, length, num_lines))
 
     def _next_events(self) -> list[Event]:
         due = next_deadline(self.run)
@@ -279,8 +304,16 @@ class Controller:
         pending: list[Command] = []
         effective: list[tuple[Event, Run]] = []
         now = self.clock.now()
-        for event in batch:
-            is_report = type(event) is Reported
+        at = 0
+        while at < len(batch):
+            self.run, reports, at = step_reports(self.run, batch, at)
+            for report in reports:
+                self._record_event(report, now)
+            effective += [(report, self.run) for report in reports]
+            if at == len(batch):
+                break
+            event = batch[at]
+            at += 1
             if isinstance(event, events.StopRequested | events.PreemptionNoticeReceived):
                 # Applies to whichever attempt is active when the event is processed.
                 event = replace(event, attempt=self.run.attempt)
@@ -290,18 +323,30 @@ class Controller:
             if after is self.run and not more:
                 continue
             self.run = after
-            if not is_report and not isinstance(event, events.CheckpointStaged):
-                self._append_timestamp()
-            self._journal.append(event)
-            for listener in self._event_listeners:
-                self._call(listener, partial(listener.on_event, event, now))
+            if not isinstance(event, Reported):
+                self._history.add(event)
+                if not isinstance(event, events.CheckpointStaged):
+                    self._append_timestamp()
+            self._record_event(event, now)
             effective.append((event, after))
             pending += more
         self._journal.flush()
+        for event, _ in reversed(effective):
+            if type(event) is Reported and event.rank == 0:
+                self._history.last_rank_0_report = event
+                break
         for command in pending:
             self._execute_command(command)
         for observer in list(self._observers):
             self._notify_observer(observer, partial(_notify_of_events, observer, effective))
+
+    def _record_event(self, event: Event, now: float) -> None:
+        self._journal.append(event)
+        for listener in self._event_listeners:
+            try:
+                listener.on_event(event, now)
+            except Exception as error:  # noqa: BLE001
+                self._drop_extension(listener, error)
 
     def _append_timestamp(self) -> None:
         """Record the time for people who read the journal: most events carry none."""

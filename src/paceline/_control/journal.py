@@ -15,11 +15,12 @@ import msgspec
 
 from paceline._control import events
 from paceline._control.events import JOURNAL_VERSION, DriverStarted, Event
-from paceline._core.codec import seal_line, valid_lines
+from paceline._core.codec import seal_line, valid_lines, valid_prefix
 from paceline._core.errors import StorageError
 from paceline._core.system import open_private
 from paceline._engine.messages import WorkerFailed, WorkerReturned
 from paceline._storage.files import LocalFiles, add_disk_details, write_retrying_full_disk
+from paceline._storage.journal_archive import iter_archived_blocks, iter_archives
 from paceline._storage.lease import UNFENCED, Fence
 
 _COPY_CHUNK_BYTES = 1 << 20
@@ -65,14 +66,16 @@ def check_version(payload: bytes, first: type[Any], supported: int, noun: str) -
         raise msgspec.ValidationError(f"{noun} version {line.version}, supported up to {supported}")
 
 
-def _encode_run_event(event: Event) -> bytes:
+def encode_run_event(event: Event) -> bytes:
     # Pickles are never stored: an object or exception without a plain form stays in memory.
-    if isinstance(event, WorkerReturned | WorkerFailed) and event.pickled is not None:
+    if isinstance(event, _WITH_PICKLES) and event.pickled is not None:
         event = msgspec.structs.replace(event, pickled=None)
     return events.encode_event(event)
 
 
-RUN_CODEC = JournalCodec(_encode_run_event, _decode_run_event)
+_WITH_PICKLES = (WorkerReturned, WorkerFailed)
+
+RUN_CODEC = JournalCodec(encode_run_event, _decode_run_event)
 
 
 class Journal:
@@ -85,17 +88,24 @@ class Journal:
         self._failing = False
         self._dirty = False
         """Something was written since the last sync."""
+        self.length = 0
+        """Size of the lines in the file."""
+        self.num_lines = 0
+        """How many lines there are, also archived ones and those that are not written yet."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def append(self, event: Any) -> None:
         self._unwritten += seal_line(self._codec.encode(event))
+        self.num_lines += 1
 
     def flush(self) -> None:
         # Drop only what was written: a line cut short by a full disk is continued, not followed by another.
         try:
             while self._unwritten:
                 self.has_unsynced = self._dirty = True
-                del self._unwritten[: write_retrying_full_disk(self._fd, self._unwritten)]
+                num_written = write_retrying_full_disk(self._fd, self._unwritten)
+                self.length += num_written
+                del self._unwritten[:num_written]
         except OSError as error:
             raise self._write_error(error, len(self._unwritten)) from error
         self._failing = False
@@ -151,23 +161,36 @@ class JournalReader:
     Yields one event at a time, because all of them may not fit into memory.
     """
 
-    def __init__(self, path: Path, codec: JournalCodec = RUN_CODEC) -> None:
+    def __init__(self, path: Path, codec: JournalCodec = RUN_CODEC, *, length: int = 0, num_lines: int = 0) -> None:
+        """`length` and `num_lines`: what to skip, because it is known."""
         self.path = path
         self.codec = codec
-        self.length = 0
+        self._start = length, num_lines
+        self.length = length
         """Size of the lines read so far, in bytes."""
+        self.num_lines = num_lines
 
     def __iter__(self) -> Iterator[Any]:
-        self.length = 0
+        self.length, self.num_lines = self._start
         try:
             file = self.path.open("rb")
         except FileNotFoundError:
             return
         with file:
-            for line, payload in enumerate(valid_lines(file), start=1):
-                event = decode_line(payload, self.path, line, self.codec)
+            if self.length == 0:
+                for archive in iter_archives(file):
+                    for block in iter_archived_blocks(self.path, archive):
+                        yield from map(self._decode, valid_prefix(block))
+                    self.length = file.tell()
+            file.seek(self.length)
+            for payload in valid_lines(file):
+                event = self._decode(payload)
                 self.length += len(payload) + 10
                 yield event
+
+    def _decode(self, payload: bytes) -> Any:
+        self.num_lines += 1
+        return decode_line(payload, self.path, self.num_lines, self.codec)
 
 
 def read_events(path: Path) -> list[Event]:
@@ -185,6 +208,7 @@ def reopen_journal(reader: JournalReader, fence: Fence = UNFENCED, *, in_new_fil
         fence.check()
         _replace_by_copy(path, reader.length)
     journal = Journal(path, reader.codec)
+    journal.length, journal.num_lines = reader.length, reader.num_lines
     try:
         fence.check()
         journal.truncate(reader.length)

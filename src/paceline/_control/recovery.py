@@ -11,11 +11,13 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import BinaryIO
 
 import msgspec
 
@@ -23,20 +25,22 @@ from paceline._control import events, journal
 from paceline._control.commands import CommitCheckpoint
 from paceline._control.events import CheckpointRecord, Committed, Event, Reported
 from paceline._control.journal import Journal
+from paceline._control.journal_snapshot import EventHistory, read_snapshot
 from paceline._control.report_aggregator import ReportAggregator, RunReport
 from paceline._control.run import Run, Running, Stopping
 from paceline._control.step import InvalidTransition, step
-from paceline._core.checkpoint_records import StagedFiles
 from paceline._core.codec import valid_lines, valid_prefix
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._storage.commit import iter_manifests
 from paceline._storage.lease import UNFENCED, Fence
 from paceline._storage.run_layout import RunLayout, checkpoint_name
-
-if TYPE_CHECKING:
-    from paceline._storage.run_store import RunStore
+from paceline._storage.run_store import DiskRunStore, RunStore
 
 log = logging.getLogger("paceline")
+
+_UNREAD_STEP_BYTES = 2 << 20
+_MAX_LINES_TRIED = 100
+"""Among how many lines to look for a report: most are."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ class RecoveredRun:
     fence: Fence = UNFENCED
     last_report: RunReport | None = None
     """The last report of the run that still counts."""
+    last_rank_0_report: Reported | None = None
+    """The last report of rank 0, even if it does not count."""
 
     def iter_rank_0_reports(self) -> Iterator[Reported]:
         """Yield the reports of rank 0 from the journal: there may be too many to keep in memory."""
@@ -83,15 +89,23 @@ class RunReplay:
                 self._requested_commits[command.record.seq] = command
         if self._requested_commits and len(self._requested_commits) > len(after.committing):
             self._requested_commits = {seq: self._requested_commits[seq] for seq in after.committing}
-        if type(event) is Reported:
-            return changed  # Most events are reports, and there may be millions.
+        if type(event) is not Reported:  # Most events are reports, and there may be millions.
+            self._note_records(event)
+        return changed
+
+    def restore(self, run: Run, history: Iterable[Event], num_events: int) -> None:
+        """Continue from a snapshot: a run, and its events without reports."""
+        self.run, self.num_events = run, num_events
+        for event in history:
+            self._note_records(event)
+
+    def _note_records(self, event: Event) -> None:
         if isinstance(event, Committed):
             self._known_records.add((event.record.seq, event.record.attempt))
         elif isinstance(event, events.CheckpointsFound):
             self._known_records |= {(record.seq, record.attempt) for record in event.records}
         elif isinstance(event, events.DriverStarted):
             self.lease = event.lease
-        return changed
 
     def unanswered_commits(self) -> list[CommitCheckpoint]:
         """The commits that were requested and that no event answers."""
@@ -107,11 +121,7 @@ def recover_run(store: RunStore, wall: float, fence: Fence = UNFENCED, *, in_new
     `in_new_file`: an earlier driver may come back, and must not be able to write to this driver's journal.
     """
     store.recover(fence)
-    replay, history = RunReplay(), _EventHistory()
-    reading = journal.JournalReader(store.layout.journal)
-    for event in reading:
-        replay.apply_event(event)
-        history.add(event)
+    replay, history, reading = replay_journal(store.layout)
     if not replay.num_events:
         _secure_damaged_checkpoints(store, fence)
     journal_file = journal.reopen_journal(reading, fence, in_new_file=in_new_file)
@@ -122,45 +132,39 @@ def recover_run(store: RunStore, wall: float, fence: Fence = UNFENCED, *, in_new
         raise
 
 
-class _EventHistory:
-    """The events to remember. Of reports, which may be millions, only the last one of rank 0."""
+def replay_journal(layout: RunLayout) -> tuple[RunReplay, EventHistory, journal.JournalReader]:
+    """Replay a journal on this machine, from a snapshot if one fits; return its reader, too, which is at the end."""
+    replay, history, reading = RunReplay(), EventHistory(), journal.JournalReader(layout.journal)
+    if (snapshot := read_snapshot(layout)) is not None:
+        history = snapshot.restore_history()
+        replay.restore(snapshot.restore_run(), history.events, snapshot.num_lines)
+        reading = journal.JournalReader(layout.journal, length=snapshot.length, num_lines=snapshot.num_lines)
+    for event in reading:
+        replay.apply_event(event)
+        history.add(event)
+    return replay, history, reading
 
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.last_rank_0_report: Reported | None = None
 
-    def add(self, event: Event) -> None:
-        if type(event) is Reported:
-            if event.rank == 0:
-                self.last_rank_0_report = event
-            return
-        match event:
-            case events.Timestamp() | events.UsageMeasured() | events.DiagnosticFileWritten():
-                return
-            case events.WorkerReady(rank=rank) | events.CheckpointStaged(staged=StagedFiles(rank=rank)) if rank != 0:
-                return  # One worker of ten thousand is enough to show what happened.
-        self.events.append(event)
-
-    def last_report(self, run: Run, read_events: Callable[[], Iterable[Event]]) -> RunReport | None:
-        """The last report that still counts. `read_events` yields all events, to find what was not kept."""
-        first = self.last_rank_0_report
-        if first is not None and first.seq > run.num_reports:  # The run went back to an earlier checkpoint.
-            first = None
-            for event in read_events():
-                if isinstance(event, Reported) and event.rank == 0 and event.seq <= run.num_reports:
-                    first = event
-        if first is None or not first.reduce:
-            return RunReport((first,)) if first is not None else None
-        reports = {
-            event.rank: event
-            for event in read_events()
-            if isinstance(event, Reported) and (event.attempt, event.seq) == (first.attempt, first.seq) and event.reduce
-        }
-        return RunReport(tuple(reports[rank] for rank in sorted(reports)))
+def _find_last_report(history: EventHistory, run: Run, read_events: Callable[[], Iterable[Event]]) -> RunReport | None:
+    """The last report that still counts. `read_events` yields all events, to find what was not kept."""
+    first = history.last_rank_0_report
+    if first is not None and first.seq > run.num_reports:  # The run went back to an earlier checkpoint.
+        first = None
+        for event in read_events():
+            if isinstance(event, Reported) and event.rank == 0 and event.seq <= run.num_reports:
+                first = event
+    if first is None or not first.reduce:
+        return RunReport((first,)) if first is not None else None
+    reports = {
+        event.rank: event
+        for event in read_events()
+        if isinstance(event, Reported) and (event.attempt, event.seq) == (first.attempt, first.seq) and event.reduce
+    }
+    return RunReport(tuple(reports[rank] for rank in sorted(reports)))
 
 
 def _complete_recovery(
-    store: RunStore, wall: float, fence: Fence, journal_file: Journal, replay: RunReplay, history: _EventHistory
+    store: RunStore, wall: float, fence: Fence, journal_file: Journal, replay: RunReplay, history: EventHistory
 ) -> RecoveredRun:
     """Add what is missing in the journal, and clean up unfinished work."""
 
@@ -185,8 +189,9 @@ def _complete_recovery(
     _delete_forgotten(store, replay, fence)
     store.clear_staging(fence)
     journal_file.flush()
-    reported = history.last_report(replay.run, lambda: journal.JournalReader(store.layout.journal))
-    return RecoveredRun(replay.run, journal_file, tuple(history.events), fence, reported)
+    reported = _find_last_report(history, replay.run, lambda: journal.JournalReader(store.layout.journal))
+    last = history.last_rank_0_report
+    return RecoveredRun(replay.run, journal_file, tuple(history.events), fence, reported, last)
 
 
 def iter_reports_so_far(
@@ -201,15 +206,27 @@ def iter_reports_so_far(
     yield from aggregator.flush()
 
 
+def _iter_journal(store: RunStore) -> Iterator[Event]:
+    if isinstance(store, DiskRunStore):
+        yield from journal.JournalReader(store.layout.journal)
+        return
+    for line, payload in enumerate(valid_prefix(store.read_journal()), start=1):
+        yield journal.decode_line(payload, store.uri, line)
+
+
 def replay_events(store: RunStore, replay: RunReplay) -> Iterator[Event]:
     """Yield every event of a run for readers and apply it to `replay`, without keeping any.
 
     Changes nothing, and can read a run that is being written.
     """
-    for line, payload in enumerate(valid_prefix(store.read_journal()), start=1):
-        event: Event = journal.decode_line(payload, store.uri, line)
+    for event in _iter_journal(store):
         replay.apply_event(event)
         yield event
+    yield from add_missing_events(store, replay)
+
+
+def add_missing_events(store: RunStore, replay: RunReplay) -> Iterator[Event]:
+    """Apply and yield what the journal does not have."""
     if not replay.num_events:
         for event in rebuild_events(store):
             if replay.apply_event(event) or isinstance(event, events.Timestamp):
@@ -229,12 +246,18 @@ def load_history(store: RunStore) -> tuple[Run, list[Event]]:
 
 def load_outline(store: RunStore) -> tuple[Run, list[Event], RunReport | None]:
     """Load the run, read-only, its events without reports, and the last report that counts."""
-    replay, history = RunReplay(), _EventHistory()
-    for event in replay_events(store, replay):
-        history.add(event)
+    if isinstance(store, DiskRunStore):
+        replay, history, _ = replay_journal(store.layout)
+        for event in add_missing_events(store, replay):
+            history.add(event)
+    else:
+        replay, history = RunReplay(), EventHistory()
+        for event in replay_events(store, replay):
+            history.add(event)
     survey = survey_checkpoints(store, replay)
     run = step(replay.run, survey)[0]
-    return run, [*history.events, survey], history.last_report(run, lambda: replay_events(store, RunReplay()))
+    last_report = _find_last_report(history, run, lambda: replay_events(store, RunReplay()))
+    return run, [*history.events, survey], last_report
 
 
 def _unread_reports(layout: RunLayout, run: Run) -> Iterator[Event]:
@@ -248,10 +271,34 @@ def _unread_reports(layout: RunLayout, run: Run) -> Iterator[Event]:
         except FileNotFoundError:
             continue
         with file:
+            _skip_known_reports(file, path, run.phase, rank)
             for payload in valid_lines(file):
                 event = journal.decode_line(payload, path)
                 if isinstance(event, Reported | events.CheckpointStaged):
                     yield event
+
+
+def _skip_known_reports(file: BinaryIO, path: Path, phase: Running | Stopping, rank: int) -> None:
+    """Go to a line of a worker's file before the first one that the journal does not have.
+
+    The journal has the lines in nearly the same order: two threads of a worker may write and send in another one.
+    """
+    live = phase.running if isinstance(phase, Stopping) else phase
+    size = at = file.seek(0, os.SEEK_END)
+    while at > 0:
+        at = max(0, at - _UNREAD_STEP_BYTES)
+        file.seek(at)
+        if at > 0:
+            file.readline()
+        lines = valid_lines(itertools.islice(file, _MAX_LINES_TRIED))
+        tried = (journal.decode_line(payload, path) for payload in lines)
+        first = next((event.seq for event in tried if isinstance(event, Reported)), math.inf)
+        if size - at >= 2 * _UNREAD_STEP_BYTES and first <= live.progress[rank]:
+            at = max(0, at - _UNREAD_STEP_BYTES)
+            break
+    file.seek(at)
+    if at > 0:
+        file.readline()
 
 
 _ATTEMPT = re.compile(r"attempt_(\d{1,9})")

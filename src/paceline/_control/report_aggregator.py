@@ -60,10 +60,11 @@ class ReportAggregator:
         if run.attempt != self._attempt.number:
             ready = self._attempt.pop_all()
             self._attempt = _AttemptReports(run.attempt)
-        if isinstance(event, Reported):
-            self._attempt.add_report(event)
-            ready += self._attempt.pop_ready(run.size)
-        elif isinstance(event, WorkerReturned):
+        if type(event) is Reported:  # Nearly all events are.
+            attempt = self._attempt
+            attempt.add_report(event)
+            return ready + attempt.pop_ready(run.size) if attempt.has_waiting else ready
+        if isinstance(event, WorkerReturned):
             self._attempt.add_return(event)
             ready += self._attempt.pop_ready(run.size)
         if not isinstance(run.phase, Running | Stopping):
@@ -135,19 +136,40 @@ class _AttemptReports:
         return RunReport((first, *(rank_reports[rank] for rank in sorted(rank_reports))))
 
 
+class ReportCollector:
+    """Makes reports of the run from those of a journal, as they come; repeated reports are made again."""
+
+    def __init__(self) -> None:
+        self._attempt = _AttemptReports(0)
+
+    def add_report(self, event: Reported) -> Iterator[RunReport]:
+        yield from self.begin_attempt(event.attempt)
+        if event.rank == 0 and not event.reduce and not self._attempt.has_waiting:
+            yield RunReport((event,))
+        elif event.rank == 0 or event.reduce:
+            self._attempt.add_report(event)
+
+    def begin_attempt(self, number: int) -> Iterator[RunReport]:
+        """Yield what is left of earlier attempts."""
+        if number != self._attempt.number:
+            yield from self._attempt.pop_all()
+            self._attempt = _AttemptReports(number)
+
+    @property
+    def has_waiting(self) -> bool:
+        return self._attempt.has_waiting
+
+    def flush(self) -> Iterator[RunReport]:
+        yield from self._attempt.pop_all()
+
+
 def iter_reports(events: Iterable[Event]) -> Iterator[RunReport]:
     """Yield all reports of a run from its journal; repeated reports are yielded again."""
-    current = _AttemptReports(0)
+    collector = ReportCollector()
     for event in events:
         if isinstance(event, Reported):
-            if event.attempt != current.number:
-                yield from current.pop_all()
-                current = _AttemptReports(event.attempt)
-            if event.rank == 0 and not event.reduce and not current.has_waiting:
-                yield RunReport((event,))
-            elif event.rank == 0 or event.reduce:
-                current.add_report(event)
-    yield from current.pop_all()
+            yield from collector.add_report(event)
+    yield from collector.flush()
 
 
 def drop_superseded_reports(reports: Iterable[RunReport]) -> list[RunReport]:

@@ -26,7 +26,7 @@ Ending = Literal["complete", "interrupted", "failed", "preempted", "resized"]
 """How an attempt ends. A run ends in one of the first four ways; after `resized` another attempt follows."""
 
 
-class RankProgress(msgspec.Struct, frozen=True):
+class RankProgress(msgspec.Struct, frozen=True, gc=False):
     """The last report number of every rank, and their minimum.
 
     A tree: a report copies a few dozen numbers, however many ranks there are.
@@ -58,12 +58,14 @@ class RankProgress(msgspec.Struct, frozen=True):
         return node.minimums[rank]
 
     def advance(self, rank: int, seq: int) -> RankProgress:
+        if not self.parts:
+            minimums, before = self.minimums, self.minimums[rank]
+            minimums = (*minimums[:rank], seq, *minimums[rank + 1 :])
+            return RankProgress(minimums, self.minimum if before > self.minimum <= seq else min(minimums))
         at, rank = divmod(rank, self.part_size)
-        parts, number = self.parts, seq
-        if parts:
-            part = parts[at].advance(rank, seq)
-            parts, number = (*parts[:at], part, *parts[at + 1 :]), part.minimum
-        minimums = (*self.minimums[:at], number, *self.minimums[at + 1 :])
+        part = self.parts[at].advance(rank, seq)
+        parts = (*self.parts[:at], part, *self.parts[at + 1 :])
+        minimums = (*self.minimums[:at], part.minimum, *self.minimums[at + 1 :])
         return RankProgress(minimums, min(minimums), parts, self.part_size)
 
 
@@ -152,7 +154,7 @@ class PreemptionNotices(msgspec.Struct, frozen=True):
         return PreemptionNotices(merged, min(self.deadline, deadline), self.includes_driver or includes_driver)
 
 
-class Running(msgspec.Struct, frozen=True):
+class Running(msgspec.Struct, frozen=True, gc=False):
     """Workers were requested and have not all ended."""
 
     progress: RankProgress
@@ -260,7 +262,7 @@ class Unopened(msgspec.Struct, frozen=True):
 Phase = Unopened | BackingOff | Restoring | Waiting | Running | Stopping | Validating | Finished
 
 
-class Run(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True, gc=False):
     size: int = 1
     """The current, or last, number of workers."""
     sizes: tuple[int, ...] = (1,)

@@ -10,6 +10,8 @@ function.
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import islice
 
 import msgspec
 from msgspec.structs import replace
@@ -81,6 +83,47 @@ def step(run: Run, event: Event, now: float = 0.0) -> StepResult:
     if after is None:
         raise InvalidTransition(f"{event} in {run.phase}")
     return after
+
+
+def step_reports(run: Run, batch: Sequence[Event], start: int) -> tuple[Run, list[Reported], int]:
+    """Apply the reports of metrics only with which `batch[start:]` begins, as `step` would one by one.
+
+    Return the run, the reports that changed it, and where the rest of the batch begins, which `step` handles. Nearly
+    all events are such reports, and a run for each of them would cost more than all else that is done with it.
+    """
+    phase = run.phase
+    live = phase if isinstance(phase, Running) else phase.running if isinstance(phase, Stopping) else None
+    if live is None or live.pending or live.reducing or live.positions or live.is_draining:
+        return run, [], start
+    progress, attempt, size = live.progress, run.attempt, run.size
+    reached: dict[int, int] = {}
+    effective: list[Reported] = []
+    end = start
+    for event in islice(batch, start, None):
+        if type(event) is not Reported or event.attempt != attempt or not _has_only_metrics(event):
+            break
+        end += 1
+        rank = event.rank
+        assert 0 <= rank < size
+        if event.seq > (reached[rank] if rank in reached else progress[rank]):
+            reached[rank] = event.seq
+            effective.append(event)
+    if not effective:
+        return run, effective, end
+    for rank, seq in reached.items():
+        progress = progress.advance(rank, seq)
+    of_first = [(event.seq, event.metrics) for event in effective if event.rank == 0]
+    live = replace(live, progress=progress, recent=(*live.recent, *of_first)[-state.NUM_RECENT_METRICS :])
+    run = replace(
+        _with_running_phase(run, live),
+        num_reports=reached.get(0, run.num_reports),
+        num_engine_failures_without_report=0,
+    )
+    return run, effective, end
+
+
+def _has_only_metrics(event: Reported) -> bool:
+    return event.checkpoint is None and not event.reduce and not event.data
 
 
 def _step_running(run: Run, phase: Running, event: Event, now: float) -> StepResult | None:
@@ -341,8 +384,7 @@ def _on_reported(run: Run, event: Reported, now: float) -> StepResult:
     rank, seq = event.rank, event.seq
     if seq <= live.progress[rank]:
         return run, []  # Duplicate: read back from the worker's file, or resent over the wire.
-    has_only_metrics = event.checkpoint is None and not event.reduce and not event.data
-    if has_only_metrics and not (live.pending or live.reducing or live.positions or live.is_draining):
+    if _has_only_metrics(event) and not (live.pending or live.reducing or live.positions or live.is_draining):
         return _record_metrics(run, live, event), []
     least = live.progress.minimum
     can_fail = isinstance(run.phase, Running) and not live.is_draining

@@ -6,11 +6,14 @@ checksum: nothing after a torn write can be trusted.
 
 import io
 import socket
+import struct
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 
 MAX_FRAME = 1 << 30
+
+_unpack_size = struct.Struct(">I").unpack_from
 
 
 def encode_frame(payload: bytes) -> bytes:
@@ -37,23 +40,27 @@ class FrameReader:
     """Splits a stream of bytes back into the framed payloads."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._rest = bytearray()
+        self._num_needed = 4
 
     def feed(self, data: bytes) -> list[bytes]:
-        buffer = self._buffer
-        buffer += data
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._num_needed:
+                return []  # Part of a large frame: copy it once, when it is whole.
+            data = bytes(self._rest)
         payloads = []
-        start = 0
-        while len(buffer) - start >= 4:
-            end = start + 4 + int.from_bytes(buffer[start : start + 4], "big")
+        start, size, self._num_needed = 0, len(data), 4
+        while size - start >= 4:
+            end = start + 4 + _unpack_size(data, start)[0]
             if end - start > MAX_FRAME:
                 raise ValueError(f"a frame must have at most {MAX_FRAME} bytes, got {end - start}")
-            if len(buffer) < end:
+            if size < end:
+                self._num_needed = end - start
                 break
-            payloads.append(bytes(buffer[start + 4 : end]))
+            payloads.append(data[start + 4 : end])
             start = end
-        if start:
-            del buffer[:start]
+        self._rest = bytearray(data[start:])
         return payloads
 
 

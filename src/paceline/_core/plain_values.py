@@ -102,13 +102,15 @@ def to_printable(text: str) -> str:
 def _dict_to_plain(value: dict[Any, Any], path: str, keep_types: bool) -> dict[str, Any]:
     items: dict[str, Any] = {}
     for key, item in value.items():
-        text = to_metric_key(key, path)
+        text = key if type(key) is str and key.isascii() and key != _ESCAPE else to_metric_key(key, path)
         if text in items:
             duplicates = [other for other in value if str(other) == text]
             raise ValueError(
                 f"{path} has the keys {' and '.join(map(repr, duplicates))}, which are the same text: {text!r}"
             )
-        if type(item) is float and math.isfinite(item):  # Almost every metric is: spare it the path of an error.
+        kind = type(item)
+        # Almost every metric is one of these: spare it the path of an error.
+        if (kind is float and math.isfinite(item)) or (kind is int and -_INT_LIMIT <= item < _INT_LIMIT):
             items[text] = item
         else:
             items[text] = to_plain(item, f"{path}[{key!r}]", keep_types=keep_types)

@@ -50,7 +50,7 @@ class WorkerFailure(msgspec.Struct, frozen=True):
 # Messages from a worker
 
 
-class _RankMessage(msgspec.Struct, frozen=True):
+class _RankMessage(msgspec.Struct, frozen=True, gc=False):
     attempt: int
     rank: int
 
@@ -65,7 +65,7 @@ class WorkerReady(_RankMessage, frozen=True, tag="worker_ready"):
     at: float = 0.0
 
 
-class Reported(_RankMessage, frozen=True, tag="reported", omit_defaults=True):
+class Reported(_RankMessage, frozen=True, tag="reported", omit_defaults=True, gc=False):
     seq: int
     metrics: msgspec.Raw
     """Of this rank only."""

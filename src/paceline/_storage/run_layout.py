@@ -2,6 +2,7 @@
 
 <storage_path>/<name>/
     journal.jsonl                               every event of the run
+    journal-000001.jsonl.gz                     its first events, if it has ended and they are many
     result.json  progress.csv  params.json ...  written by loggers
     checkpoint_000012/                          a committed checkpoint, .manifest.json inside
     logs/attempt_1/rank_0.log                   output of a worker
@@ -9,6 +10,7 @@
     logs/attempt_1/stacks.txt                   stacks of all threads of all workers, when they hung
     reports/attempt_1/rank_0.jsonl              reports of a worker, written before they are sent
     .staging/attempt_1/checkpoint_000012/...    files that are not yet a checkpoint
+    .snapshot                                   state of a long run, derived from its journal
     .trash/                                     files about to be deleted
     .lease/000003.json                          who writes the run: the highest number does
     .requests/5f1e....json                      a person's request to the driver, and its answer
@@ -42,7 +44,7 @@ def checkpoint_name(seq: int) -> str:
 
 def is_checkpoint_name(name: str) -> bool:
     """Whether a checkpoint may have this name: a directory directly in the run's, and not one of the run's own."""
-    if not name or name.startswith(".") or name in RESERVED_NAMES or "/" in name or "\0" in name:
+    if not name or name.startswith((".", "journal-")) or name in RESERVED_NAMES or "/" in name or "\0" in name:
         return False
     return len(name.encode("utf-8", "surrogatepass")) <= _MAX_NAME_BYTES
 
@@ -61,6 +63,7 @@ class _Child:
 class RunLayout:
     root: Path
     journal = _Child("journal.jsonl")
+    snapshot = _Child(".snapshot")
     lease = _Child(".lease")
     controller = _Child(".controller")
     requests = _Child(".requests")

@@ -5,7 +5,7 @@ a store also has a directory on this machine, its spool, where files are staged 
 
 The journal in a store consists of segments, objects that never change. A segment is named by the offset of its first
 byte, so two drivers that append want the same name and only one gets it. Segments hold whole lines only: a line cut in
-two could not be continued after a crash.
+two could not be continued after a crash. They are compressed, but for small ones; offsets are those of the lines.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ from paceline._core.errors import RunHeldError, StorageError
 from paceline._storage import commit
 from paceline._storage.commit import Manifest
 from paceline._storage.files import Files, LocalFiles, read_file_if_exists, write_private_file
+from paceline._storage.journal_archive import (
+    archive_journal,
+    compress_segment,
+    decompress_segment,
+    iter_journal_blocks,
+)
 from paceline._storage.lease import UNFENCED, Fence
 from paceline._storage.log_files import open_whole_log, trim_log
 from paceline._storage.retrying_store import RetryingStore
@@ -44,7 +50,7 @@ def read_stored_journal(store: Store) -> bytes:
             raise StorageError(
                 f"{store.uri}: the journal ends at byte {len(journal)}, but the next segment is {entry.key}"
             )
-        journal += store.read(entry.key)
+        journal += decompress_segment(store.read(entry.key))
     return journal
 
 
@@ -80,7 +86,7 @@ class JournalUploader:
             if not data:
                 return
             key = f"{JOURNAL_PREFIX}/{self._num_stored:016d}"
-            if not self._store.create(key, data):
+            if not self._store.create(key, compress_segment(data)):
                 raise RunHeldError(
                     f"{self._store.uri}/{key} was written by another driver, which has taken over the run\n\n"
                     "hint: let the other driver finish, or end it and run this script again"
@@ -121,6 +127,9 @@ class RunStore(ABC):
 
     def upload_journal(self) -> None:  # noqa: B027
         """Upload new lines of the journal, if the run is in a store."""
+
+    def archive_journal(self, fence: Fence = UNFENCED) -> None:  # noqa: B027
+        """Compress the journal of a run on a disk that has ended; in a store it is compressed already."""
 
     def upload_staged(self, record: CheckpointRecord, rank: int, directory: Path, files: Sequence[FileEntry]) -> None:  # noqa: B027
         """Upload a rank's staged files to where they can be committed, if the run is in a store."""
@@ -200,7 +209,12 @@ class DiskRunStore(RunStore):
         return str(self.layout.root), None
 
     def read_journal(self) -> bytes:
-        return read_file_if_exists(self.layout.journal) or b""
+        return b"".join(iter_journal_blocks(self.layout.journal))
+
+    def archive_journal(self, fence: Fence = UNFENCED) -> None:
+        archive_journal(self._files, self.layout.journal, fence)
+        # The reports are in the archive; these files are for a driver that has not read them all.
+        self._files.remove_tree(self.layout.root / "reports")
 
     def commit(self, *args: Any, **kwargs: Any) -> list[str]:
         return commit.commit_checkpoint(self._files, self.layout, *args, **kwargs)

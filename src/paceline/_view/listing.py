@@ -19,10 +19,11 @@ from msgspec.structs import replace
 
 from paceline._control.recovery import has_lost_journal
 from paceline._core.errors import PacelineError
+from paceline._storage.journal_archive import decompress_segment
 from paceline._storage.run_location import RunLocation, is_remote, join_storage_path
 from paceline._storage.run_store import JOURNAL_PREFIX
 from paceline._view.model import ENDED, SearchDetail, Summary
-from paceline._view.run_reader import RunReader
+from paceline._view.run_reader import RunReader, read_ended_summary
 
 _MAX_CACHED_READERS = 32
 """How many readers of ended runs to keep, the most recently read ones."""
@@ -154,6 +155,10 @@ class Listing:
         reader = self._live_readers.get(id) or self._ended_readers.pop(id, None)
         is_new = id not in self._summaries
         try:
+            if reader is None and entry.kind == "run" and (ended := read_ended_summary(entry.location)) is not None:
+                before = self._summaries.get(id)
+                self._summaries[id] = self._place_summary(entry, replace(ended, id=id))
+                return self._summaries[id] != before
             if reader is None:
                 reader = self._open_reader(entry)
             if not reader.refresh() and not is_new:
@@ -176,6 +181,10 @@ class Listing:
         summary = reader.summary(entry.id)
         if not isinstance(reader, RunReader):
             self._trial_names[entry.id] = reader.trial_names()
+        return self._place_summary(entry, summary)
+
+    def _place_summary(self, entry: RunEntry, summary: Summary) -> Summary:
+        """Name the search that a run is a trial of."""
         parent = entry.id.rpartition("/")[0] or "."
         above = self._entries.get(parent)
         if entry.kind == "run" and entry.id != "." and above is not None and above.kind == "search":
@@ -304,7 +313,7 @@ class RemoteRunFinder:
     def _read_kind(self, key: str, size: int) -> Literal["run", "search"]:
         kind = self._kinds.get((key, size))
         if kind is None:
-            head = self._store.read(key)[9 : 9 + len(_SEARCH_HEAD)]
+            head = decompress_segment(self._store.read(key))[9 : 9 + len(_SEARCH_HEAD)]
             kind = self._kinds[key, size] = "search" if head == _SEARCH_HEAD else "run"
         return kind
 

@@ -14,7 +14,7 @@ from msgspec import convert
 
 from paceline._control import events
 from paceline._control.retry_policy import first_failure
-from paceline._control.run import Finished, Run, Running, Validating
+from paceline._control.run import NO_FAILURES, Finished, Run, Running, Validating
 from paceline._core.checkpoint_records import CheckpointRecord
 from paceline._view.history import RunHistory
 from paceline._view.journal.report_table import flatten_metrics
@@ -35,11 +35,12 @@ class RunProjection:
 
     def add_event(self, event: events.Event, before: Run, after: Run, at: float) -> None:
         """Add an event, or a note, which happened at `at`, with the run before and after it."""
+        if type(event) is events.Reported:
+            self.history.add_progress(event.rank, event.seq, at)
+            phase = after.phase
+            if type(phase) is Running and (phase.failed is NO_FAILURES or not phase.failed):
+                return  # There are many, and nothing else changes.
         match event:
-            case events.Reported(rank=rank, seq=seq):
-                self.history.add_progress(rank, seq, at)
-                if isinstance(after.phase, Running) and not after.phase.failed:
-                    return  # There are many, and nothing else changes.
             case events.RunDescribed(about=about):
                 description = msgspec.json.decode(about)
                 self.about = description if isinstance(description, dict) else {}

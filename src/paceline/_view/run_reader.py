@@ -13,9 +13,11 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Literal
 
+import msgspec
 from msgspec.structs import replace
 
 from paceline._control.events import encode_event
+from paceline._control.journal_snapshot import read_snapshot
 from paceline._control.recovery import rebuild_events, survey_checkpoints
 from paceline._control.run import Finished, Run, Running, Stopping
 from paceline._core.arguments import check_choice
@@ -98,7 +100,8 @@ class JournalFollower:
 
 class RunReader(JournalFollower):
     def _restart(self) -> None:
-        self._replay = JournalReplay(self._uri)
+        path = self.location.layout.journal if self._store is None else None
+        self._replay = JournalReplay(self._uri, path)
         self._is_completed = False
         """Reports of dead workers were added, so new events require a replay from the start."""
         self._is_surveyed = False
@@ -282,6 +285,20 @@ class RunReader(JournalFollower):
             self._is_surveyed = True
             store = self.location.open_run_store_for_reading()
             self._replay.apply_survey(survey_checkpoints(store, self._replay.replay))
+
+
+def read_ended_summary(location: RunLocation) -> Summary | None:
+    """Return the summary that the driver of a long run left when the run ended, if nothing has happened since."""
+    layout = location.layout
+    if location.address is not None or (snapshot := read_snapshot(layout)) is None:
+        return None
+    if snapshot.length != layout.journal.stat().st_size:
+        return None
+    try:
+        summary = msgspec.json.decode(snapshot.summary, type=Summary)
+    except msgspec.MsgspecError:
+        return None
+    return replace(summary, name=location.name, path=location.uri)
 
 
 def _estimate_pace(replay: JournalReplay, state: State) -> PaceEstimate:

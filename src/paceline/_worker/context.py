@@ -209,7 +209,8 @@ class WorkerContext:
             ids = self.begin.attempt, self.begin.rank, seq
             checkpoint = (name or checkpoint_name(seq)) if saves else None
             task = validation if saves else None
-            data = tuple((name, position()) for name, position in self.positions.items())
+            positions = self.positions
+            data = tuple((name, position()) for name, position in positions.items()) if positions else ()
             payload = encode_message(Reported(*ids, values, time.time(), where, checkpoint, task, data, reduce))
             if checkpoint is not None:
                 assert make_source is not None
@@ -320,7 +321,8 @@ class WorkerContext:
         with self._changed:
             # No `Hold` can arrive between these lines, so the count it gets is the one we continue with. Nor can a
             # refusal: it either finds the checkpoint announced, or came before.
-            self._changed.wait_for(lambda: not self._held or self._stop is not None)
+            if self._held:
+                self._changed.wait_for(lambda: not self._held or self._stop is not None)
             self.num_reports += 1
             self._saves_on_stop = saves or saves_on_stop
             self._num_checks = 0
@@ -329,7 +331,8 @@ class WorkerContext:
             if self._stop is not None and stops:
                 saves = self._stop.save and (saves or saves_on_stop)
             if not saves:
-                self._refused.pop(seq, None)
+                if self._refused:
+                    self._refused.pop(seq, None)
             elif seq not in self._refused:
                 self._announced.add(seq)
             return seq, stops, saves
@@ -379,21 +382,25 @@ class WorkerContext:
 
     def _record(self, payload: bytes) -> None:
         """Write a line to this worker's own file and send it to the driver, which gets it even if the disk is full."""
-        path = self.layout.reports(self.begin.attempt, self.begin.rank)
         try:
             with self._writing:
                 self._unwritten += seal_line(payload)
                 if self._file is None:
-                    make_private_dirs(path.parent)
-                    self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+                    self._file = self._open_reports()
                 # Drop only what was written: a line cut short by a full disk is continued, not followed by another.
                 while self._unwritten:
                     del self._unwritten[: write_retrying_full_disk(self._file, self._unwritten)]
         except OSError as error:
+            path = self.layout.reports(self.begin.attempt, self.begin.rank)
             details = add_disk_details(error, path, len(self._unwritten))
             raise StorageError(f"cannot write a report: {details}") from error
         finally:
             self._link.send_payload(payload)
+
+    def _open_reports(self) -> int:
+        path = self.layout.reports(self.begin.attempt, self.begin.rank)
+        make_private_dirs(path.parent)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def _report_staged(self, seq: int, staged: StagedFiles, late: str | None) -> None:
         try:
@@ -415,6 +422,8 @@ class WorkerContext:
 
     def _raise_refused(self) -> None:
         """Raise an error for checkpoints that could not be committed, including those of earlier ASYNC reports."""
+        if not self._refused:
+            return
         with self._changed:
             refused = [self._refused.pop(seq) for seq in sorted(self._refused) if seq <= self.num_reports]
         if not refused:

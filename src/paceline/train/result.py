@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from paceline._control.events import Event, Reported, WorkerReturned
-from paceline._control.recovery import RunReplay, load_history, load_outline, replay_events
+from paceline._control.recovery import load_history, load_outline
 from paceline._control.report_aggregator import RunReport, drop_superseded_reports, iter_reports, own_metrics
 from paceline._control.run import Finished, Run
 from paceline._core.arguments import check_choice, flatten_dict
@@ -21,6 +20,7 @@ from paceline._storage.commit import rank_checkpoints
 from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import DiskRunStore, RunStore
 from paceline.train.checkpoint import Checkpoint, local_filesystem
+from paceline.train.metrics_table import read_metrics
 
 
 @explain_calls
@@ -91,7 +91,7 @@ class Result:
         """
         if self._run_store is None or self._metrics_dataframe is not None:
             return self._metrics_dataframe
-        return to_dataframe(collect_metric_rows(replay_events(self._run_store, RunReplay())))
+        return read_metrics(self._run_store).to_dataframe()
 
     @property
     def metrics_by_rank(self) -> list[dict[str, Any] | None] | None:
@@ -181,21 +181,6 @@ def find_status(run: Run) -> str:
     if run.phase.failures and run.stop_requested and run.phase.failures[0].message.startswith("KeyboardInterrupt"):
         return "stopped"  # With `num_workers=0`, Ctrl-C reaches the function itself.
     return {"complete": "finished", "interrupted": "stopped"}.get(run.phase.ending, run.phase.ending)
-
-
-def collect_metric_rows(history: Iterable[Event]) -> list[dict[str, Any]]:
-    """Return the metrics of the run: one row per report that is not superseded."""
-    rows: list[dict[str, Any]] = []
-    seqs: list[int] = []
-    attempt = 0
-    for report in iter_reports(history):
-        if report.attempt > attempt:  # It repeats reports after its checkpoint: see `drop_superseded_reports`.
-            attempt = report.attempt
-            index = bisect_left(seqs, report.seq)
-            del rows[index:], seqs[index:]
-        seqs.append(report.seq)
-        rows.append(report.metrics)
-    return rows
 
 
 def finalize_metrics(metrics: dict[str, Any] | None, run: Run) -> dict[str, Any] | None:

@@ -214,6 +214,9 @@ def report(
         if validation:
             raise ValueError("Validation requires a checkpoint to be provided.")
         on_stop = checkpoint_on_stop
+        if on_stop is None:
+            context.report(metrics)
+            return
 
         def make_source(make: Callable[[], Checkpoint]) -> CheckpointSource:
             made = make()
@@ -221,7 +224,7 @@ def report(
             _add_trainer_metadata(context, made)
             return _to_source(context, made)
 
-        context.report(metrics, on_stop=(lambda: make_source(on_stop)) if on_stop is not None else None)
+        context.report(metrics, on_stop=lambda: make_source(on_stop))
         return
     task = to_validation_task(validation)
     if task is not None and not context.begin.validates:

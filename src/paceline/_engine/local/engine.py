@@ -210,6 +210,9 @@ class LocalEngine:
             self._disconnect(worker)
         for payload in worker.frames.feed(data):
             message = messages.decode_from_worker(payload)
+            if type(message) is messages.Reported:  # Nearly all are.
+                output.append(message)
+                continue
             if isinstance(message, messages.UsageReported):
                 self._imported.update(message.imported)
             worker.has_reported_end = worker.has_reported_end or isinstance(

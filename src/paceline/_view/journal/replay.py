@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from operator import lt
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
@@ -21,9 +22,11 @@ from paceline._control.report_aggregator import ReportAggregator, RunReport
 from paceline._control.run import NUM_RECENT_METRICS, RankProgress, Run, Running, Stopping
 from paceline._core.cursor import Cursors, count_dataset_epochs
 from paceline._core.errors import StorageError
-from paceline._core.reductions import Path, Reduction
+from paceline._core.reductions import Path as MetricPath
+from paceline._core.reductions import Reduction
+from paceline._storage.journal_archive import ARCHIVE_PREFIX, decode_archive, iter_archived_blocks
 from paceline._view.history import RunHistory
-from paceline._view.journal.lines import ABSENT, EventLine, JournalLines, ReportLine
+from paceline._view.journal.lines import ABSENT, EventLine, JournalLines, ReportLine, decode_journal_lines
 from paceline._view.journal.report_table import ReportTable
 from paceline._view.journal.usage import UsageHistory
 from paceline._view.pace import WINDOW_S
@@ -34,8 +37,9 @@ _MAX_POSITIONS = 50
 
 
 class JournalReplay:
-    def __init__(self, uri: str) -> None:
-        """`uri`: the journal's location, for messages about invalid lines."""
+    def __init__(self, uri: str, path: Path | None = None) -> None:
+        """`uri`: the journal's location, for messages about invalid lines. `path`: its file, if it is on a disk."""
+        self._path = path
         self.replay = RunReplay()
         self.reports = ReportTable()
         self.projection = RunProjection()
@@ -198,7 +202,18 @@ class JournalReplay:
     def _awaited_seqs(self) -> set[int]:
         return {pending.seq for pending in self._running_phase().pending}
 
+    def _add_archive(self, path: Path, payload: bytes) -> None:
+        try:
+            for block in iter_archived_blocks(path, decode_archive(payload)):
+                self.add_lines(decode_journal_lines(block, self.reports.columns))
+        except StorageError as problem:
+            self.num_lines += 1  # There is a journal, though nothing of it may have been read.
+            self.problem = str(problem)
+
     def _add_line(self, payload: bytes) -> None:
+        if self._path is not None and payload.startswith(ARCHIVE_PREFIX):
+            self._add_archive(self._path, payload)
+            return
         self.num_lines += 1
         try:
             event: Event = journal.decode_line(payload, self._uri, self.num_lines)
@@ -254,7 +269,7 @@ class JournalReplay:
         deferred, self._deferred = self._deferred, []
         last, self._deferred_seqs = self._deferred_seqs, {}
         live = self._running_phase()
-        hows: dict[Path, Reduction] = {}
+        hows: dict[MetricPath, Reduction] = {}
         reductions = [how for reducing in live.reducing.values() for how in reducing.reductions]
         reductions += [(mark.path, mark.how) for event in deferred for mark in event.reduce]
         is_uniform = all(hows.setdefault(path, how) == how for path, how in reductions)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from paceline._core.errors import StorageError
+from paceline._storage.journal_archive import decompress_segment
 from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import JOURNAL_PREFIX
 from paceline._storage.store import Store
@@ -98,25 +99,26 @@ class RemoteJournalTail:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._offset = 0
-        self._first: int | None = None
+        self._last_read: str | None = None
+        self._sizes: dict[str, int] = {}
         self._keys_ahead: list[str] = []
         self._skipped = 0
         """Bytes of the next segment that were read already."""
 
     def reset_if_replaced(self) -> bool:
         """Segments are never replaced; but a run may be deleted and another created in its place."""
-        slices: list[tuple[int, str, int]] = []
+        before, self._sizes = self._sizes, {}
         for entry in self._store.list_entries(JOURNAL_PREFIX):
-            offset = entry.key.rpartition("/")[2]
-            if not offset.isdigit():
+            if not entry.key.rpartition("/")[2].isdigit():
                 raise StorageError(f"{self._store.uri}: {entry.key} is not a journal segment")
-            slices.append((int(offset), entry.key, entry.size))
-        first, end = (slices[0][2], slices[-1][0] + slices[-1][2]) if slices else (None, 0)
-        is_another = self._offset > 0 and (first != self._first or end < self._offset)
+            self._sizes[entry.key] = entry.size
+        is_another = self._last_read is not None and any(
+            self._sizes.get(key) != before[key] for key in (next(iter(before)), self._last_read)
+        )
         if is_another:
             self._offset = self._skipped = 0
-        self._first = first
-        self._keys_ahead = [key for offset, key, _ in slices if offset >= self._offset]
+            self._last_read = None
+        self._keys_ahead = [key for key in self._sizes if int(key.rpartition("/")[2]) >= self._offset]
         return is_another
 
     def read_new(self) -> bytes:
@@ -126,7 +128,7 @@ class RemoteJournalTail:
         if int(key.rpartition("/")[2]) != self._offset:
             text = f"the journal ends at byte {self._offset}, but the next segment is {key}"
             raise StorageError(f"{self._store.uri}: {text}")
-        return self._store.read(key)[self._skipped :]
+        return decompress_segment(self._store.read(key))[self._skipped :]
 
     def mark_read(self, data: bytes, num_bytes: int) -> None:
         if num_bytes < len(data):
@@ -134,4 +136,4 @@ class RemoteJournalTail:
             return
         self._offset += self._skipped + num_bytes
         self._skipped = 0
-        del self._keys_ahead[0]
+        self._last_read = self._keys_ahead.pop(0)

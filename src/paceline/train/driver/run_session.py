@@ -7,6 +7,8 @@ with RunSession(spec, terminal, environment) as session:
 from __future__ import annotations
 
 import contextlib
+import logging
+from collections.abc import Callable
 from typing import Self
 
 from paceline._control.controller import Controller
@@ -14,10 +16,15 @@ from paceline._control.extensions import Interrupts
 from paceline._control.recovery import iter_reports_so_far
 from paceline._control.request_handler import RequestHandler
 from paceline._control.run import Finished, Run
-from paceline._core.errors import ControllerError
+from paceline._core.errors import ControllerError, RunHeldError
 from paceline._core.process_setup import prepare_driver
 from paceline._engine.local.launchers import InlineLauncher
+from paceline._storage.lease import Fence
+from paceline._storage.run_location import RunLocation
+from paceline._storage.run_store import RunStore
 from paceline._view.formatting import format_count
+from paceline._view.model import encode
+from paceline._view.run_reader import RunReader
 from paceline.train.display.terminal import Terminal
 from paceline.train.driver import callback_thread, failures, preflight, run_metadata, worker_setup
 from paceline.train.driver.datasets import DataEndpoint
@@ -27,6 +34,13 @@ from paceline.train.driver.run_spec import DifferentRunError, RunEnvironment, Ru
 from paceline.train.driver.stop_condition import StopCondition
 from paceline.train.result import Result, build_result
 
+log = logging.getLogger("paceline")
+
+SHORTENED_BYTES = 8 << 20
+"""From this size on, reading a journal takes noticeably long: when the run has ended, a snapshot is kept beside it."""
+ARCHIVED_BYTES = 64 << 20
+"""From this size on, the journal of a run that has ended is compressed."""
+
 
 def execute_run(
     spec: RunSpec, terminal: Terminal, environment: RunEnvironment, hooks: RunHooks | None = None
@@ -34,6 +48,17 @@ def execute_run(
     """Open the run, drive it, and report its outcome."""
     with RunSession(spec, terminal, environment, hooks) as session:
         return session.execute()
+
+
+def shorten_journal(
+    location: RunLocation, store: RunStore, fence: Fence, write_snapshot: Callable[[bytes], None]
+) -> None:
+    """Compress the journal of a run that has ended, if it is long, and call `write_snapshot` with the run's summary."""
+    reader = RunReader(location)
+    reader.refresh()
+    if store.layout.journal.stat().st_size >= ARCHIVED_BYTES:
+        store.archive_journal(fence)
+    write_snapshot(encode(reader.summary()))
 
 
 class RunSession:
@@ -170,11 +195,26 @@ class RunSession:
                     thread.close(failed)
                     controller.delete_deferred()
                 self._terminal.close()
+        self._shorten_journal(controller)
         if self._stop is not None and self._stop.error is not None:
             raise self._stop.error
         on_stop = self._spec.run_config.on_stop
         is_done = self._stop is not None and self._stop.is_satisfied
         return failures.conclude_run(self._store, run, collector, self._terminal, interrupts, on_stop, is_done=is_done)
+
+    def _shorten_journal(self, controller: Controller) -> None:
+        """Compress a long journal of a run that has ended, and store what is asked for most."""
+        journal = self._recovered.journal
+        is_long = self._location.address is None and journal.length >= SHORTENED_BYTES
+        if not is_long or not isinstance(controller.run.phase, Finished):
+            return
+        try:
+            journal.close()
+            shorten_journal(self._location, self._store, self._recovered.fence, controller.write_last_snapshot)
+        except RunHeldError:
+            raise
+        except OSError as error:
+            log.warning("cannot compress the journal of %s: %s", self._store.uri, error)
 
     def _make_signal_interrupts(self, controller: Controller) -> SignalInterrupts:
         return SignalInterrupts(controller, self._spec.run_config.failure_config.preemption_grace_s)
