@@ -30,6 +30,7 @@ STEM = "state"
 TREE_FILE = f"{STEM}.json"
 BYTES_FILE = f"{STEM}.bin"
 
+_PAGE_BYTES = 4096
 _DISK = LocalFiles()
 
 
@@ -64,11 +65,14 @@ class StateSnapshot:
             "buffers": msgspec.to_builtins(self._buffers),
         }
         text = json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
+        parts = chain([self._host], self._gpu_snapshot.parts())
         written = (
-            files.write_parts(directory / f"{self._stem}.bin", chain([self._host], self._gpu_snapshot.parts())),
-            files.write_parts(directory / f"{self._stem}.json", [memoryview(text)]),
+            files.write_parts(directory / f"{self._stem}.bin", parts, self.nbytes),
+            files.write_parts(directory / f"{self._stem}.json", [memoryview(text)], len(text)),
         )
-        return (*written, files.write_parts(directory / METADATA, [memoryview(self.notes)])) if self.notes else written
+        if not self.notes:
+            return written
+        return (*written, files.write_parts(directory / METADATA, [memoryview(self.notes)], len(self.notes)))
 
 
 def take_snapshot(
@@ -86,6 +90,7 @@ def take_snapshot(
     )
     from_gpu = GpuSnapshot(on_gpu, num_bytes - num_host_bytes, memory.pinned)
     host = memory.reserve(num_host_bytes)
+    host[-_PAGE_BYTES:] = bytes(len(host[-_PAGE_BYTES:]))
     copy_leaves(((leaf, buffer.offset) for leaf, buffer in zip(leaves, buffers, strict=True) if not leaf.on_gpu), host)
     return StateSnapshot(num_bytes, node, buffers, host, from_gpu, stem)
 
@@ -230,7 +235,10 @@ def _buffer_bytes(buffer: Buffer, data: mmap.mmap | bytearray) -> bytes:
 
 
 def _lay_out_leaves(leaves: list[Leaf]) -> tuple[tuple[Buffer, ...], int, int]:
-    """Return the buffer of each leaf, the size of the host-memory part, and the total size; GPU values come last."""
+    """Return the buffer of each leaf, the size of the host-memory part, and the total size.
+
+    GPU values come last, at a page of their own, because they are written from other memory.
+    """
     offsets = [0] * len(leaves)
     num_host_bytes = end = 0
     for on_gpu in (False, True):
@@ -239,6 +247,7 @@ def _lay_out_leaves(leaves: list[Leaf]) -> tuple[tuple[Buffer, ...], int, int]:
                 offsets[number] = end
                 end += leaf.nbytes + padding_after(leaf.nbytes)
         if not on_gpu:
+            end += -end % _PAGE_BYTES if any(leaf.on_gpu for leaf in leaves) else 0
             num_host_bytes = end
     buffers = tuple(
         Buffer(leaf.kind, offset, leaf.nbytes, leaf.dtype, leaf.shape)

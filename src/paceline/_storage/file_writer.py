@@ -1,0 +1,264 @@
+"""Writes one large file at the speed of the disk, and hashes it on the way.
+
+The file is written in pieces, several at once, by threads that bypass the page cache (O_DIRECT) if the filesystem
+allows it; otherwise the kernel is told to write each piece back early. The thread that adds the bytes hashes them
+meanwhile. One fsync at the end makes the file durable. Until then a crash leaves any of the pieces, at any size of the
+file: space is allocated first.
+"""
+
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from ctypes import c_long
+from pathlib import Path
+from typing import Any, Self
+
+from paceline._core.checkpoint_records import FileEntry
+from paceline._storage.store import ProgressCallback, TransferHasher, ignore_progress
+
+PIECE_BYTES = 4 << 20
+MIN_BYTES = 8 << 20
+"""A smaller file is written as fast with a single write."""
+NUM_THREADS = 4
+
+ALIGNMENT = max(4096, mmap.PAGESIZE)
+"""Of memory, offset and length of a direct write: no disk needs more."""
+
+FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+_UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY)
+_libc = ctypes.CDLL(None, use_errno=True)
+_SYNC_FILE_RANGE_WRITE = 2
+_SYNC_FILE_RANGE_WAIT = 1 | 4  # before and after
+
+
+class FileWriter:
+    """A file that is being written. Its `with` block waits for the threads and closes the file.
+
+    `num_bytes` is the expected size, if known. A file that is not `is_durable`, such as a download, stays in the page
+    cache for whoever reads it next, is not synced, and is as private as other files of the user.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        num_bytes: int = 0,
+        *,
+        is_durable: bool = True,
+        moved: ProgressCallback = ignore_progress,
+    ) -> None:
+        self._path = path
+        self._num_bytes = num_bytes
+        self._is_durable = is_durable
+        self._hasher = TransferHasher(moved)
+        self._offset = 0
+        """Where the next piece begins."""
+        self._buffer: memoryview | None = None
+        self._num_filled = 0
+        self._free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+        self._pieces: queue.SimpleQueue[tuple[int, memoryview, memoryview | None] | None] = queue.SimpleQueue()
+        # Whoever adds bytes is never far ahead of the disk, so memory stays bounded and a save can be given up.
+        self._slots = threading.Semaphore(2 * NUM_THREADS)
+        self._threads: list[threading.Thread] = []
+        self._error: BaseException | None = None
+        self._direct_fd: int | None = None
+        self._is_direct = False
+        self._fd = self._open(os.O_CREAT | os.O_TRUNC)
+        try:
+            if is_durable and hasattr(os, "O_DIRECT"):
+                with _if_supported():
+                    self._direct_fd = self._open(os.O_DIRECT)
+                    self._is_direct = True
+            if num_bytes:
+                # Writes beyond the end of a file wait for each other; and a full disk is detected here.
+                with self._name_file(0), _if_supported():
+                    _call_libc(_libc.fallocate, self._fd, 0, c_long(0), c_long(num_bytes))
+        except BaseException:
+            self._close()
+            raise
+
+    def add(self, data: memoryview) -> None:
+        """Add bytes, which must not change before `finish` returns: where possible, they are not copied."""
+        can_stay = not self._is_direct or _is_aligned(data)
+        while data:
+            if can_stay and not self._num_filled and len(data) >= ALIGNMENT:
+                length = min(PIECE_BYTES, len(data) - len(data) % ALIGNMENT)
+                self._submit(data[:length], None)
+            else:
+                room = self._room()
+                length = min(len(room), len(data))
+                room[:length] = data[:length]
+                self._fill(length)
+            data = data[length:]
+
+    def add_file(self, fd: int) -> None:
+        """Add the rest of an open file."""
+        while count := os.readv(fd, [self._room()]):
+            self._fill(count)
+
+    def finish(self, name: str) -> FileEntry:
+        """Return the file's entry once it is complete, and durable if it is to be."""
+        if self._buffer is not None and self._num_filled:
+            self._submit(self._buffer[: self._num_filled], self._buffer)
+            self._buffer, self._num_filled = None, 0
+        self._join_threads()
+        if self._error is not None:
+            raise self._error
+        with self._name_file(self._num_bytes):
+            if self._offset < self._num_bytes:
+                os.ftruncate(self._fd, self._offset)
+            if self._is_durable:
+                os.fsync(self._fd)
+        return self._hasher.to_file_entry(name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, *_: object) -> None:
+        self._error = self._error or error  # The threads drop what is left.
+        self._join_threads()
+        self._close()
+
+    def _room(self) -> memoryview:
+        if self._buffer is None:
+            try:
+                self._buffer = self._free.get_nowait()
+            except queue.Empty:
+                self._buffer = memoryview(mmap.mmap(-1, PIECE_BYTES))  # a mapping is aligned
+        return self._buffer[self._num_filled :]
+
+    def _fill(self, count: int) -> None:
+        assert self._buffer is not None
+        self._num_filled += count
+        if self._num_filled == len(self._buffer):
+            self._submit(self._buffer, self._buffer)
+            self._buffer, self._num_filled = None, 0
+
+    def _submit(self, piece: memoryview, buffer: memoryview | None) -> None:
+        self._slots.acquire()
+        if self._error is not None:
+            raise self._error
+        if len(self._threads) < NUM_THREADS:
+            self._threads.append(threading.Thread(target=self._write_pieces, name="paceline-write", daemon=True))
+            self._threads[-1].start()
+        self._pieces.put((self._offset, piece, buffer))
+        self._offset += len(piece)
+        self._hasher.add(piece)  # Before the buffer is taken again, which only this thread does.
+
+    def _write_pieces(self) -> None:
+        while (task := self._pieces.get()) is not None:
+            offset, piece, buffer = task
+            try:
+                if self._error is None:
+                    with self._name_file(offset, len(piece)):
+                        self._write_piece(offset, piece)
+            except BaseException as error:  # noqa: BLE001 - raised by the thread that adds
+                self._error = self._error or error
+            if buffer is not None:
+                self._free.put(buffer)
+            self._slots.release()
+
+    def _write_piece(self, offset: int, piece: memoryview) -> None:
+        num_written = 0
+        num_direct = len(piece) - len(piece) % ALIGNMENT
+        # A write that was cut short, as by a full disk, may end anywhere: the rest goes through the page cache.
+        while self._is_direct and num_written < num_direct and num_written % ALIGNMENT == 0:
+            assert self._direct_fd is not None
+            try:
+                num_written += os.pwrite(self._direct_fd, piece[num_written:num_direct], offset + num_written)
+            except OSError as error:
+                if error.errno not in _UNSUPPORTED:
+                    raise
+                self._is_direct = False  # Some filesystems refuse only now.
+        start = num_written
+        while num_written < len(piece):
+            num_written += os.pwrite(self._fd, piece[num_written:], offset + num_written)
+        if self._is_durable and num_written > start:
+            start_write_back(self._fd, offset + start, num_written - start)
+
+    def _open(self, flags: int) -> int:
+        with self._name_file(0):
+            return os.open(self._path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o600 if self._is_durable else 0o666)
+
+    @contextlib.contextmanager
+    def _name_file(self, offset: int, num_bytes: int = 0) -> Iterator[None]:
+        """Name the file in an error, and what a full disk has no room for: this much, or the rest from an offset."""
+        try:
+            yield
+        except OSError as error:
+            num_left = max(num_bytes, self._num_bytes - offset)
+            raise add_disk_details(error, self._path, num_left) from error
+
+    def _join_threads(self) -> None:
+        for _ in self._threads:
+            self._pieces.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
+    def _close(self) -> None:
+        for fd in (self._fd, self._direct_fd):
+            if fd is not None:
+                os.close(fd)
+
+
+def start_write_back(fd: int, offset: int, num_bytes: int) -> None:
+    """Let the kernel write dirty pages now. Makes nothing durable: the fsync that follows reports errors."""
+    with contextlib.suppress(OSError, AttributeError):
+        _call_libc(_libc.sync_file_range, fd, c_long(offset), c_long(num_bytes), _SYNC_FILE_RANGE_WRITE)
+
+
+def write_back(path: Path) -> None:
+    """Write the dirty pages of a file and wait for them, so that the fsync that follows is short."""
+    # With its own descriptor, since an error is reported once for each: fsync must report it too.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError, AttributeError):
+            flags = _SYNC_FILE_RANGE_WRITE | _SYNC_FILE_RANGE_WAIT
+            _call_libc(_libc.sync_file_range, fd, c_long(0), c_long(0), flags)
+    finally:
+        os.close(fd)
+
+
+def add_disk_details(error: OSError, path: Path, num_bytes: int) -> OSError:
+    """Return the error with the file's name and, if the disk is full, the space needed and the space free."""
+    text = error.strerror or str(error)
+    if error.errno in FULL_DISK_ERRORS:
+        need = f"{num_bytes} bytes needed" if num_bytes else "while flushing"
+        try:
+            disk = os.statvfs(path.parent)
+            text = f"{text}: {need}, {disk.f_bavail * disk.f_frsize} free"
+        except OSError:
+            text = f"{text}: {need}"
+    elif error.filename is not None:
+        return error
+    return OSError(error.errno, text, str(path))
+
+
+@contextlib.contextmanager
+def _if_supported() -> Iterator[None]:
+    """Continue without what this system or filesystem does not support."""
+    try:
+        yield
+    except AttributeError:
+        pass  # Not in this C library.
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+
+
+def _call_libc(function: Callable[..., int], *arguments: Any) -> None:
+    """Call a function of the C library, without the GIL."""
+    while function(*arguments):
+        code = ctypes.get_errno()
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code))
+
+
+def _is_aligned(data: memoryview) -> bool:
+    # The address of memory that is read-only cannot be asked for.
+    return len(data) > 0 and not data.readonly and ctypes.addressof(ctypes.c_char.from_buffer(data)) % ALIGNMENT == 0
