@@ -4,6 +4,7 @@ import errno
 import fcntl
 import mmap
 import os
+import queue
 import random
 import shutil
 import tempfile
@@ -14,7 +15,7 @@ import pytest
 import xxhash
 
 from paceline._storage import file_writer
-from paceline._storage.file_writer import ALIGNMENT, FileWriter
+from paceline._storage.file_writer import ALIGNMENT, FileWriter, write_back_growing_files
 from paceline._storage.files import LocalFiles
 
 PIECE = 4 * ALIGNMENT
@@ -153,3 +154,22 @@ def test_a_failed_fsync_is_an_error_of_the_file(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="Input/output error") as caught:
         LocalFiles().write_parts(tmp_path / "file", [memoryview(bytearray(PIECE))], PIECE)
     assert caught.value.filename == str(tmp_path / "file")
+
+
+def test_files_are_written_back_while_they_grow_until_their_directory_is_moved(tmp_path, monkeypatch):
+    started = queue.SimpleQueue()
+    monkeypatch.setattr(file_writer, "MIN_BYTES", PIECE)
+    monkeypatch.setattr(file_writer, "start_write_back", lambda fd, *span: started.put((os.fstat(fd).st_ino, *span)))
+    directory = tmp_path / "staging"
+    (directory / "deep").mkdir(parents=True)
+    thread = threading.Thread(target=write_back_growing_files, args=(directory,))
+    thread.start()
+    path = directory / "deep" / "weights"
+    for number in range(3):
+        with path.open("ab", buffering=0) as file:
+            file.write(bytes(PIECE))
+        assert started.get(timeout=60) == (path.stat().st_ino, number * PIECE, PIECE)
+    directory.rename(tmp_path / "staged")
+    thread.join(60)
+    assert not thread.is_alive()
+    assert started.empty()

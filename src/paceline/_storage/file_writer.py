@@ -13,6 +13,7 @@ import mmap
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from ctypes import c_long
 from pathlib import Path
@@ -34,6 +35,8 @@ _UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY)
 _libc = ctypes.CDLL(None, use_errno=True)
 _SYNC_FILE_RANGE_WRITE = 2
 _SYNC_FILE_RANGE_WAIT = 1 | 4  # before and after
+_LOOK_INTERVAL_S = 0.005
+_GROWTH_PATIENCE_S = 10.0
 
 
 class FileWriter:
@@ -210,6 +213,25 @@ def start_write_back(fd: int, offset: int, num_bytes: int) -> None:
     """Let the kernel write dirty pages now. Makes nothing durable: the fsync that follows reports errors."""
     with contextlib.suppress(OSError, AttributeError):
         _call_libc(_libc.sync_file_range, fd, c_long(offset), c_long(num_bytes), _SYNC_FILE_RANGE_WRITE)
+
+
+def write_back_growing_files(directory: Path) -> None:
+    """Start write-back of files while somebody writes them, until the directory is moved or nothing grows any more.
+
+    Whoever writes a file and then syncs it would wait for the page cache first, and only then for the disk.
+    """
+    num_started: dict[str, int] = {}
+    grew_at = time.monotonic()
+    while directory.is_dir() and (now := time.monotonic()) < grew_at + _GROWTH_PATIENCE_S:
+        paths = [os.path.join(parent, name) for parent, _, names in os.walk(directory) for name in names]
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                size, start = os.stat(path).st_size, num_started.get(path, 0)
+                if size - start >= MIN_BYTES:
+                    num_started[path], grew_at = size, now
+                    with open(path, "rb") as file:
+                        start_write_back(file.fileno(), start, size - start)
+        time.sleep(_LOOK_INTERVAL_S * (1 + len(paths) // 20))
 
 
 def write_back(path: Path) -> None:

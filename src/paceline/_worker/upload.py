@@ -12,14 +12,16 @@ import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from msgspec import Raw
 
 from paceline._core.checkpoint_records import CheckpointRecord, FileEntry, StagedFiles
-from paceline._core.system import make_private_dirs
+from paceline._core.system import is_linux, make_private_dirs
 from paceline._storage.commit import has_links, stage_copy, stage_in_place, stage_move
+from paceline._storage.file_writer import write_back_growing_files
 from paceline._storage.files import Files
 from paceline._storage.run_store import RunStore
 from paceline._storage.state import STEM, SnapshotMemory, StateSnapshot, take_snapshot
@@ -74,6 +76,14 @@ class Uploader:
         """Create an empty directory on the run's own storage; a checkpoint made from it is moved, never copied."""
         make_private_dirs(self._scratch)
         return Path(tempfile.mkdtemp(dir=self._scratch))
+
+    def staging_directory(self) -> Path:
+        """Create a scratch directory for the user, whose files are written back while the user writes them."""
+        directory = self.scratch_directory()
+        if is_linux():
+            target = partial(write_back_growing_files, directory)
+            threading.Thread(target=target, name="paceline-write-back", daemon=True).start()
+        return directory
 
     def upload(self, seq: int, name: str, source: CheckpointSource) -> StagedFiles:
         """Stage a checkpoint and return when its files are durable."""

@@ -314,7 +314,7 @@ def num_reports() -> int:
 
 def staging_directory() -> Path:
     """Return an empty directory on the run's storage. A checkpoint made from it is moved into place, not copied."""
-    return _require_context("staging_directory").uploader.scratch_directory()
+    return _require_context("staging_directory").uploader.staging_directory()
 
 
 def new_checkpoint(cls: type[C]) -> C:
