@@ -15,7 +15,7 @@ import pytest
 import xxhash
 
 from paceline._storage import file_writer
-from paceline._storage.file_writer import ALIGNMENT, FileWriter, write_back_growing_files
+from paceline._storage.file_writer import ALIGNMENT, LargeFileWriter, write_back_growing_files
 from paceline._storage.files import LocalFiles
 
 PIECE = 4 * ALIGNMENT
@@ -95,7 +95,7 @@ def test_whole_pages_bypass_the_page_cache_and_one_fsync_follows_the_last_write(
 def test_a_file_that_turns_out_shorter_or_longer_has_its_own_size(tmp_path, is_durable):
     data = random.Random(7).randbytes(3 * PIECE + 5)
     for expected in (0, PIECE, 9 * PIECE):
-        with FileWriter(tmp_path / "file", expected, is_durable=is_durable) as writer:
+        with LargeFileWriter(tmp_path / "file", expected, is_durable=is_durable) as writer:
             writer.add(memoryview(data))
             assert writer.finish("file").size == len(data)
         assert (tmp_path / "file").read_bytes() == data

@@ -14,7 +14,7 @@ from typing import Any
 
 from paceline._core.checkpoint_records import FileEntry
 from paceline._storage import store
-from paceline._storage.file_writer import FileWriter
+from paceline._storage.file_writer import LargeFileWriter
 
 _BUCKET_KINDS = frozenset({"s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oss", "cos", "oci"})
 _ATOMIC_PUT_KINDS = _BUCKET_KINDS | {"memory"}
@@ -76,7 +76,7 @@ class ArrowStore:
     def download(self, key: str, target: Path, moved: store.ProgressCallback = store.ignore_progress) -> FileEntry:
         with (
             self.filesystem.open_input_stream(self._full_path(key), compression=None) as stream,
-            FileWriter(target, is_durable=False, moved=moved) as writer,
+            LargeFileWriter(target, is_durable=False, moved=moved) as writer,
         ):
             while chunk := stream.read(store.CHUNK):
                 writer.add(memoryview(chunk))

@@ -39,7 +39,7 @@ _LOOK_INTERVAL_S = 0.005
 _GROWTH_PATIENCE_S = 10.0
 
 
-class FileWriter:
+class LargeFileWriter:
     """A file that is being written. Its `with` block waits for the threads and closes the file.
 
     `num_bytes` is the expected size, if known. A file that is not `is_durable`, such as a download, stays in the page

@@ -16,7 +16,7 @@ from typing import Protocol
 from paceline._core.checkpoint_records import FileEntry
 from paceline._core.system import make_private_dirs
 from paceline._storage import file_writer
-from paceline._storage.file_writer import FULL_DISK_ERRORS, FileWriter
+from paceline._storage.file_writer import FULL_DISK_ERRORS, LargeFileWriter
 from paceline._storage.file_writer import add_disk_details as add_disk_details
 from paceline._storage.store import TransferHasher
 
@@ -51,7 +51,7 @@ class LocalFiles:
     def write_parts(self, path: Path, parts: Iterable[memoryview], num_bytes: int) -> FileEntry:
         """Write one file of `num_bytes` from memory that does not change meanwhile, and hash it on the way."""
         if num_bytes >= file_writer.MIN_BYTES:
-            with FileWriter(path, num_bytes) as writer:
+            with LargeFileWriter(path, num_bytes) as writer:
                 for part in parts:
                     writer.add(part)
                 return writer.finish(path.name)
@@ -74,7 +74,7 @@ class LocalFiles:
                     _sync(fd, target)
                     return entry
             _advise_sequential(reader.fileno())
-            with FileWriter(target, size) as writer:
+            with LargeFileWriter(target, size) as writer:
                 writer.add_file(reader.fileno())
                 return writer.finish(name)
 

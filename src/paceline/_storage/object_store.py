@@ -14,7 +14,7 @@ from typing import Any
 from paceline._core.checkpoint_records import FileEntry
 from paceline._storage import store
 from paceline._storage.arrow_store import make_missing_bucket_error
-from paceline._storage.file_writer import FileWriter
+from paceline._storage.file_writer import LargeFileWriter
 
 _NUM_PARTS_AT_ONCE = 2
 _MAX_PARTS = 9000
@@ -95,7 +95,7 @@ class ObjectStore:
     def download(self, key: str, target: Path, moved: store.ProgressCallback = store.ignore_progress) -> FileEntry:
         with self._name_missing(key):
             size = self._obstore.head(self._parts, key)["size"]
-            with FileWriter(target, is_durable=False, moved=moved) as writer:
+            with LargeFileWriter(target, is_durable=False, moved=moved) as writer:
                 for start in range(0, size, store.CHUNK):
                     piece = self._obstore.get_range(self._parts, key, start=start, end=min(start + store.CHUNK, size))
                     writer.add(memoryview(piece))

@@ -9,7 +9,7 @@ import functools
 import json
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -31,6 +31,7 @@ TREE_FILE = f"{STEM}.json"
 BYTES_FILE = f"{STEM}.bin"
 
 _PAGE_BYTES = 4096
+_PART_BYTES = 16 << 20
 _DISK = LocalFiles()
 
 
@@ -55,6 +56,8 @@ class StateSnapshot:
     _stem: str
     notes: bytes = b""
     """The user's own notes, written to a separate file."""
+    before_part: Callable[[], None] = lambda: None
+    """Called before each part is written; may raise, if the snapshot is no longer wanted."""
 
     def write(self, directory: Path, files: Files = _DISK) -> tuple[FileEntry, ...]:
         """Write the files; an error may leave a partial one. Does not sync the directory itself."""
@@ -65,14 +68,19 @@ class StateSnapshot:
             "buffers": msgspec.to_builtins(self._buffers),
         }
         text = json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
-        parts = chain([self._host], self._gpu_snapshot.parts())
         written = (
-            files.write_parts(directory / f"{self._stem}.bin", parts, self.nbytes),
+            files.write_parts(directory / f"{self._stem}.bin", self._parts(), self.nbytes),
             files.write_parts(directory / f"{self._stem}.json", [memoryview(text)], len(text)),
         )
         if not self.notes:
             return written
         return (*written, files.write_parts(directory / METADATA, [memoryview(self.notes)], len(self.notes)))
+
+    def _parts(self) -> Iterator[memoryview]:
+        for part in chain([self._host], self._gpu_snapshot.parts()):
+            for start in range(0, len(part), _PART_BYTES):
+                self.before_part()
+                yield part[start : start + _PART_BYTES]
 
 
 def take_snapshot(
