@@ -16,7 +16,7 @@ import xxhash
 
 from paceline._storage import file_writer
 from paceline._storage.file_writer import ALIGNMENT, LargeFileWriter, write_back_growing_files
-from paceline._storage.files import LocalFiles
+from paceline._storage.files import LocalFiles, hash_file
 
 PIECE = 4 * ALIGNMENT
 
@@ -173,3 +173,15 @@ def test_files_are_written_back_while_they_grow_until_their_directory_is_moved(t
     thread.join(60)
     assert not thread.is_alive()
     assert started.empty()
+
+
+def test_memory_that_its_owner_changes_meanwhile_is_hashed_as_it_is_written(tmp_path, monkeypatch):
+    memory, pwrite = mmap.mmap(-1, 9 * PIECE), os.pwrite
+
+    def change_and_write(*args):
+        memory[:] = os.urandom(9 * PIECE)
+        return pwrite(*args)
+
+    monkeypatch.setattr(os, "pwrite", change_and_write)
+    entry = LocalFiles().write_parts(tmp_path / "file", [memoryview(memory).toreadonly()], 9 * PIECE)
+    assert entry == hash_file(tmp_path / "file", "file")

@@ -85,8 +85,10 @@ class LargeFileWriter:
             raise
 
     def add(self, data: memoryview) -> None:
-        """Add bytes, which must not change before `finish` returns: where possible, they are not copied."""
-        can_stay = not self._is_direct or _is_aligned(data)
+        """Add bytes. They are copied if they are read-only, since their owner may change them while they are hashed and
+        written. Others must not change before `finish` returns.
+        """
+        can_stay = not self._is_durable or (not data.readonly and _is_aligned(data))
         while data:
             if can_stay and not self._num_filled and len(data) >= ALIGNMENT:
                 length = min(PIECE_BYTES, len(data) - len(data) % ALIGNMENT)
@@ -282,5 +284,4 @@ def _call_libc(function: Callable[..., int], *arguments: Any) -> None:
 
 
 def _is_aligned(data: memoryview) -> bool:
-    # The address of memory that is read-only cannot be asked for.
-    return len(data) > 0 and not data.readonly and ctypes.addressof(ctypes.c_char.from_buffer(data)) % ALIGNMENT == 0
+    return len(data) > 0 and ctypes.addressof(ctypes.c_char.from_buffer(data)) % ALIGNMENT == 0

@@ -49,17 +49,17 @@ class LocalFiles:
         self.write_parts(path, [memoryview(data)], len(data))
 
     def write_parts(self, path: Path, parts: Iterable[memoryview], num_bytes: int) -> FileEntry:
-        """Write one file of `num_bytes` from memory that does not change meanwhile, and hash it on the way."""
+        """Write one file of `num_bytes` from memory, and hash it. Only read-only parts may change meanwhile."""
         if num_bytes >= file_writer.MIN_BYTES:
             with LargeFileWriter(path, num_bytes) as writer:
                 for part in parts:
                     writer.add(part)
                 return writer.finish(path.name)
+        data = memoryview(b"".join(parts))
         hasher = TransferHasher()
+        hasher.add(data)
         with _open_private(path, os.O_TRUNC) as fd:
-            for part in parts:
-                hasher.add(part)
-                _write_all(fd, part, path, len(part))
+            _write_all(fd, data, path, len(data))
             _sync(fd, path)
         return hasher.to_file_entry(path.name)
 

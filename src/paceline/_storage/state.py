@@ -22,7 +22,15 @@ from paceline._storage.files import Files, LocalFiles
 from paceline._storage.run_layout import METADATA
 from paceline._storage.snapshot_memory import ALIGNMENT, GpuSnapshot, copy_leaves, padding_after
 from paceline._storage.snapshot_memory import SnapshotMemory as SnapshotMemory
-from paceline._storage.state_leaves import Buffer, Leaf, Natural, parse_torch_dtype, restore_array, restore_tensor
+from paceline._storage.state_leaves import (
+    Buffer,
+    Leaf,
+    Natural,
+    parse_torch_dtype,
+    restore_array,
+    restore_tensor,
+    view_bytes,
+)
 from paceline._storage.state_tree import decode_tree, encode_tree
 
 STATE_VERSION = 1
@@ -51,7 +59,7 @@ class StateSnapshot:
     nbytes: int
     _tree: Any
     _buffers: tuple[Buffer, ...]
-    _host: memoryview
+    _host_parts: Callable[[], Iterator[memoryview]]
     _gpu_snapshot: GpuSnapshot
     _stem: str
     notes: bytes = b""
@@ -77,17 +85,24 @@ class StateSnapshot:
         return (*written, files.write_parts(directory / METADATA, [memoryview(self.notes)], len(self.notes)))
 
     def _parts(self) -> Iterator[memoryview]:
-        for part in chain([self._host], self._gpu_snapshot.parts()):
+        for part in chain(self._host_parts(), self._gpu_snapshot.parts()):
             for start in range(0, len(part), _PART_BYTES):
                 self.before_part()
                 yield part[start : start + _PART_BYTES]
 
 
 def take_snapshot(
-    tree: Any, memory: SnapshotMemory, *, allow_pickle: bool = False, path: str = "state", stem: str = STEM
+    tree: Any,
+    memory: SnapshotMemory,
+    *,
+    allow_pickle: bool = False,
+    path: str = "state",
+    stem: str = STEM,
+    is_lasting: bool = True,
 ) -> StateSnapshot:
     """Copy a state into the arena. Raises a TypeError that names the path of an unsupported value.
 
+    A snapshot that is not `is_lasting` copies nothing from host memory before it is written: the caller waits for that.
     Copies of GPU values are in progress when this returns: later work on the current stream runs after them. The owner
     of another stream that changes the values must order its work.
     """
@@ -97,15 +112,30 @@ def take_snapshot(
         (leaf, buffer.offset - num_host_bytes) for leaf, buffer in zip(leaves, buffers, strict=True) if leaf.on_gpu
     )
     from_gpu = GpuSnapshot(on_gpu, num_bytes - num_host_bytes, memory.pinned)
+    on_host = [(leaf, buffer.offset) for leaf, buffer in zip(leaves, buffers, strict=True) if not leaf.on_gpu]
+    if not is_lasting:
+        return StateSnapshot(num_bytes, node, buffers, lambda: _iter_bytes(on_host, num_host_bytes), from_gpu, stem)
     host = memory.reserve(num_host_bytes)
     host[-_PAGE_BYTES:] = bytes(len(host[-_PAGE_BYTES:]))
-    copy_leaves(((leaf, buffer.offset) for leaf, buffer in zip(leaves, buffers, strict=True) if not leaf.on_gpu), host)
-    return StateSnapshot(num_bytes, node, buffers, host, from_gpu, stem)
+    copy_leaves(on_host, host)
+    return StateSnapshot(num_bytes, node, buffers, lambda: iter([host]), from_gpu, stem)
+
+
+def _iter_bytes(placed: list[tuple[Leaf, int]], end: int) -> Iterator[memoryview]:
+    """Yield the bytes of leaves up to an offset, with zeros between them."""
+    at = 0
+    for leaf, offset in placed:
+        if leaf.nbytes:
+            yield memoryview(bytes(offset - at))
+            yield view_bytes(leaf)
+            at = offset + leaf.nbytes
+    yield memoryview(bytes(end - at))
 
 
 def write_state(tree: Any, directory: Path, *, allow_pickle: bool = False, stem: str = STEM) -> tuple[FileEntry, ...]:
     """Write a state in one call, with its own memory."""
-    return take_snapshot(tree, SnapshotMemory(), allow_pickle=allow_pickle, stem=stem).write(directory)
+    snapshot = take_snapshot(tree, SnapshotMemory(), allow_pickle=allow_pickle, stem=stem, is_lasting=False)
+    return snapshot.write(directory)
 
 
 def read_state(directory: Path, *, allow_pickle: bool = False, map_location: Any = None, stem: str = STEM) -> Any:

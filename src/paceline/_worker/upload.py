@@ -120,7 +120,7 @@ class Uploader:
     def upload(self, seq: int, name: str, source: CheckpointSource) -> StagedFiles:
         """Stage a checkpoint and return when its files are durable."""
         self.wait()
-        return self._stage(seq, name, self._freeze_source(source, self._memories[0]))
+        return self._stage(seq, name, self._freeze_source(source, self._memories[0], is_lasting=False))
 
     def upload_later(
         self,
@@ -235,10 +235,13 @@ class Uploader:
             _remove_source(frozen)
             return error
 
-    def _freeze_source(self, source: CheckpointSource, memory: SnapshotMemory | None) -> FrozenSource:
+    def _freeze_source(
+        self, source: CheckpointSource, memory: SnapshotMemory | None, *, is_lasting: bool = True
+    ) -> FrozenSource:
         if isinstance(source, State):
             assert memory is not None
-            snapshot = take_snapshot(source.tree, memory, allow_pickle=source.allow_pickle, stem=source.stem)
+            options = {"allow_pickle": source.allow_pickle, "stem": source.stem, "is_lasting": is_lasting}
+            snapshot = take_snapshot(source.tree, memory, **options)
             self._num_snapshot_bytes = snapshot.nbytes
             return replace(snapshot, notes=source.notes)
         return source

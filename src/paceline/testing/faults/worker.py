@@ -24,7 +24,7 @@ import psutil
 from paceline._core import system
 from paceline._core.checkpoint_records import CheckpointRecord, StagedFiles
 from paceline._engine.messages import Reported, decode_from_worker
-from paceline._storage.state import SnapshotMemory, StateSnapshot
+from paceline._storage.state import StateSnapshot
 from paceline._worker import context as worker_context
 from paceline._worker.context import WorkerContext
 from paceline._worker.upload import CheckpointSource, FrozenSource, Uploader
@@ -223,8 +223,8 @@ class _WatchedUploader(Uploader):
     """The number of the report whose files are being staged."""
     snapshot_number: Callable[[], int]
 
-    def _freeze_source(self, source: CheckpointSource, memory: SnapshotMemory | None) -> FrozenSource:
-        frozen = super()._freeze_source(source, memory)
+    def _freeze_source(self, source: CheckpointSource, *args: Any, **kwargs: Any) -> FrozenSource:
+        frozen = super()._freeze_source(source, *args, **kwargs)
         if isinstance(frozen, StateSnapshot):
             self.phases.enter("snapshot", self.snapshot_number())
         return frozen
