@@ -65,7 +65,7 @@ class LargeFileWriter:
         self._free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
         self._pieces: queue.SimpleQueue[tuple[int, memoryview, memoryview | None] | None] = queue.SimpleQueue()
         # Whoever adds bytes is never far ahead of the disk, so memory stays bounded and a save can be given up.
-        self._slots = threading.Semaphore(2 * NUM_THREADS)
+        self._slots = threading.Semaphore(NUM_THREADS + 2)
         self._threads: list[threading.Thread] = []
         self._error: BaseException | None = None
         self._direct_fd: int | None = None
@@ -88,7 +88,8 @@ class LargeFileWriter:
         """Add bytes. They are copied if they are read-only, since their owner may change them while they are hashed and
         written. Others must not change before `finish` returns.
         """
-        can_stay = not self._is_durable or (not data.readonly and _is_aligned(data))
+        address = _address(data)
+        can_stay = not self._is_durable or (not data.readonly and address % ALIGNMENT == 0)
         while data:
             if can_stay and not self._num_filled and len(data) >= ALIGNMENT:
                 length = min(PIECE_BYTES, len(data) - len(data) % ALIGNMENT)
@@ -96,9 +97,9 @@ class LargeFileWriter:
             else:
                 room = self._room()
                 length = min(len(room), len(data))
-                room[:length] = data[:length]
+                ctypes.memmove(_address(room), address, length)  # without the GIL, which the threads need
                 self._fill(length)
-            data = data[length:]
+            data, address = data[length:], address + length
 
     def add_file(self, fd: int) -> None:
         """Add the rest of an open file."""
@@ -127,13 +128,12 @@ class LargeFileWriter:
         self._error = self._error or error  # The threads drop what is left.
         self._join_threads()
         self._close()
+        while not self._free.empty():
+            return_buffer(self._free.get())
 
     def _room(self) -> memoryview:
         if self._buffer is None:
-            try:
-                self._buffer = self._free.get_nowait()
-            except queue.Empty:
-                self._buffer = memoryview(mmap.mmap(-1, PIECE_BYTES))  # a mapping is aligned
+            self._buffer = take_buffer() if self._free.empty() else self._free.get()
         return self._buffer[self._num_filled :]
 
     def _fill(self, count: int) -> None:
@@ -152,7 +152,7 @@ class LargeFileWriter:
             self._threads[-1].start()
         self._pieces.put((self._offset, piece, buffer))
         self._offset += len(piece)
-        self._hasher.add(piece)  # Before the buffer is taken again, which only this thread does.
+        self._hasher.add(piece)  # Before the buffer is used again, which only this thread does.
 
     def _write_pieces(self) -> None:
         while (task := self._pieces.get()) is not None:
@@ -283,5 +283,46 @@ def _call_libc(function: Callable[..., int], *arguments: Any) -> None:
             raise OSError(code, os.strerror(code))
 
 
-def _is_aligned(data: memoryview) -> bool:
-    return len(data) > 0 and ctypes.addressof(ctypes.c_char.from_buffer(data)) % ALIGNMENT == 0
+_MAX_KEPT_BUFFERS = 8
+_kept_buffers: list[memoryview] = []
+"""Of this process: memory that is used for the first time may cost more than the write."""
+
+
+def take_buffer() -> memoryview:
+    """Return `PIECE_BYTES` of aligned memory."""
+    try:
+        buffer = _kept_buffers.pop()
+        if len(buffer) == PIECE_BYTES:
+            return buffer
+    except IndexError:
+        pass
+    memory = mmap.mmap(-1, PIECE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError, AttributeError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(memory)
+
+
+def return_buffer(buffer: memoryview) -> None:
+    if len(_kept_buffers) < _MAX_KEPT_BUFFERS:
+        _kept_buffers.append(buffer)
+
+
+class _Buffer(ctypes.Structure):
+    """`Py_buffer` of the C API."""
+
+    _fields_ = (
+        ("address", ctypes.c_void_p),
+        ("owner", ctypes.c_void_p),
+        ("sizes", ctypes.c_ssize_t * 2),
+        ("flags", ctypes.c_int * 2),
+        ("pointers", ctypes.c_void_p * 5),
+    )
+
+
+def _address(data: memoryview) -> int:
+    """Return where bytes are, also if they are read-only, for which ctypes has no function."""
+    buffer = _Buffer()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(data), ctypes.byref(buffer), 0)
+    address: int = buffer.address or 0
+    ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
+    return address

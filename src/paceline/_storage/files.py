@@ -20,7 +20,6 @@ from paceline._storage.file_writer import FULL_DISK_ERRORS, LargeFileWriter
 from paceline._storage.file_writer import add_disk_details as add_disk_details
 from paceline._storage.store import TransferHasher
 
-_CHUNK = 4 << 20
 _FICLONE = 0x40049409
 FULL_DISK_PATIENCE_S = 2.0
 """Retry time on a full disk: a checkpoint that does not fit fills it until its files are removed."""
@@ -192,12 +191,16 @@ def _sync(fd: int, path: Path) -> None:
 
 def _hash_fd(fd: int, name: str, into: tuple[int, Path] | None = None) -> FileEntry:
     hasher = TransferHasher()
-    # Clearing a whole chunk takes milliseconds, and most files are small.
-    buffer = memoryview(bytearray(min(_CHUNK, max(1, os.fstat(fd).st_size))))
+    size = os.fstat(fd).st_size
+    # Clearing a whole buffer takes milliseconds, and most files are small.
+    is_large = size >= file_writer.MIN_BYTES
+    buffer = file_writer.take_buffer() if is_large else memoryview(bytearray(max(1, size)))
     while count := os.readv(fd, [buffer]):
         if into is not None:
             _write_all(into[0], buffer[:count], into[1], max(count, os.fstat(fd).st_size - hasher.size))
         hasher.add(buffer[:count])
+    if is_large:
+        file_writer.return_buffer(buffer)
     return hasher.to_file_entry(name)
 
 
