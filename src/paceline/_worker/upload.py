@@ -240,8 +240,9 @@ class Uploader:
     ) -> FrozenSource:
         if isinstance(source, State):
             assert memory is not None
-            options = {"allow_pickle": source.allow_pickle, "stem": source.stem, "is_lasting": is_lasting}
-            snapshot = take_snapshot(source.tree, memory, **options)
+            snapshot = take_snapshot(
+                source.tree, memory, allow_pickle=source.allow_pickle, stem=source.stem, is_lasting=is_lasting
+            )
             self._num_snapshot_bytes = snapshot.nbytes
             return replace(snapshot, notes=source.notes)
         return source
