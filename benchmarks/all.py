@@ -55,6 +55,7 @@ QUESTIONS = {
     "growth_journal": Question(90, ("--reports", "1000", "2000")),
 }
 MORE = {
+    "checkpoint_write": Question(60, ("--megabytes", "1", "16", "--times", "2")),
     "spawned_fit": Question(30, ("--fits", "2")),
     "data_join": Question(60, ("--rows", "40000", "--files", "2")),
     "data_tokens": Question(50, ("--documents", "2000")),

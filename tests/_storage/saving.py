@@ -12,6 +12,7 @@ from paceline._storage.run_store import DiskRunStore
 from paceline._worker.upload import Directory, InPlace, State, Uploader
 
 KINDS = ("state", "copied", "moved", "in place")
+NUM_BYTES = 200
 CALLS = ("make_dir", "write_parts", "copy", "seal", "rename", "sync_dir", "remove", "remove_tree")
 
 
@@ -50,7 +51,7 @@ for _name in CALLS:
 
 def write_source(kind, layout, uploader, name, rank, text):
     if kind == "state":
-        return State({"text": text, "rank": rank, "bytes": b"x" * 300})
+        return State({"text": text, "rank": rank, "bytes": b"x" * NUM_BYTES})
     if kind == "in place":
         path = layout.root / name
         path.mkdir(exist_ok=True)
@@ -61,7 +62,7 @@ def write_source(kind, layout, uploader, name, rank, text):
         shutil.rmtree(path, ignore_errors=True)
     (path / "deep" / "er").mkdir(parents=True, exist_ok=True)
     (path / f"shard-{rank}").write_text(text)
-    (path / "deep" / "er" / f"file-{rank}").write_bytes(b"y" * 200)
+    (path / "deep" / "er" / f"file-{rank}").write_bytes(b"y" * NUM_BYTES)
     return InPlace(path) if kind == "in place" else Directory(path)
 
 

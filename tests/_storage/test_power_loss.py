@@ -1,10 +1,13 @@
 """The power goes off at any moment of a save: of what was not synced, all, some or nothing is there afterwards.
 
 `Platter` knows what the disk must still have: of a file its bytes when it was last synced, of a directory its names
-when it was last synced. At every moment the states that a power cut can leave are built as real directories:
+when it was last synced. A direct write that returned counts for nothing: it may be in the disk's own cache. At every
+moment the states that a power cut can leave are built as real directories:
 
 - nothing that was not synced: names and bytes alike;
 - every name, and of the bytes only what was synced (a filesystem that writes names first);
+- every name, and of the bytes some pieces in any order, with zeros between them (a file written directly, whose space
+  was allocated first);
 - the same, but what lies deeper in a checkpoint is as it is (one that writes directories when it likes);
 - the names as they were at some earlier moment since a directory was last synced (one that keeps them in order).
 
@@ -20,10 +23,11 @@ import pytest
 from saving import KINDS, HookedFiles, list_committed, save
 
 from paceline._core.checkpoint_records import CheckpointRecord
-from paceline._storage import commit
+from paceline._storage import commit, file_writer
 from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import RunLayout
 
+PIECE = file_writer.ALIGNMENT
 Names = dict[int, dict[str, int]]
 Tree = dict[str, "bytes | Tree"]
 
@@ -79,6 +83,7 @@ class Platter:
                 top, {**{n: names for n, names in self.synced_names.items() if n in upper}, **below}, keep="none"
             ),
             self._tree(top, now, keep="half"),
+            self._tree(top, now, keep="pieces"),
         ]
         return states + [self._tree(top, names, keep="none") for names in self.earlier]
 
@@ -91,12 +96,17 @@ class Platter:
                 tree[name] = self.synced_bytes[number]
             else:
                 data = os.pread(self.open_fds[number], 1 << 20, 0)
-                tree[name] = data[: len(data) // 2] if keep == "half" else b""
+                tree[name] = {"none": b"", "half": data[: len(data) // 2], "pieces": tear(data)}[keep]
         return tree
 
     def close(self):
         for fd in self.open_fds.values():
             os.close(fd)
+
+
+def tear(data):
+    pieces = [data[start : start + PIECE] for start in range(0, len(data), PIECE)]
+    return b"".join(bytes(len(piece)) if number % 2 == 0 else piece for number, piece in enumerate(pieces))
 
 
 def build(tree, target):
@@ -114,6 +124,8 @@ def build(tree, target):
 def platter(layout, monkeypatch):
     platter = Platter(layout.root)
     monkeypatch.setattr(os, "fsync", platter.synced)
+    monkeypatch.setattr(file_writer, "NUM_THREADS", 1)  # The platter is looked at after each write.
+    monkeypatch.setattr(file_writer, "PIECE_BYTES", PIECE)
     yield platter
     platter.close()
 
@@ -147,15 +159,23 @@ class Promises:
 
 
 @pytest.mark.parametrize(
-    ("kind", "reused"),
-    # Files in place have a name of their own.
-    [*((kind, False) for kind in KINDS), *((kind, True) for kind in KINDS if kind != "in place")],
+    ("kind", "reused", "in_pieces"),
+    [
+        *((kind, False, in_pieces) for kind in KINDS for in_pieces in (False, True)),
+        # Files in place have a name of their own.
+        *((kind, True, False) for kind in KINDS if kind != "in place"),
+    ],
 )
 def test_after_a_power_cut_at_any_moment_every_promised_checkpoint_is_there_and_whole(
-    layout, platter, tmp_path, kind, reused
+    layout, platter, tmp_path, monkeypatch, kind, reused, in_pieces
 ):
     first, second = ("best", "best") if reused else ("first", "second")
     promises = Promises(platter, tmp_path)
+    if in_pieces:
+        pwrite = os.pwrite
+        monkeypatch.setattr(file_writer, "MIN_BYTES", 0)
+        monkeypatch.setattr("saving.NUM_BYTES", 3 * PIECE + 7)
+        monkeypatch.setattr(os, "pwrite", lambda *args: (pwrite(*args), promises.check())[0])
     files = HookedFiles(lambda *_: promises.check(), promises.check)
 
     promises.may = {first: 1}

@@ -61,7 +61,9 @@ def a_function():
 @pytest.fixture
 def saved(tmp_path):
     def save(tree, **options):
-        write_state(tree, tmp_path, allow_pickle=options.get("allow_pickle", False))
+        allow_pickle = options.get("allow_pickle", False)
+        written = write_state(tree, tmp_path, allow_pickle=allow_pickle)
+        assert written == take_snapshot(tree, SnapshotMemory(), allow_pickle=allow_pickle).write(tmp_path)
         return read_state(tmp_path, **options)
 
     return save

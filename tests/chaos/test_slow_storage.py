@@ -17,11 +17,11 @@ def with_held_uploads(config):
     """`small`, whose checkpoints of every tenth step reach the disk only when nine more steps have been made."""
     model, write = oracle.Descent(config), LocalFiles.write_parts
 
-    def hold(self, path, parts):
+    def hold(self, path, *args):
         number = int(path.parts[-3].removeprefix("checkpoint_"))
         while model.step < min(number + EVERY - 1, config["steps"]):
             time.sleep(0.002)
-        return write(self, path, parts)
+        return write(self, path, *args)
 
     LocalFiles.write_parts = hold
     while model.step < config["steps"]:

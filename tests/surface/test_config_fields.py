@@ -21,7 +21,7 @@ FAILURE = """
 """
 CHECKPOINT = """
     num_to_keep=None checkpoint_score_attribute=None checkpoint_score_order='max' checkpoint_frequency=0
-    checkpoint_at_end=None max_failed_saves=0
+    checkpoint_at_end=None max_failed_saves=0 on_backlog='wait'
 """
 FIELDS = {
     "paceline.train.ScalingConfig": """

@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import fsspec
@@ -252,3 +253,43 @@ def test_reports_may_use_different_upload_modes(fit):
 
     result = fit(function, 1)
     assert [checkpoint.to_dict()["step"] for checkpoint, _ in result.best_checkpoints] == [0, 1, 2, 3, 4, 5]
+
+
+def test_saves_that_come_faster_than_a_rank_can_write_are_skipped_on_all_ranks_if_asked(fit, tmp_path):
+    has_begun, may_write = tmp_path / "begun", tmp_path / "may write"
+
+    def function():
+        from paceline._core.system import UsableMemory
+        from paceline._storage.files import LocalFiles
+        from paceline._worker import upload
+
+        def write_late(self, *args):
+            has_begun.touch()
+            wait_for(may_write)
+            return write(self, *args)
+
+        is_slow, write = train.get_context().get_world_rank() == 1, LocalFiles.write_parts
+        upload.usable_memory = lambda: UsableMemory(1 << 40, 1 << 40)
+        if is_slow:
+            LocalFiles.write_parts = write_late
+        for step in range(1, 6):
+            checkpoint = Checkpoint.from_dict({"step": step, "rank": is_slow})
+            train.report({"step": step}, checkpoint=checkpoint, checkpoint_upload_mode=CheckpointUploadMode.ASYNC)
+            if is_slow:
+                wait_for(has_begun)
+            else:
+                train.session._require_context("test").uploader.wait()
+        if is_slow:
+            may_write.touch()
+
+    result = fit(function, 2, checkpoint_config=train.CheckpointConfig(on_backlog="skip", max_failed_saves=0))
+    assert [checkpoint.to_dict()["step"] for checkpoint, _ in result.best_checkpoints] == [1, 5]
+    assert list(result.metrics_dataframe["step"]) == [1, 2, 3, 4, 5]
+    assert not (tmp_path / "run" / ".staging").exists()
+
+
+def wait_for(path):
+    until = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < until
+        time.sleep(0.001)

@@ -33,7 +33,7 @@ def small_disk(tmp_path):
 class Failing(LocalFiles):
     """Storage of one rank that has no room for the next file."""
 
-    def write_parts(self, path, parts):
+    def write_parts(self, path, parts, num_bytes):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
 

@@ -451,7 +451,7 @@ def _on_staging_failed(run: Run, event: events.StagingFailed) -> StepResult:
     if not is_pending:
         return run, []  # Already given up because of another rank.
     run, actions = _request_commits(_with_running_phase(run, _refuse_checkpoint(live, event.seq)))
-    refusal = messages.CheckpointRefused(event.seq, event.error, event.rank)
+    refusal = messages.CheckpointRefused(event.seq, event.error, event.rank, event.is_skipped)
     return run, [commands.Broadcast(event.attempt, refusal), *actions]
 
 

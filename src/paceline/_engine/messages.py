@@ -93,6 +93,8 @@ class StagingFailed(_RankMessage, frozen=True, tag="staging_failed"):
 
     seq: int
     error: str
+    is_skipped: bool = False
+    """The rank gave it up because it was still writing earlier ones."""
 
 
 class WorkerHeld(_RankMessage, frozen=True, tag="worker_held"):
@@ -341,6 +343,8 @@ class WorkerInit(msgspec.Struct, frozen=True, tag="worker_init"):
     score_order: str = "max"
     global_batch_size: int | None = None
     max_failed_saves: int | None = 0
+    skips_saves: bool = False
+    """Whether a save is given up if earlier ones are still being written."""
     store: str | None = None
     """The address of the store that holds the run; `run_path` is then a local directory beside it."""
     filesystem: bytes | None = None
@@ -395,6 +399,8 @@ class CheckpointRefused(msgspec.Struct, frozen=True, tag="checkpoint_refused"):
     error: str
     rank: int | None = None
     """The rank whose files could not be staged; None if the commit itself failed."""
+    is_skipped: bool = False
+    """No failure: the rank gave it up because it was still writing earlier ones."""
 
 
 class PreemptionNotice(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from typing import Any
 
 from paceline._core.checkpoint_records import FileEntry
 from paceline._storage import store
+from paceline._storage.file_writer import LargeFileWriter
 
 _BUCKET_KINDS = frozenset({"s3", "s3a", "gcs", "gs", "abfs", "abfss", "az", "adl", "oss", "cos", "oci"})
 _ATOMIC_PUT_KINDS = _BUCKET_KINDS | {"memory"}
@@ -73,15 +74,13 @@ class ArrowStore:
         return hasher.to_file_entry(key)
 
     def download(self, key: str, target: Path, moved: store.ProgressCallback = store.ignore_progress) -> FileEntry:
-        hasher = store.TransferHasher(moved)
         with (
             self.filesystem.open_input_stream(self._full_path(key), compression=None) as stream,
-            target.open("wb") as file,
+            LargeFileWriter(target, is_durable=False, moved=moved) as writer,
         ):
             while chunk := stream.read(store.CHUNK):
-                hasher.add(chunk)
-                file.write(chunk)
-        return hasher.to_file_entry(key)
+                writer.add(memoryview(chunk))
+            return writer.finish(key)
 
     def list_entries(self, prefix: str = "") -> list[store.StoreEntry]:
         root = self._full_path(prefix)

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,11 +15,12 @@ from typing import Protocol
 
 from paceline._core.checkpoint_records import FileEntry
 from paceline._core.system import make_private_dirs
+from paceline._storage import file_writer
+from paceline._storage.file_writer import FULL_DISK_ERRORS, LargeFileWriter
+from paceline._storage.file_writer import add_disk_details as add_disk_details
 from paceline._storage.store import TransferHasher
 
-_CHUNK = 8 << 20
 _FICLONE = 0x40049409
-_FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 FULL_DISK_PATIENCE_S = 2.0
 """Retry time on a full disk: a checkpoint that does not fit fills it until its files are removed."""
 _RETRY_PAUSE_S = 0.02
@@ -27,7 +29,7 @@ _RETRY_PAUSE_S = 0.02
 class Files(Protocol):
     def make_dir(self, path: Path) -> None: ...
     def write(self, path: Path, data: bytes) -> None: ...
-    def write_parts(self, path: Path, parts: Iterable[memoryview]) -> FileEntry: ...
+    def write_parts(self, path: Path, parts: Iterable[memoryview], num_bytes: int) -> FileEntry: ...
     def copy(self, source: Path, target: Path, name: str) -> FileEntry: ...
     def seal(self, path: Path, name: str) -> FileEntry: ...
     def rename(self, source: Path, target: Path) -> None: ...
@@ -43,34 +45,46 @@ class LocalFiles:
         make_private_dirs(path)
 
     def write(self, path: Path, data: bytes) -> None:
-        self.write_parts(path, [memoryview(data)])
+        self.write_parts(path, [memoryview(data)], len(data))
 
-    def write_parts(self, path: Path, parts: Iterable[memoryview]) -> FileEntry:
-        """Write one file from memory, piece by piece, and hash it on the way."""
+    def write_parts(self, path: Path, parts: Iterable[memoryview], num_bytes: int) -> FileEntry:
+        """Write one file of `num_bytes` from memory, and hash it. Only read-only parts may change meanwhile."""
+        if num_bytes >= file_writer.MIN_BYTES:
+            with LargeFileWriter(path, num_bytes) as writer:
+                for part in parts:
+                    writer.add(part)
+                return writer.finish(path.name)
+        data = memoryview(b"".join(parts))
         hasher = TransferHasher()
+        hasher.add(data)
         with _open_private(path, os.O_TRUNC) as fd:
-            for part in parts:
-                for start in range(0, len(part), _CHUNK):
-                    chunk = part[start : start + _CHUNK]
-                    hasher.add(chunk)
-                    _write_all(fd, chunk, path, len(part) - start)
+            _write_all(fd, data, path, len(data))
             _sync(fd, path)
         return hasher.to_file_entry(path.name)
 
     def copy(self, source: Path, target: Path, name: str) -> FileEntry:
         """Copy one file, by reference (reflink) where the filesystem supports it, and hash it on the way."""
-        with source.open("rb") as reader, _open_private(target, os.O_EXCL) as writer:
-            entry = _hash_fd(reader.fileno(), name, None if _try_clone(reader.fileno(), writer) else (writer, target))
-            _sync(writer, target)
-        return entry
+        with source.open("rb") as reader:
+            with _open_private(target, os.O_EXCL) as fd:
+                is_cloned = _try_clone(reader.fileno(), fd)
+                size = os.fstat(reader.fileno()).st_size
+                if is_cloned or size < file_writer.MIN_BYTES:
+                    entry = _hash_fd(reader.fileno(), name, None if is_cloned else (fd, target))
+                    _sync(fd, target)
+                    return entry
+            _advise_sequential(reader.fileno())
+            with LargeFileWriter(target, size) as writer:
+                writer.add_file(reader.fileno())
+                return writer.finish(name)
 
     def seal(self, path: Path, name: str) -> FileEntry:
-        """Hash a file that is already in its final place and make it durable."""
+        """Hash a file that is already in its final place, while its pages are written, and make it durable."""
         with path.open("rb") as file:
-            # Sequential: the disk reads ahead while the hash is computed.
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-            entry = _hash_fd(file.fileno(), name)
+            # The disk reads ahead while the hash is computed.
+            _advise_sequential(file.fileno())
+            is_large = os.fstat(file.fileno()).st_size >= file_writer.MIN_BYTES
+            with _write_back_beside(path) if is_large else contextlib.nullcontext():
+                entry = _hash_fd(file.fileno(), name)
             _sync(file.fileno(), path)
         return entry
 
@@ -125,24 +139,9 @@ def write_retrying_full_disk(fd: int, data: bytes | bytearray) -> int:
         except OSError as error:
             now = time.monotonic()
             until = until if until is not None else now + FULL_DISK_PATIENCE_S
-            if error.errno not in _FULL_DISK_ERRORS or now >= until:
+            if error.errno not in FULL_DISK_ERRORS or now >= until:
                 raise
         time.sleep(_RETRY_PAUSE_S)
-
-
-def add_disk_details(error: OSError, path: Path, num_bytes: int) -> OSError:
-    """Return the error with the file's name and, if the disk is full, the space needed and the space free."""
-    text = error.strerror or str(error)
-    if error.errno in _FULL_DISK_ERRORS:
-        need = f"{num_bytes} bytes needed" if num_bytes else "while flushing"
-        try:
-            disk = os.statvfs(path.parent)
-            text = f"{text}: {need}, {disk.f_bavail * disk.f_frsize} free"
-        except OSError:
-            text = f"{text}: {need}"
-    elif error.filename is not None:
-        return error
-    return OSError(error.errno, text, str(path))
 
 
 @contextlib.contextmanager
@@ -155,6 +154,22 @@ def _open_private(path: Path, flags: int) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def _write_back_beside(path: Path) -> Iterator[None]:
+    """Have the dirty pages of a file written by a thread beside this one."""
+    thread = threading.Thread(target=file_writer.write_back, args=(path,), name="paceline-write", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def _advise_sequential(fd: int) -> None:
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
 
 def _write_all(fd: int, data: memoryview, path: Path, num_left: int) -> None:
@@ -176,12 +191,16 @@ def _sync(fd: int, path: Path) -> None:
 
 def _hash_fd(fd: int, name: str, into: tuple[int, Path] | None = None) -> FileEntry:
     hasher = TransferHasher()
-    # Clearing a whole chunk takes milliseconds, and most files are small.
-    buffer = memoryview(bytearray(min(_CHUNK, max(1, os.fstat(fd).st_size))))
+    size = os.fstat(fd).st_size
+    # Clearing a whole buffer takes milliseconds, and most files are small.
+    is_large = size >= file_writer.MIN_BYTES
+    buffer = file_writer.take_buffer() if is_large else memoryview(bytearray(max(1, size)))
     while count := os.readv(fd, [buffer]):
         if into is not None:
             _write_all(into[0], buffer[:count], into[1], max(count, os.fstat(fd).st_size - hasher.size))
         hasher.add(buffer[:count])
+    if is_large:
+        file_writer.return_buffer(buffer)
     return hasher.to_file_entry(name)
 
 

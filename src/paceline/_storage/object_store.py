@@ -14,6 +14,7 @@ from typing import Any
 from paceline._core.checkpoint_records import FileEntry
 from paceline._storage import store
 from paceline._storage.arrow_store import make_missing_bucket_error
+from paceline._storage.file_writer import LargeFileWriter
 
 _NUM_PARTS_AT_ONCE = 2
 _MAX_PARTS = 9000
@@ -92,15 +93,13 @@ class ObjectStore:
         return hasher.to_file_entry(key)
 
     def download(self, key: str, target: Path, moved: store.ProgressCallback = store.ignore_progress) -> FileEntry:
-        hasher = store.TransferHasher(moved)
         with self._name_missing(key):
             size = self._obstore.head(self._parts, key)["size"]
-            with target.open("wb") as file:
+            with LargeFileWriter(target, is_durable=False, moved=moved) as writer:
                 for start in range(0, size, store.CHUNK):
                     piece = self._obstore.get_range(self._parts, key, start=start, end=min(start + store.CHUNK, size))
-                    hasher.add(memoryview(piece))
-                    file.write(piece)
-        return hasher.to_file_entry(key)
+                    writer.add(memoryview(piece))
+                return writer.finish(key)
 
     def list_entries(self, prefix: str = "") -> list[store.StoreEntry]:
         entries = [

@@ -9,7 +9,7 @@ import functools
 import json
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -22,7 +22,15 @@ from paceline._storage.files import Files, LocalFiles
 from paceline._storage.run_layout import METADATA
 from paceline._storage.snapshot_memory import ALIGNMENT, GpuSnapshot, copy_leaves, padding_after
 from paceline._storage.snapshot_memory import SnapshotMemory as SnapshotMemory
-from paceline._storage.state_leaves import Buffer, Leaf, Natural, parse_torch_dtype, restore_array, restore_tensor
+from paceline._storage.state_leaves import (
+    Buffer,
+    Leaf,
+    Natural,
+    parse_torch_dtype,
+    restore_array,
+    restore_tensor,
+    view_bytes,
+)
 from paceline._storage.state_tree import decode_tree, encode_tree
 
 STATE_VERSION = 1
@@ -30,6 +38,8 @@ STEM = "state"
 TREE_FILE = f"{STEM}.json"
 BYTES_FILE = f"{STEM}.bin"
 
+_PAGE_BYTES = 4096
+_PART_BYTES = 16 << 20
 _DISK = LocalFiles()
 
 
@@ -49,11 +59,13 @@ class StateSnapshot:
     nbytes: int
     _tree: Any
     _buffers: tuple[Buffer, ...]
-    _host: memoryview
+    _host_parts: Callable[[], Iterator[memoryview]]
     _gpu_snapshot: GpuSnapshot
     _stem: str
     notes: bytes = b""
     """The user's own notes, written to a separate file."""
+    before_part: Callable[[], None] = lambda: None
+    """Called before each part is written; may raise, if the snapshot is no longer wanted."""
 
     @property
     def is_streamed(self) -> bool:
@@ -70,17 +82,32 @@ class StateSnapshot:
         }
         text = json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
         written = (
-            files.write_parts(directory / f"{self._stem}.bin", chain([self._host], self._gpu_snapshot.parts())),
-            files.write_parts(directory / f"{self._stem}.json", [memoryview(text)]),
+            files.write_parts(directory / f"{self._stem}.bin", self._parts(), self.nbytes),
+            files.write_parts(directory / f"{self._stem}.json", [memoryview(text)], len(text)),
         )
-        return (*written, files.write_parts(directory / METADATA, [memoryview(self.notes)])) if self.notes else written
+        if not self.notes:
+            return written
+        return (*written, files.write_parts(directory / METADATA, [memoryview(self.notes)], len(self.notes)))
+
+    def _parts(self) -> Iterator[memoryview]:
+        for part in chain(self._host_parts(), self._gpu_snapshot.parts()):
+            for start in range(0, len(part), _PART_BYTES):
+                self.before_part()
+                yield part[start : start + _PART_BYTES]
 
 
 def take_snapshot(
-    tree: Any, memory: SnapshotMemory, *, allow_pickle: bool = False, path: str = "state", stem: str = STEM
+    tree: Any,
+    memory: SnapshotMemory,
+    *,
+    allow_pickle: bool = False,
+    path: str = "state",
+    stem: str = STEM,
+    is_lasting: bool = True,
 ) -> StateSnapshot:
     """Copy a state into the arena. Raises a TypeError that names the path of an unsupported value.
 
+    A snapshot that is not `is_lasting` copies nothing from host memory before it is written: the caller waits for that.
     Copies of GPU values are in progress when this returns: later work on the current stream runs after them. The owner
     of another stream that changes the values must order its work. See `StateSnapshot.is_streamed` for the exception.
     """
@@ -90,14 +117,30 @@ def take_snapshot(
         (leaf, buffer.offset - num_host_bytes) for leaf, buffer in zip(leaves, buffers, strict=True) if leaf.on_gpu
     )
     from_gpu = GpuSnapshot(on_gpu, num_bytes - num_host_bytes, memory.pinned)
+    on_host = [(leaf, buffer.offset) for leaf, buffer in zip(leaves, buffers, strict=True) if not leaf.on_gpu]
+    if not is_lasting:
+        return StateSnapshot(num_bytes, node, buffers, lambda: _iter_bytes(on_host, num_host_bytes), from_gpu, stem)
     host = memory.reserve(num_host_bytes)
-    copy_leaves(((leaf, buffer.offset) for leaf, buffer in zip(leaves, buffers, strict=True) if not leaf.on_gpu), host)
-    return StateSnapshot(num_bytes, node, buffers, host, from_gpu, stem)
+    host[-_PAGE_BYTES:] = bytes(len(host[-_PAGE_BYTES:]))
+    copy_leaves(on_host, host)
+    return StateSnapshot(num_bytes, node, buffers, lambda: iter([host]), from_gpu, stem)
+
+
+def _iter_bytes(placed: list[tuple[Leaf, int]], end: int) -> Iterator[memoryview]:
+    """Yield the bytes of leaves up to an offset, with zeros between them."""
+    at = 0
+    for leaf, offset in placed:
+        if leaf.nbytes:
+            yield memoryview(bytes(offset - at))
+            yield view_bytes(leaf)
+            at = offset + leaf.nbytes
+    yield memoryview(bytes(end - at))
 
 
 def write_state(tree: Any, directory: Path, *, allow_pickle: bool = False, stem: str = STEM) -> tuple[FileEntry, ...]:
     """Write a state in one call, with its own memory."""
-    return take_snapshot(tree, SnapshotMemory(), allow_pickle=allow_pickle, stem=stem).write(directory)
+    snapshot = take_snapshot(tree, SnapshotMemory(), allow_pickle=allow_pickle, stem=stem, is_lasting=False)
+    return snapshot.write(directory)
 
 
 def read_state(directory: Path, *, allow_pickle: bool = False, map_location: Any = None, stem: str = STEM) -> Any:
@@ -235,7 +278,10 @@ def _buffer_bytes(buffer: Buffer, data: mmap.mmap | bytearray) -> bytes:
 
 
 def _lay_out_leaves(leaves: list[Leaf]) -> tuple[tuple[Buffer, ...], int, int]:
-    """Return the buffer of each leaf, the size of the host-memory part, and the total size; GPU values come last."""
+    """Return the buffer of each leaf, the size of the host-memory part, and the total size.
+
+    GPU values come last, at a page of their own, because they are written from other memory.
+    """
     offsets = [0] * len(leaves)
     num_host_bytes = end = 0
     for on_gpu in (False, True):
@@ -244,6 +290,7 @@ def _lay_out_leaves(leaves: list[Leaf]) -> tuple[tuple[Buffer, ...], int, int]:
                 offsets[number] = end
                 end += leaf.nbytes + padding_after(leaf.nbytes)
         if not on_gpu:
+            end += -end % _PAGE_BYTES if any(leaf.on_gpu for leaf in leaves) else 0
             num_host_bytes = end
     buffers = tuple(
         Buffer(leaf.kind, offset, leaf.nbytes, leaf.dtype, leaf.shape)

@@ -5,6 +5,7 @@ imports none of the three: a value belongs to a library that is loaded. A JAX ar
 """
 
 import base64
+import ctypes
 import functools
 import importlib
 import math
@@ -145,6 +146,23 @@ def view_as_copyable(tensor: Any, torch: Any) -> Any:
     """View the tensor's bits as a dtype that every device can copy, unlike float8 and similar types."""
     words = (torch.uint8, torch.int16, torch.int32, torch.int64, torch.complex128)
     return tensor.view(words[tensor.itemsize.bit_length() - 1])
+
+
+def view_bytes(leaf: Leaf) -> memoryview:
+    """Return the bytes of a leaf in host memory, read-only; copied only if they are not contiguous."""
+    value = leaf.value
+    if leaf.kind == "tensor":
+        torch = sys.modules["torch"]
+        value = value.detach() if value.is_contiguous() else view_as_copyable(value.detach(), torch).contiguous()
+        address = value.data_ptr()
+    elif leaf.kind == "array":
+        value = sys.modules["numpy"].ascontiguousarray(value)
+        address = value.ctypes.data
+    else:
+        return memoryview(value)
+    array: Any = (ctypes.c_char * leaf.nbytes).from_address(address)
+    array.owner = value  # Lives as long as the view.
+    return memoryview(array).cast("B").toreadonly()
 
 
 def _make_tensor_leaf(value: Any, torch: Any) -> tuple[Hashable, Leaf]:

@@ -274,8 +274,8 @@ class RunHistory:
                 records = event.records
             case events.CommitFailed(seq=seq, error=error):
                 text = f"the checkpoint of report {seq} was not committed: {error}"
-            case events.StagingFailed(seq=seq, error=error):
-                text = f"the checkpoint of report {seq} was abandoned: {error}"
+            case events.StagingFailed(seq=seq, error=error, is_skipped=is_skipped):
+                text = f"the checkpoint of report {seq} was {'skipped' if is_skipped else 'abandoned'}: {error}"
             case events.CheckpointBroken(seq=seq, problem=problem):
                 text = f"the checkpoint of report {seq} is broken: {problem}"
             case events.ValidationEnded(name=name, status=status):

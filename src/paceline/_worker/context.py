@@ -38,7 +38,7 @@ from paceline._storage.run_layout import RunLayout, checkpoint_name
 from paceline._storage.run_store import DiskRunStore, RemoteRunStore, RunStore
 from paceline._worker.link import DriverLink
 from paceline._worker.signals import PREEMPTION_SIGNALS
-from paceline._worker.upload import CheckpointSource, Uploader
+from paceline._worker.upload import CheckpointSource, SaveSkippedError, Uploader
 
 log = logging.getLogger("paceline")
 
@@ -57,7 +57,7 @@ class WorkerContext:
         self.begin = begin
         self.layout = RunLayout(Path(begin.run_path))
         self.store = open_run_store(begin)
-        self.uploader = Uploader(LocalFiles(), self.store, begin.attempt, begin.rank)
+        self.uploader = Uploader(LocalFiles(), self.store, begin.attempt, begin.rank, begin.local_world_size)
         self.last_report_site = ""
         self.error: BaseException | None = None
         """The exception that ended the user's function, if any."""
@@ -130,6 +130,7 @@ class WorkerContext:
                     if seq in self._announced or seq > self.num_reports:
                         self._refused[seq] = message
                     self._announced.discard(seq)
+                    self.uploader.cancel(seq)
                 case messages.Hold():
                     self._held = True
                     ids = self.begin.attempt, self.begin.rank
@@ -215,7 +216,7 @@ class WorkerContext:
             if checkpoint is not None:
                 assert make_source is not None
                 with self.time_accounting.at(CHECKPOINT):
-                    self._save(seq, checkpoint, payload, make_source, wait)
+                    self._save(seq, checkpoint, payload, make_source, wait, can_skip=not stop)
             else:
                 self._record(payload)
             if stop:
@@ -346,7 +347,14 @@ class WorkerContext:
             return self._save_requested == seq
 
     def _save(
-        self, seq: int, name: str, payload: bytes | None, make: Callable[[], CheckpointSource], wait: bool
+        self,
+        seq: int,
+        name: str,
+        payload: bytes | None,
+        make: Callable[[], CheckpointSource],
+        wait: bool,
+        *,
+        can_skip: bool = False,
     ) -> None:
         """Make a report with a checkpoint. Send any failure to the driver, because other ranks wait.
 
@@ -364,12 +372,20 @@ class WorkerContext:
             if wait:
                 self._report_staged(seq, self.uploader.upload(seq, name, make()), late)
             else:
-                self.uploader.upload_later(seq, name, make(), lambda outcome: self._on_upload_done(seq, outcome, late))
+                self.uploader.upload_later(
+                    seq,
+                    name,
+                    make(),
+                    lambda outcome: self._on_upload_done(seq, outcome, late),
+                    can_skip=can_skip and self.begin.skips_saves,
+                )
         except Exception as error:
             with self._changed:
                 self._announced.discard(seq)
                 self._refused.pop(seq, None)
             self._report_staging_failure(seq, error)
+            if isinstance(error, SaveSkippedError):
+                return
             if not isinstance(error, OSError):
                 raise
             failed = self._count_failed_saves(f"report {seq}: cannot stage the checkpoint: {error}", 1)
@@ -418,7 +434,10 @@ class WorkerContext:
 
     def _report_staging_failure(self, seq: int, error: Exception) -> None:
         text = to_printable(str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}")
-        self._link.send(messages.StagingFailed(self.begin.attempt, self.begin.rank, seq, text))
+        is_skipped = isinstance(error, SaveSkippedError)
+        if is_skipped:
+            text = "earlier ones were still being written"
+        self._link.send(messages.StagingFailed(self.begin.attempt, self.begin.rank, seq, text, is_skipped))
 
     def _raise_refused(self) -> None:
         """Raise an error for checkpoints that could not be committed, including those of earlier ASYNC reports."""
@@ -430,6 +449,9 @@ class WorkerContext:
             return
         for message in refused:
             self.uploader.discard(message.seq)
+        refused = [message for message in refused if not message.is_skipped]
+        if not refused:
+            return
         error = self._count_failed_saves("; ".join(map(self._format_refusal, refused)), len(refused))
         if error is None:
             return

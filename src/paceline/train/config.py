@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 
 from paceline._control.events import HangAction
 from paceline._core.arguments import (
@@ -250,12 +250,17 @@ class CheckpointConfig:
     _: KW_ONLY
     max_failed_saves: int | None = 0
     """How many consecutive saves may fail, with a warning, before `report()` raises: 0 for none, None for no limit."""
+    on_backlog: Literal["wait", "skip"] = "wait"
+    """What an ASYNC `report()` does while two earlier checkpoints of this worker, or one if memory is short, are not
+    written yet: "wait" for the first, or "skip" the one that waits (if there is only one, the new one) on all ranks.
+    """
 
     def __post_init__(self) -> None:
         check_int("num_to_keep", self.num_to_keep, at_least=1, optional=True)
         check_int("max_failed_saves", self.max_failed_saves, at_least=0, optional=True)
         check_int("checkpoint_frequency", self.checkpoint_frequency, at_least=0, optional=True)
         check_bool("checkpoint_at_end", self.checkpoint_at_end, optional=True)
+        check_choice("on_backlog", self.on_backlog, ("wait", "skip"))
         check_choice("checkpoint_score_order", self.checkpoint_score_order, ("max", "min"))
         attribute = self.checkpoint_score_attribute
         check_instance("checkpoint_score_attribute", attribute, str, "the name of a metric", optional=True)

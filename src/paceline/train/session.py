@@ -44,6 +44,8 @@ class CheckpointUploadMode(enum.Enum):
     ASYNC = "ASYNC"
     """Return at once; the files are staged and committed in the background, one checkpoint at a time.
 
+    See `CheckpointConfig.on_backlog` for what happens if they are reported faster than they can be written.
+
     A directory is moved away before `report` returns, or copied with `delete_local_checkpoint_after_upload=False`: what
     you do to its path afterwards does not change the checkpoint.
     """
@@ -317,7 +319,7 @@ def num_reports() -> int:
 
 def staging_directory() -> Path:
     """Return an empty directory on the run's storage. A checkpoint made from it is moved into place, not copied."""
-    return _require_context("staging_directory").uploader.scratch_directory()
+    return _require_context("staging_directory").uploader.staging_directory()
 
 
 def new_checkpoint(cls: type[C]) -> C:

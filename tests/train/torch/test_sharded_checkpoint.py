@@ -78,9 +78,9 @@ def writing_waits_for(event):
 
     write = LocalFiles.write_parts
 
-    def late(self, path, parts):
+    def late(self, path, *args):
         assert event.wait(60)
-        return write(self, path, parts)
+        return write(self, path, *args)
 
     LocalFiles.write_parts = late
 
@@ -232,7 +232,7 @@ def test_a_rank_killed_in_the_middle_of_a_save_leaves_the_one_before_and_the_run
     def die_while_writing():
         from paceline._storage.files import LocalFiles
 
-        def write(self, path, parts):
+        def write(self, path, parts, num_bytes):
             path.write_bytes(bytes(next(iter(parts))[:10]))
             once.touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -251,7 +251,7 @@ def test_a_write_that_fails_in_the_background_is_told_as_any_failed_save(tmp_pat
     def function():
         from paceline._storage.files import LocalFiles
 
-        def write(self, path, parts):
+        def write(self, path, parts, num_bytes):
             raise OSError(28, "No space left on device", str(path))
 
         if train.get_context().get_world_rank() == 1:

@@ -74,7 +74,7 @@ def _check_round_trip(label: str, directory: Path, files: LocalFiles) -> Iterato
         files.sync_dir(directory)
 
     try:
-        written = timed(f"write {format_size(NUM_BYTES)}", lambda: files.write_parts(part, [bytes_]))
+        written = timed(f"write {format_size(NUM_BYTES)}", lambda: files.write_parts(part, [bytes_], NUM_BYTES))
         timed("rename", rename_durably)
         found = timed("hash", lambda: hash_file(data, "data"))
         linked = timed("link", lambda: _try_link(data, directory / "link"))

@@ -27,7 +27,7 @@ from paceline._engine.messages import Reported, decode_from_worker
 from paceline._storage.state import StateSnapshot
 from paceline._worker import context as worker_context
 from paceline._worker.context import WorkerContext
-from paceline._worker.upload import CheckpointSource, Directory, InPlace, Uploader
+from paceline._worker.upload import CheckpointSource, FrozenSource, Uploader
 from paceline.testing.faults import values
 from paceline.testing.faults.files import faulty_files
 from paceline.testing.faults.moments import DRIVER_PHASES, FaultSchedule
@@ -223,13 +223,13 @@ class _WatchedUploader(Uploader):
     """The number of the report whose files are being staged."""
     snapshot_number: Callable[[], int]
 
-    def _freeze_source(self, source: CheckpointSource) -> Directory | InPlace | StateSnapshot:
-        frozen = super()._freeze_source(source)
+    def _freeze_source(self, source: CheckpointSource, *args: Any, **kwargs: Any) -> FrozenSource:
+        frozen = super()._freeze_source(source, *args, **kwargs)
         if isinstance(frozen, StateSnapshot):
             self.phases.enter("snapshot", self.snapshot_number())
         return frozen
 
-    def _stage(self, seq: int, name: str, source: Directory | InPlace | StateSnapshot) -> StagedFiles:
+    def _stage(self, seq: int, name: str, source: FrozenSource) -> StagedFiles:
         self.number = seq
         return super()._stage(seq, name, source)
 

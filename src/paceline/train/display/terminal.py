@@ -123,6 +123,9 @@ class Terminal:
                 self._warn_if_unranked(record, run.retention.score_attribute)
             case events.CommitFailed(seq=seq, error=error):
                 self.say(f"cannot commit the checkpoint of report {seq}: {error}", error=True)
+            case events.StagingFailed(seq=seq, error=error, is_skipped=True):
+                if self._verbosity >= 2:
+                    self.say(f"skipped the checkpoint of report {seq}: {error}")
             case events.StagingFailed(rank=rank, seq=seq, error=error):
                 self.say(f"rank {rank} cannot store the checkpoint of report {seq}: {error}", error=True)
             case events.CheckpointBroken(problem=problem):

@@ -130,6 +130,7 @@ class GroupBuilder:
                 score_order=run.retention.score_order,
                 global_batch_size=spec.scaling_config.global_batch_size,
                 max_failed_saves=spec.run_config.checkpoint_config.max_failed_saves,
+                skips_saves=spec.run_config.checkpoint_config.on_backlog == "skip",
                 store=spec.run_config.location.address,
                 filesystem=spec.pickled_filesystem,
                 validates=run.validates,
