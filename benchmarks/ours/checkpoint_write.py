@@ -8,18 +8,17 @@ import mmap
 import os
 import shutil
 import sys
-import threading
 import time
 from pathlib import Path
 
 import torch
+from _disk import write_directly
 
 from paceline import train
 from paceline.train import Checkpoint
 from paceline.train.torch import TorchTrainer
 
 NUM_TENSORS = 16
-NUM_THREADS, PIECE = 4, 4 << 20
 QUIET_S = 0.2
 
 
@@ -75,25 +74,6 @@ def save_bare(state, path):
 def copy_bare(source, target):
     shutil.copytree(source, target)
     sync(target / "state.pt")
-
-
-def write_directly(memory, path):
-    """The best the disk can do: several threads, past the page cache."""
-    fd, view = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DIRECT, 0o600), memoryview(memory)
-    os.posix_fallocate(fd, 0, len(view))
-    starts = iter(range(0, len(view), PIECE))
-
-    def work():
-        for start in starts:
-            os.pwrite(fd, view[start : start + PIECE], start)
-
-    threads = [threading.Thread(target=work) for _ in range(NUM_THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    os.fsync(fd)
-    os.close(fd)
 
 
 def sync(path):

@@ -6,6 +6,7 @@ turn. `recovery`: a worker killed after its first checkpoint.
 # ruff: noqa: I001
 
 import json
+import mmap
 import os
 import shutil
 import signal
@@ -19,6 +20,7 @@ from paceline.train import Checkpoint, CheckpointUploadMode, RunConfig, ScalingC
 from paceline.train.torch import TorchConfig, TorchTrainer, get_device, prepare_model
 import torch
 import torch.distributed.checkpoint as dcp
+from _disk import write_directly
 from _gpu import TINY, Gpt, Size, gpt_rates, write_result, train_image_epoch, make_image_model, wait_for
 from _pictures import decode_batch
 
@@ -57,6 +59,7 @@ def time_checkpoints(config):
                 there.copy_(here, non_blocking=True)
     del host
     for number in range(config["saves"] + 1):
+        os.sync()
         wait_for(device)
         began = time.perf_counter()
         train.report(
@@ -74,6 +77,16 @@ def time_checkpoints(config):
     read = train.get_checkpoint().to_dict()
     assert all(torch.equal(read[name], value.cpu()) for name, value in state.items()), "the saved state differs"
     del read
+    memory = mmap.mmap(-1, int(gigabytes * 1e9) & ~0xFFF)
+    memory[:] = b"\1" * len(memory)
+    times["disk"] = []
+    for _ in range(1 + config["others"]):
+        path = Path(config["directory"], "disk.bin")
+        os.sync()
+        with Timer(times["disk"], device):
+            write_directly(memory, path)
+        path.unlink()
+    memory.close()
     for _ in range(config["others"]):
         place = Path(config["directory"], "other")
         place.mkdir()
