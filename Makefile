@@ -60,7 +60,7 @@ release-check: $(MADE)  ## build wheel and sdist, and try the wheel with each Py
 lint: $(DEV_READY)  ## check style, formatting and spelling
 	@$(RUN) -m ruff check --no-cache .
 	@$(RUN) -m ruff format --no-cache --check .
-	@$(RUN) -m codespell_lib src docs examples benchmarks frontend/src README.md CONTRIBUTING.md CHANGELOG.md
+	@$(RUN) -m codespell_lib src docs examples benchmarks frontend/src *.md
 
 types: $(DEV_READY)  ## check types
 	@$(RUN) -m mypy
