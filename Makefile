@@ -19,7 +19,7 @@ NPM := cd frontend && PATH="$(CURDIR)/$(VENV)/bin:$$PATH" npm
 NOT_HAD := not installed: tests that need it are skipped, and say so; to try again: rm $(DEV_READY)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all fuzz mutation fresh lint types format docs frontend page-tools screenshots bench bench-peers \
+.PHONY: help demo test test-all fuzz mutation fresh release-check lint types format docs frontend page-tools screenshots bench bench-peers \
   bench-results chaos reliability clean
 
 help:  ## list these targets
@@ -53,10 +53,14 @@ mutation: $(DEV_READY)  ## plant small bugs, and count how many of them the test
 fresh: $(DEV_READY)  ## a new clone follows the first guide, in an environment of its own (some minutes)
 	@$(RUN) -m pytest -m fresh tests/docs $(ARGS)
 
+# In environments of its own, from the package index. Arguments: ARGS='--python python3.13 --extra torch'.
+release-check: $(MADE)  ## build wheel and sdist, and try the wheel with each Python that is found
+	@$(RUN) tools/check_release.py $(ARGS)
+
 lint: $(DEV_READY)  ## check style, formatting and spelling
 	@$(RUN) -m ruff check --no-cache .
 	@$(RUN) -m ruff format --no-cache --check .
-	@$(RUN) -m codespell_lib src docs examples benchmarks frontend/src README.md CONTRIBUTING.md CHANGELOG.md
+	@$(RUN) -m codespell_lib src docs examples benchmarks frontend/src *.md
 
 types: $(DEV_READY)  ## check types
 	@$(RUN) -m mypy

@@ -23,7 +23,7 @@ TABLES = ROOT / "build" / "test-tables"
 PARTS = {
     "core": (
         "_control", "_core", "_engine", "_storage", "_worker", "contracts", "golden", "properties", "surface",
-        "testing", "test_guards.py", "test_run_parts.py",
+        "testing", "test_check_release.py", "test_guards.py", "test_run_parts.py",
     ),
     "train": ("train", "terminal"),
     "frameworks": (

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import paceline
 
 COMMANDS = {
+    "init": ("paceline._commands.init", "write a small training script to start from"),
     "ls": ("paceline._commands.ls", "list the runs under a path: state, progress, best metric"),
     "show": ("paceline._commands.show", "show one run: workers, attempts, causes of failures, time"),
     "logs": ("paceline._commands.logs", "print the output of a run's workers; -f follows it"),

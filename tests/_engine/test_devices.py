@@ -63,7 +63,7 @@ def test_cpus_that_are_not_there_are_named_where_the_run_begins(num_workers, cpu
     [(None, ("0", "1")), ("", ()), ("1,0", ("1", "0")), ("0,7,1", ("0",)), ("GPU-8932f937, 1", ("GPU-8932f937", "1"))],
 )
 def test_the_visible_gpus_are_read_as_cuda_reads_them(monkeypatch, visible, expected):
-    monkeypatch.setattr(devices, "_num_gpus", lambda: 2)
+    monkeypatch.setattr(devices, "count_gpus", lambda: 2)
     assert devices._visible_gpus(visible) == expected
 
 

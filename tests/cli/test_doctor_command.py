@@ -6,7 +6,8 @@ import socket
 
 import pytest
 
-from paceline._commands.diagnosis import cluster, machine, packages, storage, workers
+from paceline._commands.diagnosis import cluster, machine, packages, storage, variables, workers
+from paceline._core import settings
 from paceline._core.system import UsableMemory
 from paceline._storage.address import open_store_at
 from paceline._storage.files import hash_file
@@ -101,6 +102,7 @@ def test_a_full_disk_and_storage_that_returns_other_bytes_fail(tmp_path, monkeyp
         path.write_bytes(b"other")
         return hash_file(path, name)
 
+    monkeypatch.setattr(storage, "_SPEED_BYTES", 1)
     monkeypatch.setattr(storage, "LITTLE_ROOM", 1 << 60)
     monkeypatch.setattr(storage, "NO_ROOM", 0)
     assert by_name(storage.check_storage(str(tmp_path)))["room"].status == "warn"
@@ -146,3 +148,70 @@ def test_workers_that_fail_or_do_not_end_are_a_failure(monkeypatch):
     monkeypatch.setattr(workers, "_SCRIPT", "import time; time.sleep(1000)")
     (line,) = workers.check_workers()
     assert "did not finish within" in line.text
+
+
+def test_leftovers_of_a_launcher_and_unknown_settings_are_warnings(monkeypatch):
+    for name in (*settings.paceline_variables(), *settings.launcher_variables()):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PACELINE_VERBOSITY", "2")
+    assert [line.status for line in variables.check_variables()] == ["ok"]
+    for name in ("RANK", "MASTER_ADDR", "PACELINE_STORAGEPATH", "PACELINE_XYZ"):
+        monkeypatch.setenv(name, "0")
+    found = by_name(variables.check_variables())
+    assert {line.status for line in found.values()} == {"warn"}
+    assert found["launcher"].hint.startswith("unset RANK MASTER_ADDR;")
+    assert found["PACELINE_STORAGEPATH"].hint == "did you mean PACELINE_STORAGE_PATH?"
+    assert "environment.md" in found["PACELINE_XYZ"].hint
+
+
+def test_a_host_name_that_does_not_resolve_or_is_of_another_machine_is_a_warning(monkeypatch):
+    monkeypatch.setattr(machine.socket, "gethostname", lambda: "no-such-host.invalid")
+    line = machine._check_host_name()
+    assert line.status == "warn"
+    assert "does not resolve" in line.text
+    assert "/etc/hosts" in line.hint
+    monkeypatch.setattr(machine.socket, "gethostname", lambda: "192.0.2.77")  # an address for documentation
+    assert "no address of this machine" in machine._check_host_name().text
+    monkeypatch.setattr(machine.socket, "gethostname", lambda: "localhost")
+    assert machine._check_host_name().status == "ok"
+    monkeypatch.setattr(machine, "SLOW_LOOKUP_S", 0.0)
+    assert "found after" in machine._check_host_name().text
+
+
+def test_gpus_that_are_hidden_and_a_driver_that_fails_are_problems(tmp_path, monkeypatch):
+    command = tmp_path / "nvidia-smi"
+    command.write_text("#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.setattr(machine, "find_spec", lambda name: None)
+    monkeypatch.setattr(machine, "count_gpus", lambda: 2)
+    monkeypatch.setattr("paceline._engine.local.devices.count_gpus", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (line,) = machine._check_gpus()
+    assert (line.status, line.text) == ("warn", "CUDA_VISIBLE_DEVICES hides all 2")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    (line,) = machine._check_gpus()
+    assert line.status == "fail"
+    assert "Driver/library version mismatch" in line.text
+    command.write_text("#!/bin/sh\necho 'H200, 1 MiB, 570'\n")
+    (line,) = machine._check_gpus()
+    assert (line.status, line.text) == ("ok", "2 (H200, 1 MiB, 570); available to workers: 0, 1")
+
+
+def test_a_slow_disk_is_a_warning_with_the_time_of_a_checkpoint(tmp_path):
+    assert by_name(storage.check_storage(str(tmp_path)))["disk speed"].text.endswith("MB/s, written and synced")
+    assert storage._describe_speed(64_000_000, 0.5).status == "ok"
+    line = storage._describe_speed(64_000_000, 16.0)
+    assert (line.status, line.text) == ("warn", "4 MB/s, written and synced: 250 s for a checkpoint of 1 GB")
+    assert storage._check_speed(tmp_path).status == "fail"  # a directory cannot be written to
+
+
+def test_versions_of_ray_that_differ_are_named(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    versions = "started with:\\n    Ray: {}\\n    Python: {}\\n"
+    message = "Version mismatch: The cluster was " + versions.format("2.50.1", "3.12.1")
+    message += "This process on node 192.0.2.2 was " + versions.format("2.58.0", "3.11.7")
+    monkeypatch.setattr(cluster, "_ASK", f"raise RuntimeError('{message}')")
+    (line,) = cluster.check_cluster()
+    assert "has Ray 2.50.1 with Python 3.12.1, here are Ray 2.58.0 and Python 3.11.7" in line.text
+    assert line.hint == 'use an environment with Python 3.12.1, and there: pip install "ray==2.50.1"'

@@ -179,7 +179,7 @@ def test_the_options_of_several_datasets_add_up():
 
 
 def test_more_gpus_than_exist_is_an_error_before_any_process_starts(monkeypatch, tmp_path):
-    monkeypatch.setattr("paceline._engine.local.devices._num_gpus", lambda: 1)
+    monkeypatch.setattr("paceline._engine.local.devices.count_gpus", lambda: 1)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     before = psutil.Process().children(recursive=True)
     trainer = TorchTrainer(

@@ -136,7 +136,7 @@ def machine(monkeypatch):
     """Eight cores and three GPUs, as far as anybody can see."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("paceline._engine.local.devices._num_gpus", lambda: 3)
+    monkeypatch.setattr("paceline._engine.local.devices.count_gpus", lambda: 3)
     monkeypatch.setattr("paceline._core.system.num_cores", lambda: 8)
 
 

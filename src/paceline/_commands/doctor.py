@@ -20,8 +20,8 @@ FINE, BAD = 0, 1
 def main(arguments: Sequence[str]) -> int:
     parser = cli_args.CommandParser(
         "doctor",
-        "Checks versions, devices, cores, memory, limits, the storage path (by writing and reading), how workers "
-        "start, and the cluster if one is configured.",
+        "Checks versions, devices, cores, memory, limits, the host name, environment variables, the storage path (by "
+        "writing and reading), how workers start, and the cluster if one is configured.",
         "paceline doctor",
         "paceline doctor s3://bucket/runs --json",
         codes="0 nothing failed, 1 something did, 2 bad usage",
@@ -29,13 +29,14 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("path", nargs="?", metavar="PATH", help="where runs are stored (the storage path)")
     args = parser.parse_args(arguments)
-    from paceline._commands.diagnosis import cluster, machine, packages, storage, workers
+    from paceline._commands.diagnosis import cluster, machine, packages, storage, variables, workers
     from paceline._core import settings
 
     path = args.path if args.path is not None else settings.default_storage_path()
     checks: list[Callable[[], Iterator[DiagnosisLine]]] = [
         packages.check_packages,
         machine.check_machine,
+        variables.check_variables,
         lambda: storage.check_storage(path),
         workers.check_workers,
         cluster.check_cluster,

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from paceline._core.arguments import bad_value, join_or
 
@@ -101,6 +102,27 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
 def is_portable(environ: Mapping[str, str] = os.environ) -> bool:
     """Return `Settings.portable` alone, since it is asked for often."""
     return _parse_flag(environ, "PACELINE_PORTABLE", Settings.portable)
+
+
+def known_variables() -> frozenset[str]:
+    """The names of all variables that `load` reads."""
+    names: set[str] = set()
+
+    class NameRecorder(dict[str, str]):
+        def get(self, name: str, default: Any = None) -> Any:
+            names.add(name)
+            return default
+
+    load(NameRecorder())
+    return frozenset(names)
+
+
+_LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TF_CONFIG")
+
+
+def launcher_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables that torchrun or another launcher set for a process it started. Frameworks believe them."""
+    return {name: environ[name] for name in _LAUNCHER if name in environ}
 
 
 _MACHINE_PREFIXES = ("RAY_", "LD_", "PYTHON", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")

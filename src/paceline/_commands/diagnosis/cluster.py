@@ -6,6 +6,7 @@ The check runs in a subprocess, so it can time out.
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -32,6 +33,10 @@ print(json.dumps([sum(node["Alive"] for node in ray.nodes()), ray.cluster_resour
 """
 
 
+_VERSIONS = re.compile(r"started with:\s+Ray: (\S+)\s+Python: (\S+)")
+"""In Ray's error for versions that differ: of the cluster, then of this process."""
+
+
 def check_cluster() -> Iterator[DiagnosisLine]:
     chosen = settings.load()
     address = chosen.ray_address
@@ -53,13 +58,23 @@ def check_cluster() -> Iterator[DiagnosisLine]:
         yield _line("Ray", "fail", text, "look at the head's own logs, in /tmp/ray/session_latest/logs")
         return
     if result.returncode:
+        if mismatch := _VERSIONS.findall(result.stderr):
+            yield _describe_mismatch(setting, *mismatch[:2])
+            return
         last = next((line for line in reversed(result.stderr.strip().splitlines()) if line.strip()), "no output")
-        hint = "the versions of Ray and Python must be the same here and on the cluster"
-        yield _line("Ray", "fail", f"{setting}: {last}", hint)
+        yield _line("Ray", "fail", f"{setting}: {last.strip()}", "look at the head's own logs")
         return
     nodes, resources = json.loads(result.stdout.rstrip().rpartition("\n")[2])
     text = f"{nodes} node{'s' * (nodes != 1)}, {resources.get('CPU', 0):g} CPUs, {resources.get('GPU', 0):g} GPUs"
     yield _line("Ray", "ok", f"{installed_version('ray')}; {setting}: {text}")
+
+
+def _describe_mismatch(setting: str, cluster: tuple[str, str], here: tuple[str, str]) -> DiagnosisLine:
+    text = f"{setting} has Ray {cluster[0]} with Python {cluster[1]}, here are Ray {here[0]} and Python {here[1]}"
+    hint = f'pip install "ray=={cluster[0]}"'
+    if cluster[1] != here[1]:
+        hint = f"use an environment with Python {cluster[1]}, and there: {hint}"
+    return _line("Ray", "fail", text, hint)
 
 
 def _connection_problem(address: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Check this machine: GPUs, cores, memory, shared memory, and limits on open files and processes.
+"""Check this machine: GPUs, cores, memory, shared memory, limits on open files and processes, and its host name.
 
 The limits are those of this process, including the container's, not those of the hardware.
 """
@@ -8,16 +8,18 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from paceline._commands.diagnosis import DiagnosisLine, format_size
+from paceline._commands.diagnosis import DiagnosisLine, format_duration, format_size
 from paceline._core import settings, system
-from paceline._engine.local.devices import this_machine
+from paceline._engine.local.devices import count_gpus, this_machine
 
 _line = partial(DiagnosisLine, "machine")
 
@@ -27,6 +29,7 @@ _GB = 10**9
 LITTLE_MEMORY, LITTLE_SHM = 1 * _GB, 1 * _GB
 FEW_FILES, FEW_PROCESSES = 1024, 512
 PATIENCE_S = 60.0
+SLOW_LOOKUP_S = 2.0
 
 _CUDA = "import torch; print(torch.cuda.device_count(), torch.version.cuda or '')"
 
@@ -38,29 +41,41 @@ def check_machine() -> Iterator[DiagnosisLine]:
     yield _check_shared_memory()
     yield _check_open_files()
     yield _check_processes()
+    yield _check_host_name()
 
 
 def _check_gpus() -> Iterator[DiagnosisLine]:
-    gpus = this_machine().gpus
+    gpus, present = this_machine().gpus, count_gpus()
+    if present and not gpus:
+        yield _line("GPUs", "warn", f"CUDA_VISIBLE_DEVICES hides all {present}", "unset CUDA_VISIBLE_DEVICES")
+        return
     if not gpus:
         yield _line("GPUs", "ok", "none available to workers")
         return
-    yield _line("GPUs", "ok", f"{len(gpus)}{_describe_gpus()}; available to workers: {', '.join(gpus)}")
+    described, problem = _query_driver()
+    text = f"{len(gpus)}{f' ({described})' if described else ''}; available to workers: {', '.join(gpus)}"
+    if problem:
+        hint = "the loaded driver and its libraries may be of different versions, as after an update: reboot"
+        yield _line("GPUs", "fail", f"{text}; nvidia-smi: {problem}", hint)
+    else:
+        yield _line("GPUs", "ok", text)
     if find_spec("torch") is not None:
         yield _check_cuda(len(gpus))
 
 
-def _describe_gpus() -> str:
-    """Describe the GPUs as `nvidia-smi` does, if it is installed."""
+def _query_driver() -> tuple[str, str]:
+    """Return the GPUs as `nvidia-smi` describes them, and why it cannot; both empty if it is not installed."""
     if shutil.which("nvidia-smi") is None:
-        return ""
+        return "", ""
     command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     try:
-        output = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    kinds = list(dict.fromkeys(output.strip().splitlines()))
-    return f" ({'; '.join(kinds)})" if kinds else ""
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return "", str(problem)
+    lines = list(dict.fromkeys(ended.stdout.strip().splitlines()))
+    if ended.returncode:
+        return "", " ".join([*lines, *ended.stderr.split()]) or f"exit code {ended.returncode}"
+    return "; ".join(lines), ""
 
 
 def _check_cuda(num_gpus: int) -> DiagnosisLine:
@@ -135,6 +150,27 @@ def _check_processes() -> DiagnosisLine:
     if limits and min(limits.values()) < FEW_PROCESSES:
         return _line("processes", "warn", text, "threads count too: raise `ulimit -u`, or the container's limit")
     return _line("processes", "ok", text)
+
+
+def _check_host_name() -> DiagnosisLine:
+    import psutil
+
+    name, began = socket.gethostname(), time.perf_counter()
+    try:
+        addresses = sorted({str(info[4][0]) for info in socket.getaddrinfo(name, None)})
+    except OSError as problem:
+        hint = f"add `127.0.1.1 {name}` to /etc/hosts: frameworks look the name up to connect workers"
+        return _line("host name", "warn", f"{name} does not resolve: {problem.strerror}", hint)
+    took_s = time.perf_counter() - began
+    text = f"{name} is {', '.join(addresses)}"
+    own = {each.address.partition("%")[0] for found in psutil.net_if_addrs().values() for each in found}
+    if not any(each in own or each.startswith("127.") for each in addresses):
+        hint = "correct its line in /etc/hosts, or its DNS entry: workers would connect to another machine"
+        return _line("host name", "warn", f"{text}, no address of this machine", hint)
+    if took_s > SLOW_LOOKUP_S:
+        hint = f"add `{addresses[0]} {name}` to /etc/hosts, or correct the DNS servers in /etc/resolv.conf"
+        return _line("host name", "warn", f"{text}, found after {format_duration(took_s)}", hint)
+    return _line("host name", "ok", text)
 
 
 def _read_cgroup_number(name: str) -> int | None:

@@ -1,6 +1,7 @@
 """Check the storage path: do once, with little data, what a run does there; time each step and clean up.
 
-On a disk: write and sync, read and hash, rename, hard link (needed for the lease), list, delete, free space and clock.
+On a disk: write and sync, read and hash, rename, hard link (needed for the lease), list, delete, speed, free space and
+clock.
 In a store: put, get and hash, list, conditional put (needed for the lease), delete.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,6 +26,9 @@ _line = partial(DiagnosisLine, "storage")
 _GB = 10**9
 LITTLE_ROOM, NO_ROOM = 10 * _GB, _GB // 10
 NUM_BYTES = 4 << 20
+SLOW_MB_S = 50.0
+_SPEED_S, _SPEED_BYTES = 1.0, 256 << 20
+"""The speed is measured until either has passed."""
 _SKEW_S = 5.0
 
 T = TypeVar("T")
@@ -60,6 +65,7 @@ def _check_disk(path: Path) -> Iterator[DiagnosisLine]:
         return
     try:
         yield from _check_round_trip(label, directory, files)
+        yield _check_speed(directory / "speed")
     finally:
         files.remove_tree(directory)
     yield _check_free_space(existing)
@@ -92,6 +98,30 @@ def _check_round_trip(label: str, directory: Path, files: LocalFiles) -> Iterato
     if not linked:
         yield _line("lease", "warn", "no hard links there; a driver acquires a run by creating a file instead")
     yield _check_clock(ahead_s)
+
+
+def _check_speed(path: Path) -> DiagnosisLine:
+    """Write and sync large pieces, as checkpoints are."""
+    data, num_bytes = secrets.token_bytes(NUM_BYTES) * 8, 0
+    limit = max(1, min(_SPEED_BYTES, shutil.disk_usage(path.parent).free // 10))
+    began = time.perf_counter()
+    try:
+        with open(path, "wb", buffering=0) as file:
+            while num_bytes < limit and time.perf_counter() - began < _SPEED_S:
+                num_bytes += file.write(data)
+                os.fsync(file.fileno())
+    except OSError as problem:
+        return _line("disk speed", "fail", str(problem), "runs cannot be stored there")
+    return _describe_speed(num_bytes, time.perf_counter() - began)
+
+
+def _describe_speed(num_bytes: int, took_s: float) -> DiagnosisLine:
+    mb_s = num_bytes / took_s / 1e6
+    text = f"{mb_s:.0f} MB/s, written and synced"
+    if mb_s < SLOW_MB_S:
+        hint = "store runs on a faster disk, or save in the background: CheckpointUploadMode.ASYNC"
+        return _line("disk speed", "warn", f"{text}: {1000 / mb_s:.0f} s for a checkpoint of 1 GB", hint)
+    return _line("disk speed", "ok", text)
 
 
 def _try_link(source: Path, target: Path) -> bool:

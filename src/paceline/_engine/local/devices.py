@@ -130,7 +130,7 @@ def _threads_from_environment(default: int) -> int:
 
 
 def _visible_gpus(visible: str | None) -> tuple[str, ...]:
-    present = tuple(str(index) for index in range(_num_gpus()))
+    present = tuple(str(index) for index in range(count_gpus()))
     if visible is None:
         return present
     # As CUDA parses it: everything from the first invalid entry on is ignored.
@@ -142,6 +142,6 @@ def _visible_gpus(visible: str | None) -> tuple[str, ...]:
     return tuple(chosen) if present else ()
 
 
-def _num_gpus() -> int:
+def count_gpus() -> int:
     """Count GPUs without any library, so that nothing in this process touches CUDA."""
     return sum(1 for path in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name))
