@@ -17,6 +17,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.chaos)
+            item.add_marker(pytest.mark.ray)
             item.add_marker(pytest.mark.timeout(400))
 
 
