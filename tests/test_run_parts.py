@@ -79,6 +79,7 @@ def suite(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_all_parts_run_whatever_fails_and_the_table_names_each_failure(suite):
     ended = suite(SUITE, CI="true")
     assert ended.returncode == 1
@@ -95,6 +96,7 @@ def test_all_parts_run_whatever_fails_and_the_table_names_each_failure(suite):
     assert lines[-1] == "2 passed, 2 failed, 2 skipped"
 
 
+@pytest.mark.slow
 def test_a_run_without_tests_fails(suite):
     ended = suite([], "--part", "cluster", "--slow")
     assert ended.returncode == 1

@@ -54,7 +54,7 @@ def test_every_framework_has_a_short_starter_and_every_starter_a_framework():
     ("framework", "step", "num_reports"),
     [
         ("plain", 3, 10),
-        ("torch", 3, 10),
+        pytest.param("torch", 3, 10, marks=SLOW),
         *(pytest.param(name, 12, 30, marks=SLOW) for name in ("xgboost", "lightgbm")),
         pytest.param("jax", 3, 10, marks=SLOW),
         *(pytest.param(name, 3, 5, marks=SLOW) for name in ("tensorflow", "lightning", "transformers")),

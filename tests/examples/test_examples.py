@@ -49,6 +49,7 @@ def test_the_demo_goes_on_after_a_kill_and_fails_below_the_accuracy_it_states(ru
     assert "that is below the 95% that this demo states" in printed
 
 
+@pytest.mark.slow
 def test_train_ddp_stopped_by_ctrl_c_continues_when_it_is_run_again(run):
     options = ("--num-workers", "2", "--epochs", "8", "--samples", "500", "--name", "ddp", "--min-accuracy")
     code, first = run("train_ddp.py", *options, "0.3", stop_after="[rank 0] epoch 0: ")

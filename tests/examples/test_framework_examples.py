@@ -37,6 +37,7 @@ def test_tabular_predicts_raw_rows_by_the_checkpoint_alone_and_better_than_a_lin
     assert result.checkpoint.get_metadata()["preprocessor"]["fitted"]
 
 
+@pytest.mark.slow
 def test_tabular_fails_below_the_quality_it_states_and_names_what_to_install(run, tmp_path):
     code, printed = run("tabular.py", "--rows", "1000", "--rounds", "2")
     assert code == 1, printed
