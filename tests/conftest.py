@@ -48,8 +48,8 @@ BROWSER = "chrom"
 RESOURCE_TRACKER = "from multiprocessing.resource_tracker import main"
 LASTING_THREADS = {"paceline-starter", "paceline-asking"}
 """The one starts processes, which would end with it; the other asks for a cluster, and ends when that answers."""
-IGNORED_VARIABLES = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR"}
-"""torch sets the latter itself, when its compiler is first imported."""
+IGNORED_VARIABLES = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
+"""torch sets the second itself, when its compiler is first imported, and scikit-learn the last two."""
 IGNORED_SIGNALS = {signal.SIGALRM}
 """pytest-timeout's, which takes its handler back earlier when a test fails."""
 
