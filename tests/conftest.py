@@ -6,6 +6,7 @@ found also when the one that started it is gone.
 """
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -65,10 +66,17 @@ def pytest_configure(config: pytest.Config) -> None:
     patch.setenv(MARK, uuid.uuid4().hex)
     # Interpreters that wait for a next run of the same test, which never comes, would only cost time.
     patch.setattr("paceline._engine.local.spare_interpreters.MAX_SPARES", 0)
+    # The thousands of objects of a collection live as long as the session: nothing is won by looking at them again.
+    gc.disable()
     # A shell's background job starts with SIGINT ignored, and so would every process that a test interrupts.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_session] = patch, path
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -135,7 +143,6 @@ def nothing_is_left_behind() -> Iterator[None]:
 
 class _Surroundings:
     def __init__(self) -> None:
-        self.processes = frozenset(psutil.Process().children(recursive=True))
         self.pids = frozenset(psutil.pids())
         self.threads = frozenset(threading.enumerate())
         self.shared_memory = _shared_memory()
@@ -160,8 +167,10 @@ def _left_processes(before: _Surroundings) -> list[str]:
 def _new_processes(before: _Surroundings) -> list[psutil.Process]:
     me, mark = psutil.Process(), before.variables[MARK]
     pids = set(psutil.pids()) - before.pids
+    if not pids:
+        return []
     marked = find_processes(lambda process: process != me and process.environ().get(MARK) == mark, pids)
-    new = {*me.children(recursive=True), *marked} - before.processes
+    new = {*(child for child in me.children(recursive=True) if child.pid in pids), *marked}
     return [process for process in new if not _may_stay(process, me) and not _is_of_a_browser(process, before)]
 
 
@@ -184,7 +193,7 @@ def _may_stay(process: psutil.Process, me: psutil.Process) -> bool:
 def _is_of_a_browser(process: psutil.Process, before: _Surroundings) -> bool:
     """Of one that several tests share: it starts processes when it likes, minutes after its start, too."""
     try:
-        return any(parent in before.processes and BROWSER in parent.name() for parent in process.parents())
+        return any(parent.pid in before.pids and BROWSER in parent.name() for parent in process.parents())
     except psutil.Error:
         return False
 

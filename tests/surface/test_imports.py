@@ -6,13 +6,13 @@ functions and for type checkers count like all others; only cycles inside a pack
 
 import ast
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "src" / "paceline"
+from source_trees import PACKAGE, parse_source
+
 Sources = Mapping[str, str]
 
 OPTIONAL = {
@@ -141,14 +141,9 @@ class Import:
         return f"{self.path}:{self.line} imports {self.target}"
 
 
-@functools.cache
-def _parsed(source: str, path: str) -> ast.Module:
-    return ast.parse(source, path)
-
-
 def violations(sources: Sources) -> list[str]:
     """What breaks a rule, one line each. Paths are relative to the package: `_core/system.py`."""
-    trees = {path: _parsed(source, path) for path, source in sources.items()}
+    trees = {path: parse_source(source) for path, source in sources.items()}
     modules = {_module(path) for path in sources}
     imports = [each for path, tree in trees.items() for each in _imports(path, tree, modules, sources[path])]
     return [
@@ -286,7 +281,7 @@ def _environment_reads(path: str, tree: ast.Module) -> Iterator[str]:
         for mention, use in _environment_uses(node):
             uses.setdefault(id(mention), use)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and ast.unparse(node) in {f"os.{name}" for name in READS}:
+        if isinstance(node, ast.Attribute) and node.attr in READS and ast.unparse(node) == f"os.{node.attr}":
             use = uses.get(id(node), "the environment")
             is_others = any(path.startswith(where) and use == variable for where, variable in OTHERS_VARIABLES)
             if use != "set" and not is_others:

@@ -3,9 +3,8 @@
 import ast
 import re
 from collections import Counter, defaultdict
-from pathlib import Path
 
-PACKAGE = Path(__file__).parents[2] / "src" / "paceline"
+from source_trees import PACKAGE, parse_package
 
 IRREGULAR_PARTICIPLES = frozenset(
     re.findall(
@@ -56,10 +55,6 @@ def is_bare_participle(name: str) -> bool:
     if "_" in word or word in NOT_PARTICIPLES:
         return False
     return word in IRREGULAR_PARTICIPLES or (len(word) > 3 and word.endswith("ed"))
-
-
-def parse_package() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def test_no_function_is_named_by_a_bare_participle():

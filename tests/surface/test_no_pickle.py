@@ -2,11 +2,10 @@
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-SRC = Path(__file__).parents[2] / "src" / "paceline"
+from source_trees import PACKAGE, parse_source
 
 ALLOWED = {
     "_storage/state.py": {"pickle.loads": "the caller said allow_pickle=True"},
@@ -59,7 +58,7 @@ BUILTINS = {"eval", "exec", "compile", "__import__"}
 
 def find_dangers(source: str) -> Iterator[str]:
     """The calls in a source that can run what they read."""
-    tree = ast.parse(source)
+    tree = parse_source(source)
     aliases = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -87,8 +86,8 @@ def _is(node: ast.expr, value: object) -> bool:
 
 def test_nothing_that_can_run_code_is_read_but_where_it_is_allowed() -> None:
     dangerous = {
-        (path.relative_to(SRC).as_posix(), danger)
-        for path in sorted(SRC.rglob("*.py"))
+        (path.relative_to(PACKAGE).as_posix(), danger)
+        for path in sorted(PACKAGE.rglob("*.py"))
         if any(word in path.read_text() for word in (*MODULES, *BUILTINS, ".load"))  # To parse all takes long.
         for danger in find_dangers(path.read_text())
     }

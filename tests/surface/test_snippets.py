@@ -42,9 +42,9 @@ RUN = [page for page in PAGES if script(page.read_text()).strip()]
 assert len(RUN) > 30, "pages with Python are found"
 
 SMOKE = {
-    *("README.md", "docs/index.md", "docs/frameworks/trees.md"),
+    *("README.md", "docs/index.md"),
     *(f"docs/concepts/{name}.md" for name in ("commit-protocol", "engines", "guarantees")),
-    *(f"docs/guides/{name}.md" for name in ("callbacks", "checkpoints", "data", "faults", "storage")),
+    *(f"docs/guides/{name}.md" for name in ("callbacks", "data", "faults", "storage")),
     *(f"docs/tune/{name}.md" for name in ("index", "results", "space", "survival")),
 }
 """Pages that `make test` runs; the others take longer."""
