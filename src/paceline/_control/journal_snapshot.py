@@ -11,7 +11,6 @@ import logging
 import os
 import zlib
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -162,15 +161,18 @@ class SnapshotFile:
     def mark_written(self, length: int) -> None:
         self._next_length = length + max(MIN_GROWTH_BYTES, _GROWTH_FACTOR * self._num_bytes)
 
-    def write(self, snapshot: JournalSnapshot, length: int, num_lines: int) -> None:
-        """Write a snapshot of the first `length` bytes of the journal. Without one, a run only takes longer to open."""
+    def write(self, snapshot: JournalSnapshot, journal: int, length: int, num_lines: int) -> None:
+        """Write a snapshot of the first `length` bytes of the journal. Without one, a run only takes longer to open.
+
+        `journal`: its descriptor. By path, a driver that was paused would find the journal of the one that took over.
+        """
         try:
-            self._write(snapshot, length, num_lines)
+            self._write(snapshot, journal, length, num_lines)
         except OSError as error:
             log.warning("cannot write %s: %s", self._layout.snapshot, error)
 
-    def _write(self, snapshot: JournalSnapshot, length: int, num_lines: int) -> None:
-        head, tail = _read_checks(self._layout.journal, length)
+    def _write(self, snapshot: JournalSnapshot, journal: int, length: int, num_lines: int) -> None:
+        head, tail = _read_checks(journal, length)
         snapshot = replace(snapshot, length=length, head=head, tail=tail, num_lines=num_lines)
         data = seal_line(_encode(snapshot))
         self._num_bytes = len(data)
@@ -188,8 +190,9 @@ def read_snapshot(layout: RunLayout) -> JournalSnapshot | None:
         if payload is None or _decode_version(payload).version != VERSION:
             return None
         snapshot = _decode(payload)
-        if (snapshot.head, snapshot.tail) != _read_checks(layout.journal, snapshot.length):
-            return None
+        with layout.journal.open("rb") as journal:
+            if (snapshot.head, snapshot.tail) != _read_checks(journal.fileno(), snapshot.length):
+                return None
     except (OSError, msgspec.MsgspecError, RecursionError):
         return None
     return snapshot
@@ -202,12 +205,8 @@ class _Version(msgspec.Struct):
 _decode_version = msgspec.json.Decoder(_Version).decode
 
 
-def _read_checks(path: Path, length: int) -> tuple[int, int]:
+def _read_checks(journal: int, length: int) -> tuple[int, int]:
     """Return checksums of the beginning and the end of a journal's first bytes."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        size = min(length, _NUM_CHECKED_BYTES)
-        head, tail = os.pread(fd, size, 0), os.pread(fd, size, length - size)
-        return zlib.crc32(head), zlib.crc32(tail)
-    finally:
-        os.close(fd)
+    size = min(length, _NUM_CHECKED_BYTES)
+    head, tail = os.pread(journal, size, 0), os.pread(journal, size, length - size)
+    return zlib.crc32(head), zlib.crc32(tail)

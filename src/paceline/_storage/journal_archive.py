@@ -24,6 +24,7 @@ from paceline._core.errors import StorageError
 from paceline._core.system import open_private
 from paceline._storage.files import Files
 from paceline._storage.lease import UNFENCED, Fence
+from paceline._storage.replacement import prepared_path, replace_file
 
 BLOCK_BYTES = 1 << 20
 _MEMBER_BYTES = 4 << 20
@@ -164,19 +165,16 @@ def archive_journal(files: Files, path: Path, fence: Fence = UNFENCED) -> None:
         before = list(iter_archives(journal))
         if os.fstat(journal.fileno()).st_size == journal.tell():
             return
-        name = f"journal-{len(before) + 1:06d}.jsonl.gz"
-        part, new = path.with_name(f"{name}.part"), path.with_name(f"{path.name}.part")
-        archive = _write_archive(part, name, journal)
+        target = path.with_name(f"journal-{len(before) + 1:06d}.jsonl.gz")
+        part = prepared_path(target, fence)
+        archive = _write_archive(part, target.name, journal)
         for _ in iter_archived_blocks(path, msgspec.structs.replace(archive, file=part.name)):
             pass  # Raises if something else comes back.
-        files.write(new, b"".join(seal_line(_encode(each)) for each in (*before, archive)))
-        fence.check()
-        files.rename(part, path.with_name(name))
+        files.write(prepared_path(path, fence), b"".join(seal_line(_encode(each)) for each in (*before, archive)))
+        replace_file(files, target, fence)
         files.sync_dir(path.parent)
-        fence.check()
-        if os.path.samestat(os.fstat(journal.fileno()), path.stat()):  # A driver that took over has its own file.
-            files.rename(new, path)
-            files.sync_dir(path.parent)
+        replace_file(files, path, fence)
+        files.sync_dir(path.parent)
 
 
 def _write_archive(part: Path, name: str, journal: BinaryIO) -> JournalArchived:
