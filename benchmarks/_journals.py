@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,9 +51,10 @@ class _Driver:
     def write_snapshot(self, summary: bytes = b"null") -> None:
         snapshot = take_snapshot(self._run, self._history)
         assert snapshot is not None
-        length = self.layout.journal.stat().st_size
         snapshot = msgspec.structs.replace(snapshot, summary=msgspec.Raw(summary))
-        self._snapshots.write(snapshot, length, self.journal.num_lines)
+        with self.layout.journal.open("rb") as file:
+            length = file.seek(0, os.SEEK_END)
+            self._snapshots.write(snapshot, file.fileno(), length, self.journal.num_lines)
 
 
 def write_run(path: Path, num_reports: int, num_metrics: int, *, ended: bool = True) -> None:
