@@ -19,6 +19,7 @@ from paceline._engine.messages import Reported, WorkerReady, WorkerReturned, Wor
 from paceline._storage.lease import UNFENCED
 from paceline._storage.run_layout import RunLayout
 from paceline._storage.run_location import RunLocation
+from paceline._view.journal.outline import make_outline
 from paceline.train.driver.run_session import SHORTENED_BYTES, shorten_journal
 
 BEGAN = 1.7e9
@@ -32,7 +33,7 @@ class _Driver:
         self.layout = RunLayout(path)
         self.journal = Journal(self.layout.journal)
         self._run, self._history = Run(), EventHistory()
-        self._snapshots = SnapshotFile(self.layout, 0)
+        self._snapshots = SnapshotFile(self.layout, 0, make_outline)
 
     def add(self, batch: Sequence[Event]) -> None:
         at = 0

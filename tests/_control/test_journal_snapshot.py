@@ -23,7 +23,15 @@ from paceline._engine.messages import WorkerFailed, WorkerFailure, WorkerReady
 from paceline._storage.files import LocalFiles
 from paceline._storage.run_layout import RunLayout
 from paceline._storage.run_store import DiskRunStore
+from paceline._view import pace
+from paceline._view.journal.outline import make_outline
+from paceline._view.run_reader import RunReader
 from properties import test_step
+
+
+@pytest.fixture(autouse=True)
+def outlines_without_most_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "NUM_SAMPLES", 1)
 
 
 def outcome(layout: RunLayout) -> tuple[Any, ...]:
@@ -35,7 +43,7 @@ def outcome(layout: RunLayout) -> tuple[Any, ...]:
 
 def write_snapshot(layout: RunLayout, snapshot: JournalSnapshot, length: int, num_lines: int) -> None:
     with layout.journal.open("rb") as journal:
-        SnapshotFile(layout, 0).write(snapshot, journal.fileno(), length, num_lines)
+        SnapshotFile(layout, 0, make_outline).write(snapshot, journal.fileno(), length, num_lines)
 
 
 def check_cuts(layout: RunLayout, journal: bytes, length: int) -> None:
@@ -44,10 +52,16 @@ def check_cuts(layout: RunLayout, journal: bytes, length: int) -> None:
     for cut in (random.randrange(length), length, random.randrange(length, len(journal) + 1), len(journal)):
         layout.journal.write_bytes(journal[:cut])
         assert (read_snapshot(layout) is not None) == (cut >= length)
-        found = outcome(layout)
+        found = outcome(layout), summarize(layout)
         layout.snapshot.unlink()
-        assert found == outcome(layout)
+        assert found == (outcome(layout), summarize(layout))
         layout.snapshot.write_bytes(snapshot)
+
+
+def summarize(layout: RunLayout) -> Any:
+    reader = RunReader(layout.root, only_summary=True)
+    reader.refresh()
+    return reader.summary() if reader.has_lines else None
 
 
 class SnapshotMachine(test_step.RunMachine):

@@ -19,7 +19,7 @@ from paceline._control import commands, events
 from paceline._control.commands import Command
 from paceline._control.events import Event, Reported
 from paceline._control.extensions import Extension
-from paceline._control.journal_snapshot import EventHistory, SnapshotFile, take_snapshot
+from paceline._control.journal_snapshot import EventHistory, MakeOutline, SnapshotFile, take_snapshot
 from paceline._control.recovery import RecoveredRun
 from paceline._control.run import Finished, Run, Running
 from paceline._control.step import next_deadline, next_resize, step, step_reports
@@ -68,6 +68,7 @@ class Controller:
         clock: Clock,
         observers: Sequence[Observer] = (),
         extensions: Sequence[Extension] = (),
+        make_outline: MakeOutline | None = None,
     ) -> None:
         self.run = recovered.run
         self.engine = engine
@@ -86,7 +87,7 @@ class Controller:
         """(attempt, seq, save) of reports that may return."""
         self._synced_at = clock.now()
         self._history = EventHistory(recovered.history, recovered.last_rank_0_report)
-        self._snapshot_file = SnapshotFile(store.layout, recovered.journal.length)
+        self._snapshot_file = SnapshotFile(store.layout, recovered.journal.length, make_outline)
         self._storage_thread = StorageThread(engine.wake)
         self._checkpoints = CheckpointWork(store, recovered.journal, recovered.fence, clock)
         for extension in self._extensions:

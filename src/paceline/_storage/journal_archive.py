@@ -104,17 +104,18 @@ def _make_error(path: Path, problem: str) -> StorageError:
     )
 
 
-def iter_journal_blocks(path: Path, length: float = math.inf) -> Iterator[bytes]:
+def iter_journal_blocks(path: Path, length: float = math.inf, *, start: int = 0) -> Iterator[bytes]:
     """Yield the bytes of a journal, archived ones too, in blocks of whole lines, without what follows the last line.
 
-    `length`: how much of the file to read.
+    `length`: where in the file to end; `start`: where to begin, without archived lines if it is not 0.
     """
     try:
         file = path.open("rb")
     except FileNotFoundError:
         return
     with file:
-        for archive in iter_archives(file):
+        file.seek(start)
+        for archive in iter_archives(file) if start == 0 else ():
             yield from iter_archived_blocks(path, archive)
         yield from iter_whole_lines(iter(lambda: file.read(int(min(BLOCK_BYTES, length - file.tell()))), b""))
 
