@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from paceline._engine.messages import Reported, WorkerReady, WorkerReturned, Wor
 from paceline._storage.lease import UNFENCED
 from paceline._storage.run_layout import RunLayout
 from paceline._storage.run_location import RunLocation
+from paceline._view.journal.outline import make_outline
 from paceline.train.driver.run_session import SHORTENED_BYTES, shorten_journal
 
 BEGAN = 1.7e9
@@ -31,7 +33,7 @@ class _Driver:
         self.layout = RunLayout(path)
         self.journal = Journal(self.layout.journal)
         self._run, self._history = Run(), EventHistory()
-        self._snapshots = SnapshotFile(self.layout, 0)
+        self._snapshots = SnapshotFile(self.layout, 0, make_outline)
 
     def add(self, batch: Sequence[Event]) -> None:
         at = 0
@@ -50,9 +52,10 @@ class _Driver:
     def write_snapshot(self, summary: bytes = b"null") -> None:
         snapshot = take_snapshot(self._run, self._history)
         assert snapshot is not None
-        length = self.layout.journal.stat().st_size
         snapshot = msgspec.structs.replace(snapshot, summary=msgspec.Raw(summary))
-        self._snapshots.write(snapshot, length, self.journal.num_lines)
+        with self.layout.journal.open("rb") as file:
+            length = file.seek(0, os.SEEK_END)
+            self._snapshots.write(snapshot, file.fileno(), length, self.journal.num_lines)
 
 
 def write_run(path: Path, num_reports: int, num_metrics: int, *, ended: bool = True) -> None:

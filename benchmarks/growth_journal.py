@@ -3,7 +3,7 @@
 Each in a new process: `fit()` with the same name resumes the run, which reads the whole journal, and reports 20,000
 times more; `Result.from_path`; its `metrics_dataframe`; the commands `paceline ls` and `paceline show`, their start
 included. The floor is reading the file's bytes. The journal is written anew for the resumed run, whose driver was
-lost; the others have ended, so their long journals are compressed.
+lost, and listed before, as it would be in progress; the others have ended, so their long journals are compressed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ NUM_METRICS = 4
 PROGRAM = "import sys; from paceline.cli import main; sys.exit(main())"
 """What the installed command does."""
 READS = {"bytes": "read the bytes", "from_path": "Result.from_path", "dataframe": "metrics_dataframe"}
-COMMANDS = {"paceline ls": ("ls",), "paceline show": ("show", "run")}
+LIVE = "paceline ls, in progress"
+COMMANDS = {"paceline ls": ("runs", ("ls",)), "paceline show": ("runs", ("show", "run")), LIVE: ("lost", ("ls",))}
 TIMEOUT_S = 240.0
 MOST_AGAIN = 100_000
 """Longer journals are measured in the first round only: they take long and vary little."""
@@ -47,7 +48,8 @@ def measure(bench: Bench) -> Report:
         return Curve(name, unit, "reports", dict(values[name]), {}, floor or {}, bar)
 
     longest = {name: line[sizes[-1]] for name, line in values.items()}
-    bars = {"go on with the run": 1.5, "Result.from_path": 1.5, "metrics_dataframe": 2.0, "paceline ls": 0.15}
+    bars = {"go on with the run": 1.5, "Result.from_path": 1.5, "metrics_dataframe": 2.0}
+    bars |= {"paceline ls": 0.15, LIVE: 0.15}
     return Report(
         [
             *(Measure(f"{name}, longest", "s", longest[name], {}, Bar("<=", most)) for name, most in bars.items()),
@@ -89,7 +91,11 @@ def _measure_size(bench: Bench, num_reports: int) -> dict[str, float]:
         values[f"memory of {name}"] = result["peak_mb"]
         if kind == "dataframe":
             check(result["rows"] == num_reports, f"{result['rows']:,} of {num_reports:,} reports are in the dataframe")
-    for name, words in COMMANDS.items():
+    lost = directory / "lost"
+    lost.mkdir()
+    write_run(lost / "run", num_reports, NUM_METRICS, ended=False)
+    for name, (where, words) in COMMANDS.items():
+        home = directory / where
         tries = [
             bench.run(
                 [sys.executable, "-c", PROGRAM, *words],
@@ -106,9 +112,6 @@ def _measure_size(bench: Bench, num_reports: int) -> dict[str, float]:
         ]
         values[name] = min(ended.seconds for ended in tries)
         values[f"CPU of {name}"] = min(ended.cpu_s for ended in tries)
-    lost = directory / "lost"
-    lost.mkdir()
-    write_run(lost / "run", num_reports, NUM_METRICS, ended=False)
     result = _run_script(bench, "continue", lost / "run")
     values |= {
         "go on with the run": result["seconds"],

@@ -12,12 +12,11 @@ import pytest
 from paceline._control.events import DriverStarted, Event, Reported, encode_event
 from paceline._control.journal import JournalReader, read_events, reopen_journal
 from paceline._core.codec import seal_line
-from paceline._core.errors import RunHeldError, StorageError
+from paceline._core.errors import StorageError
 from paceline._engine.messages import WorkerReady, WorkerReturned, WorkersStopped
 from paceline._storage import journal_archive
 from paceline._storage.files import LocalFiles
 from paceline._storage.journal_archive import archive_journal, iter_journal_blocks
-from paceline._storage.lease import Fence
 from paceline._storage.run_layout import RunLayout
 from paceline._storage.run_store import DiskRunStore
 from paceline._view.run_reader import RunReader
@@ -119,31 +118,6 @@ def test_a_reader_that_follows_sees_no_difference(path: Path) -> None:
         assert each.summary() == before
         assert list(each.rows()) == rows
         assert each.problem is None
-
-
-def test_a_driver_that_lost_its_lease_replaces_nothing(path: Path) -> None:
-    class Lost(Fence):
-        def check(self) -> None:
-            raise RunHeldError("taken over")
-
-    content = path.read_bytes()
-    with pytest.raises(RunHeldError):
-        archive_journal(LocalFiles(), path, Lost())
-    assert path.read_bytes() == content
-
-
-def test_the_journal_of_a_driver_that_took_over_is_not_replaced(path: Path) -> None:
-    class Paused(Fence):
-        """Another driver takes over while this one does not notice."""
-
-        def check(self) -> None:
-            other = path.with_name("other")
-            other.write_bytes(path.read_bytes())
-            other.rename(path)
-
-    content = path.read_bytes()
-    archive_journal(LocalFiles(), path, Paused())
-    assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "altered"])

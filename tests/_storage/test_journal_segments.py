@@ -7,6 +7,7 @@ import pytest
 
 from paceline._core.errors import RunHeldError, StorageError
 from paceline._storage.address import open_store_at
+from paceline._storage.files import LocalFiles
 from paceline._storage.run_store import JournalUploader, read_stored_journal, reconcile_journal
 from paceline._view.journal.tail import RemoteJournalTail
 
@@ -66,6 +67,18 @@ def test_the_slower_of_two_drivers_learns_that_the_run_was_taken_over(store, pat
     assert read_stored_journal(store) == b"theirs\n"
 
 
+def test_the_lines_of_a_driver_that_took_over_on_this_machine_are_not_uploaded_by_the_one_before(store, path):
+    path.write_bytes(b"ours\n")
+    segments = JournalUploader(store, path)
+    segments.upload_new()
+    path.with_name("copy").write_bytes(b"ours\ntheirs\n")
+    path.with_name("copy").rename(path)
+    with pytest.raises(RunHeldError, match="taken over"):
+        segments.upload_new()
+    JournalUploader(store, path, len(b"ours\n")).upload_new()
+    assert read_stored_journal(store) == b"ours\ntheirs\n"
+
+
 def test_a_missing_segment_is_an_error_and_not_a_shorter_journal(store, path):
     segments = JournalUploader(store, path)
     for text in (b"one\n", b"two\n", b"three\n"):
@@ -90,7 +103,7 @@ def test_a_missing_segment_is_an_error_and_not_a_shorter_journal(store, path):
 def test_the_local_journal_counts_if_it_continues_the_stored_one(path, local, journal, believed):
     if local is not None:
         path.write_bytes(local)
-    reconcile_journal(path, journal)
+    reconcile_journal(LocalFiles(), path, journal)
     assert path.read_bytes() == believed
     if local == b"other\n":
         assert path.with_name("journal.jsonl.other").read_bytes() == local

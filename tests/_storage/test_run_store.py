@@ -123,6 +123,7 @@ def test_only_the_driver_that_holds_the_run_changes_what_is_committed(remote):
         lambda: remote.delete(record(1), Lost()),
         lambda: remote.quarantine(record(1), Lost()),
         lambda: remote.clear_staging(Lost()),
+        lambda: remote.discard_staged(record(2), Lost()),
         lambda: save(remote, msgspec.structs.replace(record(1), num_bytes=1)),  # Another driver committed it.
     ):
         with pytest.raises(RunHeldError):

@@ -6,6 +6,7 @@ observer that raises is dropped.
 """
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -18,7 +19,7 @@ from paceline._control import commands, events
 from paceline._control.commands import Command
 from paceline._control.events import Event, Reported
 from paceline._control.extensions import Extension
-from paceline._control.journal_snapshot import EventHistory, SnapshotFile, take_snapshot
+from paceline._control.journal_snapshot import EventHistory, MakeOutline, SnapshotFile, take_snapshot
 from paceline._control.recovery import RecoveredRun
 from paceline._control.run import Finished, Run, Running
 from paceline._control.step import next_deadline, next_resize, step, step_reports
@@ -67,6 +68,7 @@ class Controller:
         clock: Clock,
         observers: Sequence[Observer] = (),
         extensions: Sequence[Extension] = (),
+        make_outline: MakeOutline | None = None,
     ) -> None:
         self.run = recovered.run
         self.engine = engine
@@ -85,7 +87,7 @@ class Controller:
         """(attempt, seq, save) of reports that may return."""
         self._synced_at = clock.now()
         self._history = EventHistory(recovered.history, recovered.last_rank_0_report)
-        self._snapshot_file = SnapshotFile(store.layout, recovered.journal.length)
+        self._snapshot_file = SnapshotFile(store.layout, recovered.journal.length, make_outline)
         self._storage_thread = StorageThread(engine.wake)
         self._checkpoints = CheckpointWork(store, recovered.journal, recovered.fence, clock)
         for extension in self._extensions:
@@ -199,8 +201,11 @@ class Controller:
         """Write a snapshot of a run that has ended, with what is shown of it in a list of runs."""
         assert isinstance(self.run.phase, Finished)
         if (snapshot := take_snapshot(self.run, self._history)) is not None:
-            length = self.store.layout.journal.stat().st_size
-            self._snapshot_file.write(replace(snapshot, summary=msgspec.Raw(summary)), length, self._journal.num_lines)
+            snapshot = replace(snapshot, summary=msgspec.Raw(summary))
+            with self.store.layout.journal.open("rb") as file:
+                self._fence.check()  # After opening it: a driver that takes over later writes to another file.
+                length = file.seek(0, os.SEEK_END)
+                self._snapshot_file.write(snapshot, file.fileno(), length, self._journal.num_lines)
 
     def hold_checkpoints(self, is_held: Callable[[CheckpointRecord], bool]) -> None:
         """Let deletions wait while `is_held`; after the run, `delete_deferred` makes up for them."""
@@ -255,11 +260,11 @@ class Controller:
     def _write_snapshot_if_due(self) -> None:
         journal = self._journal
         if self._snapshot_file.is_due(journal.length) and (snapshot := take_snapshot(self.run, self._history)):
-            length, num_lines = journal.length, journal.num_lines
-            self._snapshot_file.mark_written(length)
+            covered = journal.fileno(), journal.length, journal.num_lines
+            self._snapshot_file.mark_written(journal.length)
             # After the lines that it covers: after a power cut, it must not stand for lines that are lost.
             self._storage_thread.submit(self._journal.sync_written)
-            self._storage_thread.submit(partial(self._snapshot_file.write, snapshot, length, num_lines))
+            self._storage_thread.submit(partial(self._snapshot_file.write, snapshot, *covered))
 
     def _next_events(self) -> list[Event]:
         due = next_deadline(self.run)

@@ -22,6 +22,7 @@ from paceline._engine.messages import WorkerFailed, WorkerReturned
 from paceline._storage.files import LocalFiles, add_disk_details, write_retrying_full_disk
 from paceline._storage.journal_archive import iter_archived_blocks, iter_archives
 from paceline._storage.lease import UNFENCED, Fence
+from paceline._storage.replacement import prepared_path, replace_file
 
 _COPY_CHUNK_BYTES = 1 << 20
 _SEARCH_PREFIX = b'{"type":"search_started"'
@@ -93,6 +94,9 @@ class Journal:
         self.num_lines = 0
         """How many lines there are, also archived ones and those that are not written yet."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def fileno(self) -> int:
+        return self._fd
 
     def append(self, event: Any) -> None:
         self._unwritten += seal_line(self._codec.encode(event))
@@ -205,8 +209,7 @@ def reopen_journal(reader: JournalReader, fence: Fence = UNFENCED, *, in_new_fil
     """
     path = reader.path
     if in_new_file and path.exists():
-        fence.check()
-        _replace_by_copy(path, reader.length)
+        _replace_by_copy(path, reader.length, fence)
     journal = Journal(path, reader.codec)
     journal.length, journal.num_lines = reader.length, reader.num_lines
     try:
@@ -235,12 +238,11 @@ def decode_line(payload: bytes, path: Path | str, line: int | None = None, codec
         ) from None
 
 
-def _replace_by_copy(path: Path, length: int) -> None:
-    copy = path.with_name(f"{path.name}.part")
-    with path.open("rb") as old, open(copy, "wb", opener=open_private) as new:
+def _replace_by_copy(path: Path, length: int, fence: Fence) -> None:
+    with path.open("rb") as old, open(prepared_path(path, fence), "wb", opener=open_private) as new:
         while data := old.read(min(length - new.tell(), _COPY_CHUNK_BYTES)):
             new.write(data)
         new.flush()
         os.fsync(new.fileno())
-    copy.rename(path)
+    replace_file(LocalFiles(), path, fence)
     LocalFiles().sync_dir(path.parent)

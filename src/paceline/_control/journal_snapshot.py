@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import zlib
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -30,8 +29,8 @@ from paceline._storage.run_layout import RunLayout
 log = logging.getLogger("paceline")
 
 VERSION = f"1 {__version__}"
-MIN_GROWTH_BYTES = 16 << 20
-"""How much the journal grows from one snapshot to the next, at least."""
+MIN_GROWTH_BYTES = 4 << 20
+"""How much the journal grows from one snapshot to the next, at least; `paceline ls` reads as much."""
 _GROWTH_FACTOR = 8
 """And how many times the size of the last snapshot."""
 _NUM_CHECKED_BYTES = 4096
@@ -75,6 +74,8 @@ class JournalSnapshot(msgspec.Struct, frozen=True):
     """Checksums of the first and last of these bytes."""
     summary: msgspec.Raw = _NOTHING
     """What `paceline ls` shows of the run, if it has ended."""
+    outline: msgspec.Raw = _NOTHING
+    """Before that, what it needs of the lines that the snapshot covers."""
 
     def restore_run(self) -> Run:
         fields = {name: getattr(self.run_fields, name) for name in self.run_fields.__struct_fields__}
@@ -148,11 +149,17 @@ def take_snapshot(run: Run, history: EventHistory) -> JournalSnapshot | None:
     return snapshot
 
 
+MakeOutline = Callable[[RunLayout, int], bytes]
+"""Makes the outline of the first bytes of a journal: see `_view/journal/outline.py`."""
+
+
 class SnapshotFile:
     """Writes the snapshots of one driver."""
 
-    def __init__(self, layout: RunLayout, length: int) -> None:
+    def __init__(self, layout: RunLayout, length: int, make_outline: MakeOutline | None = None) -> None:
+        """`length`: that of the journal when it was opened."""
         self._layout = layout
+        self._make_outline = make_outline
         self._num_bytes = 0
         self._next_length = length + MIN_GROWTH_BYTES
 
@@ -162,15 +169,23 @@ class SnapshotFile:
     def mark_written(self, length: int) -> None:
         self._next_length = length + max(MIN_GROWTH_BYTES, _GROWTH_FACTOR * self._num_bytes)
 
-    def write(self, snapshot: JournalSnapshot, length: int, num_lines: int) -> None:
-        """Write a snapshot of the first `length` bytes of the journal. Without one, a run only takes longer to open."""
+    def write(self, snapshot: JournalSnapshot, journal: int, length: int, num_lines: int) -> None:
+        """Write a snapshot of the first `length` bytes of the journal. Without one, a run only takes longer to open.
+
+        `journal`: its descriptor. By path, a driver that was paused would find the journal of the one that took over.
+        """
         try:
-            self._write(snapshot, length, num_lines)
+            self._write(snapshot, journal, length, num_lines)
         except OSError as error:
             log.warning("cannot write %s: %s", self._layout.snapshot, error)
 
-    def _write(self, snapshot: JournalSnapshot, length: int, num_lines: int) -> None:
-        head, tail = _read_checks(self._layout.journal, length)
+    def _write(self, snapshot: JournalSnapshot, journal: int, length: int, num_lines: int) -> None:
+        head, tail = _read_checks(journal, length)
+        if self._make_outline is not None and snapshot.finished is None:
+            try:
+                snapshot = replace(snapshot, outline=msgspec.Raw(self._make_outline(self._layout, length)))
+            except Exception:
+                log.exception("cannot outline %s; a list of runs has to read all of it", self._layout.journal)
         snapshot = replace(snapshot, length=length, head=head, tail=tail, num_lines=num_lines)
         data = seal_line(_encode(snapshot))
         self._num_bytes = len(data)
@@ -188,8 +203,9 @@ def read_snapshot(layout: RunLayout) -> JournalSnapshot | None:
         if payload is None or _decode_version(payload).version != VERSION:
             return None
         snapshot = _decode(payload)
-        if (snapshot.head, snapshot.tail) != _read_checks(layout.journal, snapshot.length):
-            return None
+        with layout.journal.open("rb") as journal:
+            if (snapshot.head, snapshot.tail) != _read_checks(journal.fileno(), snapshot.length):
+                return None
     except (OSError, msgspec.MsgspecError, RecursionError):
         return None
     return snapshot
@@ -202,12 +218,8 @@ class _Version(msgspec.Struct):
 _decode_version = msgspec.json.Decoder(_Version).decode
 
 
-def _read_checks(path: Path, length: int) -> tuple[int, int]:
+def _read_checks(journal: int, length: int) -> tuple[int, int]:
     """Return checksums of the beginning and the end of a journal's first bytes."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        size = min(length, _NUM_CHECKED_BYTES)
-        head, tail = os.pread(fd, size, 0), os.pread(fd, size, length - size)
-        return zlib.crc32(head), zlib.crc32(tail)
-    finally:
-        os.close(fd)
+    size = min(length, _NUM_CHECKED_BYTES)
+    head, tail = os.pread(journal, size, 0), os.pread(journal, size, length - size)
+    return zlib.crc32(head), zlib.crc32(tail)

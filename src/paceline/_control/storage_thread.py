@@ -128,7 +128,7 @@ class CheckpointWork:
         except RunHeldError:
             raise
         except OSError as error:
-            self._store.discard_staged(record)
+            self._store.discard_staged(record, self._fence)
             return CommitFailed(record.attempt, record.seq, f"{type(error).__name__}: {error}")
         if differing:
             text = "%s: ranks wrote different contents to %s; keeping those of the lowest rank"

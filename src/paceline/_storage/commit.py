@@ -27,6 +27,7 @@ from paceline._core.errors import StorageError
 from paceline._core.plain_values import from_plain, get_metric
 from paceline._storage.files import Files, hash_file
 from paceline._storage.lease import UNFENCED, Fence
+from paceline._storage.replacement import prepared_path, remove_prepared, replace_file
 from paceline._storage.run_layout import MANIFEST, METADATA, RunLayout, is_checkpoint_name
 
 MANIFEST_VERSION = 1
@@ -36,7 +37,9 @@ _CHECKSUM_KEY = b',\n "crc32": "'
 
 _DEFAULT_NAME = re.compile(r"checkpoint_\d{6,}")
 _DELETED_PREFIX = "deleted-"
-"""In `.trash`: a checkpoint that is not to be restored."""
+"""In `.trash` and in staging: what is not to be restored."""
+_DELETED_NAME = re.compile(_DELETED_PREFIX + r"\d+-(\d+)-(\d+)")
+"""Lease number of the driver; attempt and number of the checkpoint that it deletes."""
 
 log = logging.getLogger("paceline")
 
@@ -86,7 +89,7 @@ def has_links(directory: Path) -> bool:
 
 def stage_copy(files: Files, source: Path, target: Path) -> tuple[FileEntry, ...]:
     """Copy a user's directory into staging."""
-    names = [name for name in list_files(source) if name != MANIFEST]
+    names = [name for name in list_files(source) if name != MANIFEST and not _is_prepared_manifest(name)]
     for parent in _parent_directories(names):
         files.make_dir(target / parent)
     entries = tuple(files.copy(source / name, target / name, name) for name in names)
@@ -108,7 +111,8 @@ def stage_in_place(files: Files, directory: Path) -> tuple[FileEntry, ...]:
     """Hash a directory that is already in its final place and make it durable."""
     if has_links(directory):
         raise StorageError(f"{directory} contains symbolic links, which NO_UPLOAD does not allow")
-    names = [name for name in list_files(directory) if name not in (MANIFEST, METADATA)]
+    own = (MANIFEST, METADATA)
+    names = [name for name in list_files(directory) if name not in own and not _is_prepared_manifest(name)]
     entries = tuple(files.seal(directory / name, name) for name in names)
     _sync_subdirectories(files, directory, names)
     return entries
@@ -138,15 +142,14 @@ def commit_checkpoint(
     if any(part.in_place for part in parts):
         if not all(part.in_place for part in parts):
             raise StorageError(f"{record.name}: only some ranks reported with NO_UPLOAD; use one mode on all ranks")
-        fence.check()
-        _write_manifest(files, final, manifest)
+        _write_manifest(files, final, manifest, fence)
         files.sync_dir(layout.root)
         return differing
 
     staged = layout.staged_checkpoint(record.attempt, record.seq)
     gathered = staged / "gathered"
     _gather_files(files, layout, record, chosen, gathered)
-    _write_manifest(files, gathered, manifest)
+    _write_manifest(files, gathered, manifest, fence)
     fence.check()
     # The name is unique to this driver, so no other driver restores or removes it by mistake.
     aside = layout.trash / f"{fence.number}-{record.name}"
@@ -171,9 +174,13 @@ def commit_checkpoint(
     return differing
 
 
-def discard_staged(files: Files, layout: RunLayout, record: CheckpointRecord) -> None:
+def discard_staged(files: Files, layout: RunLayout, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
     """Delete the staged files of a checkpoint whose commit failed: they may be what fills the disk."""
-    _try_remove_tree(files, layout.staged_checkpoint(record.attempt, record.seq))
+    staged = layout.staged_checkpoint(record.attempt, record.seq)
+    try:
+        _remove_staged(files, layout, staged, fence)
+    except OSError as error:
+        log.warning("cannot remove %s: %s", staged, error)
 
 
 def delete_checkpoint(files: Files, layout: RunLayout, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
@@ -194,6 +201,10 @@ def delete_checkpoint(files: Files, layout: RunLayout, record: CheckpointRecord,
     files.make_dir(layout.trash)
     files.remove_tree(deleted)
     files.rename(directory, deleted)
+    moved = _read_valid_manifest(deleted)
+    if moved is not None and _commit_order(moved.record) != _commit_order(record):
+        _put_back(files, deleted, directory, fence)
+        return
     files.sync_dir(layout.root)  # Or a power cut could bring the name back and lose files.
     files.remove_tree(deleted)
     with contextlib.suppress(OSError):  # Something else is in it.
@@ -202,12 +213,15 @@ def delete_checkpoint(files: Files, layout: RunLayout, record: CheckpointRecord,
 
 def quarantine_checkpoint(files: Files, layout: RunLayout, name: str, fence: Fence = UNFENCED) -> Path:
     """Move a checkpoint that cannot be trusted to where no reader looks."""
-    fence.check()
     source = layout.checkpoint(name)  # Before anything is removed: refuses a name that leads outside the run.
+    judged = _read_manifest_bytes(source)
+    fence.check()
     files.make_dir(layout.quarantine)
     target = layout.quarantine / name
     files.remove_tree(target)
     files.rename(source, target)
+    if _read_manifest_bytes(target) != judged:
+        _put_back(files, target, source, fence)
     files.sync_dir(layout.quarantine)
     files.sync_dir(layout.root)
     return target
@@ -330,9 +344,10 @@ def recover_commits(files: Files, layout: RunLayout, fence: Fence = UNFENCED) ->
     """Recover from a crash in the middle of a commit: restore checkpoints that were moved aside for it."""
     if not layout.trash.exists():
         return
-    moved = [path for path in layout.trash.iterdir() if not path.name.startswith(_DELETED_PREFIX)]
+    moved = list(layout.trash.iterdir())
     asides = [(aside, _read_valid_manifest(aside)) for aside in moved]
-    readable = [(aside, manifest.record) for aside, manifest in asides if manifest is not None]
+    readable = [(a, manifest.record) for a, manifest in asides if manifest and not _is_deleted(a.name, manifest.record)]
+    # After the listing: what a later driver moves aside is never in it.
     fence.check()
     for aside, record in sorted(readable, key=lambda pair: _commit_order(pair[1]), reverse=True):
         final = layout.checkpoint(record.name)
@@ -344,7 +359,10 @@ def recover_commits(files: Files, layout: RunLayout, fence: Fence = UNFENCED) ->
                     raise
                 # A driver that was only paused has finished its commit meanwhile.
             files.sync_dir(layout.root)
-    files.remove_tree(layout.trash)
+    for path in moved:
+        files.remove_tree(path)
+    with contextlib.suppress(OSError):  # Somebody moves something aside again: the directory is theirs.
+        layout.trash.rmdir()
 
 
 def clear_staging(files: Files, layout: RunLayout, fence: Fence = UNFENCED) -> None:
@@ -355,9 +373,56 @@ def clear_staging(files: Files, layout: RunLayout, fence: Fence = UNFENCED) -> N
     # After the listing: files staged by a later driver are never in it.
     fence.check()
     for directory in directories:
-        files.remove_tree(directory)
+        _remove_staged(files, layout, directory, fence)
     with contextlib.suppress(OSError):  # Somebody stages again: the directory is theirs.
         layout.staging.rmdir()
+
+
+def _remove_staged(files: Files, layout: RunLayout, path: Path, fence: Fence) -> None:
+    """Remove staged files. Those that another driver is about to commit it finds whole, or not at all."""
+    below = "-".join(path.relative_to(layout.staging).parts)
+    if not below.startswith(_DELETED_PREFIX):
+        removed = layout.staging / f"{_DELETED_PREFIX}{fence.number}-{below}"
+        files.remove_tree(removed)
+        try:
+            files.rename(path, removed)
+        except FileNotFoundError:
+            return
+        path = removed
+    files.remove_tree(path)
+
+
+def _put_back(files: Files, moved: Path, final: Path, fence: Fence) -> None:
+    """Put back what another driver, which has taken over, has committed under this name just before it was moved.
+
+    If this one dies before that, the next driver does it.
+    """
+    try:
+        files.rename(moved, final)
+    except OSError:
+        if not final.exists():
+            raise
+        # There is an even newer one by now, or the next driver was faster.
+    files.sync_dir(final.parent)
+    fence.check()
+
+
+def _is_deleted(name: str, record: CheckpointRecord) -> bool:
+    """Whether something in `.trash` is the checkpoint to be deleted, and not a later one of the same name."""
+    match = _DELETED_NAME.fullmatch(name)
+    return match is not None and (int(match[1]), int(match[2])) == _commit_order(record)
+
+
+def _read_manifest_bytes(directory: Path) -> bytes | None:
+    try:
+        return (directory / MANIFEST).read_bytes()
+    except OSError:
+        return None
+
+
+def _is_prepared_manifest(name: str) -> bool:
+    """Whether a commit that was not finished has left this file."""
+    return name.startswith(f"{MANIFEST}.") and name.endswith(".part")
 
 
 def _read_valid_manifest(directory: Path) -> Manifest | None:
@@ -406,10 +471,11 @@ def merge_parts(parts: Sequence[StagedFiles]) -> tuple[list[tuple[int, FileEntry
     return [chosen[path] for path in sorted(chosen)], differing
 
 
-def _write_manifest(files: Files, directory: Path, manifest: Manifest) -> None:
-    part = directory / f"{MANIFEST}.part"
-    files.write(part, encode_manifest(manifest))
-    files.rename(part, directory / MANIFEST)
+def _write_manifest(files: Files, directory: Path, manifest: Manifest, fence: Fence) -> None:
+    remove_prepared(files, directory, MANIFEST, fence)
+    target = directory / MANIFEST
+    files.write(prepared_path(target, fence), encode_manifest(manifest))
+    replace_file(files, target, fence)
     files.sync_dir(directory)
 
 

@@ -24,6 +24,7 @@ from paceline._core.errors import StorageError
 from paceline._core.system import open_private
 from paceline._storage.files import Files
 from paceline._storage.lease import UNFENCED, Fence
+from paceline._storage.replacement import prepared_path, replace_file
 
 BLOCK_BYTES = 1 << 20
 _MEMBER_BYTES = 4 << 20
@@ -103,17 +104,18 @@ def _make_error(path: Path, problem: str) -> StorageError:
     )
 
 
-def iter_journal_blocks(path: Path, length: float = math.inf) -> Iterator[bytes]:
+def iter_journal_blocks(path: Path, length: float = math.inf, *, start: int = 0) -> Iterator[bytes]:
     """Yield the bytes of a journal, archived ones too, in blocks of whole lines, without what follows the last line.
 
-    `length`: how much of the file to read.
+    `length`: where in the file to end; `start`: where to begin, without archived lines if it is not 0.
     """
     try:
         file = path.open("rb")
     except FileNotFoundError:
         return
     with file:
-        for archive in iter_archives(file):
+        file.seek(start)
+        for archive in iter_archives(file) if start == 0 else ():
             yield from iter_archived_blocks(path, archive)
         yield from iter_whole_lines(iter(lambda: file.read(int(min(BLOCK_BYTES, length - file.tell()))), b""))
 
@@ -164,19 +166,16 @@ def archive_journal(files: Files, path: Path, fence: Fence = UNFENCED) -> None:
         before = list(iter_archives(journal))
         if os.fstat(journal.fileno()).st_size == journal.tell():
             return
-        name = f"journal-{len(before) + 1:06d}.jsonl.gz"
-        part, new = path.with_name(f"{name}.part"), path.with_name(f"{path.name}.part")
-        archive = _write_archive(part, name, journal)
+        target = path.with_name(f"journal-{len(before) + 1:06d}.jsonl.gz")
+        part = prepared_path(target, fence)
+        archive = _write_archive(part, target.name, journal)
         for _ in iter_archived_blocks(path, msgspec.structs.replace(archive, file=part.name)):
             pass  # Raises if something else comes back.
-        files.write(new, b"".join(seal_line(_encode(each)) for each in (*before, archive)))
-        fence.check()
-        files.rename(part, path.with_name(name))
+        files.write(prepared_path(path, fence), b"".join(seal_line(_encode(each)) for each in (*before, archive)))
+        replace_file(files, target, fence)
         files.sync_dir(path.parent)
-        fence.check()
-        if os.path.samestat(os.fstat(journal.fileno()), path.stat()):  # A driver that took over has its own file.
-            files.rename(new, path)
-            files.sync_dir(path.parent)
+        replace_file(files, path, fence)
+        files.sync_dir(path.parent)
 
 
 def _write_archive(part: Path, name: str, journal: BinaryIO) -> JournalArchived:

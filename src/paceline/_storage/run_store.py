@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -34,6 +35,7 @@ from paceline._storage.journal_archive import (
 )
 from paceline._storage.lease import UNFENCED, Fence
 from paceline._storage.log_files import open_whole_log, trim_log
+from paceline._storage.replacement import prepared_path, remove_prepared, replace_file
 from paceline._storage.retrying_store import RetryingStore
 from paceline._storage.run_layout import LOGGER_FILES, MANIFEST, METADATA, RunLayout, checkpoint_name
 from paceline._storage.store import Store, read_if_exists, run_in_parallel, upload_all
@@ -54,16 +56,16 @@ def read_stored_journal(store: Store) -> bytes:
     return journal
 
 
-def reconcile_journal(path: Path, stored: bytes) -> None:
+def reconcile_journal(files: Files, path: Path, stored: bytes, fence: Fence = UNFENCED) -> None:
     """Replace the local journal by the stored one, unless the local one starts with it."""
+    remove_prepared(files, path.parent, path.name, fence)
     local = read_file_if_exists(path) or b""
     if local.startswith(stored):
         return
     if local:
-        path.rename(path.with_name(f"{path.name}.other"))
-    part = path.with_name(f"{path.name}.part")
-    write_private_file(part, stored)
-    part.rename(path)
+        write_private_file(path.with_name(f"{path.name}.other"), local)
+    write_private_file(prepared_path(path, fence), stored)
+    replace_file(files, path, fence)
 
 
 class JournalUploader:
@@ -73,13 +75,23 @@ class JournalUploader:
         self._store = store
         self._path = path
         self._num_stored = num_stored
-        # Protects `_num_stored`: one thread at a time uploads a segment.
+        self._identity: tuple[int, int] | None = None
+        """Device and inode of the journal of this driver: one that takes over has its own file in its place."""
+        # Protects the fields above: one thread at a time uploads a segment.
         self._lock = threading.Lock()
 
     def upload_new(self) -> None:
         """Upload the new lines. Raises `RunHeldError` if another driver has stored different ones there."""
         with self._lock:
             with self._path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                identity = status.st_dev, status.st_ino
+                if self._identity not in (None, identity):
+                    raise RunHeldError(
+                        f"{self._path} was replaced by another driver, which has taken over the run\n\n"
+                        "hint: let the other driver finish, or end it and run this script again"
+                    )
+                self._identity = identity
                 file.seek(self._num_stored)
                 data = file.read()
             data = data[: data.rfind(b"\n") + 1]
@@ -145,7 +157,7 @@ class RunStore(ABC):
         fence: Fence = UNFENCED,
     ) -> list[str]: ...
     @abstractmethod
-    def discard_staged(self, record: CheckpointRecord) -> None:
+    def discard_staged(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
         """Delete the staged files of a checkpoint that could not be committed."""
 
     @abstractmethod
@@ -164,8 +176,9 @@ class RunStore(ABC):
     def find_damaged(self) -> list[str]:
         """Return the names of checkpoints without a valid manifest: no reader sees them."""
 
-    def recover(self, fence: Fence = UNFENCED) -> None:  # noqa: B027
-        """Undo what a crash left half done; in a store, nothing: a checkpoint appears atomically."""
+    def recover(self, fence: Fence = UNFENCED) -> None:
+        """Undo what earlier drivers left half done, before anything is read."""
+        remove_prepared(self._files, self.layout.root, self.layout.journal.name.partition(".")[0], fence)
 
     def retry_anew(self) -> None:  # noqa: B027
         """Give a store that was gone all its tries again, as for a new attempt."""
@@ -214,13 +227,20 @@ class DiskRunStore(RunStore):
     def archive_journal(self, fence: Fence = UNFENCED) -> None:
         archive_journal(self._files, self.layout.journal, fence)
         # The reports are in the archive; these files are for a driver that has not read them all.
-        self._files.remove_tree(self.layout.root / "reports")
+        reports = self.layout.root / "reports"
+        attempts = list(reports.glob("*"))
+        # After the listing: what the workers of a later driver write is never in it.
+        fence.check()
+        for attempt in attempts:
+            self._files.remove_tree(attempt)
+        with contextlib.suppress(OSError):  # There are none, or those of a later driver.
+            reports.rmdir()
 
     def commit(self, *args: Any, **kwargs: Any) -> list[str]:
         return commit.commit_checkpoint(self._files, self.layout, *args, **kwargs)
 
-    def discard_staged(self, record: CheckpointRecord) -> None:
-        commit.discard_staged(self._files, self.layout, record)
+    def discard_staged(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
+        commit.discard_staged(self._files, self.layout, record, fence)
 
     def delete(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
         commit.delete_checkpoint(self._files, self.layout, record, fence)
@@ -243,6 +263,7 @@ class DiskRunStore(RunStore):
         return commit.find_damaged(self.layout)
 
     def recover(self, fence: Fence = UNFENCED) -> None:
+        super().recover(fence)
         commit.recover_commits(self._files, self.layout, fence)
 
     def clear_staging(self, fence: Fence = UNFENCED) -> None:
@@ -357,9 +378,12 @@ class RemoteRunStore(RunStore):
             self._delete_namesakes(record, fence)
         return differing
 
-    def discard_staged(self, record: CheckpointRecord) -> None:
+    def discard_staged(self, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
         try:
-            self.delete(record)
+            # Checks the lease: a driver that took over may have committed these very files.
+            self.delete(record, fence)
+        except RunHeldError:
+            raise
         except OSError as error:
             log.warning("cannot remove uploaded files of %s: %s", record.name, error)
 

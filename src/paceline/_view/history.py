@@ -75,11 +75,14 @@ class AttemptHistory:
     def usages(self) -> tuple[RankUsage, ...]:
         return tuple(worker.usage for worker in self.workers.values() if worker.usage is not None)
 
+    def first_failures(self) -> tuple[WorkerFailure, ...]:
+        return (first_failure(self.failures),) if self.failures else ()
+
     def condense(self) -> None:
         """Keep only the cause of failures and what the time breakdown needs."""
         mean = mean_usage(self.usages())
         self.workers = {0: TrackedWorker(0, usage=mean)} if mean is not None else {}
-        self.failures = (first_failure(self.failures),) if self.failures else ()
+        self.failures = self.first_failures()
         self.hangs, self.failure_received_at = [], {}
 
 
@@ -135,6 +138,9 @@ class RunHistory:
             self._add_timeline_entry(at, "end", f"{ENDINGS.get(after.phase.ending, after.phase.ending)}{why}", after)
         elif not isinstance(after.phase, Finished):
             self.ended_at = None
+
+    def restore_attempt(self, number: int, began_at: float, size: int, failures: tuple[WorkerFailure, ...]) -> None:
+        self.attempts.append(AttemptHistory(number, began_at, size, failures=failures))
 
     def add_progress(self, rank: int, seq: int, at: float = 0.0) -> None:
         """Record that a rank has reached this report."""

@@ -128,10 +128,13 @@ class Listing:
         with self._lock:
             entry = self._find_entry(id)
             reader = self._live_readers.get(id) or self._ended_readers.get(id)
-            if reader is None:
+            if reader is None or (isinstance(reader, RunReader) and not reader.is_whole):
                 reader = self._open_reader(entry)
                 reader.refresh()
-                self._cache_reader(id, reader)
+                if id in self._live_readers:
+                    self._live_readers[id] = reader
+                else:
+                    self._cache_reader(id, reader)
             elif id in self._ended_readers:
                 self._ended_readers.move_to_end(id)
             return reader
@@ -146,8 +149,10 @@ class Listing:
             self._ended_readers.popitem(last=False)
             del sizes[0]
 
-    def _open_reader(self, entry: RunEntry) -> RunReader | SearchFollower:
-        return self._open_search(entry.location) if entry.kind == "search" else RunReader(entry.location)
+    def _open_reader(self, entry: RunEntry, *, only_summary: bool = False) -> RunReader | SearchFollower:
+        if entry.kind == "search":
+            return self._open_search(entry.location)
+        return RunReader(entry.location, only_summary=only_summary)
 
     def _refresh_entry(self, entry: RunEntry) -> bool:
         """Read what is new of one entry; return whether there was anything."""
@@ -160,7 +165,7 @@ class Listing:
                 self._summaries[id] = self._place_summary(entry, replace(ended, id=id))
                 return self._summaries[id] != before
             if reader is None:
-                reader = self._open_reader(entry)
+                reader = self._open_reader(entry, only_summary=True)
             if not reader.refresh() and not is_new:
                 return False
             summary = self._summarize(entry, reader)
@@ -171,8 +176,9 @@ class Listing:
         self._summaries[id] = summary
         if summary.state in ENDED:
             self._live_readers.pop(id, None)
-            # It may be requested next, and a long one takes long to read.
-            self._cache_reader(id, reader)
+            if not isinstance(reader, RunReader) or reader.is_whole:
+                # It may be requested next, and a long one takes long to read.
+                self._cache_reader(id, reader)
         else:
             self._live_readers[id] = reader
         return True

@@ -18,6 +18,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from paceline._view.journal.report_table import ReportTable
+
 Kind = Literal["epoch", "step", "iteration"]
 
 COUNTERS: dict[Kind, tuple[str, ...]] = {
@@ -44,6 +46,10 @@ MIN_SAMPLES = 6
 """A rate covers the last minute, or this many reports if they are rarer."""
 MIN_SAMPLE_GAP_S = 0.2
 """Of reports that arrive faster, one per interval is used."""
+NUM_SAMPLES = 50
+"""Of many reports, about this many are used."""
+_MAX_PACED_REPORTS = 100_000
+"""How many of the last reports are used."""
 
 
 class PaceEstimate(msgspec.Struct, frozen=True):
@@ -261,6 +267,26 @@ class PaceEstimator:
 def find_goal(config: Mapping[str, Any], kind: Kind) -> float | None:
     """Return the number a run counts up to, if its configuration has one."""
     return _find_first(config, _GOALS[kind]) if config else None
+
+
+def choose_rows(reports: ReportTable) -> list[int]:
+    """Choose the rows of recent reports that an estimate needs, or a sample if they are many."""
+    num_rows = len(reports)
+    first = find_first_recent(reports)
+    rows = {*range(first, num_rows, max(1, (num_rows - first) // NUM_SAMPLES)), *range(num_rows)[-1:]}
+    for name in reports.columns:
+        if is_pace_metric(name) and not reports.goes_backwards(name):
+            rows.update(reports.last_changes(name, MIN_SAMPLES + 1))
+    return sorted(rows)
+
+
+def find_first_recent(reports: ReportTable) -> int:
+    """Find the first row of the last minute, or about so: of a few reports, if they are rarer."""
+    num_rows = len(reports)
+    first = max(0, num_rows - _MAX_PACED_REPORTS)
+    while first < num_rows - MIN_SAMPLES and reports.ats[num_rows - 1] - reports.ats[first] > WINDOW_S:
+        first += max(1, (num_rows - MIN_SAMPLES - first) // 8)
+    return first
 
 
 def is_pace_metric(name: str) -> bool:

@@ -28,15 +28,15 @@ from paceline._storage.lease import AcquireLease, HolderWatch, LeaseStore, Refus
 from paceline._storage.run_location import RunLocation
 from paceline._view.downsampling import downsample
 from paceline._view.journal.lines import decode_journal_lines
+from paceline._view.journal.outline import restore_replay
 from paceline._view.journal.replay import JournalReplay
+from paceline._view.journal.report_table import CompactedRowsError
 from paceline._view.journal.tail import DiskJournalTail, open_journal_tail
 from paceline._view.model import Points, RunSnapshot, State, Summary, UsageSeries
-from paceline._view.pace import MIN_SAMPLES, WINDOW_S, PaceEstimate, PaceEstimator, is_pace_metric
+from paceline._view.pace import PaceEstimate, PaceEstimator, choose_rows, find_first_recent, is_pace_metric
 from paceline._view.run_values import display_state, find_best_metric
 
 _ROWS_AT_ONCE = 10_000
-_MAX_PACED_REPORTS = 100_000
-"""How many of the last reports are used to estimate the pace."""
 
 
 _LOST_JOURNAL = "the journal is lost: this is what reports and checkpoints say"
@@ -99,9 +99,19 @@ class JournalFollower:
 
 
 class RunReader(JournalFollower):
+    def __init__(self, run: str | os.PathLike[str] | RunLocation, *, only_summary: bool = False) -> None:
+        """`only_summary`: read no more of a long journal than `summary()` needs, if its driver left an outline."""
+        self._only_summary = only_summary
+        self.is_whole = True
+        """Whether it has all reports; otherwise only `summary()` may be used."""
+        super().__init__(run)
+
     def _restart(self) -> None:
         path = self.location.layout.journal if self._store is None else None
         self._replay = JournalReplay(self._uri, path)
+        self.is_whole = True
+        if self._only_summary and isinstance(self._tail, DiskJournalTail):
+            self._restore_outline(self._tail)
         self._is_completed = False
         """Reports of dead workers were added, so new events require a replay from the start."""
         self._is_surveyed = False
@@ -235,17 +245,31 @@ class RunReader(JournalFollower):
             changed = True
         while data := self._tail.read_new():
             if self._is_completed:
-                self._restart()
-                self._tail = open_journal_tail(self.location, self._store)
-                return self._read_new_lines() or True
+                return self._read_again()
             lines = decode_journal_lines(data, self._replay.reports.columns)
             self._tail.mark_read(data, lines.num_bytes)
             if lines.payloads:
                 changed = True
-                self._replay.add_lines(lines)
+                try:
+                    self._replay.add_lines(lines)
+                except CompactedRowsError:
+                    self._only_summary = False
+                    return self._read_again()
             if lines.num_bytes < len(data):
                 break
         return changed
+
+    def _read_again(self) -> bool:
+        self._tail = open_journal_tail(self.location, self._store)
+        self._restart()
+        return self._read_new_lines() or True
+
+    def _restore_outline(self, tail: DiskJournalTail) -> None:
+        snapshot = read_snapshot(self.location.layout)
+        if snapshot is None or (replay := restore_replay(self.location.layout, snapshot)) is None:
+            return
+        tail.skip(snapshot.length)
+        self._replay, self.is_whole = replay, False
 
     def _rebuild_lost_journal(self) -> bool:
         if self._is_rebuilt:
@@ -316,15 +340,9 @@ def _estimate_pace(replay: JournalReplay, state: State) -> PaceEstimate:
         void=void,
         first_metrics=reports.row_metrics(0, counting) if reports and reports.seqs[0] == 1 else None,
     )
-    num_rows = len(reports)
-    first = max(0, num_rows - _MAX_PACED_REPORTS)
-    while first < num_rows - MIN_SAMPLES and reports.ats[num_rows - 1] - reports.ats[first] > WINDOW_S:
-        first += max(1, (num_rows - MIN_SAMPLES - first) // 8)
     dataset_epochs = dict(replay.dataset_epochs())
-    rows = {*range(first, num_rows, max(1, (num_rows - first) // 50)), *range(num_rows)[-1:], *dataset_epochs}
-    for name in set(counting) - set(void):
-        rows.update(reports.last_changes(name, MIN_SAMPLES + 1))
-    for row in sorted(rows):
+    first = find_first_recent(reports)
+    for row in sorted({*choose_rows(reports), *dataset_epochs}):
         metrics = reports.row_metrics(row, counting)
         at, seq, attempt = reports.ats[row], reports.seqs[row], reports.attempts[row]
         pace.add_report(at, seq, metrics, attempt, dataset_epochs.get(row), is_recent=row >= first)

@@ -7,7 +7,7 @@ only the ones with a lasting effect: the last of each rank, and those that some 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from operator import lt
 from pathlib import Path
@@ -68,6 +68,21 @@ class JournalReplay:
         """By rank, the number of the last deferred report."""
         self._returned: list[WorkerReturned] = []
         """Workers of the current attempt that have returned."""
+
+    def restore(self, run: Run, past: Sequence[Event], num_lines: int, at: float) -> None:
+        """Continue from a snapshot, with the events but for reports."""
+        self.replay.restore(run, past, num_lines)
+        self.num_lines, self._at = num_lines, at
+        for event in past:
+            if isinstance(event, events.RunDescribed):
+                self.projection.add_event(event, run, run, at)
+
+    def restore_positions(self, positions: Iterable[tuple[float, int, int, msgspec.Raw]]) -> None:
+        self._positions.extend(positions)
+
+    def list_positions(self) -> Iterator[tuple[float, int, int, msgspec.Raw]]:
+        for at, attempt, seq, positions in self._positions:
+            yield at, attempt, seq, positions if isinstance(positions, msgspec.Raw) else _encode_positions(positions)
 
     @property
     def run(self) -> Run:
@@ -380,6 +395,10 @@ class JournalReplay:
     def _add_reports(self, ready: Sequence[RunReport]) -> None:
         for report in ready:
             self.reports.add(report.attempt, report.seq, report.at, report.metrics)
+
+
+def _encode_positions(positions: Cursors) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(positions))
 
 
 class _MetricsField(msgspec.Struct):

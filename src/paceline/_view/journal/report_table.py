@@ -9,8 +9,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
@@ -61,6 +62,18 @@ class MetricColumn:
             self.best_so_far[mode] = at, len(self.values)
         return at if at >= 0 else None
 
+    def choose(self, rows: Collection[int], bounds: Sequence[int]) -> list[int]:
+        """Return the indices of these rows, and of the minimum and maximum between each two bounds."""
+        chosen = _find_indices(self.rows, rows)
+        for low, high in pairwise(bisect_left(self.rows, bound) for bound in bounds):
+            block: Sequence[float] = self.values[low:high]
+            total = sum(block)
+            # The sum tells whether there may be a nan, and is much faster than looking at each number.
+            numbers = block if total == total else [value for value in block if value == value]
+            if numbers:
+                chosen |= {low + block.index(best(numbers)) for best in (min, max)}
+        return sorted(chosen)
+
     def value_at(self, at: int) -> int | float:
         value = self.values[at]
         return int(value) if self.is_integer else value
@@ -73,6 +86,13 @@ class NonNumericColumn:
     rows: array[int] = field(default_factory=lambda: array("i"))
     values: list[Any] = field(default_factory=list)
 
+    def choose(self, rows: Collection[int], bounds: Sequence[int]) -> list[int]:
+        return sorted(_find_indices(self.rows, rows))
+
+
+class CompactedRowsError(Exception):
+    """A later attempt repeats reports from a point where a compacted table cannot be cut."""
+
 
 class ReportTable:
     def __init__(self) -> None:
@@ -81,6 +101,10 @@ class ReportTable:
         self.attempts: array[int] = array("i")
         self.columns: defaultdict[str, MetricColumn] = defaultdict(MetricColumn)
         self.non_numeric: defaultdict[str, NonNumericColumn] = defaultdict(NonNumericColumn)
+        self.compacted_until = 0
+        """Up to this report, only the rows that `compact` chose are left; 0 if there are all."""
+        self.cuts: tuple[int, ...] = ()
+        """After which of these reports a later attempt may resume."""
         self._texts: dict[str, str] = {}
 
     def __len__(self) -> int:
@@ -99,7 +123,38 @@ class ReportTable:
     def drop_superseded(self, attempt: int, seq: int) -> None:
         """Drop reports of earlier attempts from this one on: the attempt is about to add it again."""
         if self.attempts and attempt > self.attempts[-1] and self.seqs[-1] >= seq:
+            if 1 < seq <= self.compacted_until and seq - 1 not in self.cuts:
+                raise CompactedRowsError
+            self.compacted_until = min(self.compacted_until, seq - 1)
             self._truncate(bisect_left(self.seqs, seq))
+
+    def compact(self, rows: Iterable[int], cuts: Iterable[int]) -> None:
+        """Keep these rows, the rows at the cuts, and the minimum and maximum of each column between two cuts.
+
+        `cuts`: the numbers of the reports after which a later attempt may resume. So the best values are the same as of
+        all rows, also when a later attempt repeats some.
+        """
+        if not self.seqs:
+            return
+        self.cuts = tuple(sorted(cut for cut in cuts if cut > self.compacted_until or cut in self.cuts))
+        ends = [bisect_right(self.seqs, cut) for cut in self.cuts]
+        whole = {*rows, *(end - 1 for end in ends if end), len(self.seqs) - 1}
+        bounds = sorted({0, *ends, len(self.seqs)})
+        columns: list[MetricColumn | NonNumericColumn] = [*self.columns.values(), *self.non_numeric.values()]
+        chosen = [column.choose(whole, bounds) for column in columns]
+        rows_of = [[column.rows[at] for at in ats] for column, ats in zip(columns, chosen, strict=True)]
+        kept = sorted(whole.union(*rows_of))
+        new_row = {row: at for at, row in enumerate(kept)}
+        self.compacted_until = self.seqs[-1]
+        self.seqs, self.ats = array("q", [self.seqs[row] for row in kept]), array("d", [self.ats[row] for row in kept])
+        self.attempts = array("i", [self.attempts[row] for row in kept])
+        for column, ats in zip(columns, chosen, strict=True):
+            values = [column.values[at] for at in ats]
+            column.rows = array("i", [new_row[column.rows[at]] for at in ats])
+            column.values = array("d", values) if isinstance(column, MetricColumn) else values
+            if isinstance(column, MetricColumn):
+                column.best_so_far.clear()
+                column.num_ordered = max(0, len(ats) - 1)
 
     def add_many(
         self,
@@ -240,6 +295,11 @@ def flatten_metrics(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tu
             yield from flatten_metrics(value, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", read
+
+
+def _find_indices(sorted_rows: Sequence[int], rows: Iterable[int]) -> set[int]:
+    found = ((bisect_left(sorted_rows, row), row) for row in rows)
+    return {at for at, row in found if at < len(sorted_rows) and sorted_rows[at] == row}
 
 
 def _columns_by_key(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]] | None:

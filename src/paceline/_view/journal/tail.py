@@ -87,6 +87,15 @@ class DiskJournalTail:
                 self._inode = (status.st_dev, status.st_ino)
         return data if end == len(data) else data[:end]
 
+    def skip(self, length: int) -> None:
+        """Begin after the first `length` bytes."""
+        with self._path.open("rb") as file:
+            fd = file.fileno()
+            status = os.fstat(fd)
+            self._offset, self._inode = length, (status.st_dev, status.st_ino)
+            size = min(length, _NUM_COMPARED_BYTES)
+            self._head, self._last = os.pread(fd, size, 0), os.pread(fd, size, length - size)
+
     def mark_read(self, data: bytes, num_bytes: int) -> None:
         if self._offset == 0:
             self._head = data[: min(num_bytes, _NUM_COMPARED_BYTES)]

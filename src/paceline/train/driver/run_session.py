@@ -23,6 +23,7 @@ from paceline._storage.lease import Fence
 from paceline._storage.run_location import RunLocation
 from paceline._storage.run_store import RunStore
 from paceline._view.formatting import format_count
+from paceline._view.journal.outline import make_outline
 from paceline._view.model import encode
 from paceline._view.run_reader import RunReader
 from paceline.train.display.terminal import Terminal
@@ -171,6 +172,7 @@ class RunSession:
                 clock=environment.clock,
                 observers=[collector, self._terminal, *synchronous, *threads],
                 extensions=[requests, *beside],
+                make_outline=make_outline if self._location.address is None else None,
             )
             for make_observer in self._hooks.observer_factories:
                 controller.add_observer(make_observer(lambda: controller.request_stop(now=False)))

@@ -120,6 +120,7 @@ def open_search(location: RunLocation, environment: RunEnvironment, say: Callabl
     from paceline.train.driver.run_directory import open_directory
 
     def recover(store: RunStore, lease: Lease) -> tuple[tuple[Event, ...], Journal]:
+        store.recover(lease)
         check_is_search(location, store)
         reader = JournalReader(location.layout.journal, SEARCH_CODEC)
         past = tuple(reader)
