@@ -176,6 +176,12 @@ def default_storage_path() -> str:
     return path if "://" in path else str(Path(path).expanduser().absolute())
 
 
+def compare_environment(wanted: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Return which variables of this process are not in `wanted`, and which are missing or different."""
+    given = dict(os.environ)
+    return [name for name in given if name not in wanted], dict(wanted.items() - given.items())
+
+
 @contextlib.contextmanager
 def override_environment(values: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables within a block."""
