@@ -85,14 +85,18 @@ class CheckpointWork:
         """Whether somebody still reads a checkpoint, so that its deletion has to wait."""
         self._deferred_deletions: list[CheckpointRecord] = []
         self._trimmed_at = clock.now()
+        self._has_synced_names = False
 
-    def sync_run_start(self) -> None:
+    def sync_run(self) -> None:
+        """Make the journal survive a power cut: its lines, and the first time also the names that lead to it."""
         self._journal.sync_written()
-        self._store.sync()
+        if not self._has_synced_names:
+            self._store.sync()
+            self._has_synced_names = True
 
     def sync_journal(self) -> None:
         self.delete_deferred()
-        self._journal.sync_written()
+        self.sync_run()
         if self._clock.now() - self._trimmed_at >= LOG_TRIM_INTERVAL_S:
             self._trimmed_at = self._clock.now()
             self._trim_logs()
@@ -116,6 +120,8 @@ class CheckpointWork:
 
     def commit(self, command: CommitCheckpoint, world_size: int) -> Event:
         record = command.record
+        if not self._has_synced_names:
+            self.sync_run()  # Nothing is committed to a run that a power cut could take away.
         # The name may be reused: then the directory holds the newer checkpoint.
         self._deferred_deletions = [each for each in self._deferred_deletions if each.name != record.name]
         try:
