@@ -41,11 +41,15 @@ class StorageThread:
         self._wake = wake
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self._results: deque[Event | BaseException] = deque()
-        self._thread = threading.Thread(target=self._run_work, name="paceline-storage", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        """Started for the first work: most trials of a search have none."""
 
     def submit(self, work: Work) -> None:
+        """Do this on the thread. Call this from one thread only."""
         self._queue.put(work)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run_work, name="paceline-storage", daemon=True)
+            self._thread.start()
 
     def take_events(self) -> list[Event]:
         """Return the events since the last call; raise the error of work that failed."""
@@ -59,8 +63,9 @@ class StorageThread:
 
     def close(self) -> None:
         """Finish the submitted work, then end the thread."""
-        self._queue.put(None)
-        self._thread.join()
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
 
     def _run_work(self) -> None:
         while (work := self._queue.get()) is not None:
