@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @contextmanager
 def report_delayed_exit(context: WorkerContext, link: DriverLink) -> Iterator[None]:
     """Send `ExitDelayed` if the block takes longer than the grace period."""
-    grace_s = settings.load().exit_grace_s
+    grace_s = settings.exit_grace_s()
 
     def report() -> None:
         begin = context.begin
