@@ -1,5 +1,6 @@
 """The loop, with the fake engine: what is written, what is told, what happens to an observer that raises."""
 
+import os
 from itertools import pairwise
 
 import msgspec
@@ -102,6 +103,31 @@ def test_the_journal_is_on_the_disk_a_second_after_it_was_written(tmp_path, monk
 
     drive(tmp_path, worker, size=1)
     assert num_syncs[0] == 1, "once, and not again while nothing new is written"
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_run_is_on_the_disk_before_its_first_checkpoint_and_when_it_ends(tmp_path, monkeypatch, saves):
+    done = []
+
+    def commit_checkpoint(*args, real=commit.commit_checkpoint, **kwargs):
+        done.append("commit")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr("os.fsync", lambda fd: done.append(os.readlink(f"/proc/self/fd/{fd}")))
+    monkeypatch.setattr(commit, "commit_checkpoint", commit_checkpoint)
+
+    def worker(begin):
+        yield reported(begin, 1, "checkpoint_000001" if saves else None)
+        if saves:
+            yield CheckpointStaged(begin.attempt, 1, StagedFiles(begin.rank, ()))
+            while (yield None) is None:
+                pass
+        yield WorkerReturned(begin.attempt, begin.rank, 1)
+
+    run, _, _ = drive(tmp_path, worker, size=1)
+    assert len(run.checkpoints) == saves
+    before = done[: done.index("commit")] if saves else done
+    assert {str(tmp_path / "journal.jsonl"), str(tmp_path), str(tmp_path.parent)} <= {*before}
 
 
 def test_a_stop_that_comes_with_a_death_holds_for_the_attempt_after_it(tmp_path):

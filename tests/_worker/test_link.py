@@ -66,3 +66,16 @@ def test_messages_that_came_with_the_first_are_not_lost(ends):
     messages = queue.SimpleQueue()
     link.listen(messages.put)
     assert messages.get(timeout=60) == StopAt(3)
+
+
+def test_a_call_is_made_once_it_is_due_unless_it_was_cancelled(ends):
+    ours, link = ends
+    heard, called, cancelled = threading.Event(), threading.Event(), threading.Event()
+    link.call_later(0.0, cancelled.set)
+    link.cancel_call()
+    link.listen(lambda message: heard.set())
+    ours.sendall(encode_frame(encode_message(Hold())))
+    assert heard.wait(60)
+    link.call_later(0.01, called.set)
+    assert called.wait(60)
+    assert not cancelled.is_set()

@@ -109,8 +109,6 @@ class Controller:
         return self.run
 
     def _run_loop(self, first: Event) -> None:
-        # On the storage thread: runs while workers start, and before the first commit.
-        self._storage_thread.submit(self._checkpoints.sync_run_start)
         try:
             self._apply_events([first])
             while not isinstance(self.run.phase, Finished):
@@ -139,7 +137,8 @@ class Controller:
         self._apply_events(self._storage_thread.take_events())
         for extension in list(self._extensions):
             self._call(extension, extension.on_storage_closed)
-        self._journal.sync()
+        self._journal.flush()
+        self._checkpoints.sync_run()
         # Check after the last line is written: a driver that takes over later has read it.
         try:
             self._fence.check()

@@ -120,6 +120,9 @@ def recover_run(store: RunStore, wall: float, fence: Fence = UNFENCED, *, in_new
 
     `in_new_file`: an earlier driver may come back, and must not be able to write to this driver's journal.
     """
+    if store.is_blank():
+        journal_file = journal.reopen_journal(journal.JournalReader(store.layout.journal), fence)
+        return RecoveredRun(Run(), journal_file, (), fence)
     store.recover(fence)
     replay, history, reading = replay_journal(store.layout)
     if not replay.num_events:

@@ -41,11 +41,15 @@ class StorageThread:
         self._wake = wake
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self._results: deque[Event | BaseException] = deque()
-        self._thread = threading.Thread(target=self._run_work, name="paceline-storage", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        """Started for the first work: most trials of a search have none."""
 
     def submit(self, work: Work) -> None:
+        """Do this on the thread. Call this from one thread only."""
         self._queue.put(work)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run_work, name="paceline-storage", daemon=True)
+            self._thread.start()
 
     def take_events(self) -> list[Event]:
         """Return the events since the last call; raise the error of work that failed."""
@@ -59,8 +63,9 @@ class StorageThread:
 
     def close(self) -> None:
         """Finish the submitted work, then end the thread."""
-        self._queue.put(None)
-        self._thread.join()
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
 
     def _run_work(self) -> None:
         while (work := self._queue.get()) is not None:
@@ -85,14 +90,18 @@ class CheckpointWork:
         """Whether somebody still reads a checkpoint, so that its deletion has to wait."""
         self._deferred_deletions: list[CheckpointRecord] = []
         self._trimmed_at = clock.now()
+        self._has_synced_names = False
 
-    def sync_run_start(self) -> None:
+    def sync_run(self) -> None:
+        """Make the journal survive a power cut: its lines, and the first time also the names that lead to it."""
         self._journal.sync_written()
-        self._store.sync()
+        if not self._has_synced_names:
+            self._store.sync()
+            self._has_synced_names = True
 
     def sync_journal(self) -> None:
         self.delete_deferred()
-        self._journal.sync_written()
+        self.sync_run()
         if self._clock.now() - self._trimmed_at >= LOG_TRIM_INTERVAL_S:
             self._trimmed_at = self._clock.now()
             self._trim_logs()
@@ -116,6 +125,8 @@ class CheckpointWork:
 
     def commit(self, command: CommitCheckpoint, world_size: int) -> Event:
         record = command.record
+        if not self._has_synced_names:
+            self.sync_run()  # Nothing is committed to a run that a power cut could take away.
         # The name may be reused: then the directory holds the newer checkpoint.
         self._deferred_deletions = [each for each in self._deferred_deletions if each.name != record.name]
         try:

@@ -74,19 +74,19 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
     return Settings(
         storage_path=environ.get("PACELINE_STORAGE_PATH") or default.storage_path,
         prewarm=_parse_flag(environ, "PACELINE_PREWARM", default.prewarm),
-        start_method=_parse_choice(environ, "PACELINE_START_METHOD", ("fork", "spawn"), default.start_method),
+        start_method=start_method(environ),
         portable=is_portable(environ),
         verbosity=int(_parse_choice(environ, "PACELINE_VERBOSITY", ("0", "1", "2"), str(default.verbosity))),
         progress_s=_parse_seconds(environ, "PACELINE_PROGRESS_S", default.progress_s),
         report_notice_s=_parse_seconds(environ, "PACELINE_REPORT_NOTICE_S", default.report_notice_s),
         preemption_grace_s=_parse_seconds(environ, "PACELINE_PREEMPTION_GRACE_S", default.preemption_grace_s),
-        exit_grace_s=_parse_seconds(environ, "PACELINE_EXIT_GRACE_S", default.exit_grace_s),
+        exit_grace_s=exit_grace_s(environ),
         callback_timeout_s=_parse_seconds(environ, "PACELINE_CALLBACK_TIMEOUT_S", default.callback_timeout_s),
-        lease_ttl_s=_parse_seconds(environ, "PACELINE_LEASE_TTL_S", default.lease_ttl_s),
+        lease_ttl_s=lease_ttl_s(environ),
         spool_path=environ.get("PACELINE_SPOOL_PATH") or default.spool_path,
         storage_patience_s=_parse_seconds(environ, "PACELINE_STORAGE_PATIENCE_S", default.storage_patience_s),
         cluster_patience_s=_parse_seconds(environ, "PACELINE_CLUSTER_PATIENCE_S", default.cluster_patience_s),
-        log_limit_mb=_parse_positive(environ, "PACELINE_LOG_LIMIT_MB", default.log_limit_mb, "number of megabytes"),
+        log_limit_mb=log_limit_bytes(environ) / 1e6,
         engine=_parse_choice(environ, "PACELINE_ENGINE", ("local", "ray"), "") or None,
         ray_address=environ.get("RAY_ADDRESS") or None,
         chdir_to_trial_dir=_parse_flag(environ, "PACELINE_CHDIR_TO_TRIAL_DIR", default.chdir_to_trial_dir)
@@ -99,9 +99,27 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
     )
 
 
+# The settings that each trial of a search asks for, alone: to load all of them takes longer.
+
+
 def is_portable(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return `Settings.portable` alone, since it is asked for often."""
     return _parse_flag(environ, "PACELINE_PORTABLE", Settings.portable)
+
+
+def start_method(environ: Mapping[str, str] = os.environ) -> str:
+    return _parse_choice(environ, "PACELINE_START_METHOD", ("fork", "spawn"), Settings.start_method)
+
+
+def exit_grace_s(environ: Mapping[str, str] = os.environ) -> float:
+    return _parse_seconds(environ, "PACELINE_EXIT_GRACE_S", Settings.exit_grace_s)
+
+
+def lease_ttl_s(environ: Mapping[str, str] = os.environ) -> float:
+    return _parse_seconds(environ, "PACELINE_LEASE_TTL_S", Settings.lease_ttl_s)
+
+
+def log_limit_bytes(environ: Mapping[str, str] = os.environ) -> float:
+    return _parse_positive(environ, "PACELINE_LOG_LIMIT_MB", Settings.log_limit_mb, "number of megabytes") * 1e6
 
 
 def known_variables() -> frozenset[str]:
@@ -159,10 +177,6 @@ def paceline_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str
     return {name: value for name, value in environ.items() if name.startswith("PACELINE_")}
 
 
-def log_limit_bytes() -> float:
-    return load().log_limit_mb * 1e6
-
-
 def spool_root() -> Path:
     """The local directory for runs that are kept in a store."""
     path, cache = load().spool_path, os.environ.get("XDG_CACHE_HOME")
@@ -174,6 +188,12 @@ def spool_root() -> Path:
 def default_storage_path() -> str:
     path = load().storage_path
     return path if "://" in path else str(Path(path).expanduser().absolute())
+
+
+def compare_environment(wanted: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Return which variables of this process are not in `wanted`, and which are missing or different."""
+    given = dict(os.environ)
+    return [name for name in given if name not in wanted], dict(wanted.items() - given.items())
 
 
 @contextlib.contextmanager

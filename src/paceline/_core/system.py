@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -90,11 +91,25 @@ def child_pids(pid: int) -> list[int]:
 
 def _read_proc(path: str) -> str:
     """The content of a file in /proc; empty if the process is gone or the system has no such file."""
+    return _read_text(f"/proc/{path}")
+
+
+def _read_text(path: str | Path) -> str:
+    """The content of a small file of the system; empty if there is none."""
+    # Not `open`, which takes as long again: each trial of a search reads several, in its worker and in the driver.
+    parts = []
     try:
-        with open(f"/proc/{path}", errors="replace") as file:
-            return file.read()
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return ""
+    try:
+        while part := os.read(fd, 1 << 16):
+            parts.append(part)
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+    return b"".join(parts).decode(errors="replace")
 
 
 def working_directory() -> str:
@@ -228,17 +243,16 @@ def _find_memory_groups(root: Path, lines: tuple[str, ...]) -> tuple[Path, ...]:
 
 def _read_lines(path: Path) -> list[str]:
     """Empty if there is no such file."""
-    try:
-        return path.read_text(errors="replace").splitlines()
-    except OSError:
-        return []
+    return _read_text(path).splitlines()
 
 
 def _read_group_number(path: Path, label: str = "") -> int | None:
     """The number in a file of a control group, or the one after a label; None if it is missing or not a number."""
-    words = (line.split() for line in _read_lines(path))
-    text = next((word[-1] for word in words if word and (not label or word[0] == label)), "")
-    return int(text) if text.isdigit() else None
+    text = _read_text(path)
+    if label:
+        text = f"\n{text}".partition(f"\n{label} ")[2]
+    number = text.strip().partition("\n")[0].strip()
+    return int(number) if number.isdigit() else None
 
 
 def resident_bytes(pid: int) -> int | None:
@@ -254,9 +268,12 @@ def open_private(path: str, flags: int) -> int:
 
 def make_private_dirs(path: Path) -> None:
     """Create a directory and its missing parents, for the owner alone, whatever the umask."""
-    for missing in reversed([directory for directory in (path, *path.parents) if not directory.exists()]):
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+    except FileNotFoundError:
         # Not `mkdir(parents=True)`, which gives the parents the mode that the umask leaves.
-        missing.mkdir(mode=0o700, exist_ok=True)
+        make_private_dirs(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
 
 
 @dataclass(frozen=True)
@@ -282,13 +299,23 @@ def read_process_status(pid: int) -> ProcessStatus | None:
     tracer = next((line.split()[1] for line in status.splitlines() if line.startswith("TracerPid:")), "0")
     kernel_function = _read_proc(f"{pid}/wchan").strip().removeprefix("0")
     cpu_s, num_bytes = _cpu_s(fields), _read_io_bytes(pid)
-    descendants = child_pids(pid)
-    while descendants:
-        child = descendants.pop()
-        descendants += child_pids(child)
+    for child in descendant_pids(pid):
         cpu_s += _cpu_s(_read_stat_fields(child))
         num_bytes += _read_io_bytes(child)
     return ProcessStatus(fields[0], cpu_s, num_bytes, kernel_function, tracer != "0")
+
+
+def read_cpu_s(pids: Iterable[int]) -> float:
+    """CPU time of these processes and of their children that have ended; 0 if the system does not tell."""
+    return sum(_cpu_s(_read_stat_fields(pid)) for pid in pids)
+
+
+def descendant_pids(pid: int) -> list[int]:
+    """The children of a process, theirs and so on; empty if unknown."""
+    found = child_pids(pid)
+    for each in found:  # It grows meanwhile.
+        found += child_pids(each)
+    return found
 
 
 def _cpu_s(stat_fields: list[str]) -> float:
@@ -313,10 +340,16 @@ def num_cores() -> int:
     return cores
 
 
-def _prctl(option: int, value: int) -> None:
+@functools.cache  # A process that was forked from one that has used it need not load it again.
+def _libc() -> Any:
     import ctypes
 
-    libc: Any = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc().prctl(option, value, 0, 0, 0) != 0:
+        import ctypes
+
         code = ctypes.get_errno()
         raise OSError(code, f"prctl({option}, {value}): {os.strerror(code)}")

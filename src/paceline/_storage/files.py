@@ -123,11 +123,14 @@ def hash_file(path: Path, name: str) -> FileEntry:
 def write_private_file(path: Path, data: bytes, flags: int = os.O_TRUNC, *, sync: bool = True) -> None:
     """Write a small file that only its owner can read."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
-    with open(fd, "wb") as file:
-        file.write(data)
-        file.flush()
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(fd, left) :]
         if sync:
             os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def write_retrying_full_disk(fd: int, data: bytes | bytearray) -> int:

@@ -65,7 +65,7 @@ class DiskLeaseStore:
 
     def renew(self, holder: LeaseHolder, tag: str) -> str | None:
         try:
-            self._write_part(holder, sync=False).rename(self._path(holder.number))
+            os.rename(self._write_part(holder, sync=False), self._path(holder.number))
         except FileNotFoundError:
             if self._highest_number() <= holder.number:
                 raise

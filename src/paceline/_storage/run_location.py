@@ -5,6 +5,7 @@ A plain value; it touches and imports nothing until one of its `open_*` methods 
 
 from __future__ import annotations
 
+import functools
 import posixpath
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
 _CONTACT_TIMEOUT_S = 10.0
 """How long to try to reach a store that has never answered: most likely an address or a setting is wrong."""
+
+
+@functools.lru_cache(maxsize=64)  # A run asks often, and a search has thousands of runs.
+def _local_layout(storage_path: str, name: str) -> RunLayout:
+    return RunLayout(Path(storage_path) / name)
 
 
 def is_remote(storage_path: str, filesystem: Any = None) -> bool:
@@ -75,7 +81,7 @@ class RunLocation:
     @property
     def layout(self) -> RunLayout:
         if self.address is None:
-            return RunLayout(Path(self.storage_path) / self.name)
+            return _local_layout(self.storage_path, self.name)
         import hashlib
 
         kind = getattr(self.filesystem, "type_name", type(self.filesystem).__name__)

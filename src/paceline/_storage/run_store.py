@@ -176,6 +176,10 @@ class RunStore(ABC):
     def find_damaged(self) -> list[str]:
         """Return the names of checkpoints without a valid manifest: no reader sees them."""
 
+    def is_blank(self) -> bool:
+        """Whether nothing was ever stored here but leases, as far as that is known at no cost."""
+        return False
+
     def recover(self, fence: Fence = UNFENCED) -> None:
         """Undo what earlier drivers left half done, before anything is read."""
         remove_prepared(self._files, self.layout.root, self.layout.journal.name.partition(".")[0], fence)
@@ -197,7 +201,8 @@ class RunStore(ABC):
             trim_log(path, limit_bytes)
 
     def _list_logs(self) -> list[Path]:
-        return sorted(self.layout.logs.rglob("*.log")) if self.layout.logs.exists() else []
+        found = os.walk(self.layout.logs)
+        return sorted(Path(parent, name) for parent, _, names in found for name in names if name.endswith(".log"))
 
     def close(self, *, is_done: bool = False) -> None:
         """Store what is left when a driver ends. `is_done`: it ends without an error, so no local copy is needed."""
@@ -261,6 +266,9 @@ class DiskRunStore(RunStore):
 
     def find_damaged(self) -> list[str]:
         return commit.find_damaged(self.layout)
+
+    def is_blank(self) -> bool:
+        return os.listdir(self.layout.root) == [self.layout.lease.name]
 
     def recover(self, fence: Fence = UNFENCED) -> None:
         super().recover(fence)

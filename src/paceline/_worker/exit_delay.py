@@ -20,19 +20,17 @@ if TYPE_CHECKING:
 @contextmanager
 def report_delayed_exit(context: WorkerContext, link: DriverLink) -> Iterator[None]:
     """Send `ExitDelayed` if the block takes longer than the grace period."""
-    has_exited = threading.Event()
-    grace_s = settings.load().exit_grace_s
+    grace_s = settings.exit_grace_s()
 
-    def watch() -> None:
-        if not has_exited.wait(grace_s):
-            begin = context.begin
-            link.send(messages.ExitDelayed(begin.attempt, begin.rank, describe_exit_blockers(), grace_s))
+    def report() -> None:
+        begin = context.begin
+        link.send(messages.ExitDelayed(begin.attempt, begin.rank, describe_exit_blockers(), grace_s))
 
-    threading.Thread(target=watch, name="paceline-exit", daemon=True).start()
+    link.call_later(grace_s, report)
     try:
         yield
     finally:
-        has_exited.set()
+        link.cancel_call()
 
 
 def describe_exit_blockers() -> str:

@@ -8,6 +8,7 @@ import os
 import select
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -27,6 +28,8 @@ class DriverLink:
         self._on_signal: Callable[[int], None] | None = None
         self._frames = FrameReader()
         self._early_payloads: list[bytes] = []
+        self._call: tuple[float, Callable[[], None]] | None = None
+        """What the listening thread is to call, and when."""
         self._unsent: deque[memoryview] = deque()
         self._num_unsent = 0
         self._lock = threading.Condition()  # protects `_unsent`, `_num_unsent` and the order of sending
@@ -58,6 +61,14 @@ class DriverLink:
             os.write(self._wake_w, bytes((signum,)))
         except BlockingIOError:
             pass  # It is full of wakes already.
+
+    def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
+        """Call a function on the listening thread, unless `cancel_call` comes first."""
+        self._call = time.monotonic() + delay_s, function
+        self.wake()
+
+    def cancel_call(self) -> None:
+        self._call = None
 
     def close(self) -> None:
         """Call this once the driver has closed its side."""
@@ -108,11 +119,24 @@ class DriverLink:
         except ConnectionError:
             self._on_driver_gone()
 
+    def _wait_ms(self) -> float | None:
+        """Make the call that is due; return how long to wait for the next one."""
+        call = self._call
+        if call is None:
+            return None
+        due, function = call
+        left_s = due - time.monotonic()
+        if left_s > 0:
+            return left_s * 1000
+        self._call = None
+        function()
+        return None
+
     def _receive_payloads(self) -> list[bytes]:
         poll = select.poll()
         poll.register(self._wake_r, select.POLLIN)
         poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
-        ready = dict(poll.poll())
+        ready = dict(poll.poll(self._wait_ms()))
         if self._wake_r in ready:
             for signum in set(os.read(self._wake_r, 4096)) - {0}:
                 if self._on_signal is not None:

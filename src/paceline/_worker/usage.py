@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline._core import system
@@ -33,18 +34,19 @@ class UsageMeter:
     def __init__(self, context: WorkerContext, *, shared: bool = False) -> None:
         """`shared`: the process has done other work before, which does not count."""
         self._context = context
-        self._cpu_s_before = _cpu_s() if shared else 0.0
+        self._cpu_s_before = _cpu_s(_list_pids()) if shared else 0.0
         self._host = socket.gethostname()
         self._gpus = _GpuPoller(context.begin.devices) if context.begin.devices else None
 
     def measure(self) -> RankUsage:
         begin = self._context.begin
+        pids = _list_pids()
         wall_s, sums = self._context.time_accounting.read()
         devices = begin.devices
         return RankUsage(
             begin.rank,
-            cpu_s=round(max(0.0, _cpu_s() - self._cpu_s_before), 2),
-            rss_bytes=_resident_bytes(),
+            cpu_s=round(max(0.0, _cpu_s(pids) - self._cpu_s_before), 2),
+            rss_bytes=sum(system.resident_bytes(pid) or 0 for pid in pids),  # What they share counts for each.
             gpus=self._gpus.read() if self._gpus is not None else (),
             # Parts are rounded down and the whole up, so their sum never exceeds it.
             wall_s=round(_milliseconds(wall_s) + 0.001, 3),
@@ -67,22 +69,16 @@ def _milliseconds(seconds: float) -> float:
     return int(seconds * 1000) / 1000
 
 
-def _cpu_s() -> float:
-    status = system.read_process_status(os.getpid())
-    if status is not None:
-        return status.cpu_s
+def _list_pids() -> list[int]:
+    """This process and those that it started."""
+    return [os.getpid(), *system.descendant_pids(os.getpid())]
+
+
+def _cpu_s(pids: Sequence[int]) -> float:
+    if cpu_s := system.read_cpu_s(pids):
+        return cpu_s
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + ended.ru_utime + ended.ru_stime
-
-
-def _resident_bytes() -> int:
-    """Memory shared by several of the processes counts for each of them."""
-    total, below = 0, [os.getpid()]
-    while below:
-        pid = below.pop()
-        total += system.resident_bytes(pid) or 0
-        below += system.child_pids(pid)
-    return total
 
 
 class _GpuPoller:

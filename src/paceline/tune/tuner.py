@@ -293,10 +293,9 @@ class Tuner:
 
         def run_trial(trial: Trial, run_spec: TrialRunSpec, allocation: TrialAllocation, hooks: RunHooks) -> Result:
             storage_path = join_storage_path(location.storage_path, location.name)
-            own_place = dataclasses.replace(
-                self.run_config, name=run_spec.run, storage_path=storage_path, if_exists="resume"
+            run_config = self._callbacks.for_trial(
+                self.run_config, trial, name=run_spec.run, storage_path=storage_path, if_exists="resume"
             )
-            run_config = self._callbacks.for_trial(own_place, trial)
             trainer = self._trainable_plan.make_trainer(trial.config, run_config, run_spec.initial, run_spec.resources)
             target = allocation.make_target(trainer.scaling_config, run_config)
             spec = dataclasses.replace(

@@ -258,7 +258,7 @@ def close_prewarmed_processes() -> None:
 
 def choose_launcher(preload: tuple[str, ...], start_method: str = "fork") -> Launcher:
     """Return a launcher: the zygote's where forking is wanted and safe here, else one of fresh interpreters."""
-    if start_method == "fork" and settings.load().start_method == "fork" and system.is_fork_safe():
+    if start_method == "fork" and settings.start_method() == "fork" and system.is_fork_safe():
         return ZygoteLauncher(preload)
     from paceline._engine.local.spare_interpreters import SpawnLauncher
 

@@ -20,7 +20,7 @@ import threading
 import time
 from typing import Any, NoReturn
 
-from paceline._core import system
+from paceline._core import settings, system
 from paceline._core.codec import encode_frame
 from paceline._core.process_setup import preload_modules
 from paceline._engine.local import zygote_channel
@@ -158,10 +158,12 @@ class Zygote:
     def _fork_worker(self, channel: ZygoteChannel, request: dict[str, Any], fds: list[int]) -> None:
         own_pid = os.getpid()
         ours, theirs = socket.socketpair()
+        # Here, not in the worker: it would copy each page of memory that it writes to.
+        unset, changed = settings.compare_environment(request["env"])
         pid = os.fork()
         if pid == 0:
             ours.close()
-            self._become_worker(request, fds, theirs, own_pid)
+            self._become_worker(request, fds, theirs, own_pid, unset, changed)
         theirs.close()
         for fd in fds:
             os.close(fd)
@@ -203,7 +205,16 @@ class Zygote:
         if self._driver_exit is not None:
             os.close(self._driver_exit)
 
-    def _become_worker(self, request: dict[str, Any], fds: list[int], line: socket.socket, parent: int) -> NoReturn:
+    def _become_worker(
+        self,
+        request: dict[str, Any],
+        fds: list[int],
+        line: socket.socket,
+        parent: int,
+        unset: list[str],
+        changed: dict[str, str],
+    ) -> NoReturn:
+        """`unset` and `changed`: how the worker's environment differs from this zygote's."""
         code = 70
         try:
             os.setsid()
@@ -215,8 +226,9 @@ class Zygote:
             for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, _DRIVER_DIED):
                 signal.signal(signum, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            os.environ.clear()
-            os.environ.update(request["env"])
+            for name in unset:
+                del os.environ[name]
+            os.environ.update(changed)
             code = run_ordered_module(request, fds)
         finally:
             os._exit(code)
@@ -246,6 +258,7 @@ def _preload(request: dict[str, Any]) -> None:
 
 
 def _freeze_objects() -> None:
+    system.num_oom_kills()  # Each worker asks: remember where the kernel counts them.
     gc.collect()
     gc.freeze()
 

@@ -58,15 +58,18 @@ def make_different_run_error(kind: str, name: str, uri: str, changes: list[str])
 
 @contextlib.contextmanager
 def open_run(
-    location: RunLocation, environment: RunEnvironment, say: Callable[[str], None]
+    location: RunLocation, environment: RunEnvironment, say: Callable[[str], None], *, is_probed: bool = False
 ) -> Iterator[tuple[RecoveredRun, RunStore]]:
-    """Open the run and hold its lease: yields the recovered run and its store, which has been checked for writing."""
+    """Open the run and hold its lease: yields the recovered run and its store, which has been checked for writing.
+
+    `is_probed`: the storage was checked before, as by the search that the run is a trial of.
+    """
 
     def recover(store: RunStore, lease: Lease) -> tuple[RecoveredRun, Journal]:
         recovered = recover_run(store, environment.clock.wall(), lease, in_new_file=not lease.holder.alone)
         return recovered, recovered.journal
 
-    with open_directory(location, environment, say, recover) as (recovered, _, store, lease):
+    with open_directory(location, environment, say, recover, is_probed=is_probed) as (recovered, _, store, lease):
         try:
             yield recovered, store
         except BaseException:
@@ -96,6 +99,8 @@ def open_directory(
     environment: RunEnvironment,
     say: Callable[[str], None],
     recover: Callable[[RunStore, Lease], tuple[T, Journal]],
+    *,
+    is_probed: bool = False,
 ) -> Iterator[tuple[T, Journal, RunStore, Lease]]:
     """Hold a directory's lease and yield what `recover` made of it. Nothing is left behind if that is refused."""
     layout = location.layout
@@ -104,14 +109,15 @@ def open_directory(
         create_run_directory(environment.files, layout)
         lease = acquire_lease(
             location.open_lease_store(),
-            ttl_s=settings.load().lease_ttl_s,
+            ttl_s=settings.lease_ttl_s(),
             clock=environment.clock,
             say=say,
             controller=environment.controller_id,
         )
         opening.enter_context(contextlib.closing(lease))
         lease.start_renewing()
-        preflight.check_storage(environment.files, layout)
+        if not is_probed:
+            preflight.check_storage(environment.files, layout)
         store = location.open_run_store(environment.files, is_new=lease.number == 1, fence=lease)
         recovered, journal = recover(store, lease)
         opening.enter_context(contextlib.closing(journal))

@@ -57,12 +57,16 @@ _GIT_TIMEOUT_S = 1.0
 _CACHE_S = 60.0
 """How long an answer from git, and the description of a trial's program, are kept: a search asks for each trial."""
 
-_last_program: tuple[Any, int, float, tuple[dict[str, Any], dict[str, Any]]] | None = None
+_Program = tuple[dict[str, Any], dict[str, Any]]
+"""The environment and the code."""
+
+_last_program: tuple[Any, int, float, _Program] | None = None
+_masked_configs: dict[type, tuple[Any, Any]] = {}
 _dirty_cache: dict[Path, tuple[float, bool | None]] = {}
 
 
 def collect_metadata_in_background(spec: RunSpec, history: Sequence[Event]) -> Future[RunDescribed | None]:
-    """Collect the metadata in a thread; the result is None if the journal already has the same."""
+    """Collect the metadata, in a thread if that may take a while; None if the journal already has the same."""
     future: Future[RunDescribed | None] = Future()
     before = next((event for event in reversed(history) if isinstance(event, RunDescribed)), None)
 
@@ -74,7 +78,10 @@ def collect_metadata_in_background(spec: RunSpec, history: Sequence[Event]) -> F
         except BaseException as error:  # noqa: BLE001
             future.set_exception(error)
 
-    threading.Thread(target=collect, name="paceline-describing", daemon=True).start()
+    if spec.purpose and _find_described_program(spec) is not None:
+        collect()  # What is slow is known from another trial: a thread would cost more than the rest.
+    else:
+        threading.Thread(target=collect, name="paceline-describing", daemon=True).start()
     return future
 
 
@@ -161,13 +168,11 @@ def _format_value(value: Any) -> str:
 
 def collect_metadata(spec: RunSpec) -> bytes:
     """Collect the metadata as JSON. Call this in the script's process, since it describes the current process."""
-    function, _, backend = spec.job_parts
-    limit = MAX_TRIAL_SOURCE_BYTES if spec.purpose else MAX_SOURCE_BYTES
-    limit = limit if spec.run_config.record_source else 0
-    environment, code = _describe_trial_program(function, limit) if spec.purpose else _describe_program(function, limit)
+    _, _, backend = spec.job_parts
+    environment, code = _describe_trial_program(spec) if spec.purpose else _describe_program(spec)
     about = {
         "config": mask_value(spec.run_context.train_loop_config) or {},
-        "scaling": mask_value(spec.scaling_config),
+        "scaling": _mask_config(spec.scaling_config),
         "run": _describe_run_config(spec.run_config),
         "backend": {"name": type(backend).__name__, **_mask_fields(backend)},
         "datasets": _describe_datasets(spec),
@@ -178,17 +183,39 @@ def collect_metadata(spec: RunSpec) -> bytes:
     return msgspec.json.encode(about, enc_hook=str)
 
 
-def _describe_program(function: Any, limit: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    return _describe_environment(), _describe_code(function, limit)
+def _describe_program(spec: RunSpec) -> _Program:
+    return _describe_environment(), _describe_code(spec.job_parts[0], _source_limit(spec))
 
 
-def _describe_trial_program(function: Any, limit: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def _describe_trial_program(spec: RunSpec) -> _Program:
     """The environment and the code of a trial, described once for the trials of a search that start close together."""
     global _last_program
-    inner, last = _unwrap_function(function), _last_program
-    if last is None or last[0] is not inner or last[1] != limit or time.monotonic() - last[2] >= _CACHE_S:
-        last = _last_program = (inner, limit, time.monotonic(), _describe_program(function, limit))
-    return last[3]
+    if (known := _find_described_program(spec)) is not None:
+        return known
+    function, limit = _unwrap_function(spec.job_parts[0]), _source_limit(spec)
+    _last_program = (function, limit, time.monotonic(), described := _describe_program(spec))
+    return described
+
+
+def _find_described_program(spec: RunSpec) -> _Program | None:
+    last = _last_program
+    if last is None or last[0] is not _unwrap_function(spec.job_parts[0]) or last[1] != _source_limit(spec):
+        return None
+    return last[3] if time.monotonic() - last[2] < _CACHE_S else None
+
+
+def _source_limit(spec: RunSpec) -> int:
+    if not spec.run_config.record_source:
+        return 0
+    return MAX_TRIAL_SOURCE_BYTES if spec.purpose else MAX_SOURCE_BYTES
+
+
+def _mask_config(config: Any) -> Any:
+    """Mask a frozen configuration; once for runs that have the same one, as the trials of a search."""
+    known = _masked_configs.get(type(config))
+    if known is None or known[0] is not config:
+        known = _masked_configs[type(config)] = config, mask_value(config)
+    return known[1]
 
 
 def _mask_fields(value: Any) -> dict[str, Any]:
@@ -197,7 +224,9 @@ def _mask_fields(value: Any) -> dict[str, Any]:
 
 
 def _describe_run_config(config: Any) -> dict[str, Any]:
-    fields = _mask_fields(dataclasses.replace(config, callbacks=[]))
+    given = {each.name: getattr(config, each.name) for each in dataclasses.fields(config) if each.repr}
+    shared = {name: _mask_config(given[name]) for name in ("failure_config", "checkpoint_config")}
+    fields: dict[str, Any] = mask_value({**given, **dict.fromkeys(shared), "callbacks": []}) | shared
     fields["callbacks"] = [type(callback).__name__ for callback in config.callbacks]
     if config.fork_from is not None:
         fields["fork_from"] = to_printable(str(getattr(config.fork_from, "path", config.fork_from)))

@@ -73,7 +73,7 @@ class RunSession:
         self._hooks = hooks or RunHooks()
         self._stop: StopCondition | None = None
         self._location = spec.run_config.location.share_store()
-        self._directory = open_run(self._location, environment, terminal.say)
+        self._directory = open_run(self._location, environment, terminal.say, is_probed=bool(spec.trial_id))
 
     def __enter__(self) -> Self:
         """Open the run's directory and hold its lease."""

@@ -60,7 +60,7 @@ def make_start_event(spec: RunSpec, controller: Controller, fence: Fence) -> Dri
         max_failures=failures.max_failures,
         max_preemption_failures=0 if fails_fast else failures.max_preemption_failures,
         controller_failure_limit=0 if fails_fast else failures.controller_failure_limit,
-        exit_grace_s=settings.load().exit_grace_s,
+        exit_grace_s=settings.exit_grace_s(),
         retention=to_retention(checkpoints),
         at=controller.clock.wall(),
         pid=os.getpid(),

@@ -1,7 +1,7 @@
 """Log metrics to files: JSON lines, comma-separated values, and the file that such loggers write.
 
 The content of a `ReportFile` is always a prefix of what the journal says. A driver writes a new file from the journal,
-beside the existing one, and then replaces that. So nothing of a lost driver is read, and a driver that was only paused
+beside an existing one, and then replaces that. So nothing of a lost driver is read, and a driver that was only paused
 keeps writing to a file that nobody sees. After that, each piece is appended with one write. When reports are repeated,
 the file is truncated to those before.
 """
@@ -32,8 +32,13 @@ class ReportFile:
         self._is_durable = is_durable
         self._partial_path = path.with_name(f".{path.name}.part")
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(self._partial_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        self._is_published = False
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            self._fd = os.open(path, flags | os.O_EXCL, 0o644)
+            self._is_published = True  # There is none to replace.
+        except FileExistsError:
+            self._fd = os.open(self._partial_path, flags | os.O_TRUNC, 0o644)
+            self._is_published = False
         self._size = 0
         self._attempt = 0
         # The number and the offset of each piece: sixteen bytes of memory per report.
@@ -62,14 +67,18 @@ class ReportFile:
     def publish(self) -> None:
         """Make the file visible under its name."""
         self._sync()
-        self._partial_path.rename(self.path)
-        self._is_published = True
+        if not self._is_published:
+            self._partial_path.rename(self.path)
+            self._is_published = True
         if self._is_durable:
             LocalFiles().sync_dir(self.path.parent)
 
     def rewrite(self, pieces: list[bytes], head: bytes) -> None:
         """Replace each piece with a new one, in a new file that replaces this one when it is complete."""
         assert len(pieces) == len(self._numbers)
+        if not self._size:  # Nothing to replace.
+            self._write(head)
+            return
         old, part = self._fd, self._partial_path.with_name(f"{self._partial_path.name}.new")
         self._fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:

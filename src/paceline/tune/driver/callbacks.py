@@ -78,18 +78,19 @@ class SearchCallbacks:
             if isinstance(callback, LoggerCallback):
                 self._copy_logger(callback, "trial_00000")
 
-    def for_trial(self, run_config: RunConfig, trial: Trial | None = None) -> RunConfig:
-        """Return the run config for one run of a trial, with the callbacks that observe it."""
-        assert run_config.name is not None
+    def for_trial(self, run_config: RunConfig, trial: Trial | None = None, **changes: Any) -> RunConfig:
+        """Return the run config for one run of a trial: with the callbacks that observe it, and with these changes."""
+        name = changes.get("name", run_config.name)
+        assert name is not None
         callbacks: list[Callback] = []
         for guarded in self._guarded:
             if guarded.handles_run_events:
                 callbacks.append(_RunCallbackForwarder(guarded))
             if isinstance(guarded.callback, LoggerCallback):
-                callbacks.append(self._copy_logger(guarded.callback, run_config.name, trial))
+                callbacks.append(self._copy_logger(guarded.callback, name, trial))
             if isinstance(guarded.callback, TracingCallback):
                 callbacks.append(guarded.callback)  # It holds nothing open: each run gets its own watcher.
-        return dataclasses.replace(run_config, callbacks=tuple(callbacks))
+        return dataclasses.replace(run_config, callbacks=tuple(callbacks), **changes)
 
     def setup(self, stop: Any, num_samples: int | None, total_num_samples: int | None) -> None:
         for guarded in self._search_callbacks:

@@ -5,6 +5,7 @@ Only the search loop calls `allocate` and `release`; the thread that drives the 
 
 from __future__ import annotations
 
+import functools
 import threading
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -78,6 +79,7 @@ class LocalSearchCapacity:
         self._said_notes: set[str] = set()
         self._ledger = ledger if ledger is not None else make_local_ledger(machine)
         self._held: dict[int, ResourceAllocation] = {}
+        self._find_refusal = functools.lru_cache(maxsize=64)(self._ledger.find_refusal)
 
     def allocate(self, needs: TrialNeeds) -> LocalTrialAllocation | None:
         with _lock:
@@ -100,7 +102,7 @@ class LocalSearchCapacity:
         self._held.pop(allocation.number, None)
 
     def find_refusal(self, needs: TrialNeeds) -> str | None:
-        return self._ledger.find_refusal(_without_cluster_resources(needs))
+        return self._find_refusal(_without_cluster_resources(needs))
 
     def total_resources(self) -> dict[str, float]:
         return self._ledger.total_resources()

@@ -129,8 +129,8 @@ class Search:
 
     def pinned_seqs(self, run: str) -> tuple[int, ...]:
         """Checkpoints of a run that clones started from and have not yet superseded with their own."""
-        records = (self.trial_records[trial_id] for trial_id, trial in self.trials.items() if not trial.is_over)
-        initials = (record.initial for record in records if record.initial is not None)
+        cloned = ((trial_id, record.initial) for trial_id, record in self.trial_records.items() if record.initial)
+        initials = (initial for trial_id, initial in cloned if not self.trials[trial_id].is_over)
         return tuple(sorted({initial.seq for initial in initials if initial.run == run}))
 
     def next_run_name(self, trial_id: str) -> str:

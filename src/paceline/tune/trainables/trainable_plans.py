@@ -76,6 +76,9 @@ def make_trainable_plan(trainable: Any) -> TrainablePlan:
     raise bad_value("trainable", _ALLOWED, trainable)
 
 
+_ONE_WORKER = ScalingConfig()
+
+
 class _SingleWorkerPlan(TrainablePlan):
     """A trainable that one worker runs: a function or a class."""
 
@@ -123,7 +126,7 @@ class _SingleWorkerPlan(TrainablePlan):
 
     def _make_scaling(self, config: Mapping[str, Any], decided: PlacementGroupFactory | None) -> ScalingConfig:
         resources = decided if decided is not None else self._resources_for(config)
-        return make_single_worker_scaling(resources, config) if resources is not None else ScalingConfig()
+        return make_single_worker_scaling(resources, config) if resources is not None else _ONE_WORKER
 
     def _resources_for(self, config: Mapping[str, Any]) -> TrialResources | None:
         return self._resources
