@@ -6,6 +6,7 @@ long they took, so that several contestants running at the same time can take tu
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import time
@@ -15,7 +16,7 @@ from typing import Any, TextIO
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 REPORT_EVERY = 10
 
@@ -40,6 +41,13 @@ def dataset(name: str) -> TensorDataset:
         torch.randn(rows, MODELS[name][0], generator=generator),
         torch.randint(0, 10, (rows,), generator=generator),
     )
+
+
+def repeat_epochs(loader: DataLoader[Any], sampler: DistributedSampler[Any]) -> Iterator[DataLoader[Any]]:
+    """The epochs of a bare loop, which has to tell the sampler that one begins."""
+    for epoch in itertools.count():
+        sampler.set_epoch(epoch)
+        yield loader
 
 
 class Turns:
@@ -79,7 +87,7 @@ def train_in_turns(
     backward: Callable[[torch.Tensor], object] = torch.Tensor.backward,
 ) -> int:
     """Train when instructed, until instructed to stop. Returns the number of steps."""
-    steps = _steps(model, optimizer, epochs, backward)
+    steps = iterate_steps(model, optimizer, epochs, backward)
     turns = Turns(port)
     total = 0
     while True:
@@ -96,12 +104,13 @@ def train_in_turns(
         turns.done()
 
 
-def _steps(
+def iterate_steps(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     epochs: Iterable[DataLoader[Any]],
     backward: Callable[[torch.Tensor], object],
 ) -> Iterator[torch.Tensor]:
+    """Train for as long as there are epochs; yield the loss after each step."""
     loss_fn = nn.CrossEntropyLoss()
     for loader in epochs:
         for rows, labels in loader:

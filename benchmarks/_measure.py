@@ -6,6 +6,7 @@ A benchmark is a function that takes a `Bench` and returns a `Report`; `main` do
 from __future__ import annotations
 
 import argparse
+import compileall
 import contextlib
 import json
 import math
@@ -253,6 +254,8 @@ def main(
     if options.repeats < 1 or options.peer_repeats < 1:
         parser.error("--repeats and --peer-repeats must be at least 1; use --without to leave a peer out")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # As an installation does. Some environments keep Python from writing bytecode.
+    compileall.compile_dir(str(ROOT / "src" / "paceline"), quiet=2)
     adopt_orphans()
     environments = Environments(options.environments.absolute(), options.without)
     try:

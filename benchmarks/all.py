@@ -44,7 +44,7 @@ QUESTIONS = {
     "checkpoint_stall": Question(140, ("--megabytes", "1", "16", "--times", "2")),
     "recovery": Question(160, ("--after", "1")),
     "memory": Question(95, ("--after", "1")),
-    "ddp_overhead": Question(120, ("--seconds", "0.5", "--turns", "2")),
+    "ddp_overhead": Question(160, ("--seconds", "0.5", "--turns", "2", "--steps", "50")),
     "data_tabular": Question(100, ("--rows", "40000", "--files", "4")),
     "data_images": Question(120, ("--rows", "128", "--files", "2")),
     "data_shuffle": Question(80, ("--rows", "40000", "--files", "4")),

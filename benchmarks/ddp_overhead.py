@@ -2,13 +2,17 @@
 
 Two MLPs, one of 0.4 million parameters (a step is a few milliseconds) and one of 2.1 million, batches of 64 from
 memory, one thread for each worker. Ours uses `prepare_model` and `prepare_data_loader`, and reports every ten steps,
-or never; the bare loop is started by torchrun and reports nothing, nor do the peers.
+or never; the bare loop reports nothing, nor do the peers.
 
-Single turns of seconds differ by a third on two virtual cores. So all contestants run at the same time, all but one of
-them stopped (SIGSTOP), and take short turns in alternating order, so that noise affects all equally. The result is the
-median ratio of neighbouring turns with its 95 % bootstrap interval, for steps a second and for processor time per step.
-The latter is steadier and includes all processes of the contestant, its driver too. The bare loop takes two turns: its
-ratio to itself should be 1 and shows the precision of the method.
+The bars are about a difference of 1 %, and single turns of seconds differ by a third on two virtual cores. So a bare
+loop, ours and a second bare loop take turns step by step in the same two workers: whatever disturbs the machine, it
+disturbs all three. A sample compares the median step of fifty with that of the two bare loops. Ours then trains alone:
+its share of a report is added to each step, and to its processor time that of the driver and of our threads. The bare
+loops compared with each other show the precision of the method: their ratio should be 1.
+
+Two things are not in that: how the processes were set up, and the peers. For these, all contestants run at the same
+time, the bare loop started by torchrun, all but one of them stopped (SIGSTOP), and take turns of a fraction of a second
+in alternating order. There, too, the result is the median ratio of neighbours with its 95 % bootstrap interval.
 """
 
 from __future__ import annotations
@@ -20,13 +24,17 @@ import random
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from _measure import Bar, Bench, Measure, Report, check, main
-from _turns import REPORT_EVERY, TrainingGroup, start_group
+from _measure import Bar, Bench, Measure, Report, check, main, python, read_rank_results
+from _turns import ONE_THREAD, REPORT_EVERY, TrainingGroup, start_group
 
 WARM_UP = {"small": 100, "middle": 10}
+TOGETHER = 50
+"""Steps of each loop in one sample."""
+TIMEOUT_S = 600.0
 SETTLE_S = 0.003
 """Wait before reading the processor time of a turn: the driver may still write the last reports."""
 BARE, AGAIN, QUIET, OURS = "bare loop", "bare loop again", "ours without reports", "ours"
@@ -49,6 +57,34 @@ class TurnSamples:
         return Interval.of([a / b for a, b in zip(self.cpu_ms[name], self.cpu_ms[BARE], strict=False)])
 
 
+@dataclass
+class StepSamples:
+    """Of one model, whose loops took turns step by step: ratios of the medians of `TOGETHER` steps."""
+
+    rates: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    again_rates: list[float] = field(default_factory=list)
+    again_cpu: list[float] = field(default_factory=list)
+
+    def add(self, ranks: Sequence[Mapping[str, Any]]) -> None:
+        """The group trains as fast as its slower rank; processor time is that of both."""
+        report_s = max(rank["report_s"] for rank in ranks)
+        own_cpu_s = sum(rank["report_s"] + rank["own_cpu_s"] for rank in ranks)
+        wall_s, cpu_s = (list(zip(*(rank[key] for rank in ranks), strict=True)) for key in ("wall_s", "cpu_s"))
+        for begin in range(0, len(wall_s[0][0]), TOGETHER):
+            bare, ours, again = (_median_step(max, loop, begin) for loop in wall_s)
+            self.rates.append((bare + again) / 2 / (ours + report_s))
+            self.again_rates.append(bare / again)
+            bare, ours, again = (_median_step(sum, loop, begin) for loop in cpu_s)
+            self.cpu.append((ours + own_cpu_s) / ((bare + again) / 2))
+            self.again_cpu.append(again / bare)
+
+
+def _median_step(combine: Callable[[Sequence[float]], float], by_rank: Sequence[Sequence[float]], begin: int) -> float:
+    steps = zip(*(one[begin : begin + TOGETHER] for one in by_rank), strict=True)
+    return statistics.median(map(combine, steps))
+
+
 @dataclass(frozen=True)
 class Interval:
     middle: float
@@ -68,44 +104,46 @@ class Interval:
 
 
 def measure(bench: Bench) -> Report:
-    check(bench.takes_part("torchrun", 0), "torchrun must take part: it runs the bare loop that all are compared with")
-    measures, notes = [], {}
+    measures: list[Measure] = []
+    notes: dict[str, str] = {}
     for model in ("small", "middle"):
-        samples = TurnSamples()
+        samples, steps = TurnSamples(), StepSamples()
         for number in bench.rounds():
-            _take_turns(bench, model, number, samples)
-        others = [name for name in samples.rates if name in PEERS.values()]
+            _train_side_by_side(bench, model, steps)
+            if bench.takes_part("torchrun", number):
+                _take_turns(bench, model, number, samples)
         measures += [
-            Measure(
-                f"{model} DDP model, steps against the bare loop",
-                "",
-                samples.against_bare(OURS).samples,
-                {},
-                Bar(">=", 0.99),
-            ),
-            Measure(
-                f"{model} DDP model, processor time against the bare loop",
-                "",
-                samples.cpu_against_bare(OURS).samples,
-                {},
-                Bar("<=", 1.01),
-            ),
-            Measure(
-                f"{model} DDP model, steps",
-                "/s",
-                samples.rates[OURS],
-                {name: samples.rates[name] for name in others},
-                None,
-                {BARE: samples.rates[BARE]},
-            ),
+            Measure(f"{model} DDP model, steps against the bare loop", "", steps.rates, {}, Bar(">=", 0.99)),
+            Measure(f"{model} DDP model, processor time against the bare loop", "", steps.cpu, {}, Bar("<=", 1.01)),
         ]
-        for name in (OURS, QUIET, AGAIN, *others):
-            notes[f"{model}, {name} against the {BARE}"] = (
-                f"steps {samples.against_bare(name)}, processor time {samples.cpu_against_bare(name)}"
+        for name, rates, cpu in ((OURS, steps.rates, steps.cpu), (AGAIN, steps.again_rates, steps.again_cpu)):
+            notes[f"{model}, {name} step by step against the {BARE}"] = (
+                f"steps {Interval.of(rates)}, processor time {Interval.of(cpu)}"
             )
-        cpu_text = ", ".join(f"{name} {statistics.median(ms):.3g}" for name, ms in samples.cpu_ms.items())
-        notes[f"{model}, processor time for a step (ms)"] = f"{cpu_text}; {len(samples.rates[BARE])} turns of each"
+        if samples.rates:
+            measures.append(_compare_turns(model, samples, notes))
     return Report(measures, notes)
+
+
+def _compare_turns(model: str, samples: TurnSamples, notes: dict[str, str]) -> Measure:
+    others = [name for name in samples.rates if name in PEERS.values()]
+    for name in (OURS, QUIET, AGAIN, *others):
+        notes[f"{model}, {name} in turns against the {BARE}"] = (
+            f"steps {samples.against_bare(name)}, processor time {samples.cpu_against_bare(name)}"
+        )
+    cpu_text = ", ".join(f"{name} {statistics.median(ms):.3g}" for name, ms in samples.cpu_ms.items())
+    notes[f"{model}, processor time for a step (ms)"] = f"{cpu_text}; {len(samples.rates[BARE])} turns of each"
+    peers = {name: samples.rates[name] for name in others}
+    return Measure(f"{model} DDP model, steps", "/s", samples.rates[OURS], peers, None, {BARE: samples.rates[BARE]})
+
+
+def _train_side_by_side(bench: Bench, model: str, samples: StepSamples) -> None:
+    directory, steps = bench.directory("side-by-side"), _fewer_if_larger(bench.options.steps, model)
+    bench.run(python("ours/ddp_side_by_side.py", directory, model, steps), directory, ONE_THREAD, TIMEOUT_S)
+    ranks = read_rank_results(directory)
+    check(all(rank["threads"] == 1 for rank in ranks), "a worker had more than one thread")
+    samples.add(ranks)
+    bench.log(f"{model}: {steps} steps of each loop, side by side")
 
 
 def _take_turns(bench: Bench, model: str, number: int, samples: TurnSamples) -> None:
@@ -120,7 +158,7 @@ def _take_turns(bench: Bench, model: str, number: int, samples: TurnSamples) -> 
         ours, bare = groups["ours"], groups["torchrun"]
         line = [(AGAIN, bare, 0), (OURS, ours, REPORT_EVERY), (BARE, bare, 0), (QUIET, ours, 0)]
         line += [(title, groups[name], 0) for name, title in PEERS.items() if name in groups]
-        for turn in range(_num_turns(bench, model)):
+        for turn in range(_fewer_if_larger(bench.options.turns, model)):
             for name, group, every in line if turn % 2 == 0 else reversed(line):
                 rate, cpu_ms = _turn(group, steps, every)
                 samples.rates[name].append(rate)
@@ -128,10 +166,9 @@ def _take_turns(bench: Bench, model: str, number: int, samples: TurnSamples) -> 
         bench.log(f"{model}: turns of {steps} steps")
 
 
-def _num_turns(bench: Bench, model: str) -> int:
-    """Fewer turns for the larger model, whose turns take longer."""
-    turns: int = bench.options.turns
-    return turns if model == "small" else max(2, turns // 2)
+def _fewer_if_larger(times: int, model: str) -> int:
+    """How often something is done with this model: the larger one takes longer each time."""
+    return times if model == "small" else max(2, times // 2)
 
 
 def _turn(group: TrainingGroup, steps: int, every: int) -> tuple[float, float]:
@@ -153,7 +190,8 @@ def _steps_for(seconds: float, model: str, groups: dict[str, TrainingGroup]) -> 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=0.2, help="how long a turn lasts at least (default 0.2)")
-    parser.add_argument("--turns", type=int, default=36, help="turns of each; half with the larger model (default 36)")
+    parser.add_argument("--turns", type=int, default=24, help="turns of each; half with the larger model (default 24)")
+    parser.add_argument("--steps", type=int, default=1500, help="side by side; half if larger (default 1500)")
 
 
 if __name__ == "__main__":

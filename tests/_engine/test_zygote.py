@@ -1,11 +1,14 @@
 """The zygote: shared by runs, replaced when lost, and followed by a successor with more imports."""
 
+import gc
 import importlib
 import json
 import os
 import select
 import socket
 import sys
+import threading
+import time
 
 import psutil
 import pytest
@@ -116,10 +119,36 @@ def test_a_successor_preloads_what_a_worker_has_imported_and_its_workers_are_not
     if is_imported:
         ripen(zygote, ())
     policies = DataParallelTrainer(
-        lambda: ["this" in sys.modules, os.sched_getscheduler(0)],
+        lambda: ["this" in sys.modules, os.sched_getscheduler(0), gc.isenabled()],
         run_config=RunConfig(storage_path=tmp_path, name="b"),
     )
-    assert policies.fit().return_value == [is_imported, os.SCHED_OTHER]
+    assert policies.fit().return_value == [is_imported, os.SCHED_OTHER, True]
+
+
+def test_the_imports_of_a_successor_take_no_time_from_a_busy_core(tmp_path, monkeypatch):
+    """Here a thread of this process is the busy worker, on the only core that the zygote may use."""
+    (tmp_path / "computes.py").write_text("import time\nwhile time.thread_time() < 0.2: pass")
+    monkeypatch.syspath_prepend(tmp_path)
+    fit_and_list_imports(tmp_path, "a")
+    zygote, core = shared_zygote(), {min(os.sched_getaffinity(0))}
+    os.sched_setaffinity(zygote.pid, core)
+    used = []
+
+    def keep_busy():
+        os.sched_setaffinity(0, core)  # Of this thread.
+        zygote.preload_in_successor(("computes",))
+        while not (heirs := psutil.Process(zygote.pid).children()):
+            pass
+        clock, began = (~heirs[0].pid << 3) | 2, time.thread_time()
+        while time.thread_time() < began + 0.5:
+            pass
+        used.append(time.clock_gettime(clock))
+
+    thread = threading.Thread(target=keep_busy)
+    thread.start()
+    thread.join()
+    assert used[0] < 0.05
+    ripen(zygote, ())
 
 
 def test_the_zygote_and_its_successor_have_one_thread_each(tmp_path):

@@ -23,6 +23,7 @@ SMALL = {
     "data_memory": "--files 1 --step-ms 0 --times 2",
     "data_spill": "--megabytes 4",
     "growth_workers": "--workers 2 --no-cold --fits 3 --reports 40 --without torchrun",
+    "ddp_overhead": "--steps 50 --without torchrun accelerate lightning",
     "growth_dataset": "--times 2 --peer-times 2 --file-rows 1500",
     "growth_journal": "--reports 100",
     "scale": "--workers 100 4000 --seconds 12 --events 20000 --save-every 10",

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import faulthandler
+import gc
 import importlib
 import importlib.util
 import logging
@@ -60,10 +61,14 @@ def reset_exit_handlers() -> None:
 
     Libraries that were imported before the fork registered theirs for the parent process.
     """
-    atexit._clear()
-    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+    drop_exit_handlers()
     for handler in (weakref.finalize._exitfunc, logging.shutdown, multiprocessing.util._exit_function):  # type: ignore[attr-defined]
         atexit.register(handler)
+
+
+def drop_exit_handlers() -> None:
+    atexit._clear()
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
 
 
 def reseed_generators() -> None:
@@ -77,10 +82,19 @@ def reseed_generators() -> None:
 
 
 def preload_modules(modules: Iterable[str]) -> None:
-    """Import the modules that exist. Errors are only printed: the worker will raise them where a person sees them."""
-    for module in modules:
-        try:
-            if importlib.util.find_spec(module) is not None:
-                importlib.import_module(module)
-        except Exception as error:  # noqa: BLE001
-            print(f"paceline: {module} could not be imported ahead: {error!r}", file=sys.stderr)
+    """Import the modules that exist. Errors are only printed: the worker will raise them where a person sees them.
+
+    The garbage collector neither runs meanwhile nor looks at the objects of these modules later. Nearly all of them
+    live as long as the process: for torch, collections take a tenth of the time of the import.
+    """
+    gc.disable()
+    try:
+        for module in modules:
+            try:
+                if importlib.util.find_spec(module) is not None:
+                    importlib.import_module(module)
+            except Exception as error:  # noqa: BLE001
+                print(f"paceline: {module} could not be imported ahead: {error!r}", file=sys.stderr)
+        gc.freeze()
+    finally:
+        gc.enable()

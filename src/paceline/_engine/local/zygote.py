@@ -9,7 +9,6 @@ run hangs at its first operation, and after a parent has touched CUDA its childr
 """
 
 import contextlib
-import gc
 import json
 import os
 import selectors
@@ -22,7 +21,7 @@ from typing import Any, NoReturn
 
 from paceline._core import settings, system
 from paceline._core.codec import encode_frame
-from paceline._core.process_setup import preload_modules
+from paceline._core.process_setup import drop_exit_handlers, preload_modules
 from paceline._engine.local import zygote_channel
 from paceline._engine.local.spawn_entry import NUM_FDS, run_ordered_module
 
@@ -254,13 +253,13 @@ def _preload(request: dict[str, Any]) -> None:
     sys.path[:] = request["path"]
     if request["modules"]:
         preload_modules(request["modules"])
-        _freeze_objects()
+        _prepare_for_forks()
 
 
-def _freeze_objects() -> None:
-    system.num_oom_kills()  # Each worker asks: remember where the kernel counts them.
-    gc.collect()
-    gc.freeze()
+def _prepare_for_forks() -> None:
+    """Do here once what each worker would do at its start, and what copies memory that it shares with this process."""
+    drop_exit_handlers()  # This process exits without calling them.
+    system.num_oom_kills()  # Finds the control groups, which stay known.
 
 
 def _preload_when_idle(request: dict[str, Any]) -> None:
@@ -274,6 +273,7 @@ def _preload_when_idle(request: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         preload_modules(request["modules"])
+        _prepare_for_forks()
 
     sys.path[:] = request["path"]
     thread = threading.Thread(target=preload)
@@ -281,7 +281,6 @@ def _preload_when_idle(request: dict[str, Any]) -> None:
     thread.join()
     while len(os.listdir("/proc/self/task")) > 1:  # Python is done with it, but the system may not be yet.
         time.sleep(_REAP_INTERVAL_S)
-    _freeze_objects()
 
 
 def _kill_group(pid: int) -> None:

@@ -5,6 +5,7 @@ Nothing here waits long for peers. After a failure they may be gone, and a worke
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
 import os
@@ -12,7 +13,10 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from paceline._core import system
 
 if TYPE_CHECKING:
     from paceline._engine.messages import WorkerInit
@@ -58,6 +62,9 @@ def find_network_interface(begin: WorkerInit) -> str:
     return "lo" if sys.platform == "linux" else "lo0"
 
 
+_GLOO_COLLECTIVE_THREAD = "pt_gloo_runloop\n"
+"""The name that torch gives to them."""
+_POLL_S = 0.001
 _GRACE_S = 1.0
 """How long the other ranks in the same collective may take to announce themselves after the first one did."""
 
@@ -67,13 +74,15 @@ log = logging.getLogger("paceline")
 def destroy_process_group(limit_s: float, device: int | None = None) -> None:
     """Leave the default group and all others. A pending collective must not block this forever.
 
-    User code may already have done so, as torchrun scripts do at their end.
+    User code may already have done so, as torchrun scripts do at their end. In a worker, which exits soon, gloo's last
+    thread is left to the exit: it looks only every ten milliseconds whether it should end.
     """
     import torch
     import torch.distributed as dist
 
     if not dist.is_initialized():
         return
+    ends_with_process = system.in_worker and device is None and _has_gloo_collective_threads()
     raised: list[BaseException] = []
 
     def destroy() -> None:
@@ -86,7 +95,12 @@ def destroy_process_group(limit_s: float, device: int | None = None) -> None:
 
     thread = threading.Thread(target=destroy, name="paceline-teardown", daemon=True)
     thread.start()
-    thread.join(limit_s)
+    deadline = time.monotonic() + limit_s
+    while ends_with_process and thread.is_alive() and time.monotonic() < deadline:
+        thread.join(_POLL_S)
+        if not _has_gloo_collective_threads():
+            return
+    thread.join(max(0.0, deadline - time.monotonic()))
     if thread.is_alive():
         log.warning(
             "cannot tear down the process group within %g s: a collective is still running. This process exits anyway"
@@ -95,6 +109,15 @@ def destroy_process_group(limit_s: float, device: int | None = None) -> None:
         )
     elif raised:
         raise raised[0]
+
+
+def _has_gloo_collective_threads() -> bool:
+    """Whether a gloo group of this process has the threads that run its collectives. They end with the last one."""
+    for task in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # It has just ended.
+            if task.read_text() == _GLOO_COLLECTIVE_THREAD:
+                return True
+    return False
 
 
 def is_collective_error(error: BaseException) -> bool:
