@@ -4,8 +4,10 @@ Each rank stages its files under a name that belongs to the attempt. A commit ga
 the manifest with size and hash of every file, and renames the directory into place. That rename is the single atomic
 act that creates the checkpoint. Readers accept a directory as a checkpoint only if it holds a manifest.
 
-Before that rename, every file is synced when it is written, every subdirectory once its files are in it, and the
-checkpoint's own directory once, with the manifest. Files that are only staged need not survive a power cut.
+A checkpoint costs two waits for the disk. Staging syncs the files of a rank, then their directories. After the rename
+the manifest is synced, then its directory and the run's: whatever a power cut leaves of these three, the manifest is
+missing or its checksum is wrong, or the checkpoint is whole. A checkpoint that replaces one of the same name is synced
+before the rename, too.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ def stage_copy(files: Files, source: Path, target: Path) -> tuple[FileEntry, ...
     for parent in _parent_directories(names):
         files.make_dir(target / parent)
     entries = tuple(files.copy(source / name, target / name, name) for name in names)
-    _sync_subdirectories(files, target, names)
+    _sync_directories(files, target, names)
     return entries
 
 
@@ -98,7 +100,7 @@ def stage_move(files: Files, source: Path, target: Path) -> tuple[FileEntry, ...
     """Move a directory on the same filesystem into staging, without copying bytes."""
     names = list_files(source)
     entries = tuple(files.seal(source / name, name) for name in names)
-    _sync_subdirectories(files, source, names)
+    _sync_directories(files, source, names)
     files.make_dir(target.parent)
     files.rename(source, target)
     return entries
@@ -110,7 +112,7 @@ def stage_in_place(files: Files, directory: Path) -> tuple[FileEntry, ...]:
         raise StorageError(f"{directory} contains symbolic links, which NO_UPLOAD does not allow")
     names = [name for name in list_files(directory) if name not in (MANIFEST, METADATA)]
     entries = tuple(files.seal(directory / name, name) for name in names)
-    _sync_subdirectories(files, directory, names)
+    _sync_directories(files, directory, names)
     return entries
 
 
@@ -134,19 +136,25 @@ def commit_checkpoint(
     final = layout.checkpoint(record.name)
     current = _read_valid_manifest(final)
     if current is not None and _commit_order(current.record) >= _commit_order(record):
-        return differing  # Committed before a crash, or, during recovery, the name has been used again since.
+        # Committed before a crash, maybe before it was synced; or, during recovery, the name has been used again since.
+        sync_checkpoint(files, layout, final)
+        return differing
     if any(part.in_place for part in parts):
         if not all(part.in_place for part in parts):
             raise StorageError(f"{record.name}: only some ranks reported with NO_UPLOAD; use one mode on all ranks")
         fence.check()
-        _write_manifest(files, final, manifest)
+        # Readers look here already: the manifest appears in one act.
+        part = final / f"{MANIFEST}.part"
+        files.write(part, encode_manifest(manifest))
+        files.rename(part, final / MANIFEST)
+        files.sync_dir(final)
         files.sync_dir(layout.root)
         return differing
 
     staged = layout.staged_checkpoint(record.attempt, record.seq)
     gathered = staged / "gathered"
     _gather_files(files, layout, record, chosen, gathered)
-    _write_manifest(files, gathered, manifest)
+    files.write(gathered / MANIFEST, encode_manifest(manifest), sync=False)
     fence.check()
     # The name is unique to this driver, so no other driver restores or removes it by mistake.
     aside = layout.trash / f"{fence.number}-{record.name}"
@@ -154,7 +162,10 @@ def commit_checkpoint(
     if replaces and (final.is_symlink() or not final.is_dir()):
         raise StorageError(f"{final} exists and is not a checkpoint; not overwritten")
     if replaces:
-        # The user reused a name: move the older checkpoint aside. It is restored if we die before the next line.
+        # The user reused a name: move the older checkpoint aside. It is restored if we die before the next line, but
+        # not if a directory has its name by then. So that one must be whole.
+        files.sync_file(gathered / MANIFEST)
+        files.sync_dir(gathered)
         files.make_dir(layout.trash)
         files.remove_tree(aside)
         files.rename(final, aside)
@@ -164,11 +175,28 @@ def commit_checkpoint(
         if replaces:
             files.rename(aside, final)
         raise
-    files.sync_dir(layout.root)
+    try:
+        sync_checkpoint(files, layout, final)
+    except OSError:
+        # It may be whole in the page cache only. The manifest goes first and durably: a power cut could bring the name
+        # back without the files, which are removed next.
+        files.remove(final / MANIFEST)
+        files.sync_dir(final)
+        files.rename(final, gathered)
+        if replaces:
+            files.rename(aside, final)
+        raise
     # The checkpoint exists: a failed cleanup must not make the commit fail.
     for path in (aside, staged):
         _try_remove_tree(files, path)
     return differing
+
+
+def sync_checkpoint(files: Files, layout: RunLayout, directory: Path) -> None:
+    """Make the manifest and the name of a checkpoint durable; its other files are."""
+    files.sync_file(directory / MANIFEST)
+    files.sync_dir(directory)
+    files.sync_dir(layout.root)
 
 
 def discard_staged(files: Files, layout: RunLayout, record: CheckpointRecord) -> None:
@@ -391,7 +419,7 @@ def _gather_files(
         source = layout.staged_rank(record.attempt, record.seq, rank) / entry.path
         if source.exists() or not (gathered / entry.path).exists():
             files.rename(source, gathered / entry.path)
-    _sync_subdirectories(files, gathered, [entry.path for _, entry in chosen])
+    _sync_directories(files, gathered, [entry.path for _, entry in chosen])
 
 
 def merge_parts(parts: Sequence[StagedFiles]) -> tuple[list[tuple[int, FileEntry]], list[str]]:
@@ -404,13 +432,6 @@ def merge_parts(parts: Sequence[StagedFiles]) -> tuple[list[tuple[int, FileEntry
             if first[1].hash != entry.hash and entry.path not in differing:
                 differing.append(entry.path)
     return [chosen[path] for path in sorted(chosen)], differing
-
-
-def _write_manifest(files: Files, directory: Path, manifest: Manifest) -> None:
-    part = directory / f"{MANIFEST}.part"
-    files.write(part, encode_manifest(manifest))
-    files.rename(part, directory / MANIFEST)
-    files.sync_dir(directory)
 
 
 def _parent_directories(names: Iterable[str]) -> list[str]:
@@ -433,11 +454,10 @@ def _try_remove_tree(files: Files, path: Path) -> None:
         log.warning("cannot remove %s: %s", path, error)
 
 
-def _sync_subdirectories(files: Files, root: Path, names: Iterable[str]) -> None:
-    """Sync the directories of these files, except the top one, which is synced with the manifest."""
+def _sync_directories(files: Files, root: Path, names: Iterable[str]) -> None:
+    """Sync the directories of these files, from the root down."""
     for parent in _parent_directories(names):
-        if parent != ".":
-            files.sync_dir(root / parent)
+        files.sync_dir(root / parent)
 
 
 class _ManifestVersion(msgspec.Struct, frozen=True):

@@ -144,6 +144,9 @@ class RunStore(ABC):
         created_at: float,
         fence: Fence = UNFENCED,
     ) -> list[str]: ...
+    def sync_checkpoint(self, record: CheckpointRecord) -> None:  # noqa: B027
+        """Make a checkpoint durable that another driver may have left in the page cache."""
+
     @abstractmethod
     def discard_staged(self, record: CheckpointRecord) -> None:
         """Delete the staged files of a checkpoint that could not be committed."""
@@ -218,6 +221,9 @@ class DiskRunStore(RunStore):
 
     def commit(self, *args: Any, **kwargs: Any) -> list[str]:
         return commit.commit_checkpoint(self._files, self.layout, *args, **kwargs)
+
+    def sync_checkpoint(self, record: CheckpointRecord) -> None:
+        commit.sync_checkpoint(self._files, self.layout, self.layout.checkpoint(record.name))
 
     def discard_staged(self, record: CheckpointRecord) -> None:
         commit.discard_staged(self._files, self.layout, record)
