@@ -207,7 +207,8 @@ def test_a_commit_that_cannot_be_finished_does_not_keep_the_later_ones_from_it()
 
     asked = [SimpleNamespace(record=record, parts=()) for record in (1, 2)]
     replay = SimpleNamespace(run=SimpleNamespace(size=2), unanswered_commits=lambda: asked)
-    _finish_commits(SimpleNamespace(commit=finish), replay, 0.0, UNFENCED)
+    store = SimpleNamespace(commit=finish, remove_replaced=lambda record, fence: None)
+    _finish_commits(store, replay, 0.0, UNFENCED)
     assert finished == [2]
 
 

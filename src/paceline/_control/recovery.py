@@ -386,6 +386,7 @@ def _finish_commits(store: RunStore, replay: RunReplay, wall: float, fence: Fenc
     for command in replay.unanswered_commits():
         try:
             store.commit(command.record, command.parts, world_size=replay.run.size, created_at=wall, fence=fence)
+            store.remove_replaced(command.record, fence)
         except RunHeldError:
             raise
         except OSError:

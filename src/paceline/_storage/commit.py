@@ -17,7 +17,7 @@ import logging
 import os
 import re
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -129,6 +129,7 @@ def commit_checkpoint(
     """Commit a checkpoint, and return the files that several ranks wrote with different contents.
 
     May be called again after a crash at any point: files that were already moved are taken from where they are.
+    `remove_replaced` removes what it leaves behind: staged copies, and an older checkpoint of the same name.
     """
     chosen, differing = merge_parts(parts)
     entries = tuple(entry for _, entry in chosen if entry.path != METADATA)
@@ -186,10 +187,31 @@ def commit_checkpoint(
         if replaces:
             files.rename(aside, final)
         raise
-    # The checkpoint exists: a failed cleanup must not make the commit fail.
-    for path in (aside, staged):
-        _try_remove_tree(files, path)
+    if replaces:
+        _discard_aside(files, layout, aside, current.record if current is not None else record, fence)
     return differing
+
+
+def _discard_aside(files: Files, layout: RunLayout, aside: Path, record: CheckpointRecord, fence: Fence) -> None:
+    """Give up an older checkpoint once the newer one exists: a failure here must not make the commit fail."""
+    deleted = _deleted_path(layout, record, fence)
+    _try_remove_tree(files, deleted)
+    try:
+        files.rename(aside, deleted)
+    except OSError as error:
+        log.warning("cannot remove %s: %s", aside, error)
+
+
+def remove_replaced(
+    files: Files, layout: RunLayout, record: CheckpointRecord, pause: Callable[[], None] = lambda: None
+) -> None:
+    """Remove what a commit has left behind; calls `pause` before each file."""
+    for path in (layout.staged_checkpoint(record.attempt, record.seq), *_list_deleted(layout)):
+        try:
+            remove_gently(files, path, pause)
+        except OSError as error:
+            log.warning("cannot remove %s: %s", path, error)
+    _remove_if_empty(layout.trash)
 
 
 def sync_checkpoint(files: Files, layout: RunLayout, directory: Path) -> None:
@@ -205,7 +227,13 @@ def discard_staged(files: Files, layout: RunLayout, record: CheckpointRecord) ->
 
 
 def delete_checkpoint(files: Files, layout: RunLayout, record: CheckpointRecord, fence: Fence = UNFENCED) -> None:
-    """Delete a checkpoint: one rename takes it out of the run, so it is whole or gone, whenever a crash comes.
+    """Delete a checkpoint: one rename takes it out of the run, so it is whole or gone, whenever a crash comes."""
+    if set_aside(files, layout, record, fence):
+        remove_deleted(files, layout, record, fence)
+
+
+def set_aside(files: Files, layout: RunLayout, record: CheckpointRecord, fence: Fence = UNFENCED) -> bool:
+    """Take a checkpoint out of the run, for `remove_deleted`; return whether it was there.
 
     The name may have been used again since: a newer checkpoint in its place stays.
     """
@@ -215,17 +243,56 @@ def delete_checkpoint(files: Files, layout: RunLayout, record: CheckpointRecord,
         raise StorageError(f"{directory} is a symbolic link; not deleted")
     current = _read_valid_manifest(directory)
     if current is not None and _commit_order(current.record) != _commit_order(record):
-        return
+        return False
     if not directory.exists():
-        return
-    deleted = layout.trash / f"{_DELETED_PREFIX}{fence.number}-{record.attempt}-{record.seq}"
+        return False
+    deleted = _deleted_path(layout, record, fence)
     files.make_dir(layout.trash)
     files.remove_tree(deleted)
     files.rename(directory, deleted)
     files.sync_dir(layout.root)  # Or a power cut could bring the name back and lose files.
-    files.remove_tree(deleted)
-    with contextlib.suppress(OSError):  # Something else is in it.
-        layout.trash.rmdir()
+    return True
+
+
+def remove_deleted(
+    files: Files,
+    layout: RunLayout,
+    record: CheckpointRecord,
+    fence: Fence = UNFENCED,
+    pause: Callable[[], None] = lambda: None,
+) -> None:
+    """Free the space of a checkpoint that was set aside; calls `pause` before each file."""
+    remove_gently(files, _deleted_path(layout, record, fence), pause)
+    _remove_if_empty(layout.trash)
+
+
+def remove_gently(files: Files, directory: Path, pause: Callable[[], None]) -> None:
+    """Remove a directory, and call `pause` before each of its files.
+
+    A file is unlinked as a whole. Shortened in steps it would be gentler still, but whoever has it mapped into memory,
+    as `Checkpoint.to_dict` does, would crash.
+    """
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            pause()
+            files.remove(Path(parent, name))
+    files.remove_tree(directory)
+
+
+def _deleted_path(layout: RunLayout, record: CheckpointRecord, fence: Fence) -> Path:
+    return layout.trash / f"{_DELETED_PREFIX}{fence.number}-{record.attempt}-{record.seq}"
+
+
+def _list_deleted(layout: RunLayout) -> list[Path]:
+    try:
+        return [path for path in layout.trash.iterdir() if path.name.startswith(_DELETED_PREFIX)]
+    except FileNotFoundError:
+        return []
+
+
+def _remove_if_empty(directory: Path) -> None:
+    with contextlib.suppress(OSError):  # Something else is in it, or it is gone.
+        directory.rmdir()
 
 
 def quarantine_checkpoint(files: Files, layout: RunLayout, name: str, fence: Fence = UNFENCED) -> Path:
